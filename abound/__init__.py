@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["AboundClassifier", "AsyncClient", "Client", "Model", "__version__"]
 
-_HOME = {
+_MODULE_OF = {
     "AboundClassifier": "abound.service.client.estimator",
     "AsyncClient": "abound.service.client",
     "Client": "abound.service.client",
@@ -30,8 +30,8 @@ def __getattr__(name: str) -> Any:
         from importlib.metadata import version
 
         return version("abound")
-    if name in _HOME:
-        return getattr(import_module(_HOME[name]), name)
+    if name in _MODULE_OF:
+        return getattr(import_module(_MODULE_OF[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -1,5 +1,5 @@
 """Programs that measure: run by hand, they print ratios."""
 
-from abound.service.processes.kernel_cache import place
+from abound.service.processes.kernel_cache import set_cache_dir
 
-place()  # before numba is imported
+set_cache_dir()  # before numba is imported

@@ -28,7 +28,7 @@ from abound.core.errors import InvalidInstance
 from abound.core.instances.data_formats import Instance
 from abound.core.instances.vectorizer import Vectorizer
 from abound.core.limits import Limits
-from abound.service.cli.accuracy import Tally, rank_in
+from abound.service.cli.accuracy import RunningAccuracy, rank_in
 from abound.service.client import Client, refusal_of
 from abound.service.client.local_service import own_service
 from abound.service.datasets import austen
@@ -100,13 +100,13 @@ def through_service(client: Client, task: Task, split: Split) -> dict[str, Any]:
     """Learn and classify over HTTP."""
     train, test = split
     client.configure(task.name, {"margin": task.margin})
-    before = Tally()
+    before = RunningAccuracy()
     begun = time.perf_counter()
     for answer in client.learn_stream(task.name, (row.to_json() for row in train)):
         _check(answer)
         before.add(answer["rank"])
     learned = time.perf_counter()
-    tally = Tally()
+    tally = RunningAccuracy()
     lines = (row.to_json(labels=False)[:-1] + b',"k":%d}' % DEPTH for row in test)
     for answer, row in zip(client.classify_stream(task.name, lines), test, strict=True):
         _check(answer)

@@ -21,11 +21,11 @@ from abound.core.instances.record import pack_labels, pack_vector
 from abound.core.limits import Limits
 from abound.core.model.apply import Unit
 from abound.core.model.live_model import LiveModel
-from abound.service.artifacts.artifact_store import Artifacts
-from abound.service.log.append_group import Draft
+from abound.service.artifacts.artifact_store import ArtifactStore
+from abound.service.log.append_group import LearnDraft
 from abound.service.log.catalog import DEFAULT_MODEL, read_catalog
 from abound.service.metrics import configure_logging
-from abound.service.rebuild.adoption import Place, begin
+from abound.service.rebuild.adoption import AdoptionContext, begin
 from abound.service.replica.replica import Replica
 from abound.service.snapshots import state_files
 from abound.service.store.client import Store
@@ -86,9 +86,9 @@ async def measure(connections: int) -> dict[str, Any]:
     server = Server()
     figures: dict[str, Any] = {"connections": live.index.n_connections}
     with tempfile.TemporaryDirectory() as folder:
-        artifacts = Artifacts(folder)
+        artifacts = ArtifactStore(folder)
         store = Store(server.url)
-        replica = Replica(Store(server.url), artifacts=Artifacts(folder))
+        replica = Replica(Store(server.url), artifacts=ArtifactStore(folder))
         await replica.start()
         await artifacts.join(store)
         living = (await read_catalog(store)).get(DEFAULT_MODEL)
@@ -100,14 +100,14 @@ async def measure(connections: int) -> dict[str, Any]:
             nonlocal learned
             payload, _ = records(1, 1000, 50, 9)
             while not stop.is_set():
-                await replica.learn(DEFAULT_MODEL, [Draft(payload, 1)])
+                await replica.learn(DEFAULT_MODEL, [LearnDraft(payload, 1)])
                 learned += 1
 
         learning = asyncio.create_task(learn())
         async with Turns() as turns:
             await asyncio.sleep(3)
         figures["longest_pause_before_ms"] = round(turns.longest * 1000, 1)
-        place = Place(store=store, artifacts=artifacts, living=living)
+        place = AdoptionContext(store=store, artifacts=artifacts, living=living)
         async with begin(place, "measured") as adoption:
             # Written beforehand, as the process of a job does it: it is not this process that would pause for it.
             writing = time.perf_counter()

@@ -52,7 +52,7 @@ from abound.service.artifacts.checksums import checksum_of
 from abound.service.client import Client, Refused
 from abound.service.client.local_service import own_service
 from abound.service.datasets.files import read_file
-from abound.service.processes.kernel_cache import place
+from abound.service.processes.kernel_cache import set_cache_dir
 from abound.service.versions import repository as versions
 
 METHODS = "frequency,ff,ind,unweighted,swnn,ogeec,rembrandt"
@@ -182,10 +182,10 @@ def digest_of_version(client: Client, version: str, directory: Path) -> dict[str
     """The same of a version, by its file."""
     import asyncio
 
-    from abound.service.artifacts.artifact_store import Artifacts
+    from abound.service.artifacts.artifact_store import ArtifactStore
     from abound.service.store.keys import ModelKeys
 
-    artifacts = Artifacts(str(directory / "artifacts"))
+    artifacts = ArtifactStore(str(directory / "artifacts"))
     (folder,) = (directory / "artifacts").iterdir()
     artifacts.id = folder.name
     keys = ModelKeys("default", client.model("default")["incarnation"])
@@ -328,7 +328,7 @@ def show(measured: dict[str, Any]) -> None:
 
 def main() -> int:
     """Measure."""
-    place()
+    set_cache_dir()
     parser = argparse.ArgumentParser(prog="python -m benchmarks.batch_jobs", description=__doc__.splitlines()[0])
     parser.add_argument("--set", default="wordnet-hypernyms", help="a folder below ABOUND_DATA")
     parser.add_argument("--methods", default=METHODS)

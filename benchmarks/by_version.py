@@ -30,13 +30,13 @@ from abound.core.model.live_model import warmup
 from abound.core.types import Offset
 from abound.service.api.routes.classify import Classify
 from abound.service.model.position import Position
-from abound.service.model.replicated_model import ModelReplica, new_secret
+from abound.service.model.replicated_model import ReplicatedModel, new_secret
 from abound.service.replica.loaded_versions import ServingParams
 from abound.service.replica.predictions import RememberParams
-from abound.service.replica.rankers import Ways
+from abound.service.replica.rankers import Rankers
 from abound.service.settings import Settings
 from abound.service.store.keys import ModelKeys
-from abound.service.versions.repository import Loaded
+from abound.service.versions.repository import LoadedVersion
 
 N_LEARNED, N_QUICKLY, N_CLASSES, N_FEATURES = 20_000, 500, 2_000, 5_000
 N_ASKED, AT_ONCE = 500, 50
@@ -45,10 +45,10 @@ VERSION = "0123456789abcdef"
 Figures = dict[str, dict[str, float]]
 
 
-def taught(n: int) -> tuple[ModelReplica, Gathering]:
+def taught(n: int) -> tuple[ReplicatedModel, Gathering]:
     """A model that has learned ``n`` instances of eight features, and these again for batch methods."""
     rng = random.Random(3)
-    model = ModelReplica(ModelKeys("default", "1-0"), ModelConfig())
+    model = ReplicatedModel(ModelKeys("default", "1-0"), ModelConfig())
     live, gathering = model.live, Gathering(new_secret())
     for _ in range(n):
         label = rng.randrange(N_CLASSES)
@@ -61,14 +61,14 @@ def taught(n: int) -> tuple[ModelReplica, Gathering]:
     return model, gathering
 
 
-def classify_of(model: ModelReplica, loaded: Any) -> Classify:
+def classify_of(model: ReplicatedModel, loaded: Any) -> Classify:
     """The route's work over a model, with one version on the shelf."""
     replica: Any = SimpleNamespace(
         model=lambda name: model, params=SimpleNamespace(log=SimpleNamespace(request_bytes=2**24))
     )
     shelf: Any = SimpleNamespace(loaded=lambda of, version: loaded)
     rates: Any = SimpleNamespace(watches=lambda grant: False)
-    return Classify(replica, Settings(), RememberParams(), rates, Ways(shelf, ServingParams()))
+    return Classify(replica, Settings(), RememberParams(), rates, Rankers(shelf, ServingParams()))
 
 
 async def measure(work: Classify, said: dict[str, Any]) -> Figures:
@@ -114,7 +114,7 @@ async def run(n: int) -> dict[str, Figures]:
         fitted = fitting.fit(method, data, params, np.random.default_rng(1), quietly)
         card: Any = SimpleNamespace(id=VERSION, digest="digest", n_bytes=0)
         model.live.serving = model.live.serving.activated(method, VERSION, "digest", Offset(4, 0, 0))
-        work = classify_of(model, Loaded(card, fitted))
+        work = classify_of(model, LoadedVersion(card, fitted))
         told[method] = await measure(work, {})
         told[f"{method}, blend"] = await measure(work, {"version": BLEND})
     return told

@@ -33,14 +33,14 @@ import uvloop
 from abound.core.instances.record import record_ends
 from abound.core.model.apply import Unit
 from abound.core.types import START
-from abound.service.log.append_group import Draft
+from abound.service.log.append_group import LearnDraft
 from abound.service.log.catalog import DEFAULT_MODEL
-from abound.service.log.events import APPLY_VERSION, Entry, Learn, encode
+from abound.service.log.events import APPLY_VERSION, Entry, LearnEvent, encode
 from abound.service.log.stream import xadd
 from abound.service.metrics import configure_logging
 from abound.service.replica.replica import Replica
 from abound.service.store.client import Store
-from abound.service.store.connection import Link
+from abound.service.store.connection import StoreConnection
 from benchmarks.http import instances, service, wrk
 from benchmarks.stores import StoreServer
 from benchmarks.streams import SHAPES, draw, records
@@ -54,24 +54,24 @@ Round = Callable[[float], Awaitable[float]]
 """Runs for so many seconds; events a second."""
 
 
-def drafts() -> list[Draft]:
+def drafts() -> list[LearnDraft]:
     """Events of 26 features on average, each a request."""
     stream = draw(dataclasses.replace(SHAPES["ads"], n_instances=POOL), 1)
     payload = records(stream, POOL)
     ends = record_ends(payload, POOL)
-    return [Draft(payload[ends[i] : ends[i + 1]], 1) for i in range(POOL)]
+    return [LearnDraft(payload[ends[i] : ends[i + 1]], 1) for i in range(POOL)]
 
 
-def commands(pool: list[Draft], key: bytes) -> list[bytes]:
+def commands(pool: list[LearnDraft], key: bytes) -> list[bytes]:
     """The same events as packed XADD commands, an entry each."""
     made = []
     for number, draft in enumerate(pool):
-        entry = Entry(APPLY_VERSION, b"benchmar", number, Learn(draft.records, 1, [Unit(1)]))
+        entry = Entry(APPLY_VERSION, b"benchmar", number, LearnEvent(draft.records, 1, [Unit(1)]))
         made.append(xadd(key, *encode(entry)))
     return made
 
 
-def xadd_alone(link: Link, made: list[bytes], clients: int) -> Round:
+def xadd_alone(link: StoreConnection, made: list[bytes], clients: int) -> Round:
     """As many clients, each appending one event after the other: what ``learned`` does, with the store alone."""
 
     async def run(seconds: float) -> float:
@@ -94,7 +94,7 @@ def xadd_alone(link: Link, made: list[bytes], clients: int) -> Round:
     return run
 
 
-def xadd_in_bulk(link: Link, made: list[bytes], clients: int) -> Round:
+def xadd_in_bulk(link: StoreConnection, made: list[bytes], clients: int) -> Round:
     """Pipelines of as many XADD as there are clients, each sent when the one before it is answered."""
 
     async def run(seconds: float) -> float:
@@ -122,7 +122,7 @@ def xadd_in_bulk(link: Link, made: list[bytes], clients: int) -> Round:
     return run
 
 
-def learned(replica: Replica, pool: list[Draft], clients: int, level: str, wait: str) -> Round:
+def learned(replica: Replica, pool: list[LearnDraft], clients: int, level: str, wait: str) -> Round:
     """As many clients, each learning one event after the other.
 
     Who is answered when an event is in the log may get ahead of the applying. What is left to be applied at the end
@@ -157,7 +157,7 @@ async def beside(policy: str, directory: Path, seconds: float, rounds: int) -> d
     store = Store(server.url)
     replica = Replica(Store(server.url))
     await replica.start()
-    link = await store.open_link("benchmark")
+    link = await store.open_connection("benchmark")
     pool, key = drafts(), b"benchmark:log"
     made = commands(pool, key)
     gc.collect()
@@ -166,7 +166,7 @@ async def beside(policy: str, directory: Path, seconds: float, rounds: int) -> d
     try:
         for clients in CLIENTS:
             for level in LEVELS:
-                facts = replica.facts()
+                facts = replica.server_info()
                 if facts is None or not facts.reachable(level):
                     continue
                 kinds: dict[str, Round] = {

@@ -32,18 +32,18 @@ from abound.core.methods.training.gather import Gathering
 from abound.core.methods.training.progress import quietly
 from abound.core.model.active_version import LIVE
 from abound.core.types import Offset
-from abound.service.artifacts.artifact_store import Artifacts
+from abound.service.artifacts.artifact_store import ArtifactStore
 from abound.service.datasets.files import read_file
-from abound.service.log.append_group import Draft
-from abound.service.log.catalog import DEFAULT_MODEL, Living, read_catalog
+from abound.service.log.append_group import LearnDraft
+from abound.service.log.catalog import DEFAULT_MODEL, CatalogModel, read_catalog
 from abound.service.metrics import configure_logging
 from abound.service.replica.replica import Replica
 from abound.service.store.client import Store
-from abound.service.store.lease import take
+from abound.service.store.lease import acquire
 from abound.service.versions import repository as versions
 from abound.service.versions.card import Card
 from abound.service.versions.promotion import candidates as contenders
-from abound.service.versions.promotion.contest import Contending
+from abound.service.versions.promotion.contest import ContestFollower
 from abound.service.versions.promotion.standings import PURPOSE
 from tests.support.valkey import Server
 
@@ -67,7 +67,7 @@ def permuted(rows: list[Row], rng: random.Random) -> list[Row]:
     return [(vector, tuple(other[label] for label in labels)) for vector, labels in rows]
 
 
-async def fitted(rows: list[Row], method: str, artifacts: Artifacts, living: Living, at: Offset) -> Card:
+async def fitted(rows: list[Row], method: str, artifacts: ArtifactStore, living: CatalogModel, at: Offset) -> Card:
     """A version of what was learned so far."""
     gathering = Gathering((1, 2))
     for vector, labels in rows:
@@ -93,16 +93,16 @@ async def fitted(rows: list[Row], method: str, artifacts: Artifacts, living: Liv
 async def teach(replica: Replica, rows: list[Row]) -> None:
     """Learn instances."""
     await replica.learn(
-        DEFAULT_MODEL, [Draft(vector + pack_labels(labels, Limits()), 1, None, b"") for vector, labels in rows]
+        DEFAULT_MODEL, [LearnDraft(vector + pack_labels(labels, Limits()), 1, None, b"") for vector, labels in rows]
     )
 
 
-async def follow(replica: Replica, contending: Contending) -> None:
+async def follow(replica: Replica, contending: ContestFollower) -> None:
     """Score what came; when something is decided, wait until it is done, since time here is instances."""
-    await contending.go_on()
+    await contending.follow_log()
     while any(one.outcome == "under way" for one in contending.standing.decisions[-1:]):
         await asyncio.sleep(0.05)
-        await contending.go_on()
+        await contending.follow_log()
     for one in contending.standing.decisions[-1:]:
         if one.outcome.startswith("failed"):
             raise SystemExit(one.outcome)
@@ -115,8 +115,8 @@ async def run(rows: list[Row], options: argparse.Namespace) -> dict[str, Any]:
     server = Server()
     figures: dict[str, Any] = {"instances": len(rows), "fitted_on": first, "change_at": second, "windows": []}
     with tempfile.TemporaryDirectory() as folder:
-        store, artifacts = Store(server.url), Artifacts(folder)
-        replica = Replica(Store(server.url), artifacts=Artifacts(folder))
+        store, artifacts = Store(server.url), ArtifactStore(folder)
+        replica = Replica(Store(server.url), artifacts=ArtifactStore(folder))
         await replica.start()
         await artifacts.join(store)
         living = (await read_catalog(store)).get(DEFAULT_MODEL)
@@ -127,8 +127,8 @@ async def run(rows: list[Row], options: argparse.Namespace) -> dict[str, Any]:
         model = replica.model(DEFAULT_MODEL)
         card = await fitted(stream[:first], options.method, artifacts, living, model.offset)
         await contenders.enter(store, living.keys, card.id, "the benchmark")
-        async with take(store, living.keys, purpose=PURPOSE) as lease:
-            contending = Contending(store, artifacts, living, lease, gate=GateParams())
+        async with acquire(store, living.keys, purpose=PURPOSE) as lease:
+            contending = ContestFollower(store, artifacts, living, lease, gate=GateParams())
             await contending.open()
             hits = {"live": 0, "version": 0, "served": 0}
             before = {LIVE: 0, card.id: 0}

@@ -29,15 +29,15 @@ from abound.core.config import ModelConfig
 from abound.service import worker
 from abound.service.jobs.methods import METHODS, JobMethod, Outcome, Progress
 from abound.service.jobs.record import Job, new_id
-from abound.service.jobs.repository import Jobs
+from abound.service.jobs.repository import JobRepository
 from abound.service.jobs.workers import WORKERS_KEY
 from abound.service.log.catalog import append_to_catalog, read_catalog
-from abound.service.log.events import Created
+from abound.service.log.events import ModelCreated
 from abound.service.processes.embedded_store import EmbeddedStore
-from abound.service.processes.kernel_cache import place
+from abound.service.processes.kernel_cache import set_cache_dir
 from abound.service.processes.lifetime import dies_with_parent
 from abound.service.store.client import Store, sync_client
-from abound.service.store.reconnecting import Line
+from abound.service.store.reconnecting import ReconnectingConnection
 
 PROGRAM = "benchmarks.jobs"
 AS_WORKER = "BENCHMARK_IS_THE_WORKER"
@@ -62,7 +62,7 @@ async def nothing(context: object, params: Nothing, progress: Progress) -> Outco
     return {"private": private_bytes()}
 
 
-async def measure(jobs: Jobs, incarnation: str, n: int) -> dict[str, Any]:
+async def measure(jobs: JobRepository, incarnation: str, n: int) -> dict[str, Any]:
     """Run so many jobs: what they took, shortest first."""
     to_start, to_end, private = [], [], []
     for _ in range(n):
@@ -97,10 +97,10 @@ async def make_model(url: str) -> str:
     """A model for the jobs to work on; its incarnation."""
     store = Store(url)
     await store.check()
-    line = Line(store, "append")
+    line = ReconnectingConnection(store, "append")
     line.start()
-    await line.opened()
-    await append_to_catalog(line, Created("default", ModelConfig().to_dict()), 5)
+    await line.wait_open()
+    await append_to_catalog(line, ModelCreated("default", ModelConfig().to_dict()), 5)
     living = (await read_catalog(store)).get("default")
     await line.stop()
     await store.close()
@@ -112,7 +112,7 @@ async def measure_jobs(url: str, incarnation: str, n: int) -> dict[str, Any]:
     """The same with a store of its own event loop."""
     store = Store(url)
     try:
-        return await measure(Jobs(store), incarnation, n)
+        return await measure(JobRepository(store), incarnation, n)
     finally:
         await store.close()
 
@@ -148,7 +148,7 @@ def main() -> int:
     METHODS["nothing"] = JobMethod(Nothing, nothing)
     if AS_WORKER in os.environ:
         return worker.main()
-    place()
+    set_cache_dir()
     parser = argparse.ArgumentParser(prog=f"python -m {PROGRAM}", description=__doc__.splitlines()[0])
     parser.add_argument("--jobs", type=int, default=50)
     parser.add_argument("--json", action="store_true")

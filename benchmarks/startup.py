@@ -26,8 +26,8 @@ import httpx
 from abound.core.instances.record import record_ends
 from abound.core.model.apply import Unit
 from abound.service.history.replay import compact
-from abound.service.log.catalog import CATALOG_KEY, DEFAULT_MODEL, Living, read_catalog
-from abound.service.log.events import APPLY_VERSION, CatalogEntry, Created, Entry, Learn, encode
+from abound.service.log.catalog import CATALOG_KEY, DEFAULT_MODEL, CatalogModel, read_catalog
+from abound.service.log.events import APPLY_VERSION, CatalogEntry, Entry, LearnEvent, ModelCreated, encode
 from abound.service.metrics import configure_logging
 from abound.service.replica.replica import Replica
 from abound.service.snapshots.snapshots import SnapshotParams
@@ -49,21 +49,21 @@ QUICK_PART = 50
 PATIENT = StoreParams(reply_seconds=60.0)
 
 
-async def create(store: Store) -> Living:
+async def create(store: Store) -> CatalogModel:
     """The default model in an empty store."""
-    payload, checksum = encode(CatalogEntry(APPLY_VERSION, Created(DEFAULT_MODEL, {})))
+    payload, checksum = encode(CatalogEntry(APPLY_VERSION, ModelCreated(DEFAULT_MODEL, {})))
     await store.client.xadd(CATALOG_KEY, {"e": payload, "c": checksum})
     living = (await read_catalog(store)).get(DEFAULT_MODEL)
     assert living is not None
     return living
 
 
-async def fill(store: Store, living: Living, payload: bytes, n: int) -> None:
+async def fill(store: Store, living: CatalogModel, payload: bytes, n: int) -> None:
     """Put records into the log, a thousand in an entry, as busy replicas do."""
     ends = record_ends(payload, n)
     for number, first in enumerate(range(0, n, ENTRY_EVENTS)):
         last = min(n, first + ENTRY_EVENTS)
-        learn = Learn(payload[ends[first] : ends[last]], last - first, [Unit(last - first)])
+        learn = LearnEvent(payload[ends[first] : ends[last]], last - first, [Unit(last - first)])
         packed, checksum = encode(Entry(APPLY_VERSION, b"benchmark", number, learn))
         await store.client.xadd(living.keys.log, {"e": packed, "c": checksum})
 

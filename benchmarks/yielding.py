@@ -27,7 +27,7 @@ import numpy as np
 from abound.service.client import Client
 from abound.service.client.local_service import own_service
 from abound.service.datasets.files import read_file
-from abound.service.processes.kernel_cache import place
+from abound.service.processes.kernel_cache import set_cache_dir
 from benchmarks.batch_jobs import SEED, Traffic, replica_of, teach
 
 
@@ -150,7 +150,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 
 def main() -> int:
     """Measure and print."""
-    place()
+    set_cache_dir()
     parser = argparse.ArgumentParser(prog="python -m benchmarks.yielding", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--set", default="wordnet-hypernyms", help="a folder below ABOUND_DATA")
     parser.add_argument("--train", type=int, default=20_000)

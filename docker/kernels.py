@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from abound.service.processes.kernel_cache import place
+from abound.service.processes.kernel_cache import set_cache_dir
 
 
 def main() -> None:
     """Compile."""
-    place()  # before numba is imported
+    set_cache_dir()  # before numba is imported
     from abound.service.processes.kernel_compiler import load_all
 
     load_all()

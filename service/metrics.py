@@ -33,7 +33,7 @@ from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 
 if TYPE_CHECKING:
-    from abound.service.jobs.submission import Figures
+    from abound.service.jobs.submission import JobStatistics
 
 MULTIPROCESS_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
 
@@ -43,7 +43,7 @@ REQUEST_ID: ContextVar[str | None] = ContextVar("request_id", default=None)
 GaugeMode = Literal["livemax", "livemin", "livesum", "liveall"]
 
 
-class Durations(Histogram):
+class BatchHistogram(Histogram):
     """A histogram that accepts many observations at once."""
 
     def add(self, counts: Sequence[int], total: float) -> None:
@@ -54,7 +54,7 @@ class Durations(Histogram):
                 bucket.inc(count)
 
 
-class Meter:
+class RequestMeter:
     """Counts the requests of one route in plain integers."""
 
     __slots__ = ("_statuses", "_timer", "route")
@@ -62,23 +62,23 @@ class Meter:
     def __init__(self, route: str) -> None:
         self.route = route
         self._statuses: dict[int, int] = {}
-        self._timer = Timer()
+        self._timer = DurationCounter()
 
-    def note(self, status: int, seconds: float | None) -> None:
+    def observe(self, status: int, seconds: float | None) -> None:
         """Count an answered request; ``seconds`` is None for a stream, whose duration the client determines."""
         self._statuses[status] = self._statuses.get(status, 0) + 1
         if seconds is not None:
-            self._timer.note(seconds)
+            self._timer.observe(seconds)
 
-    def take(self) -> tuple[dict[int, int], list[int], float]:
+    def drain(self) -> tuple[dict[int, int], list[int], float]:
         """Return and reset the requests by status, the durations by bucket, and the sum of the durations in
         seconds.
         """
         statuses, self._statuses = self._statuses, {}
-        return statuses, *self._timer.take()
+        return statuses, *self._timer.drain()
 
 
-class Living(Collector):
+class LiveModelsCollector(Collector):
     """Collects the metrics of a registry without the samples of deleted models."""
 
     def __init__(self, every: CollectorRegistry, models: set[str]) -> None:
@@ -105,10 +105,10 @@ class Telemetry:
         if not self._several:
             ProcessCollector(registry=self._registry)
             PlatformCollector(registry=self._registry)
-        self._meters: dict[str, Meter] = {}
+        self._meters: dict[str, RequestMeter] = {}
         registry = self._registry
         self._requests = Counter("abound_requests", "Requests answered.", ("route", "status"), registry=registry)
-        self._seconds = Durations(
+        self._seconds = BatchHistogram(
             "abound_request_duration_seconds",
             "Seconds from the head of a request to the end of its response.",
             ("route",),
@@ -150,7 +150,7 @@ class Telemetry:
                 "abound_blend_version_weight", "Weight of the version in the leading blend.", "livemax"
             ),
         }
-        self._appends = Durations(
+        self._appends = BatchHistogram(
             "abound_append_duration_seconds",
             "Seconds from sending a group of events to the store's confirmation that they are durable, by queue.",
             ("model", "lane"),
@@ -163,7 +163,7 @@ class Telemetry:
             ),
             "waiting_bytes": self._gauge("abound_append_waiting_bytes", "Bytes in the append queues.", "livesum"),
         }
-        self._rankings = Durations(
+        self._rankings = BatchHistogram(
             "abound_rank_duration_seconds",
             "Seconds of one batch of rankings by versions; kind blend if one of them was a blend.",
             ("kind",),
@@ -205,14 +205,14 @@ class Telemetry:
         # Every process reads the same figures from the store; the newest value is the best.
         return Gauge(name, documentation, labels, multiprocess_mode="livemostrecent", registry=self._registry)
 
-    def meter(self, route: str) -> Meter:
+    def meter(self, route: str) -> RequestMeter:
         """Return the meter of a route; always the same one for the same route."""
-        return self._meters.setdefault(route, Meter(route))
+        return self._meters.setdefault(route, RequestMeter(route))
 
     def flush(self) -> None:
         """Add the counts of the meters to the Prometheus metrics."""
         for route, meter in self._meters.items():
-            statuses, counts, total = meter.take()
+            statuses, counts, total = meter.drain()
             if not statuses:
                 continue
             for status, count in statuses.items():
@@ -238,7 +238,7 @@ class Telemetry:
         if any(counts):
             self._rankings.labels(kind).add(counts, total)
 
-    def set_log(self, connected: bool) -> None:
+    def set_connected(self, connected: bool) -> None:
         """Set whether this process is connected to the log."""
         self._connected.set(connected)
 
@@ -264,7 +264,7 @@ class Telemetry:
                     gauge.remove(model)
         self._models = set(figures)
 
-    def set_jobs(self, figures: Figures) -> None:
+    def set_jobs(self, figures: JobStatistics) -> None:
         """Set the figures of jobs, which come from the store."""
         for state, n in figures.counts.items():
             self._jobs.labels(state).set(n)
@@ -281,7 +281,7 @@ class Telemetry:
         every = CollectorRegistry()
         MultiProcessCollector(every)  # type: ignore[no-untyped-call]
         living = CollectorRegistry(auto_describe=False)
-        living.register(Living(every, self._models))
+        living.register(LiveModelsCollector(every, self._models))
         return generate_latest(living)
 
     content_type = CONTENT_TYPE_LATEST
@@ -350,7 +350,7 @@ BOUNDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1,
 """Upper bounds of the duration buckets, in seconds."""
 
 
-class Timer:
+class DurationCounter:
     """Counts durations by bucket, and sums them."""
 
     __slots__ = ("_counts", "_total")
@@ -359,12 +359,12 @@ class Timer:
         self._counts = [0] * (len(BOUNDS) + 1)
         self._total = 0.0
 
-    def note(self, seconds: float) -> None:
+    def observe(self, seconds: float) -> None:
         """Count one duration."""
         self._counts[bisect_left(BOUNDS, seconds)] += 1
         self._total += seconds
 
-    def take(self) -> tuple[list[int], float]:
+    def drain(self) -> tuple[list[int], float]:
         """Return and reset the counts by bucket and the sum in seconds."""
         taken = self._counts, self._total
         self._counts, self._total = [0] * (len(BOUNDS) + 1), 0.0

@@ -58,7 +58,7 @@ MIB = 2**20
 SECRET_FILE_LIMIT = 65_536
 
 
-class Described(NamedTuple):
+class SettingDescription(NamedTuple):
     """One line of ``abound config``."""
 
     name: str
@@ -214,7 +214,7 @@ class Settings(BaseSettings):
         """Return the URL of the store of jobs with its password; raise CannotStart when it is unset."""
         return self.store_url() if self.jobs_url is None else self.jobs_url.get_secret_value()
 
-    def artifacts_place(self) -> str | None:
+    def artifacts_location(self) -> str | None:
         """Return the path or URL of the artifact store; None without one."""
         if self.artifacts_url is not None:
             return self.artifacts_url.get_secret_value()
@@ -235,14 +235,14 @@ class Settings(BaseSettings):
         files = {f"{variable}_FILE" for variable in values}
         return {name: value for name, value in os.environ.items() if name not in files} | values
 
-    def describe(self) -> list[Described]:
+    def describe(self) -> list[SettingDescription]:
         """Return every setting with its value and origin, including the groups. Passwords are masked."""
         described = []
         for name, field in type(self).model_fields.items():
             value = getattr(self, name)
-            shown = masked(value.get_secret_value()) if isinstance(value, SecretStr) else _text(value)
+            shown = mask_password(value.get_secret_value()) if isinstance(value, SecretStr) else _text(value)
             origin = self._origins.get(name, "default")
-            described.append(Described(name, shown, origin, field.description or "", _plain(value, shown)))
+            described.append(SettingDescription(name, shown, origin, field.description or "", _plain(value, shown)))
         for group, path in GROUPS.items():
             kind = _kind(path)
             values, meanings = self.group(kind), _meanings(kind)
@@ -251,7 +251,7 @@ class Settings(BaseSettings):
                 value = getattr(values, part)
                 shown, origin = _text(value), found[1] if found else "default"
                 meaning = meanings.get(part, kind.__name__)
-                described.append(Described(f"{group}_{part}", shown, origin, meaning, _plain(value, shown)))
+                described.append(SettingDescription(f"{group}_{part}", shown, origin, meaning, _plain(value, shown)))
         return described
 
     def check_exposure(self, has_keys: bool = False) -> None:
@@ -274,7 +274,7 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def masked(url: str) -> str:
+def mask_password(url: str) -> str:
     """Return ``url`` with ``***`` in place of a password, including one in the query."""
     location = urlsplit(url).netloc
     user, colon, _ = location.rpartition("@")[0].partition(":")

@@ -19,7 +19,7 @@ from typing import Any
 AGAIN_SECONDS = 0.2
 
 
-async def end(*tasks: asyncio.Task[Any]) -> None:
+async def cancel_and_wait(*tasks: asyncio.Task[Any]) -> None:
     """Cancel tasks and wait until they have ended; ignore their results and errors.
 
     A library in the middle of several nested awaits may swallow a cancellation, so a task that continues is cancelled
@@ -35,7 +35,7 @@ async def end(*tasks: asyncio.Task[Any]) -> None:
 SLICE_SECONDS = 0.001
 
 
-class Pace:
+class TimeSlice:
     """Measures the current time slice, and lets other tasks run after it."""
 
     __slots__ = ("_until",)
@@ -47,13 +47,13 @@ class Pace:
         """Return whether the slice is used up."""
         return perf_counter() > self._until
 
-    async def rest(self) -> None:
+    async def pause(self) -> None:
         """Let every other ready task run once, then start a new slice."""
         await asyncio.sleep(0)
         self._until = perf_counter() + SLICE_SECONDS
 
 
-async def together(*works: Coroutine[Any, Any, None]) -> None:
+async def run_together(*works: Coroutine[Any, Any, None]) -> None:
     """Run coroutines until all have ended; when one fails, cancel the others and raise its error."""
     tasks = [asyncio.create_task(work) for work in works]
     try:

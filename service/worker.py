@@ -44,20 +44,20 @@ from abound.core.errors import (
     UnknownOffset,
 )
 from abound.core.types import Offset
-from abound.service.artifacts.artifact_store import PATIENCE_SECONDS, Artifacts
-from abound.service.artifacts.availability import Joining
-from abound.service.datasets.repository import Datasets
+from abound.service.artifacts.artifact_store import PATIENCE_SECONDS, ArtifactStore
+from abound.service.artifacts.availability import AvailabilityMonitor
+from abound.service.datasets.repository import DatasetRepository
 from abound.service.history import worker_status
-from abound.service.history.archive import BASE_PREFIX, Archiving, archive
-from abound.service.history.garbage import IndexSweep, sweep_artifacts, sweep_store
-from abound.service.history.high_water import Mark, Marks
+from abound.service.history.archive import BASE_PREFIX, ArchiveContext, archive
+from abound.service.history.garbage import StateFileCollector, collect_files, collect_keys
+from abound.service.history.high_water import HighWaterMarks, ModelHighWater
 from abound.service.history.history import HistoryParams
 from abound.service.history.replay import compact
-from abound.service.history.retention import retain
-from abound.service.jobs.repository import JobParams, Jobs
-from abound.service.jobs.rq_worker import Stable
-from abound.service.jobs.supervisor import JobKeeper
-from abound.service.log.catalog import Catalog, Living, read_catalog, read_on, shorten_catalog
+from abound.service.history.retention import enforce_retention
+from abound.service.jobs.repository import JobParams, JobRepository
+from abound.service.jobs.rq_worker import ForkServer
+from abound.service.jobs.supervisor import JobSupervisor
+from abound.service.log.catalog import Catalog, CatalogModel, compact_catalog, read_catalog, reread_catalog
 from abound.service.log.stream import LogParams, Trim, trimmed_key
 from abound.service.model import presence
 from abound.service.processes import entry
@@ -66,13 +66,13 @@ from abound.service.settings import Settings
 from abound.service.snapshots import manifest as manifests
 from abound.service.snapshots import requests as snapshot_requests
 from abound.service.snapshots import state_files
-from abound.service.snapshots.manifest import Manifest
+from abound.service.snapshots.manifest import SnapshotManifest
 from abound.service.snapshots.snapshots import SnapshotParams
-from abound.service.store.client import Store, StoreParams, reaching
-from abound.service.store.lease import LEASE_SECONDS, Lease, LeaseLost, take
-from abound.service.tasks import end
+from abound.service.store.client import Store, StoreParams, store_errors
+from abound.service.store.lease import LEASE_SECONDS, Lease, LeaseLost, acquire
+from abound.service.tasks import cancel_and_wait
 from abound.service.versions import retention as version_retention
-from abound.service.versions.promotion.launcher import ContestKeeper
+from abound.service.versions.promotion.launcher import PromotionLauncher
 
 log = structlog.get_logger(__name__)
 
@@ -87,7 +87,7 @@ LOST = "there is no history, and logs are not trimmed"
 NO_HISTORY = "history cannot be kept, so the log is not trimmed"
 
 
-class Stopped(Exception):
+class WorkerStopped(Exception):
     """The worker was asked to stop."""
 
 
@@ -99,9 +99,9 @@ class Worker:
         store: Store,
         params: SnapshotParams | None = None,
         log_params: LogParams | None = None,
-        artifacts: Artifacts | None = None,
+        artifacts: ArtifactStore | None = None,
         history_params: HistoryParams | None = None,
-        marks: Marks | None = None,
+        marks: HighWaterMarks | None = None,
     ) -> None:
         self.id = f"{socket.gethostname()}-{os.getpid()}"
         self._store = store
@@ -109,14 +109,14 @@ class Worker:
         self._log_params = log_params or LogParams()
         self._artifacts = artifacts
         self._history_params = history_params or HistoryParams()
-        self._joining = Joining(store, artifacts, LOST) if artifacts is not None else None
-        self._marks = marks or Marks(store, None, artifacts)
+        self._joining = AvailabilityMonitor(store, artifacts, LOST) if artifacts is not None else None
+        self._marks = marks or HighWaterMarks(store, None, artifacts)
         self._stopping = asyncio.Event()
         self._resting: dict[str, float] = {}
         self._without_history: dict[str, float] = {}
-        self._newest: dict[str, Manifest] = {}
+        self._newest: dict[str, SnapshotManifest] = {}
         self._unlisted: set[str] = set()
-        self._indexes = IndexSweep(store, self._log_params)
+        self._indexes = StateFileCollector(store, self._log_params)
         self._told: dict[str, set[str]] = {}
 
     def stop(self) -> None:
@@ -126,20 +126,20 @@ class Worker:
     async def run(self) -> None:
         """Check every model repeatedly until stopped. Raises CannotStart if the store fails its checks."""
         await self._store.check()
-        showing = asyncio.create_task(self._show())
+        showing = asyncio.create_task(self._send_heartbeats())
         swept = asyncio.get_running_loop().time()
         catalog = Catalog()
         try:
             while not self._stopping.is_set():
                 try:
                     catalog = await self._catalog_now(catalog)
-                    if catalog.has_grown and await shorten_catalog(self._store, catalog):
+                    if catalog.has_grown and await compact_catalog(self._store, catalog):
                         log.info("shortened the catalog", models=len(catalog))
                     for living in catalog:
                         try:
-                            await self._look_at(living)
+                            await self._snapshot_if_due(living)
                         except Damaged as error:  # continue with the other models
-                            await self._rest(living, error)
+                            await self._pause_model(living, error)
                     if asyncio.get_running_loop().time() - swept > SWEEP_SECONDS:
                         await self.sweep(catalog)
                         swept = asyncio.get_running_loop().time()
@@ -147,104 +147,104 @@ class Worker:
                     log.warning("the store cannot be reached; trying again", reason=str(error))
                 except (Damaged, UnknownApplyVersion) as error:
                     log.error("data in the store cannot be read", reason=str(error))
-                except Stopped:
+                except WorkerStopped:
                     break
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(LOOK_SECONDS):
                         await self._stopping.wait()
-            await self._note(None)
+            await self._save_high_water(None)
         finally:
-            await end(showing)
+            await cancel_and_wait(showing)
             if self._joining is not None:
                 await self._joining.stop()
             with contextlib.suppress(StoreUnavailable):
-                await snapshot_requests.hide_worker(self._store, self.id)
+                await snapshot_requests.remove_heartbeat(self._store, self.id)
 
     async def sweep(self, catalog: Catalog) -> int:
         """Collect garbage in both stores, and archive models without new entries.
 
         Returns the number of deleted keys and files.
         """
-        swept = await sweep_store(self._store, catalog)
-        artifacts = await self._joining.look() if self._joining is not None else None
+        swept = await collect_keys(self._store, catalog)
+        artifacts = await self._joining.poll() if self._joining is not None else None
         if artifacts is None:
             return swept
         for living in catalog:
-            with self._nobody_else():
-                async with take(self._store, living.keys, LEASE_SECONDS) as lease:
+            with self._skip_if_leased():
+                async with acquire(self._store, living.keys, LEASE_SECONDS) as lease:
                     await self._archive(living, lease)
         try:
-            swept += await sweep_artifacts(self._store, artifacts, catalog, self._unlisted)
-            swept += await self._indexes.sweep(artifacts, catalog)
+            swept += await collect_files(self._store, artifacts, catalog, self._unlisted)
+            swept += await self._indexes.collect(artifacts, catalog)
             for living in catalog:
-                swept += await version_retention.sweep(self._store, artifacts, living.keys)
-                await self._measure(artifacts, living)
-            swept += await Datasets(self._store).sweep(artifacts)
+                swept += await version_retention.collect_garbage(self._store, artifacts, living.keys)
+                await self._publish_state_file_size(artifacts, living)
+            swept += await DatasetRepository(self._store).collect_garbage(artifacts)
         except (ArtifactsUnavailable, Damaged) as error:
             log.warning("garbage collection in the artifact store failed; trying again later", reason=str(error))
         return swept
 
-    async def _measure(self, artifacts: Artifacts, living: Living) -> None:
+    async def _publish_state_file_size(self, artifacts: ArtifactStore, living: CatalogModel) -> None:
         """Publish the size of the state files. The size of history counts segments only."""
         sizes = await artifacts.sizes(state_files.folder(living.keys))
         size = sum(size for name, size in sizes.items() if f"/{BASE_PREFIX}" not in name)
-        await worker_status.say(self._store, living.keys, index_bytes=size)
+        await worker_status.report(self._store, living.keys, index_bytes=size)
 
-    async def _show(self) -> None:
+    async def _send_heartbeats(self) -> None:
         """Renew the worker's heartbeat until cancelled."""
         while True:
             with contextlib.suppress(StoreUnavailable):
-                await snapshot_requests.show_worker(self._store, self.id)
+                await snapshot_requests.record_heartbeat(self._store, self.id)
             await asyncio.sleep(snapshot_requests.WORKER_FRESH_SECONDS / 4)
 
     async def _catalog_now(self, known: Catalog) -> Catalog:
-        catalog = await read_on(self._store, known)
+        catalog = await reread_catalog(self._store, known)
         living = {one.keys.incarnation for one in catalog}
         for noted in (self._newest, self._resting, self._without_history, self._told):
             for incarnation in noted.keys() - living:
                 del noted[incarnation]
         return catalog
 
-    async def _look_at(self, living: Living) -> None:
+    async def _snapshot_if_due(self, living: CatalogModel) -> None:
         """Make a snapshot of a model if one is due."""
         now = asyncio.get_running_loop().time()
         if self._resting.get(living.keys.incarnation, 0.0) > now:
             return
-        why = await self._due(living)
+        why = await self._why_due(living)
         if why is None:
             return
-        with self._nobody_else():
-            async with take(self._store, living.keys, LEASE_SECONDS) as lease:
-                if await self._due(living) is None:  # another worker has made it
+        with self._skip_if_leased():
+            async with acquire(self._store, living.keys, LEASE_SECONDS) as lease:
+                if await self._why_due(living) is None:  # another worker has made it
                     return
                 await self._archive(living, lease)  # finish an interrupted archiving, which may free space
                 try:
                     await self._compact(living, lease, why)
                 except (ArtifactsUnavailable, Damaged, UnknownApplyVersion, UnknownArtifact) as error:
-                    await self._rest(living, error)
+                    await self._pause_model(living, error)
                     return
-                await self._well(living, "snapshots")
+                await self._clear_trouble(living, "snapshots")
                 await self._archive(living, lease)
 
-    async def _rest(self, living: Living, error: Exception) -> None:
+    async def _pause_model(self, living: CatalogModel, error: Exception) -> None:
         """Report the error and pause work on a model."""
         log.error("no snapshot can be made", model=living.keys.name, reason=str(error))
         self._resting[living.keys.incarnation] = asyncio.get_running_loop().time() + DAMAGED_PAUSE_SECONDS
-        await self._tell(living, "snapshots", f"no snapshot can be made: {error}")
+        await self._report_trouble(living, "snapshots", f"no snapshot can be made: {error}")
 
-    async def _tell(self, living: Living, work: str, trouble: str) -> None:
+    async def _report_trouble(self, living: CatalogModel, work: str, trouble: str) -> None:
         """Publish why some work on a model fails, for the replicas."""
-        await worker_status.say(self._store, living.keys, **{work: trouble})
+        await worker_status.report(self._store, living.keys, **{work: trouble})
         self._told.setdefault(living.keys.incarnation, set()).add(work)
 
-    async def _well(self, living: Living, work: str) -> None:
+    async def _clear_trouble(self, living: CatalogModel, work: str) -> None:
         """Withdraw this worker's report about some work on a model. Reports of other workers expire."""
         told = self._told.get(living.keys.incarnation, set())
         if work in told:
-            await worker_status.say(self._store, living.keys, **{work: None})
+            await worker_status.report(self._store, living.keys, **{work: None})
             told.discard(work)
 
-    async def _compact(self, living: Living, lease: Lease, why: str) -> None:
+    async def _compact(self, living: CatalogModel, lease: Lease, why: str) -> None:
         loop = asyncio.get_running_loop()
         began = loop.time()
         manifest = await compact(
@@ -252,7 +252,7 @@ class Worker:
             living,
             self._params,
             self._log_params,
-            self._going_on(lease),
+            self._between_steps(lease),
             self._artifacts,
             lease=lease,
         )
@@ -264,9 +264,9 @@ class Worker:
             bytes=manifest.size,
             seconds=round(loop.time() - began, 3),
         )
-        await self._note(living, manifest)
+        await self._save_high_water(living, manifest)
 
-    async def _note(self, living: Living | None, manifest: Manifest | None = None) -> None:
+    async def _save_high_water(self, living: CatalogModel | None, manifest: SnapshotManifest | None = None) -> None:
         """Save the high-water marks of a model after a snapshot, or of the whole store.
 
         See ``service/history/high_water.py``.
@@ -274,31 +274,31 @@ class Worker:
         marks = None
         if living is not None and manifest is not None:
             last = Offset.parse(manifest.offset).entry
-            marks = {living.keys.incarnation: Mark(living.keys.name, last, manifest.n_entries)}
+            marks = {living.keys.incarnation: ModelHighWater(living.keys.name, last, manifest.n_entries)}
         try:
-            artifacts = await self._joining.look() if self._joining is not None else None
-            await self._marks.note(await read_catalog(self._store), artifacts, marks)
+            artifacts = await self._joining.poll() if self._joining is not None else None
+            await self._marks.record(await read_catalog(self._store), artifacts, marks)
         except (ArtifactsUnavailable, Damaged, OSError, StoreUnavailable, UnknownApplyVersion) as error:
             log.warning("the high-water marks of the store could not be saved", reason=str(error))
 
-    async def _archive(self, living: Living, lease: Lease) -> None:
+    async def _archive(self, living: CatalogModel, lease: Lease) -> None:
         """Archive log entries of a model, and keep its history within bounds. Publish the reason if that fails."""
         now = asyncio.get_running_loop().time()
         if self._without_history.get(living.keys.incarnation, 0.0) > now:
             return
         if self._joining is None:
             return
-        artifacts = await self._joining.look()
+        artifacts = await self._joining.poll()
         if artifacts is None:
-            await self._tell(living, "history", f"{NO_HISTORY}: {self._joining.trouble}")
+            await self._report_trouble(living, "history", f"{NO_HISTORY}: {self._joining.trouble}")
             return
-        to = Archiving(
-            self._store, artifacts, living, lease, self._history_params, self._log_params, self._going_on(lease)
+        to = ArchiveContext(
+            self._store, artifacts, living, lease, self._history_params, self._log_params, self._between_steps(lease)
         )
         try:
             contents = await archive(to)
             if contents is not None:
-                await retain(to, contents)
+                await enforce_retention(to, contents)
         except (
             ArtifactsUnavailable,
             Damaged,
@@ -309,20 +309,20 @@ class Worker:
         ) as error:
             log.error(NO_HISTORY, model=living.keys.name, reason=str(error))
             self._without_history[living.keys.incarnation] = now + DAMAGED_PAUSE_SECONDS
-            await self._tell(living, "history", f"{NO_HISTORY}: {error}")
+            await self._report_trouble(living, "history", f"{NO_HISTORY}: {error}")
             return
-        await self._well(living, "history")
+        await self._clear_trouble(living, "history")
 
-    def _going_on(self, lease: Lease) -> Callable[[], Awaitable[None]]:
+    def _between_steps(self, lease: Lease) -> Callable[[], Awaitable[None]]:
         async def between() -> None:
             if self._stopping.is_set():
-                raise Stopped
+                raise WorkerStopped
             if lease.lost:
                 raise LeaseLost
 
         return between
 
-    async def _due(self, living: Living) -> str | None:
+    async def _why_due(self, living: CatalogModel) -> str | None:
         """Return why a snapshot of a model is due, or None.
 
         One round trip while nothing is learned.
@@ -332,11 +332,11 @@ class Worker:
         if newest is not None:
             self._newest[keys.incarnation] = newest
         async with self._store.client.pipeline(transaction=False) as pipe:
-            pipe.get(keys.of("snapshot-wanted"))
+            pipe.get(keys.key("snapshot-wanted"))
             pipe.xlen(keys.log)
             pipe.get(trimmed_key(keys.log))
             pipe.time()
-            with reaching():
+            with store_errors():
                 text, n_held, trimmed, (seconds, _) = await pipe.execute()
         n_entries = n_held + Trim.parse(trimmed).n_entries
         asked = snapshot_requests.parse(text)
@@ -348,12 +348,12 @@ class Worker:
         age = seconds - made / 1000
         if age > self._params.every_seconds or age < -1.0:  # negative: the store's clock was set back
             return "the newest is too old"
-        sizes = [replica.log_bytes for replica in await presence.present(self._store, keys)]
+        sizes = [replica.log_bytes for replica in await presence.live_replicas(self._store, keys)]
         grown = max(sizes, default=0) - (newest.log_bytes if newest else 0)
         return "the log has grown" if grown > self._params.every_bytes else None
 
     @contextlib.contextmanager
-    def _nobody_else(self) -> Iterator[None]:
+    def _skip_if_leased(self) -> Iterator[None]:
         """Skip the block if another process has the lease or takes it over."""
         try:
             yield
@@ -365,15 +365,15 @@ class Worker:
 
 def run(settings: Settings, reporter: Reporter) -> None:
     """Run a worker until SIGTERM or SIGINT. It forks, so the process must not have started a thread yet."""
-    uvloop.run(_work(settings, reporter, Stable(settings)))
+    uvloop.run(_work(settings, reporter, ForkServer(settings)))
 
 
-async def _work(settings: Settings, reporter: Reporter, stable: Stable) -> None:
+async def _work(settings: Settings, reporter: Reporter, stable: ForkServer) -> None:
     params = settings.group(StoreParams)
     store, jobs_store = Store(settings.store_url(), params), Store(settings.jobs_store_url(), params)
-    place = settings.artifacts_place()
-    artifacts = Artifacts(place, patience=PATIENCE_SECONDS) if place is not None else None
-    marks = Marks.of(settings, store, artifacts)
+    place = settings.artifacts_location()
+    artifacts = ArtifactStore(place, patience=PATIENCE_SECONDS) if place is not None else None
+    marks = HighWaterMarks.from_settings(settings, store, artifacts)
     worker = Worker(
         store,
         settings.group(SnapshotParams),
@@ -382,7 +382,7 @@ async def _work(settings: Settings, reporter: Reporter, stable: Stable) -> None:
         settings.group(HistoryParams),
         marks,
     )
-    keeper = JobKeeper(settings, store, Jobs(jobs_store, settings.group(JobParams)), stable)
+    keeper = JobSupervisor(settings, store, JobRepository(jobs_store, settings.group(JobParams)), stable)
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -394,8 +394,8 @@ async def _work(settings: Settings, reporter: Reporter, stable: Stable) -> None:
             StoreUnavailable, Damaged, UnknownApplyVersion
         ):  # the worker logs the error itself and waits
             await marks.check()
-        reporter.say(Report(stage="working", progress=1.0, ready=True))
-        contests = ContestKeeper(settings, store)
+        reporter.send(Report(stage="working", progress=1.0, ready=True))
+        contests = PromotionLauncher(settings, store)
         parts = [asyncio.create_task(part) for part in (worker.run(), keeper.run(stopping), contests.run(stopping))]
         stopped = asyncio.create_task(stopping.wait())
         await asyncio.wait([stopped, *parts], return_when=asyncio.FIRST_COMPLETED)
@@ -403,7 +403,7 @@ async def _work(settings: Settings, reporter: Reporter, stable: Stable) -> None:
         worker.stop()
         await asyncio.wait(parts[:1], timeout=STOP_SECONDS)
         if not parts[0].done():  # the step hangs; the next worker repeats it
-            await end(parts[0])
+            await cancel_and_wait(parts[0])
         await asyncio.gather(stopped, *(part for part in parts if not part.cancelled()))
     finally:
         await store.close()
@@ -414,7 +414,7 @@ def main() -> int:
     """Run the process and return its exit code."""
 
     def work(settings: Settings, reporter: Reporter) -> None:
-        entry.warm(reporter)
+        entry.load_kernels(reporter)
         run(settings, reporter)
 
     return entry.run("worker", entry.parser("worker", __doc__).parse_args().status, work)

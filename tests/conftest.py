@@ -3,10 +3,10 @@
 import pytest
 from hypothesis import settings
 
-from abound.service.processes.kernel_cache import place
+from abound.service.processes.kernel_cache import set_cache_dir
 from tests import randomness
 
-place()  # before any test imports numba
+set_cache_dir()  # before any test imports numba
 settings.load_profile(randomness.QUICK)
 
 LONGEST_ID = 80

@@ -9,7 +9,7 @@ import pytest
 
 from abound.core.errors import CannotStart
 from abound.core.limits import Limits
-from abound.service.settings import Settings, is_loopback, masked, unknown_variables
+from abound.service.settings import Settings, is_loopback, mask_password, unknown_variables
 
 
 @pytest.fixture(autouse=True)
@@ -211,4 +211,4 @@ def test_only_loopback_is_served_without_a_key_unless_told(host, loopback):
     ],
 )
 def test_a_url_is_shown_without_its_password(url, shown):
-    assert masked(url) == shown
+    assert mask_password(url) == shown

@@ -14,11 +14,11 @@ import pytest
 from abound.core.errors import NotReady
 from abound.service.jobs import workers
 from abound.service.log.catalog import read_catalog
-from abound.service.log.stream import LogParams, mended_key
+from abound.service.log.stream import LogParams, repaired_key
 from abound.service.replica.replica import Replica, ReplicaParams
 from abound.service.snapshots import manifest as manifests
 from abound.service.snapshots import requests as snapshot_requests
-from abound.service.snapshots.manifest import Manifest
+from abound.service.snapshots.manifest import SnapshotManifest
 from abound.service.snapshots.snapshots import SnapshotParams
 from abound.service.store.client import Store
 from abound.service.worker import Worker
@@ -57,7 +57,7 @@ async def work(server: Server) -> AsyncIterator[Work]:
     await work.stop()
 
 
-async def newest(replica: Replica, count: int, name: str = "default", seconds: float = 8.0) -> list[Manifest]:
+async def newest(replica: Replica, count: int, name: str = "default", seconds: float = 8.0) -> list[SnapshotManifest]:
     """The snapshots of a model, once there are so many."""
     async with asyncio.timeout(seconds):
         while len(found := await replica.snapshots(name)) < count:  # noqa: ASYNC110
@@ -74,17 +74,17 @@ async def test_a_snapshot_that_is_asked_for_is_made_of_the_state_that_is_served(
         await replica.request_snapshot("default")
     work.start()
     async with asyncio.timeout(5):
-        while not await snapshot_requests.workers(replica.store):  # noqa: ASYNC110
+        while not await snapshot_requests.live_workers(replica.store):  # noqa: ASYNC110
             await asyncio.sleep(0.02)
     first = await replica.request_snapshot("default")
     assert first.position.offset == replica.model("default").offset
-    assert first.digest == await replica.model("default").take_digest()
+    assert first.digest == await replica.model("default").compute_digest()
     assert await replica.request_snapshot("default") == first  # nothing was learned since
     await replica.learn("default", drafts(10))
     second = await replica.request_snapshot("default")
     assert await replica.snapshots("default") == [second, first]
     again = await start_replica(server)
-    assert await again.model("default").take_digest() == second.digest
+    assert await again.model("default").compute_digest() == second.digest
     await work.stop()
     with pytest.raises(NotReady, match="no worker"):
         await replica.request_snapshot("default")
@@ -135,7 +135,7 @@ async def test_a_lease_that_another_worker_holds_is_respected(
 ) -> None:
     replica = await start_replica(server)
     await replica.learn("default", drafts(10))
-    lease = replica.model("default").keys.of("lease")
+    lease = replica.model("default").keys.key("lease")
     await replica.store.client.set(lease, "another worker", px=1500)
     work.start(SnapshotParams(every_bytes=100))
     await asyncio.sleep(1.0)
@@ -171,9 +171,9 @@ async def test_what_nothing_points_to_is_swept(server: Server, start_replica: St
     worker = work.start(SnapshotParams(every_bytes=100))
     (made,) = await newest(replica, 1)
     kept = set(await client.keys("*"))
-    orphans = {gone.log: "late", gone.of("snapshots"): "x", keys.of("snapshot:1-0.0-00000000:0"): "part"}
-    orphans[keys.of("snapshot:1-0.0-00000000:manifest")] = "{}"
-    orphans[mended_key(keys.log)] = "the copy of a mend that died"
+    orphans = {gone.log: "late", gone.key("snapshots"): "x", keys.key("snapshot:1-0.0-00000000:0"): "part"}
+    orphans[keys.key("snapshot:1-0.0-00000000:manifest")] = "{}"
+    orphans[repaired_key(keys.log)] = "the copy of a mend that died"
     newer = f"abound:{{newer:{2**60}-0}}:log".encode()
     await client.mset(orphans | {newer: "a model that is newer than the catalog that was read", b"other": "other"})
     assert await worker.sweep(await read_catalog(replica.store)) == 5
@@ -181,17 +181,17 @@ async def test_what_nothing_points_to_is_swept(server: Server, start_replica: St
     assert not left & orphans.keys()
     assert {newer, b"other"} < left
     assert {key for key in kept if b"lease" not in key} <= left
-    assert (await manifests.manifests(replica.store, keys))[0] == made
+    assert (await manifests.read_manifests(replica.store, keys))[0] == made
 
 
 async def test_a_worker_of_before_the_clock_was_set_back_is_not_there(store: Store) -> None:
     now, _ = await store.client.time()
     await store.client.hset(snapshot_requests.WORKERS_KEY, mapping={"old": now + 3600, "here": now + 1})
-    assert await snapshot_requests.workers(store) == ["here"]
+    assert await snapshot_requests.live_workers(store) == ["here"]
     for name, at in (("old", now + 3600.0), ("here", now + 1.0)):
-        said = workers.Workplace(name, "host", ["fit"], None, at)
+        said = workers.RegisteredWorker(name, "host", ["fit"], None, at)
         await store.client.hset(workers.WORKERS_KEY, name, msgspec.json.encode(said))
-    assert [one.name for one in await workers.of_kind(store, "fit")] == ["here"]
+    assert [one.name for one in await workers.registered_for(store, "fit")] == ["here"]
     assert await store.client.hkeys(workers.WORKERS_KEY) == [b"here"]
 
 
@@ -202,11 +202,11 @@ async def test_a_worker_s_process_ends_on_sigterm(own_server: Server, start_repl
     process = await asyncio.create_subprocess_exec(sys.executable, "-m", "abound.service.worker", env=environment)
     try:
         (made,) = await newest(replica, 1, seconds=120)
-        assert made.digest == await replica.model("default").take_digest()
+        assert made.digest == await replica.model("default").compute_digest()
         process.send_signal(signal.SIGTERM)
         assert await asyncio.wait_for(process.wait(), 10) == 0
     finally:
         if process.returncode is None:
             process.kill()
             await process.wait()
-    assert await snapshot_requests.workers(replica.store) == []
+    assert await snapshot_requests.live_workers(replica.store) == []

@@ -9,12 +9,12 @@ from typing import NamedTuple
 from abound.core.instances.record import iterate
 from abound.core.limits import Limits
 from abound.core.types import START, Offset
-from abound.service.artifacts.artifact_store import Artifacts
+from abound.service.artifacts.artifact_store import ArtifactStore
 from abound.service.history import past
 from abound.service.log.catalog import DEFAULT_MODEL, read_catalog
-from abound.service.log.events import Learn
+from abound.service.log.events import LearnEvent
 from abound.service.log.stream import Element, trim_of
-from abound.service.model.replicated_model import ModelReplica
+from abound.service.model.replicated_model import ReplicatedModel
 from abound.service.store.client import Store
 from benchmarks.faults.clients import Acknowledged
 
@@ -93,7 +93,7 @@ async def examine(
 ) -> Findings:
     """Apply everything since the beginning, history and log, in this process, and compare."""
     store = Store(url)
-    artifacts = Artifacts(artifacts_url) if artifacts_url is not None else None
+    artifacts = ArtifactStore(artifacts_url) if artifacts_url is not None else None
     try:
         if artifacts is not None:
             await artifacts.join(store)
@@ -101,12 +101,12 @@ async def examine(
         assert living is not None
         findings = Findings()
         learned: dict[str, list[Learned]] = {}
-        model = ModelReplica(living.keys, living.config, 1024, Limits())
-        async for some in past.entries(store, artifacts, living.keys, START):
+        model = ReplicatedModel(living.keys, living.config, 1024, Limits())
+        async for some in past.read_entries(store, artifacts, living.keys, START):
             for element in some:
                 await _apply(model, element, learned, findings)
         findings.in_history = (await trim_of(store, living.keys.log)).n_entries
-        findings.digest = str(await model.take_digest())
+        findings.digest = str(await model.compute_digest())
     finally:
         await store.close()
     findings.learned = model.live.n_learned
@@ -125,11 +125,13 @@ async def examine(
     return findings
 
 
-async def _apply(model: ModelReplica, element: Element, learned: dict[str, list[Learned]], findings: Findings) -> None:
+async def _apply(
+    model: ReplicatedModel, element: Element, learned: dict[str, list[Learned]], findings: Findings
+) -> None:
     applied = await model.apply(element)
     findings.entries += 1
     event, applying = applied.entry.event, applied.applying
-    if type(event) is not Learn or applying is None:
+    if type(event) is not LearnEvent or applying is None:
         return
     records = [record.labels for record in iterate(event.records, event.n)]
     at = 0

@@ -20,7 +20,7 @@ PROBABILITY = b',"probability":'
 """The JSON between the score of a label and its probability."""
 
 
-class Heads(dict[int, bytes]):
+class LabelFragments(dict[int, bytes]):
     """The JSON before the score of each class: ``},{"label":"grain","score":``; encoded on first use."""
 
     def __init__(self, live: LiveModel) -> None:
@@ -33,13 +33,13 @@ class Heads(dict[int, bytes]):
         return head
 
 
-class Answers:
+class AnswerEncoder:
     """Encodes rankings as answers."""
 
     def __init__(self) -> None:
-        self._heads: WeakKeyDictionary[LiveModel, Heads] = WeakKeyDictionary()
-        self._live_newest: Callable[[], LiveModel | None] = lambda: None
-        self._heads_newest: dict[int, bytes] = {}
+        self._fragments: WeakKeyDictionary[LiveModel, LabelFragments] = WeakKeyDictionary()
+        self._newest_live: Callable[[], LiveModel | None] = lambda: None
+        self._newest_fragments: dict[int, bytes] = {}
         self._offset = START
         self._offset_text = str(START)
         self._tail = _tail(self._offset_text)
@@ -53,7 +53,7 @@ class Answers:
 
     def plain(self, live: LiveModel, ranking: Ranking, offset: Offset) -> bytes:
         """Return the JSON of an answer without explanations."""
-        heads = self._heads_newest if self._live_newest() is live else self._heads_of(live)
+        heads = self._newest_fragments if self._newest_live() is live else self._fragments_of(live)
         if offset is not self._offset:
             self.offset_text(offset)
         if not len(ranking.class_ids):
@@ -66,15 +66,17 @@ class Answers:
             parts[3::width] = encoder.encode(ranking.probabilities.tolist())[1:-1].split(b",")
         return b'{"labels":[%b}%b' % (b"".join(parts)[2:], self._tail)
 
-    def _heads_of(self, live: LiveModel) -> Heads:
+    def _fragments_of(self, live: LiveModel) -> LabelFragments:
         """Return the fragments of a model, and keep them for the next request, which is usually for the same model."""
-        heads = self._heads.get(live)
+        heads = self._fragments.get(live)
         if heads is None:
-            heads = self._heads[live] = Heads(live)
-        self._live_newest, self._heads_newest = ref(live), heads
+            heads = self._fragments[live] = LabelFragments(live)
+        self._newest_live, self._newest_fragments = ref(live), heads
         return heads
 
-    def whole(self, live: LiveModel, vector: bytes, ranking: Ranking, offset: Offset, explain: bool) -> ClassifyAnswer:
+    def explained(
+        self, live: LiveModel, vector: bytes, ranking: Ranking, offset: Offset, explain: bool
+    ) -> ClassifyAnswer:
         """Return the answer as a struct, with explanations if ``explain``."""
         scores = ranking.scores.tolist()
         labels = [

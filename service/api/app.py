@@ -16,35 +16,35 @@ from starlette.routing import Route
 from abound.core.errors import Forbidden, StoreUnavailable, Unauthorized
 from abound.core.limits import Limits
 from abound.service.api import problems
-from abound.service.api.asgi import Disconnected, Held, Message, Receive, Scope, Send, request_id_of
+from abound.service.api.asgi import BodyBudget, Disconnected, Message, Receive, Scope, Send, request_id_of
 from abound.service.api.dependencies import Parts
-from abound.service.api.hot_route import DEFAULT_MODEL, HotRoute, Work
-from abound.service.api.learning import Changing, Learning
+from abound.service.api.hot_route import DEFAULT_MODEL, HotRoute, RouteHandler
+from abound.service.api.learning import ConfigChanges, LearnService
 from abound.service.api.openapi import document
-from abound.service.api.protocol import AtOnce
+from abound.service.api.protocol import FastAnswer
 from abound.service.api.routes import activation, contenders, health, jobs, labels, models, page, snapshots, transfer
 from abound.service.api.routes import datasets as dataset_routes
 from abound.service.api.routes import keys as key_routes
 from abound.service.api.routes import versions as version_routes
 from abound.service.api.routes.classify import Classify
-from abound.service.api.routes.learn import Learn
-from abound.service.artifacts.artifact_store import PATIENCE_SECONDS, Artifacts
+from abound.service.api.routes.learn import LearnHandler
+from abound.service.artifacts.artifact_store import PATIENCE_SECONDS, ArtifactStore
 from abound.service.artifacts.file_cache import cache_in
-from abound.service.jobs.submission import Desk
+from abound.service.jobs.submission import JobSubmission
 from abound.service.log.stream import LogParams
 from abound.service.metrics import REQUEST_ID, Telemetry
 from abound.service.replica.loaded_versions import ServingParams
-from abound.service.replica.memory_budget import Budget
+from abound.service.replica.memory_budget import MemoryBudget
 from abound.service.replica.predictions import RememberParams
-from abound.service.replica.rankers import Ways
+from abound.service.replica.rankers import Rankers
 from abound.service.replica.replica import Replica, ReplicaParams
-from abound.service.security.guard import Guard, tell_of_request
+from abound.service.security.guard import Guard, log_request
 from abound.service.security.key_ring import KeyRing
-from abound.service.security.rate_limits import RateParams, Rates
+from abound.service.security.rate_limits import RateLimiter, RateParams
 from abound.service.settings import Settings, is_loopback
 from abound.service.snapshots.snapshots import SnapshotParams
 from abound.service.store.client import Store, StoreParams
-from abound.service.tasks import end
+from abound.service.tasks import cancel_and_wait
 from abound.service.versions.retention import VersionParams
 
 DESCRIPTION = """\
@@ -66,7 +66,7 @@ def create_app(settings: Settings, report: Report | None = None) -> Application:
     report : callable, optional
         Called with the stage of the start and its progress, 0..1.
     """
-    return Application(settings, report or _silent)
+    return Application(settings, report or _ignore_progress)
 
 
 class Application(FastAPI):
@@ -78,8 +78,8 @@ class Application(FastAPI):
 
     def __init__(self, settings: Settings, report: Report) -> None:
         telemetry = Telemetry()
-        held = Held()
-        changing = Changing()
+        held = BodyBudget()
+        changing = ConfigChanges()
         store = Store(settings.store_url(), settings.group(StoreParams))
         bounds = ReplicaParams(
             durability=settings.durability,
@@ -89,29 +89,29 @@ class Application(FastAPI):
             snapshots=settings.group(SnapshotParams),
             serving=settings.group(ServingParams),
         )
-        place = settings.artifacts_place()
+        place = settings.artifacts_location()
         cache = cache_in(settings.data_dir, settings.group(VersionParams).cache_bytes)
-        replica = Replica(store, bounds, Artifacts(place, cache, PATIENCE_SECONDS) if place is not None else None)
+        replica = Replica(store, bounds, ArtifactStore(place, cache, PATIENCE_SECONDS) if place is not None else None)
         remember = settings.group(RememberParams)
         is_exposed = not is_loopback(settings.host)
         ring = KeyRing(store, locked=is_exposed and not settings.insecure)
         guard = Guard(ring, any_host=is_exposed or settings.insecure)
-        rates = Rates(store, settings.group(RateParams))
-        budget = Budget.of(settings.max_memory, settings.processes)
-        desk = Desk(settings)
-        ways = Ways(replica.shelf, bounds.serving)
+        rates = RateLimiter(store, settings.group(RateParams))
+        budget = MemoryBudget.for_machine(settings.max_memory, settings.processes)
+        desk = JobSubmission(settings)
+        ways = Rankers(replica.loaded_versions, bounds.serving)
 
         @asynccontextmanager
         async def lifespan(app: FastAPI) -> AsyncIterator[None]:
             await replica.start(report)
             report("reading the keys", 0.0)
             await ring.start(store.params.start_seconds)
-            tasks = [asyncio.create_task(_flush_for_ever(self.state.parts)), asyncio.create_task(ring.keep())]
-            tasks.append(asyncio.create_task(_watch_jobs(self.state.parts)))
+            tasks = [asyncio.create_task(_update_metrics(self.state.parts)), asyncio.create_task(ring.run())]
+            tasks.append(asyncio.create_task(_update_job_metrics(self.state.parts)))
             try:
                 yield
             finally:
-                await end(*tasks)
+                await cancel_and_wait(*tasks)
                 ways.close()
                 await desk.close()
                 await replica.stop()
@@ -130,20 +130,20 @@ class Application(FastAPI):
         self.state.draining = False
         self.state.stopping = False
         problems.install(self)
-        self.add_exception_handler(Disconnected, _answer_nobody)
-        self._measures = telemetry
+        self.add_exception_handler(Disconnected, _answer_disconnected)
+        self._request_metrics = telemetry
         self._guard = guard
-        self._tells = settings.access_log
-        learning = Learning(replica, settings, remember, changing, budget)
-        works: dict[str, Work] = {
+        self._logs_access = settings.access_log
+        learning = LearnService(replica, settings, remember, changing, budget)
+        works: dict[str, RouteHandler] = {
             "classify": Classify(replica, settings, remember, rates, ways),
-            "learn": Learn(replica, learning, rates, settings.max_batch),
+            "learn": LearnHandler(replica, learning, rates, settings.max_batch),
         }
         self._hot = {
             f"/{name}": HotRoute(work, name, telemetry.meter(f"/{name}"), settings, held, guard)
             for name, work in works.items()
         }
-        self._classify_default = partial(self._hot["/classify"].at_once, DEFAULT_MODEL)
+        self._classify_default = partial(self._hot["/classify"].answer_immediately, DEFAULT_MODEL)
         for name, route in self._hot.items():
             for path in (name, f"/models/{{model}}{name}"):
                 self.router.routes.append(Route(path, route, methods=["POST"], include_in_schema=False))
@@ -186,18 +186,18 @@ class Application(FastAPI):
             self.openapi_schema = document(self)
         return self.openapi_schema
 
-    def unready(self) -> str | None:
+    def unready_reason(self) -> str | None:
         """Return why ``/readyz`` answers 503, or None."""
-        return health.unready(self, self.state.parts.replica.status())
+        return health.unready_reason(self, self.state.parts.replica.status())
 
-    def shortcut(self, url: bytes) -> AtOnce | None:
+    def fast_path(self, url: bytes) -> FastAnswer | None:
         """Return the function that may answer a POST to a path immediately, or None."""
         if url == b"/classify":
             return self._classify_default
         if url.startswith(b"/models/") and url.endswith(b"/classify") and url.isascii():
             target = self._target(url.decode("ascii"))
             if target is not None:
-                return partial(target[0].at_once, target[1])
+                return partial(target[0].answer_immediately, target[1])
         return None
 
     def _target(self, path: str) -> tuple[HotRoute, str] | None:
@@ -230,7 +230,7 @@ class Application(FastAPI):
 
         inner = scope
         try:
-            self._guard.admit_to(headers, scope)
+            self._guard.admit_any(headers, scope)
             if method == "OPTIONS" and (allow := problems.allowed_methods(self, scope)):
                 start = {"type": "http.response.start", "status": 204, "headers": [(b"allow", allow.encode())]}
                 await send_with_id(start)
@@ -244,34 +244,34 @@ class Application(FastAPI):
         except asyncio.CancelledError:
             if status:
                 raise
-            problem = problems.problem_of(problems.stopping(), request_id)
+            problem = problems.problem_of(problems.stopping_error(), request_id)
             await problems.ProblemResponse(problem)(inner, receive, send_with_id)
         finally:
             seconds = perf_counter() - started
             route = getattr(inner.get("route"), "path", "other")
-            self._measures.meter(route).note(status or 500, seconds)
-            if self._tells:
-                tell_of_request(scope, status or 500, seconds)
+            self._request_metrics.meter(route).note(status or 500, seconds)
+            if self._logs_access:
+                log_request(scope, status or 500, seconds)
 
 
-async def _flush_for_ever(parts: Parts) -> None:
+async def _update_metrics(parts: Parts) -> None:
     while True:
         await asyncio.sleep(FLUSH_SECONDS)
-        parts.observe()
+        parts.update_metrics()
 
 
-async def _watch_jobs(parts: Parts) -> None:
+async def _update_job_metrics(parts: Parts) -> None:
     """Update the metrics of jobs periodically."""
     while True:
         with contextlib.suppress(StoreUnavailable):
-            parts.telemetry.set_jobs(await parts.desk.figures())
+            parts.telemetry.set_jobs(await parts.desk.statistics())
         await asyncio.sleep(JOBS_SECONDS)
 
 
-async def _answer_nobody(request: Request, error: Exception) -> Response:
+async def _answer_disconnected(request: Request, error: Exception) -> Response:
     """Answer a client that has disconnected; the response is not sent."""
     return Response(status_code=400)
 
 
-def _silent(stage: str, progress: float) -> None:
+def _ignore_progress(stage: str, progress: float) -> None:
     """Ignore the progress of the start."""

@@ -23,7 +23,7 @@ Headers = Mapping[bytes, bytes]
 JSON = b"application/json"
 NDJSON = b"application/x-ndjson"
 
-HELD_BYTES = 512 * 2**20
+MAX_BODIES_BYTES = 512 * 2**20
 """Bytes of bodies in several pieces that one process holds at a time; it refuses more as overload."""
 
 _sane_request_id = re.compile(rb"[!-~]{1,128}").fullmatch
@@ -80,25 +80,25 @@ def too_large(limit: int) -> TooLarge:
     return TooLarge(f"the body is larger than {limit} bytes")
 
 
-class Held:
+class BodyBudget:
     """Counts the bytes of bodies that arrive in several pieces and are not answered yet."""
 
-    def __init__(self, limit: int = HELD_BYTES) -> None:
+    def __init__(self, limit: int = MAX_BODIES_BYTES) -> None:
         self._limit = limit
         self._bytes = 0
 
-    def take(self, size: int) -> None:
+    def reserve(self, size: int) -> None:
         """Count ``size`` more bytes; raise Overloaded, without counting them, when they exceed the limit."""
         if self._bytes + size > self._limit:
             raise Overloaded("too many large request bodies at a time; try again")
         self._bytes += size
 
-    def give_back(self, size: int) -> None:
+    def release(self, size: int) -> None:
         """Release ``size`` bytes."""
         self._bytes -= size
 
 
-async def read_body(receive: Receive, headers: Headers, limit: int, held: Held) -> bytes:
+async def read_body(receive: Receive, headers: Headers, limit: int, held: BodyBudget) -> bytes:
     """Return the whole body.
 
     Raises
@@ -122,7 +122,7 @@ async def read_body(receive: Receive, headers: Headers, limit: int, held: Held) 
     size = len(body)
     counted = 0
     try:
-        held.take(size)
+        held.reserve(size)
         counted = size
         while message.get("more_body"):
             message = await receive()
@@ -132,11 +132,11 @@ async def read_body(receive: Receive, headers: Headers, limit: int, held: Held) 
             size += len(piece)
             if size > limit:
                 raise too_large(limit)
-            held.take(len(piece))
+            held.reserve(len(piece))
             counted += len(piece)
             pieces.append(piece)
     finally:
-        held.give_back(counted)
+        held.release(counted)
     return b"".join(pieces)
 
 

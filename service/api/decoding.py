@@ -10,16 +10,16 @@ import msgspec
 
 from abound.core.errors import InvalidInstance, Malformed
 from abound.core.model.live_model import LiveModel
-from abound.service.api.problems import unreadable
+from abound.service.api.problems import decoding_error
 
 _T = TypeVar("_T")
 
 ABSENT = (b"", b"null")
 
-LONGEST_WHOLE = 4300
+MAX_INTEGER_DIGITS = 4300
 """Most digits of an integer that the decoder reads."""
 
-MOST_OF_A_PATH = 200
+MAX_FIELD_CHARACTERS = 200
 
 
 def decode(decoder: msgspec.json.Decoder[_T], body: bytes) -> _T:
@@ -29,7 +29,7 @@ def decode(decoder: msgspec.json.Decoder[_T], body: bytes) -> _T:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         if not body or body.isspace():
             raise Malformed("the body is empty") from None
-        refusal = unreadable(error)
+        refusal = decoding_error(error)
         if isinstance(refusal, InvalidInstance) and "[...]" in refusal.field and "out of range" in str(refusal):
             refusal = _out_of_range(body) or refusal
         raise refusal from None
@@ -41,14 +41,14 @@ def _out_of_range(body: bytes) -> InvalidInstance | None:
     Unlike the decoder's error, it has the number's path with the keys of objects.
     """
     try:
-        whole = json.loads(body, parse_int=lambda digits: 0 if len(digits) <= LONGEST_WHOLE else math.inf)
+        whole = json.loads(body, parse_int=lambda digits: 0 if len(digits) <= MAX_INTEGER_DIGITS else math.inf)
     except (ValueError, RecursionError):
         return None
     waiting: list[tuple[str, Any]] = [("", whole)]
     while waiting:
         path, value = waiting.pop()
         if isinstance(value, float) and math.isinf(value):
-            field = path[:MOST_OF_A_PATH].encode("utf-8", "replace").decode()
+            field = path[:MAX_FIELD_CHARACTERS].encode("utf-8", "replace").decode()
             return InvalidInstance(f"{field}: the number is out of range", field)
         if isinstance(value, dict):
             parts = [(f"{path}.{key}" if path else key, part) for key, part in value.items()]
@@ -80,7 +80,7 @@ def vector_of(live: LiveModel, features: Any, text: str | None) -> bytes:
         raise
 
 
-def features_alone(body: bytes) -> bytes | None:
+def sole_features(body: bytes) -> bytes | None:
     """Return the features of a request that appears to have no other field, else None.
 
     Only the first and the last bytes are checked. ``Vectorizer.usual`` accepts the result only if it is one whole

@@ -10,21 +10,21 @@ from fastapi import Depends, Path, Request
 from abound.core.errors import UnknownModel
 from abound.core.limits import MODEL_NAME
 from abound.core.types import Offset
-from abound.service.api.asgi import JSON, Held, media_of, read_body
+from abound.service.api.asgi import JSON, BodyBudget, media_of, read_body
 from abound.service.api.decoding import decode
-from abound.service.api.learning import Changing
-from abound.service.api.problems import take_told
-from abound.service.jobs.submission import Desk
+from abound.service.api.learning import ConfigChanges
+from abound.service.api.problems import take_problem_counts
+from abound.service.jobs.submission import JobSubmission
 from abound.service.metrics import Telemetry
-from abound.service.model.replicated_model import ModelReplica
-from abound.service.replica.memory_budget import Budget
+from abound.service.model.replicated_model import ReplicatedModel
+from abound.service.replica.memory_budget import MemoryBudget
 from abound.service.replica.models import check_name
-from abound.service.replica.rankers import Ways
+from abound.service.replica.rankers import Rankers
 from abound.service.replica.replica import Replica
 from abound.service.security.audit import Actor
 from abound.service.security.guard import actor_of
 from abound.service.security.key_ring import Grant, KeyRing
-from abound.service.security.rate_limits import Rates
+from abound.service.security.rate_limits import RateLimiter
 from abound.service.settings import Settings
 
 
@@ -34,20 +34,20 @@ class Parts(NamedTuple):
     settings: Settings
     replica: Replica
     telemetry: Telemetry
-    held: Held
-    changing: Changing
+    held: BodyBudget
+    changing: ConfigChanges
     ring: KeyRing
-    rates: Rates
-    budget: Budget
-    desk: Desk
-    ways: Ways
+    rates: RateLimiter
+    budget: MemoryBudget
+    desk: JobSubmission
+    ways: Rankers
 
-    def observe(self) -> None:
+    def update_metrics(self) -> None:
         """Update the metrics."""
         self.telemetry.flush()
-        self.telemetry.count_refused(take_told())
-        self.telemetry.count_unchecked(self.rates.let_through())
-        self.telemetry.set_log(self.replica.status().log == "connected")
+        self.telemetry.count_refused(take_problem_counts())
+        self.telemetry.count_unchecked(self.rates.take_unchecked_count())
+        self.telemetry.set_connected(self.replica.status().log == "connected")
         figures = {}
         for name in self.replica.models.names():
             model = self.replica.model(name)
@@ -57,7 +57,7 @@ class Parts(NamedTuple):
                 "features": sizes["features"],
                 "classes": sizes["classes"],
                 "connections": sizes["connections"],
-                "memory": sum(sizes["memory"].values()) + model.n_loaded_bytes + model.n_shadow_bytes,
+                "memory": sum(sizes["memory"].values()) + model.n_loaded_bytes + model.n_standby_bytes,
                 "lag": model.lag or 0,
                 "log_max_bytes": self.replica.params.log.max_log_bytes,
                 "activated": 0
@@ -69,13 +69,13 @@ class Parts(NamedTuple):
                 requests, n_bytes = appender.waiting
                 figures[name] |= {"waiting_requests": requests, "waiting_bytes": n_bytes}
                 for lane, timer in appender.timers().items():
-                    self.telemetry.add_appends(name, lane, *timer.take())
-            if (kept := self.replica.keeping.of(model)) is not None:
+                    self.telemetry.add_appends(name, lane, *timer.drain())
+            if (kept := self.replica.storage_status.get(model)) is not None:
                 figures[name] |= kept.figures()
         self.telemetry.set_models(figures)
         for kind, timer in self.ways.timers.items():
-            self.telemetry.add_rankings(kind, *timer.take())
-        self.budget.observe(self.replica.models.all())
+            self.telemetry.add_rankings(kind, *timer.drain())
+        self.budget.update_sizes(self.replica.models.all())
 
 
 def parts(request: Request) -> Parts:
@@ -100,7 +100,7 @@ def grant(request: Request) -> Grant | None:
     return found
 
 
-def trusted_model(replica: Replica, name: str) -> ModelReplica:
+def trusted_model(replica: Replica, name: str) -> ReplicatedModel:
     """Return the model of this name, if it can answer and learn.
 
     Raises

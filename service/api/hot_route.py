@@ -15,9 +15,9 @@ from abound.core.errors import AboundError, OutcomeUnknown
 from abound.service.api.asgi import (
     JSON,
     NDJSON,
+    BodyBudget,
     Disconnected,
     Headers,
-    Held,
     Receive,
     Scope,
     Send,
@@ -28,22 +28,22 @@ from abound.service.api.asgi import (
     send_answer,
 )
 from abound.service.api.ndjson import AnswerLines, RequestLines
-from abound.service.api.problems import PROBLEM_JSON, internal_problem, problem_headers, problem_of, stopping
+from abound.service.api.problems import PROBLEM_JSON, internal_problem, problem_headers, problem_of, stopping_error
 from abound.service.api.schemas.hot import encoder
-from abound.service.metrics import REQUEST_ID, Meter
-from abound.service.security.guard import Guard, tell_of_request
+from abound.service.metrics import REQUEST_ID, RequestMeter
+from abound.service.security.guard import Guard, log_request
 from abound.service.security.key_ring import Grant
 from abound.service.settings import Settings
-from abound.service.tasks import together
+from abound.service.tasks import run_together
 
 DEFAULT_MODEL = "default"
 BOTH_MEDIA = (JSON, NDJSON)
 
 
-class Work(Protocol):
+class RouteHandler(Protocol):
     """The handler of a hot route, below HTTP."""
 
-    def at_once(self, model: str, body: bytes, grant: Grant | None) -> bytes | None:
+    def answer_immediately(self, model: str, body: bytes, grant: Grant | None) -> bytes | None:
         """Return the JSON answer to a JSON body if it needs no waiting, else None; raise what ``answer`` raises."""
 
     async def answer(self, model: str, body: bytes, headers: Headers, grant: Grant | None) -> tuple[int, bytes]:
@@ -64,13 +64,15 @@ class Work(Protocol):
 class HotRoute:
     """An ASGI application for POST on ``/<name>`` and ``/models/{model}/<name>``; keys need ``scope`` to use it."""
 
-    def __init__(self, work: Work, scope: str, meter: Meter, settings: Settings, held: Held, guard: Guard) -> None:
+    def __init__(
+        self, work: RouteHandler, scope: str, meter: RequestMeter, settings: Settings, held: BodyBudget, guard: Guard
+    ) -> None:
         self._work = work
         self._scope = scope
         self._meter = meter
         self._held = held
         self._guard = guard
-        self._tells = settings.access_log
+        self._logs_access = settings.access_log
         self._max_body = settings.max_body_bytes
         self._max_ndjson = settings.max_ndjson_bytes
         self._max_lines = settings.max_ndjson_lines
@@ -79,22 +81,22 @@ class HotRoute:
         """Answer a request that arrived through the router."""
         await self.handle(scope["path_params"].get("model", DEFAULT_MODEL), scope, receive, send)
 
-    def at_once(self, model: str, headers: Headers, body: bytes) -> tuple[bytes, str] | None:
+    def answer_immediately(self, model: str, headers: Headers, body: bytes) -> tuple[bytes, str] | None:
         """Return the answer to a complete request for ``model`` and the request's id.
 
         Return None when ``handle`` has to answer it: the answer has to wait, must be logged, or is a refusal.
         """
         started = perf_counter()
         try:
-            if self._tells or len(body) > self._max_body or media_of(headers, BOTH_MEDIA) == NDJSON:
+            if self._logs_access or len(body) > self._max_body or media_of(headers, BOTH_MEDIA) == NDJSON:
                 return None
             grant = self._guard.grant_of(headers, self._scope, model)
-            answer = self._work.at_once(model, body, grant)
+            answer = self._work.answer_immediately(model, body, grant)
         except AboundError:
             return None
         if answer is None:
             return None
-        self._meter.note(200, perf_counter() - started)
+        self._meter.observe(200, perf_counter() - started)
         return answer, request_id_of(headers)
 
     async def handle(self, model: str, scope: Scope, receive: Receive, send: Send) -> None:
@@ -125,7 +127,7 @@ class HotRoute:
             status = 499
         except asyncio.CancelledError:
             # The service is stopping and the grace period is over; a begun answer ends with the connection.
-            problem = problem_of(stopping(), request_id)
+            problem = problem_of(stopping_error(), request_id)
             status = problem.status
             if not (begun or scope.get("answer_begun")):
                 await send_answer(
@@ -140,9 +142,9 @@ class HotRoute:
             raise
         finally:
             seconds = perf_counter() - started
-            self._meter.note(status, None if streams else seconds)
-            if self._tells:
-                tell_of_request(scope, status, seconds)
+            self._meter.observe(status, None if streams else seconds)
+            if self._logs_access:
+                log_request(scope, status, seconds)
 
     async def _stream(
         self,
@@ -164,13 +166,13 @@ class HotRoute:
             answers.end()
 
         try:
-            await together(work(), answers.pump())
+            await run_together(work(), answers.pump())
         except asyncio.CancelledError:
-            if lines.used and not answers.started:
+            if lines.may_be_logged and not answers.started:
                 raise OutcomeUnknown("the service stopped before the lines were answered.") from None
             raise
         finally:
             scope["answer_begun"] = answers.started
             reading.cancel()
             await asyncio.gather(reading, return_exceptions=True)
-            lines.let_go()
+            lines.release()

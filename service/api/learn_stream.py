@@ -11,15 +11,15 @@ from typing import NamedTuple
 from abound.core.config import ModelConfig
 from abound.core.errors import AboundError, InvalidInstance
 from abound.service.api.decoding import decode
-from abound.service.api.learning import Brought, Learning, Room, Terms, answer_of, draft_of
-from abound.service.api.ndjson import AnswerLines, Line, RequestLines
+from abound.service.api.learning import AppendOptions, LearnService, RequestClasses, VectorBudget, answer_of, draft_of
+from abound.service.api.ndjson import AnswerLines, NdjsonLine, RequestLines
 from abound.service.api.problems import problem_of
 from abound.service.api.schemas.hot import encoder, learn_decoder
-from abound.service.log.append_group import Draft, Learned
-from abound.service.model.replicated_model import ModelReplica
+from abound.service.log.append_group import LearnDraft, LearnOutcome
+from abound.service.model.replicated_model import ReplicatedModel
 from abound.service.security.key_ring import Grant
-from abound.service.security.rate_limits import Rates
-from abound.service.tasks import Pace, together
+from abound.service.security.rate_limits import RateLimiter
+from abound.service.tasks import TimeSlice, run_together
 
 GROUP_LINES = 256
 """Most lines that are appended together."""
@@ -31,18 +31,18 @@ GROUPS_AT_ONCE = 4
 """Groups of one request that may wait for the log."""
 
 
-class Sent(NamedTuple):
+class PendingGroup(NamedTuple):
     """A group of lines being appended.
 
     ``lines`` has the number of each line and its error or earlier result, if any; ``learned`` gives the results
     of the others.
     """
 
-    lines: list[tuple[int, AboundError | Learned | None]]
-    learned: asyncio.Task[list[Learned]] | None
+    lines: list[tuple[int, AboundError | LearnOutcome | None]]
+    learned: asyncio.Task[list[LearnOutcome]] | None
 
 
-class LearnLines:
+class LearnStream:
     """Learns the lines of requests and answers them.
 
     Parameters
@@ -53,39 +53,39 @@ class LearnLines:
         Most bytes that one line may take in the log.
     """
 
-    def __init__(self, learning: Learning, rates: Rates, request_bytes: int) -> None:
+    def __init__(self, learning: LearnService, rates: RateLimiter, request_bytes: int) -> None:
         self._learning = learning
         self._rates = rates
         self._request_bytes = request_bytes
-        self._under_way: set[asyncio.Task[list[Learned]]] = set()
+        self._pending: set[asyncio.Task[list[LearnOutcome]]] = set()
 
     async def answer(
         self,
-        model: ModelReplica,
+        model: ReplicatedModel,
         request_id: str,
         lines: RequestLines,
         answers: AnswerLines,
         grant: Grant | None,
     ) -> None:
         """Learn all lines, and answer each of them in order."""
-        groups: asyncio.Queue[Sent | None] = asyncio.Queue(GROUPS_AT_ONCE)
-        with self._learning.new_classes(model) as new:
-            await together(
+        groups: asyncio.Queue[PendingGroup | None] = asyncio.Queue(GROUPS_AT_ONCE)
+        with self._learning.track_new_classes(model) as new:
+            await run_together(
                 self._read_groups(model, lines, groups, grant, new), _answer_groups(groups, answers, request_id)
             )
 
     async def _read_groups(
         self,
-        model: ModelReplica,
+        model: ReplicatedModel,
         lines: RequestLines,
-        groups: asyncio.Queue[Sent | None],
+        groups: asyncio.Queue[PendingGroup | None],
         grant: Grant | None,
-        new: Brought,
+        new: RequestClasses,
     ) -> None:
-        pace = Pace()
+        pace = TimeSlice()
         group = _Group()
         async for some in lines.groups():
-            if self._rates.watches(grant):
+            if self._rates.limits(grant):
                 await self._rates.admit_lines(grant, some, learns=True)
             for line in some:
                 config = model.live.config
@@ -94,7 +94,7 @@ class LearnLines:
                 except AboundError as error:
                     group.lines.append((line.number, error))
                 else:
-                    if isinstance(draft, Draft) and not group.takes(terms, config, draft):
+                    if isinstance(draft, LearnDraft) and not group.accepts(terms, config, draft):
                         await groups.put(self._send(model, group, lines))
                         group = _Group()
                     group.add(line.number, terms, config, draft)
@@ -102,44 +102,44 @@ class LearnLines:
                     await groups.put(self._send(model, group, lines))
                     group = _Group()
                 if pace.due():
-                    await pace.rest()
-            if group.lines and not lines.at_hand:
+                    await pace.pause()
+            if group.lines and not lines.has_more:
                 await groups.put(self._send(model, group, lines))
                 group = _Group()
         if group.lines:
             await groups.put(self._send(model, group, lines))
         await groups.put(None)
 
-    def _send(self, model: ModelReplica, group: _Group, lines: RequestLines) -> Sent:
+    def _send(self, model: ReplicatedModel, group: _Group, lines: RequestLines) -> PendingGroup:
         if group.terms is None or group.config is None:
-            return Sent(group.lines, None)
-        lines.used = True
+            return PendingGroup(group.lines, None)
+        lines.may_be_logged = True
         learned = asyncio.create_task(self._learning.append(model, group.config, group.drafts, group.terms))
-        self._under_way.add(learned)
-        learned.add_done_callback(self._ended)
-        return Sent(group.lines, learned)
+        self._pending.add(learned)
+        learned.add_done_callback(self._forget)
+        return PendingGroup(group.lines, learned)
 
-    def _ended(self, learned: asyncio.Task[list[Learned]]) -> None:
+    def _forget(self, learned: asyncio.Task[list[LearnOutcome]]) -> None:
         """Forget a group; retrieve its error, which no task awaits when the client has disconnected."""
-        self._under_way.discard(learned)
+        self._pending.discard(learned)
         if not learned.cancelled():
             learned.exception()
 
     async def _line(
-        self, model: ModelReplica, config: ModelConfig, line: Line, new: Brought
-    ) -> tuple[Terms, Draft | Learned]:
+        self, model: ReplicatedModel, config: ModelConfig, line: NdjsonLine, new: RequestClasses
+    ) -> tuple[AppendOptions, LearnDraft | LearnOutcome]:
         """Return the append options of a line, and its draft or its earlier result."""
         if line.error is not None:
             raise line.error
         request = decode(learn_decoder, line.body)
         if request.instances is not None:
             raise InvalidInstance("instances: a line has one instance; send each on a line of its own", "instances")
-        terms = self._learning.terms(request, request.key is not None)
-        learned = await self._learning.again(model, request, request.source, request.durability)
+        terms = self._learning.append_options(request, request.key is not None)
+        learned = await self._learning.earlier_instance_result(model, request, request.source, request.durability)
         if learned is not None:
             return terms, learned
         record = await self._learning.record(model, config, request, new)
-        Room(self._request_bytes).take(len(record))
+        VectorBudget(self._request_bytes).reserve(len(record))
         return terms, draft_of(request, record, request.source)
 
 
@@ -149,9 +149,9 @@ class _Group:
     __slots__ = ("config", "drafts", "lines", "size", "terms")
 
     def __init__(self) -> None:
-        self.lines: list[tuple[int, AboundError | Learned | None]] = []
-        self.drafts: list[Draft] = []
-        self.terms: Terms | None = None
+        self.lines: list[tuple[int, AboundError | LearnOutcome | None]] = []
+        self.drafts: list[LearnDraft] = []
+        self.terms: AppendOptions | None = None
         self.config: ModelConfig | None = None
         self.size = 0
 
@@ -160,15 +160,15 @@ class _Group:
         """Whether to append the group now."""
         return len(self.lines) >= GROUP_LINES or self.size >= GROUP_BYTES
 
-    def takes(self, terms: Terms, config: ModelConfig, draft: Draft) -> bool:
+    def accepts(self, terms: AppendOptions, config: ModelConfig, draft: LearnDraft) -> bool:
         """Return whether a draft can join the lines of the group."""
         if self.terms is None:
             return True
         return self.terms == terms and self.config is config and self.size + len(draft.records) <= GROUP_BYTES
 
-    def add(self, number: int, terms: Terms, config: ModelConfig, draft: Draft | Learned) -> None:
+    def add(self, number: int, terms: AppendOptions, config: ModelConfig, draft: LearnDraft | LearnOutcome) -> None:
         """Add a line with its draft or its earlier result."""
-        if isinstance(draft, Learned):
+        if isinstance(draft, LearnOutcome):
             self.lines.append((number, draft))
             return
         self.lines.append((number, None))
@@ -177,12 +177,12 @@ class _Group:
         self.size += len(draft.records)
 
 
-async def _answer_groups(groups: asyncio.Queue[Sent | None], answers: AnswerLines, request_id: str) -> None:
+async def _answer_groups(groups: asyncio.Queue[PendingGroup | None], answers: AnswerLines, request_id: str) -> None:
     """Answer the lines of the groups in order, each group as soon as it is learned."""
-    pace = Pace()
+    pace = TimeSlice()
     while (group := await groups.get()) is not None:
         failure: AboundError | None = None
-        learned: list[Learned] = []
+        learned: list[LearnOutcome] = []
         if group.learned is not None:
             try:
                 learned = await group.learned
@@ -190,7 +190,7 @@ async def _answer_groups(groups: asyncio.Queue[Sent | None], answers: AnswerLine
                 failure = error
         outcomes = iter(learned)
         for number, known in group.lines:
-            outcome = next(outcomes, None) if known is None else known if isinstance(known, Learned) else None
+            outcome = next(outcomes, None) if known is None else known if isinstance(known, LearnOutcome) else None
             problem = known if isinstance(known, AboundError) else None
             if problem is None and known is None:
                 problem = failure or (outcome.refused if outcome is not None else None)
@@ -200,5 +200,5 @@ async def _answer_groups(groups: asyncio.Queue[Sent | None], answers: AnswerLine
             else:
                 answers.put(encoder.encode(answer_of(outcome)))
             if pace.due():
-                await pace.rest()
+                await pace.pause()
         answers.flush()

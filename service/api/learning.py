@@ -28,23 +28,23 @@ from abound.core.types import Offset
 from abound.service.api.asgi import Headers
 from abound.service.api.decoding import ABSENT, is_empty, vector_of
 from abound.service.api.schemas.hot import LabelledInstance, LearnAnswer, LearnBatchAnswer, LearnRequest, LearnResult
-from abound.service.log.append_group import Draft, Learned
-from abound.service.model.replicated_model import ModelReplica
-from abound.service.replica.memory_budget import Budget
-from abound.service.replica.predictions import RememberParams, reading_of, recall
+from abound.service.log.append_group import LearnDraft, LearnOutcome
+from abound.service.model.replicated_model import ReplicatedModel
+from abound.service.replica.memory_budget import MemoryBudget
+from abound.service.replica.predictions import RememberParams, recall, vector_fingerprint
 from abound.service.replica.replica import Replica
 from abound.service.settings import Settings
 from abound.service.store.server_info import LEVELS
 
 
-class Terms(NamedTuple):
+class AppendOptions(NamedTuple):
     """How drafts are appended and what the answer waits for; shared by the lines of one group."""
 
     wait: Literal["applied", "log"]
     durability: str
 
 
-class Learning:
+class LearnService:
     """Checks labelled instances and appends them.
 
     Parameters
@@ -62,8 +62,8 @@ class Learning:
         replica: Replica,
         settings: Settings,
         remember_params: RememberParams,
-        changing: Changing,
-        budget: Budget,
+        changing: ConfigChanges,
+        budget: MemoryBudget,
     ) -> None:
         self._replica = replica
         self._remember_params = remember_params
@@ -71,38 +71,42 @@ class Learning:
         self._budget = budget
         self._durability = settings.durability
         self._wait_seconds = settings.wait_seconds
-        self._new_classes: dict[str, NewClasses] = {}
+        self._pending_classes: dict[str, PendingClasses] = {}
 
-    def terms(self, request: LearnRequest, keyed: bool) -> Terms:
+    def append_options(self, request: LearnRequest, keyed: bool) -> AppendOptions:
         """Return the append options of a request.
 
         A request with an idempotency key waits until it is applied: only then is it known whether it is a repeat.
         """
-        return Terms("applied" if keyed else request.wait, request.durability or self._durability)
+        return AppendOptions("applied" if keyed else request.wait, request.durability or self._durability)
 
-    async def again(
-        self, model: ModelReplica, instance: LabelledInstance, source: str | None, durability: str | None
-    ) -> Learned | None:
+    async def earlier_instance_result(
+        self, model: ReplicatedModel, instance: LabelledInstance, source: str | None, durability: str | None
+    ) -> LearnOutcome | None:
         """Return the first result of a remembered instance with this key; the instance itself may have expired."""
         if instance.prediction is None or instance.key is None:
             return None
-        return await self.first_time(model, instance.key, body_hash([instance], source), durability)
+        return await self.earlier_result(model, instance.key, body_hash([instance], source), durability)
 
-    async def first_time(self, model: ModelReplica, key: str, body: bytes, durability: str | None) -> Learned | None:
+    async def earlier_result(
+        self, model: ReplicatedModel, key: str, body: bytes, durability: str | None
+    ) -> LearnOutcome | None:
         """Return the result of the first request with a key, confirmed up to the requested durability."""
-        learned = first_time(model, key, body)
+        learned = earlier_result(model, key, body)
         if learned is None or (durability or self._durability) == "log":
             return learned
-        return msgspec.structs.replace(learned, durability=await self._replica.confirmed())
+        return msgspec.structs.replace(learned, durability=await self._replica.confirmed_durability())
 
-    def new_classes(self, model: ModelReplica) -> AbstractContextManager[Brought]:
+    def track_new_classes(self, model: ReplicatedModel) -> AbstractContextManager[RequestClasses]:
         """Return a context that counts the classes of one learn request that the model does not know."""
-        new = self._new_classes.get(model.name)
+        new = self._pending_classes.get(model.name)
         if new is None or new.model is not model:
-            new = self._new_classes[model.name] = NewClasses(model)
-        return new.of_request(self._wait_seconds)
+            new = self._pending_classes[model.name] = PendingClasses(model)
+        return new.track_request(self._wait_seconds)
 
-    async def record(self, model: ModelReplica, config: ModelConfig, instance: LabelledInstance, new: Brought) -> bytes:
+    async def record(
+        self, model: ReplicatedModel, config: ModelConfig, instance: LabelledInstance, new: RequestClasses
+    ) -> bytes:
         """Check one labelled instance and return its record."""
         if instance.labels is None:
             raise InvalidInstance("labels is missing", "labels")
@@ -114,7 +118,7 @@ class Learning:
             raise InvalidInstance("prediction refers to a remembered instance; omit features and text", "prediction")
         else:
             store, keys = self._replica.store, model.keys
-            vector = await recall(store, keys, instance.prediction, self._remember_params, reading_of(config))
+            vector = await recall(store, keys, instance.prediction, self._remember_params, vector_fingerprint(config))
         if is_empty(vector):
             field = "features" if has_features else "text" if instance.prediction is None else "prediction"
             why = " (numbers below 0 are active only with `negative: split`)" if has_features else ""
@@ -123,8 +127,8 @@ class Learning:
         return vector + labels
 
     async def append(
-        self, model: ModelReplica, config: ModelConfig, drafts: list[Draft], terms: Terms
-    ) -> list[Learned]:
+        self, model: ReplicatedModel, config: ModelConfig, drafts: list[LearnDraft], terms: AppendOptions
+    ) -> list[LearnOutcome]:
         """Append drafts of one request, or of several lines, and wait as ``terms`` says.
 
         Raises what ``Replica.learn`` and ``Budget.check`` raise.
@@ -136,27 +140,27 @@ class Learning:
         return await self._replica.learn(model.name, drafts, terms.wait, terms.durability, self._wait_seconds)
 
 
-def draft_of(instance: LabelledInstance, record: bytes, source: str | None, batch: int = 1) -> Draft:
+def draft_of(instance: LabelledInstance, record: bytes, source: str | None, batch: int = 1) -> LearnDraft:
     """Return the draft of one instance; ``batch`` drafts from this one on are learned whole or not at all."""
     body = body_hash([instance], source) if instance.key is not None else b""
-    return Draft(record, 1, instance.key, body, source, batch)
+    return LearnDraft(record, 1, instance.key, body, source, batch)
 
 
-READ_BY = ("boolean", "analyzer", "negative")
+VECTOR_FIELDS = ("boolean", "analyzer", "negative")
 """Fields of a configuration that decide which vector an instance becomes."""
 
-LABELS_KEPT = 4096
+MIN_PRUNED_LABELS = 4096
 """Number of pending labels at which those learned in the meantime are removed."""
 
 
-class Room:
+class VectorBudget:
     """Bytes left for the vectors and records of one request, which can be many times the size of its body."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._left = limit
 
-    def take(self, size: int) -> None:
+    def reserve(self, size: int) -> None:
         """Reserve ``size`` bytes; raise TooLarge when fewer are left."""
         self._left -= size
         if self._left < 0:
@@ -166,38 +170,38 @@ class Room:
             )
 
 
-class NewClasses:
+class PendingClasses:
     """Labels that pending requests of this replica would add to a model.
 
     They are bounded by ``max_classes`` and by what the index can hold. A label counts from its check until it is
     learned, or until its request is known to have failed. Pending labels of other replicas are not known here.
     """
 
-    def __init__(self, model: ModelReplica) -> None:
+    def __init__(self, model: ReplicatedModel) -> None:
         self.model = model
-        self._coming: Counter[str] = Counter()  # number of pending requests per label
-        self._look_again = LABELS_KEPT
+        self._pending: Counter[str] = Counter()  # number of pending requests per label
+        self._prune_above = MIN_PRUNED_LABELS
         self._known = -1
 
     @contextmanager
-    def of_request(self, seconds: float) -> Iterator[Brought]:
+    def track_request(self, seconds: float) -> Iterator[RequestClasses]:
         """Yield the labels of one request, counted while it is in progress.
 
         Labels that may be in the log but are not learned when the context ends count for ``seconds`` more.
         """
-        brought = Brought(self)
+        brought = RequestClasses(self)
         try:
             yield brought
         except (OutcomeUnknown, asyncio.CancelledError):
-            self._let_go_later(brought, seconds)
+            self._release_later(brought, seconds)
             raise
         except BaseException:
-            self._let_go(brought.labels)
+            self._release(brought.labels)
             raise
         else:
-            self._let_go_later(brought, seconds)
+            self._release_later(brought, seconds)
 
-    def bring(self, labels: Collection[str], brought: set[str]) -> None:
+    def reserve(self, labels: Collection[str], brought: set[str]) -> None:
         """Count new labels for a request that has ``brought`` some already; raise Conflict for too many classes."""
         live = self.model.live
         bounds = [bound for bound in (live.config.max_classes, live.index.most_classes) if bound is not None]
@@ -207,61 +211,61 @@ class NewClasses:
         unknown = {label for label in labels if label not in brought and live.labels.find(label.encode()) < 0}
         if not unknown:
             return
-        new = {label for label in unknown if label not in self._coming}
+        new = {label for label in unknown if label not in self._pending}
         known = len(live.labels)
-        is_over = known + len(self._coming) + len(new) > most
-        if (is_over and known != self._known) or len(self._coming) > self._look_again:
-            self._coming = Counter({label: n for label, n in self._coming.items() if self._is_unknown(label)})
-            self._look_again = max(LABELS_KEPT, 2 * len(self._coming))
+        is_over = known + len(self._pending) + len(new) > most
+        if (is_over and known != self._known) or len(self._pending) > self._prune_above:
+            self._pending = Counter({label: n for label, n in self._pending.items() if self._is_unknown(label)})
+            self._prune_above = max(MIN_PRUNED_LABELS, 2 * len(self._pending))
             self._known = known
-        coming = len(self._coming)
+        coming = len(self._pending)
         if new and known + coming + len(new) > most:
             more = f" and {coming} more pending" if coming else ""
             raise Conflict(f"the model has {known} classes{more} of at most {most}: {min(new)!r} is new")
-        self._coming.update(unknown)
-        if len(brought) > self._look_again:
-            brought.intersection_update(self._coming)
+        self._pending.update(unknown)
+        if len(brought) > self._prune_above:
+            brought.intersection_update(self._pending)
         brought |= unknown
 
     def _is_unknown(self, label: str) -> bool:
         return self.model.live.labels.find(label.encode()) < 0
 
-    def _let_go(self, labels: Collection[str]) -> None:
+    def _release(self, labels: Collection[str]) -> None:
         for label in labels:
-            if label in self._coming:
-                self._coming[label] -= 1
-                if not self._coming[label]:
-                    del self._coming[label]
+            if label in self._pending:
+                self._pending[label] -= 1
+                if not self._pending[label]:
+                    del self._pending[label]
 
-    def _let_go_later(self, brought: Brought, seconds: float) -> None:
+    def _release_later(self, brought: RequestClasses, seconds: float) -> None:
         left = {label for label in brought.labels if self._is_unknown(label)}
-        self._let_go(brought.labels - left)
+        self._release(brought.labels - left)
         if left:
-            asyncio.get_running_loop().call_later(seconds, self._let_go, left)
+            asyncio.get_running_loop().call_later(seconds, self._release, left)
 
 
-class Brought:
+class RequestClasses:
     """The new labels of one request."""
 
-    def __init__(self, new: NewClasses) -> None:
+    def __init__(self, new: PendingClasses) -> None:
         self.labels: set[str] = set()
         self._new = new
 
     def check(self, labels: Collection[str]) -> None:
         """Raise Conflict when these labels, with all pending ones, would be too many classes."""
-        self._new.bring(labels, self.labels)
+        self._new.reserve(labels, self.labels)
 
 
-class Changing:
+class ConfigChanges:
     """Models with a pending change of the configuration of their vectors; nothing is learned until it is applied."""
 
     def __init__(self) -> None:
         self._names: Counter[str] = Counter()
 
     @contextmanager
-    def to(self, name: str, changes: Mapping[str, Any]) -> Iterator[None]:
+    def pending(self, name: str, changes: Mapping[str, Any]) -> Iterator[None]:
         """Block learning on the model ``name`` while ``changes`` that affect its vectors are pending."""
-        if not any(field in changes for field in READ_BY):
+        if not any(field in changes for field in VECTOR_FIELDS):
             yield
             return
         self._names[name] += 1
@@ -272,16 +276,16 @@ class Changing:
             if not self._names[name]:
                 del self._names[name]
 
-    def check(self, model: ModelReplica, config: ModelConfig) -> None:
+    def check(self, model: ReplicatedModel, config: ModelConfig) -> None:
         """Raise NotReady unless a vector made with ``config`` can be appended now."""
         now = model.live.config
         if self._names and model.name in self._names:
             raise NotReady("the configuration of the model is being changed; nothing was learned, try again")
-        if now is not config and reading_of(now) != reading_of(config):
+        if now is not config and vector_fingerprint(now) != vector_fingerprint(config):
             raise NotReady("the configuration of the model has just changed; nothing was learned, try again")
 
 
-def answer_of(learned: Learned) -> LearnAnswer:
+def answer_of(learned: LearnOutcome) -> LearnAnswer:
     """Return the answer for one instance."""
     if learned.ranks is None or learned.updated is None:
         return LearnAnswer(str(learned.offset), learned.applied, learned.durability, None, None)
@@ -290,7 +294,7 @@ def answer_of(learned: Learned) -> LearnAnswer:
     )
 
 
-def batch_answer_of(learned: list[Learned]) -> LearnBatchAnswer:
+def batch_answer_of(learned: list[LearnOutcome]) -> LearnBatchAnswer:
     """Return the answer for a batch: results in order, with the lowest durability and the last offset."""
     results = []
     for one in learned:
@@ -306,10 +310,10 @@ def batch_answer_of(learned: list[Learned]) -> LearnBatchAnswer:
     return LearnBatchAnswer(results, str(last), all(one.applied for one in learned), reached)
 
 
-def merged(known: list[Learned | None], learned: list[Learned]) -> list[Learned]:
+def merge_results(known: list[LearnOutcome | None], learned: list[LearnOutcome]) -> list[LearnOutcome]:
     """Return one result per instance, in order: the ``known`` one where there is one, else the next of ``learned``."""
     singly = [
-        Learned(
+        LearnOutcome(
             one.offset._replace(position=one.offset.position + at),
             1,
             None if one.ranks is None else one.ranks[at : at + 1],
@@ -329,7 +333,7 @@ KEY_HEADER = b"idempotency-key"
 _encode = msgspec.json.Encoder().encode  # features are still raw JSON and are hashed as they came
 
 
-def key_of(headers: Headers) -> str | None:
+def idempotency_key_of(headers: Headers) -> str | None:
     """Return the idempotency key of the header; raise InvalidInstance unless it is 1 to 255 printable characters."""
     given = headers.get(KEY_HEADER)
     if given is None:
@@ -347,7 +351,7 @@ def body_hash(instances: list[LabelledInstance], source: str | None) -> bytes:
     return hashlib.blake2b(_encode((parts, source)), digest_size=16).digest()
 
 
-def first_time(model: ModelReplica, key: str, body: bytes) -> Learned | None:
+def earlier_result(model: ReplicatedModel, key: str, body: bytes) -> LearnOutcome | None:
     """Return the result of the first request with ``key`` that is applied; None when there is none.
 
     Raise InvalidInstance when that request had another body.
@@ -357,11 +361,11 @@ def first_time(model: ModelReplica, key: str, body: bytes) -> Learned | None:
         return None
     if receipt.body != body:
         raise InvalidInstance("this idempotency key came before with another body", "key")
-    return Learned(Offset(*receipt.offset), len(receipt.ranks), receipt.ranks, receipt.updated, True, "log")
+    return LearnOutcome(Offset(*receipt.offset), len(receipt.ranks), receipt.ranks, receipt.updated, True, "log")
 
 
-def check_keys(
-    model: ModelReplica, request: LearnRequest, instances: list[LabelledInstance], header_key: str | None
+def check_instance_keys(
+    model: ReplicatedModel, request: LearnRequest, instances: list[LabelledInstance], header_key: str | None
 ) -> None:
     """Raise InvalidInstance when the key of an instance is not usable, so that the batch fails as a whole."""
     seen: set[str] = set()

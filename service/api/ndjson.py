@@ -16,15 +16,15 @@ from collections import deque
 from collections.abc import AsyncIterator
 
 from abound.core.errors import AboundError, TooLarge
-from abound.service.api.asgi import NDJSON, Disconnected, Held, Receive, Send, too_large
+from abound.service.api.asgi import NDJSON, BodyBudget, Disconnected, Receive, Send, too_large
 
-WAITING_BYTES = 2**20
+MAX_WAITING_BYTES = 2**20
 """Bytes of answers that may wait to be sent before the worker pauses."""
 
 LINES_AT_ONCE = 512
 
 
-class Line:
+class NdjsonLine:
     """One line of a request: its number (from 1) and its bytes, or its error."""
 
     __slots__ = ("body", "error", "number")
@@ -45,7 +45,7 @@ class RequestLines:
         answered with a problem and skipped. Blank lines have a number, get no answer, and do not count.
     """
 
-    def __init__(self, receive: Receive, held: Held, max_bytes: int, max_lines: int, max_line_bytes: int) -> None:
+    def __init__(self, receive: Receive, held: BodyBudget, max_bytes: int, max_lines: int, max_line_bytes: int) -> None:
         self._receive = receive
         self._held = held
         self._max_bytes = max_bytes
@@ -56,12 +56,12 @@ class RequestLines:
         self._size = 0
         self._counted = 0
         self._ended = False
-        self._gone = False
+        self._disconnected = False
         self._refusal: AboundError | None = None
-        self.used = False  # part of the request may be in the log
+        self.may_be_logged = False  # part of the request may be in the log
 
     @property
-    def at_hand(self) -> bool:
+    def has_more(self) -> bool:
         """Whether more of the body has arrived."""
         return bool(self._pieces) or self._ended
 
@@ -72,34 +72,34 @@ class RequestLines:
             while more and self._refusal is None:
                 message = await self._receive()
                 if message["type"] == "http.disconnect":
-                    self._gone = True
+                    self._disconnected = True
                     return
                 more = message.get("more_body", False)
-                self._take(message.get("body", b""))
+                self._receive_piece(message.get("body", b""))
                 self._arrived.set()
         finally:
             self._ended = True
             self._arrived.set()
 
-    def _take(self, piece: bytes) -> None:
+    def _receive_piece(self, piece: bytes) -> None:
         self._size += len(piece)
         if self._size > self._max_bytes:
             self._refusal = too_large(self._max_bytes)
             return
         try:
-            self._held.take(len(piece))
+            self._held.reserve(len(piece))
         except AboundError as error:
             self._refusal = error
             return
         self._counted += len(piece)
         self._pieces.append(piece)
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Release the bytes that were counted as held."""
-        self._held.give_back(self._counted)
+        self._held.release(self._counted)
         self._counted = 0
 
-    async def groups(self) -> AsyncIterator[list[Line]]:
+    async def groups(self) -> AsyncIterator[list[NdjsonLine]]:
         """Yield groups of complete lines as they arrive; raise Disconnected when the client has disconnected."""
         number = taken = 0
         rest: list[bytes] = []
@@ -108,7 +108,7 @@ class RequestLines:
             while not self._pieces and not self._ended:
                 self._arrived.clear()
                 await self._arrived.wait()
-            if self._gone:
+            if self._disconnected:
                 raise Disconnected
             last = not self._pieces
             piece = b"" if last else self._pieces.popleft()
@@ -136,14 +136,14 @@ class RequestLines:
                     continue
                 taken += 1
                 if taken > self._max_lines:
-                    lines.append(Line(number, b"", TooLarge(f"a request has at most {self._max_lines} lines")))
+                    lines.append(NdjsonLine(number, b"", TooLarge(f"a request has at most {self._max_lines} lines")))
                     break
                 if oversize:
-                    lines.append(Line(number, b"", TooLarge(f"a line has at most {self._max_line_bytes} bytes")))
+                    lines.append(NdjsonLine(number, b"", TooLarge(f"a line has at most {self._max_line_bytes} bytes")))
                 else:
-                    lines.append(Line(number, body))
+                    lines.append(NdjsonLine(number, body))
             if last and self._refusal is not None:
-                lines.append(Line(number + 1, b"", self._refusal))
+                lines.append(NdjsonLine(number + 1, b"", self._refusal))
             if lines:
                 yield lines
             else:
@@ -163,8 +163,8 @@ class AnswerLines:
         self._request_id = request_id
         self._lines: list[bytes] = []
         self._size = 0
-        self._something = asyncio.Event()
-        self._room = asyncio.Event()
+        self._has_lines = asyncio.Event()
+        self._drained = asyncio.Event()
         self._ended = False
         self.started = False
 
@@ -176,25 +176,25 @@ class AnswerLines:
     def flush(self) -> None:
         """Wake the pump to send the lines put so far."""
         if self._lines:
-            self._something.set()
+            self._has_lines.set()
 
-    async def room(self) -> None:
+    async def wait_for_client(self) -> None:
         """Wait until few enough bytes of answers wait to be sent."""
         self.flush()
-        while self._size > WAITING_BYTES:
-            self._room.clear()
-            await self._room.wait()
+        while self._size > MAX_WAITING_BYTES:
+            self._drained.clear()
+            await self._drained.wait()
 
     def end(self) -> None:
         """Mark the answer as complete."""
         self._ended = True
-        self._something.set()
+        self._has_lines.set()
 
     async def pump(self) -> None:
         """Send the lines until the answer is complete."""
         while True:
-            await self._something.wait()
-            self._something.clear()
+            await self._has_lines.wait()
+            self._has_lines.clear()
             if not self.started:
                 self.started = True
                 headers = [(b"content-type", NDJSON), (b"x-request-id", self._request_id.encode("ascii"))]
@@ -205,7 +205,7 @@ class AnswerLines:
                 lines.append(b"")
                 await self._send({"type": "http.response.body", "body": b"\n".join(lines), "more_body": True})
                 self._size -= size
-                self._room.set()
+                self._drained.set()
             if self._ended and not self._lines:
                 await self._send({"type": "http.response.body", "body": b""})
                 return

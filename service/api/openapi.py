@@ -26,13 +26,13 @@ from abound.service.api.schemas.models import ConfigShape
 from abound.service.api.schemas.versions import ActivateRequest
 from abound.service.jobs.methods import METHODS
 from abound.service.jobs.submission import JobRequest
-from abound.service.security.guard import need_of
+from abound.service.security.guard import requirement_of
 
 REF = "#/components/schemas/{name}"
 JSON = "application/json"
 NDJSON = "application/x-ndjson"
 
-WHEN = {
+STATUS_DESCRIPTIONS = {
     400: "The body is not JSON.",
     401: "The request has no API key, or the key is not valid.",
     403: "The key lacks the scope, or is limited to other models.",
@@ -49,7 +49,7 @@ WHEN = {
     507: "The memory limit is exceeded.",
 }
 
-KEYS = "Required once a key exists (`abound keys create`). `admin` includes the other scopes."
+KEY_DESCRIPTION = "Required once a key exists (`abound keys create`). `admin` includes the other scopes."
 
 REQUEST_ID = {
     "name": "X-Request-Id",
@@ -90,7 +90,7 @@ def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """Return the entries of ``responses`` for problem documents with these statuses."""
     schema = {"$ref": REF.format(name="Problem")}
     return {
-        status: {"description": WHEN[status], "content": {PROBLEM_JSON.decode(): {"schema": schema}}}
+        status: {"description": STATUS_DESCRIPTIONS[status], "content": {PROBLEM_JSON.decode(): {"schema": schema}}}
         for status in statuses
     }
 
@@ -118,23 +118,25 @@ def document(app: FastAPI) -> dict[str, Any]:
     shapes = (ClassifyRequest, ClassifyAnswer, ClassifyBatchAnswer, LearnRequest, LearnAnswer, LearnBatchAnswer)
     _, schemas = msgspec.json.schema_components((*shapes, ActivateRequest, JobRequest, Problem), ref_template=REF)
     settings = app.state.parts.settings
-    _tidy(schemas, settings.group(Limits), settings.max_batch)
+    _add_constraints(schemas, settings.group(Limits), settings.max_batch)
     whole.setdefault("components", {}).setdefault("schemas", {}).update(schemas)
     for path in ("/classify", "/models/{model}/classify"):
         whole["paths"][path] = {"post": _classify(path)}
     for path in ("/learn", "/models/{model}/learn"):
         whole["paths"][path] = {"post": _learn(path)}
     whole["paths"] = dict(sorted(whole["paths"].items()))
-    _tell_of_keys(whole)
+    _add_security(whole)
     return whole
 
 
-def _tell_of_keys(whole: dict[str, Any]) -> None:
+def _add_security(whole: dict[str, Any]) -> None:
     """Add the required scope to each operation; no key is required while none exists."""
-    whole["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer", "description": KEYS}}
+    whole["components"]["securitySchemes"] = {
+        "key": {"type": "http", "scheme": "bearer", "description": KEY_DESCRIPTION}
+    }
     for path, item in whole["paths"].items():
         for method, operation in item.items():
-            need = need_of(method.upper(), path)
+            need = requirement_of(method.upper(), path)
             if need is None:
                 continue
             operation["security"] = [{}, {"key": [] if need.scope is None else [need.scope]}]
@@ -218,12 +220,12 @@ def _responses(good: dict[str, tuple[str, list[str]]], bad: tuple[int, ...]) -> 
     return responses
 
 
-def _tidy(schemas: dict[str, Any], limits: Limits, max_batch: int) -> None:
+def _add_constraints(schemas: dict[str, Any], limits: Limits, max_batch: int) -> None:
     """Add the constraints that the decoders enforce beyond their types."""
     for schema in schemas.values():
         schema.pop("title", None)
     for name in ("ClassifyRequest", "LearnRequest", "Instance", "LabelledInstance"):
-        schemas[name]["anyOf"] = _ways(schemas[name]["properties"])
+        schemas[name]["anyOf"] = _request_forms(schemas[name]["properties"])
     for name in ("LearnRequest", "LabelledInstance"):
         labels = schemas[name]["properties"]["labels"]["anyOf"][0]
         labels |= {"maxItems": limits.max_labels, "items": {"type": "string", "minLength": 1}}
@@ -238,7 +240,7 @@ def _tidy(schemas: dict[str, Any], limits: Limits, max_batch: int) -> None:
     schemas["Problem"]["properties"]["type"]["enum"] = [f"/problems/{kind.slug}" for kind in kinds]
 
 
-def _ways(fields: dict[str, Any]) -> list[dict[str, Any]]:
+def _request_forms(fields: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the forms of a request, which exclude each other: an instance, a remembered one, or a batch."""
     ways = []
     labels = {"labels": {"type": "array"}} if "labels" in fields else {}

@@ -67,7 +67,7 @@ class UnknownPath(AboundError):
     """No route or file has this path."""
 
 
-class Kind(NamedTuple):
+class ProblemKind(NamedTuple):
     """The status, slug and title that all problems of one error class share."""
 
     status: int
@@ -75,46 +75,46 @@ class Kind(NamedTuple):
     title: str
 
 
-KINDS: dict[type[AboundError], Kind] = {
-    Malformed: Kind(400, "malformed", "The body cannot be read"),
-    Unauthorized: Kind(401, "unauthorized", "An API key is required"),
-    InvalidKey: Kind(401, "invalid-key", "The API key is not valid"),
-    Forbidden: Kind(403, "forbidden", "The API key does not allow this"),
-    UnknownPath: Kind(404, "unknown-path", "Nothing is served here"),
-    UnknownModel: Kind(404, "unknown-model", "No such model"),
-    UnknownVersion: Kind(404, "unknown-version", "No such version"),
-    UnknownLabel: Kind(404, "unknown-label", "No such label"),
-    UnknownPrediction: Kind(404, "unknown-prediction", "No such prediction is remembered"),
-    UnknownSnapshot: Kind(404, "unknown-snapshot", "No such snapshot"),
-    UnknownOffset: Kind(422, "unknown-offset", "History does not reach back this far"),
-    UnknownArtifact: Kind(404, "unknown-artifact", "No such artifact"),
-    UnknownJob: Kind(404, "unknown-job", "No such job"),
-    UnknownDataset: Kind(404, "unknown-dataset", "No such data set"),
-    UnknownKey: Kind(404, "unknown-key", "No such key"),
-    MethodNotAllowed: Kind(405, "method-not-allowed", "Method not allowed"),
-    Conflict: Kind(409, "conflict", "Conflict with the current state"),
-    TooLarge: Kind(413, "too-large", "Too large"),
-    UnsupportedMedia: Kind(415, "unsupported-media-type", "Unsupported media type"),
-    InvalidInstance: Kind(422, "invalid-field", "A field breaks a rule"),
-    NeedsMemory: Kind(422, "needs-memory", "Not enough memory"),
-    RateLimited: Kind(429, "rate-limited", "Rate limit exceeded"),
-    NotReady: Kind(503, "not-ready", "This replica cannot answer now"),
-    Overloaded: Kind(503, "overloaded", "Service overloaded"),
-    StoreUnavailable: Kind(503, "store-unavailable", "The log cannot be reached"),
-    ArtifactsUnavailable: Kind(503, "artifacts-unavailable", "The artifact store cannot be used"),
-    OutcomeUnknown: Kind(504, "outcome-unknown", "Outcome unknown"),
-    NoRoom: Kind(507, "no-room", "Memory limit exceeded"),
-    Damaged: Kind(500, "damaged", "Stored data is corrupted"),
+KINDS: dict[type[AboundError], ProblemKind] = {
+    Malformed: ProblemKind(400, "malformed", "The body cannot be read"),
+    Unauthorized: ProblemKind(401, "unauthorized", "An API key is required"),
+    InvalidKey: ProblemKind(401, "invalid-key", "The API key is not valid"),
+    Forbidden: ProblemKind(403, "forbidden", "The API key does not allow this"),
+    UnknownPath: ProblemKind(404, "unknown-path", "Nothing is served here"),
+    UnknownModel: ProblemKind(404, "unknown-model", "No such model"),
+    UnknownVersion: ProblemKind(404, "unknown-version", "No such version"),
+    UnknownLabel: ProblemKind(404, "unknown-label", "No such label"),
+    UnknownPrediction: ProblemKind(404, "unknown-prediction", "No such prediction is remembered"),
+    UnknownSnapshot: ProblemKind(404, "unknown-snapshot", "No such snapshot"),
+    UnknownOffset: ProblemKind(422, "unknown-offset", "History does not reach back this far"),
+    UnknownArtifact: ProblemKind(404, "unknown-artifact", "No such artifact"),
+    UnknownJob: ProblemKind(404, "unknown-job", "No such job"),
+    UnknownDataset: ProblemKind(404, "unknown-dataset", "No such data set"),
+    UnknownKey: ProblemKind(404, "unknown-key", "No such key"),
+    MethodNotAllowed: ProblemKind(405, "method-not-allowed", "Method not allowed"),
+    Conflict: ProblemKind(409, "conflict", "Conflict with the current state"),
+    TooLarge: ProblemKind(413, "too-large", "Too large"),
+    UnsupportedMedia: ProblemKind(415, "unsupported-media-type", "Unsupported media type"),
+    InvalidInstance: ProblemKind(422, "invalid-field", "A field breaks a rule"),
+    NeedsMemory: ProblemKind(422, "needs-memory", "Not enough memory"),
+    RateLimited: ProblemKind(429, "rate-limited", "Rate limit exceeded"),
+    NotReady: ProblemKind(503, "not-ready", "This replica cannot answer now"),
+    Overloaded: ProblemKind(503, "overloaded", "Service overloaded"),
+    StoreUnavailable: ProblemKind(503, "store-unavailable", "The log cannot be reached"),
+    ArtifactsUnavailable: ProblemKind(503, "artifacts-unavailable", "The artifact store cannot be used"),
+    OutcomeUnknown: ProblemKind(504, "outcome-unknown", "Outcome unknown"),
+    NoRoom: ProblemKind(507, "no-room", "Memory limit exceeded"),
+    Damaged: ProblemKind(500, "damaged", "Stored data is corrupted"),
 }
 
-INTERNAL = Kind(500, "internal", "Internal error")
+INTERNAL = ProblemKind(500, "internal", "Internal error")
 
-_told: Counter[str] = Counter()
+_counts: Counter[str] = Counter()
 
-LEARNED_OR_NOT = (
+UNKNOWN_IF_LEARNED = (
     "It may or may not have been learned; the same request with the same Idempotency-Key may be sent again."
 )
-DONE_OR_NOT = "It may or may not have been done; check the current state before you send it again."
+UNKNOWN_IF_DONE = "It may or may not have been done; check the current state before you send it again."
 
 
 class Problem(msgspec.Struct, omit_defaults=True, kw_only=True):
@@ -133,7 +133,7 @@ class Problem(msgspec.Struct, omit_defaults=True, kw_only=True):
     model: str | None = None
 
 
-def kind_of(error: AboundError) -> Kind:
+def kind_of(error: AboundError) -> ProblemKind:
     """Return the kind of the nearest ancestor class that has one."""
     for ancestor in type(error).__mro__:
         if ancestor in KINDS:
@@ -141,13 +141,15 @@ def kind_of(error: AboundError) -> Kind:
     return INTERNAL
 
 
-def problem_of(error: AboundError, request_id: str, line: int | None = None, unknown: str = LEARNED_OR_NOT) -> Problem:
+def problem_of(
+    error: AboundError, request_id: str, line: int | None = None, unknown: str = UNKNOWN_IF_LEARNED
+) -> Problem:
     """Return the problem document for ``error``; ``line`` is the line of an NDJSON request that it answers.
 
     ``unknown`` explains an unknown outcome to the client.
     """
     kind = kind_of(error)
-    _told[kind.slug] += 1
+    _counts[kind.slug] += 1
     detail = str(error)
     if isinstance(error, OutcomeUnknown):
         detail = f"{detail.removesuffix('.')}. {unknown}"
@@ -166,16 +168,16 @@ def problem_of(error: AboundError, request_id: str, line: int | None = None, unk
     )
 
 
-def take_told() -> Counter[str]:
+def take_problem_counts() -> Counter[str]:
     """Return the number of problems answered by this process since the last call, by slug."""
-    told = _told.copy()
-    _told.clear()
+    told = _counts.copy()
+    _counts.clear()
     return told
 
 
 def internal_problem(request_id: str) -> Problem:
     """Return the problem document for an unexpected error; the log has the error under the same request id."""
-    _told[INTERNAL.slug] += 1
+    _counts[INTERNAL.slug] += 1
     return Problem(
         type=f"/problems/{INTERNAL.slug}",
         title=INTERNAL.title,
@@ -185,7 +187,7 @@ def internal_problem(request_id: str) -> Problem:
     )
 
 
-def stopping() -> NotReady:
+def stopping_error() -> NotReady:
     """Return the error for a request in progress when the service has to stop."""
     return NotReady("the service is stopping; nothing of the request was done, send it again")
 
@@ -206,7 +208,7 @@ def problem_headers(problem: Problem, allow: str | None = None) -> list[tuple[by
     return headers
 
 
-def unreadable(error: Exception) -> AboundError:
+def decoding_error(error: Exception) -> AboundError:
     """Convert a JSON decoder's error: InvalidInstance (422) for a wrong field, Malformed (400) for invalid JSON."""
     if isinstance(error, msgspec.ValidationError):
         detail, _, path = str(error).partition(" - at `$")
@@ -245,12 +247,12 @@ def install(app: FastAPI) -> None:
     async def of_the_product(request: Request, error: Exception) -> Response:
         assert isinstance(error, AboundError)
         return ProblemResponse(
-            problem_of(error, request_id(request), unknown=DONE_OR_NOT), allow=getattr(error, "allow", None)
+            problem_of(error, request_id(request), unknown=UNKNOWN_IF_DONE), allow=getattr(error, "allow", None)
         )
 
     async def of_a_parameter(request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)
-        return ProblemResponse(problem_of(_first(error.errors()), request_id(request)))
+        return ProblemResponse(problem_of(_parameter_error(error.errors()), request_id(request)))
 
     async def of_routing(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
@@ -281,7 +283,7 @@ def allowed_methods(app: FastAPI, scope: Mapping[str, Any]) -> str:
     return ", ".join(sorted([*methods, "OPTIONS"])) if methods else ""
 
 
-def _first(errors: Any) -> AboundError:
+def _parameter_error(errors: Any) -> AboundError:
     """Return the first error of a path or query parameter, with the parameter's name."""
     first = errors[0]
     field = ".".join(str(part) for part in first["loc"][1:]) or str(first["loc"][0])

@@ -32,7 +32,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from abound.service.api.asgi import JSON, Headers
 
-JOINED_BYTES = 65_536
+MAX_JOINED_BYTES = 65_536
 """Longest body that is copied behind its head."""
 
 HEAD = b"HTTP/1.1 "
@@ -51,7 +51,7 @@ class JoinedWrites(asyncio.Transport):
         """Send data; hold the head of an answer until the next write or turn of the event loop."""
         if self._head:
             head, self._head = self._head, b""
-            if len(data) <= JOINED_BYTES:
+            if len(data) <= MAX_JOINED_BYTES:
                 self._transport.write(head + data)
                 return
             self._transport.write(head)
@@ -114,45 +114,45 @@ class JoinedWrites(asyncio.Transport):
         return self._transport.get_protocol()
 
 
-AT_ONCE = 16
+MAX_FAST_REQUESTS = 16
 """Requests of one piece of data that may take the fast path; the rest take the normal path."""
 
-AtOnce = Callable[[Headers, bytes], tuple[bytes, str] | None]
+FastAnswer = Callable[[Headers, bytes], tuple[bytes, str] | None]
 """Takes headers and a whole body; returns the JSON of an answer of status 200 and the request id, or None."""
 
 _NONE = object()
 
-Shortcuts = Callable[[bytes], AtOnce | None]
+FastPaths = Callable[[bytes], FastAnswer | None]
 """Returns the function that may answer a POST to a path immediately, or None."""
 
 
-def no_shortcut(path: bytes) -> AtOnce | None:
+def no_fast_path(path: bytes) -> FastAnswer | None:
     """Return None: every request takes the normal path."""
     return None
 
 
-class Shortcut(HttpToolsProtocol):
+class FastPathConnection(HttpToolsProtocol):
     """A connection with a fast path; its transport joins writes."""
 
-    shortcuts: ClassVar[Shortcuts] = staticmethod(no_shortcut)
+    shortcuts: ClassVar[FastPaths] = staticmethod(no_fast_path)
 
     transport: JoinedWrites
-    _at_once: AtOnce | None = None  # the function that may answer the request being read
+    _fast_answer: FastAnswer | None = None  # the function that may answer the request being read
     _body = b""  # of that request
     _left = 0  # requests of this piece of data that may still take the fast path
     _answered: object = _NONE  # the scope of the last request that took the fast path
 
     @property
-    def answered_at_once(self) -> bool:
+    def took_fast_path(self) -> bool:
         """Whether the last request took the fast path and no other has begun since."""
         return self.scope is self._answered
 
     def data_received(self, data: bytes) -> None:
         """Parse data; move a request whose body is incomplete to the normal path."""
-        self._left = AT_ONCE
+        self._left = MAX_FAST_REQUESTS
         super().data_received(data)
-        if self._at_once is not None:
-            self._turn_back()  # the rest of the body has not arrived
+        if self._fast_answer is not None:
+            self._fall_back()  # the rest of the body has not arrived
 
     def on_message_begin(self) -> None:
         """Begin a request. State that only the normal path needs is created when the request takes it."""
@@ -164,34 +164,34 @@ class Shortcut(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         """Choose the fast or the normal path when the head is complete."""
         if self._left and self._is_plain():
-            self._at_once = type(self).shortcuts(self.url)
-            if self._at_once is not None:
+            self._fast_answer = type(self).shortcuts(self.url)
+            if self._fast_answer is not None:
                 self._left -= 1
                 self._body = b""
                 return
-        self._go_the_usual_way()
+        self._use_normal_path()
 
     def on_body(self, body: bytes) -> None:
         """Collect a piece of the body, or pass it to the normal path."""
-        if self._at_once is None:
+        if self._fast_answer is None:
             super().on_body(body)
         else:
             self._body = self._body + body if self._body else body
 
     def on_message_complete(self) -> None:
         """Answer the complete request immediately if possible, else pass it to the normal path."""
-        if self._at_once is not None:
+        if self._fast_answer is not None:
             try:
-                answer = self._at_once(dict(self.headers), self._body)
+                answer = self._fast_answer(dict(self.headers), self._body)
             except Exception:
                 answer = None  # the normal path raises it again, logs it and answers
             if answer is not None:
-                self._at_once = None
+                self._fast_answer = None
                 self._answered = self.scope
                 self.server_state.total_requests += 1
-                self.transport.send(_whole(self.server_state.default_headers, *answer))
+                self.transport.send(_response_bytes(self.server_state.default_headers, *answer))
                 return
-            self._turn_back()
+            self._fall_back()
         super().on_message_complete()
 
     def _is_plain(self) -> bool:
@@ -206,22 +206,22 @@ class Shortcut(HttpToolsProtocol):
             and not self.transport.is_closing()
         )
 
-    def _go_the_usual_way(self) -> None:
+    def _use_normal_path(self) -> None:
         url, headers, expects = self.url, self.headers, self.expect_100_continue
         super().on_message_begin()
         self.url, self.expect_100_continue = url, expects
         self.headers += headers
         super().on_headers_complete()
 
-    def _turn_back(self) -> None:
+    def _fall_back(self) -> None:
         """Move a request from the fast to the normal path."""
-        self._at_once = None
-        self._go_the_usual_way()
+        self._fast_answer = None
+        self._use_normal_path()
         if self._body:
             super().on_body(self._body)
 
 
-def _whole(default_headers: list[tuple[bytes, bytes]], body: bytes, request_id: str) -> bytes:
+def _response_bytes(default_headers: list[tuple[bytes, bytes]], body: bytes, request_id: str) -> bytes:
     """Return the bytes of an answer of status 200."""
     return b"HTTP/1.1 200 OK\r\n%bcontent-type: %b\r\ncontent-length: %d\r\nx-request-id: %b\r\n\r\n%b" % (
         b"".join([b"%b: %b\r\n" % header for header in default_headers]),
@@ -232,15 +232,15 @@ def _whole(default_headers: list[tuple[bytes, bytes]], body: bytes, request_id: 
     )
 
 
-LOOK_SECONDS = 5.0
+STALL_CHECK_SECONDS = 5.0
 """Interval at which connections are checked for stalled requests."""
 
-LOOKS_AT_HEAD = 3
-LOOKS_AT_BODY = 12
+MAX_HEAD_CHECKS = 3
+MAX_BODY_CHECKS = 12
 """A connection is closed after so many checks of an incomplete head, or of a body without progress."""
 
 
-class Connection(Shortcut):
+class ClientConnection(FastPathConnection):
     """A client's connection with limits; ``with_bounds`` makes the class to use."""
 
     most_head_bytes: ClassVar[int]
@@ -251,9 +251,9 @@ class Connection(Shortcut):
 
     _counted: object = None  # the scope of the request whose bytes are counted
     _bytes = 0  # of that request, from its second piece on: the size of one read bounds the first piece
-    _looks = 0
-    _looked_at: tuple[object, int] = (object(), 0)
-    _wrong = "the request is not HTTP/1.1"
+    _stalled_checks = 0
+    _last_progress: tuple[object, int] = (object(), 0)
+    _invalid_detail = "the request is not HTTP/1.1"
 
     @classmethod
     def with_bounds(
@@ -261,10 +261,10 @@ class Connection(Shortcut):
         head_bytes: int,
         request_bytes: int,
         connections: int,
-        shortcuts: Shortcuts = no_shortcut,
+        shortcuts: FastPaths = no_fast_path,
         import_bytes: int = 0,
         dataset_bytes: int = 0,
-    ) -> type[Connection]:
+    ) -> type[ClientConnection]:
         """Return the class for the connections of a process.
 
         ``import_bytes`` bounds a request with a model or version file, ``dataset_bytes`` one with a data set.
@@ -298,7 +298,7 @@ class Connection(Shortcut):
                 "Too large",
                 f"the request head is larger than {self.most_head_bytes} bytes",
             )
-        elif self._bytes > self.most_request_bytes and self._bytes > (most := self._most_bytes()):
+        elif self._bytes > self.most_request_bytes and self._bytes > (most := self._max_bytes()):
             self._refuse(
                 HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
                 "too-large",
@@ -313,43 +313,43 @@ class Connection(Shortcut):
         """
         names = [name for name, _ in self.headers]
         if names.count(b"authorization") > 1:
-            self._wrong = "the request has several headers Authorization"
+            self._invalid_detail = "the request has several headers Authorization"
         elif names.count(b"host") > 1:
-            self._wrong = "the request has several headers Host"
+            self._invalid_detail = "the request has several headers Host"
         elif b"host" not in names and self.parser.get_http_version() != "1.0":
-            self._wrong = "the request has no header Host"
+            self._invalid_detail = "the request has no header Host"
         else:
             super().on_headers_complete()
             return
-        raise ValueError(self._wrong)  # the parser's caller answers with send_400_response
+        raise ValueError(self._invalid_detail)  # the parser's caller answers with send_400_response
 
-    def look(self) -> None:
+    def close_if_stalled(self) -> None:
         """Close the connection if its request has stalled. The server calls this every ``STALL_CHECK_SECONDS``."""
-        if self.answered_at_once:
+        if self.took_fast_path:
             # The normal path sets a keep-alive timer; here that would cost more than writing the answer's head.
-            seen, limit = (self.scope, 0), math.ceil(self.timeout_keep_alive / LOOK_SECONDS)
+            seen, limit = (self.scope, 0), math.ceil(self.timeout_keep_alive / STALL_CHECK_SECONDS)
         elif self._in_head():
-            seen, limit = (self.scope, 0), LOOKS_AT_HEAD
+            seen, limit = (self.scope, 0), MAX_HEAD_CHECKS
         elif self.cycle.more_body and not self.cycle.response_complete and not self.flow.read_paused:
-            seen, limit = (self.scope, self._bytes), LOOKS_AT_BODY
+            seen, limit = (self.scope, self._bytes), MAX_BODY_CHECKS
         else:
-            self._looks = 0
+            self._stalled_checks = 0
             return
-        same = seen[0] is self._looked_at[0] and seen[1] == self._looked_at[1]
-        self._looks = self._looks + 1 if same else 0
-        self._looked_at = seen
-        if self._looks >= limit:
+        same = seen[0] is self._last_progress[0] and seen[1] == self._last_progress[1]
+        self._stalled_checks = self._stalled_checks + 1 if same else 0
+        self._last_progress = seen
+        if self._stalled_checks >= limit:
             self.transport.close()
 
     def send_400_response(self, msg: str) -> None:
         """Answer a request that is not valid HTTP."""
-        self._refuse(HTTPStatus.BAD_REQUEST, "malformed", "The request cannot be read", self._wrong)
+        self._refuse(HTTPStatus.BAD_REQUEST, "malformed", "The request cannot be read", self._invalid_detail)
 
     def _in_head(self) -> bool:
         """Return whether a request's head is awaited: of the first request, or begun and incomplete."""
-        return not self.answered_at_once and (self.cycle is None or self.cycle.scope is not self.scope)
+        return not self.took_fast_path and (self.cycle is None or self.cycle.scope is not self.scope)
 
-    def _most_bytes(self) -> int:
+    def _max_bytes(self) -> int:
         """Return the limit of the current request: higher for uploads, which their routes read piece by piece."""
         method, path = self.scope.get("method"), self.scope.get("path", "")
         if method == "PUT" and path.startswith("/datasets/"):

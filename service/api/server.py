@@ -22,9 +22,9 @@ import uvicorn
 import uvloop
 
 from abound.core.errors import CannotStart, Damaged, StoreUnavailable, UnknownApplyVersion
-from abound.service.api.protocol import LOOK_SECONDS, Connection
-from abound.service.artifacts.artifact_store import Artifacts
-from abound.service.history.high_water import Marks
+from abound.service.api.protocol import STALL_CHECK_SECONDS, ClientConnection
+from abound.service.artifacts.artifact_store import ArtifactStore
+from abound.service.history.high_water import HighWaterMarks
 from abound.service.processes import entry
 from abound.service.processes.startup_page import BACKLOG
 from abound.service.processes.status_pipe import Report, Reporter
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from abound.service.api.app import Application
 
 
-READY_SECONDS = 0.25
+READINESS_CHECK_SECONDS = 0.25
 """Interval at which a change of ``/readyz`` is noticed."""
 
 
@@ -47,11 +47,11 @@ class ReplicaServer(uvicorn.Server):
         from abound.service.datasets.repository import DatasetParams
 
         # Routes bound bodies; a chunked request is longer than its body.
-        connection = Connection.with_bounds(
+        connection = ClientConnection.with_bounds(
             settings.max_header_bytes,
             2 * max(settings.max_body_bytes, settings.max_ndjson_bytes) + MIB,
             settings.max_connections,
-            app.shortcut,
+            app.fast_path,
             import_bytes=2 * settings.max_import_bytes + MIB,
             dataset_bytes=2 * settings.group(DatasetParams).max_bytes + MIB,
         )
@@ -87,31 +87,31 @@ class ReplicaServer(uvicorn.Server):
         # Objects that exist now live as long as the process: exclude them from garbage collection.
         gc.collect()
         gc.freeze()
-        self._unready = self._app.unready()
-        self._reporter.say(Report(stage="ready", progress=1.0, ready=True, unready=self._unready or ""))
+        self._unready = self._app.unready_reason()
+        self._reporter.send(Report(stage="ready", progress=1.0, ready=True, unready=self._unready or ""))
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stop accepting connections, report it, and finish the requests in progress."""
-        self._reporter.say(Report(stage="stopping", ready=False))
+        self._reporter.send(Report(stage="stopping", ready=False))
         self._app.state.stopping = True
         await super().shutdown(sockets)
 
-    async def tell_of_ready(self) -> None:
+    async def report_readiness(self) -> None:
         """Report every change of ``/readyz`` between 200 and 503."""
         while True:
-            await asyncio.sleep(READY_SECONDS)
-            unready = self._app.unready()
+            await asyncio.sleep(READINESS_CHECK_SECONDS)
+            unready = self._app.unready_reason()
             if (unready is None) != (self._unready is None):
                 self._unready = unready
-                self._reporter.say(Report(unready=unready or ""))
+                self._reporter.send(Report(unready=unready or ""))
 
-    async def look_at_connections(self) -> None:
+    async def close_stalled_connections(self) -> None:
         """Close stalled connections periodically."""
         while True:
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(STALL_CHECK_SECONDS)
             for connection in list(self.server_state.connections):
-                if isinstance(connection, Connection):
-                    connection.look()
+                if isinstance(connection, ClientConnection):
+                    connection.close_if_stalled()
 
 
 async def serve(settings: Settings, listening: socket.socket, reporter: Reporter) -> None:
@@ -127,8 +127,8 @@ async def serve(settings: Settings, listening: socket.socket, reporter: Reporter
     async with app.router.lifespan_context(app):
         reporter("opening the port", 0.0)
         serving = asyncio.create_task(server.serve(sockets=[listening]))
-        looking = asyncio.create_task(server.look_at_connections())
-        telling = asyncio.create_task(server.tell_of_ready())
+        looking = asyncio.create_task(server.close_stalled_connections())
+        telling = asyncio.create_task(server.report_readiness())
         stopped = asyncio.create_task(stop.wait())
         await asyncio.wait([serving, looking, telling, stopped], return_when=asyncio.FIRST_COMPLETED)
         if stop.is_set() and settings.drain_seconds:
@@ -149,9 +149,9 @@ async def check_store(settings: Settings) -> None:
     store = Store(settings.store_url(), settings.group(StoreParams))
     try:
         await store.check()
-        place = settings.artifacts_place()
+        place = settings.artifacts_location()
         with contextlib.suppress(StoreUnavailable, Damaged, UnknownApplyVersion):  # the loader reports these
-            await Marks.of(settings, store, None if place is None else Artifacts(place)).check()
+            await HighWaterMarks.from_settings(settings, store, None if place is None else ArtifactStore(place)).check()
         if not is_loopback(settings.host):
             try:
                 kept = await key_store.read(store)
@@ -174,10 +174,10 @@ def main() -> int:
     def work(settings: Settings, reporter: Reporter) -> None:
         reporter("checking the store", 0.0)
         uvloop.run(check_store(settings))
-        entry.warm(reporter, first=True)
+        entry.load_kernels(reporter, first=True)
         for sentence in unknown_variables(os.environ) if options.first else ():
             if sentence not in unknown_variables(os.environ, groups=False):  # the supervisor has reported these
-                reporter.say(Report(warning=sentence))
+                reporter.send(Report(warning=sentence))
         uvloop.run(serve(settings, listening, reporter))
 
     return entry.run("process", options.status, work)

@@ -21,14 +21,14 @@ MEDIA = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg":
 CHART = "chart.js"
 """Chart.js, as shipped by the package chartkick."""
 
-HERE = b"web/@/"
+DIGEST_PLACEHOLDER = b"web/@/"
 """The placeholder in the page for ``web/<digest>/``."""
 
-FOR_EVER = "public, max-age=31536000, immutable"
-ASK_AGAIN = "no-cache"
-FOR_NOBODY = "no-store"
+CACHE_FOREVER = "public, max-age=31536000, immutable"
+CACHE_REVALIDATE = "no-cache"
+CACHE_NEVER = "no-store"
 
-POLICY = "; ".join(
+CONTENT_SECURITY_POLICY = "; ".join(
     [
         "default-src 'none'",
         "script-src 'self'",
@@ -44,8 +44,8 @@ POLICY = "; ".join(
 )
 """Only files of this service, nothing inline, and no text that becomes markup or script."""
 
-SAFE = {
-    "content-security-policy": POLICY,
+SECURITY_HEADERS = {
+    "content-security-policy": CONTENT_SECURITY_POLICY,
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
     "permissions-policy": "camera=(), geolocation=(), microphone=()",
@@ -59,22 +59,22 @@ class Asset(NamedTuple):
 
     media: str
     plain: bytes
-    small: bytes
+    compressed: bytes
     tag: str
 
-    def answer(self, headers: Headers, caching: str) -> Response:
+    def response(self, headers: Headers, caching: str) -> Response:
         """Return the file in the encoding that the client accepts; 304 when the client has it already."""
         is_small = takes_gzip(headers.get(b"accept-encoding", b""))
         tag = f'"{self.tag}-gz"' if is_small else f'"{self.tag}"'
-        told = {**SAFE, "cache-control": caching, "etag": tag, "vary": "Accept-Encoding"}
-        if is_known(headers.get(b"if-none-match", b""), tag):
+        told = {**SECURITY_HEADERS, "cache-control": caching, "etag": tag, "vary": "Accept-Encoding"}
+        if matches_tag(headers.get(b"if-none-match", b""), tag):
             return Response(status_code=304, headers=told)
         if is_small:
             told["content-encoding"] = "gzip"
-        return Response(self.small if is_small else self.plain, headers=told, media_type=self.media)
+        return Response(self.compressed if is_small else self.plain, headers=told, media_type=self.media)
 
 
-class Site:
+class StaticSite:
     """All files of the page.
 
     Attributes
@@ -92,18 +92,20 @@ class Site:
         for name, content in sorted(contents.items()):
             whole.update(f"{name} {len(content)}\n".encode() + content)
         self.digest = whole.hexdigest()[:16]
-        page = contents.pop("index.html").replace(HERE, f"web/{self.digest}/".encode())
+        page = contents.pop("index.html").replace(DIGEST_PLACEHOLDER, f"web/{self.digest}/".encode())
         self._page = asset("index.html", page)
         self._assets = {name: asset(name, content) for name, content in contents.items()}
 
     def page(self, headers: Headers) -> Response:
         """Return the page itself."""
-        return self._page.answer(headers, ASK_AGAIN)
+        return self._page.response(headers, CACHE_REVALIDATE)
 
     def file(self, digest: str, name: str, headers: Headers) -> Response | None:
         """Return a file of the page; None when there is none of this name."""
         found = self._assets.get(name)
-        return None if found is None else found.answer(headers, FOR_EVER if digest == self.digest else FOR_NOBODY)
+        return (
+            None if found is None else found.response(headers, CACHE_FOREVER if digest == self.digest else CACHE_NEVER)
+        )
 
 
 def asset(name: str, content: bytes) -> Asset:
@@ -125,7 +127,7 @@ def takes_gzip(accepted: bytes) -> bool:
     return False
 
 
-def is_known(known: bytes, tag: str) -> bool:
+def matches_tag(known: bytes, tag: str) -> bool:
     """Return whether an ``If-None-Match`` names this tag, strong or weak, or any tag."""
     named = [one.strip().removeprefix("W/") for one in known.decode("latin-1").split(",")]
     return tag in named or "*" in named

@@ -44,8 +44,8 @@ from fsspec.implementations.local import LocalFileSystem
 
 from abound.core.errors import ArtifactsUnavailable, CannotStart, StoreUnavailable, UnknownArtifact
 from abound.service.artifacts.file_cache import FileCache
-from abound.service.artifacts.timeouts import DaemonThreads, Patience
-from abound.service.store.client import Store, reaching
+from abound.service.artifacts.timeouts import DaemonThreads, ResponseTimeout
+from abound.service.store.client import Store, store_errors
 
 ARTIFACTS_KEY = b"abound:artifacts"
 MARKER = "abound.json"
@@ -85,7 +85,7 @@ class Marker(msgspec.Struct, frozen=True):
     marked: bool = True
 
 
-class Artifacts:
+class ArtifactStore:
     """The artifact store of one store. Call ``join`` once before anything else.
 
     All calls run in threads of its own. A call that hangs blocks neither the rest of the process nor its exit. With
@@ -115,7 +115,7 @@ class Artifacts:
         self._root = str(root).rstrip("/")
         self._is_local = isinstance(filesystem, LocalFileSystem)
         self._threads = DaemonThreads(THREADS, "artifacts")
-        self._patience = Patience(patience, self._ask)
+        self._patience = ResponseTimeout(patience, self._ask)
 
     async def join(self, store: Store) -> str:
         """Find the folder of this store, or create it the first time; return its id. Repeated calls are cheap.
@@ -127,14 +127,14 @@ class Artifacts:
         StoreUnavailable
         """
         new = Marker(secrets.token_hex(8), False)
-        with reaching():
+        with store_errors():
             await store.client.set(ARTIFACTS_KEY, msgspec.json.encode(new), nx=True)
         known = await _recorded(store)
         if known is None:
             raise StoreUnavailable("the record of the artifact store (abound:artifacts) cannot be read")
         if not known.marked:
             await self._in_thread(self._write, f"{self._root}/{known.id}/{MARKER}", msgspec.json.encode(known))
-            with reaching():
+            with store_errors():
                 await store.client.set(ARTIFACTS_KEY, msgspec.json.encode(Marker(known.id)))
         if not await self._in_thread(self._filesystem.exists, f"{self._root}/{known.id}/{MARKER}"):
             self.id = ""
@@ -199,7 +199,7 @@ class Artifacts:
         data: bytes = await self._in_thread(self._filesystem.cat_file, self._path(name), name=name)
         return data
 
-    async def kept_by(self, name: str, owner: str | None) -> dict[str, bytes]:
+    async def read_by_owner(self, name: str, owner: str | None) -> dict[str, bytes]:
         """Return an artifact of the store with the id ``owner``, or (None) of every store with a folder here, by id.
 
         Needs no ``join``. ArtifactsUnavailable.
@@ -235,7 +235,7 @@ class Artifacts:
         """Return the bytes of an artifact. UnknownArtifact, ArtifactsUnavailable."""
         return int((await self._in_thread(self._filesystem.info, self._path(name), name=name))["size"])
 
-    async def file(self, name: str, size: int, checksum: str) -> Path | None:
+    async def local_file(self, name: str, size: int, checksum: str) -> Path | None:
         """Return the path of the artifact, or of a local copy, on this machine; None if there is none.
 
         ``checksum`` is that of its bytes. The file may have other bytes by now, so readers verify them.
@@ -382,7 +382,7 @@ async def recorded_id(store: Store) -> str | None:
 
 async def _recorded(store: Store) -> Marker | None:
     """Return the store's record of its artifact store; None if there is none or it cannot be read."""
-    with reaching():
+    with store_errors():
         recorded = await store.client.get(ARTIFACTS_KEY)
     try:
         return msgspec.json.decode(recorded or b"", type=Marker)

@@ -11,10 +11,10 @@ import asyncio
 import structlog
 
 from abound.core.errors import ArtifactsUnavailable
-from abound.service.artifacts.artifact_store import Artifacts
+from abound.service.artifacts.artifact_store import ArtifactStore
 from abound.service.artifacts.timeouts import NO_ANSWER
 from abound.service.store.client import Store
-from abound.service.tasks import end
+from abound.service.tasks import cancel_and_wait
 
 log = structlog.get_logger(__name__)
 
@@ -22,7 +22,7 @@ JOIN_SECONDS = 3.0
 """Longest wait for one attempt."""
 
 
-class Joining:
+class AvailabilityMonitor:
     """Checks whether the artifact store can be used, and logs when that changes.
 
     Parameters
@@ -36,14 +36,14 @@ class Joining:
         Why it cannot be used; None while it can, and before the first check.
     """
 
-    def __init__(self, store: Store, artifacts: Artifacts, lost: str) -> None:
+    def __init__(self, store: Store, artifacts: ArtifactStore, lost: str) -> None:
         self.trouble: str | None = None
         self._store = store
         self._artifacts = artifacts
         self._lost = lost
         self._attempt: asyncio.Task[str] | None = None
 
-    async def look(self) -> Artifacts | None:
+    async def poll(self) -> ArtifactStore | None:
         """Return the artifact store, or None while it cannot be used. StoreUnavailable."""
         patience = 0.0
         if self._attempt is None:
@@ -72,4 +72,4 @@ class Joining:
     async def stop(self) -> None:
         """Cancel the attempt in progress."""
         if self._attempt is not None:
-            await end(self._attempt)
+            await cancel_and_wait(self._attempt)

@@ -21,7 +21,7 @@ _START = struct.Struct("<8sII16s")
 MOST_HEAD_BYTES = 16 * 2**20
 
 
-class Kind(NamedTuple):
+class ContainerFormat(NamedTuple):
     """A kind of file: its first 8 bytes, its format number in this release, and the words for its content and its
     head.
     """
@@ -32,19 +32,19 @@ class Kind(NamedTuple):
     head: str
 
 
-def start_of(kind: Kind, head: bytes) -> bytes:
+def encode_head(kind: ContainerFormat, head: bytes) -> bytes:
     """Return the first bytes of a file, including its head."""
     return _START.pack(kind.magic, kind.format, len(head), bytes.fromhex(checksum_of(head))) + head
 
 
-class Pieces:
+class ContainerReader:
     """Reads parts of given sizes from pieces of any size. Buffers at most one part and one piece."""
 
     def __init__(self, pieces: AsyncIterator[bytes]) -> None:
         self._pieces = pieces
         self._held = bytearray()
 
-    async def head(self, kind: Kind) -> bytes:
+    async def head(self, kind: ContainerFormat) -> bytes:
         """Read and check the head of a file.
 
         Raises
@@ -54,19 +54,19 @@ class Pieces:
         UnknownApplyVersion
             It has another format.
         """
-        magic, number, size, checksum = _START.unpack(await self.take(_START.size, "its first bytes"))
+        magic, number, size, checksum = _START.unpack(await self.read(_START.size, "its first bytes"))
         if magic != kind.magic:
             raise Damaged(f"this is not the file of a {kind.holds}")
         if number != kind.format:
             raise UnknownApplyVersion(f"the file has the format {number}, and this release reads {kind.format}")
         if size > MOST_HEAD_BYTES:
             raise Damaged(f"the {kind.head} of the file is larger than allowed")
-        plain = await self.take(size, f"its {kind.head}")
+        plain = await self.read(size, f"its {kind.head}")
         if checksum_of(plain) != checksum.hex():
             raise Damaged(f"the {kind.head} of the file is not what was written")
         return plain
 
-    async def take(self, n: int, what: str) -> bytes:
+    async def read(self, n: int, what: str) -> bytes:
         """Read the next ``n`` bytes. Corrupted if the file ends before them; ``what`` names them in the message."""
         while len(self._held) < n:
             try:
@@ -77,7 +77,7 @@ class Pieces:
         del self._held[:n]
         return taken
 
-    async def end(self) -> None:
+    async def check_end(self) -> None:
         """Raise Corrupted if anything follows."""
         if self._held or await self._more():
             raise Damaged("something follows the last part of the file")

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 if TYPE_CHECKING:
-    from abound.service.artifacts.artifact_store import Artifacts
+    from abound.service.artifacts.artifact_store import ArtifactStore
 
 log = structlog.get_logger(__name__)
 
@@ -49,7 +49,7 @@ class FileCache:
         self.folder = folder
         self.n_bytes = n_bytes
 
-    async def get(self, artifacts: Artifacts, name: str, size: int, checksum: str) -> Path | None:
+    async def get(self, artifacts: ArtifactStore, name: str, size: int, checksum: str) -> Path | None:
         """Return the path of the artifact's copy; None if it is too large or the folder cannot be written.
 
         Parameters
@@ -99,7 +99,7 @@ class FileCache:
             return False
         return there
 
-    async def _fetch(self, artifacts: Artifacts, name: str, path: Path) -> bool:
+    async def _fetch(self, artifacts: ArtifactStore, name: str, path: Path) -> bool:
         """Download a file. Return False if ``keep_only`` deleted it meanwhile."""
         beside = self.folder / f".{path.stem}.{secrets.token_hex(8)}.part"
         try:

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from abound.core.errors import Damaged
-from abound.service.artifacts.artifact_store import PIECE_BYTES, Artifacts
+from abound.service.artifacts.artifact_store import PIECE_BYTES, ArtifactStore
 
 MOST_HEADER_BYTES = 10_000
 MOST_DIMENSIONS = 8
@@ -53,7 +53,7 @@ class ArrayFile(msgspec.Struct, frozen=True):
 
 
 async def write_array(
-    artifacts: Artifacts, place: str, i: int, name: str, array: Array, check: Callable[[], None]
+    artifacts: ArtifactStore, place: str, i: int, name: str, array: Array, check: Callable[[], None]
 ) -> ArrayFile:
     """Write an array as number ``i`` in the folder ``place``; ``check`` is called for each piece, in a thread.
 
@@ -92,15 +92,15 @@ def npy_pieces(array: Array) -> Iterator[bytes | memoryview]:
             yield whole[at : at + PIECE_BYTES]
 
 
-def mapped(one: ArrayFile, path: Path) -> Array:
+def map_array(one: ArrayFile, path: Path) -> Array:
     """Map the array in a file. Writes to the array stay in this process and never reach the file."""
     with path.open("rb") as file:
         if path.stat().st_size != one.size:
             raise Damaged(f"its file {one.file} has another size")
-        return checked(one, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))
+        return parse_array(one, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))
 
 
-def checked(one: ArrayFile, data: bytearray | mmap.mmap) -> Array:
+def parse_array(one: ArrayFile, data: bytearray | mmap.mmap) -> Array:
     """Return the array in the bytes of a ``.npy`` file. Corrupted unless it is the one of the card."""
     view = memoryview(data)
     hashed = hashlib.blake2b(digest_size=16)

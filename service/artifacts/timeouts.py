@@ -20,7 +20,7 @@ NO_ANSWER = "the artifact store does not answer; the service keeps trying"
 T = TypeVar("T")
 
 
-class Patience:
+class ResponseTimeout:
     """Ends the wait for an artifact store that is silent.
 
     When a call has taken ``seconds``, a cheap question is asked. If it is answered within as many seconds, the call is
@@ -39,12 +39,12 @@ class Patience:
         self._seconds = seconds
         self._ask = question
         self._threads = DaemonThreads(1, "any answer")
-        self._question: Future[object] | None = None
+        self._pending_probe: Future[object] | None = None
         self._is_silent = False
 
     def check(self) -> None:
         """Raise ArtifactsUnavailable while the store is known to be silent."""
-        if self._is_silent and self._question is not None and not self._question.done():
+        if self._is_silent and self._pending_probe is not None and not self._pending_probe.done():
             raise ArtifactsUnavailable(NO_ANSWER)
 
     async def wait(self, call: asyncio.Future[T]) -> T:
@@ -58,9 +58,9 @@ class Patience:
             call.cancel()
 
     async def _is_answered(self) -> bool:
-        if self._question is None or self._question.done():
-            self._question = self._threads.submit(self._ask)
-        answer = asyncio.wrap_future(self._question)
+        if self._pending_probe is None or self._pending_probe.done():
+            self._pending_probe = self._threads.submit(self._ask)
+        answer = asyncio.wrap_future(self._pending_probe)
         try:
             answered = bool((await asyncio.wait({answer}, timeout=self._seconds))[0])
         finally:

@@ -11,7 +11,7 @@ WINDOW = 10_000
 Score = dict[str, float | int | None]
 
 
-class Tally:
+class RunningAccuracy:
     """Accuracy over a sequence of ranks, each that of the best true label of an instance.
 
     R_k is the fraction of ranks of at most k. MRR is the mean of 1/rank; an instance whose true labels were not
@@ -48,7 +48,7 @@ def rank_in(labels: Iterable[str], true: Iterable[str]) -> int | None:
     return next((rank for rank, label in enumerate(labels, start=1) if label in wanted), None)
 
 
-def shown(score: Score) -> str:
+def format_score(score: Score) -> str:
     """Format a score for people: ``R@1 0.312  R@5 0.520  MRR 0.401``."""
     if not score["n"]:
         return "no accuracy yet"

@@ -9,9 +9,19 @@ from typing import Annotated
 import typer
 
 from abound.core.errors import Malformed
-from abound.service.cli.files import PIECE_BYTES, Refusal
-from abound.service.cli.options import DEFAULT_URL, AsJson, Key, Url, in_words, moment, print_json, print_table, tell
-from abound.service.cli.progress import meter
+from abound.service.cli.files import PIECE_BYTES, CommandFailed
+from abound.service.cli.options import (
+    DEFAULT_URL,
+    AsJson,
+    Key,
+    Url,
+    format_time,
+    format_value,
+    print_json,
+    print_result,
+    print_table,
+)
+from abound.service.cli.progress import progress_bar
 
 datasets = typer.Typer(name="datasets", help="Data sets: put, list, show, delete.", no_args_is_help=True)
 
@@ -38,21 +48,21 @@ def put_dataset(
     except Malformed as error:
         raise typer.BadParameter(str(error)) from error
     try:
-        with file.open("rb") as data, meter(f"data set {name}") as bar, Client(url, key=key) as client:
-            bar.total(float(file.stat().st_size))
+        with file.open("rb") as data, progress_bar(f"data set {name}") as bar, Client(url, key=key) as client:
+            bar.reset(float(file.stat().st_size))
 
             def pieces() -> Iterator[bytes]:
                 sent = 0
                 while piece := data.read(PIECE_BYTES):
                     yield piece
                     sent += len(piece)
-                    bar.reach(float(sent))
-                bar.say("checking")
+                    bar.advance_to(float(sent))
+                bar.set_text("checking")
 
             answer = client.put_dataset(name, file.name, pieces())
     except OSError as error:
-        raise Refusal(f"cannot read {file}: {error}") from error
-    tell(answer, f"stored {name}: {answer['instances']:,} instances, {answer['classes']:,} classes", as_json)
+        raise CommandFailed(f"cannot read {file}: {error}") from error
+    print_result(answer, f"stored {name}: {answer['instances']:,} instances, {answer['classes']:,} classes", as_json)
 
 
 @datasets.command("list")
@@ -70,7 +80,7 @@ def list_datasets(url: Url = DEFAULT_URL, key: Key = None, as_json: AsJson = Fal
         return
     table = Table(*COLUMNS, "created", box=None, padding=(0, 2, 0, 0))
     for one in answer["datasets"]:
-        table.add_row(*(in_words(one[column]) for column in COLUMNS), moment(one["created"]))
+        table.add_row(*(format_value(one[column]) for column in COLUMNS), format_time(one["created"]))
     Console(highlight=False).print(table)
 
 
@@ -84,7 +94,7 @@ def show_dataset(name: Name, url: Url = DEFAULT_URL, key: Key = None, as_json: A
     if as_json:
         print_json(answer)
     else:
-        print_table("", answer | {"created": moment(answer["created"])})
+        print_table("", answer | {"created": format_time(answer["created"])})
 
 
 @datasets.command("delete")
@@ -94,4 +104,4 @@ def delete_dataset(name: Name, url: Url = DEFAULT_URL, key: Key = None, as_json:
 
     with Client(url, key=key) as client:
         client.delete_dataset(name)
-    tell({"deleted": name}, f"deleted {name}", as_json)
+    print_result({"deleted": name}, f"deleted {name}", as_json)

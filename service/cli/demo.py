@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from abound.service.cli.accuracy import Tally, shown
+from abound.service.cli.accuracy import RunningAccuracy, format_score
 from abound.service.cli.options import DEFAULT_URL, AsJson, Key, Url, error_console, print_json
-from abound.service.cli.progress import meter
+from abound.service.cli.progress import progress_bar
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -49,12 +49,12 @@ def demo(
     from abound.service.datasets.austen import stream
 
     with _service(url, key) as (client, started):
-        _make_model(client)
+        _recreate_model(client)
         wanted = None if everything else instances
-        tally = Tally()
+        tally = RunningAccuracy()
         begun = time.perf_counter()
-        with meter("words") as bar:
-            bar.total(wanted or 724_858)
+        with progress_bar("words") as bar:
+            bar.reset(wanted or 724_858)
             lines = (instance.to_json() for instance in islice(stream(), wanted))
             try:
                 for count, answer in enumerate(client.learn_stream(MODEL, lines), start=1):
@@ -64,14 +64,15 @@ def demo(
                     tally.add(answer["rank"])
                     if count % 500 == 0:
                         rate = count / (time.perf_counter() - begun)
-                        bar.reach(count)
-                        bar.say(
-                            f"{count:,} ({rate:,.0f}/s)  all: {shown(tally.all())}  newest: {shown(tally.window())}"
+                        bar.advance_to(count)
+                        bar.set_text(
+                            f"{count:,} ({rate:,.0f}/s)  all: {format_score(tally.all())}  "
+                            f"newest: {format_score(tally.window())}"
                         )
             except Interrupted as error:
                 raise type(error)(f"{error}, after {tally.all()['n']:,} words", error.answers, error.sent) from error
         seconds = time.perf_counter() - begun
-        filled = [_fill(client, before, after) for before, after in CONTEXTS]
+        filled = [_fill_gap(client, before, after) for before, after in CONTEXTS]
         stats = client.stats(MODEL)
     result = {
         "url": client.url,
@@ -109,7 +110,7 @@ def _service(url: str, key: str | None) -> Iterator[tuple[Client, bool]]:
         yield client, False
 
 
-def _make_model(client: Client) -> None:
+def _recreate_model(client: Client) -> None:
     from abound.service.client import Refused
 
     try:
@@ -120,7 +121,7 @@ def _make_model(client: Client) -> None:
     client.configure(MODEL, {})
 
 
-def _fill(client: Client, before: str, after: str) -> dict[str, Any]:
+def _fill_gap(client: Client, before: str, after: str) -> dict[str, Any]:
     """Return the labels that the model puts between two pieces of text, with explanations."""
     import msgspec
 
@@ -140,17 +141,19 @@ def _show(result: dict[str, Any]) -> None:
         f"\n[bold]{result['instances']:,} words[/], each predicted from its neighbours and then learned, "
         f"in {result['seconds']:.1f} s: {result['per_second']:,.0f} per second"
     )
-    console.print(f"  over all             {shown(result['accuracy']['all'])}")
-    console.print(f"  over the last {result['accuracy']['window']['n']:<7,}{shown(result['accuracy']['window'])}")
+    console.print(f"  over all             {format_score(result['accuracy']['all'])}")
+    console.print(
+        f"  over the last {result['accuracy']['window']['n']:<7,}{format_score(result['accuracy']['window'])}"
+    )
     console.print(
         f"  the index            {stats['features']:,} features, {stats['classes']:,} classes, "
         f"{stats['connections']:,} connections"
     )
     for filled in result["contexts"]:
-        _show_filled(console, filled)
+        _show_gap(console, filled)
 
 
-def _show_filled(console: Console, filled: dict[str, Any]) -> None:
+def _show_gap(console: Console, filled: dict[str, Any]) -> None:
     console.print(f"\n[dim]{filled['before']}[/] [bold]____[/] [dim]{filled['after']}[/]")
     if not filled["labels"]:
         console.print("  (nothing is known about these words yet)")

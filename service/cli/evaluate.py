@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from abound.core.errors import InvalidInstance
-from abound.service.cli.options import AsJson, Assignments, changes_of, check_files, config_of, in_words, print_json
-from abound.service.cli.progress import meter
+from abound.service.cli.options import AsJson, Assignments, changes_of, check_files, config_of, format_value, print_json
+from abound.service.cli.progress import progress_bar
 
 if TYPE_CHECKING:
     from abound.core.methods.registry import Method
     from abound.core.metrics import Propensity
 
-LIVE = "ff"
+LIVE_METHOD = "ff"
 """The method that is the live index itself."""
 
-AUTO = "params=auto"
+AUTO_PARAMS = "params=auto"
 """Assignment that searches for the parameters; for the live index, for passes and margin."""
 
 PROBABILITIES = {
@@ -30,7 +30,7 @@ PROBABILITIES = {
 }
 """Display names of the parts of ``calibration``."""
 
-FACTS = ("recall_of_neighbors", "nearest_labels_that_are_siblings")
+EXTRA_MEASURES = ("recall_of_neighbors", "nearest_labels_that_are_siblings")
 """Further figures that some methods report about their models, as fractions of 1."""
 
 
@@ -39,7 +39,7 @@ def evaluate(
     test: Annotated[list[str], typer.Option("--test", metavar="FILE", help="Test data. May be repeated.")],
     method: Annotated[
         str, typer.Option("--method", help="A method listed by `abound methods`; ff is the live index.")
-    ] = LIVE,
+    ] = LIVE_METHOD,
     assignments: Assignments = None,
     passes: Annotated[int, typer.Option("--passes", min=1, help="Number of passes over the training data.")] = 1,
     shuffle: Annotated[int | None, typer.Option("--shuffle", metavar="SEED", help="Learn in a random order.")] = None,
@@ -72,17 +72,17 @@ def evaluate(
     """
     check_files([*train, *test])
     propensity = _propensity(propensity_a, propensity_b)
-    if method == LIVE:
+    if method == LIVE_METHOD:
         if hide_labels:
             raise typer.BadParameter("labels can be hidden from batch methods only", param_hint="--hide-labels")
-        result = _live(train, test, assignments, passes, shuffle, propensity, seed)
+        result = _evaluate_live(train, test, assignments, passes, shuffle, propensity, seed)
     else:
         if passes != 1 or shuffle is not None:
-            raise typer.BadParameter(f"--passes and --shuffle are for {LIVE} only", param_hint="--passes")
+            raise typer.BadParameter(f"--passes and --shuffle are for {LIVE_METHOD} only", param_hint="--passes")
         room = None if memory is None else int(memory * 1e9)
         others: dict[str, Any] = {"seed": seed, "jobs": jobs, "hidden": hide_labels, "depth": depth, "memory": room}
-        others["hierarchy"] = () if hierarchy is None else _pairs(hierarchy)
-        result = _batch(train, test, method, assignments, others, propensity)
+        others["hierarchy"] = () if hierarchy is None else _read_hierarchy(hierarchy)
+        result = _evaluate_batch(train, test, method, assignments, others, propensity)
     if as_json:
         print_json(result)
     else:
@@ -93,7 +93,7 @@ def methods(as_json: AsJson = False) -> None:
     """List the methods: parameters with defaults, cost in terms of n, d and L, and recommended use."""
     from abound.core.methods.registry import METHODS
 
-    described = {name: _described(method) for name, method in METHODS.items()}
+    described = {name: _describe(method) for name, method in METHODS.items()}
     if as_json:
         print_json(described)
         return
@@ -105,12 +105,12 @@ def methods(as_json: AsJson = False) -> None:
         console.print(f"[bold]{name}[/bold]", end="  ")
         console.print(method["use"], markup=False)
         console.print(f"  {method['cost']}", markup=False)
-        given = ", ".join(f"{field}={in_words(value)}" for field, value in method["params"].items())
+        given = ", ".join(f"{field}={format_value(value)}" for field, value in method["params"].items())
         console.print(f"  {given or 'no parameters'}", markup=False)
         console.print("  params=auto searches for them\n" if method["search"] else "")
 
 
-def _described(method: Method) -> dict[str, Any]:
+def _describe(method: Method) -> dict[str, Any]:
     defaults = method.params()
     return {
         "params": {field.name: getattr(defaults, field.name) for field in fields(method.params)},
@@ -130,7 +130,7 @@ def _propensity(a: float | None, b: float | None) -> Propensity:
         raise typer.BadParameter(str(error), param_hint="--propensity-b") from error
 
 
-def _pairs(path: Path) -> tuple[tuple[str, str], ...]:
+def _read_hierarchy(path: Path) -> tuple[tuple[str, str], ...]:
     """Return the lines of a hierarchy file as (child, parent) pairs."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
@@ -146,7 +146,7 @@ def _pairs(path: Path) -> tuple[tuple[str, str], ...]:
     return tuple(pairs)
 
 
-def _batch(
+def _evaluate_batch(
     train: list[str],
     test: list[str],
     method: str,
@@ -155,23 +155,23 @@ def _batch(
     propensity: Propensity,
 ) -> dict[str, Any]:
     from abound.service.datasets.files import read_file
-    from abound.service.evaluation.batch import Trial, evaluate_method
+    from abound.service.evaluation.batch import BatchEvaluation, evaluate_method
 
     try:
-        trial = Trial.of(method, changes_of(assignments), **others)
+        trial = BatchEvaluation.from_fields(method, changes_of(assignments), **others)
     except InvalidInstance as error:
         raise typer.BadParameter(str(error), param_hint="--method" if error.field == "method" else "--set") from error
-    with meter("evaluate") as bar:
-        bar.say("reading and vectorizing")
+    with progress_bar("evaluate") as bar:
+        bar.set_text("reading and vectorizing")
 
         def progress(stage: str, fraction: float) -> None:
-            bar.say(f"{stage}, {fraction:.0%}")
+            bar.set_text(f"{stage}, {fraction:.0%}")
 
-        train_rows, test_rows = _named(train, read_file), _named(test, read_file)
+        train_rows, test_rows = _read_all(train, read_file), _read_all(test, read_file)
         return evaluate_method(train_rows, test_rows, trial, propensity=propensity, progress=progress)
 
 
-def _live(
+def _evaluate_live(
     train: list[str],
     test: list[str],
     assignments: list[str] | None,
@@ -183,24 +183,24 @@ def _live(
     from abound.service.datasets.files import read_file
     from abound.service.evaluation.live import evaluate as evaluate_instances
 
-    config = config_of([given for given in assignments or [] if given != AUTO])
-    if AUTO in (assignments or []):
+    config = config_of([given for given in assignments or [] if given != AUTO_PARAMS])
+    if AUTO_PARAMS in (assignments or []):
         from abound.service.evaluation.batch import search_live
 
-        passes, margin = search_live(_named(train, read_file), config, seed)
+        passes, margin = search_live(_read_all(train, read_file), config, seed)
         config = config.changed({"margin": margin})
-    with meter("evaluate") as bar:
+    with progress_bar("evaluate") as bar:
         done = 0
 
         def progress(n: int) -> None:
             nonlocal done
             done += n
-            bar.say(f"{done:,} instances learned or ranked")
+            bar.set_text(f"{done:,} instances learned or ranked")
 
-        bar.say("reading and vectorizing")
+        bar.set_text("reading and vectorizing")
         result = evaluate_instances(
-            _named(train, read_file),
-            _named(test, read_file),
+            _read_all(train, read_file),
+            _read_all(test, read_file),
             config,
             passes=passes,
             shuffle=shuffle,
@@ -210,7 +210,7 @@ def _live(
     return result | {"params": {"passes": passes, "margin": config.margin}}
 
 
-def _named(names: list[str], read_file: Any) -> Any:
+def _read_all(names: list[str], read_file: Any) -> Any:
     return chain.from_iterable(read_file(name) for name in names)
 
 
@@ -225,9 +225,9 @@ def _show(result: dict[str, Any]) -> None:
         figures = (metrics.get(f"{name}@{k}") for k in (1, 3, 5))
         table.add_row(name, *("" if figure is None else f"{figure:.4f}" for figure in figures))
     console.print(table)
-    console.print(f"MRR {metrics['MRR']:.4f}   HR {in_words(metrics['HR'])}\n")
+    console.print(f"MRR {metrics['MRR']:.4f}   HR {format_value(metrics['HR'])}\n")
     for name, told in result.get("calibration", {}).items():
-        said = ", ".join(f"{key} {in_words(told[key])}" for key in ("error", "brier", "F1") if key in told)
+        said = ", ".join(f"{key} {format_value(told[key])}" for key in ("error", "brier", "F1") if key in told)
         console.print(f"{PROBABILITIES[name]:<28} {said}", markup=False)
     instances, seconds = result["instances"], result["seconds"]
     console.print(f"train      {instances['train']:,} instances, {result['learned']:,} learned")
@@ -239,8 +239,8 @@ def _show(result: dict[str, Any]) -> None:
     if result["work_per_feature"] is not None:
         console.print(f"work       {result['work_per_feature']:.2f} connections per active feature")
     for name, value in result.get("params", {}).items():
-        console.print(f"{name:<10} {in_words(value)}", markup=False)
-    for name in FACTS:
+        console.print(f"{name:<10} {format_value(value)}", markup=False)
+    for name in EXTRA_MEASURES:
         if name in result:
             console.print(f"{name.replace('_', ' ')}  {result[name]:.4f}", markup=False)
     console.print(f"seconds    {', '.join(f'{name} {value:.2f}' for name, value in seconds.items())}")

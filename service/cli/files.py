@@ -14,15 +14,15 @@ from abound.core.errors import AboundError
 
 PIECE_BYTES = 2**20
 
-Written = Annotated[Path, typer.Argument(help="File to write; - is standard output.", dir_okay=False)]
-Read = Annotated[Path, typer.Argument(help="File to read; - is standard input.", dir_okay=False)]
+OutputFile = Annotated[Path, typer.Argument(help="File to write; - is standard output.", dir_okay=False)]
+InputFile = Annotated[Path, typer.Argument(help="File to read; - is standard input.", dir_okay=False)]
 
 
-class Refusal(AboundError):
+class CommandFailed(AboundError):
     """The command cannot be carried out; the message gives the reason."""
 
 
-def write(file: Path, pieces: Iterable[bytes]) -> int | None:
+def write_pieces(file: Path, pieces: Iterable[bytes]) -> int | None:
     """Write a file atomically and return its size in bytes, None for standard output.
 
     Raises CommandFailed if the file cannot be written; an existing file is then left as it was.
@@ -37,17 +37,17 @@ def write(file: Path, pieces: Iterable[bytes]) -> int | None:
             size = sum(out.write(piece) for piece in pieces)
         beside.replace(file)
     except OSError as error:
-        raise Refusal(f"cannot write {file}: {error}") from error
+        raise CommandFailed(f"cannot write {file}: {error}") from error
     finally:
         beside.unlink(missing_ok=True)
     return size
 
 
 @contextlib.contextmanager
-def reading(file: Path) -> Iterator[Iterator[bytes]]:
+def open_pieces(file: Path) -> Iterator[Iterator[bytes]]:
     """Open a file and provide an iterator over its pieces. Raises CommandFailed if it cannot be read."""
     try:
         with contextlib.nullcontext(sys.stdin.buffer) if str(file) == "-" else file.open("rb") as data:
             yield iter(lambda: data.read(PIECE_BYTES), b"")
     except OSError as error:
-        raise Refusal(f"cannot read {file}: {error}") from error
+        raise CommandFailed(f"cannot read {file}: {error}") from error

@@ -13,9 +13,9 @@ from abound.service.cli.keys import DataDir, RedisUrl, operator
 from abound.service.cli.options import AsJson, Model, print_json
 
 if TYPE_CHECKING:
-    from abound.service.artifacts.artifact_store import Artifacts
-    from abound.service.history.history import Contents
-    from abound.service.log.catalog import Living
+    from abound.service.artifacts.artifact_store import ArtifactStore
+    from abound.service.history.history import HistoryManifest
+    from abound.service.log.catalog import CatalogModel
     from abound.service.settings import Settings
     from abound.service.store.client import Store
 
@@ -43,18 +43,20 @@ def show(
     Exit code 1 if anything is missing or damaged.
     """
 
-    async def work(store: Store, artifacts: Artifacts, living: Living) -> tuple[Contents | None, list[str], list[int]]:
+    async def work(
+        store: Store, artifacts: ArtifactStore, living: CatalogModel
+    ) -> tuple[HistoryManifest | None, list[str], list[int]]:
         from abound.service.history.history import History
-        from abound.service.history.integrity import missing
+        from abound.service.history.integrity import find_damage
         from abound.service.snapshots import state_files
 
-        contents = await History(store, artifacts, living.keys).contents()
-        wrong = await missing(store, artifacts, living)
+        contents = await History(store, artifacts, living.keys).manifest()
+        wrong = await find_damage(store, artifacts, living)
         return contents, wrong, list((await state_files.sizes(artifacts, living.keys)).values())
 
     contents, wrong, sizes = _with_model(work, model, _settings(data_dir, redis_url, artifacts_url))
     if as_json:
-        print_json({"model": model, "history": _plain(contents), "wrong": wrong, "indexes": _of(sizes)})
+        print_json({"model": model, "history": _to_public(contents), "wrong": wrong, "indexes": _totals(sizes)})
     elif contents is None:
         typer.echo(f"{model}: no history yet; the log holds all events")
     else:
@@ -83,16 +85,16 @@ def begin_anew(
     Earlier events can no longer be replayed or forgotten, and earlier states can no longer be restored.
     """
 
-    async def work(store: Store, artifacts: Artifacts, living: Living) -> Contents:
+    async def work(store: Store, artifacts: ArtifactStore, living: CatalogModel) -> HistoryManifest:
         from abound.service.history import archive
-        from abound.service.history.archive import Archiving
-        from abound.service.security.audit import act
-        from abound.service.store.lease import take
+        from abound.service.history.archive import ArchiveContext
+        from abound.service.security.audit import audited
+        from abound.service.store.lease import acquire
 
-        async with act(store, operator(), "history.begin_anew", model=model) as details:
-            async with take(store, living.keys) as lease:
-                begun = await archive.begin_anew(Archiving(store, artifacts, living, lease))
-            details["beginning"] = str(begun.beginning)
+        async with audited(store, operator(), "history.begin_anew", model=model) as details:
+            async with acquire(store, living.keys) as lease:
+                begun = await archive.restart_history(ArchiveContext(store, artifacts, living, lease))
+            details["beginning"] = str(begun.start)
             return begun
 
     if not yes:
@@ -112,15 +114,15 @@ def _settings(data_dir: Path | None, redis_url: str | None, artifacts_url: str |
 
 def _with_model(work: Any, model: str, settings: Settings) -> Any:
     """Return the result of ``work`` on a model. An embedded store that is not running is started for it."""
-    from abound.service.artifacts.artifact_store import Artifacts
+    from abound.service.artifacts.artifact_store import ArtifactStore
     from abound.service.log.catalog import read_catalog
-    from abound.service.processes.embedded_store import reached
+    from abound.service.processes.embedded_store import running_store
     from abound.service.store.client import Store, StoreParams
 
-    place = settings.artifacts_place()
+    place = settings.artifacts_location()
     if place is None:
         raise ArtifactsUnavailable("no artifact store is configured; give --artifacts-url or set ABOUND_ARTIFACTS_URL")
-    artifacts = Artifacts(place)
+    artifacts = ArtifactStore(place)
 
     async def run(url: str) -> Any:
         store = Store(url, settings.group(StoreParams))
@@ -133,15 +135,15 @@ def _with_model(work: Any, model: str, settings: Settings) -> Any:
         finally:
             await store.close()
 
-    with reached(settings) as url:
+    with running_store(settings) as url:
         return asyncio.run(run(url))
 
 
-def _of(sizes: list[int]) -> dict[str, int]:
+def _totals(sizes: list[int]) -> dict[str, int]:
     return {"number": len(sizes), "bytes": sum(sizes)}
 
 
-def _plain(contents: Contents | None) -> dict[str, Any] | None:
+def _to_public(contents: HistoryManifest | None) -> dict[str, Any] | None:
     if contents is None:
         return None
     first, last, n_bytes, n_segments = contents.extent

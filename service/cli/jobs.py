@@ -15,13 +15,13 @@ from abound.service.cli.options import (
     Model,
     Url,
     changes_of,
-    moment,
+    format_time,
     print_json,
     print_rows,
     print_table,
     table_console,
 )
-from abound.service.cli.progress import meter
+from abound.service.cli.progress import progress_bar
 
 if TYPE_CHECKING:
     from abound.service.client import Client
@@ -29,9 +29,11 @@ if TYPE_CHECKING:
 jobs = typer.Typer(name="jobs", help="Background jobs: submit, list, show, follow, cancel.", no_args_is_help=True)
 
 JobId = Annotated[str, typer.Argument(metavar="ID", help="Id of the job.")]
-Following = Annotated[bool, typer.Option("--follow", "-f", help="Wait until the job has ended, with a progress bar.")]
+FollowOption = Annotated[
+    bool, typer.Option("--follow", "-f", help="Wait until the job has ended, with a progress bar.")
+]
 COLUMNS = ("id", "state", "method", "model", "stage")
-WHOLE = ("id", "state", "method")
+UNWRAPPED_COLUMNS = ("id", "state", "method")
 
 
 @jobs.command("submit")
@@ -45,7 +47,7 @@ def submit_job(
     reason: Annotated[str | None, typer.Option("--reason", help="Reason to store with the job.")] = None,
     data: Annotated[str, typer.Option("--data", help="`history`, or the name of a data set.")] = "history",
     activate: Annotated[str, typer.Option("--activate", help="`never` or `if_better`.")] = "never",
-    follow: Following = False,
+    follow: FollowOption = False,
     url: Url = DEFAULT_URL,
     key: Key = None,
     as_json: AsJson = False,
@@ -59,9 +61,9 @@ def submit_job(
         job = client.submit(request)
         if follow:
             job = _follow(client, job["id"])
-    _tell(job, as_json)
+    _print_job(job, as_json)
     if follow:
-        _check(job)
+        _exit_unless_succeeded(job)
 
 
 @jobs.command("list")
@@ -88,8 +90,8 @@ def list_jobs(
     for job in answer["jobs"]:
         far = f" {job['progress']:.0%}" if job["state"] == "running" else ""
         shown = {**job, "state": f"{job['state']}{far}", "stage": job["error"] or job["stage"] or "-"}
-        rows.append([*(str(shown[column]) for column in COLUMNS), moment(job["created"])])
-    print_rows(table_console(), (*COLUMNS, "submitted"), rows, WHOLE)
+        rows.append([*(str(shown[column]) for column in COLUMNS), format_time(job["created"])])
+    print_rows(table_console(), (*COLUMNS, "submitted"), rows, UNWRAPPED_COLUMNS)
 
 
 @jobs.command("show")
@@ -98,7 +100,7 @@ def show_job(job_id: JobId, url: Url = DEFAULT_URL, key: Key = None, as_json: As
     from abound.service.client import Client
 
     with Client(url, key=key) as client:
-        _tell(client.job(job_id), as_json)
+        _print_job(client.job(job_id), as_json)
 
 
 @jobs.command("follow")
@@ -108,13 +110,13 @@ def follow_job(job_id: JobId, url: Url = DEFAULT_URL, key: Key = None, as_json: 
 
     with Client(url, key=key) as client:
         job = _follow(client, job_id)
-    _tell(job, as_json)
-    _check(job)
+    _print_job(job, as_json)
+    _exit_unless_succeeded(job)
 
 
 @jobs.command("cancel")
 def cancel_job(
-    job_id: JobId, follow: Following = False, url: Url = DEFAULT_URL, key: Key = None, as_json: AsJson = False
+    job_id: JobId, follow: FollowOption = False, url: Url = DEFAULT_URL, key: Key = None, as_json: AsJson = False
 ) -> None:
     """Cancel a job. A running job stops within seconds; `--follow` waits for that."""
     from abound.service.client import Client
@@ -123,7 +125,7 @@ def cancel_job(
         job = client.cancel(job_id)
         if follow:
             job = _follow(client, job_id)
-    _tell(job, as_json)
+    _print_job(job, as_json)
 
 
 @jobs.command("methods")
@@ -140,21 +142,21 @@ def list_methods(url: Url = DEFAULT_URL, key: Key = None, as_json: AsJson = Fals
         typer.echo(f"{method['name']}: {method['summary']}")
         needed = method["params"].get("required", [])
         for name, schema in method["params"].get("properties", {}).items():
-            typer.echo(f"    {name}  {_kind(schema)}{', required' if name in needed else ''}")
+            typer.echo(f"    {name}  {_type_of(schema)}{', required' if name in needed else ''}")
 
 
 def _follow(client: Client, job_id: str) -> dict[str, Any]:
     """Show the progress of a job until it has ended, and return the job."""
     job: dict[str, Any] = {}
-    with meter(f"job {job_id}") as bar:
-        bar.total(1.0)
+    with progress_bar(f"job {job_id}") as bar:
+        bar.reset(1.0)
         for job in client.follow(job_id):
-            bar.reach(job["progress"])
-            bar.say(" ".join(_words(job)))
+            bar.advance_to(job["progress"])
+            bar.set_text(" ".join(_status_words(job)))
     return job
 
 
-def _words(job: dict[str, Any]) -> Iterable[str]:
+def _status_words(job: dict[str, Any]) -> Iterable[str]:
     yield "stopping" if job["cancelling"] else job["state"]
     if job["stage"] and job["state"] == "running":
         yield f"({job['stage']})"
@@ -162,25 +164,25 @@ def _words(job: dict[str, Any]) -> Iterable[str]:
         yield f"attempt {job['attempt']}"
 
 
-def _tell(job: dict[str, Any], as_json: bool) -> None:
+def _print_job(job: dict[str, Any], as_json: bool) -> None:
     if as_json:
         print_json(job)
         return
     shown = {name: value for name, value in job.items() if value not in (None, {}, False)}
     for name in ("created", "started", "ended", "heartbeat"):
         if name in shown:
-            shown[name] = moment(shown[name])
+            shown[name] = format_time(shown[name])
     print_table("", shown | {"progress": f"{job['progress']:.0%}"})
 
 
-def _check(job: dict[str, Any]) -> None:
+def _exit_unless_succeeded(job: dict[str, Any]) -> None:
     """Exit with code 1 if the job did not succeed."""
     if job["state"] != "succeeded":
         sys.stderr.write(f"abound: the job {job['id']} {job['state']}: {job['error'] or 'no reason given'}\n")
         raise typer.Exit(1)
 
 
-def _kind(schema: dict[str, Any]) -> str:
+def _type_of(schema: dict[str, Any]) -> str:
     kinds = [str(one.get("type", "?")) for one in schema.get("anyOf", [schema])]
     default = f", by default {schema['default']}" if schema.get("default") is not None else ""
     return " or ".join(kinds) + default

@@ -23,7 +23,7 @@ from abound.service.cli.options import AsJson, error_console, print_json
 
 if TYPE_CHECKING:
     from abound.service.security.audit import Actor
-    from abound.service.security.key import Made
+    from abound.service.security.key import CreatedKey
     from abound.service.store.client import Store
 
 T = TypeVar("T")
@@ -70,23 +70,23 @@ def create_key(
     As soon as a key exists, every request needs one, and the service may listen on addresses that others can reach.
     """
     from abound.service.security import key_store as store_keys
-    from abound.service.security.audit import act
-    from abound.service.security.key import Terms
+    from abound.service.security.audit import audited
+    from abound.service.security.key import KeyTerms
 
-    terms = Terms(scopes, models or None, description, _seconds(expires, "--expires"), rate, source_rate)
+    terms = KeyTerms(scopes, models or None, description, _parse_duration(expires, "--expires"), rate, source_rate)
     try:
         terms.check()
     except InvalidInstance as error:
         hint = {"seconds": "expires", "source_rate": "source-rate"}.get(error.field, error.field.removesuffix("s"))
         raise typer.BadParameter(str(error), param_hint=f"--{hint}") from error
 
-    async def work(store: Store) -> Made:
-        async with act(store, operator(), "key.create", scopes=list(scopes), models=models or None) as details:
+    async def work(store: Store) -> CreatedKey:
+        async with audited(store, operator(), "key.create", scopes=list(scopes), models=models or None) as details:
             made = await store_keys.create(store, terms)
             details["key"] = made.key.id
             return made
 
-    _show_made(_with_store(work, data_dir, redis_url, make=True), as_json)
+    _print_new_key(_with_store(work, data_dir, redis_url, make=True), as_json)
 
 
 @keys.command("list")
@@ -95,17 +95,17 @@ def list_keys(data_dir: DataDir = None, redis_url: RedisUrl = None, as_json: AsJ
     from rich.console import Console
     from rich.table import Table
 
-    from abound.service.security.key_store import listed
+    from abound.service.security.key_store import all_keys
 
-    found = _with_store(listed, data_dir, redis_url)
+    found = _with_store(all_keys, data_dir, redis_url)
     if as_json:
-        print_json({"keys": [_plain(one.key, one.state, one.used) for one in found]})
+        print_json({"keys": [_to_public(one.key, one.state, one.used) for one in found]})
         return
     table = Table("id", "state", "scopes", "models", "expires", "last used", "rate", "description", box=None)
     for one in found:
         key = one.key
         models = "all" if key.models is None else ", ".join(key.models)
-        times = (_time(key.expires), _time(one.used))
+        times = (_format_utc(key.expires), _format_utc(one.used))
         table.add_row(key.id, one.state, ", ".join(key.scopes), models, *times, key.rate or "-", key.description)
     Console(highlight=False, markup=False).print(table)
 
@@ -114,14 +114,14 @@ def list_keys(data_dir: DataDir = None, redis_url: RedisUrl = None, as_json: AsJ
 def revoke_key(key_id: KeyId, data_dir: DataDir = None, redis_url: RedisUrl = None, as_json: AsJson = False) -> None:
     """Revoke a key permanently. It takes effect within about a second."""
     from abound.service.security import key_store as store_keys
-    from abound.service.security.audit import act
+    from abound.service.security.audit import audited
 
     async def work(store: Store) -> dict[str, Any]:
-        async with act(store, operator(), "key.revoke", key=key_id) as details:
+        async with audited(store, operator(), "key.revoke", key=key_id) as details:
             revoked = await store_keys.revoke(store, key_id)
             details["copied"] = revoked.copied
         revoked.check()
-        return _plain(revoked.key, "revoked", None)
+        return _to_public(revoked.key, "revoked", None)
 
     revoked = _with_store(work, data_dir, redis_url)
     if as_json:
@@ -140,17 +140,17 @@ def rotate_key(
 ) -> None:
     """Create a key with the same permissions, and end the old one after a grace period."""
     from abound.service.security import key_store as store_keys
-    from abound.service.security.audit import act
+    from abound.service.security.audit import audited
 
-    seconds = _seconds(grace, "--grace") or 0.0
+    seconds = _parse_duration(grace, "--grace") or 0.0
 
-    async def work(store: Store) -> Made:
-        async with act(store, operator(), "key.rotate", key=key_id, grace=seconds) as details:
+    async def work(store: Store) -> CreatedKey:
+        async with audited(store, operator(), "key.rotate", key=key_id, grace=seconds) as details:
             made = await store_keys.rotate(store, key_id, seconds)
             details["by"] = made.key.id
             return made
 
-    _show_made(_with_store(work, data_dir, redis_url), as_json)
+    _print_new_key(_with_store(work, data_dir, redis_url), as_json)
 
 
 @keys.command("clear")
@@ -162,13 +162,13 @@ def clear_keys(
 ) -> None:
     """Delete all keys. Requests then need no key, and the service listens on the loopback interface only."""
     from abound.service.security import key_store as store_keys
-    from abound.service.security.audit import act
+    from abound.service.security.audit import audited
 
     if not yes:
         typer.confirm("Delete all keys, so that everyone who can reach the service may do everything?", abort=True)
 
     async def work(store: Store) -> None:
-        async with act(store, operator(), "key.clear"):
+        async with audited(store, operator(), "key.clear"):
             await store_keys.clear(store)
 
     _with_store(work, data_dir, redis_url)
@@ -190,18 +190,18 @@ def audit(
     from rich.console import Console
     from rich.table import Table
 
-    from abound.service.security.audit import acts
+    from abound.service.security.audit import newest_acts
 
     if before is not None and re.fullmatch(r"\d{1,15}-\d{1,15}", before, re.ASCII) is None:
         raise typer.BadParameter("is not the id of an act; see: abound audit --json", param_hint="--before")
-    found = _with_store(lambda store: acts(store, limit, before), data_dir, redis_url)
+    found = _with_store(lambda store: newest_acts(store, limit, before), data_dir, redis_url)
     if as_json:
         print_json({"acts": [msgspec.structs.asdict(one) for one in found]})
         return
     table = Table("when", "action", "outcome", "key", "from", "about", box=None)
     for one in found:
         about = " ".join(f"{name}={value}" for name, value in one.details.items())
-        table.add_row(_time(one.at), one.action, one.outcome, one.key or "-", one.address, about)
+        table.add_row(_format_utc(one.at), one.action, one.outcome, one.key or "-", one.address, about)
     Console(highlight=False, markup=False).print(table)
 
 
@@ -209,7 +209,7 @@ def _with_store(
     work: Callable[[Store], Awaitable[T]], data_dir: Path | None, redis_url: str | None, make: bool = False
 ) -> T:
     """Return the result of ``work`` on the store. An embedded store that is not running is started for it."""
-    from abound.service.processes.embedded_store import reached
+    from abound.service.processes.embedded_store import running_store
     from abound.service.settings import Settings
     from abound.service.store.client import Store, StoreParams
 
@@ -222,12 +222,12 @@ def _with_store(
         finally:
             await store.close()
 
-    with reached(settings, make) as url, quiet():
+    with running_store(settings, make) as url, suppress_logs():
         return asyncio.run(run(url))
 
 
 @contextmanager
-def quiet() -> Iterator[None]:
+def suppress_logs() -> Iterator[None]:
     """Suppress the log lines of the service below the level error."""
     import structlog
 
@@ -249,9 +249,9 @@ def operator() -> Actor:
     return Actor(None, f"{user}@{socket.gethostname()}")
 
 
-def _show_made(made: Made, as_json: bool) -> None:
+def _print_new_key(made: CreatedKey, as_json: bool) -> None:
     if as_json:
-        print_json(_plain(made.key, "valid", None) | {"key": made.secret})
+        print_json(_to_public(made.key, "valid", None) | {"key": made.secret})
         return
     console = error_console()
     console.print(f"key {made.key.id}: {', '.join(made.key.scopes)}", markup=False)
@@ -259,7 +259,7 @@ def _show_made(made: Made, as_json: bool) -> None:
     typer.echo(made.secret)
 
 
-def _plain(key: Any, state: str, used: float | None) -> dict[str, Any]:
+def _to_public(key: Any, state: str, used: float | None) -> dict[str, Any]:
     import msgspec
 
     plain = msgspec.structs.asdict(key) | {"state": state, "used": used}
@@ -267,7 +267,7 @@ def _plain(key: Any, state: str, used: float | None) -> dict[str, Any]:
     return plain
 
 
-def _seconds(text: str | None, option: str) -> float | None:
+def _parse_duration(text: str | None, option: str) -> float | None:
     """Return a duration like ``30m`` in seconds. Raises typer.BadParameter if it is malformed."""
     if text is None:
         return None
@@ -277,7 +277,7 @@ def _seconds(text: str | None, option: str) -> float | None:
     return float(int(match[1]) * UNITS[match[2]])
 
 
-def _time(at: float | None) -> str:
+def _format_utc(at: float | None) -> str:
     import time
 
     return "-" if at is None else time.strftime("%Y-%m-%d %H:%M:%SZ", time.gmtime(at))

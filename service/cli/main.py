@@ -23,7 +23,7 @@ from abound.service.cli import (
     verify,
     versions,
 )
-from abound.service.processes.kernel_cache import place
+from abound.service.processes.kernel_cache import set_cache_dir
 
 app = typer.Typer(
     name="abound",
@@ -59,7 +59,7 @@ app.command("worker")(serve.worker)
 def main() -> None:
     """Run the command line. An AboundError is printed as one sentence on standard error."""
     try:
-        place()  # before a command imports numba
+        set_cache_dir()  # before a command imports numba
         app()
     except AboundError as error:
         sys.stderr.write(f"abound: {error}\n")

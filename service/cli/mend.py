@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from abound.core.errors import ArtifactsUnavailable
-from abound.service.cli.keys import operator, quiet
+from abound.service.cli.keys import operator, suppress_logs
 from abound.service.cli.options import AsJson, print_json
 
 if TYPE_CHECKING:
@@ -35,11 +35,11 @@ def mend(
     following a model. Make a copy of the store first. The command works on the store directly: the one in `--data-dir`,
     which it starts, or the one at `--redis-url`. Exit code 0 if nothing is damaged or everything was repaired, else 1.
     """
-    from abound.service.processes.embedded_store import reached
+    from abound.service.processes.embedded_store import running_store
     from abound.service.settings import Settings
 
     settings = Settings.load(data_dir=data_dir, redis_url=redis_url)
-    with reached(settings) as url, quiet():
+    with running_store(settings) as url, suppress_logs():
         findings, mended = asyncio.run(_mend(settings, url, yes))
     all_mended = yes and len(mended) == len(findings)
     if as_json:
@@ -59,26 +59,26 @@ def mend(
 
 async def _mend(settings: Settings, url: str, yes: bool) -> tuple[list[Finding], list[Finding]]:
     """Return the findings, and those of them that were repaired."""
-    from abound.service.artifacts.artifact_store import Artifacts
-    from abound.service.history.repair import examine, mend
-    from abound.service.security.audit import act
+    from abound.service.artifacts.artifact_store import ArtifactStore
+    from abound.service.history.repair import find_problems, repair_finding
+    from abound.service.security.audit import audited
     from abound.service.store.client import Store, StoreParams
 
     store = Store(url, settings.group(StoreParams))
-    place = settings.artifacts_place()
-    artifacts = Artifacts(place) if place is not None else None
+    place = settings.artifacts_location()
+    artifacts = ArtifactStore(place) if place is not None else None
     try:
         if artifacts is not None:
             with contextlib.suppress(ArtifactsUnavailable):  # findings that need it report it
                 await artifacts.join(store)
-        findings = found = await examine(store, artifacts)
+        findings = found = await find_problems(store, artifacts)
         tried: list[Finding] = []
         while yes and (left := [finding for finding in found if finding.is_mendable and finding not in tried]):
             for finding in left:
-                async with act(store, operator(), "store.mend", **finding._asdict()):
-                    await mend(store, finding, artifacts)
+                async with audited(store, operator(), "store.mend", **finding._asdict()):
+                    await repair_finding(store, finding, artifacts)
             tried += left
-            found = await examine(store, artifacts)  # a repaired finding may have hidden another one
+            found = await find_problems(store, artifacts)  # a repaired finding may have hidden another one
             findings = [*findings, *(finding for finding in found if finding not in findings)]
         return findings, [finding for finding in tried if finding not in found]
     finally:

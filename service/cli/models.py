@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from abound.service.cli.files import Read, Refusal, Written, reading, write
+from abound.service.cli.files import CommandFailed, InputFile, OutputFile, open_pieces, write_pieces
 from abound.service.cli.options import (
     DEFAULT_URL,
     AsJson,
@@ -15,12 +15,12 @@ from abound.service.cli.options import (
     Key,
     Url,
     changes_of,
-    in_words,
+    format_value,
     print_json,
+    print_result,
     print_rows,
     print_table,
     table_console,
-    tell,
 )
 
 models = typer.Typer(no_args_is_help=True, help="The models of a running service.")
@@ -82,9 +82,9 @@ def create_model(
     changes = changes_of(assignments)
     with Client(url, key=key) as client:
         if _exists(client, name):
-            raise Refusal(f"the model {name} exists already; change it with: abound models configure {name}")
+            raise CommandFailed(f"the model {name} exists already; change it with: abound models configure {name}")
         answer = client.configure(name, changes)
-    tell(answer, f"created {name}", as_json)
+    print_result(answer, f"created {name}", as_json)
 
 
 @models.command("configure")
@@ -104,7 +104,7 @@ def configure_model(
     with Client(url, key=key) as client:
         client.model(name)
         answer = client.configure(name, changes)
-    tell(answer, f"configured {name}", as_json)
+    print_result(answer, f"configured {name}", as_json)
 
 
 @models.command("delete")
@@ -124,13 +124,13 @@ def delete_model(
         typer.confirm(f"Delete {name} and everything it has learned?", abort=True, err=True)
     with Client(url, key=key) as client:
         client.delete(name)
-    tell({"deleted": name}, f"deleted {name}", as_json)
+    print_result({"deleted": name}, f"deleted {name}", as_json)
 
 
 @models.command("export")
 def export_model(
     name: Name,
-    file: Written,
+    file: OutputFile,
     url: Url = DEFAULT_URL,
     key: Key = None,
     as_json: AsJson = False,
@@ -139,15 +139,17 @@ def export_model(
     from abound.service.client import Client
 
     with Client(url, key=key) as client:
-        size = write(file, client.export(name))
+        size = write_pieces(file, client.export(name))
     if size is not None:
-        tell({"model": name, "file": str(file), "bytes": size}, f"wrote {name} to {file}, {size:,} bytes", as_json)
+        print_result(
+            {"model": name, "file": str(file), "bytes": size}, f"wrote {name} to {file}, {size:,} bytes", as_json
+        )
 
 
 @models.command("import")
 def import_model(
     name: Name,
-    file: Read,
+    file: InputFile,
     url: Url = DEFAULT_URL,
     key: Key = None,
     as_json: AsJson = False,
@@ -155,9 +157,9 @@ def import_model(
     """Create a model from an exported file. Fails if a model of this name has already learned."""
     from abound.service.client import Client
 
-    with Client(url, key=key) as client, reading(file) as pieces:
+    with Client(url, key=key) as client, open_pieces(file) as pieces:
         answer = client.import_(name, pieces)
-    tell(answer, f"imported {name}: {answer['learned']:,} learned, digest {answer['digest']}", as_json)
+    print_result(answer, f"imported {name}: {answer['learned']:,} learned, digest {answer['digest']}", as_json)
 
 
 @snapshots.command("list")
@@ -182,7 +184,7 @@ def create_snapshot(name: Name = "default", url: Url = DEFAULT_URL, key: Key = N
 
     with Client(url, key=key) as client:
         answer = client.snapshot(name)
-    tell(answer, f"a snapshot of {name} will be made, at or after {answer.get('offset', 'now')}", as_json)
+    print_result(answer, f"a snapshot of {name} will be made, at or after {answer.get('offset', 'now')}", as_json)
 
 
 def _exists(client: Any, name: str) -> bool:
@@ -207,7 +209,7 @@ def _show_score(stats: dict[str, Any]) -> None:
     for part, shown in (("all", "all"), ("window", "newest")):
         score = stats.get(part, {})
         for name, row in {"": score, **score.get("groups", {})}.items():
-            table.add_row(f"{shown}, {name} labels" if name else shown, *map(in_words, map(row.get, columns)))
+            table.add_row(f"{shown}, {name} labels" if name else shown, *map(format_value, map(row.get, columns)))
     console = Console(highlight=False)
     console.print()
     console.print(table)
@@ -231,10 +233,10 @@ def _show_reliability(calibration: dict[str, Any], console: Any) -> None:
         column.justify = "right"
     parts = [calibration["all"], calibration["newest"]]
     for tenth, pair in enumerate(zip(*(part["bins"] for part in parts), strict=True)):
-        figures = (in_words(one[key]) for one in pair for key in ("n", "estimate", "true"))
+        figures = (format_value(one[key]) for one in pair for key in ("n", "estimate", "true"))
         table.add_row(f"{tenth / 10:.1f} to {(tenth + 1) / 10:.1f}", *figures)
     for measure in ("error", "brier"):
-        table.add_row(measure, *(cell for part in parts for cell in ("", "", in_words(part[measure]))))
+        table.add_row(measure, *(cell for part in parts for cell in ("", "", format_value(part[measure]))))
     console.print()
     console.print(table)
     console.print()

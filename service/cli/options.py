@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 
-UNBOUNDED = 100_000
+UNLIMITED_WIDTH = 100_000
 """Width in columns of output that is not a terminal."""
 
 Url = Annotated[str, typer.Option("--url", envvar="ABOUND_URL", help="URL of the service.", show_default=True)]
@@ -115,7 +115,7 @@ def print_json(value: object) -> None:
     sys.stdout.flush()
 
 
-def tell(answer: Mapping[str, Any], sentence: str, as_json: bool) -> None:
+def print_result(answer: Mapping[str, Any], sentence: str, as_json: bool) -> None:
     """Print the answer as JSON, or a sentence for people."""
     if as_json:
         print_json(answer)
@@ -138,7 +138,7 @@ def print_table(title: str, rows: Mapping[str, object]) -> None:
 
     table = Table(title=title or None, title_justify="left", show_header=False, box=None, padding=(0, 2, 0, 0))
     for name, value in rows.items():
-        table.add_row(Text(name, style="bold"), Text(in_words(value)))
+        table.add_row(Text(name, style="bold"), Text(format_value(value)))
     Console(highlight=False).print(table)
 
 
@@ -147,7 +147,7 @@ def table_console() -> Console:
     from rich.console import Console
 
     told = sys.stdout.isatty() or "COLUMNS" in os.environ
-    return Console(highlight=False, markup=False, width=None if told else UNBOUNDED)
+    return Console(highlight=False, markup=False, width=None if told else UNLIMITED_WIDTH)
 
 
 def print_rows(console: Console, columns: Sequence[str], rows: Iterable[Sequence[str]], whole: Collection[str]) -> None:
@@ -160,12 +160,12 @@ def print_rows(console: Console, columns: Sequence[str], rows: Iterable[Sequence
     for row in rows:
         table.add_row(*row)
     # Widen the console if the unwrapped columns do not fit: the terminal wraps the line, and no value is cut.
-    needed = console.measure(table, options=console.options.update(width=UNBOUNDED)).minimum
+    needed = console.measure(table, options=console.options.update(width=UNLIMITED_WIDTH)).minimum
     console.width = max(console.width, needed)
     console.print(table)
 
 
-def in_words(value: object) -> str:
+def format_value(value: object) -> str:
     """Format a value for people."""
     if value is None:
         return "-"
@@ -178,6 +178,6 @@ def in_words(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def moment(seconds: float) -> str:
+def format_time(seconds: float) -> str:
     """Format seconds since 1970 as local time."""
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))

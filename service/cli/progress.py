@@ -10,28 +10,28 @@ if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
 
-class Meter:
+class ProgressBar:
     """A progress bar on standard error. It shows nothing if standard error is not a terminal."""
 
     def __init__(self, progress: Progress, task: TaskID) -> None:
         self._progress = progress
         self._task = task
 
-    def total(self, total: float | None) -> None:
+    def reset(self, total: float | None) -> None:
         """Restart at 0 of ``total``; None means an unknown total."""
         self._progress.reset(self._task, total=total)
 
-    def reach(self, done: float) -> None:
+    def advance_to(self, done: float) -> None:
         """Set how much of the total is done."""
         self._progress.update(self._task, completed=done)
 
-    def say(self, text: str) -> None:
+    def set_text(self, text: str) -> None:
         """Set the text behind the bar."""
         self._progress.update(self._task, said=text)
 
 
 @contextmanager
-def meter(title: str, *, hidden: bool = False) -> Iterator[Meter]:
+def progress_bar(title: str, *, hidden: bool = False) -> Iterator[ProgressBar]:
     """Show a progress bar while the block runs. Use ``hidden`` if results go to the same terminal."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
@@ -44,4 +44,4 @@ def meter(title: str, *, hidden: bool = False) -> Iterator[Meter]:
         TextColumn("{task.fields[said]}"),
     )
     with Progress(*columns, console=console, transient=True, disable=hidden or not console.is_terminal) as progress:
-        yield Meter(progress, progress.add_task(title, total=None, said=""))
+        yield ProgressBar(progress, progress.add_task(title, total=None, said=""))

@@ -9,11 +9,11 @@ import typer
 
 from abound.core.errors import AboundError
 from abound.service.cli.options import AsJson, error_console, print_json
-from abound.service.cli.progress import meter
+from abound.service.cli.progress import progress_bar
 
 if TYPE_CHECKING:
     from abound.service.evaluation.reproduction.experiment import Experiment
-    from abound.service.evaluation.reproduction.results import Kept
+    from abound.service.evaluation.reproduction.results import ResultsFile
 
 FOLDER, PAGE = "reproduction", "reproduction.md"
 
@@ -41,7 +41,7 @@ def reproduce(
     Results are stored beside the report after each experiment, so an interrupted run resumes and no experiment runs
     twice. The report is generated from the stored results alone.
     """
-    from abound.service.evaluation.reproduction.comparisons import PLOTS, TABLES, wanted
+    from abound.service.evaluation.reproduction.comparisons import PLOTS, TABLES, select_experiments
 
     if show:
         titles = {one.name: one.title for one in TABLES} | {one.name: one.title for one in PLOTS}
@@ -51,42 +51,42 @@ def reproduce(
         for name, title in titles.items():
             typer.echo(f"{name:<20}{title}")
         return
-    from abound.service.evaluation.reproduction.results import Kept
+    from abound.service.evaluation.reproduction.results import ResultsFile
 
     if data is not None and not data.is_dir():
         raise typer.BadParameter(f"no such folder: {data}", param_hint="--data")
     try:
-        experiments = wanted(only or [], quick=quick)
+        experiments = select_experiments(only or [], quick=quick)
     except KeyError as error:
         raise typer.BadParameter(f"{error.args[0]} is unknown; see --list", param_hint="--only") from error
-    kept = Kept(out / FOLDER)
+    kept = ResultsFile(out / FOLDER)
     room = int(memory * 1e9)
     try:
         _run([one for one in experiments if again or not kept.is_done(one, room)], kept, data, room)
     finally:
-        _write(out, kept)
+        _write_report(out, kept)
     if as_json:
-        figures = {one.id: kept.of(one) for one in experiments}
+        figures = {one.id: kept.figures_of(one) for one in experiments}
         print_json({"page": str(out / PAGE), "experiments": figures})
 
 
-def _run(experiments: list[Experiment], kept: Kept, data: Path | None, memory: int) -> None:
+def _run(experiments: list[Experiment], kept: ResultsFile, data: Path | None, memory: int) -> None:
     from joblib import parallel_config
     from threadpoolctl import threadpool_limits
 
-    from abound.service.evaluation.reproduction.data_sets import SETS, Held, read
+    from abound.service.evaluation.reproduction.data_sets import SETS, LoadedDataSet, read
     from abound.service.evaluation.reproduction.run import run, warm
 
     console = error_console()
-    held: Held | None = None
+    held: LoadedDataSet | None = None
     holds: tuple[str, bool] | None = None
     warmed: set[tuple[str, str]] = set()
     lacking: set[str] = set()
-    with meter("reproduce") as bar, threadpool_limits(1), parallel_config("threading", n_jobs=1):
-        bar.total(sum(one.seconds for one in experiments))
+    with progress_bar("reproduce") as bar, threadpool_limits(1), parallel_config("threading", n_jobs=1):
+        bar.reset(sum(one.seconds for one in experiments))
         done = 0.0
         for number, one in enumerate(experiments, start=1):
-            bar.say(f"{number} of {len(experiments)}: {one.id}")
+            bar.set_text(f"{number} of {len(experiments)}: {one.id}")
             source = SETS.get(one.data)
             wants = (one.data, bool(one.params.get("boolean")))
             if source is not None and source.folder is not None and (data is None or source.files(data) is None):
@@ -108,16 +108,16 @@ def _run(experiments: list[Experiment], kept: Kept, data: Path | None, memory: i
             def told(
                 stage: str, fraction: float, number: int = number, name: str = one.id, before: float = done
             ) -> None:
-                bar.say(f"{number} of {len(experiments)}: {name}: {stage}, {fraction:.0%}")
+                bar.set_text(f"{number} of {len(experiments)}: {name}: {stage}, {fraction:.0%}")
 
             figures = run(one, held, memory, told)
-            kept.keep(figures)
+            kept.store(figures)
             done += one.seconds
-            bar.reach(done)
-            console.print(f"{one.id}: {_sentence(figures)}", markup=False)
+            bar.advance_to(done)
+            console.print(f"{one.id}: {_summary(figures)}", markup=False)
 
 
-def _sentence(figures: dict[str, object]) -> str:
+def _summary(figures: dict[str, object]) -> str:
     if "refused" in figures:
         return f"refused: {figures['refused']}"
     measures = figures["measures"]
@@ -126,7 +126,7 @@ def _sentence(figures: dict[str, object]) -> str:
     return ", ".join([*shown, f"{figures['seconds']} s"])
 
 
-def _write(out: Path, kept: Kept) -> None:
+def _write_report(out: Path, kept: ResultsFile) -> None:
     from abound.service.evaluation.reproduction.comparisons import PLOTS, TABLES
     from abound.service.evaluation.reproduction.drawing import draw
     from abound.service.evaluation.reproduction.report import page

@@ -90,7 +90,7 @@ def worker(
     `abound serve` starts a worker by default.
     """
     from abound.service.metrics import configure_logging
-    from abound.service.processes.entry import warm
+    from abound.service.processes.entry import load_kernels
     from abound.service.processes.status_pipe import Reporter
     from abound.service.settings import Settings
     from abound.service.worker import run
@@ -99,5 +99,5 @@ def worker(
     settings.store_url()
     configure_logging(settings.log_level, settings.log_format)
     reporter = Reporter(None)
-    warm(reporter)
+    load_kernels(reporter)
     run(settings, reporter)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from abound.service.cli.keys import DataDir, RedisUrl, operator, quiet
+from abound.service.cli.keys import DataDir, RedisUrl, operator, suppress_logs
 from abound.service.cli.options import AsJson, print_json
 
 store = typer.Typer(
@@ -23,24 +23,24 @@ def rewrite(data_dir: DataDir = None, redis_url: RedisUrl = None, as_json: AsJso
     The service keeps running. Meanwhile the rewrite takes memory and disk space, like any rewrite that the store starts
     on its own. Exit code 0 if the file was rewritten, else 1.
     """
-    from abound.service.processes.embedded_store import reached
-    from abound.service.security.audit import act
+    from abound.service.processes.embedded_store import running_store
+    from abound.service.security.audit import audited
     from abound.service.settings import Settings
     from abound.service.store.client import Store, StoreParams
-    from abound.service.store.replication import REWRITTEN, write_file_anew
+    from abound.service.store.replication import REWRITTEN, rewrite_aof
 
     settings = Settings.load(data_dir=data_dir, redis_url=redis_url)
 
     async def run(url: str) -> str:
         opened = Store(url, settings.group(StoreParams))
         try:
-            async with act(opened, operator(), "store.rewrite") as details:
-                details["store_file"] = said = await write_file_anew(opened)
+            async with audited(opened, operator(), "store.rewrite") as details:
+                details["store_file"] = said = await rewrite_aof(opened)
             return said
         finally:
             await opened.close()
 
-    with reached(settings) as url, quiet():
+    with running_store(settings) as url, suppress_logs():
         said = asyncio.run(run(url))
     if as_json:
         print_json({"store_file": said})
@@ -66,30 +66,30 @@ def accept_loss(
     to restore. The command gives up the events that the store lacks. An unreadable log of an embedded store is moved
     aside in the data directory.
     """
-    from abound.service.artifacts.artifact_store import Artifacts
-    from abound.service.history.high_water import Marks
-    from abound.service.processes.embedded_store import reached
-    from abound.service.security.audit import act
+    from abound.service.artifacts.artifact_store import ArtifactStore
+    from abound.service.history.high_water import HighWaterMarks
+    from abound.service.processes.embedded_store import running_store
+    from abound.service.security.audit import audited
     from abound.service.settings import Settings
     from abound.service.store.client import Store, StoreParams
 
     settings = Settings.load(data_dir=data_dir, redis_url=redis_url, artifacts_url=artifacts_url)
-    place = settings.artifacts_place()
+    place = settings.artifacts_location()
     if not yes:
         typer.confirm("Give up the lost events and continue with the rest?", abort=True)
 
     async def run(url: str) -> list[str]:
         opened = Store(url, settings.group(StoreParams))
         try:
-            marks = Marks.of(settings, opened, None if place is None else Artifacts(place))
-            if lacking := await marks.lacking():
-                async with act(opened, operator(), "store.accept_loss", lost=lacking):
+            marks = HighWaterMarks.from_settings(settings, opened, None if place is None else ArtifactStore(place))
+            if lacking := await marks.losses():
+                async with audited(opened, operator(), "store.accept_loss", lost=lacking):
                     await marks.accept()
             return lacking
         finally:
             await opened.close()
 
-    with reached(settings, accept_loss=True) as url, quiet():
+    with running_store(settings, accept_loss=True) as url, suppress_logs():
         lacking = asyncio.run(run(url))
     if as_json:
         print_json({"given_up": lacking})

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 import typer
 
 from abound.core.errors import AboundError, Malformed
-from abound.service.cli.accuracy import Tally, rank_in, shown
+from abound.service.cli.accuracy import RunningAccuracy, format_score, rank_in
 from abound.service.cli.options import DEFAULT_URL, AsJson, Key, Model, Url, check_files, error_console, print_json
-from abound.service.cli.progress import Meter, meter
+from abound.service.cli.progress import ProgressBar, progress_bar
 
 if TYPE_CHECKING:
     from abound.core.instances.data_formats import Instance
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 SHOWN_REFUSALS = 5
 """Number of refused lines that are shown; further ones are only counted."""
 
-LOOK_SECONDS = 0.25
+POLL_SECONDS = 0.25
 """Pause between two requests to a service that is starting."""
 
-STOPPING = (401, 403, 404, 429, 500, 502, 503, 504)
+ENDING_STATUSES = (401, 403, 404, 429, 500, 502, 503, 504)
 """A line refused with one of these statuses ends the stream, since the next line would be refused as well."""
 
-UNKNOWN = (500, 502, 504)
+OUTCOME_UNKNOWN = (500, 502, 504)
 """A request refused with one of these statuses may have been processed, in part or as a whole."""
 
 
@@ -47,15 +47,15 @@ READ_AHEAD = 64
 """Number of instances that are read while others are being sent."""
 
 
-class Stopped(AboundError):
+class StreamEnded(AboundError):
     """A stream ended before its files did."""
 
 
-class Streamed:
+class StreamStatistics:
     """Counts and accuracy of the lines of a stream."""
 
     def __init__(self) -> None:
-        self.tally = Tally()
+        self.accuracy = RunningAccuracy()
         self.counts: Counter[str] = Counter()
         self.offset: str | None = None
         self.started = time.perf_counter()
@@ -67,7 +67,7 @@ class Streamed:
             done: self.counts["answered"],
             "refused": self.counts["refused"],
             "unlabelled": self.counts["unlabelled"],
-            "accuracy": {"all": self.tally.all(), "window": self.tally.window()},
+            "accuracy": {"all": self.accuracy.all(), "window": self.accuracy.window()},
             "offset": self.offset,
             "seconds": round(seconds, 3),
             "per_second": round(self.counts["answered"] / seconds, 1) if seconds > 0 else None,
@@ -103,12 +103,12 @@ def learn(
         extra = {"key": f"{prefix}:{number}"} if keyed else {}
         return _with_fields(instance.to_json(), extra | ({"source": source} if source else {}))
 
-    def note(answer: dict[str, Any], instance: Instance, streamed: Streamed) -> None:
+    def note(answer: dict[str, Any], instance: Instance, streamed: StreamStatistics) -> None:
         streamed.offset = answer.get("offset", streamed.offset)
         if answer.get("applied"):
-            streamed.tally.add(answer.get("rank"))
+            streamed.accuracy.add(answer.get("rank"))
 
-    streamed = Streamed()
+    streamed = StreamStatistics()
     with _client(url, key, model) as client:
         _run(
             "learn",
@@ -147,14 +147,14 @@ def classify(
     asked = {"threshold": threshold, "min_probability": min_probability}
     options: dict[str, Any] = {"k": k, "explain": explain}
     options |= {name: value for name, value in asked.items() if value is not None}
-    streamed = Streamed()
+    streamed = StreamStatistics()
     with _client(url, key, model) as client, ExitStack() as stack:
         out: TextIO = stack.enter_context(output.open("w", encoding="utf-8")) if output else sys.stdout
 
-        def note(answer: dict[str, Any], instance: Instance, streamed: Streamed) -> None:
+        def note(answer: dict[str, Any], instance: Instance, streamed: StreamStatistics) -> None:
             streamed.offset = answer.get("offset", streamed.offset)
             if "labels" in answer and instance.labels:
-                streamed.tally.add(rank_in((item["label"] for item in answer["labels"]), instance.labels))
+                streamed.accuracy.add(rank_in((item["label"] for item in answer["labels"]), instance.labels))
             out.write(json.dumps(answer, ensure_ascii=False) + "\n")
 
         _run(
@@ -184,21 +184,21 @@ def _client(url: str, key: str | None, model: str) -> Iterator[Client]:
             except Refused as error:
                 if error.problem.get("type") != NOT_READY or time.monotonic() > deadline:
                     raise
-            time.sleep(LOOK_SECONDS)
+            time.sleep(POLL_SECONDS)
         yield client
 
 
-def _instances(files: list[str], skip: int, limit: int | None) -> Callable[[Meter], Iterator[Instance]]:
+def _instances(files: list[str], skip: int, limit: int | None) -> Callable[[ProgressBar], Iterator[Instance]]:
     """Return a function that yields every instance and shows on a progress bar how much of all files is read."""
     from abound.service.datasets.files import read_file, size_of
 
-    def read(bar: Meter) -> Iterator[Instance]:
+    def read(bar: ProgressBar) -> Iterator[Instance]:
         sizes = [size_of(name) for name in files]
         before = 0
-        bar.total(None if None in sizes else sum(size or 0 for size in sizes))
+        bar.reset(None if None in sizes else sum(size or 0 for size in sizes))
         count = 0
         for name, size in zip(files, sizes, strict=True):
-            for instance in read_file(name, partial(_reach, bar, before)):
+            for instance in read_file(name, partial(_show_position, bar, before)):
                 count += 1
                 if count <= skip:
                     continue
@@ -210,7 +210,7 @@ def _instances(files: list[str], skip: int, limit: int | None) -> Callable[[Mete
     return read
 
 
-class _Ahead:
+class _ReadAhead:
     """Instances read by a background thread, so that a silent source does not delay the instances already read."""
 
     def __init__(self, instances: Iterator[Instance]) -> None:
@@ -236,7 +236,7 @@ class _Ahead:
                 raise one
             yield one
 
-    def rest(self) -> Iterator[Instance]:
+    def drain(self) -> Iterator[Instance]:
         """Yield the instances that were read and not consumed."""
         with suppress(Empty):
             while True:
@@ -255,7 +255,7 @@ class _Ahead:
 
 
 @contextmanager
-def _terminated_like_interrupted() -> Iterator[None]:
+def _sigterm_as_interrupt() -> Iterator[None]:
     """Make SIGTERM raise KeyboardInterrupt while the block runs."""
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
@@ -264,17 +264,17 @@ def _terminated_like_interrupted() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _reach(bar: Meter, before: int, position: int) -> None:
-    bar.reach(before + position)
+def _show_position(bar: ProgressBar, before: int, position: int) -> None:
+    bar.advance_to(before + position)
 
 
 def _run(
     title: str,
-    instances: Callable[[Meter], Iterator[Instance]],
+    instances: Callable[[ProgressBar], Iterator[Instance]],
     line_of: Callable[[Instance, int], bytes | None],
     send: Callable[[Iterator[bytes | None]], Iterator[dict[str, Any]]],
-    note: Callable[[dict[str, Any], Instance, Streamed], None],
-    streamed: Streamed,
+    note: Callable[[dict[str, Any], Instance, StreamStatistics], None],
+    streamed: StreamStatistics,
     hidden: bool = False,
 ) -> None:
     """Send every instance and match each answer to its instance."""
@@ -289,13 +289,13 @@ def _run(
             streamed.counts["answered"] += 1
         else:
             streamed.counts["refused"] += 1
-            _tell_refusal(instance, refusal, streamed)
-            stopping.extend([refusal] if refusal.status in STOPPING else [])
+            _show_refusal(instance, refusal, streamed)
+            stopping.extend([refusal] if refusal.status in ENDING_STATUSES else [])
         note(answer, instance, streamed)
 
     stopping: list[AboundError] = []
-    with meter(title, hidden=hidden) as bar, _terminated_like_interrupted():
-        ahead = _Ahead(instances(bar))
+    with progress_bar(title, hidden=hidden) as bar, _sigterm_as_interrupt():
+        ahead = _ReadAhead(instances(bar))
 
         def lines() -> Iterator[bytes | None]:
             number = 0
@@ -318,35 +318,35 @@ def _run(
             for count, answer in enumerate(send(lines()), start=1):
                 settle(answer)
                 if count % 100 == 0:
-                    bar.say(_progress(streamed))
+                    bar.set_text(_progress(streamed))
                 if stopping and not sent:
                     break
         except KeyboardInterrupt:
-            sent.extend(ahead.rest())
-            unknown = f"{len(sent):,} more may or may not have been processed{_from(sent)}"
-            raise Stopped(f"interrupted; {_counts(streamed)}; {unknown}") from None
+            sent.extend(ahead.drain())
+            unknown = f"{len(sent):,} more may or may not have been processed{_starting_at(sent)}"
+            raise StreamEnded(f"interrupted; {_counts(streamed)}; {unknown}") from None
         except Interrupted as error:
             for answer in error.answers:
                 settle(answer)
-            unknown = f"{len(sent):,} more may or may not have been processed{_from(sent)}"
-            raise Stopped(f"{error}; {_counts(streamed)}; {unknown}") from error
+            unknown = f"{len(sent):,} more may or may not have been processed{_starting_at(sent)}"
+            raise StreamEnded(f"{error}; {_counts(streamed)}; {unknown}") from error
         except ClientError as error:
-            known = not isinstance(error, Refused) or error.status not in UNKNOWN
+            known = not isinstance(error, Refused) or error.status not in OUTCOME_UNKNOWN
             what = "nothing more was processed" if known else f"{len(sent):,} more may or may not have been processed"
-            raise Stopped(f"{error}; {_counts(streamed)}; {what}{_from(sent)}") from error
+            raise StreamEnded(f"{error}; {_counts(streamed)}; {what}{_starting_at(sent)}") from error
     if stopping:
-        raise Stopped(f"{stopping[0]}; {_counts(streamed)}")
+        raise StreamEnded(f"{stopping[0]}; {_counts(streamed)}")
 
 
-def _finish(summary: dict[str, Any], done: str, streamed: Streamed, as_json: bool, out: TextIO) -> None:
+def _finish(summary: dict[str, Any], done: str, streamed: StreamStatistics, as_json: bool, out: TextIO) -> None:
     if as_json:
         print_json(summary) if out is sys.stdout else out.write(json.dumps(summary) + "\n")
     else:
         seconds, rate = summary["seconds"], summary["per_second"] or 0
         out.write(f"{_counts(streamed)} in {seconds:.1f} s ({rate:,.0f} a second)\n")
-        if streamed.tally.all()["n"]:
-            out.write(f"all        {shown(streamed.tally.all())}\n")
-            out.write(f"last {streamed.tally.window()['n']:<6}{shown(streamed.tally.window())}\n")
+        if streamed.accuracy.all()["n"]:
+            out.write(f"all        {format_score(streamed.accuracy.all())}\n")
+            out.write(f"last {streamed.accuracy.window()['n']:<6}{format_score(streamed.accuracy.window())}\n")
     if streamed.counts["refused"]:
         raise typer.Exit(1)
 
@@ -356,23 +356,23 @@ def _with_fields(line: bytes, fields: dict[str, Any]) -> bytes:
     return line[:-1] + b"," + json.dumps(fields).encode()[1:] if fields else line
 
 
-def _tell_refusal(instance: Instance, refusal: Refused, streamed: Streamed) -> None:
+def _show_refusal(instance: Instance, refusal: Refused, streamed: StreamStatistics) -> None:
     if streamed.counts["refused"] <= SHOWN_REFUSALS:
         error_console().print(f"{instance.place}: {refusal}", style="yellow", markup=False)
     elif streamed.counts["refused"] == SHOWN_REFUSALS + 1:
         error_console().print("further refused lines are only counted", style="yellow")
 
 
-def _progress(streamed: Streamed) -> str:
+def _progress(streamed: StreamStatistics) -> str:
     rate = streamed.counts["answered"] / max(time.perf_counter() - streamed.started, 1e-9)
-    return f"{streamed.counts['answered']:,} ({rate:,.0f}/s)  {shown(streamed.tally.all())}"
+    return f"{streamed.counts['answered']:,} ({rate:,.0f}/s)  {format_score(streamed.accuracy.all())}"
 
 
-def _counts(streamed: Streamed) -> str:
+def _counts(streamed: StreamStatistics) -> str:
     counts = streamed.counts
     said = f"{counts['answered']:,} instances done, {counts['refused']:,} refused"
     return said + (f", {counts['unlabelled']:,} without labels skipped" if counts["unlabelled"] else "")
 
 
-def _from(sent: deque[Instance]) -> str:
+def _starting_at(sent: deque[Instance]) -> str:
     return f", from {sent[0].place} on" if sent else ""

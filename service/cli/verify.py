@@ -12,7 +12,7 @@ from abound.core.errors import ArtifactsUnavailable, CannotStart, StoreUnavailab
 from abound.service.cli.options import AsJson, print_json
 
 if TYPE_CHECKING:
-    from abound.service.history.verify import Verified
+    from abound.service.history.verify import Verification
     from abound.service.settings import Settings
 
 
@@ -54,7 +54,9 @@ def verify(
     warmup()  # before replicas are asked, since the first run on a machine compiles kernels for half a minute
     results = asyncio.run(_verify_all(settings, model, wait, offline))
     if as_json:
-        print_json({"good": all(result.good for result in results), "models": [_plain(result) for result in results]})
+        print_json(
+            {"good": all(result.good for result in results), "models": [_to_public(result) for result in results]}
+        )
     else:
         for result in results:
             _show(result)
@@ -62,8 +64,8 @@ def verify(
         raise typer.Exit(1)
 
 
-async def _verify_all(settings: Settings, model: str | None, wait: float, offline: bool) -> list[Verified]:
-    from abound.service.artifacts.artifact_store import Artifacts
+async def _verify_all(settings: Settings, model: str | None, wait: float, offline: bool) -> list[Verification]:
+    from abound.service.artifacts.artifact_store import ArtifactStore
     from abound.service.history.verify import verify as verify_model
     from abound.service.log.catalog import read_catalog
     from abound.service.processes.embedded_store import EmbeddedStore
@@ -73,8 +75,8 @@ async def _verify_all(settings: Settings, model: str | None, wait: float, offlin
     url = EmbeddedStore(settings.data_dir).url if embedded else settings.store_url()
     store = Store(url, settings.group(StoreParams))
     try:
-        place = settings.artifacts_place()
-        artifacts = Artifacts(place) if place is not None else None
+        place = settings.artifacts_location()
+        artifacts = ArtifactStore(place) if place is not None else None
         try:
             if artifacts is not None:
                 await artifacts.join(store)
@@ -90,12 +92,12 @@ async def _verify_all(settings: Settings, model: str | None, wait: float, offlin
         await store.close()
 
 
-def _plain(result: Verified) -> dict[str, object]:
+def _to_public(result: Verification) -> dict[str, object]:
     return {
         "model": result.model,
         "good": result.good,
         "offset": str(result.offset),
-        "beginning": str(result.beginning),
+        "beginning": str(result.start),
         "from_start": result.from_start,
         "from_snapshot": result.from_snapshot,
         "replicas": {marked.replica: marked.digest for marked in result.replicas},
@@ -103,12 +105,12 @@ def _plain(result: Verified) -> dict[str, object]:
     }
 
 
-def _show(result: Verified) -> None:
+def _show(result: Verification) -> None:
     from abound.core.types import START
 
     word = "good" if result.good else "DIFFERENT" if not result.equal else "NOT ALL COMPARED"
     typer.echo(f"{result.model} at {result.offset}: {word}")
-    where = "the first event" if result.beginning == START else f"{result.beginning}, the beginning of history"
+    where = "the first event" if result.start == START else f"{result.start}, the beginning of history"
     typer.echo(f"  {result.from_start}  rebuilt from {where}")
     typer.echo(f"  {result.from_snapshot}  rebuilt from the newest snapshot")
     for marked in result.replicas:

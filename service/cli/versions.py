@@ -6,20 +6,20 @@ from typing import Annotated
 
 import typer
 
-from abound.service.cli.files import Read, Refusal, Written, reading, write
+from abound.service.cli.files import CommandFailed, InputFile, OutputFile, open_pieces, write_pieces
 from abound.service.cli.options import (
     DEFAULT_URL,
     AsJson,
     Key,
     Model,
     Url,
-    in_words,
-    moment,
+    format_time,
+    format_value,
     print_json,
+    print_result,
     print_rows,
     print_table,
     table_console,
-    tell,
 )
 
 versions = typer.Typer(
@@ -28,7 +28,7 @@ versions = typer.Typer(
 
 VersionId = Annotated[str, typer.Argument(metavar="ID", help="Id of the version.")]
 MEASURES = ("R@1", "R@5", "MRR", "P@1")
-WIDE = 120
+WIDE_TERMINAL = 120
 """Width of a terminal, in columns, from which on the table shows every measure."""
 
 
@@ -43,13 +43,15 @@ def list_versions(model: Model = "default", url: Url = DEFAULT_URL, key: Key = N
         print_json(answer)
         return
     console = table_console()
-    narrow = console.width < WIDE
+    narrow = console.width < WIDE_TERMINAL
     names, sizes = (MEASURES[:1], ("instances",)) if narrow else (MEASURES, ("instances", "bytes"))
     rows = []
     for card in answer["versions"]:
-        measures = (in_words(card["metrics"].get(name)) for name in names)
-        counts = (in_words({**card["sizes"], "bytes": card["bytes"]}[size]) for size in sizes)
-        rows.append([card["id"], card["method"], *measures, *counts, moment(card["created"]), card["needed"] or ""])
+        measures = (format_value(card["metrics"].get(name)) for name in names)
+        counts = (format_value({**card["sizes"], "bytes": card["bytes"]}[size]) for size in sizes)
+        rows.append(
+            [card["id"], card["method"], *measures, *counts, format_time(card["created"]), card["needed"] or ""]
+        )
     whole = ("id", "method", *names, *sizes)
     print_rows(console, (*whole, "created", ""), rows, whole)
 
@@ -67,7 +69,7 @@ def show_version(
         print_json(card)
         return
     shown = {name: value for name, value in card.items() if value is not None}
-    print_table("", shown | {"created": moment(card["created"])})
+    print_table("", shown | {"created": format_time(card["created"])})
 
 
 @versions.command("compare")
@@ -89,25 +91,25 @@ def compare_versions(
     with Client(url, key=key) as client:
         names = ids or [card["id"] for card in client.versions(model)["versions"]][:20]
         if not names:
-            raise Refusal(f"the model {model} has no versions")
+            raise CommandFailed(f"the model {model} has no versions")
         answer = client.compare_versions(model, names)
     if as_json:
         print_json(answer)
         return
     table = Table("", *answer["versions"], box=None, padding=(0, 2, 0, 0))
     table.add_row("method", *answer["methods"])
-    table.add_row("created", *map(moment, answer["created"]))
-    table.add_row("bytes", *map(in_words, answer["bytes"]))
+    table.add_row("created", *map(format_time, answer["created"]))
+    table.add_row("bytes", *map(format_value, answer["bytes"]))
     for part in ("sizes", "metrics", "params"):
         for name, values in answer[part].items():
-            table.add_row(name, *map(in_words, values))
+            table.add_row(name, *map(format_value, values))
     Console(highlight=False).print(table)
 
 
 @versions.command("export")
 def export_version(
     version: VersionId,
-    file: Written,
+    file: OutputFile,
     model: Model = "default",
     url: Url = DEFAULT_URL,
     key: Key = None,
@@ -117,15 +119,15 @@ def export_version(
     from abound.service.client import Client
 
     with Client(url, key=key) as client:
-        size = write(file, client.export_version(model, version))
+        size = write_pieces(file, client.export_version(model, version))
     if size is not None:
         answer = {"version": version, "file": str(file), "bytes": size}
-        tell(answer, f"wrote {version} to {file}, {size:,} bytes", as_json)
+        print_result(answer, f"wrote {version} to {file}, {size:,} bytes", as_json)
 
 
 @versions.command("import")
 def import_version(
-    file: Read,
+    file: InputFile,
     model: Model = "default",
     url: Url = DEFAULT_URL,
     key: Key = None,
@@ -134,9 +136,9 @@ def import_version(
     """Add a version from an exported file to a model."""
     from abound.service.client import Client
 
-    with Client(url, key=key) as client, reading(file) as pieces:
+    with Client(url, key=key) as client, open_pieces(file) as pieces:
         card = client.import_version(model, pieces)
-    tell(card, f"imported {card['method']} as {card['id']}, digest {card['digest']}", as_json)
+    print_result(card, f"imported {card['method']} as {card['id']}, digest {card['digest']}", as_json)
 
 
 @versions.command("activate")
@@ -156,7 +158,7 @@ def activate_version(
 
     with Client(url, key=key) as client:
         answer = client.activate(model, version, reason)
-    tell(answer, f"{version} is active from {answer['offset']} on; formerly {answer['former']}", as_json)
+    print_result(answer, f"{version} is active from {answer['offset']} on; formerly {answer['former']}", as_json)
 
 
 @versions.command("delete")
@@ -168,4 +170,4 @@ def delete_version(
 
     with Client(url, key=key) as client:
         client.delete_version(model, version)
-    tell({"deleted": version}, f"deleted {version}", as_json)
+    print_result({"deleted": version}, f"deleted {version}", as_json)

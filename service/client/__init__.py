@@ -12,7 +12,7 @@ give access to one model with typed instances and answers, which suits most appl
 
 from abound.service.client.async_client import AsyncClient
 from abound.service.client.errors import ClientError, Interrupted, Refused, Unreachable, refusal_of
-from abound.service.client.model import AsyncModel, Instance, Labelled, Model
+from abound.service.client.model import AsyncModel, InputInstance, Labelled, Model
 from abound.service.client.retries import ATTEMPTS, MAX_PAUSE
 from abound.service.client.streams import STREAM_BYTES, STREAM_LINES, bounded
 from abound.service.client.sync_client import Client
@@ -26,7 +26,7 @@ __all__ = [
     "AsyncModel",
     "Client",
     "ClientError",
-    "Instance",
+    "InputInstance",
     "Interrupted",
     "Labelled",
     "Model",

@@ -19,19 +19,26 @@ from abound.service.client.errors import (
     ClientError,
     Interrupted,
     Refused,
-    address,
-    bearer,
+    bearer_header,
     decode,
-    document,
+    decode_document,
+    environment_errors,
     is_on_this_machine,
     no_cookies,
-    of_environment,
-    refused,
-    told_apart,
+    normalize_url,
+    refusal_of_response,
+    transport_errors,
 )
 from abound.service.client.requests import Call
 from abound.service.client.retries import Attempts
-from abound.service.client.streams import CLASSIFYING, LinesRequest, abounded, checked, read_answers, whole_lines
+from abound.service.client.streams import (
+    CLASSIFY_IN_FLIGHT,
+    LinesRequest,
+    bounded_async,
+    check_in_flight,
+    complete_answers,
+    read_answers,
+)
 
 Lines = Iterable[bytes | None] | AsyncIterable[bytes | None]
 
@@ -61,11 +68,11 @@ class AsyncClient:
         transport: httpx.AsyncBaseTransport | None = None,
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        headers = bearer(key)
-        self.url = address(url)
+        headers = bearer_header(key)
+        self.url = normalize_url(url)
         self._pause = pause
         self._answered = False
-        with of_environment(self.url):
+        with environment_errors(self.url):
             if transport is None and is_on_this_machine(self.url):
                 transport = httpx.AsyncHTTPTransport()  # an explicit transport ignores proxies
             self._http = httpx.AsyncClient(
@@ -224,35 +231,35 @@ class AsyncClient:
             yield piece
 
     async def _download(self, path: str) -> AsyncIterator[bytes]:
-        with told_apart(self.url, "the file"):
+        with transport_errors(self.url, "the file"):
             async with self._http.stream("GET", path) as response:
                 if response.status_code != 200:
                     await response.aread()
-                    raise refused(response)
+                    raise refusal_of_response(response)
                 async for piece in response.aiter_bytes():
                     yield piece
 
     async def import_(self, name: str, pieces: AsyncIterable[bytes]) -> Answer:
         """Load an exported file into a model and return the model. Waits until the replicas have loaded it."""
         path = f"{client_requests.model_path(name)}/import"
-        with told_apart(self.url):
+        with transport_errors(self.url):
             response = await self._http.put(
                 path, content=pieces, headers=client_requests.MODEL_FILE, timeout=client_requests.IMPORT_SECONDS
             )
-        return document(response, self.url)
+        return decode_document(response, self.url)
 
     async def import_version(self, name: str, pieces: AsyncIterable[bytes]) -> Answer:
         """Add an exported version to a model and return the version."""
         path = f"{client_requests.model_path(name)}/versions"
-        with told_apart(self.url):
+        with transport_errors(self.url):
             response = await self._http.post(
                 path, content=pieces, headers=client_requests.VERSION_FILE, timeout=client_requests.IMPORT_SECONDS
             )
-        return document(response, self.url)
+        return decode_document(response, self.url)
 
     async def put_dataset(self, name: str, filename: str, pieces: AsyncIterable[bytes]) -> Answer:
         """Upload a data set and return it. The suffix of ``filename`` names its format."""
-        with told_apart(self.url):
+        with transport_errors(self.url):
             response = await self._http.put(
                 client_requests.dataset_path(name),
                 params={"filename": filename},
@@ -260,7 +267,7 @@ class AsyncClient:
                 headers=client_requests.DATA_FILE,
                 timeout=client_requests.DATASET_SECONDS,
             )
-        return document(response, self.url)
+        return decode_document(response, self.url)
 
     async def follow(self, job_id: str) -> AsyncIterator[Answer]:
         """Yield a job each time it changes, the last time when it has ended."""
@@ -270,7 +277,7 @@ class AsyncClient:
                 async for job in self._events(f"{client_requests.job_path(job_id)}/events"):
                     if "ended" not in job:
                         raise Interrupted(f"{self.url} sent an event that is not a job", [], 1)
-                    attempts.progress()
+                    attempts.reset()
                     yield job
                     if job["ended"] is not None:
                         return
@@ -281,18 +288,18 @@ class AsyncClient:
 
     async def _events(self, path: str) -> AsyncIterator[Answer]:
         """Yield the data of server-sent events."""
-        with told_apart(self.url, "the events"):
+        with transport_errors(self.url, "the events"):
             async with self._http.stream("GET", path) as response:
                 if response.status_code != 200:
                     await response.aread()
-                    raise refused(response)
+                    raise refusal_of_response(response)
                 async for line in response.aiter_lines():
                     if line.startswith("data: "):
                         yield decode(line.removeprefix("data: "))
 
     # Streams
 
-    def classify_stream(self, name: str, lines: Lines, *, in_flight: int = CLASSIFYING) -> AsyncIterator[Answer]:
+    def classify_stream(self, name: str, lines: Lines, *, in_flight: int = CLASSIFY_IN_FLIGHT) -> AsyncIterator[Answer]:
         """Classify any number of lines and yield an answer for each, in order. ``refusal_of`` detects refused lines.
 
         Parameters
@@ -305,7 +312,7 @@ class AsyncClient:
         in_flight : int
             Number of concurrent requests.
         """
-        return self._stream(f"{client_requests.model_path(name)}/classify", lines, True, checked(in_flight))
+        return self._stream(f"{client_requests.model_path(name)}/classify", lines, True, check_in_flight(in_flight))
 
     def learn_stream(
         self, name: str, lines: Lines, *, keyed: bool = False, in_flight: int = 1
@@ -322,11 +329,11 @@ class AsyncClient:
             Number of concurrent requests. With more than one, requests may be learned in another order. Even with one,
             lines that are refused for now (429, 503) are learned after the accepted lines of their request.
         """
-        return self._stream(f"{client_requests.model_path(name)}/learn", lines, keyed, checked(in_flight))
+        return self._stream(f"{client_requests.model_path(name)}/learn", lines, keyed, check_in_flight(in_flight))
 
     async def _stream(self, path: str, lines: Lines, repeatable: bool, in_flight: int) -> AsyncIterator[Answer]:
         sent: deque[asyncio.Task[list[Answer]]] = deque()
-        requests = abounded(lines)
+        requests = bounded_async(lines)
         try:
             while True:
                 try:
@@ -354,9 +361,9 @@ class AsyncClient:
         request = LinesRequest(lines, repeatable)
         while request.n_open:
             try:
-                pause = request.take(await self._exchange(path, request.body(), request.n_open))
+                pause = request.record_answers(await self._exchange(path, request.body(), request.n_open))
             except ClientError as error:
-                pause = request.failed(error)
+                pause = request.record_failure(error)
             if pause is not None:
                 await self._pause(pause)
         return request.answers()
@@ -364,16 +371,16 @@ class AsyncClient:
     async def _exchange(self, path: str, body: bytes, sent: int) -> list[Answer]:
         pieces: list[bytes] = []
         try:
-            with told_apart(self.url):
+            with transport_errors(self.url):
                 async with self._http.stream("POST", path, content=body, headers=client_requests.NDJSON) as response:
                     if response.status_code != 200:
                         await response.aread()
-                        raise refused(response)
+                        raise refusal_of_response(response)
                     async for piece in response.aiter_bytes():
                         pieces.append(piece)
                 return read_answers(b"".join(pieces), sent, self.url)
         except Interrupted as error:
-            raise Interrupted(str(error), whole_lines(b"".join(pieces), sent), sent) from error
+            raise Interrupted(str(error), complete_answers(b"".join(pieces), sent), sent) from error
 
     # Single requests
 
@@ -393,12 +400,12 @@ class AsyncClient:
             await self._pause(pause)
 
     async def _once(self, call: Call) -> Answer:
-        with told_apart(self.url):
+        with transport_errors(self.url):
             timeout = call.timeout(self._http.timeout)
             response = await self._http.request(
                 call.method, call.path, content=call.content, headers=call.headers, timeout=timeout
             )
-        return document(response, self.url)
+        return decode_document(response, self.url)
 
 
 async def _in_order(sent: deque[asyncio.Task[list[Answer]]]) -> AsyncIterator[Answer]:

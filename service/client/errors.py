@@ -26,7 +26,7 @@ Answer = dict[str, Any]
 
 Shape = TypeVar("Shape")
 
-LONGEST_PAUSE = 9
+MAX_RETRY_AFTER_DIGITS = 9
 """Most digits of a ``Retry-After`` header; longer values are ignored."""
 
 
@@ -86,22 +86,22 @@ def refusal_of(answer: Answer) -> Refused | None:
     return Refused(status, answer) if isinstance(status, int) and "title" in answer else None
 
 
-def refused(response: httpx.Response) -> Refused:
+def refusal_of_response(response: httpx.Response) -> Refused:
     """Return the error for an unsuccessful response, whose body must have been read."""
     try:
         problem = decode(response.content)
     except msgspec.DecodeError:
         problem = {"detail": f"{response.request.url} answers {response.status_code} {response.reason_phrase}"}
     pause = response.headers.get("Retry-After", "")
-    if pause.isascii() and pause.isdigit() and len(pause) <= LONGEST_PAUSE:
+    if pause.isascii() and pause.isdigit() and len(pause) <= MAX_RETRY_AFTER_DIGITS:
         problem.setdefault("retry_after", int(pause))
     return Refused(response.status_code, problem)
 
 
-def document(response: httpx.Response, url: str) -> Answer:
+def decode_document(response: httpx.Response, url: str) -> Answer:
     """Return the JSON document of a response. Raises Refused if it is a problem or not from this service."""
     if not response.is_success:
-        raise refused(response)
+        raise refusal_of_response(response)
     try:
         return decode(response.content) if response.content else {}
     except msgspec.DecodeError as error:
@@ -111,7 +111,7 @@ def document(response: httpx.Response, url: str) -> Answer:
 
 
 @contextmanager
-def told_apart(url: str, what: str = "the answer") -> Iterator[None]:
+def transport_errors(url: str, what: str = "the answer") -> Iterator[None]:
     """Translate transport errors: to Unreachable if nothing was sent, otherwise to Interrupted.
 
     An answer that cannot be decompressed or decoded is Interrupted, too: the service may have processed the request.
@@ -123,14 +123,14 @@ def told_apart(url: str, what: str = "the answer") -> Iterator[None]:
             detail = "the environment names a proxy in HTTP_PROXY, HTTPS_PROXY or ALL_PROXY; check that it answers"
         else:
             detail = "start one with: abound serve, or use another URL"
-        raise Unreachable(f"no service answers at {url} ({_said(error)}); {detail}") from error
+        raise Unreachable(f"no service answers at {url} ({_text_of(error)}); {detail}") from error
     except httpx.TransportError as error:
-        raise Interrupted(f"{url}: {what} broke off: {_said(error)}", [], 1) from error
+        raise Interrupted(f"{url}: {what} broke off: {_text_of(error)}", [], 1) from error
     except (httpx.RequestError, msgspec.DecodeError) as error:
-        raise Interrupted(f"{url}: {what} cannot be read: {_said(error)}", [], 1) from error
+        raise Interrupted(f"{url}: {what} cannot be read: {_text_of(error)}", [], 1) from error
 
 
-def shaped(answer: Answer, shape: type[Shape], url: str) -> Shape:
+def convert_answer(answer: Answer, shape: type[Shape], url: str) -> Shape:
     """Return an answer converted to ``shape``. Raises Interrupted if it does not fit."""
     try:
         return msgspec.convert(answer, shape)
@@ -138,7 +138,7 @@ def shaped(answer: Answer, shape: type[Shape], url: str) -> Shape:
         raise Interrupted(f"{url} does not answer like this service: {error}", [], 1) from error
 
 
-def bearer(key: str | None) -> dict[str, str]:
+def bearer_header(key: str | None) -> dict[str, str]:
     """Return the header that carries a key. Raises ValueError if the key cannot stand in a header."""
     if not key:
         return {}
@@ -155,7 +155,7 @@ def no_cookies() -> CookieJar:
     return CookieJar(DefaultCookiePolicy(allowed_domains=[]))
 
 
-def address(url: str) -> str:
+def normalize_url(url: str) -> str:
     """Return the URL of a service without a trailing slash. Raises Unreachable if the URL is invalid."""
     try:
         parsed = httpx.URL(url)
@@ -188,16 +188,16 @@ def _is_behind_proxy(url: str) -> bool:
 
 
 @contextmanager
-def of_environment(url: str) -> Iterator[None]:
+def environment_errors(url: str) -> Iterator[None]:
     """Translate errors in the proxy and certificate settings of the environment to Unreachable."""
     try:
         yield
     except (ImportError, OSError, ValueError, httpx.InvalidURL) as error:
         raise Unreachable(
-            f"{url} cannot be reached with the proxies or certificates that the environment names ({_said(error)}); "
+            f"{url} cannot be reached with the proxies or certificates that the environment names ({_text_of(error)}); "
             "check HTTP_PROXY, HTTPS_PROXY, ALL_PROXY, NO_PROXY, SSL_CERT_FILE and SSL_CERT_DIR"
         ) from error
 
 
-def _said(error: Exception) -> str:
+def _text_of(error: Exception) -> str:
     return str(error) or type(error).__name__

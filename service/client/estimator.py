@@ -33,7 +33,7 @@ from abound.core.evaluation.evaluate import LIMITS
 from abound.core.instances.record import pack_labels
 from abound.core.model.apply import Unit
 from abound.core.model.live_model import LiveModel
-from abound.service.client import Client, ClientError, Instance, Labelled, Model, Refused, Unreachable
+from abound.service.client import Client, ClientError, InputInstance, Labelled, Model, Refused, Unreachable
 
 INTERCEPT = "(intercept)"
 """The feature that every row has."""
@@ -41,7 +41,7 @@ INTERCEPT = "(intercept)"
 MOST_RANKED = 1000
 """Most labels that a service ranks for an instance."""
 
-BLOCK = 256
+PREDICT_BATCH = 256
 """Number of rows that are predicted together; memory holds the scores of all classes for each."""
 
 
@@ -99,7 +99,7 @@ class AboundClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def fit(self, X: Any, y: Any) -> Self:
         """Forget everything learned before, then learn all rows ``passes`` times."""
         X, y = validate_data(self, X, y, accept_sparse="csr", dtype=np.float64)
-        self._begin(anew=True)
+        self._start(anew=True)
         self._learn(X, y, self.passes)
         return self
 
@@ -115,9 +115,9 @@ class AboundClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         first = not hasattr(self, "classes_")
         X, y = validate_data(self, X, y, accept_sparse="csr", dtype=np.float64, reset=first)
         if first:
-            self._begin(anew=False)
+            self._start(anew=False)
         if classes is not None:
-            self._know(np.asarray(classes))  # before the rows, since ``classes`` determines the type
+            self._add_classes(np.asarray(classes))  # before the rows, since ``classes`` determines the type
         self._learn(X, y, 1)
         return self
 
@@ -138,8 +138,8 @@ class AboundClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def discard(self) -> None:
         """Delete the model from the service. Pickled or copied estimators that share it can no longer predict."""
         check_is_fitted(self)
-        if isinstance(self._learner, OverService):
-            self._learner.discard()
+        if isinstance(self._backend, ServiceBackend):
+            self._backend.discard()
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
@@ -148,32 +148,32 @@ class AboundClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     # --- backend and classes
 
-    def _begin(self, anew: bool) -> None:
+    def _start(self, anew: bool) -> None:
         config = {"update": self.update, "negative": "split", **(self.config or {})}
         if self.update == "sls":
             config.setdefault("idf", False)
-        self._learner: Learner
+        self._backend: EstimatorBackend
         if self.url is None:
-            self._learner = InProcess(config)
+            self._backend = InProcessBackend(config)
         else:
             name = f"estimator-{uuid.uuid4().hex}" if self.model is None else self.model
-            over = OverService(self.url, self.key, name, owned=self.model is None)
-            over.begin(config, anew)
-            self._learner, self.model_ = over, name
+            over = ServiceBackend(self.url, self.key, name, owned=self.model is None)
+            over.create_model(config, anew)
+            self._backend, self.model_ = over, name
         self.classes_: npt.NDArray[Any] = np.empty(0)
-        self._places: dict[str, int] = {}
+        self._columns: dict[str, int] = {}
 
     def _learn(self, X: Any, y: npt.NDArray[Any], passes: int) -> None:
         check_classification_targets(y)
-        y = self._know(y)
+        y = self._add_classes(y)
         labels = [str(one) for one in y.tolist()]
         for _ in range(passes):
-            self._learner.learn((row, label) for row, label in zip(self._rows(X), labels, strict=True) if row)
+            self._backend.learn((row, label) for row, label in zip(self._rows(X), labels, strict=True) if row)
 
-    def _know(self, given: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    def _add_classes(self, given: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Add classes to ``classes_`` and return the given ones, converted to its type so that each has one label."""
         if len(self.classes_):
-            given = _as_those(self.classes_, given)
+            given = _cast_classes(self.classes_, given)
             if self._are_known(given):
                 return given
         try:
@@ -182,13 +182,13 @@ class AboundClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise ValueError(
                 f"classes {given[:3].tolist()} cannot be ordered among the classes before: {error}; use one type"
             ) from error
-        self._places = {str(one): place for place, one in enumerate(self.classes_.tolist())}
+        self._columns = {str(one): place for place, one in enumerate(self.classes_.tolist())}
         return given
 
     def _are_known(self, given: npt.NDArray[Any]) -> bool:
         """Return whether all are in ``classes_``. Labels are compared, and for object arrays the values as well."""
         values = given.ravel().tolist()
-        places = [self._places[str(one)] for one in values if str(one) in self._places]
+        places = [self._columns[str(one)] for one in values if str(one) in self._columns]
         if len(places) < len(values):
             return False
         return given.dtype.kind != "O" or bool(self.classes_[places].tolist() == values)
@@ -198,7 +198,7 @@ class AboundClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _blocks(self, X: Any) -> Iterator[Any]:
         check_is_fitted(self)
         X = validate_data(self, X, accept_sparse="csr", dtype=np.float64, reset=False)
-        return (X[at : at + BLOCK] for at in range(0, X.shape[0], BLOCK))
+        return (X[at : at + PREDICT_BATCH] for at in range(0, X.shape[0], PREDICT_BATCH))
 
     def _rows(self, X: Any) -> Iterator[Row]:
         """Yield the features of each row."""
@@ -216,23 +216,23 @@ class AboundClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _scores(self, X: Any) -> npt.NDArray[np.float64]:
         scores = np.full((X.shape[0], len(self.classes_)), np.nan)
         k = MOST_RANKED if self.url is not None else max(1, len(self.classes_))
-        for row, ranked in zip(scores, self._ranked(self._rows(X), k), strict=True):
-            known = [(self._places[label], score) for label, score in ranked if label in self._places]
+        for row, ranked in zip(scores, self._rank_rows(self._rows(X), k), strict=True):
+            known = [(self._columns[label], score) for label, score in ranked if label in self._columns]
             least = min([0.0, *(score for _, score in known)])
             row[:] = least if not known else least - max(1e-9, abs(least) * 1e-9)
             for place, score in known:
                 row[place] = score
         return scores
 
-    def _ranked(self, rows: Iterable[Row], k: int) -> Iterator[Ranked]:
+    def _rank_rows(self, rows: Iterable[Row], k: int) -> Iterator[Ranked]:
         """Yield labels for each row, none for a row without features, which the backend would refuse."""
         held = list(rows)
-        ranked = self._learner.rank((row for row in held if row), k)
+        ranked = self._backend.rank((row for row in held if row), k)
         for row in held:
             yield next(ranked) if row else []
 
 
-def _as_those(known: npt.NDArray[Any], given: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def _cast_classes(known: npt.NDArray[Any], given: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Return the given classes in the type of the known ones. Raises ValueError if that changes a value."""
     kind, other = known.dtype.kind, given.dtype.kind
     if kind == other or (kind in "iu" and np.result_type(known, given).kind in "iu" and other in "iu"):
@@ -252,14 +252,14 @@ Row = Mapping[str, float]
 Ranked = list[tuple[str, float]]
 """Labels and scores, best first."""
 
-TOGETHER = 256
+LEARN_BATCH = 256
 """Number of instances that the index in this process learns per batch."""
 
-LET_GO_SECONDS = 5.0
+DELETE_SECONDS = 5.0
 """Timeout of the request that deletes the model of an estimator at the end of its life."""
 
 
-class Learner(Protocol):
+class EstimatorBackend(Protocol):
     """Learns rows in order and ranks labels for rows."""
 
     def learn(self, rows: Iterable[tuple[Row, str]]) -> None:
@@ -271,7 +271,7 @@ class Learner(Protocol):
         ...
 
 
-class InProcess:
+class InProcessBackend:
     """Backend that keeps the live index in this process.
 
     Parameters
@@ -286,7 +286,7 @@ class InProcess:
     def learn(self, rows: Iterable[tuple[Row, str]]) -> None:
         """Learn rows with their labels, in order."""
         at_hand = iter(rows)
-        while records := [self._record(row, label) for row, label in islice(at_hand, TOGETHER)]:
+        while records := [self._record(row, label) for row, label in islice(at_hand, LEARN_BATCH)]:
             applying = self._live.begin(b"".join(records), len(records), [Unit(n=len(records))])
             while not applying.done:
                 applying.step(len(records))
@@ -312,7 +312,7 @@ class InProcess:
         return self._live.vectorizer.vectorize_mapping(row) + pack_labels([label], LIMITS)
 
 
-class OverService:
+class ServiceBackend:
     """Backend that uses a model of a running service. Its methods raise the errors of ``Client``.
 
     Parameters
@@ -343,7 +343,7 @@ class OverService:
         with Client(self._url, key=self._key) as client:
             client.delete(self.name)
 
-    def begin(self, config: Mapping[str, Any], anew: bool) -> None:
+    def create_model(self, config: Mapping[str, Any], anew: bool) -> None:
         """Create or configure the model. With ``anew``, delete an existing model first."""
         with Client(self._url, key=self._key) as client:
             there = any(model["name"] == self.name for model in client.models()["models"])
@@ -362,7 +362,7 @@ class OverService:
 
     def rank(self, rows: Iterable[Row], k: int) -> Iterator[Ranked]:
         """Yield at most ``k`` labels for each row. The ranking reflects everything learned through this object."""
-        instances = (Instance(features=row) for row in rows)
+        instances = (InputInstance(features=row) for row in rows)
         with Client(self._url, key=self._key) as client:
             for answer in Model(client, self.name).classify_many(instances, k=k, min_offset=self._offset):
                 if isinstance(answer, Refused):
@@ -375,13 +375,13 @@ def _delete_quietly(made_by: int, url: str, key: str | None, name: str) -> None:
     if made_by != os.getpid():
         return
     try:
-        with Client(url, key=key, timeout=LET_GO_SECONDS, pause=_at_once) as client:
+        with Client(url, key=key, timeout=DELETE_SECONDS, pause=_no_retry) as client:
             client.delete(name)
     except ClientError:
         pass
 
 
-def _at_once(seconds: float) -> None:
+def _no_retry(seconds: float) -> None:
     raise Unreachable("the model is deleted with a single attempt")
 
 

@@ -12,7 +12,7 @@ from msgspec import UNSET, Struct, UnsetType
 from abound.service.api.schemas.hot import ClassifyAnswer, LearnAnswer
 from abound.service.client import requests as client_requests
 from abound.service.client.async_client import AsyncClient
-from abound.service.client.errors import Answer, Refused, Shape, refusal_of, shaped
+from abound.service.client.errors import Answer, Refused, Shape, convert_answer, refusal_of
 from abound.service.client.sync_client import Client
 
 Value = float | str | bool | Sequence[str]
@@ -22,14 +22,14 @@ IN_FLIGHT = 3
 """Default number of concurrent requests of a stream whose order does not matter."""
 
 
-class Instance(Struct, omit_defaults=True, kw_only=True, gc=False):
+class InputInstance(Struct, omit_defaults=True, kw_only=True, gc=False):
     """An instance to classify: a text, features, or both."""
 
     text: str | None = None
     features: Features | None = None
 
 
-class Labelled(Instance, omit_defaults=True, kw_only=True, gc=False):
+class Labelled(InputInstance, omit_defaults=True, kw_only=True, gc=False):
     """An instance with its labels.
 
     Attributes
@@ -51,7 +51,7 @@ class Labelled(Instance, omit_defaults=True, kw_only=True, gc=False):
     source: str | None = None
 
 
-class Asking(Struct, omit_defaults=True, kw_only=True, gc=False):
+class ClassifyOptions(Struct, omit_defaults=True, kw_only=True, gc=False):
     """Options of a classification; see ``POST /classify``."""
 
     k: int | UnsetType = UNSET
@@ -65,7 +65,7 @@ class Asking(Struct, omit_defaults=True, kw_only=True, gc=False):
     remember: bool = False
 
 
-class Asked(TypedDict, total=False):
+class ClassifyKwargs(TypedDict, total=False):
     """The fields of ``ClassifyOptions`` as keyword arguments."""
 
     k: int
@@ -79,7 +79,7 @@ class Asked(TypedDict, total=False):
     remember: bool
 
 
-class More(TypedDict, total=False):
+class LearnKwargs(TypedDict, total=False):
     """The fields of ``Labelled`` except ``labels``, as keyword arguments."""
 
     text: str | None
@@ -103,24 +103,24 @@ class Model:
         self.name = name
 
     def classify(
-        self, *, text: str | None = None, features: Features | None = None, **asking: Unpack[Asked]
+        self, *, text: str | None = None, features: Features | None = None, **asking: Unpack[ClassifyKwargs]
     ) -> ClassifyAnswer:
         """Return the labels of one instance, best first. ``asking`` takes the fields of ``ClassifyOptions``."""
-        request = _asked(Instance(text=text, features=features), Asking(**asking))
-        return shaped(self.client.classify(self.name, request), ClassifyAnswer, self.client.url)
+        request = _classify_request(InputInstance(text=text, features=features), ClassifyOptions(**asking))
+        return convert_answer(self.client.classify(self.name, request), ClassifyAnswer, self.client.url)
 
-    def learn(self, labels: Sequence[str], **instance: Unpack[More]) -> LearnAnswer:
+    def learn(self, labels: Sequence[str], **instance: Unpack[LearnKwargs]) -> LearnAnswer:
         """Learn one instance, given the fields of ``Labelled``. Later answers reflect it."""
         request = _fields(Labelled(labels=labels, **instance))
-        return shaped(self.client.learn(self.name, request), LearnAnswer, self.client.url)
+        return convert_answer(self.client.learn(self.name, request), LearnAnswer, self.client.url)
 
     def classify_many(
-        self, instances: Iterable[Instance], *, in_flight: int = IN_FLIGHT, **asking: Unpack[Asked]
+        self, instances: Iterable[InputInstance], *, in_flight: int = IN_FLIGHT, **asking: Unpack[ClassifyKwargs]
     ) -> Iterator[ClassifyAnswer | Refused]:
         """Yield an answer for each instance, in order: its labels, or the error that refused it."""
-        lines = _lines(instances, Asking(**asking))
+        lines = _lines(instances, ClassifyOptions(**asking))
         for answer in self.client.classify_stream(self.name, lines, in_flight=in_flight):
-            yield _read(answer, ClassifyAnswer, self.client.url)
+            yield _to_answer(answer, ClassifyAnswer, self.client.url)
 
     def learn_many(
         self, instances: Iterable[Labelled], *, keyed: bool = True, in_flight: int = IN_FLIGHT
@@ -140,9 +140,9 @@ class Model:
             instances refused for now, by a rate limit or a busy service. They are learned after the accepted
             instances of their request.
         """
-        made = _labelled(instances, keyed)
+        made = _labelled_lines(instances, keyed)
         for answer in self.client.learn_stream(self.name, made, keyed=keyed, in_flight=in_flight):
-            yield _read(answer, LearnAnswer, self.client.url)
+            yield _to_answer(answer, LearnAnswer, self.client.url)
 
 
 class AsyncModel:
@@ -153,29 +153,29 @@ class AsyncModel:
         self.name = name
 
     async def classify(
-        self, *, text: str | None = None, features: Features | None = None, **asking: Unpack[Asked]
+        self, *, text: str | None = None, features: Features | None = None, **asking: Unpack[ClassifyKwargs]
     ) -> ClassifyAnswer:
         """Return the labels of one instance, best first. ``asking`` takes the fields of ``ClassifyOptions``."""
-        request = _asked(Instance(text=text, features=features), Asking(**asking))
-        return shaped(await self.client.classify(self.name, request), ClassifyAnswer, self.client.url)
+        request = _classify_request(InputInstance(text=text, features=features), ClassifyOptions(**asking))
+        return convert_answer(await self.client.classify(self.name, request), ClassifyAnswer, self.client.url)
 
-    async def learn(self, labels: Sequence[str], **instance: Unpack[More]) -> LearnAnswer:
+    async def learn(self, labels: Sequence[str], **instance: Unpack[LearnKwargs]) -> LearnAnswer:
         """Learn one instance, given the fields of ``Labelled``. Later answers reflect it."""
         request = _fields(Labelled(labels=labels, **instance))
-        return shaped(await self.client.learn(self.name, request), LearnAnswer, self.client.url)
+        return convert_answer(await self.client.learn(self.name, request), LearnAnswer, self.client.url)
 
     async def classify_many(
         self,
-        instances: Iterable[Instance] | AsyncIterable[Instance],
+        instances: Iterable[InputInstance] | AsyncIterable[InputInstance],
         *,
         in_flight: int = IN_FLIGHT,
-        **asking: Unpack[Asked],
+        **asking: Unpack[ClassifyKwargs],
     ) -> AsyncIterator[ClassifyAnswer | Refused]:
         """Yield an answer for each instance, in order: its labels, or the error that refused it."""
-        wanted = Asking(**asking)
-        lines = _alines(instances, wanted) if isinstance(instances, AsyncIterable) else _lines(instances, wanted)
+        wanted = ClassifyOptions(**asking)
+        lines = _lines_async(instances, wanted) if isinstance(instances, AsyncIterable) else _lines(instances, wanted)
         async for answer in self.client.classify_stream(self.name, lines, in_flight=in_flight):
-            yield _read(answer, ClassifyAnswer, self.client.url)
+            yield _to_answer(answer, ClassifyAnswer, self.client.url)
 
     async def learn_many(
         self,
@@ -186,50 +186,54 @@ class AsyncModel:
     ) -> AsyncIterator[LearnAnswer | Refused]:
         """Learn instances and yield an answer for each, in order: its outcome, or the error that refused it."""
         lines: Iterable[bytes] | AsyncIterable[bytes]
-        lines = _alabelled(instances, keyed) if isinstance(instances, AsyncIterable) else _labelled(instances, keyed)
+        lines = (
+            _labelled_lines_async(instances, keyed)
+            if isinstance(instances, AsyncIterable)
+            else _labelled_lines(instances, keyed)
+        )
         async for answer in self.client.learn_stream(self.name, lines, keyed=keyed, in_flight=in_flight):
-            yield _read(answer, LearnAnswer, self.client.url)
+            yield _to_answer(answer, LearnAnswer, self.client.url)
 
 
 def _fields(struct: Struct) -> dict[str, Any]:
-    fields: dict[str, Any] = msgspec.to_builtins(struct, enc_hook=client_requests.plain)
+    fields: dict[str, Any] = msgspec.to_builtins(struct, enc_hook=client_requests.to_builtin)
     return fields
 
 
-def _asked(instance: Instance, asking: Asking) -> dict[str, Any]:
+def _classify_request(instance: InputInstance, asking: ClassifyOptions) -> dict[str, Any]:
     return {**_fields(instance), **_fields(asking)}
 
 
-def _lines(instances: Iterable[Instance], asking: Asking) -> Iterator[bytes]:
-    more = _more(asking)
+def _lines(instances: Iterable[InputInstance], asking: ClassifyOptions) -> Iterator[bytes]:
+    more = _common_fields(asking)
     for instance in instances:
         yield _line(instance, more)
 
 
-async def _alines(instances: AsyncIterable[Instance], asking: Asking) -> AsyncIterator[bytes]:
-    more = _more(asking)
+async def _lines_async(instances: AsyncIterable[InputInstance], asking: ClassifyOptions) -> AsyncIterator[bytes]:
+    more = _common_fields(asking)
     async for instance in instances:
         yield _line(instance, more)
 
 
-def _more(asking: Asking) -> bytes:
+def _common_fields(asking: ClassifyOptions) -> bytes:
     """Return the end of each line: the JSON of the options without its opening brace."""
-    return client_requests.encode_whole(asking)[1:]
+    return client_requests.encode_document(asking)[1:]
 
 
-def _line(instance: Instance, more: bytes) -> bytes:
+def _line(instance: InputInstance, more: bytes) -> bytes:
     own = client_requests.encode(instance)
     return own if more == b"}" else b"{" + more if own == b"{}" else own[:-1] + b"," + more
 
 
-class _Keys:
+class _KeyGenerator:
     """Generates unique idempotency keys: a random prefix and a counter."""
 
     def __init__(self) -> None:
         self._prefix = uuid.uuid4().hex.encode()
         self._n = 0
 
-    def encoded(self, instance: Labelled, keyed: bool) -> bytes:
+    def encode_line(self, instance: Labelled, keyed: bool) -> bytes:
         """Return the line of an instance. With ``keyed``, an instance without a key gets one."""
         line = client_requests.encode(instance)
         if not keyed or instance.key is not None:
@@ -238,17 +242,17 @@ class _Keys:
         return b'%b,"key":"%b:%d"}' % (line[:-1], self._prefix, self._n)
 
 
-def _labelled(instances: Iterable[Labelled], keyed: bool) -> Iterator[bytes]:
-    keys = _Keys()
+def _labelled_lines(instances: Iterable[Labelled], keyed: bool) -> Iterator[bytes]:
+    keys = _KeyGenerator()
     for instance in instances:
-        yield keys.encoded(instance, keyed)
+        yield keys.encode_line(instance, keyed)
 
 
-async def _alabelled(instances: AsyncIterable[Labelled], keyed: bool) -> AsyncIterator[bytes]:
-    keys = _Keys()
+async def _labelled_lines_async(instances: AsyncIterable[Labelled], keyed: bool) -> AsyncIterator[bytes]:
+    keys = _KeyGenerator()
     async for instance in instances:
-        yield keys.encoded(instance, keyed)
+        yield keys.encode_line(instance, keyed)
 
 
-def _read(answer: Answer, shape: type[Shape], url: str) -> Shape | Refused:
-    return refusal_of(answer) or shaped(answer, shape, url)
+def _to_answer(answer: Answer, shape: type[Shape], url: str) -> Shape | Refused:
+    return refusal_of(answer) or convert_answer(answer, shape, url)

@@ -38,7 +38,7 @@ NUMPY_KINDS = "biufUO"
 """NumPy kinds with a JSON equivalent. Bytes and times are left out: they would be sent as something else."""
 
 
-def plain(value: object) -> object:
+def to_builtin(value: object) -> object:
     """Return a NumPy scalar or array as a Python value. Raises TypeError if JSON has no equivalent."""
     if type(value).__module__ == "numpy":
         made = value.tolist() if value.dtype.kind in NUMPY_KINDS else value  # type: ignore[attr-defined]
@@ -49,15 +49,15 @@ def plain(value: object) -> object:
     raise TypeError(f"a {getattr(value, 'dtype', type(value).__name__)} cannot be sent: JSON has no such type")
 
 
-encode = msgspec.json.Encoder(enc_hook=plain).encode
+encode = msgspec.json.Encoder(enc_hook=to_builtin).encode
 """Encode a line of a stream. NaN and the infinities become null, which the service refuses in an instance."""
 
 
-def encode_whole(body: object) -> bytes:
+def encode_document(body: object) -> bytes:
     """Return a document as JSON. Raises Refused for NaN or infinity, which as null would mean an absent field."""
     content = encode(body)
     if b"null" in content:
-        _check_numbers(msgspec.to_builtins(body, enc_hook=plain), "")
+        _check_numbers(msgspec.to_builtins(body, enc_hook=to_builtin), "")
     return content
 
 
@@ -103,12 +103,12 @@ class Call:
 
 
 def _call(method: str, path: str, body: object = None, *, repeatable: bool = True, once: bool = False) -> Call:
-    content = b"" if body is None else encode_whole(body)
+    content = b"" if body is None else encode_document(body)
     headers = JSON if content else {}
     return Call(method=method, path=path, content=content, headers=headers, repeatable=repeatable, once=once)
 
 
-def part(name: str) -> str:
+def path_segment(name: str) -> str:
     """Return a name quoted as one segment of a URL path.
 
     Raises
@@ -124,12 +124,12 @@ def part(name: str) -> str:
 
 def model_path(name: str) -> str:
     """Return the path of a model."""
-    return f"/models/{part(name)}"
+    return f"/models/{path_segment(name)}"
 
 
 def job_path(job_id: str) -> str:
     """Return the path of a job."""
-    return f"/jobs/{part(job_id)}"
+    return f"/jobs/{path_segment(job_id)}"
 
 
 def ready() -> Call:
@@ -189,7 +189,7 @@ def versions(name: str) -> Call:
 
 def version_path(name: str, version: str) -> str:
     """Return the path of a version."""
-    return f"{model_path(name)}/versions/{part(version)}"
+    return f"{model_path(name)}/versions/{path_segment(version)}"
 
 
 def version(name: str, version: str) -> Call:
@@ -220,7 +220,7 @@ def contenders_path(name: str) -> str:
 
 def contender_path(name: str, version: str) -> str:
     """Return the path of a challenger."""
-    return f"{contenders_path(name)}/{part(version)}"
+    return f"{contenders_path(name)}/{path_segment(version)}"
 
 
 def contenders(name: str) -> Call:
@@ -245,7 +245,7 @@ def datasets() -> Call:
 
 def dataset_path(name: str) -> str:
     """Return the path of a data set."""
-    return f"/datasets/{part(name)}"
+    return f"/datasets/{path_segment(name)}"
 
 
 def dataset(name: str) -> Call:
@@ -271,7 +271,7 @@ def submit(request: Answer, key: str | None = None) -> Call:
     if key and not (key.isascii() and key.isprintable()):
         raise ValueError("an idempotency key must be printable ASCII")
     headers = {**JSON, KEY_HEADER: key or uuid.uuid4().hex}
-    return Call(method="POST", path="/jobs", content=encode_whole(request), headers=headers, repeatable=True)
+    return Call(method="POST", path="/jobs", content=encode_document(request), headers=headers, repeatable=True)
 
 
 def jobs(query: Mapping[str, Any]) -> Call:
@@ -306,7 +306,7 @@ def learn(name: str, request: Mapping[str, Any]) -> Call:
     if any(keys) or request.get("wait") == "log":
         return _call("POST", path, request, repeatable=all(keys))
     headers = {**JSON, KEY_HEADER: uuid.uuid4().hex}
-    return Call(method="POST", path=path, content=encode_whole(request), headers=headers, repeatable=True)
+    return Call(method="POST", path=path, content=encode_document(request), headers=headers, repeatable=True)
 
 
 def _query(query: Mapping[str, Any]) -> str:

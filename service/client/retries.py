@@ -25,7 +25,7 @@ START_SECONDS = 120.0
 
 NOT_TAKEN = (429, 503)
 NOT_READY = "/problems/not-ready"
-UNKNOWN = (502, 504)
+OUTCOME_UNKNOWN = (502, 504)
 
 
 class Attempts:
@@ -46,12 +46,12 @@ class Attempts:
 
     def __init__(self, repeatable: bool, patient: bool = True) -> None:
         self.repeatable = repeatable
-        self.unknown = False
+        self.outcome_unknown = False
         self._patient = patient
         self._failed = 0
         self._waited = 0.0
 
-    def progress(self) -> None:
+    def reset(self) -> None:
         """Reset the counters, since part of the request was answered."""
         self._failed = 0
         self._waited = 0.0
@@ -59,33 +59,35 @@ class Attempts:
     def pause_after(self, error: ClientError) -> float:
         """Return the seconds to wait before the next attempt, or raise the error if there is none left."""
         self._failed += 1
-        if self._failed >= ATTEMPTS or not self._may_be_sent_again(error):
-            if self.unknown and isinstance(error, Unreachable):
+        if self._failed >= ATTEMPTS or not self._is_retryable(error):
+            if self.outcome_unknown and isinstance(error, Unreachable):
                 raise Interrupted(str(error), [], 1) from error
             raise error
-        self.unknown |= error.status in UNKNOWN if isinstance(error, Refused) else isinstance(error, Interrupted)
-        return pause_of(error.problem) if isinstance(error, Refused) else backoff(self._failed)
+        self.outcome_unknown |= (
+            error.status in OUTCOME_UNKNOWN if isinstance(error, Refused) else isinstance(error, Interrupted)
+        )
+        return requested_pause(error.problem) if isinstance(error, Refused) else backoff(self._failed)
 
     def start_pause(self, error: ClientError) -> float | None:
         """Return the seconds to wait for a starting service. None if it is not starting, or takes too long."""
         if not isinstance(error, Refused) or error.problem.get("type") != NOT_READY or self._waited >= START_SECONDS:
             return None
-        pause = max(pause_of(error.problem), 0.25)
+        pause = max(requested_pause(error.problem), 0.25)
         self._waited += pause
         return pause
 
-    def _may_be_sent_again(self, error: ClientError) -> bool:
+    def _is_retryable(self, error: ClientError) -> bool:
         if isinstance(error, Refused):
-            return may_be_sent_again(error, self.repeatable)
+            return is_retryable(error, self.repeatable)
         return self._patient if isinstance(error, Unreachable) else self.repeatable
 
 
-def may_be_sent_again(refused: Refused, repeatable: bool) -> bool:
+def is_retryable(refused: Refused, repeatable: bool) -> bool:
     """Return whether a refused request can succeed later and is safe to repeat."""
-    return refused.status in NOT_TAKEN or (repeatable and refused.status in UNKNOWN)
+    return refused.status in NOT_TAKEN or (repeatable and refused.status in OUTCOME_UNKNOWN)
 
 
-def pause_of(problem: Answer) -> float:
+def requested_pause(problem: Answer) -> float:
     """Return the pause that the service asks for, in seconds, at most ``MAX_PAUSE``."""
     asked = problem.get("retry_after")
     return float(min(asked, MAX_PAUSE)) if isinstance(asked, (int, float)) and asked >= 0 else 1.0

@@ -21,25 +21,25 @@ from typing import Any
 
 import httpx
 
-from abound.service.client.errors import Answer, is_on_this_machine, no_cookies, of_environment
+from abound.service.client.errors import Answer, environment_errors, is_on_this_machine, no_cookies
 from abound.service.client.requests import NDJSON
 
-SHARED = httpx.Limits(max_connections=100, max_keepalive_connections=20)
+SHARED_LIMITS = httpx.Limits(max_connections=100, max_keepalive_connections=20)
 """Connection limits of all calls that are not streams."""
 
-OF_A_STREAM = httpx.Limits(max_connections=None, max_keepalive_connections=20)
+STREAM_LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=20)
 """Connection limits of a stream: as many connections as concurrent requests, so that none waits for another."""
 
 
-def connecting(
+def client_factory(
     url: str, headers: Mapping[str, str], timeout: float, given: httpx.BaseTransport | None
 ) -> Callable[[httpx.Limits], httpx.Client]:
     """Return a factory of HTTP clients. They use the environment's proxy, except for a service on this machine."""
-    with of_environment(url):
+    with environment_errors(url):
         trusted = httpx.create_ssl_context() if given is None else True  # loaded once, since it is the slowest step
 
     def connect(limits: httpx.Limits) -> httpx.Client:
-        with of_environment(url):
+        with environment_errors(url):
             transport = given  # an explicit transport ignores proxies
             if given is None and is_on_this_machine(url):
                 transport = httpx.HTTPTransport(verify=trusted, limits=limits)
@@ -56,11 +56,11 @@ def connecting(
     return connect
 
 
-class Left(Exception):
+class StreamAbandoned(Exception):
     """A request is not sent because its stream was abandoned."""
 
 
-class Connections:
+class StreamConnections:
     """The connections of one stream.
 
     Parameters
@@ -76,7 +76,7 @@ class Connections:
     """
 
     def __init__(self, http: httpx.Client, own: bool = False) -> None:
-        self.ended = threading.Event()
+        self.aborted = threading.Event()
         self._http = http
         self._own = own
         self._sockets: list[socket.socket] = []
@@ -86,10 +86,10 @@ class Connections:
         """Send lines. Raises StreamAbandoned if the stream was abandoned."""
         return self._http.stream("POST", path, content=body, headers=NDJSON, extensions={"trace": self._trace})
 
-    def end(self) -> None:
+    def abort(self) -> None:
         """Disconnect pending requests and prevent further ones."""
         with self._lock:
-            self.ended.set()
+            self.aborted.set()
             for one in self._sockets:
                 _shut(one)
 
@@ -100,16 +100,16 @@ class Connections:
 
     def _trace(self, event: str, info: Mapping[str, Any]) -> None:
         if event.endswith(".send_request_headers.started"):
-            if self.ended.is_set():
-                raise Left
+            if self.aborted.is_set():
+                raise StreamAbandoned
         elif self._own and event.endswith((".connect_tcp.complete", ".start_tls.complete")):
-            self._note(info["return_value"].get_extra_info("socket"))
+            self._add_socket(info["return_value"].get_extra_info("socket"))
 
-    def _note(self, made: socket.socket) -> None:
+    def _add_socket(self, made: socket.socket) -> None:
         with self._lock:
             self._sockets = [one for one in self._sockets if one.fileno() >= 0]
             self._sockets.append(made)
-            if self.ended.is_set():
+            if self.aborted.is_set():
                 _shut(made)
 
 
@@ -122,7 +122,7 @@ def _shut(one: socket.socket) -> None:
         socket.socket.shutdown(one, socket.SHUT_RDWR)
 
 
-class Streams:
+class StreamConnectionPool:
     """Pool of the connections of a client's streams. Connections of a completed stream are reused by the next one.
 
     Parameters
@@ -136,45 +136,45 @@ class Streams:
     def __init__(self, shared: httpx.Client, connect: Callable[[httpx.Limits], httpx.Client] | None) -> None:
         self._shared = shared
         self._connect = connect
-        self._kept: list[Connections] = []
-        self._taken: list[Connections] = []
+        self._idle: list[StreamConnections] = []
+        self._in_use: list[StreamConnections] = []
         self._lock = threading.Lock()
 
     @contextmanager
-    def connections(self) -> Iterator[Connections]:
+    def connections(self) -> Iterator[StreamConnections]:
         """Provide the connections of one stream."""
         with self._lock:
-            taken = self._kept.pop() if self._kept else self._made()
-            self._taken.append(taken)
+            taken = self._idle.pop() if self._idle else self._new_connections()
+            self._in_use.append(taken)
         try:
             yield taken
         finally:
             with self._lock:
-                self._taken.remove(taken)
-                keep = self._connect is not None and not taken.ended.is_set() and not self._shared.is_closed
+                self._in_use.remove(taken)
+                keep = self._connect is not None and not taken.aborted.is_set() and not self._shared.is_closed
                 if keep:
-                    self._kept.append(taken)
+                    self._idle.append(taken)
             if not keep:
                 taken.close()
 
     def close(self) -> None:
         """Close all connections, including those of active streams. Called after the client is closed."""
         with self._lock:
-            every, self._kept = self._kept + self._taken, []
+            every, self._idle = self._idle + self._in_use, []
         for one in every:
             one.close()
 
-    def _made(self) -> Connections:
+    def _new_connections(self) -> StreamConnections:
         if self._connect is None or self._shared.is_closed:  # a closed client raises a clear error on use
-            return Connections(self._shared)
-        return Connections(self._connect(OF_A_STREAM), own=True)
+            return StreamConnections(self._shared)
+        return StreamConnections(self._connect(STREAM_LIMITS), own=True)
 
 
 LEAVING_SECONDS = 1.0
 """Longest wait for the threads of an abandoned stream. Threads that pause or wait for an answer end at once."""
 
 
-class Sending(threading.Thread):
+class RequestThread(threading.Thread):
     """A thread that sends one request. It starts at once.
 
     Parameters
@@ -205,20 +205,20 @@ class Sending(threading.Thread):
         return self._answers
 
 
-def first(sent: deque[Sending]) -> list[Answer]:
+def first_answers(sent: deque[RequestThread]) -> list[Answer]:
     """Wait for the oldest request and return its answers. It stays in the queue until then."""
     answers = sent[0].result()
     sent.popleft()
     return answers
 
 
-def in_order(sent: deque[Sending]) -> Iterator[Answer]:
+def answers_in_order(sent: deque[RequestThread]) -> Iterator[Answer]:
     """Yield the answers of all pending requests, in the order of the requests."""
     while sent:
-        yield from first(sent)
+        yield from first_answers(sent)
 
 
-def leave(sent: deque[Sending]) -> None:
+def join_abandoned(sent: deque[RequestThread]) -> None:
     """Wait up to ``LEAVING_SECONDS`` for the threads of an abandoned stream. Slower ones end in the background."""
     deadline = time.monotonic() + LEAVING_SECONDS
     for one in sent:

@@ -20,7 +20,7 @@ from operator import index
 import msgspec
 
 from abound.service.client.errors import Answer, ClientError, Interrupted, Refused, decode, refusal_of
-from abound.service.client.retries import NOT_TAKEN, Attempts, may_be_sent_again, pause_of
+from abound.service.client.retries import NOT_TAKEN, Attempts, is_retryable, requested_pause
 
 STREAM_LINES = 1000
 """Most lines of an NDJSON request."""
@@ -31,11 +31,11 @@ STREAM_BYTES = 4 * 2**20
 STREAM_SECONDS = 1.0
 """Age of its first line, in seconds, at which an NDJSON request is completed by the next line."""
 
-CLASSIFYING = 2
+CLASSIFY_IN_FLIGHT = 2
 """Default number of concurrent requests of a classify stream."""
 
 
-def checked(in_flight: int) -> int:
+def check_in_flight(in_flight: int) -> int:
     """Return ``in_flight`` as an int. Raises TypeError if it is not a whole number, ValueError below 1."""
     try:
         n = index(in_flight)
@@ -57,31 +57,31 @@ def bounded(lines: Iterable[bytes | None]) -> Iterator[list[bytes]]:
     ValueError
         A line is blank or has a line break inside. The lines before it are yielded first.
     """
-    cut = _Cut()
+    cut = _RequestCutter()
     for line in lines:
         if request := cut.add(line):
             yield request
         cut.check()
-    if request := cut.rest():
+    if request := cut.flush():
         yield request
 
 
-async def abounded(lines: Iterable[bytes | None] | AsyncIterable[bytes | None]) -> AsyncIterator[list[bytes]]:
+async def bounded_async(lines: Iterable[bytes | None] | AsyncIterable[bytes | None]) -> AsyncIterator[list[bytes]]:
     """Cut a stream of lines into requests like ``bounded``, from an iterable or an async iterable."""
     if not isinstance(lines, AsyncIterable):
         for request in bounded(lines):
             yield request
         return
-    cut = _Cut()
+    cut = _RequestCutter()
     async for line in lines:
         if request := cut.add(line):
             yield request
         cut.check()
-    if request := cut.rest():
+    if request := cut.flush():
         yield request
 
 
-class _Cut:
+class _RequestCutter:
     """Collects the lines of a stream into requests."""
 
     def __init__(self) -> None:
@@ -89,7 +89,7 @@ class _Cut:
         self._size = 0
         self._since = 0.0
         self._number = 0
-        self._wrong: str | None = None
+        self._defect: str | None = None
 
     def add(self, line: bytes | None) -> list[bytes]:
         """Add a line and return the request it completes, or an empty list.
@@ -97,13 +97,13 @@ class _Cut:
         An invalid line is left out and completes the request of the lines before it; ``check`` then raises.
         """
         if line is None:
-            return self.rest()
+            return self.flush()
         self._number += 1
         bare = line.rstrip(b"\r\n")
         if b"\n" in bare:
-            self._wrong = "has a line break inside; write each JSON document on one line"
+            self._defect = "has a line break inside; write each JSON document on one line"
         elif not bare or bare.isspace():
-            self._wrong = "is blank and would have no answer; leave it out"
+            self._defect = "is blank and would have no answer; leave it out"
         else:
             now = time.monotonic()
             if not self._lines:
@@ -113,14 +113,14 @@ class _Cut:
             young = now - self._since < STREAM_SECONDS
             if young and len(self._lines) < STREAM_LINES and self._size < STREAM_BYTES:
                 return []
-        return self.rest()
+        return self.flush()
 
     def check(self) -> None:
         """Raise ValueError if the last line was invalid."""
-        if self._wrong is not None:
-            raise ValueError(f"line {self._number} of the stream {self._wrong}")
+        if self._defect is not None:
+            raise ValueError(f"line {self._number} of the stream {self._defect}")
 
-    def rest(self) -> list[bytes]:
+    def flush(self) -> list[bytes]:
         """Return the lines of the incomplete request and start a new one."""
         request, self._lines, self._size = self._lines, [], 0
         return request
@@ -145,7 +145,7 @@ def read_answers(body: bytes, sent: int, url: str) -> list[Answer]:
     return answers
 
 
-def whole_lines(body: bytes, sent: int) -> list[Answer]:
+def complete_answers(body: bytes, sent: int) -> list[Answer]:
     """Return the complete answers of a body that broke off, up to the first that is not JSON."""
     answers: list[Answer] = []
     try:
@@ -181,7 +181,7 @@ class LinesRequest:
         """Return the open lines as NDJSON."""
         return b"".join([self._lines[i] + b"\n" for i in self._open])
 
-    def take(self, answers: list[Answer]) -> float | None:
+    def record_answers(self, answers: list[Answer]) -> float | None:
         """Record an answer for each open line. Returns the pause before the next attempt, None if no line is left."""
         again: list[int] = []
         error: Refused | None = None
@@ -189,35 +189,35 @@ class LinesRequest:
         for i, answer in zip(self._open, answers, strict=True):
             self._answers[i] = answer
             refusal = refusal_of(answer)
-            if refusal is not None and may_be_sent_again(refusal, self._attempts.repeatable):
+            if refusal is not None and is_retryable(refusal, self._attempts.repeatable):
                 again.append(i)
-                error, pause = refusal, max(pause, pause_of(answer))
+                error, pause = refusal, max(pause, requested_pause(answer))
         if error is None:
             self._open = []
             return None
-        self._narrow(again)
+        self._set_open(again)
         try:
             self._attempts.pause_after(error)
         except ClientError:
-            if self._attempts.unknown and error.status in NOT_TAKEN:
+            if self._attempts.outcome_unknown and error.status in NOT_TAKEN:
                 raise self._interrupted(error) from error  # refused now, but perhaps processed by an earlier attempt
             self._open = []  # the refusals are the answers
             return None
         return pause
 
-    def failed(self, error: ClientError) -> float:
+    def record_failure(self, error: ClientError) -> float:
         """Return the pause before the next attempt at the open lines, or raise if there is none left."""
         if isinstance(error, Interrupted):
             for i, answer in zip(self._open, error.answers, strict=False):
                 self._answers[i] = answer
-            self._narrow(self._open[len(error.answers) :])
+            self._set_open(self._open[len(error.answers) :])
         pause = self._attempts.start_pause(error)
         if pause is not None:
             return pause
         try:
             return self._attempts.pause_after(error)
         except ClientError as last:
-            some_taken = len(self._open) < len(self._lines) or self._attempts.unknown
+            some_taken = len(self._open) < len(self._lines) or self._attempts.outcome_unknown
             if some_taken or isinstance(last, Interrupted):
                 raise self._interrupted(last) from error
             raise
@@ -226,9 +226,9 @@ class LinesRequest:
         """Return an answer for each line, in order. Call it when no line is open."""
         return [answer for answer in self._answers if answer is not None]
 
-    def _narrow(self, still_open: list[int]) -> None:
+    def _set_open(self, still_open: list[int]) -> None:
         if len(still_open) < len(self._open):
-            self._attempts.progress()
+            self._attempts.reset()
         self._open = still_open
 
     def _interrupted(self, error: ClientError) -> Interrupted:

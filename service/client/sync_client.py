@@ -17,26 +17,33 @@ from abound.service.client.errors import (
     ClientError,
     Interrupted,
     Refused,
-    address,
-    bearer,
+    bearer_header,
     decode,
-    document,
-    refused,
-    told_apart,
+    decode_document,
+    normalize_url,
+    refusal_of_response,
+    transport_errors,
 )
 from abound.service.client.requests import Call
 from abound.service.client.retries import Attempts
 from abound.service.client.stream_threads import (
-    SHARED,
-    Connections,
-    Sending,
-    Streams,
-    connecting,
-    first,
-    in_order,
-    leave,
+    SHARED_LIMITS,
+    RequestThread,
+    StreamConnectionPool,
+    StreamConnections,
+    answers_in_order,
+    client_factory,
+    first_answers,
+    join_abandoned,
 )
-from abound.service.client.streams import CLASSIFYING, LinesRequest, bounded, checked, read_answers, whole_lines
+from abound.service.client.streams import (
+    CLASSIFY_IN_FLIGHT,
+    LinesRequest,
+    bounded,
+    check_in_flight,
+    complete_answers,
+    read_answers,
+)
 
 
 class Client:
@@ -71,14 +78,14 @@ class Client:
         transport: httpx.BaseTransport | None = None,
         pause: Callable[[float], None] | None = None,
     ) -> None:
-        headers = bearer(key)
-        self.url = address(url)
-        connect = connecting(self.url, headers, timeout, transport)
+        headers = bearer_header(key)
+        self.url = normalize_url(url)
+        connect = client_factory(self.url, headers, timeout, transport)
         self._given_pause = pause
         self._pause = pause or time.sleep
         self._answered = False
-        self._http = connect(SHARED)
-        self._streams = Streams(self._http, connect if transport is None else None)
+        self._http = connect(SHARED_LIMITS)
+        self._streams = StreamConnectionPool(self._http, connect if transport is None else None)
 
     def __enter__(self) -> Self:
         return self
@@ -231,33 +238,33 @@ class Client:
         return self._download(f"{client_requests.version_path(name, version)}/export")
 
     def _download(self, path: str) -> Iterator[bytes]:
-        with told_apart(self.url, "the file"), self._http.stream("GET", path) as response:
+        with transport_errors(self.url, "the file"), self._http.stream("GET", path) as response:
             if response.status_code != 200:
                 response.read()
-                raise refused(response)
+                raise refusal_of_response(response)
             yield from response.iter_bytes()
 
     def import_(self, name: str, pieces: Iterable[bytes]) -> Answer:
         """Load an exported file into a model and return the model. Waits until the replicas have loaded it."""
         path = f"{client_requests.model_path(name)}/import"
-        with told_apart(self.url):
+        with transport_errors(self.url):
             response = self._http.put(
                 path, content=pieces, headers=client_requests.MODEL_FILE, timeout=client_requests.IMPORT_SECONDS
             )
-        return document(response, self.url)
+        return decode_document(response, self.url)
 
     def import_version(self, name: str, pieces: Iterable[bytes]) -> Answer:
         """Add an exported version to a model and return the version."""
         path = f"{client_requests.model_path(name)}/versions"
-        with told_apart(self.url):
+        with transport_errors(self.url):
             response = self._http.post(
                 path, content=pieces, headers=client_requests.VERSION_FILE, timeout=client_requests.IMPORT_SECONDS
             )
-        return document(response, self.url)
+        return decode_document(response, self.url)
 
     def put_dataset(self, name: str, filename: str, pieces: Iterable[bytes]) -> Answer:
         """Upload a data set and return it. The suffix of ``filename`` names its format."""
-        with told_apart(self.url):
+        with transport_errors(self.url):
             response = self._http.put(
                 client_requests.dataset_path(name),
                 params={"filename": filename},
@@ -265,7 +272,7 @@ class Client:
                 headers=client_requests.DATA_FILE,
                 timeout=client_requests.DATASET_SECONDS,
             )
-        return document(response, self.url)
+        return decode_document(response, self.url)
 
     def follow(self, job_id: str) -> Iterator[Answer]:
         """Yield a job each time it changes, the last time when it has ended."""
@@ -275,7 +282,7 @@ class Client:
                 for job in self._events(f"{client_requests.job_path(job_id)}/events"):
                     if "ended" not in job:
                         raise Interrupted(f"{self.url} sent an event that is not a job", [], 1)
-                    attempts.progress()
+                    attempts.reset()
                     yield job
                     if job["ended"] is not None:
                         return
@@ -286,10 +293,10 @@ class Client:
 
     def _events(self, path: str) -> Iterator[Answer]:
         """Yield the data of server-sent events."""
-        with told_apart(self.url, "the events"), self._http.stream("GET", path) as response:
+        with transport_errors(self.url, "the events"), self._http.stream("GET", path) as response:
             if response.status_code != 200:
                 response.read()
-                raise refused(response)
+                raise refusal_of_response(response)
             for line in response.iter_lines():
                 if line.startswith("data: "):
                     yield decode(line.removeprefix("data: "))
@@ -297,7 +304,7 @@ class Client:
     # Streams
 
     def classify_stream(
-        self, name: str, lines: Iterable[bytes | None], *, in_flight: int = CLASSIFYING
+        self, name: str, lines: Iterable[bytes | None], *, in_flight: int = CLASSIFY_IN_FLIGHT
     ) -> Iterator[Answer]:
         """Classify any number of lines and yield an answer for each, in order. ``refusal_of`` detects refused lines.
 
@@ -314,7 +321,7 @@ class Client:
         in_flight : int
             Number of concurrent requests.
         """
-        return self._stream(f"{client_requests.model_path(name)}/classify", lines, True, checked(in_flight))
+        return self._stream(f"{client_requests.model_path(name)}/classify", lines, True, check_in_flight(in_flight))
 
     def learn_stream(
         self, name: str, lines: Iterable[bytes | None], *, keyed: bool = False, in_flight: int = 1
@@ -331,60 +338,60 @@ class Client:
             Number of concurrent requests. With more than one, requests may be learned in another order. Even with one,
             lines that are refused for now (429, 503) are learned after the accepted lines of their request.
         """
-        return self._stream(f"{client_requests.model_path(name)}/learn", lines, keyed, checked(in_flight))
+        return self._stream(f"{client_requests.model_path(name)}/learn", lines, keyed, check_in_flight(in_flight))
 
     def _stream(self, path: str, lines: Iterable[bytes | None], repeatable: bool, in_flight: int) -> Iterator[Answer]:
         requests = bounded(lines)
         if in_flight == 1:
-            connections = Connections(self._http)
+            connections = StreamConnections(self._http)
             for one in requests:
                 yield from self._lines(path, one, repeatable, connections)
             return
-        sent: deque[Sending] = deque()
+        sent: deque[RequestThread] = deque()
         with self._streams.connections() as connections:
             try:
                 while True:
                     try:
                         request = next(requests, None)
                     except Exception:  # raised by the source: it follows the answers to the lines sent
-                        yield from in_order(sent)
+                        yield from answers_in_order(sent)
                         raise
                     if request is None:
                         break
-                    sent.append(Sending(partial(self._lines, path, request, repeatable, connections)))
+                    sent.append(RequestThread(partial(self._lines, path, request, repeatable, connections)))
                     if len(sent) == in_flight:
-                        yield from first(sent)
-                yield from in_order(sent)
+                        yield from first_answers(sent)
+                yield from answers_in_order(sent)
             except BaseException:
-                connections.end()
-                leave(sent)
+                connections.abort()
+                join_abandoned(sent)
                 raise
 
-    def _lines(self, path: str, lines: list[bytes], repeatable: bool, connections: Connections) -> list[Answer]:
+    def _lines(self, path: str, lines: list[bytes], repeatable: bool, connections: StreamConnections) -> list[Answer]:
         """Send one request until each line has an answer. Returns fewer answers if the stream was abandoned."""
         request = LinesRequest(lines, repeatable)
-        while request.n_open and not connections.ended.is_set():
+        while request.n_open and not connections.aborted.is_set():
             try:
-                pause = request.take(self._exchange(connections, path, request.body(), request.n_open))
+                pause = request.record_answers(self._exchange(connections, path, request.body(), request.n_open))
             except ClientError as error:
-                pause = request.failed(error)
+                pause = request.record_failure(error)
             if pause is not None:
-                (self._given_pause or connections.ended.wait)(pause)
+                (self._given_pause or connections.aborted.wait)(pause)
         return request.answers()
 
-    def _exchange(self, connections: Connections, path: str, body: bytes, sent: int) -> list[Answer]:
+    def _exchange(self, connections: StreamConnections, path: str, body: bytes, sent: int) -> list[Answer]:
         pieces: list[bytes] = []
         try:
-            with told_apart(self.url):
+            with transport_errors(self.url):
                 with connections.send(path, body) as response:
                     if response.status_code != 200:
                         response.read()
-                        raise refused(response)
+                        raise refusal_of_response(response)
                     for piece in response.iter_bytes():
                         pieces.append(piece)
                 return read_answers(b"".join(pieces), sent, self.url)
         except Interrupted as error:
-            raise Interrupted(str(error), whole_lines(b"".join(pieces), sent), sent) from error
+            raise Interrupted(str(error), complete_answers(b"".join(pieces), sent), sent) from error
 
     # Single requests
 
@@ -404,9 +411,9 @@ class Client:
             self._pause(pause)
 
     def _once(self, call: Call) -> Answer:
-        with told_apart(self.url):
+        with transport_errors(self.url):
             timeout = call.timeout(self._http.timeout)
             response = self._http.request(
                 call.method, call.path, content=call.content, headers=call.headers, timeout=timeout
             )
-        return document(response, self.url)
+        return decode_document(response, self.url)

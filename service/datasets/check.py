@@ -30,24 +30,24 @@ from abound.core.instances.record import pack_labels
 from abound.core.instances.vectorizer import Vectorizer
 from abound.core.instances.vocabulary import Vocabulary
 from abound.core.kernels.names.table import intern_vector
-from abound.service.artifacts.artifact_store import Artifacts
+from abound.service.artifacts.artifact_store import ArtifactStore
 from abound.service.datasets.files import local_file, read_file
 from abound.service.model.replicated_model import new_secret
-from abound.service.processes.kernel_cache import place
+from abound.service.processes.kernel_cache import set_cache_dir
 from abound.service.processes.lifetime import end_with_parent
 from abound.service.settings import Settings
 from abound.service.store.client import Store, StoreParams
 
-NAME_BYTES = 2**29
+MAX_NAME_BYTES = 2**29
 """Maximum bytes of the names of a file's features and labels together; each label counts ``NAME_COST`` bytes extra."""
 
 NAME_COST = 100
 
-ROOM_BYTES = 2**32
+MAX_EXTRA_BYTES = 2**32
 """Memory that the process may allocate in addition to what it has mapped at the start."""
 
 
-def counts(path: Path, plain_bytes: int, name_bytes: int = NAME_BYTES) -> dict[str, int]:
+def counts(path: Path, plain_bytes: int, name_bytes: int = MAX_NAME_BYTES) -> dict[str, int]:
     """Return the counts of a file.
 
     Raises
@@ -108,7 +108,7 @@ async def check(name: str, plain_bytes: int) -> dict[str, Any]:
     settings = Settings.load()
     store = Store(settings.store_url(), settings.group(StoreParams))
     try:
-        artifacts = Artifacts(settings.artifacts_place() or "")
+        artifacts = ArtifactStore(settings.artifacts_location() or "")
         await artifacts.join(store)
         async with local_file(artifacts, name) as path:
             return dict(counts(path, plain_bytes))
@@ -124,7 +124,7 @@ async def check(name: str, plain_bytes: int) -> dict[str, Any]:
         await store.close()
 
 
-def hold(room: int) -> None:
+def limit_memory(room: int) -> None:
     """Limit this process to ``room`` bytes of memory more than it has mapped; an existing lower limit stays."""
     pages = int(Path("/proc/self/statm").read_text().split()[0]) if Path("/proc/self/statm").exists() else None
     if pages is not None:
@@ -136,8 +136,8 @@ def hold(room: int) -> None:
 def main() -> int:
     """Run the process; return its exit code."""
     threading.Thread(target=end_with_parent, args=(os.getppid(),), daemon=True).start()
-    place()
-    hold(ROOM_BYTES)
+    set_cache_dir()
+    limit_memory(MAX_EXTRA_BYTES)
     json.dump(asyncio.run(check(sys.argv[1], int(sys.argv[2]))), sys.stdout)
     return 0
 

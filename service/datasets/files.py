@@ -23,7 +23,7 @@ import zstandard
 
 from abound.core.errors import Malformed, TooLarge
 from abound.core.instances.data_formats import Format, Instance, read_instances
-from abound.service.artifacts.artifact_store import Artifacts
+from abound.service.artifacts.artifact_store import ArtifactStore
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -33,7 +33,7 @@ MAX_LINE_BYTES = 16 * 2**20
 
 STANDARD_INPUT = "-"
 
-LINES_A_REPORT = 256
+LINES_PER_REPORT = 256
 """Progress is reported each time that this many lines were read."""
 
 
@@ -176,13 +176,13 @@ def _lines(stream: _Readable, tell: Callable[[], None] | None, shown: str, plain
             raise TooLarge(f"the file has over {plain_bytes} bytes, decompressed")
         if len(line) > MAX_LINE_BYTES:
             raise Malformed(f"{shown}: line {number}: longer than {MAX_LINE_BYTES} bytes")
-        if tell is not None and number % LINES_A_REPORT == 0:
+        if tell is not None and number % LINES_PER_REPORT == 0:
             tell()
         yield line
 
 
 @asynccontextmanager
-async def local_file(artifacts: Artifacts, name: str) -> AsyncIterator[Path]:
+async def local_file(artifacts: ArtifactStore, name: str) -> AsyncIterator[Path]:
     """Yield the path of a local file with the bytes and extension of an artifact. Raise UnknownArtifact."""
     await artifacts.size(name)
     path = artifacts.path(name)

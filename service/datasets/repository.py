@@ -38,10 +38,10 @@ from abound.core.errors import (
     TooLarge,
     UnknownDataset,
 )
-from abound.service.artifacts.artifact_store import Artifacts
-from abound.service.artifacts.write_marks import being_written, writing
+from abound.service.artifacts.artifact_store import ArtifactStore
+from abound.service.artifacts.write_marks import hold_write_mark, marked_writes
 from abound.service.datasets.files import format_of
-from abound.service.store.client import Store, reaching
+from abound.service.store.client import Store, store_errors
 
 log = structlog.get_logger(__name__)
 
@@ -51,7 +51,7 @@ FOLDER = "datasets"
 NAME = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}"
 RESERVED = ("history", "import")
 
-AT_ONCE = 2
+MAX_CHECKS = 2
 """Maximum number of files that one process checks at a time."""
 
 _SET = """
@@ -148,7 +148,7 @@ class DatasetCard(msgspec.Struct, frozen=True, kw_only=True):
 _card = msgspec.json.Decoder(DatasetCard)
 
 
-class Datasets:
+class DatasetRepository:
     """Repository of the uploaded data sets of a store."""
 
     def __init__(self, store: Store, params: DatasetParams | None = None) -> None:
@@ -158,7 +158,7 @@ class Datasets:
 
     async def get(self, name: str) -> DatasetCard:
         """Return a data set. Raise UnknownDataset, StoreUnavailable."""
-        with reaching():
+        with store_errors():
             packed = await self._store.client.hget(KEY, name)
         if packed is None:
             raise UnknownDataset(f"there is no data set {name[:64]!r}")
@@ -166,12 +166,17 @@ class Datasets:
 
     async def all(self) -> list[DatasetCard]:
         """Return all data sets, ordered by name."""
-        with reaching():
+        with store_errors():
             found = await self._store.client.hvals(KEY)
         return sorted((_decoded(packed) for packed in found), key=lambda card: card.name)
 
     async def put(
-        self, artifacts: Artifacts, name: str, filename: str, pieces: AsyncIterator[bytes], environment: dict[str, str]
+        self,
+        artifacts: ArtifactStore,
+        name: str,
+        filename: str,
+        pieces: AsyncIterator[bytes],
+        environment: dict[str, str],
     ) -> tuple[DatasetCard, bool]:
         """Store a file as a data set, replacing the one of this name. Return it, and whether the name is new.
 
@@ -193,16 +198,16 @@ class Datasets:
         form, compression = format_of(filename)
         if name in RESERVED:
             raise InvalidInstance(f"name: {name} is reserved; choose another name", "name")
-        if self._checking >= AT_ONCE:
-            raise Overloaded(f"{AT_ONCE} data sets are being uploaded already; try again later", retry_after=10.0)
+        if self._checking >= MAX_CHECKS:
+            raise Overloaded(f"{MAX_CHECKS} data sets are being uploaded already; try again later", retry_after=10.0)
         file = f"{FOLDER}/{secrets.token_hex(8)}.{form}{'.' + compression if compression else ''}"
         self._checking += 1
         try:
-            async with writing(self._store, WRITING_KEY, file):
+            async with hold_write_mark(self._store, WRITING_KEY, file):
                 try:
                     size = await self._stored(artifacts, file, pieces)
                     counts = await self._counts(file, environment)
-                    with reaching():
+                    with store_errors():
                         seconds, microseconds = await self._store.client.time()
                 except BaseException:
                     await artifacts.delete(file)
@@ -229,26 +234,26 @@ class Datasets:
             await artifacts.delete(before.file)
         return card, before is None
 
-    async def delete(self, artifacts: Artifacts, name: str) -> None:
+    async def delete(self, artifacts: ArtifactStore, name: str) -> None:
         """Delete a data set. Raise UnknownDataset, ArtifactsUnavailable, StoreUnavailable."""
         card = await self.get(name)
-        with reaching():
+        with store_errors():
             await self._store.client.hdel(KEY, name)
         await artifacts.delete(card.file)
 
-    async def sweep(self, artifacts: Artifacts) -> int:
+    async def collect_garbage(self, artifacts: ArtifactStore) -> int:
         """Delete files that have no pointer and no writer. Return their number."""
         there = await artifacts.names(FOLDER)
         if not there:
             return 0
-        busy = await being_written(self._store, WRITING_KEY)
+        busy = await marked_writes(self._store, WRITING_KEY)
         good = {card.file for card in await self.all()}
         gone = [file for file in there if file not in busy and file not in good]
         for file in gone:
             await artifacts.delete(file)
         return len(gone)
 
-    async def _stored(self, artifacts: Artifacts, file: str, pieces: AsyncIterator[bytes]) -> int:
+    async def _stored(self, artifacts: ArtifactStore, file: str, pieces: AsyncIterator[bytes]) -> int:
         size = 0
 
         async def counted() -> AsyncIterator[bytes]:
@@ -306,7 +311,7 @@ class Datasets:
 
     async def _point(self, card: DatasetCard) -> DatasetCard | None:
         params = self._params
-        with reaching():
+        with store_errors():
             answer = await self._store.client.eval(
                 _SET, 1, KEY, card.name, msgspec.json.encode(card), card.bytes, params.total_bytes, params.most
             )

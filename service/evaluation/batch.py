@@ -23,17 +23,17 @@ from abound.core.methods.training.matrices import Matrices, hide_labels
 from abound.core.methods.training.progress import Progress, part, quietly
 from abound.core.metrics import Propensity, evaluate
 from abound.service.processes.memory import free_memory
-from abound.service.processes.parallel import as_if, parallel
+from abound.service.processes.parallel import parallel, parallel_settings
 
 DEPTH = 100
 """Default number of labels ranked per instance. MRR counts a true label further down as one that is not ranked."""
 
-OF_VECTORS = ("analyzer", "negative")
+VECTOR_FIELDS = ("analyzer", "negative")
 """Fields of a model's configuration that determine its vectors."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trial:
+class BatchEvaluation:
     """The settings of a batch evaluation.
 
     Attributes
@@ -69,7 +69,7 @@ class Trial:
     hierarchy: tuple[tuple[str, str], ...] = ()
 
     @classmethod
-    def of(cls, method: str, changes: dict[str, Any], **others: Any) -> Trial:
+    def from_fields(cls, method: str, changes: dict[str, Any], **others: Any) -> BatchEvaluation:
         """Create the settings from user-supplied fields: of the method, of the analyzer, ``idf``, or
         ``params=auto``.
 
@@ -78,8 +78,8 @@ class Trial:
         InvalidInstance
             A field is unknown or out of range; the error names it.
         """
-        config = ModelConfig.from_dict({name: changes[name] for name in OF_VECTORS if name in changes})
-        rest = {name: value for name, value in changes.items() if name not in OF_VECTORS}
+        config = ModelConfig.from_dict({name: changes[name] for name in VECTOR_FIELDS if name in changes})
+        rest = {name: value for name, value in changes.items() if name not in VECTOR_FIELDS}
         idf, auto = rest.pop("idf", None), rest.pop("params", None)
         if idf not in (None, True, False):
             raise InvalidInstance("idf must be true, false or null", "idf")
@@ -94,7 +94,7 @@ class Trial:
 def evaluate_method(
     train_instances: Iterable[Instance],
     test_instances: Iterable[Instance],
-    trial: Trial,
+    trial: BatchEvaluation,
     *,
     propensity: Propensity | None = None,
     progress: Progress = quietly,
@@ -125,7 +125,7 @@ def evaluate_method(
 def evaluate_matrices(
     read: Matrices,
     test: Matrices,
-    trial: Trial,
+    trial: BatchEvaluation,
     *,
     propensity: Propensity | None = None,
     progress: Progress = quietly,
@@ -187,9 +187,9 @@ def search_live(instances: Iterable[Instance], config: ModelConfig, seed: int) -
     return params.passes, params.margin
 
 
-def _needed(trial: Trial, data: Matrices, params: Any) -> int:
+def _needed(trial: BatchEvaluation, data: Matrices, params: Any) -> int:
     """Return the maximum bytes of a fit, besides the data. With less memory, the fit is refused."""
-    with as_if(None, trial.jobs):
+    with parallel_settings(None, trial.jobs):
         return sum(registry.method_of(trial.method).needs_of(data, params).values())
 
 
@@ -213,7 +213,7 @@ def _below(read: Matrices, pairs: tuple[tuple[str, str], ...]) -> Matrices:
         raise InvalidInstance(str(error), "hierarchy") from error
 
 
-def _read(train: Iterable[Instance], test: Iterable[Instance], trial: Trial) -> tuple[Matrices, Matrices]:
+def _read(train: Iterable[Instance], test: Iterable[Instance], trial: BatchEvaluation) -> tuple[Matrices, Matrices]:
     vectorize = Vectorizer(trial.config, LIMITS).vectorize
     secret = (secrets.randbits(64), secrets.randbits(64))
     read = gather(train, vectorize, LIMITS, secret)

@@ -25,21 +25,21 @@ import structlog
 from abound.core.errors import Damaged, NotReady, UnknownApplyVersion, UnknownArtifact, UnknownSnapshot
 from abound.core.limits import Limits
 from abound.core.types import START, Offset
-from abound.service.artifacts.artifact_store import Artifacts
+from abound.service.artifacts.artifact_store import ArtifactStore
 from abound.service.artifacts.checksums import checksum_of
 from abound.service.history import history
-from abound.service.history.history import Base, Contents, HistoryParams, Segment
-from abound.service.history.segment import encode
+from abound.service.history.history import Base, HistoryManifest, HistoryParams, Segment
+from abound.service.history.segment import encode_segment
 from abound.service.log import stream
-from abound.service.log.catalog import Living
+from abound.service.log.catalog import CatalogModel
 from abound.service.log.events import adoption_after, check
-from abound.service.log.stream import Element, LogParams, Trim, size_of, trimmed_key
-from abound.service.model.replicated_model import ModelReplica
+from abound.service.log.stream import Element, LogParams, Trim, entry_size, trimmed_key
+from abound.service.model.replicated_model import ReplicatedModel
 from abound.service.snapshots import manifest as manifests
 from abound.service.snapshots import snapshots, state_files
-from abound.service.snapshots.manifest import Manifest
-from abound.service.store.client import Store, reaching
-from abound.service.store.connection import Link
+from abound.service.snapshots.manifest import SnapshotManifest
+from abound.service.store.client import Store, store_errors
+from abound.service.store.connection import StoreConnection
 from abound.service.store.keys import ModelKeys
 from abound.service.store.lease import Command, Lease
 
@@ -49,7 +49,7 @@ BASE_PREFIX = "base-"
 """Prefix of the ids of bases. They are written under the lease only, so the holder of the lease can delete leftovers.
 """
 
-KEPT_FOR_CERTAIN = 2
+MIN_GOOD_SNAPSHOTS = 2
 """Number of good snapshots that must exist before anything is trimmed off a log."""
 
 
@@ -57,7 +57,7 @@ async def _nothing() -> None:
     """Do nothing between two steps."""
 
 
-class Archiving(NamedTuple):
+class ArchiveContext(NamedTuple):
     """The arguments that every change of a model's history needs.
 
     Attributes
@@ -69,8 +69,8 @@ class Archiving(NamedTuple):
     """
 
     store: Store
-    artifacts: Artifacts
-    living: Living
+    artifacts: ArtifactStore
+    living: CatalogModel
     lease: Lease
     params: HistoryParams = HistoryParams()
     log_params: LogParams = LogParams()
@@ -82,7 +82,7 @@ class Archiving(NamedTuple):
         return self.living.keys
 
 
-async def archive(to: Archiving) -> Contents | None:
+async def archive(to: ArchiveContext) -> HistoryManifest | None:
     """Move entries that no snapshot needs from the log to history.
 
     Does nothing until there are two good snapshots.
@@ -101,64 +101,64 @@ async def archive(to: Archiving) -> Contents | None:
     ArtifactsUnavailable, StoreUnavailable
     """
     good = await good_snapshots(to.store, to.keys)
-    if len(good) < KEPT_FOR_CERTAIN or good[-1].position.offset == START:
-        return await history.History(to.store, to.artifacts, to.keys).contents()
+    if len(good) < MIN_GOOD_SNAPSHOTS or good[-1].position.offset == START:
+        return await history.History(to.store, to.artifacts, to.keys).manifest()
     until = good[-1].position.offset
-    contents = await _contents(to, good)
-    elements, size, n_old, old = await _small(to, contents)
+    contents = await _current_manifest(to, good)
+    elements, size, n_old, old = await _extendable_segment(to, contents)
     begun = msgspec.structs.replace(contents, segments=contents.segments[:-1]) if old is not None else contents
-    link = await to.store.open_link("archive")
+    link = await to.store.open_connection("archive")
     own = 0
     try:
         async with contextlib.aclosing(_read(to, link, contents.end, until)) as reading:
             async for read in reading:
                 for element in read:
                     if Offset.of_entry(element[0])[:2] >= until[:2]:
-                        own = size_of(element[1])
+                        own = entry_size(element[1])
                         break
                     _check(to, element)
                     elements.append(element)
-                    size += size_of(element[1])
+                    size += entry_size(element[1])
                     if size >= to.params.segment_bytes or adoption_after(element) is not None:
                         contents = begun = await _add(to, begun, elements, size)
                         elements, size, n_old = [], 0, 0
-    except stream.Trimmed as error:
+    except stream.LogTrimmed as error:
         raise Damaged(
             f"the history of {to.keys.name} ends at {contents.end.entry} and {error}: the entries between are lost. "
-            f"{history.MENDING}"
+            f"{history.BEGIN_ANEW_HINT}"
         ) from None
     finally:
         link.close()
     if len(elements) > n_old:
         contents = await _add(to, begun, elements, size)
     if own and good[-1].log_bytes != contents.log_bytes + own:
-        await _correct(to, good, contents.log_bytes + own)
+        await _correct_log_bytes(to, good, contents.log_bytes + own)
     return contents
 
 
-def _read(to: Archiving, link: Link, after: Offset, until: Offset) -> AsyncGenerator[list[Element]]:
+def _read(to: ArchiveContext, link: StoreConnection, after: Offset, until: Offset) -> AsyncGenerator[list[Element]]:
     seconds = to.store.params.reply_seconds
     return stream.read(link, to.keys.log, after, until, read_bytes=to.log_params.read_bytes, seconds=seconds)
 
 
-async def _correct(to: Archiving, good: list[Manifest], log_bytes: int) -> None:
+async def _correct_log_bytes(to: ArchiveContext, good: list[SnapshotManifest], log_bytes: int) -> None:
     """Correct the log sizes in the snapshot manifests: the log up to the oldest snapshot has ``log_bytes`` bytes.
 
     A former release counted too few bytes when it built a model from a history with erased events.
     """
     commands: list[Command] = []
     before = good[-1].position.offset
-    link = await to.store.open_link("correct")
+    link = await to.store.open_connection("correct")
     try:
         for manifest in reversed(good):
             offset = manifest.position.offset
             if offset[:2] > before[:2]:
                 async with contextlib.aclosing(_read(to, link, before, offset)) as reading:
                     async for elements in reading:
-                        log_bytes += sum(size_of(fields) for _, fields in elements)
+                        log_bytes += sum(entry_size(fields) for _, fields in elements)
                         await to.between()
             before = offset
-            right = msgspec.structs.replace(manifest, log_bytes=log_bytes).sealed()
+            right = msgspec.structs.replace(manifest, log_bytes=log_bytes).with_checksum()
             commands.append(("SET", manifests.manifest_key(to.keys, manifest.id), msgspec.json.encode(right)))
     finally:
         link.close()
@@ -166,18 +166,18 @@ async def _correct(to: Archiving, good: list[Manifest], log_bytes: int) -> None:
     log.warning("snapshots recorded a wrong size of the log; corrected", model=to.keys.name)
 
 
-def _check(to: Archiving, element: Element) -> None:
+def _check(to: ArchiveContext, element: Element) -> None:
     """Raise Corrupted unless an entry is what was written: from history it could not be repaired any more."""
     try:
         check(element[1])
     except Damaged as error:
         raise Damaged(
             f"the entry {element[0].decode()} of the log of {to.keys.name} cannot be moved to history: {error}. "
-            f"{stream.MENDING}; or, while snapshots are good, {history.MENDING}"
+            f"{stream.REPAIR_ADVICE}; or, while snapshots are good, {history.BEGIN_ANEW_HINT}"
         ) from None
 
 
-async def begin_anew(to: Archiving) -> Contents:
+async def restart_history(to: ArchiveContext) -> HistoryManifest:
     """Start history again at the oldest good snapshot, without anything before it.
 
     For a history that is damaged or lost. Garbage collection deletes its files later. Raises what ``archive`` raises,
@@ -186,7 +186,7 @@ async def begin_anew(to: Archiving) -> Contents:
     return await _begin_at(to, await good_snapshots(to.store, to.keys))
 
 
-async def good_snapshots(store: Store, keys: ModelKeys) -> list[Manifest]:
+async def good_snapshots(store: Store, keys: ModelKeys) -> list[SnapshotManifest]:
     """Return the manifests of the usable snapshots, newest first.
 
     A snapshot is usable if all its parts exist with their sizes and the log contains its entry.
@@ -194,10 +194,10 @@ async def good_snapshots(store: Store, keys: ModelKeys) -> list[Manifest]:
     good = []
     for name in await manifests.ids(store, keys):
         try:
-            manifest = await manifests.manifest_of(store, keys, name)
+            manifest = await manifests.read_manifest(store, keys, name)
         except (Damaged, UnknownApplyVersion, UnknownSnapshot):
             continue
-        with reaching():
+        with store_errors():
             async with store.client.pipeline(transaction=False) as pipe:
                 for i in range(len(manifest.parts)):
                     pipe.strlen(manifests.part_key(keys, name, i))
@@ -208,7 +208,7 @@ async def good_snapshots(store: Store, keys: ModelKeys) -> list[Manifest]:
     return good
 
 
-async def make_base(to: Archiving, model: ModelReplica) -> Base:
+async def make_base(to: ArchiveContext, model: ReplicatedModel) -> Base:
     """Write the state of a model as a base. Nothing may be applied to the model meanwhile."""
     position = model.position
     recipe = {"method": "base", "offset": str(position.offset)}
@@ -226,12 +226,14 @@ async def make_base(to: Archiving, model: ModelReplica) -> Base:
     )
 
 
-async def swap(to: Archiving, contents: Contents, trim: Trim | None = None, also: Sequence[Command] = ()) -> Contents:
+async def swap_manifest(
+    to: ArchiveContext, contents: HistoryManifest, trim: Trim | None = None, also: Sequence[Command] = ()
+) -> HistoryManifest:
     """Replace the manifest of history and trim the log as ``trim`` says. LeaseLost.
 
     ``also`` holds commands on other keys of the model, which run in the same script.
     """
-    contents = contents.sealed()
+    contents = contents.with_checksum()
     packed = msgspec.json.encode(contents)
     history.parse(packed, to.keys)
     commands: list[Command] = []
@@ -246,9 +248,9 @@ async def swap(to: Archiving, contents: Contents, trim: Trim | None = None, also
     return contents
 
 
-async def _contents(to: Archiving, good: list[Manifest]) -> Contents:
+async def _current_manifest(to: ArchiveContext, good: list[SnapshotManifest]) -> HistoryManifest:
     """Return the manifest to append to: the present one, or a new one if there is none or its files are lost."""
-    contents = await history.History(to.store, to.artifacts, to.keys).contents()
+    contents = await history.History(to.store, to.artifacts, to.keys).manifest()
     if contents is None:
         if (await stream.trim_of(to.store, to.keys.log)).n_entries == 0:
             return _empty(to, None)
@@ -260,9 +262,9 @@ async def _contents(to: Archiving, good: list[Manifest]) -> Contents:
     return await _begin_at(to, good)
 
 
-async def _begin_at(to: Archiving, good: list[Manifest]) -> Contents:
+async def _begin_at(to: ArchiveContext, good: list[SnapshotManifest]) -> HistoryManifest:
     for manifest in reversed(good):
-        model = ModelReplica(to.keys, to.living.config, limits=Limits())
+        model = ReplicatedModel(to.keys, to.living.config, limits=Limits())
         try:
             live = await snapshots.load(to.store, to.keys, manifest, model.limits)
         except Damaged as error:
@@ -270,26 +272,26 @@ async def _begin_at(to: Archiving, good: list[Manifest]) -> Contents:
             continue
         model.restore(live, manifest.position)
         base = await make_base(to, model)
-        return await swap(to, _empty(to, base), await _trim_before(to, base))
+        return await swap_manifest(to, _empty(to, base), await _trim_before(to, base))
     raise NotReady(
         f"no usable snapshot of {to.keys.name} to start its history at; retry after the next snapshot", retry_after=60.0
     )
 
 
-async def _trim_before(to: Archiving, base: Base) -> Trim | None:
+async def _trim_before(to: ArchiveContext, base: Base) -> Trim | None:
     """Return the trim that makes the log begin with the entry of a base; None if the log begins there already."""
     at, key = base.position.offset, to.keys.log
-    with reaching():
+    with store_errors():
         before = await to.store.client.xrevrange(key, f"({at.entry}", "-", count=1)
         own = await to.store.client.xrange(key, at.entry, at.entry)
     if not before or not own:
         return None
-    size = size_of([part for field in own[0][1].items() for part in field])
+    size = entry_size([part for field in own[0][1].items() for part in field])
     return Trim(Offset.of_entry(before[0][0]), base.n_entries - 1, base.log_bytes - size)
 
 
-def _empty(to: Archiving, base: Base | None) -> Contents:
-    return Contents(
+def _empty(to: ArchiveContext, base: Base | None) -> HistoryManifest:
+    return HistoryManifest(
         format=history.FORMAT,
         model=to.keys.name,
         incarnation=to.keys.incarnation,
@@ -299,7 +301,9 @@ def _empty(to: Archiving, base: Base | None) -> Contents:
     )
 
 
-async def _small(to: Archiving, contents: Contents) -> tuple[list[Element], int, int, Segment | None]:
+async def _extendable_segment(
+    to: ArchiveContext, contents: HistoryManifest
+) -> tuple[list[Element], int, int, Segment | None]:
     """Return the last segment if it should be extended, with its entries, their size in the log and their number."""
     last = contents.segments[-1] if contents.segments else None
     if last is None or last.needs is not None or last.log_bytes * 2 > to.params.segment_bytes:
@@ -311,17 +315,19 @@ async def _small(to: Archiving, contents: Contents) -> tuple[list[Element], int,
     return elements, last.log_bytes, last.n_entries, last
 
 
-async def _add(to: Archiving, contents: Contents, elements: list[Element], log_bytes: int) -> Contents:
+async def _add(
+    to: ArchiveContext, contents: HistoryManifest, elements: list[Element], log_bytes: int
+) -> HistoryManifest:
     """Append a segment of these elements to history and trim them off the log."""
     await to.between()
     segment = await write_segment(to, elements, contents.n_entries, contents.log_bytes, log_bytes)
     last = Offset.of_entry(segment.last)
     trim = Trim(last, contents.n_entries + len(elements), contents.log_bytes + log_bytes)
-    return await swap(to, msgspec.structs.replace(contents, segments=[*contents.segments, segment]), trim)
+    return await swap_manifest(to, msgspec.structs.replace(contents, segments=[*contents.segments, segment]), trim)
 
 
 async def write_segment(
-    to: Archiving, elements: list[Element], n_before: int, bytes_before: int, log_bytes: int
+    to: ArchiveContext, elements: list[Element], n_before: int, bytes_before: int, log_bytes: int
 ) -> Segment:
     """Write elements as a segment file that nothing points to yet, read it back and compare.
 
@@ -338,9 +344,9 @@ async def write_segment(
         The artifact store returns other bytes.
     ArtifactsUnavailable
     """
-    packed = await asyncio.to_thread(encode, elements)
+    packed = await asyncio.to_thread(encode_segment, elements)
     first, last = elements[0][0].decode(), elements[-1][0].decode()
-    name = f"{history.folder(to.keys, 'history')}/{first}-{secrets.token_hex(4)}.seg"
+    name = f"{history.artifact_folder(to.keys, 'history')}/{first}-{secrets.token_hex(4)}.seg"
     await to.artifacts.put(name, packed)
     if await to.artifacts.get(name) != packed:
         raise Damaged(f"the artifact store does not give back what was written as {name}")

@@ -21,13 +21,13 @@ import msgspec
 
 from abound.core.errors import Damaged
 from abound.core.types import Offset
-from abound.service.log.events import Adopt, Mark
-from abound.service.store.client import Store, reaching
+from abound.service.log.events import AdoptEvent, MarkEvent
+from abound.service.store.client import Store, store_errors
 from abound.service.store.keys import ModelKeys
 from abound.service.store.lease import Command
 
 
-class Unfinished(msgspec.Struct, frozen=True):
+class UnfinishedErasure(msgspec.Struct, frozen=True):
     """The events that a job erases: those up to ``after`` that meet all given conditions, as in ``ForgetParams``."""
 
     after: str
@@ -37,12 +37,12 @@ class Unfinished(msgspec.Struct, frozen=True):
     until: float | None = None
 
 
-_unfinished = msgspec.json.Decoder(Unfinished)
+_unfinished = msgspec.json.Decoder(UnfinishedErasure)
 
 
-async def complete(store: Store, keys: ModelKeys) -> set[Offset]:
+async def completed_adoptions(store: Store, keys: ModelKeys) -> set[Offset]:
     """Return the offsets of the adoptions of complete erasures. StoreUnavailable."""
-    with reaching():
+    with store_errors():
         return {Offset.of_entry(name) for name in await store.client.smembers(_key(keys))}
 
 
@@ -57,23 +57,23 @@ def saying(keys: ModelKeys, adoptions: Iterable[Offset], jobs: Iterable[str]) ->
     ]
 
 
-async def begin(store: Store, keys: ModelKeys, job: str, what: Unfinished) -> None:
+async def add_unfinished(store: Store, keys: ModelKeys, job: str, what: UnfinishedErasure) -> None:
     """Record what a job is about to erase. StoreUnavailable."""
-    with reaching():
+    with store_errors():
         await store.client.hset(_unfinished_key(keys), job, msgspec.json.encode(what))
 
 
-async def end(store: Store, keys: ModelKeys, jobs: Iterable[str]) -> None:
+async def remove_unfinished(store: Store, keys: ModelKeys, jobs: Iterable[str]) -> None:
     """Record that history has none of the events any more that these jobs erase. StoreUnavailable."""
     names = sorted(jobs)
     if names:
-        with reaching():
+        with store_errors():
             await store.client.hdel(_unfinished_key(keys), *names)
 
 
-async def unfinished(store: Store, keys: ModelKeys) -> dict[str, Unfinished]:
+async def unfinished_erasures(store: Store, keys: ModelKeys) -> dict[str, UnfinishedErasure]:
     """Return what incomplete jobs erase, whether or not their state is adopted. Corrupted, StoreUnavailable."""
-    with reaching():
+    with store_errors():
         said = await store.client.hgetall(_unfinished_key(keys))
     try:
         return {job.decode(): _unfinished.decode(what) for job, what in said.items()}
@@ -81,9 +81,9 @@ async def unfinished(store: Store, keys: ModelKeys) -> dict[str, Unfinished]:
         raise Damaged(f"the records of unfinished erasures of {keys.name} cannot be read: {error}") from None
 
 
-def mark_of(adopt: Adopt) -> Mark:
+def mark_of(adopt: AdoptEvent) -> MarkEvent:
     """Return the mark that replaces an adoption."""
-    return Mark(mark_token(adopt.adoption))
+    return MarkEvent(mark_token(adopt.adoption))
 
 
 def mark_token(adoption: str) -> str:
@@ -92,8 +92,8 @@ def mark_token(adoption: str) -> str:
 
 
 def _key(keys: ModelKeys) -> bytes:
-    return keys.of("forgotten")
+    return keys.key("forgotten")
 
 
 def _unfinished_key(keys: ModelKeys) -> bytes:
-    return keys.of("forgetting")
+    return keys.key("forgetting")

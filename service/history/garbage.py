@@ -35,20 +35,20 @@ import structlog
 
 from abound.core.errors import Conflict, Damaged, StoreUnavailable, UnknownApplyVersion, UnknownArtifact
 from abound.core.types import Offset
-from abound.service.artifacts.artifact_store import Artifacts
+from abound.service.artifacts.artifact_store import ArtifactStore
 from abound.service.history.archive import BASE_PREFIX
-from abound.service.history.history import Contents, History, folder
+from abound.service.history.history import History, HistoryManifest, artifact_folder
 from abound.service.log import stream
 from abound.service.log.catalog import Catalog
-from abound.service.log.events import adopted
-from abound.service.log.stream import LogParams, mended_key
+from abound.service.log.events import adopted_state_files
+from abound.service.log.stream import LogParams, repaired_key
 from abound.service.model import adoption_lock
-from abound.service.model.adoption_lock import SWEEP, Pending
+from abound.service.model.adoption_lock import SWEEP, PendingAdoption
 from abound.service.snapshots import manifest as manifests
 from abound.service.snapshots import state_files
-from abound.service.store.client import Store, reaching
+from abound.service.store.client import Store, store_errors
 from abound.service.store.keys import ModelKeys
-from abound.service.store.lease import Lease, LeaseLost, take
+from abound.service.store.lease import Lease, LeaseLost, acquire
 
 log = structlog.get_logger(__name__)
 
@@ -57,7 +57,7 @@ _SNAPSHOT = re.compile(rb"snapshot:(?P<id>.+):(?:manifest|\d+)")
 _ARTIFACT = re.compile(r"(?P<name>[^/]+)/(?P<incarnation>\d+-\d+)/.+")
 
 
-async def sweep_store(store: Store, catalog: Catalog) -> int:
+async def collect_keys(store: Store, catalog: Catalog) -> int:
     """Delete keys without a reference: of deleted models, of unfinished snapshots, and copies of logs left by repairs.
 
     Returns the number of keys. StoreUnavailable.
@@ -65,7 +65,7 @@ async def sweep_store(store: Store, catalog: Catalog) -> int:
     swept = 0
     living = {(one.keys.name.encode(), one.keys.incarnation.encode()): one.keys for one in catalog}
     found: dict[ModelKeys, list[tuple[bytes, str]]] = {}
-    with reaching():
+    with store_errors():
         async for key in store.client.scan_iter(match="abound:{*", count=1000):
             match = _TAG.fullmatch(key)
             if match is None:
@@ -74,15 +74,15 @@ async def sweep_store(store: Store, catalog: Catalog) -> int:
             if one is None:
                 if Offset.of_entry(match["incarnation"]) <= catalog.offset:
                     swept += await store.client.unlink(key)
-            elif key == mended_key(one.log):
+            elif key == repaired_key(one.log):
                 swept += await store.client.unlink(key)
             elif part := _SNAPSHOT.fullmatch(match["part"]):
                 found.setdefault(one, []).append((key, part["id"].decode()))
     for one, parts in found.items():
         try:
-            async with take(store, one):
+            async with acquire(store, one):
                 good = set(await manifests.ids(store, one))
-                with reaching():
+                with store_errors():
                     for key, name in parts:
                         if name not in good:
                             swept += await store.client.unlink(key)
@@ -93,7 +93,7 @@ async def sweep_store(store: Store, catalog: Catalog) -> int:
     return swept
 
 
-async def sweep_artifacts(store: Store, artifacts: Artifacts, catalog: Catalog, unlisted: set[str]) -> int:
+async def collect_files(store: Store, artifacts: ArtifactStore, catalog: Catalog, unlisted: set[str]) -> int:
     """Delete files without a reference: of deleted models, segments, bases, and files half written.
 
     Versions of existing models, and state files that are no bases, are collected elsewhere. A file is deleted only if
@@ -133,12 +133,12 @@ async def sweep_artifacts(store: Store, artifacts: Artifacts, catalog: Catalog, 
                 swept += 1
             else:
                 unlisted.add(name)
-        elif name.startswith((folder(one, "history/"), f"{state_files.folder(one)}/{BASE_PREFIX}")):
+        elif name.startswith((artifact_folder(one, "history/"), f"{state_files.folder(one)}/{BASE_PREFIX}")):
             found.setdefault(one, []).append(name)
     for one, names in found.items():
         try:
-            async with take(store, one):
-                contents = await History(store, artifacts, one).contents()
+            async with acquire(store, one):
+                contents = await History(store, artifacts, one).manifest()
                 good = {segment.name for segment in contents.segments} if contents is not None else set()
                 base = contents.base.index if contents is not None and contents.base is not None else "-"
                 for name in names:
@@ -156,24 +156,24 @@ async def sweep_artifacts(store: Store, artifacts: Artifacts, catalog: Catalog, 
     return swept
 
 
-class IndexSweep:
+class StateFileCollector:
     """Deletes state files that nothing refers to; remembers the candidates of each model from one pass to the next."""
 
     def __init__(self, store: Store, params: LogParams | None = None) -> None:
         self._store = store
         self._params = params or LogParams()
-        self._unneeded: dict[ModelKeys, set[str]] = {}
-        self._needed: dict[ModelKeys, tuple[set[str], str | None]] = {}
+        self._unreferenced: dict[ModelKeys, set[str]] = {}
+        self._all_referenced: dict[ModelKeys, tuple[set[str], str | None]] = {}
 
-    async def sweep(self, artifacts: Artifacts, catalog: Catalog) -> int:
+    async def collect(self, artifacts: ArtifactStore, catalog: Catalog) -> int:
         """Delete the state files that were unreferenced in the pass before and still are; return their number.
 
         Skips a model that another process works on, and one whose history or log cannot be read.
         ArtifactsUnavailable, StoreUnavailable.
         """
         living = {one.keys for one in catalog}
-        self._unneeded = {keys: names for keys, names in self._unneeded.items() if keys in living}
-        self._needed = {keys: known for keys, known in self._needed.items() if keys in living}
+        self._unreferenced = {keys: names for keys, names in self._unreferenced.items() if keys in living}
+        self._all_referenced = {keys: known for keys, known in self._all_referenced.items() if keys in living}
         swept = 0
         for keys in [one.keys for one in catalog]:
             with contextlib.suppress(Conflict, LeaseLost):
@@ -185,57 +185,57 @@ class IndexSweep:
             log.info("garbage collection deleted state files", indexes=swept)
         return swept
 
-    async def _sweep(self, artifacts: Artifacts, keys: ModelKeys) -> int:
+    async def _sweep(self, artifacts: ArtifactStore, keys: ModelKeys) -> int:
         there = {name for name in await state_files.ids(artifacts, keys) if not name.startswith(BASE_PREFIX)}
-        (busy,) = await adoption_lock.pending(self._store, [keys])
-        contents = await History(self._store, artifacts, keys).contents()
+        (busy,) = await adoption_lock.pending_adoptions(self._store, [keys])
+        contents = await History(self._store, artifacts, keys).manifest()
         base = contents.base.index if contents is not None and contents.base is not None else None
-        if busy is not None or not there or self._needed.get(keys) == (there, base):
+        if busy is not None or not there or self._all_referenced.get(keys) == (there, base):
             return 0  # a referenced state file stays referenced until history starts later
-        noted = self._unneeded.get(keys, set()) & there
-        async with take(self._store, keys) as lease:
+        noted = self._unreferenced.get(keys, set()) & there
+        async with acquire(self._store, keys) as lease:
             if not noted:
-                unneeded = there - await self._needed_by(artifacts, keys, lease)
-                self._unneeded[keys] = unneeded
+                unneeded = there - await self._find_referenced(artifacts, keys, lease)
+                self._unreferenced[keys] = unneeded
                 if not unneeded:
-                    self._needed[keys] = (there, base)
+                    self._all_referenced[keys] = (there, base)
                 return 0
-            if not await adoption_lock.say(self._store, keys, Pending(SWEEP)):
+            if not await adoption_lock.renew(self._store, keys, PendingAdoption(SWEEP)):
                 return 0
             try:
                 swept = await self._delete(artifacts, keys, noted, lease)
-                self._unneeded.pop(keys, None)
+                self._unreferenced.pop(keys, None)
                 return swept
             finally:
                 with contextlib.suppress(StoreUnavailable):
-                    await adoption_lock.let_go(self._store, keys, SWEEP)
+                    await adoption_lock.release(self._store, keys, SWEEP)
 
-    async def _delete(self, artifacts: Artifacts, keys: ModelKeys, noted: set[str], lease: Lease) -> int:
+    async def _delete(self, artifacts: ArtifactStore, keys: ModelKeys, noted: set[str], lease: Lease) -> int:
         swept = 0
-        for name in sorted(noted - await self._needed_by(artifacts, keys, lease)):
-            if not await adoption_lock.say(self._store, keys, Pending(SWEEP)):
+        for name in sorted(noted - await self._find_referenced(artifacts, keys, lease)):
+            if not await adoption_lock.renew(self._store, keys, PendingAdoption(SWEEP)):
                 break
             await state_files.delete(artifacts, keys, name)
             swept += 1
         return swept
 
-    async def _needed_by(self, artifacts: Artifacts, keys: ModelKeys, lease: Lease) -> set[str]:
+    async def _find_referenced(self, artifacts: ArtifactStore, keys: ModelKeys, lease: Lease) -> set[str]:
         """Return the state files that history and log refer to.
 
         While this process holds the lease, no entry moves from the log to history.
         """
         history = History(self._store, artifacts, keys)
-        contents = await history.contents()
+        contents = await history.manifest()
         trim = await stream.trim_of(self._store, keys.log)
         if not _is_whole(contents, artifacts, trim):
             raise Damaged(f"the history of {keys.name} is not the one that its log continues")
         needed = set()
         for segment in contents.segments if contents is not None else ():
             if segment.needs is not None:  # it has an adoption
-                needed |= adopted(await history.elements(segment))
+                needed |= adopted_state_files(await history.elements(segment))
         if contents is not None and contents.base is not None:
             needed.add(contents.base.index)
-        link = await self._store.open_link("sweep")
+        link = await self._store.open_connection("sweep")
         try:
             reading = stream.read(
                 link,
@@ -246,8 +246,8 @@ class IndexSweep:
             )
             async with contextlib.aclosing(reading):
                 async for elements in reading:
-                    needed |= adopted(elements)
-        except stream.Trimmed as error:
+                    needed |= adopted_state_files(elements)
+        except stream.LogTrimmed as error:
             raise LeaseLost from error
         finally:
             link.close()
@@ -255,7 +255,7 @@ class IndexSweep:
         return needed
 
 
-def _is_whole(contents: Contents | None, artifacts: Artifacts, trim: stream.Trim) -> bool:
+def _is_whole(contents: HistoryManifest | None, artifacts: ArtifactStore, trim: stream.Trim) -> bool:
     """Return whether history has all entries that were trimmed off the log."""
     if contents is None:
         return trim.n_entries == 0

@@ -25,20 +25,20 @@ import structlog
 
 from abound.core.errors import ArtifactsUnavailable, CannotStart
 from abound.core.types import START, Offset
-from abound.service.artifacts.artifact_store import Artifacts, recorded_id, sync_folder
+from abound.service.artifacts.artifact_store import ArtifactStore, recorded_id, sync_folder
 from abound.service.log.catalog import CATALOG_KEY, Catalog, read_catalog
 from abound.service.log.stream import tail
-from abound.service.processes.embedded_store import HIGH_WATER, EmbeddedStore
+from abound.service.processes.embedded_store import HIGH_WATER_FILE, EmbeddedStore
 from abound.service.settings import Settings
 from abound.service.store.client import Store
 
 log = structlog.get_logger(__name__)
 
-LOOK_SECONDS = 3.0
+ARTIFACTS_WAIT_SECONDS = 3.0
 """Longest wait at a start for an artifact store that does not answer."""
 
 
-class Mark(msgspec.Struct, frozen=True):
+class ModelHighWater(msgspec.Struct, frozen=True):
     """How far a model's log had got: the model's name, its last entry, and its number of entries since its start."""
 
     name: str
@@ -50,7 +50,7 @@ class HighWater(msgspec.Struct, frozen=True):
     """How far a store had got: the last entry of the catalog, and a mark for each incarnation of a model."""
 
     catalog: str = START.entry
-    models: dict[str, Mark] = {}
+    models: dict[str, ModelHighWater] = {}
 
     def behind(self, now: HighWater) -> list[str]:
         """Return a phrase for each loss, if the store has now got only as far as ``now``."""
@@ -62,7 +62,7 @@ class HighWater(msgspec.Struct, frozen=True):
             has = now.models.get(incarnation)
             if has is None and is_whole:
                 continue  # deleted
-            has = has or Mark(had.name, START.entry, 0)
+            has = has or ModelHighWater(had.name, START.entry, 0)
             if _place(has.last) < _place(had.last):
                 lacks.append(
                     f"the model {had.name} ends at {has.last} ({has.n_entries:,} entries) and had reached {had.last} "
@@ -71,14 +71,14 @@ class HighWater(msgspec.Struct, frozen=True):
         return lacks
 
 
-class Kept(NamedTuple):
+class RecordedHighWater(NamedTuple):
     """The marks read from one place, and that place in words."""
 
     place: str
     marks: HighWater
 
 
-class Marks:
+class HighWaterMarks:
     """The high-water marks of one store, in all places that they are recorded in.
 
     Parameters
@@ -88,13 +88,13 @@ class Marks:
     artifacts : ArtifactStore or None
     """
 
-    def __init__(self, store: Store, data_dir: Path | None, artifacts: Artifacts | None) -> None:
+    def __init__(self, store: Store, data_dir: Path | None, artifacts: ArtifactStore | None) -> None:
         self._store = store
-        self._file = None if data_dir is None else data_dir / HIGH_WATER
+        self._file = None if data_dir is None else data_dir / HIGH_WATER_FILE
         self._artifacts = artifacts
 
     @classmethod
-    def of(cls, settings: Settings, store: Store, artifacts: Artifacts | None) -> Marks:
+    def from_settings(cls, settings: Settings, store: Store, artifacts: ArtifactStore | None) -> HighWaterMarks:
         """Create them with the data directory and URL of the settings."""
         url = None if settings.redis_url is None else settings.redis_url.get_secret_value()
         is_embedded = url in (None, EmbeddedStore(settings.data_dir).url)
@@ -104,14 +104,14 @@ class Marks:
         """Raise CannotStart if the store is behind its marks. Corrupted (the catalog cannot be read),
         StoreUnavailable.
         """
-        if lacks := await self.lacking():
+        if lacks := await self.losses():
             raise CannotStart(
                 f"the store has lost data: {'; '.join(lacks)}. Nothing was changed. Restore the store from a backup; "
                 "or, to continue with what is left and give up the rest: abound store accept-loss. A new store "
                 "needs an artifact store (ABOUND_ARTIFACTS_URL), or folder, of its own"
             )
 
-    async def lacking(self) -> list[str]:
+    async def losses(self) -> list[str]:
         """Return a phrase for each loss of the store, without duplicates."""
         now = await self._now(await read_catalog(self._store))
         return list(
@@ -122,7 +122,9 @@ class Marks:
             )
         )
 
-    async def note(self, catalog: Catalog, artifacts: Artifacts | None, marks: dict[str, Mark] | None = None) -> None:
+    async def record(
+        self, catalog: Catalog, artifacts: ArtifactStore | None, marks: dict[str, ModelHighWater] | None = None
+    ) -> None:
         """Record how far the store has got: as before except for these ``marks``, or (None) all marks from the store.
 
         ``artifacts`` must be joined. OSError and ArtifactsUnavailable if it cannot be written; StoreUnavailable.
@@ -133,9 +135,9 @@ class Marks:
             before = _parsed(self._file.read_bytes()) if self._file.exists() else HighWater()
             await asyncio.to_thread(_write, self._file, _raised(before, now, living))
         if artifacts is not None:
-            kept = await artifacts.kept_by(HIGH_WATER, artifacts.id)
+            kept = await artifacts.read_by_owner(HIGH_WATER_FILE, artifacts.id)
             before = _parsed(kept[artifacts.id]) if artifacts.id in kept else HighWater()
-            await artifacts.put(HIGH_WATER, _raised(before, now, living))
+            await artifacts.put(HIGH_WATER_FILE, _raised(before, now, living))
 
     async def accept(self) -> None:
         """Accept the store as it is: set the marks to what it has. Raises what ``record`` raises."""
@@ -145,32 +147,34 @@ class Marks:
         if self._file is not None:
             _write(self._file, now)
         if self._artifacts is not None:
-            await self._artifacts.put(HIGH_WATER, now)
+            await self._artifacts.put(HIGH_WATER_FILE, now)
 
     async def _now(self, catalog: Catalog) -> HighWater:
         marks = {}
         for one in catalog:
             end = await tail(self._store, one.keys.log)
-            marks[one.keys.incarnation] = Mark(one.keys.name, end.last.entry, end.n_entries + end.n_removed)
+            marks[one.keys.incarnation] = ModelHighWater(one.keys.name, end.last.entry, end.n_entries + end.n_removed)
         return HighWater((await tail(self._store, CATALOG_KEY)).last.entry, marks)
 
-    async def _kept(self, now: HighWater) -> list[Kept]:
+    async def _kept(self, now: HighWater) -> list[RecordedHighWater]:
         kept = []
         if self._file is not None and self._file.exists():
-            kept.append(Kept(str(self._file), _parsed(self._file.read_bytes())))
+            kept.append(RecordedHighWater(str(self._file), _parsed(self._file.read_bytes())))
         owner = await recorded_id(self._store)
         if self._artifacts is None or (owner is None and now.catalog != START.entry):
             return kept
         try:
-            async with asyncio.timeout(LOOK_SECONDS):
-                found = await self._artifacts.kept_by(HIGH_WATER, owner)
+            async with asyncio.timeout(ARTIFACTS_WAIT_SECONDS):
+                found = await self._artifacts.read_by_owner(HIGH_WATER_FILE, owner)
         except (ArtifactsUnavailable, TimeoutError) as error:
             log.warning(
                 "the artifact store cannot be used, so its record of how far the store had got is not checked",
                 reason=str(error) or "no answer in time",
             )
             return kept
-        return kept + [Kept(f"the artifact store, folder {name}", _parsed(data)) for name, data in found.items()]
+        return kept + [
+            RecordedHighWater(f"the artifact store, folder {name}", _parsed(data)) for name, data in found.items()
+        ]
 
 
 def _raised(before: HighWater, now: HighWater, living: set[str]) -> bytes:

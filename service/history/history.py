@@ -24,18 +24,18 @@ import msgspec
 
 from abound.core.errors import ArtifactsUnavailable, Damaged, UnknownArtifact, UnknownOffset
 from abound.core.types import START, Offset
-from abound.service.artifacts.artifact_store import Artifacts
+from abound.service.artifacts.artifact_store import ArtifactStore
 from abound.service.artifacts.checksums import checksum_of
 from abound.service.history import segment as segments
 from abound.service.log.events import check
-from abound.service.log.stream import Element, LastFields
+from abound.service.log.stream import Element, LastEntryFields
 from abound.service.model.position import Position
-from abound.service.store.client import Store, reaching
+from abound.service.store.client import Store, store_errors
 from abound.service.store.keys import ModelKeys
 
 FORMAT = 1
 
-MENDING = "`abound history begin-anew` starts history at the oldest snapshot and gives up everything before it"
+BEGIN_ANEW_HINT = "`abound history begin-anew` starts history at the oldest snapshot and gives up everything before it"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,7 +158,7 @@ class Extent(NamedTuple):
     n_segments: int
 
 
-class Contents(msgspec.Struct, frozen=True, kw_only=True):
+class HistoryManifest(msgspec.Struct, frozen=True, kw_only=True):
     """The manifest of a model's history.
 
     Attributes
@@ -177,20 +177,20 @@ class Contents(msgspec.Struct, frozen=True, kw_only=True):
     segments: list[Segment]
     checksum: str = ""
 
-    def sealed(self) -> Contents:
+    def with_checksum(self) -> HistoryManifest:
         """Return a copy with the checksum of its fields."""
         plain = msgspec.json.encode(msgspec.structs.replace(self, checksum=""))
         return msgspec.structs.replace(self, checksum=checksum_of(plain))
 
     @property
-    def beginning(self) -> Offset:
+    def start(self) -> Offset:
         """Return the first offset after which every entry can be read."""
         return START if self.base is None else Offset.parse(self.base.offset)
 
     @property
     def end(self) -> Offset:
         """Return the last archived entry, or the start if no entry is archived."""
-        return Offset.of_entry(self.segments[-1].last) if self.segments else self.beginning
+        return Offset.of_entry(self.segments[-1].last) if self.segments else self.start
 
     @property
     def n_entries(self) -> int:
@@ -214,27 +214,27 @@ class Contents(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def extent(self) -> Extent:
         """Return the range that history covers."""
-        return Extent(self.beginning, self.end, self.size, len(self.segments))
+        return Extent(self.start, self.end, self.size, len(self.segments))
 
 
-_contents = msgspec.json.Decoder(Contents)
+_manifest_decoder = msgspec.json.Decoder(HistoryManifest)
 
 
 def history_key(keys: ModelKeys) -> bytes:
     """Return the key of the manifest."""
-    return keys.of("history")
+    return keys.key("history")
 
 
-def folder(keys: ModelKeys, part: str = "") -> str:
+def artifact_folder(keys: ModelKeys, part: str = "") -> str:
     """Return the folder of a model's artifacts, or of one ``part``: ``history``, ``index``, ..."""
     return f"{keys.name}/{keys.incarnation}" + (f"/{part}" if part else "")
 
 
-def parse(packed: bytes, keys: ModelKeys) -> Contents:
+def parse(packed: bytes, keys: ModelKeys) -> HistoryManifest:
     """Parse the manifest. Raise Corrupted unless it belongs to this model, matches its checksum and has no gap."""
     try:
-        contents = _contents.decode(packed)
-        marks = [contents.beginning[:2]]
+        contents = _manifest_decoder.decode(packed)
+        marks = [contents.start[:2]]
         if contents.base is not None:
             Offset.parse(contents.base.adopted)
         for segment in contents.segments:
@@ -246,7 +246,7 @@ def parse(packed: bytes, keys: ModelKeys) -> Contents:
             f"the manifest of the history of {keys.name} is that of {contents.model} {contents.incarnation}, "
             f"format {contents.format}"
         )
-    if contents.sealed() != contents:
+    if contents.with_checksum() != contents:
         raise Damaged(f"the manifest of the history of {keys.name} is not what was written")
     base = contents.base
     n, n_bytes = (base.n_entries, base.log_bytes) if base else (0, 0)
@@ -268,20 +268,20 @@ class History:
         None if there is no artifact store; then there is no history either.
     """
 
-    def __init__(self, store: Store, artifacts: Artifacts | None, keys: ModelKeys) -> None:
+    def __init__(self, store: Store, artifacts: ArtifactStore | None, keys: ModelKeys) -> None:
         self._store = store
         self._artifacts = artifacts
         self.keys = keys
 
-    async def contents(self) -> Contents | None:
+    async def manifest(self) -> HistoryManifest | None:
         """Return the manifest; None if there is no history. Corrupted, StoreUnavailable."""
-        with reaching():
+        with store_errors():
             packed = await self._store.client.get(history_key(self.keys))
         return None if packed is None else parse(packed, self.keys)
 
     async def extent(self) -> Extent | None:
         """Return the range that history covers; None if there is no history. Corrupted, StoreUnavailable."""
-        contents = await self.contents()
+        contents = await self.manifest()
         return None if contents is None else contents.extent
 
     async def read(self, after: Offset, until: Offset | None = None, most: int = 64) -> AsyncGenerator[list[Element]]:
@@ -297,13 +297,13 @@ class History:
         """
         missing = None
         while True:
-            contents = await self.contents()
+            contents = await self.manifest()
             if contents is None:
                 return
-            if after[:2] < contents.beginning[:2]:
+            if after[:2] < contents.start[:2]:
                 raise UnknownOffset(
-                    f"the history of {self.keys.name} begins at {contents.beginning}; earlier events are deleted",
-                    contents.beginning,
+                    f"the history of {self.keys.name} begins at {contents.start}; earlier events are deleted",
+                    contents.start,
                 )
             ahead = [one for one in contents.segments if Offset.of_entry(one.last)[:2] > after[:2]]
             if not ahead or (until is not None and Offset.of_entry(ahead[0].first)[:2] > until[:2]):
@@ -316,7 +316,7 @@ class History:
                 missing = ahead[0].name  # unless retention has just removed it from the manifest
                 continue
             name, fields = elements[-1]
-            elements[-1] = name, LastFields(fields, ahead[0].bytes_before + ahead[0].log_bytes)
+            elements[-1] = name, LastEntryFields(fields, ahead[0].bytes_before + ahead[0].log_bytes)
             for begin in range(0, len(elements), most):
                 wanted = [
                     element
@@ -353,13 +353,13 @@ class History:
         return elements
 
     def _mending(self) -> str:
-        return f"Restore it from a backup; or, while snapshots are good, {MENDING}"
+        return f"Restore it from a backup; or, while snapshots are good, {BEGIN_ANEW_HINT}"
 
 
 def _checked(packed: bytes, segment: Segment) -> list[Element]:
     if len(packed) != segment.size or checksum_of(packed) != segment.checksum:
         raise Damaged("it is not what was written")
-    elements = segments.decode(packed)
+    elements = segments.decode_segment(packed)
     ids = [name.decode() for name, _ in elements]
     if not ids or len(ids) != segment.n_entries or (ids[0], ids[-1]) != (segment.first, segment.last):
         raise Damaged("it does not have the entries that the manifest lists")

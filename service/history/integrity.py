@@ -25,27 +25,27 @@ from abound.core.errors import (
     UnknownOffset,
 )
 from abound.core.types import Offset
-from abound.service.artifacts.artifact_store import Artifacts
-from abound.service.history.archive import Archiving, swap, write_segment
-from abound.service.history.history import MENDING, History
-from abound.service.history.replay import Source
-from abound.service.history.restore import restore_beginning
-from abound.service.log.catalog import Living
-from abound.service.log.events import Adopt, adoption_after, decode_entry
-from abound.service.model.replicated_model import ModelReplica
+from abound.service.artifacts.artifact_store import ArtifactStore
+from abound.service.history.archive import ArchiveContext, swap_manifest, write_segment
+from abound.service.history.history import BEGIN_ANEW_HINT, History
+from abound.service.history.replay import ReplaySource
+from abound.service.history.restore import restore_first_state
+from abound.service.log.catalog import CatalogModel
+from abound.service.log.events import AdoptEvent, adoption_after, decode_entry
+from abound.service.model.replicated_model import ReplicatedModel
 from abound.service.snapshots import manifest as manifests
-from abound.service.store.client import Store, reaching
-from abound.service.store.lease import LeaseLost, take
+from abound.service.store.client import Store, store_errors
+from abound.service.store.lease import LeaseLost, acquire
 
 
-async def missing(store: Store, artifacts: Artifacts, living: Living) -> list[str]:
+async def find_damage(store: Store, artifacts: ArtifactStore, living: CatalogModel) -> list[str]:
     """Return a sentence for each damaged part of a model's full log, with the way out; empty if there is none.
 
     Reads all of it: segments, base, log and every adopted state file, one state in memory at a time.
     Corrupted if the manifest of history cannot be read; ArtifactsUnavailable, StoreUnavailable.
     """
     history = History(store, artifacts, living.keys)
-    contents = await history.contents()
+    contents = await history.manifest()
     wrong = []
     for segment in contents.segments if contents is not None else ():
         try:
@@ -53,28 +53,28 @@ async def missing(store: Store, artifacts: Artifacts, living: Living) -> list[st
         except Damaged as error:
             wrong.append(str(error))
         except UnknownArtifact as error:
-            wrong.append(f"{error}. Restore it from a backup; or, while snapshots are good, {MENDING}")
-    model = ModelReplica(living.keys, living.config)
+            wrong.append(f"{error}. Restore it from a backup; or, while snapshots are good, {BEGIN_ANEW_HINT}")
+    model = ReplicatedModel(living.keys, living.config)
     try:
-        await restore_beginning(store, artifacts, model)
-        found = [] if wrong else await unadoptable(store, artifacts, model)
+        await restore_first_state(store, artifacts, model)
+        found = [] if wrong else await find_unadoptable(store, artifacts, model)
     except (Damaged, UnknownApplyVersion, UnknownArtifact, UnknownOffset) as error:
         return [*wrong, str(error)]
     for one in found:
-        if one.why == PASSED_OVER:
+        if one.why == SKIPPED_WITH_EARLIER:
             continue
         what = one.what or "no reason was given"
         wrong.append(
             f"the state file adopted at {one.at.entry} ({what}) cannot be used: {one.why}. Restore "
-            f"it from a backup; or, once all snapshots are past that, {MENDING}"
+            f"it from a backup; or, once all snapshots are past that, {BEGIN_ANEW_HINT}"
         )
     return wrong
 
 
-PASSED_OVER = "it was skipped because of the one before"
+SKIPPED_WITH_EARLIER = "it was skipped because of the one before"
 
 
-class Unadoptable(NamedTuple):
+class UnadoptableState(NamedTuple):
     """An adoption that a start cannot carry out.
 
     Attributes
@@ -92,7 +92,9 @@ class Unadoptable(NamedTuple):
     why: str
 
 
-async def unadoptable(store: Store, artifacts: Artifacts | None, model: ModelReplica) -> list[Unadoptable]:
+async def find_unadoptable(
+    store: Store, artifacts: ArtifactStore | None, model: ReplicatedModel
+) -> list[UnadoptableState]:
     """Return the adoptions that a start could not carry out if it replayed on top of the state of ``model``.
 
     Reads everything that such a start reads.
@@ -105,7 +107,7 @@ async def unadoptable(store: Store, artifacts: Artifacts | None, model: ModelRep
         History or log cannot be read.
     ArtifactsUnavailable, StoreUnavailable
     """
-    source = Source(store, artifacts)
+    source = ReplaySource(store, artifacts)
     found = []
     adopted = carried_out = model.position.adopted
     async for elements in source.entries(model.keys, model.offset, None):
@@ -113,21 +115,21 @@ async def unadoptable(store: Store, artifacts: Artifacts | None, model: ModelRep
             if adoption_after(element) is None:
                 continue
             at, event = Offset.of_entry(element[0]), decode_entry(element[1]).event
-            if not isinstance(event, Adopt) or Offset.parse(event.after) < carried_out:
+            if not isinstance(event, AdoptEvent) or Offset.parse(event.after) < carried_out:
                 continue
             if Offset.parse(event.after) < adopted:
-                found.append(Unadoptable(at, event.reason, PASSED_OVER))
+                found.append(UnadoptableState(at, event.reason, SKIPPED_WITH_EARLIER))
                 continue
             adopted = at
             try:
                 await _try(source, model, event, at)
                 carried_out = at
             except (Damaged, UnknownArtifact, UnknownOffset) as error:
-                found.append(Unadoptable(at, event.reason, str(error)))
+                found.append(UnadoptableState(at, event.reason, str(error)))
     return found
 
 
-async def _try(source: Source, model: ModelReplica, event: Adopt, at: Offset) -> None:
+async def _try(source: ReplaySource, model: ReplicatedModel, event: AdoptEvent, at: Offset) -> None:
     """Load a state file and read the entries replayed on top of it up to the adoption; raise the error that prevents
     it.
     """
@@ -136,17 +138,17 @@ async def _try(source: Source, model: ModelReplica, event: Adopt, at: Offset) ->
         pass
 
 
-async def drop_snapshots(store: Store, living: Living, at: Offset) -> None:
+async def drop_snapshots(store: Store, living: CatalogModel, at: Offset) -> None:
     """Remove the snapshots at or past ``at``, the offset of an adoption that is given up, from the model's list."""
-    pointer = living.keys.of("snapshots")
-    with reaching():
+    pointer = living.keys.key("snapshots")
+    with store_errors():
         for name in await manifests.ids(store, living.keys):
             if manifests.offset_in(name)[:2] >= at[:2]:
                 await store.client.lrem(pointer, 0, name)
 
 
 async def replace_in_history(
-    store: Store, artifacts: Artifacts | None, living: Living, at: Offset, packed: tuple[bytes, bytes]
+    store: Store, artifacts: ArtifactStore | None, living: CatalogModel, at: Offset, packed: tuple[bytes, bytes]
 ) -> None:
     """Replace one archived entry by an encoded one.
 
@@ -163,8 +165,8 @@ async def replace_in_history(
     history = History(store, artifacts, living.keys)
     payload, checksum = packed
     try:
-        async with take(store, living.keys) as lease:
-            contents = await history.contents()
+        async with acquire(store, living.keys) as lease:
+            contents = await history.manifest()
             for i, segment in enumerate(contents.segments if contents is not None else ()):
                 if contents is None or not Offset.of_entry(segment.first) <= at <= Offset.of_entry(segment.last):
                     continue
@@ -172,10 +174,10 @@ async def replace_in_history(
                     (name, [b"e", payload, b"c", checksum] if Offset.of_entry(name) == at else fields)
                     for name, fields in await history.elements(segment)
                 ]
-                to = Archiving(store, artifacts, living, lease)
+                to = ArchiveContext(store, artifacts, living, lease)
                 written = await write_segment(to, elements, segment.n_before, segment.bytes_before, segment.log_bytes)
                 segments = [*contents.segments[:i], written, *contents.segments[i + 1 :]]
-                await swap(to, msgspec.structs.replace(contents, segments=segments))
+                await swap_manifest(to, msgspec.structs.replace(contents, segments=segments))
                 return
     except LeaseLost:
         raise Conflict(f"another process has taken over the model {living.keys.name}; try again") from None

@@ -14,9 +14,9 @@ import msgspec
 
 from abound.core.instances.record import record_ends
 from abound.core.types import START, Offset
-from abound.service.artifacts.artifact_store import Artifacts
-from abound.service.history.past import entry_of
-from abound.service.log.events import MOST_POSITIONS, Adopt, Event, Learn, adoption_after, decode_entry
+from abound.service.artifacts.artifact_store import ArtifactStore
+from abound.service.history.past import decode_element
+from abound.service.log.events import MAX_POSITIONS, AdoptEvent, Event, LearnEvent, adoption_after, decode_entry
 from abound.service.log.stream import Element
 from abound.service.snapshots import state_files
 from abound.service.store.keys import ModelKeys
@@ -25,30 +25,30 @@ Read = Callable[[Offset, Offset], AsyncGenerator[list[Element]]]
 """Yields the entries after the first offset, up to and including the entry of the second."""
 
 
-class Stretch(NamedTuple):
+class LineageRange(NamedTuple):
     """The events after one offset, up to and including another."""
 
     after: Offset
     until: Offset
 
 
-class Start(NamedTuple):
+class LineageStart(NamedTuple):
     """The state file on top of which everything else is learned."""
 
     name: str
     digest: str
 
 
-class Stretches(NamedTuple):
+class Lineage(NamedTuple):
     """The ranges that count, in order, on top of the state file ``start``, or of the first state if it is None."""
 
-    start: Start | None
-    stretches: list[Stretch]
+    start: LineageStart | None
+    ranges: list[LineageRange]
 
 
-async def stretches_of(
-    read: Read, artifacts: Artifacts, keys: ModelKeys, beginning: Offset, until: Offset
-) -> Stretches:
+async def trace_lineage(
+    read: Read, artifacts: ArtifactStore, keys: ModelKeys, beginning: Offset, until: Offset
+) -> Lineage:
     """Return the ranges after ``beginning`` that count at ``until``.
 
     Raises
@@ -57,9 +57,9 @@ async def stretches_of(
         The manifest of an adopted state file, which holds its recipe, cannot be read.
     Whatever ``read`` raises.
     """
-    start: Start | None = None
-    until = whole(until)
-    found = [Stretch(beginning, until)]
+    start: LineageStart | None = None
+    until = entry_end(until)
+    found = [LineageRange(beginning, until)]
     adopted = START
     async with contextlib.aclosing(read(beginning, until)) as reading:
         async for elements in reading:
@@ -69,41 +69,41 @@ async def stretches_of(
                     continue
                 adopted = Offset.of_entry(element[0])
                 event = decode_entry(element[1]).event
-                if not isinstance(event, Adopt):
+                if not isinstance(event, AdoptEvent):
                     continue
-                recipe = (await state_files.manifest_of(artifacts, keys, event.index)).recipe
+                recipe = (await state_files.read_manifest(artifacts, keys, event.index)).recipe
                 if recipe.get("method") == "restore":
-                    found = [*clipped(found, Offset.parse(recipe["to"])), Stretch(after, until)]
+                    found = [*clip_ranges(found, Offset.parse(recipe["to"])), LineageRange(after, until)]
                 elif recipe.get("method") == "import":
-                    start, found = Start(event.index, event.digest), [Stretch(after, until)]
-    return Stretches(start, [one for one in found if one.after < one.until])
+                    start, found = LineageStart(event.index, event.digest), [LineageRange(after, until)]
+    return Lineage(start, [one for one in found if one.after < one.until])
 
 
-def whole(offset: Offset) -> Offset:
+def entry_end(offset: Offset) -> Offset:
     """Return the last offset of an offset's entry."""
-    return offset._replace(position=MOST_POSITIONS)
+    return offset._replace(position=MAX_POSITIONS)
 
 
-def clipped(stretches: list[Stretch], until: Offset) -> list[Stretch]:
+def clip_ranges(stretches: list[LineageRange], until: Offset) -> list[LineageRange]:
     """Return the parts of ranges up to an offset."""
-    return [Stretch(one.after, min(one.until, until)) for one in stretches if one.after < until]
+    return [LineageRange(one.after, min(one.until, until)) for one in stretches if one.after < until]
 
 
-async def events(read: Read, stretch: Stretch) -> AsyncGenerator[list[tuple[Offset, Event]]]:
+async def read_events(read: Read, stretch: LineageRange) -> AsyncGenerator[list[tuple[Offset, Event]]]:
     """Yield the events of a range with their offsets, a list for each read; the last entry only up to its position."""
     async with contextlib.aclosing(read(stretch.after, stretch.until)) as reading:
         async for elements in reading:
             group = []
             for element in elements:
                 at = Offset.of_entry(element[0])
-                event = entry_of(element).event
-                if at[:2] == stretch.until[:2] and type(event) is Learn:
-                    event = up_to(event, stretch.until.position)
+                event = decode_element(element).event
+                if at[:2] == stretch.until[:2] and type(event) is LearnEvent:
+                    event = truncate_learn(event, stretch.until.position)
                 group.append((at, event))
             yield group
 
 
-def up_to(event: Learn, position: int) -> Learn:
+def truncate_learn(event: LearnEvent, position: int) -> LearnEvent:
     """Return the requests of an entry that start at or before a position. Batches are not split."""
     n = n_records = n_units = 0
     while n_units < len(event.units) and n <= position:

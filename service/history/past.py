@@ -12,26 +12,26 @@ from collections.abc import AsyncGenerator
 
 from abound.core.errors import Damaged
 from abound.core.types import Offset
-from abound.service.artifacts.artifact_store import Artifacts
+from abound.service.artifacts.artifact_store import ArtifactStore
 from abound.service.history.history import History
 from abound.service.log import stream
-from abound.service.log.events import Entry, Learn, decode_entry
-from abound.service.log.stream import MOST_ENTRIES, Element, LogParams
-from abound.service.store.client import Store, reaching
-from abound.service.store.connection import Link
+from abound.service.log.events import Entry, LearnEvent, decode_entry
+from abound.service.log.stream import MAX_ENTRIES, Element, LogParams
+from abound.service.store.client import Store, store_errors
+from abound.service.store.connection import StoreConnection
 from abound.service.store.keys import ModelKeys
 
 
-async def entries(
+async def read_entries(
     store: Store,
-    artifacts: Artifacts | None,
+    artifacts: ArtifactStore | None,
     keys: ModelKeys,
     after: Offset,
     until: Offset | None = None,
     *,
     params: LogParams | None = None,
-    link: Link | None = None,
-    most: int = MOST_ENTRIES,
+    link: StoreConnection | None = None,
+    most: int = MAX_ENTRIES,
     checksum: bytes = b"",
 ) -> AsyncGenerator[list[Element]]:
     """Yield the entries after ``after``, up to and including ``until`` (default: all), a few at a time.
@@ -54,7 +54,7 @@ async def entries(
     ArtifactsUnavailable, StoreUnavailable
     """
     params = params or LogParams()
-    own = None if link is not None else await store.open_link("past")
+    own = None if link is not None else await store.open_connection("past")
     try:
         while True:
             reading = stream.read(
@@ -73,7 +73,7 @@ async def entries(
                     async for elements in reading:
                         yield elements
                         after = Offset.of_entry(elements[-1][0])
-            except stream.Trimmed as error:
+            except stream.LogTrimmed as error:
                 trimmed = error
             if trimmed is None:
                 return
@@ -93,7 +93,7 @@ async def entries(
             own.close()
 
 
-def entry_of(element: Element) -> Entry:
+def decode_element(element: Element) -> Entry:
     """Decode a stream element.
 
     Raises
@@ -105,18 +105,18 @@ def entry_of(element: Element) -> Entry:
     try:
         return decode_entry(element[1])
     except Damaged as error:
-        raise Damaged(f"the entry {element[0].decode()} cannot be applied: {error}. {stream.MENDING}") from error
+        raise Damaged(f"the entry {element[0].decode()} cannot be applied: {error}. {stream.REPAIR_ADVICE}") from error
 
 
-async def end(store: Store, keys: ModelKeys) -> Offset:
+async def newest_offset(store: Store, keys: ModelKeys) -> Offset:
     """Return the offset of the newest event, or START if there is none. Corrupted, StoreUnavailable.
 
     The store knows a log's last entry, which is never trimmed; the number of its events is in the entry.
     """
-    with reaching():
+    with store_errors():
         newest = await store.client.xrevrange(keys.log, count=1)
     if not newest:
         return (await stream.tail(store, keys.log)).last
     name, fields = newest[0]
     event = decode_entry([part for field in fields.items() for part in field]).event
-    return Offset.of_entry(name, max(0, event.n - 1) if isinstance(event, Learn) else 0)
+    return Offset.of_entry(name, max(0, event.n - 1) if isinstance(event, LearnEvent) else 0)

@@ -13,7 +13,7 @@ import secrets
 from typing import NamedTuple
 
 from abound.core.types import Offset
-from abound.service.store.client import Store, reaching
+from abound.service.store.client import Store, store_errors
 from abound.service.store.keys import ModelKeys
 
 PIN_SECONDS = 600
@@ -37,15 +37,15 @@ async def pin(store: Store, keys: ModelKeys, offset: Offset, seconds: int = PIN_
 
 async def renew(store: Store, made: Pin, seconds: int = PIN_SECONDS) -> None:
     """Extend a pin to ``seconds`` from now, at most ``PIN_SECONDS``."""
-    with reaching():
+    with store_errors():
         now, _ = await store.client.time()
-        await store.client.hset(made.keys.of("pins"), made.token, f"{made.offset} {now + min(seconds, PIN_SECONDS)}")
+        await store.client.hset(made.keys.key("pins"), made.token, f"{made.offset} {now + min(seconds, PIN_SECONDS)}")
 
 
 async def remove(store: Store, made: Pin) -> None:
     """Remove a pin."""
-    with reaching():
-        await store.client.hdel(made.keys.of("pins"), made.token)
+    with store_errors():
+        await store.client.hdel(made.keys.key("pins"), made.token)
 
 
 async def oldest(store: Store, keys: ModelKeys) -> Offset | None:
@@ -54,9 +54,9 @@ async def oldest(store: Store, keys: ModelKeys) -> Offset | None:
     A pin that would hold for much longer than ``PIN_SECONDS`` was made before the store's clock was set back. It does
     not count until its owner renews it.
     """
-    with reaching():
+    with store_errors():
         now, _ = await store.client.time()
-        pins = await store.client.hgetall(keys.of("pins"))
+        pins = await store.client.hgetall(keys.key("pins"))
     offsets = []
     ended = []
     for token, text in pins.items():
@@ -70,6 +70,6 @@ async def oldest(store: Store, keys: ModelKeys) -> Offset | None:
         else:
             offsets.append(offset)
     if ended:
-        with reaching():
-            await store.client.hdel(keys.of("pins"), *ended)
+        with store_errors():
+            await store.client.hdel(keys.key("pins"), *ended)
     return min(offsets, default=None)

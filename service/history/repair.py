@@ -36,23 +36,32 @@ from abound.core.errors import (
     UnknownSnapshot,
 )
 from abound.core.types import START, Offset
-from abound.service.artifacts.artifact_store import Artifacts
-from abound.service.history.history import MENDING as BEGIN_ANEW
-from abound.service.history.integrity import Unadoptable, drop_snapshots, replace_in_history, unadoptable
+from abound.service.artifacts.artifact_store import ArtifactStore
+from abound.service.history.history import BEGIN_ANEW_HINT as BEGIN_ANEW
+from abound.service.history.integrity import UnadoptableState, drop_snapshots, find_unadoptable, replace_in_history
 from abound.service.history.replay import rebuild
 from abound.service.history.restore import restore_newest
 from abound.service.log import stream
-from abound.service.log.catalog import CATALOG_KEY, Catalog, Living
-from abound.service.log.events import APPLY_VERSION, CatalogEntry, Created, Deleted, Entry, Mark, decode_entry, encode
+from abound.service.log.catalog import CATALOG_KEY, Catalog, CatalogModel
+from abound.service.log.events import (
+    APPLY_VERSION,
+    CatalogEntry,
+    Entry,
+    MarkEvent,
+    ModelCreated,
+    ModelDeleted,
+    decode_entry,
+    encode,
+)
 from abound.service.log.stream import Element
-from abound.service.model.replicated_model import ModelReplica
+from abound.service.model.replicated_model import ReplicatedModel
 from abound.service.snapshots import manifest as manifests
-from abound.service.store.client import Store, reaching
+from abound.service.store.client import Store, store_errors
 from abound.service.store.keys import ModelKeys
-from abound.service.store.lease import Lease, take
+from abound.service.store.lease import Lease, acquire
 
 READ_ENTRIES = 256
-NOTHING = Deleted("", "0-0")
+NO_EFFECT = ModelDeleted("", "0-0")
 OTHER_RELEASE = "run the release that reads it"
 
 
@@ -82,7 +91,7 @@ class Finding(NamedTuple):
         return self.kind not in ("newer", "away")
 
 
-async def examine(store: Store, artifacts: Artifacts | None) -> list[Finding]:
+async def find_problems(store: Store, artifacts: ArtifactStore | None) -> list[Finding]:
     """Return everything that keeps a model from being loaded. Reads all logs completely. StoreUnavailable."""
     catalog, findings = await _catalog(store)
     for living in catalog:
@@ -91,7 +100,7 @@ async def examine(store: Store, artifacts: Artifacts | None) -> list[Finding]:
     return findings
 
 
-async def mend(store: Store, finding: Finding, artifacts: Artifacts | None = None) -> None:
+async def repair_finding(store: Store, finding: Finding, artifacts: ArtifactStore | None = None) -> None:
     """Repair a finding.
 
     Raises
@@ -111,7 +120,7 @@ async def mend(store: Store, finding: Finding, artifacts: Artifacts | None = Non
     living = catalog.get(finding.model)
     if living is None:
         raise Conflict(f"the model {finding.model} was deleted meanwhile")
-    blank = encode(Entry(APPLY_VERSION, b"mending", 0, Mark(f"mended {finding.entry}")))
+    blank = encode(Entry(APPLY_VERSION, b"mending", 0, MarkEvent(f"mended {finding.entry}")))
     if finding.kind == "baseless":
         await _begin_with_log(store, living)
         return
@@ -120,18 +129,18 @@ async def mend(store: Store, finding: Finding, artifacts: Artifacts | None = Non
         await drop_snapshots(store, living, at)
         await replace_in_history(store, artifacts, living, at, blank)
         return
-    async with take(store, living.keys) as lease:  # a snapshot in progress may contain the entry's events
+    async with acquire(store, living.keys) as lease:  # a snapshot in progress may contain the entry's events
         past = [name for name in await manifests.ids(store, living.keys) if manifests.offset_in(name)[:2] >= at[:2]]
         if finding.kind == "unreadable" and past:
             await _check_without(store, artifacts, living, at)
         await _rewrite(store, living.keys.log, {finding.entry: blank}, lease, past)
 
 
-async def _begin_with_log(store: Store, living: Living) -> None:
+async def _begin_with_log(store: Store, living: CatalogModel) -> None:
     """Rebuild a model from the rest of its log alone."""
     await _rewrite(store, living.keys.log, {})
-    with reaching():
-        gone = (stream.trimmed_key(living.keys.log), living.keys.of("history"), living.keys.of("snapshots"))
+    with store_errors():
+        gone = (stream.trimmed_key(living.keys.log), living.keys.key("history"), living.keys.key("snapshots"))
         await store.client.delete(*gone)
 
 
@@ -139,21 +148,21 @@ async def _catalog(store: Store) -> tuple[Catalog, list[Finding]]:
     """Return the models of the catalog, without unreadable entries, and the findings about these."""
     catalog = Catalog()
     findings = []
-    with reaching():
+    with store_errors():
         elements = await store.client.xrange(CATALOG_KEY)
     for entry_id, fields in elements:
         element = (entry_id, [part for field in fields.items() for part in field])
         try:
             catalog.apply(element)
         except Damaged as error:
-            _, event = await _creation(store, entry_id.decode())
+            _, event = await _guess_event(store, entry_id.decode())
             made = (
                 f"the model {event.name} is created there again"
-                if isinstance(event, Created)
+                if isinstance(event, ModelCreated)
                 else "the entry has no effect"
             )
             findings.append(Finding("unreadable", "", entry_id.decode(), str(error), f"{made} from then on"))
-            if isinstance(event, Created):
+            if isinstance(event, ModelCreated):
                 payload, checksum = encode(CatalogEntry(APPLY_VERSION, event))
                 catalog.apply((entry_id, [b"e", payload, b"c", checksum]))
         except UnknownApplyVersion as error:
@@ -161,38 +170,38 @@ async def _catalog(store: Store) -> tuple[Catalog, list[Finding]]:
     return catalog, findings
 
 
-async def _creation(store: Store, entry: str) -> tuple[ModelKeys | None, Created | Deleted]:
+async def _guess_event(store: Store, entry: str) -> tuple[ModelKeys | None, ModelCreated | ModelDeleted]:
     """Return the event that an entry of the catalog must have had, and the keys of its model.
 
     It is a creation if the store has keys of a model with the entry's id as incarnation, otherwise a deletion without
     effect.
     """
-    with reaching():
+    with store_errors():
         async for key in store.client.scan_iter(match=f"abound:{{*:{entry}}}:*", count=1000):
             name = key.decode().removeprefix("abound:{").partition(f":{entry}}}:")[0]
             keys = ModelKeys(name, entry)
             config = ModelConfig()
-            for manifest in await manifests.manifests(store, keys):
+            for manifest in await manifests.read_manifests(store, keys):
                 try:
                     config = ModelConfig.stored(dict(manifest.state["config"]))
                     break
                 except (InvalidInstance, KeyError, TypeError, ValueError):
                     continue
-            return keys, Created(name, config.written())
-    return None, NOTHING
+            return keys, ModelCreated(name, config.written())
+    return None, NO_EFFECT
 
 
 async def _catalog_entry(store: Store, entry: str) -> tuple[bytes, bytes]:
-    _, event = await _creation(store, entry)
+    _, event = await _guess_event(store, entry)
     return encode(CatalogEntry(APPLY_VERSION, event))
 
 
-async def _unreadable(store: Store, living: Living) -> list[Finding]:
+async def _unreadable(store: Store, living: CatalogModel) -> list[Finding]:
     """Return the entries of a model's log that cannot be applied."""
     findings = []
     name, after = living.keys.name, START
     while True:
-        with reaching():
+        with store_errors():
             first = "-" if after == START else f"({after.entry}"
             elements = await store.client.xrange(living.keys.log, first, "+", READ_ENTRIES)
         for entry_id, fields in elements:
@@ -209,13 +218,13 @@ async def _unreadable(store: Store, living: Living) -> list[Finding]:
         after = Offset.of_entry(elements[-1][0])
 
 
-async def _unloadable(store: Store, artifacts: Artifacts | None, living: Living) -> list[Finding]:
+async def _unloadable(store: Store, artifacts: ArtifactStore | None, living: CatalogModel) -> list[Finding]:
     """Return what keeps a model with a readable log from being loaded."""
     name = living.keys.name
-    model = ModelReplica(living.keys, living.config)
+    model = ReplicatedModel(living.keys, living.config)
     try:
         await restore_newest(store, model, artifacts=artifacts)
-        lost = await unadoptable(store, artifacts, model)
+        lost = await find_unadoptable(store, artifacts, model)
     except ArtifactsUnavailable as error:
         return [Finding("away", name, "", str(error), "make the artifact store available")]
     except UnknownApplyVersion as error:
@@ -230,7 +239,7 @@ async def _unloadable(store: Store, artifacts: Artifacts | None, living: Living)
     return found if other is None else [Finding("newer", name, "", other, OTHER_RELEASE)]
 
 
-def _given_up(name: str, one: Unadoptable) -> Finding:
+def _given_up(name: str, one: UnadoptableState) -> Finding:
     reason = f"the state file adopted there ({one.what or 'no reason was given'}) cannot be used: {one.why}"
     cost = (
         "that adoption is given up: from there on the model is a replay of history and log, as they are now, "
@@ -239,11 +248,11 @@ def _given_up(name: str, one: Unadoptable) -> Finding:
     return Finding("unadoptable", name, one.at.entry, reason, cost)
 
 
-async def _of_other_release(store: Store, living: Living) -> str | None:
+async def _of_other_release(store: Store, living: CatalogModel) -> str | None:
     """Return why a snapshot needs another release, which may be able to start from it; None if no snapshot does."""
     for snapshot in await manifests.ids(store, living.keys):
         try:
-            await manifests.manifest_of(store, living.keys, snapshot)
+            await manifests.read_manifest(store, living.keys, snapshot)
         except UnknownApplyVersion as error:
             return f"the snapshot {snapshot} cannot be used: {error}"
         except (Damaged, UnknownSnapshot):
@@ -251,7 +260,7 @@ async def _of_other_release(store: Store, living: Living) -> str | None:
     return None
 
 
-async def _check_without(store: Store, artifacts: Artifacts | None, living: Living, at: Offset) -> None:
+async def _check_without(store: Store, artifacts: ArtifactStore | None, living: CatalogModel, at: Offset) -> None:
     """Raise Conflict unless the model can be rebuilt without the snapshots that contain an entry's events."""
     try:
         await rebuild(store, living, at.before, artifacts=artifacts)
@@ -273,9 +282,9 @@ async def _rewrite(
 
     The same transaction removes ``snapshots`` from the list of the model that the lease belongs to.
     """
-    beside = stream.mended_key(key)
+    beside = stream.repaired_key(key)
     after, n_copied = START, 0
-    with reaching():
+    with store_errors():
         await store.client.delete(beside)
         while True:
             first = "-" if after == START else f"({after.entry}"
@@ -301,7 +310,7 @@ async def _rewrite(
                     pipe.rename(beside, key)
                     if lease is not None:
                         for name in snapshots:
-                            pipe.lrem(lease.keys.of("snapshots"), 0, name)
+                            pipe.lrem(lease.keys.key("snapshots"), 0, name)
                     await pipe.execute()
                     return
             except redis.exceptions.WatchError:

@@ -16,19 +16,19 @@ from abound.core.errors import UnknownOffset
 from abound.core.limits import Limits
 from abound.core.model.live_model import LiveModel
 from abound.core.types import Offset
-from abound.service.artifacts.artifact_store import Artifacts
+from abound.service.artifacts.artifact_store import ArtifactStore
 from abound.service.history import past
-from abound.service.history.restore import restore_beginning, restore_newest
-from abound.service.log.catalog import Living
+from abound.service.history.restore import restore_first_state, restore_newest
+from abound.service.log.catalog import CatalogModel
 from abound.service.log.stream import Element, LogParams
-from abound.service.model.replicated_model import REPLAY_SLICE, ModelReplica
+from abound.service.model.replicated_model import REPLAY_SLICE, ReplicatedModel
 from abound.service.model.standby import apply
 from abound.service.snapshots import state_files
-from abound.service.snapshots.manifest import Manifest
+from abound.service.snapshots.manifest import SnapshotManifest
 from abound.service.snapshots.snapshots import SnapshotParams, write
 from abound.service.store.client import Store
 from abound.service.store.keys import ModelKeys
-from abound.service.store.lease import Lease, LeaseLost, take
+from abound.service.store.lease import Lease, LeaseLost, acquire
 
 
 async def _nothing() -> None:
@@ -37,14 +37,14 @@ async def _nothing() -> None:
 
 async def rebuild(
     store: Store,
-    living: Living,
+    living: CatalogModel,
     until: Offset | None = None,
     *,
     from_start: bool = False,
     params: LogParams | None = None,
     between: Callable[[], Awaitable[None]] = _nothing,
-    artifacts: Artifacts | None = None,
-) -> ModelReplica:
+    artifacts: ArtifactStore | None = None,
+) -> ReplicatedModel:
     """Return the model at an offset (default: the end of its log), rebuilt from the store.
 
     Parameters
@@ -67,16 +67,16 @@ async def rebuild(
     StoreUnavailable
     """
     params = params or LogParams()
-    source = Source(store, artifacts, params)
-    model = ModelReplica(living.keys, living.config, REPLAY_SLICE, Limits())
+    source = ReplaySource(store, artifacts, params)
+    model = ReplicatedModel(living.keys, living.config, REPLAY_SLICE, Limits())
     if from_start:
-        await restore_beginning(store, artifacts, model)
+        await restore_first_state(store, artifacts, model)
         if until is not None and model.offset > until:
             raise UnknownOffset(f"the history of {model.name} begins at {model.offset}, past {until}", model.offset)
     else:
         await restore_newest(store, model, until=until, artifacts=artifacts)
     at, checksum = model.offset, model.position.checksum
-    reading = past.entries(store, artifacts, living.keys, at, until, params=params, checksum=checksum)
+    reading = past.read_entries(store, artifacts, living.keys, at, until, params=params, checksum=checksum)
     async with contextlib.aclosing(reading):
         async for elements in reading:
             for element in elements:
@@ -87,14 +87,14 @@ async def rebuild(
 
 async def compact(
     store: Store,
-    living: Living,
+    living: CatalogModel,
     params: SnapshotParams,
     log_params: LogParams | None = None,
     between: Callable[[], Awaitable[None]] = _nothing,
-    artifacts: Artifacts | None = None,
+    artifacts: ArtifactStore | None = None,
     *,
     lease: Lease | None = None,
-) -> Manifest:
+) -> SnapshotManifest:
     """Write a snapshot of a model at the end of its log. Needs the memory of one more copy of the model.
 
     Parameters
@@ -111,7 +111,7 @@ async def compact(
     Whatever ``rebuild`` raises.
     """
     if lease is None:
-        async with take(store, living.keys) as taken:
+        async with acquire(store, living.keys) as taken:
             return await compact(store, living, params, log_params, between, artifacts, lease=taken)
 
     async def step() -> None:
@@ -123,7 +123,7 @@ async def compact(
     return await write(store, model, params, lease, step)
 
 
-class Source:
+class ReplaySource:
     """Loads state files from the artifact store and entries from history and log.
 
     Attributes
@@ -131,7 +131,7 @@ class Source:
     artifacts : ArtifactStore or None
     """
 
-    def __init__(self, store: Store, artifacts: Artifacts | None, params: LogParams | None = None) -> None:
+    def __init__(self, store: Store, artifacts: ArtifactStore | None, params: LogParams | None = None) -> None:
         self.artifacts = artifacts
         self._store = store
         self._params = params or LogParams()
@@ -151,4 +151,4 @@ class Source:
 
     def entries(self, keys: ModelKeys, after: Offset, until: Offset | None) -> AsyncIterator[list[Element]]:
         """Yield the entries after ``after``, up to and including ``until``; see ``past.read_entries``."""
-        return past.entries(self._store, self.artifacts, keys, after, until, params=self._params)
+        return past.read_entries(self._store, self.artifacts, keys, after, until, params=self._params)

@@ -19,23 +19,23 @@ from abound.core.errors import (
 )
 from abound.core.model.live_model import LiveModel
 from abound.core.types import START, Offset
-from abound.service.artifacts.artifact_store import Artifacts
-from abound.service.history.history import MENDING, History
-from abound.service.log.stream import MENDING as STREAM_MENDING
+from abound.service.artifacts.artifact_store import ArtifactStore
+from abound.service.history.history import BEGIN_ANEW_HINT, History
+from abound.service.log.stream import REPAIR_ADVICE as STREAM_MENDING
 from abound.service.log.stream import holds
-from abound.service.model.replicated_model import ModelReplica
+from abound.service.model.replicated_model import ReplicatedModel
 from abound.service.snapshots import state_files
-from abound.service.snapshots.manifest import Manifest, ids, manifest_of
+from abound.service.snapshots.manifest import SnapshotManifest, ids, read_manifest
 from abound.service.snapshots.snapshots import load
 from abound.service.store.client import Store
 
 log = structlog.get_logger(__name__)
 
 
-async def restore_beginning(
+async def restore_first_state(
     store: Store,
-    artifacts: Artifacts | None,
-    model: ModelReplica,
+    artifacts: ArtifactStore | None,
+    model: ReplicatedModel,
     progress: Callable[[float], None] = lambda done: None,
 ) -> None:
     """Put a model into its first state; ``past.read_entries`` yields what to replay on top.
@@ -46,10 +46,10 @@ async def restore_beginning(
         The log has lost its start and there is no history, or its base cannot be used. The message has the way out.
     ArtifactsUnavailable, StoreUnavailable
     """
-    model.start_anew()
+    model.reset()
     if await holds(store, model.keys.log, START, b""):
         return
-    contents = await History(store, artifacts, model.keys).contents()
+    contents = await History(store, artifacts, model.keys).manifest()
     if contents is None:
         why = "" if artifacts is not None else "; set ABOUND_ARTIFACTS_URL to keep one from now on"
         raise Damaged(f"the log of {model.name} has lost its beginning, and there is no history of it{why}")
@@ -66,18 +66,18 @@ async def restore_beginning(
     except (Damaged, UnknownArtifact) as error:
         raise Damaged(
             f"the base of the history of {model.name} cannot be used: {error}. "
-            f"Restore it from a backup; or, while snapshots are good, {MENDING}"
+            f"Restore it from a backup; or, while snapshots are good, {BEGIN_ANEW_HINT}"
         ) from error
     model.restore(live, base.position)
 
 
 async def restore_newest(
     store: Store,
-    model: ModelReplica,
+    model: ReplicatedModel,
     progress: Callable[[float], None] = lambda done: None,
     until: Offset | None = None,
-    artifacts: Artifacts | None = None,
-) -> Manifest | None:
+    artifacts: ArtifactStore | None = None,
+) -> SnapshotManifest | None:
     """Put a model into the state of its newest good snapshot at or before ``until``.
 
     A snapshot is good if it is undamaged and the log contains its entry. Without one, the model gets its first state
@@ -98,7 +98,7 @@ async def restore_newest(
         model.restore(live, manifest.position)
         return manifest
     try:
-        await restore_beginning(store, artifacts, model, progress)
+        await restore_first_state(store, artifacts, model, progress)
     except (Damaged, ArtifactsUnavailable) as error:
         reasons = f" ({'; '.join(bad)})" if bad else ""
         mending = f". Restore the store from a backup, or: {STREAM_MENDING}" if isinstance(error, Damaged) else ""
@@ -110,7 +110,7 @@ async def restore_newest(
     return None
 
 
-async def restore_past(store: Store, model: ModelReplica, at: Offset) -> bool:
+async def restore_past(store: Store, model: ReplicatedModel, at: Offset) -> bool:
     """Put a halted model into the state of its newest good snapshot at or past ``at``; return whether that was done.
 
     Without such a snapshot nothing changes. Nor does it if the model was loaded again meanwhile and is not halted any
@@ -127,15 +127,15 @@ async def restore_past(store: Store, model: ModelReplica, at: Offset) -> bool:
 
 async def _newest_whole(
     store: Store,
-    model: ModelReplica,
+    model: ReplicatedModel,
     fits: Callable[[Offset], bool],
     bad: list[str],
     progress: Callable[[float], None],
-) -> tuple[Manifest, LiveModel] | None:
+) -> tuple[SnapshotManifest, LiveModel] | None:
     """Return the newest good snapshot whose offset fits, with its state; append the faults of others to ``bad``."""
     for name in await ids(store, model.keys):
         try:
-            manifest = await manifest_of(store, model.keys, name)
+            manifest = await read_manifest(store, model.keys, name)
             if not fits(manifest.position.offset):
                 continue
             if not await holds(store, model.keys.log, manifest.position.offset, manifest.position.checksum):

@@ -19,18 +19,18 @@ import structlog
 from abound.core.errors import Damaged, UnknownArtifact
 from abound.core.types import Offset
 from abound.service.history import pins
-from abound.service.history.archive import BASE_PREFIX, Archiving, make_base, swap
-from abound.service.history.history import Contents, History, HistoryParams, Segment
+from abound.service.history.archive import BASE_PREFIX, ArchiveContext, make_base, swap_manifest
+from abound.service.history.history import History, HistoryManifest, HistoryParams, Segment
 from abound.service.history.replay import rebuild
 from abound.service.log import stream
-from abound.service.log.events import adopted, adoption_after
+from abound.service.log.events import adopted_state_files, adoption_after
 from abound.service.snapshots import state_files
-from abound.service.store.client import reaching
+from abound.service.store.client import store_errors
 
 log = structlog.get_logger(__name__)
 
 
-async def retain(to: Archiving, contents: Contents) -> Contents:
+async def enforce_retention(to: ArchiveContext, contents: HistoryManifest) -> HistoryManifest:
     """Cut the history of a model to its bounds and return its manifest.
 
     Raises
@@ -41,12 +41,15 @@ async def retain(to: Archiving, contents: Contents) -> Contents:
         The segments to delete cannot be applied; history stays as it is.
     ArtifactsUnavailable, StoreUnavailable
     """
-    with reaching():
+    with store_errors():
         now, _ = await to.store.client.time()
-    n = max(to_go(contents, to.params, now * 1000), too_many(await _needed(to, contents), to.params))
+    n = max(
+        segments_over_bounds(contents, to.params, now * 1000),
+        segments_over_state_file_bound(await _needed(to, contents), to.params),
+    )
     if not n:
         return contents
-    n = allowed(contents, n, await pins.oldest(to.store, to.keys), await _log_needs(to))
+    n = deletable_segments(contents, n, await pins.oldest(to.store, to.keys), await _least_replay_offset(to))
     if not n:
         return contents
     until = Offset.of_entry(contents.segments[n - 1].last)
@@ -60,7 +63,7 @@ async def retain(to: Archiving, contents: Contents) -> Contents:
         artifacts=to.artifacts,
     )
     base = await make_base(to, model)
-    kept = await swap(to, msgspec.structs.replace(contents, base=base, segments=contents.segments[n:]))
+    kept = await swap_manifest(to, msgspec.structs.replace(contents, base=base, segments=contents.segments[n:]))
     log.info(
         "a base has replaced the oldest segments of history",
         model=to.keys.name,
@@ -71,7 +74,7 @@ async def retain(to: Archiving, contents: Contents) -> Contents:
     return kept
 
 
-def to_go(contents: Contents, params: HistoryParams, now: int) -> int:
+def segments_over_bounds(contents: HistoryManifest, params: HistoryParams, now: int) -> int:
     """Return how many of the oldest segments are beyond the bounds of size and age.
 
     The count is 0 while the bounds are exceeded by at most ``slack``. ``now`` is in milliseconds.
@@ -90,7 +93,7 @@ def to_go(contents: Contents, params: HistoryParams, now: int) -> int:
     return max(by_size, by_age)
 
 
-def too_many(needed: list[int], params: HistoryParams) -> int:
+def segments_over_state_file_bound(needed: list[int], params: HistoryParams) -> int:
     """Return how many of the oldest segments to delete so that the state files they need are within their bound.
 
     ``needed`` has the bytes of these files for each segment. The last segment that needs any always stays.
@@ -106,7 +109,7 @@ def too_many(needed: list[int], params: HistoryParams) -> int:
     return n
 
 
-def allowed(contents: Contents, n: int, pinned: Offset | None, log_needs: Offset | None) -> int:
+def deletable_segments(contents: HistoryManifest, n: int, pinned: Offset | None, log_needs: Offset | None) -> int:
     """Return how many of ``n`` segments may be deleted: the base in their place must not be past a needed offset."""
     while n:
         base = Offset.of_entry(contents.segments[n - 1].last)[:2]
@@ -118,7 +121,7 @@ def allowed(contents: Contents, n: int, pinned: Offset | None, log_needs: Offset
     return n
 
 
-async def _needed(to: Archiving, contents: Contents) -> list[int]:
+async def _needed(to: ArchiveContext, contents: HistoryManifest) -> list[int]:
     """Return for each segment the bytes of the state files that it needs and no later segment does.
 
     All are 0 while the state files of the model are within their bound.
@@ -132,15 +135,15 @@ async def _needed(to: Archiving, contents: Contents) -> list[int]:
     for i in reversed(range(len(needed))):
         if contents.segments[i].needs is not None:
             with contextlib.suppress(Damaged, UnknownArtifact):  # reported by its next reader; counts as 0 here
-                for name in adopted(await history.elements(contents.segments[i])):
+                for name in adopted_state_files(await history.elements(contents.segments[i])):
                     needed[i] += sizes.pop(name, 0)
             await to.between()
     return needed
 
 
-async def _log_needs(to: Archiving) -> Offset | None:
+async def _least_replay_offset(to: ArchiveContext) -> Offset | None:
     """Return the least offset from which an adoption in the log replays."""
-    link = await to.store.open_link("retain")
+    link = await to.store.open_connection("retain")
     found = []
     try:
         first = (await stream.trim_of(to.store, to.keys.log)).last

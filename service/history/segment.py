@@ -34,7 +34,7 @@ _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(list[list[bytes]])
 
 
-def encode(elements: Sequence[Element]) -> bytes:
+def encode_segment(elements: Sequence[Element]) -> bytes:
     """Encode elements of a log, in its order, as a segment."""
     plain = _encoder.encode([[name, *fields] for name, fields in elements])
     size = struct.pack("<Q", len(plain))
@@ -42,7 +42,7 @@ def encode(elements: Sequence[Element]) -> bytes:
     return MAGIC + hashlib.blake2b(size + body, digest_size=16).digest() + size + body
 
 
-def decode(segment: bytes) -> list[Element]:
+def decode_segment(segment: bytes) -> list[Element]:
     """Decode the elements of a segment.
 
     Raises

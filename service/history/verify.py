@@ -14,20 +14,20 @@ from typing import NamedTuple
 
 from abound.core.errors import ArtifactsUnavailable, Damaged, UnknownApplyVersion, UnknownArtifact, UnknownModel
 from abound.core.types import START, Offset
-from abound.service.artifacts.artifact_store import Artifacts
+from abound.service.artifacts.artifact_store import ArtifactStore
 from abound.service.history.history import History
 from abound.service.history.replay import rebuild
-from abound.service.log.catalog import Living, read_catalog
-from abound.service.log.events import APPLY_VERSION, Entry, Mark, encode
+from abound.service.log.catalog import CatalogModel, read_catalog
+from abound.service.log.events import APPLY_VERSION, Entry, MarkEvent, encode
 from abound.service.model import presence
-from abound.service.model.presence import Marked
-from abound.service.store.client import Store, reaching
+from abound.service.model.presence import MarkDigest
+from abound.service.store.client import Store, store_errors
 
 WAIT_SECONDS = 60.0
 POLL_SECONDS = 0.05
 
 
-class Verified(NamedTuple):
+class Verification(NamedTuple):
     """The result of a verification.
 
     Attributes
@@ -49,11 +49,11 @@ class Verified(NamedTuple):
 
     model: str
     offset: Offset
-    replicas: list[Marked]
+    replicas: list[MarkDigest]
     silent: list[str]
     from_start: str
     from_snapshot: str
-    beginning: Offset
+    start: Offset
     offline: bool
 
     @property
@@ -71,10 +71,10 @@ async def verify(
     store: Store,
     name: str,
     wait_seconds: float = WAIT_SECONDS,
-    artifacts: Artifacts | None = None,
+    artifacts: ArtifactStore | None = None,
     *,
     offline: bool = False,
-) -> Verified:
+) -> Verification:
     """Compare the states of a model's replicas with a replay of its history and log.
 
     ``offline`` compares the two rebuilt states only. Takes as long as a full replay and the memory of a second model.
@@ -95,13 +95,13 @@ async def verify(
     try:
         from_start = await rebuild(store, living, offset, from_start=True, artifacts=artifacts)
         from_snapshot = await rebuild(store, living, offset, artifacts=artifacts)
-        contents = await History(store, artifacts, living.keys).contents()
+        contents = await History(store, artifacts, living.keys).manifest()
     except (ArtifactsUnavailable, Damaged, UnknownApplyVersion, UnknownArtifact) as error:
         raise type(error)(f"the model {name} cannot be rebuilt: {error}") from error
     loop = asyncio.get_running_loop()
     deadline = loop.time() + wait_seconds
     while True:
-        said = [] if offline else await presence.marked(store, living.keys, token)
+        said = [] if offline else await presence.mark_digests(store, living.keys, token)
         silent = sorted(expected - {marked.replica for marked in said})
         if silent:
             expected &= await _heard_of(store, living)  # a replica that has stopped meanwhile serves nothing
@@ -109,27 +109,27 @@ async def verify(
         if not silent or loop.time() > deadline:
             break
         await asyncio.sleep(POLL_SECONDS)
-    return Verified(
+    return Verification(
         model=name,
         offset=offset,
         replicas=said,
         silent=silent,
-        from_start=str(await from_start.take_digest()),
-        from_snapshot=str(await from_snapshot.take_digest()),
-        beginning=contents.beginning if contents is not None else START,
+        from_start=str(await from_start.compute_digest()),
+        from_snapshot=str(await from_snapshot.compute_digest()),
+        start=contents.start if contents is not None else START,
         offline=offline,
     )
 
 
-async def _heard_of(store: Store, living: Living) -> set[str]:
-    return {one.replica for one in await presence.heard_of(store, living.keys)}
+async def _heard_of(store: Store, living: CatalogModel) -> set[str]:
+    return {one.replica for one in await presence.known_replicas(store, living.keys)}
 
 
-async def _append_mark(store: Store, living: Living, token: str) -> Offset:
-    payload, checksum = encode(Entry(APPLY_VERSION, secrets.token_bytes(8), 1, Mark(token)))
-    link = await store.open_link("mark")
+async def _append_mark(store: Store, living: CatalogModel, token: str) -> Offset:
+    payload, checksum = encode(Entry(APPLY_VERSION, secrets.token_bytes(8), 1, MarkEvent(token)))
+    link = await store.open_connection("mark")
     try:
-        with reaching():
+        with store_errors():
             words = ("XADD", living.keys.log, "*", "e", payload, "c", checksum)
             return Offset.of_entry(await link.call(*words, seconds=store.params.reply_seconds))
     finally:

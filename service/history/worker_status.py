@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from abound.service.store.client import Store, reaching
+from abound.service.store.client import Store, store_errors
 from abound.service.store.keys import ModelKeys
 
 KEPT_SECONDS = 1800
@@ -18,7 +18,7 @@ KEPT_SECONDS = 1800
 MOST_CHARACTERS = 1000
 
 
-class Upkeep(NamedTuple):
+class WorkerStatus(NamedTuple):
     """The last report of the worker.
 
     Attributes
@@ -33,12 +33,12 @@ class Upkeep(NamedTuple):
     index_bytes: int = 0
 
 
-async def say(store: Store, keys: ModelKeys, **said: str | int | None) -> None:
+async def report(store: Store, keys: ModelKeys, **said: str | int | None) -> None:
     """Set fields of the status; None removes a field. StoreUnavailable."""
-    key = keys.of("upkeep")
+    key = keys.key("upkeep")
     over = [name for name, value in said.items() if value is None]
     now = {name: str(value)[:MOST_CHARACTERS] for name, value in said.items() if value is not None}
-    with reaching():
+    with store_errors():
         if over:
             await store.client.hdel(key, *over)
         if now:
@@ -48,8 +48,8 @@ async def say(store: Store, keys: ModelKeys, **said: str | int | None) -> None:
                 await pipe.execute()
 
 
-def parse(found: Mapping[bytes, bytes]) -> Upkeep:
+def parse(found: Mapping[bytes, bytes]) -> WorkerStatus:
     """Parse a model's hash."""
     troubles = [found[name].decode(errors="replace") for name in (b"snapshots", b"history") if name in found]
     size = found.get(b"index_bytes", b"")
-    return Upkeep("; ".join(troubles) or None, int(size) if size.isdigit() else 0)
+    return WorkerStatus("; ".join(troubles) or None, int(size) if size.isdigit() else 0)

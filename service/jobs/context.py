@@ -27,8 +27,8 @@ from abound.core.errors import ArtifactsUnavailable, Cancelled, StoreUnavailable
 from abound.core.types import Offset
 from abound.service.history import pins
 from abound.service.jobs.record import Job
-from abound.service.jobs.repository import Jobs
-from abound.service.log.catalog import Living, read_catalog
+from abound.service.jobs.repository import JobRepository
+from abound.service.log.catalog import CatalogModel, read_catalog
 from abound.service.settings import Settings
 from abound.service.snapshots import state_files
 from abound.service.store.client import Store
@@ -36,7 +36,7 @@ from abound.service.store.keys import ModelKeys
 from abound.service.versions.card import CARD
 
 if TYPE_CHECKING:
-    from abound.service.artifacts.artifact_store import Artifacts
+    from abound.service.artifacts.artifact_store import ArtifactStore
 
 
 class JobContext:
@@ -58,7 +58,13 @@ class JobContext:
     """
 
     def __init__(
-        self, settings: Settings, store: Store, artifacts: Artifacts | None, living: Living, jobs: Jobs, job: Job
+        self,
+        settings: Settings,
+        store: Store,
+        artifacts: ArtifactStore | None,
+        living: CatalogModel,
+        jobs: JobRepository,
+        job: Job,
     ) -> None:
         self.settings = settings
         self.store = store
@@ -72,7 +78,7 @@ class JobContext:
         self._pin: pins.Pin | None = None
 
     @property
-    def artifacts(self) -> Artifacts:
+    def artifacts(self) -> ArtifactStore:
         """The artifact store."""
         if self._artifacts is None:
             raise ArtifactsUnavailable(
@@ -81,14 +87,14 @@ class JobContext:
         return self._artifacts
 
     @property
-    def own(self) -> str:
+    def attempt_name(self) -> str:
         """A name that is unique to this job and attempt, for prefixes."""
         return f"{self.job.id}-{self.job.attempt}"
 
     @property
     def threads(self) -> int:
         """Number of threads that the job may compute with."""
-        return self._jobs.params.computing
+        return self._jobs.params.n_threads
 
     async def now(self) -> float:
         """Return the clock of the jobs' store, in seconds since 1970."""
@@ -105,7 +111,7 @@ class JobContext:
             raise Cancelled("the job was asked to stop")
 
     @property
-    def told(self) -> tuple[str | None, float]:
+    def reported(self) -> tuple[str | None, float]:
         """The step and fraction that were reported last."""
         return self._told
 
@@ -116,16 +122,16 @@ class JobContext:
     async def will_write(self, prefix: str) -> None:
         """Note that the job owns the artifacts below ``prefix``."""
         self.check()
-        await self._jobs.will_write(self.job, prefix)
+        await self._jobs.add_owned_prefix(self.job, prefix)
 
     async def range(self, after: Offset | None, until: Offset | None) -> None:
         """Note in the record which log entries the job reads: those after ``after``, up to ``until``."""
         told = {"after": str(after) if after else None, "until": str(until) if until else None}
-        await self._jobs.note(self.job, data_range=told)
+        await self._jobs.update(self.job, data_range=told)
 
     async def so_far(self, outcome: dict[str, Any]) -> None:
         """Save an intermediate outcome in the record. The next attempt finds it in ``job.outcome``."""
-        await self._jobs.note(self.job, outcome=outcome)
+        await self._jobs.update(self.job, outcome=outcome)
 
     async def commit(self, *prefixes: str) -> None:
         """Commit the job: it can no longer be cancelled, and no longer owns the artifacts below ``prefixes``.
@@ -138,7 +144,7 @@ class JobContext:
             The model was deleted.
         """
         self.check()
-        await living_of(self.store, self.job)
+        await model_of(self.store, self.job)
         if not await self._jobs.commit(self.job, *prefixes):
             self.stop()
             raise Cancelled("the job was asked to stop")
@@ -146,7 +152,7 @@ class JobContext:
 
     async def pin(self, offset: Offset) -> None:
         """Keep everything after ``offset`` in history while the job runs. A later pin replaces an earlier one."""
-        self._pin = pins.Pin(self.living.keys, f"job-{self.own}", offset)
+        self._pin = pins.Pin(self.living.keys, f"job-{self.attempt_name}", offset)
         await self.renew_pin()
 
     async def renew_pin(self) -> None:
@@ -162,7 +168,7 @@ class JobContext:
                 await pins.remove(self.store, made)
 
 
-async def living_of(store: Store, job: Job) -> Living:
+async def model_of(store: Store, job: Job) -> CatalogModel:
     """Return the catalog entry of a job's model.
 
     Raises UnknownModel if the model was deleted, even if another model has the same name by now.
@@ -173,7 +179,7 @@ async def living_of(store: Store, job: Job) -> Living:
     return living
 
 
-async def clean(jobs: Jobs, job: Job, artifacts: Artifacts | None) -> None:
+async def delete_uncommitted(jobs: JobRepository, job: Job, artifacts: ArtifactStore | None) -> None:
     """Delete the artifacts that a job wrote and did not commit. Repeating it is safe.
 
     The jobs' store may have lost the commit although the log names the result. State files therefore stay: only
@@ -183,7 +189,7 @@ async def clean(jobs: Jobs, job: Job, artifacts: Artifacts | None) -> None:
     Raises ArtifactsUnavailable if the artifacts cannot be deleted.
     """
     indexed = state_files.folder(ModelKeys(job.model, job.incarnation))
-    for prefix in await jobs.wrote(job.id):
+    for prefix in await jobs.owned_prefixes(job.id):
         if artifacts is None:
             raise ArtifactsUnavailable(
                 "the artifacts of the job cannot be deleted without an artifact store: set ABOUND_ARTIFACTS_URL here"

@@ -36,23 +36,23 @@ from abound.core.methods.training.progress import Progress, part, rising
 from abound.core.methods.training.rankings import joined
 from abound.core.metrics import Propensity, evaluate
 from abound.core.types import Offset
-from abound.service.artifacts.artifact_store import Artifacts
+from abound.service.artifacts.artifact_store import ArtifactStore
 from abound.service.datasets.files import local_file, read_file
-from abound.service.datasets.repository import Datasets
+from abound.service.datasets.repository import DatasetRepository
 from abound.service.history import past
 from abound.service.jobs.fit_params import FitParams
 from abound.service.jobs.repository import JobParams
-from abound.service.jobs.training_data import matrices_of_past
-from abound.service.log.events import Adopt, adoption_after, decode_entry
+from abound.service.jobs.training_data import matrices_of_history
+from abound.service.log.events import AdoptEvent, adoption_after, decode_entry
 from abound.service.log.stream import LogParams
 from abound.service.model.replicated_model import new_secret
-from abound.service.processes.memory import free_memory, refuse_beyond
-from abound.service.processes.parallel import as_if, parallel
+from abound.service.processes.memory import free_memory, require_memory
+from abound.service.processes.parallel import parallel, parallel_settings
 from abound.service.snapshots import state_files
 from abound.service.store.keys import ModelKeys
 from abound.service.versions import repository as versions
 from abound.service.versions import retention as version_retention
-from abound.service.versions.card import Card, new_id, reading_of
+from abound.service.versions.card import Card, new_id, reading_settings
 
 if TYPE_CHECKING:
     from abound.service.jobs.context import JobContext
@@ -63,13 +63,13 @@ DEPTH = 100
 
 READ_AT_ONCE = 256
 
-JUDGED_AT_ONCE = 2048
+RANKED_AT_ONCE = 2048
 """Instances that are ranked between two progress reports. A method divides them further among its threads or
 machines.
 """
 
 
-class Read(NamedTuple):
+class TrainingData(NamedTuple):
     """Instances and their origin. ``range`` has the form that a card has; it is None for a data set."""
 
     data: Matrices
@@ -84,22 +84,22 @@ async def fit(context: JobContext, params: FitParams, progress: Progress) -> dic
         name = job.kept[0].rpartition("/")[2]
         async with version_retention.writing(context.store, keys, name):
             card = await version_retention.publish(context.store, context.artifacts, keys, name)
-        return _outcome(card, {}) | await _after(context, card)
+        return _outcome(card, {}) | await _enter_and_retain(context, card)
     progress = rising(progress)
     config = ModelConfig.stored(job.config) if job.config else context.living.config
-    clock = Clock()
+    clock = Stopwatch()
     read = await _read(context, config, part(progress, 0.0, 0.2))
     clock.lap("read")
-    with as_if(context.settings.cluster, context.threads):
-        refuse_large(params, read.data.sizes, context.settings.group(JobParams).memory_bytes)
+    with parallel_settings(context.settings.cluster, context.threads):
+        require_fit_memory(params, read.data.sizes, context.settings.group(JobParams).memory_bytes)
     rows = read.data.learnable
     if not len(rows):
         raise InvalidInstance("no instance has a label and an active feature", "data")
     data = read.data if len(rows) == read.data.X.shape[0] else read.data.rows(rows)
-    idf = params.weighs(config.idf)
+    idf = params.uses_idf(config.idf)
     told = part(progress, 0.2, 0.9)
     fitted, metrics = await asyncio.to_thread(
-        _fitted, params, data, idf, (context.settings.cluster, context.threads), told, clock
+        _fit_in_parallel, params, data, idf, (context.settings.cluster, context.threads), told, clock
     )
     prefix = versions.folder(keys, new_id())
     name = prefix.rpartition("/")[2]
@@ -114,7 +114,7 @@ async def fit(context: JobContext, params: FitParams, progress: Progress) -> dic
             seed=params.seed,
             data=job.data,
             upload=job.upload,
-            reads=reading_of(config),
+            reads=reading_settings(config),
             data_range=read.range,
             offset=str(read.until),
             created=await context.now(),
@@ -133,11 +133,11 @@ async def fit(context: JobContext, params: FitParams, progress: Progress) -> dic
         )
         clock.lap("write")
         if read.range is not None:
-            await refuse_forgotten(context, read.until)
+            await require_nothing_forgotten(context, read.until)
         progress("done", 0.99)
         await context.commit(prefix)
         await version_retention.publish(context.store, context.artifacts, keys, name)
-    return _outcome(card, clock.seconds) | await _after(context, card)
+    return _outcome(card, clock.seconds) | await _enter_and_retain(context, card)
 
 
 def needs(method: str, sizes: Any, params: FitParams) -> dict[str, int]:
@@ -156,13 +156,13 @@ def needs(method: str, sizes: Any, params: FitParams) -> dict[str, int]:
 
 
 def _needs(method: str, n: Sizes, params: FitParams) -> dict[str, int]:
-    own = params.own
+    own = params.method_params
     copies = 1 if params.held_out else 0
     weighed = {f"weighed values, {8 + 4 * copies} B x {n.nnz:,}": (8 + 4 * copies) * n.nnz}
     return gather.needs(n) | weighed | METHODS[method].needs(n, own)
 
 
-def refuse_large(params: FitParams, n: Sizes, most: int) -> None:
+def require_fit_memory(params: FitParams, n: Sizes, most: int) -> None:
     """Raise InsufficientMemory if the fit needs more than ``most`` bytes for the data that was read; 0: no bound.
 
     The check at submission is less precise. It counts the features of the index, which may be bounded, or those of
@@ -171,16 +171,16 @@ def refuse_large(params: FitParams, n: Sizes, most: int) -> None:
     """
     if most:
         about = f"{n.n:,} instances, {n.d:,} features, {n.L:,} classes"
-        refuse_beyond(params.METHOD, _needs(params.METHOD, n, params), about, most, "a job")
+        require_memory(params.METHOD, _needs(params.METHOD, n, params), about, most, "a job")
 
 
-async def _after(context: JobContext, card: Card) -> dict[str, Any]:
+async def _enter_and_retain(context: JobContext, card: Card) -> dict[str, Any]:
     """Enter the new version as a challenger if the job asks for it, then delete old versions."""
     store, keys = context.store, context.living.keys
     contends: bool | str = False
     if context.job.activate == "if_better":
         try:
-            await version_retention.contend(store, context.artifacts, keys, card.id, f"job {context.job.id}")
+            await version_retention.enter_challenger(store, context.artifacts, keys, card.id, f"job {context.job.id}")
             contends = True
         except (
             Conflict,
@@ -192,7 +192,7 @@ async def _after(context: JobContext, card: Card) -> dict[str, Any]:
     return {"contends": contends, "deleted": gone}
 
 
-async def refuse_forgotten(context: JobContext, until: Offset) -> None:
+async def require_nothing_forgotten(context: JobContext, until: Offset) -> None:
     """Raise Conflict if events up to ``until`` were forgotten since they were read.
 
     A forget job first adopts a new state and then looks for versions, including those without a card. Therefore
@@ -200,28 +200,28 @@ async def refuse_forgotten(context: JobContext, until: Offset) -> None:
     """
     store, artifacts, keys = context.store, context.artifacts, context.living.keys
     params = context.settings.group(LogParams)
-    async with contextlib.aclosing(past.entries(store, artifacts, keys, until, params=params)) as reading:
+    async with contextlib.aclosing(past.read_entries(store, artifacts, keys, until, params=params)) as reading:
         async for elements in reading:
             context.check()
             for element in elements:
                 if adoption_after(element) is not None:
                     event = decode_entry(element[1]).event
-                    if isinstance(event, Adopt) and await _forgets(artifacts, keys, event.index):
+                    if isinstance(event, AdoptEvent) and await _forgets(artifacts, keys, event.index):
                         raise Conflict(
                             "events in its training data were forgotten during the job; submit the job again"
                         )
 
 
-async def _forgets(artifacts: Artifacts, keys: ModelKeys, index: str) -> bool:
+async def _forgets(artifacts: ArtifactStore, keys: ModelKeys, index: str) -> bool:
     try:
-        return (await state_files.manifest_of(artifacts, keys, index)).recipe.get("method") == "forget"
+        return (await state_files.read_manifest(artifacts, keys, index)).recipe.get("method") == "forget"
     except UnknownArtifact:  # a later adoption replaced this state file, so it cannot be checked
         return True
 
 
-async def _read(context: JobContext, config: ModelConfig, progress: Progress) -> Read:
+async def _read(context: JobContext, config: ModelConfig, progress: Progress) -> TrainingData:
     if context.job.data == HISTORY:
-        found = await matrices_of_past(context, progress)
+        found = await matrices_of_history(context, progress)
         if not found.data.X.shape[0]:
             why = (
                 ""
@@ -229,13 +229,13 @@ async def _read(context: JobContext, config: ModelConfig, progress: Progress) ->
                 else " that history still contains as events: it was imported, or history was cut off"
             )
             raise InvalidInstance(f"the model {context.living.keys.name} has learned nothing{why}", "data")
-        return Read(found.data, found.range, found.until)
-    card = await Datasets(context.store).get(context.job.data)
+        return TrainingData(found.data, found.range, found.until)
+    card = await DatasetRepository(context.store).get(context.job.data)
     if context.job.upload not in (None, card.upload):
         raise Conflict(f"the data set {card.name} was replaced after the job was submitted; submit the job again")
     async with local_file(context.artifacts, card.file) as path:
         data = await asyncio.to_thread(_of_file, path, config, card.instances, progress)
-    return Read(data, None, await past.end(context.store, context.living.keys))
+    return TrainingData(data, None, await past.newest_offset(context.store, context.living.keys))
 
 
 def _of_file(path: Path, config: ModelConfig, n: int, progress: Progress) -> Matrices:
@@ -253,24 +253,24 @@ def _of_file(path: Path, config: ModelConfig, n: int, progress: Progress) -> Mat
         raise Malformed(str(error).removeprefix(f"{path}: ")) from error
 
 
-def _fitted(
-    params: FitParams, data: Matrices, idf: bool, where: tuple[str | None, int], progress: Progress, clock: Clock
+def _fit_in_parallel(
+    params: FitParams, data: Matrices, idf: bool, where: tuple[str | None, int], progress: Progress, clock: Stopwatch
 ) -> tuple[Fitted, dict[str, Any]]:
     """Fit the method on all data, and return its metrics on the newest instances.
 
     The metrics are those of a fit without these instances. ``where``: the arguments of ``parallel``.
     """
     with parallel(*where):
-        return _judged_and_fitted(params, data, idf, progress, clock)
+        return _evaluate_and_fit(params, data, idf, progress, clock)
 
 
-def _judged_and_fitted(
-    params: FitParams, data: Matrices, idf: bool, progress: Progress, clock: Clock
+def _evaluate_and_fit(
+    params: FitParams, data: Matrices, idf: bool, progress: Progress, clock: Stopwatch
 ) -> tuple[Fitted, dict[str, Any]]:
     n = data.X.shape[0]
     n_held = min(math.floor(n * params.held_out), params.most_held_out)
     metrics: dict[str, Any] = {"held_out": n_held}
-    own: Any = "auto" if params.auto else params.own
+    own: Any = "auto" if params.auto else params.method_params
     room = free_memory()
 
     def on(rows: Matrices, given: Any, told: Progress) -> Fitted:
@@ -285,7 +285,7 @@ def _judged_and_fitted(
         fitted = on(older, own, _named("evaluating: ", part(progress, 0.0, judged_by - 0.1)))
         clock.lap("fit")
         ranking = part(progress, judged_by - 0.1, judged_by)
-        metrics |= judged(fitted, older, data.last(n_held), ranking)
+        metrics |= held_out_metrics(fitted, older, data.last(n_held), ranking)
         clock.lap("rank")
         own = fitted.params
     if again:
@@ -296,17 +296,17 @@ def _judged_and_fitted(
     return fitted, metrics
 
 
-def judged(fitted: Fitted, train: Matrices, test: Matrices, progress: Progress) -> dict[str, float | None]:
+def held_out_metrics(fitted: Fitted, train: Matrices, test: Matrices, progress: Progress) -> dict[str, float | None]:
     """Return every measure (``core/metrics.py``) of a fitted method on instances with the same columns."""
     n, blocks = test.X.shape[0], []
-    for first in range(0, n, JUDGED_AT_ONCE):
+    for first in range(0, n, RANKED_AT_ONCE):
         progress("evaluating: ranking the newest instances", first / n)
-        blocks.append(fitted.rank(test.X[first : first + JUDGED_AT_ONCE], DEPTH))
+        blocks.append(fitted.rank(test.X[first : first + RANKED_AT_ONCE], DEPTH))
     weights = Propensity().weights(train.label_counts, train.X.shape[0])
     return evaluate(joined(blocks), test.label_sets, weights)
 
 
-class Clock:
+class Stopwatch:
     """Seconds of wall time by step."""
 
     def __init__(self) -> None:

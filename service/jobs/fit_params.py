@@ -61,16 +61,16 @@ class FitParams:
             raise ValueError(f"idf is not supported by {self.METHOD}; leave it out or set it to false")
         if self.auto and method.search is None:
             raise ValueError(f"auto: {self.METHOD} has no parameters that can be searched for")
-        if self.auto and self.own != method.params():
+        if self.auto and self.method_params != method.params():
             raise ValueError("auto searches for the method's parameters; give either auto or the parameters")
 
     @property
-    def own(self) -> Any:
+    def method_params(self) -> Any:
         """The method's own parameters. Raises ValueError with a field's name if one is out of range."""
         method = registry.METHODS[self.METHOD]
         return method.params(**{one.name: getattr(self, one.name) for one in fields(method.params)})
 
-    def weighs(self, default: bool) -> bool:
+    def uses_idf(self, default: bool) -> bool:
         """Return whether to weigh features by idf; ``default`` applies if ``idf`` is not set."""
         return registry.METHODS[self.METHOD].idf and (default if self.idf is None else self.idf)
 
@@ -80,7 +80,7 @@ def fit_params(method: str) -> type[FitParams]:
     """Return the parameter class of a fit by this method: a frozen, self-validating dataclass."""
     own = registry.METHODS[method].params
     hints = get_type_hints(own)
-    about = described(own)
+    about = field_descriptions(own)
     parts: list[tuple[str, Any, Any]] = []
     for one in fields(own):
         if hasattr(FitParams, one.name):
@@ -89,7 +89,7 @@ def fit_params(method: str) -> type[FitParams]:
         parts.append((one.name, Annotated[hints[one.name], Field(description=about.get(one.name))], default))
 
     def check(self: FitParams) -> None:
-        _ = self.own
+        _ = self.method_params
         FitParams.__post_init__(self)
 
     made = make_dataclass(
@@ -104,7 +104,7 @@ def fit_params(method: str) -> type[FitParams]:
     return made
 
 
-def checked(method: str, plain: dict[str, Any]) -> FitParams:
+def params_from_json(method: str, plain: dict[str, Any]) -> FitParams:
     """Return parameters from JSON values that a submission has validated; raise InvalidInstance if one is wrong."""
     try:
         return fit_params(method)(**plain)
@@ -114,14 +114,14 @@ def checked(method: str, plain: dict[str, Any]) -> FitParams:
 
 def _annotated(kind: type[Any]) -> list[tuple[str, Any, Any]]:
     """Return the fields of a dataclass, annotated with their descriptions from its docstring."""
-    about, hints = described(kind), get_type_hints(kind)
+    about, hints = field_descriptions(kind), get_type_hints(kind)
     return [
         (one.name, Annotated[hints[one.name], Field(description=about.get(one.name))], field(default=one.default))
         for one in fields(kind)
     ]
 
 
-def described(kind: type[Any]) -> dict[str, str]:
+def field_descriptions(kind: type[Any]) -> dict[str, str]:
     """Return the description of each field from the *Attributes* sections of a class and its bases."""
     found: dict[str, str] = {}
     for one in reversed(kind.__mro__):

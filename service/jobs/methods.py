@@ -27,9 +27,9 @@ from pydantic import TypeAdapter, ValidationError
 from abound.core.errors import InvalidInstance
 from abound.core.methods.registry import METHODS as BATCH_METHODS
 from abound.service.jobs.fit import fit, needs
-from abound.service.jobs.fit_params import described, fit_params
+from abound.service.jobs.fit_params import field_descriptions, fit_params
 from abound.service.jobs.rebuild import RestoreParams, forget, refit, restore
-from abound.service.processes.memory import refuse_beyond
+from abound.service.processes.memory import require_memory
 from abound.service.rebuild.redaction import ForgetParams
 from abound.service.rebuild.refit import RefitParams
 
@@ -41,7 +41,7 @@ Progress = Callable[[str, float], None]
 Run = Callable[["JobContext", Any, Progress], Awaitable[Outcome]]
 
 
-class Sizes(NamedTuple):
+class ModelSizes(NamedTuple):
     """The size of a model when a job is submitted.
 
     Instances learned, features, classes, connections and bytes; then the size of the data that a batch method
@@ -63,7 +63,7 @@ class Sizes(NamedTuple):
     feature_labels: int | None = None
 
 
-Needs = Callable[[Sizes, Any], dict[str, int]]
+Needs = Callable[[ModelSizes, Any], dict[str, int]]
 """Most bytes that a job needs, by purpose: ``{"the new state": 10_000, "the current state": 10_000}``."""
 
 
@@ -106,7 +106,7 @@ class JobMethod:
     def schema(self) -> dict[str, Any]:
         """The JSON Schema of the parameters, with descriptions from their docstring."""
         schema = self._adapter.json_schema()
-        about = described(self.params)
+        about = field_descriptions(self.params)
         for name, parameter in schema.get("properties", {}).items():
             if name in about:
                 parameter.setdefault("description", about[name])
@@ -127,7 +127,7 @@ class JobMethod:
             said = f"{said[:1].lower()}{said[1:]}"
             raise InvalidInstance(f"{field}: {said}", field) from None
 
-    def plain(self, params: Any) -> dict[str, Any]:
+    def to_json(self, params: Any) -> dict[str, Any]:
         """Return validated parameters as JSON values, including defaults."""
         plain: dict[str, Any] = self._adapter.dump_python(params, mode="json")
         return plain
@@ -137,7 +137,7 @@ class JobMethod:
         return TypeAdapter(self.params)
 
 
-def check_memory(name: str, method: JobMethod, params: Any, sizes: Sizes, free: int, whose: str) -> None:
+def require_memory_for(name: str, method: JobMethod, params: Any, sizes: ModelSizes, free: int, whose: str) -> None:
     """Raise InsufficientMemory, with the calculation, if a job needs more than ``free`` bytes.
 
     ``whose`` names the owner of that memory in the message.
@@ -146,7 +146,7 @@ def check_memory(name: str, method: JobMethod, params: Any, sizes: Sizes, free: 
         return
     about = f"{sizes.instances:,} instances, {sizes.features:,} features, {sizes.classes:,} classes"
     about += f", {sizes.connections:,} connections"
-    refuse_beyond(name, method.needs(sizes, params), about, free, whose)
+    require_memory(name, method.needs(sizes, params), about, free, whose)
 
 
 def names_of(params: type[Any]) -> list[str]:
@@ -154,7 +154,7 @@ def names_of(params: type[Any]) -> list[str]:
     return [field.name for field in fields(params)]
 
 
-def of_an_index(sizes: Sizes, params: Any) -> dict[str, int]:
+def rebuild_memory(sizes: ModelSizes, params: Any) -> dict[str, int]:
     """Return the memory that a rebuild needs.
 
     It has the current and the new state, and the bytes of one while it is written or read.
@@ -177,7 +177,7 @@ def _fit_of(name: str) -> JobMethod:
 
 METHODS: dict[str, JobMethod] = {
     **{name: _fit_of(name) for name in BATCH_METHODS},
-    "forget": JobMethod(ForgetParams, forget, of_an_index),
-    "refit": JobMethod(RefitParams, refit, of_an_index),
-    "restore": JobMethod(RestoreParams, restore, of_an_index),
+    "forget": JobMethod(ForgetParams, forget, rebuild_memory),
+    "refit": JobMethod(RefitParams, refit, rebuild_memory),
+    "restore": JobMethod(RestoreParams, restore, rebuild_memory),
 }

@@ -23,33 +23,33 @@ from abound.core.errors import ArtifactsUnavailable, Conflict, InvalidInstance, 
 from abound.core.model.live_model import LiveModel
 from abound.core.types import START, Offset
 from abound.service.history import erasures, past
-from abound.service.history.erasures import Unfinished
+from abound.service.history.erasures import UnfinishedErasure
 from abound.service.history.history import History, HistoryParams
-from abound.service.history.lineage import Start, stretches_of, up_to
-from abound.service.history.replay import Source, rebuild
+from abound.service.history.lineage import LineageStart, trace_lineage, truncate_learn
+from abound.service.history.replay import ReplaySource, rebuild
 from abound.service.log import stream
-from abound.service.log.events import Learn, Prepare, decode_entry, encode
+from abound.service.log.events import LearnEvent, PrepareEvent, decode_entry, encode
 from abound.service.log.stream import Element, LogParams
-from abound.service.model.replicated_model import ModelReplica
+from abound.service.model.replicated_model import ReplicatedModel
 from abound.service.model.standby import apply
-from abound.service.rebuild.adoption import Adoption, Place, begin, found, snapshot_past
-from abound.service.rebuild.erase import Clearing
-from abound.service.rebuild.forget import Cleared, Forgetting
-from abound.service.rebuild.garbage import sweep_indexes
-from abound.service.rebuild.redacted_replay import Remaking
+from abound.service.rebuild.adoption import Adoption, AdoptionContext, begin, find_adoption, snapshot_past
+from abound.service.rebuild.erase import Eraser
+from abound.service.rebuild.forget import ErasureRecord, ForgetPlan
+from abound.service.rebuild.garbage import collect_state_files
+from abound.service.rebuild.redacted_replay import RedactedReplay
 from abound.service.rebuild.redaction import ForgetParams
-from abound.service.rebuild.refit import RefitParams, Refitting, start_of
+from abound.service.rebuild.refit import Refit, RefitParams, with_base
 from abound.service.snapshots import state_files
 from abound.service.snapshots.snapshots import SnapshotParams
-from abound.service.snapshots.state_files import IndexManifest
-from abound.service.store.client import reaching
+from abound.service.snapshots.state_files import StateFileManifest
+from abound.service.store.client import store_errors
 
 if TYPE_CHECKING:
     from abound.service.jobs.context import JobContext
 
 __all__ = ["ForgetParams", "RefitParams", "RestoreParams", "forget", "refit", "restore"]
 
-MOST_ROUNDS = 5
+MAX_ROUNDS = 5
 
 Progress = Callable[[str, float], None]
 Outcome = dict[str, Any]
@@ -79,7 +79,7 @@ class RestoreParams:
             raise ValueError("reason must have 1 to 1000 characters that say why")
 
 
-class Made(NamedTuple):
+class RebuiltModel(NamedTuple):
     """The state to adopt (None if nothing has to be adopted), the recipe of its making, and the outcome to report."""
 
     live: LiveModel | None
@@ -91,20 +91,20 @@ async def refit(context: JobContext, params: RefitParams, progress: Progress) ->
     """Learn all past events again, in several passes and with settings chosen by search."""
     place = _place(context)
 
-    async def make(adoption: Adoption) -> Made:
+    async def make(adoption: Adoption) -> RebuiltModel:
         progress("replaying", 0.0)
-        before = await _as_it_was(place, adoption.after)
-        refitting = await refitting_of(
+        before = await _model_before(place, adoption.after)
+        refitting = await refit_of(
             place, adoption.after, before, lambda stage, done: progress(stage, 0.05 + 0.7 * min(1.0, done))
         )
-        refitting.refuse(params)
+        refitting.refuse_unchangeable(params)
         chosen = await refitting.choose(params)
         live = await refitting.fit(chosen.setting, chosen.passes)
         live.continue_score(before)
         recipe = {"method": "refit", "setting": chosen.setting, "passes": chosen.passes}
-        return Made(live, recipe, {**recipe, "metrics": {"MRR": chosen.score, "held_out": chosen.n_held_out}})
+        return RebuiltModel(live, recipe, {**recipe, "metrics": {"MRR": chosen.score, "held_out": chosen.n_held_out}})
 
-    return await _adopted(context, place, params.reason or "refit", progress, make)
+    return await _rebuild_and_adopt(context, place, params.reason or "refit", progress, make)
 
 
 async def restore(context: JobContext, params: RestoreParams, progress: Progress) -> Outcome:
@@ -112,7 +112,7 @@ async def restore(context: JobContext, params: RestoreParams, progress: Progress
     to = Offset.parse(params.to)
     place = _place(context)
 
-    async def make(adoption: Adoption) -> Made:
+    async def make(adoption: Adoption) -> RebuiltModel:
         if to[:2] > adoption.after[:2]:
             raise InvalidInstance(
                 f"to: the log ends at {adoption.after}, before {to}; give an earlier offset", "params.to"
@@ -120,9 +120,9 @@ async def restore(context: JobContext, params: RestoreParams, progress: Progress
         progress("replaying", 0.1)
         live = (await state_at(place, to)).live
         recipe = {"method": "restore", "to": str(to)}
-        return Made(live, recipe, {**recipe, "learned": live.n_learned})
+        return RebuiltModel(live, recipe, {**recipe, "learned": live.n_learned})
 
-    return await _adopted(context, place, params.reason, progress, make, until=to)
+    return await _rebuild_and_adopt(context, place, params.reason, progress, make, until=to)
 
 
 async def forget(context: JobContext, params: ForgetParams, progress: Progress) -> Outcome:
@@ -131,49 +131,51 @@ async def forget(context: JobContext, params: ForgetParams, progress: Progress) 
     known = context.job.outcome if context.job.committed else {}
     if not context.job.committed and not (params.since is None and params.until is None):
         await _check_clock(place, params)
-    forgetting = Forgetting(place, params, progress, Cleared(known, context.so_far), context.job.id)
-    remaking = Remaking(forgetting)
+    forgetting = ForgetPlan(place, params, progress, ErasureRecord(known, context.so_far), context.job.id)
+    remaking = RedactedReplay(forgetting)
 
-    async def make(adoption: Adoption) -> Made:
-        counts = await forgetting.look(adoption.after)
+    async def make(adoption: Adoption) -> RebuiltModel:
+        counts = await forgetting.find_events(adoption.after)
         if forgetting.first is None:
             await forgetting.end_others()
-            return Made(None, {"method": "forget"}, counts)
-        return Made(await remaking.state(), {"method": "forget"}, counts)
+            return RebuiltModel(None, {"method": "forget"}, counts)
+        return RebuiltModel(await remaking.state(), {"method": "forget"}, counts)
 
     async def commit(*prefixes: str) -> None:
-        index = await state_files.manifest_of(place.artifacts, place.keys, prefixes[0].rpartition("/")[2])
-        what = Unfinished(index.after, params.key, params.source, params.since, params.until)
+        index = await state_files.read_manifest(place.artifacts, place.keys, prefixes[0].rpartition("/")[2])
+        what = UnfinishedErasure(index.after, params.key, params.source, params.since, params.until)
         await context.commit(*prefixes)  # a job that is cancelled before leaves no note
-        await erasures.begin(place.store, place.keys, context.job.id, what)  # also if an earlier attempt prepared it
+        await erasures.add_unfinished(
+            place.store, place.keys, context.job.id, what
+        )  # also if an earlier attempt prepared it
 
     async def again(adoption: Adoption, at: Offset) -> bool:
         if forgetting.after is None:  # an earlier attempt died after the adoption
-            await forgetting.look(adoption.after, again=True)
+            await forgetting.find_events(adoption.after, again=True)
             await remaking.state()
-        return await forgetting.repeated(at)
+        return await forgetting.has_repeats(at)
 
-    return await _adopted(
+    return await _rebuild_and_adopt(
         context,
         replace(place, commit=commit),
         params.reason,
         progress,
         make,
         again=again,
-        clear=Clearing(forgetting).clear,
+        clear=Eraser(forgetting).erase,
         pinned=START,
         padded=True,
     )
 
 
-async def _check_clock(place: Place, params: ForgetParams) -> None:
+async def _check_clock(place: AdoptionContext, params: ForgetParams) -> None:
     """Raise InvalidInstance if offsets do not tell when the events to forget arrived.
 
     Offsets never go back, but the store's clock may. Entries appended after it was set back have the time of the
     last entry before, until the clock has caught up.
     """
     last = (await stream.tail(place.store, place.keys.log)).last.milliseconds
-    with reaching():
+    with store_errors():
         seconds, microseconds = await place.store.client.time()
     ahead = last - (seconds * 1000 + microseconds // 1000)
     if ahead <= 0 or (params.until is not None and int(params.until * 1000) >= last):
@@ -186,20 +188,20 @@ async def _check_clock(place: Place, params: ForgetParams) -> None:
     )
 
 
-async def state_at(place: Place, to: Offset) -> ModelReplica:
+async def state_at(place: AdoptionContext, to: Offset) -> ReplicatedModel:
     """Return a model as it was at an offset; raise UnknownOffset if its history begins later."""
-    contents = await History(place.store, place.artifacts, place.keys).contents()
-    first = START if contents is None else contents.beginning
+    contents = await History(place.store, place.artifacts, place.keys).manifest()
+    first = START if contents is None else contents.start
     if to < first:
         raise UnknownOffset(f"the history of {place.keys.name} begins at {first}; earlier events were deleted", first)
     before = to if to[:2] == first[:2] else to.before  # at the beginning there is no entry to cut
     model = await rebuild(
-        place.store, place.living, before, params=place.log, between=place.between, artifacts=place.artifacts
+        place.store, place.living, before, params=place.log, between=place.checkpoint, artifacts=place.artifacts
     )
     if model.offset[:2] >= to[:2]:
         return model
-    source = Source(place.store, place.artifacts, place.log)
-    reading = past.entries(place.store, place.artifacts, place.keys, model.offset, to, params=place.log)
+    source = ReplaySource(place.store, place.artifacts, place.log)
+    reading = past.read_entries(place.store, place.artifacts, place.keys, model.offset, to, params=place.log)
     async with contextlib.aclosing(reading):
         async for elements in reading:
             for element in elements:
@@ -207,35 +209,35 @@ async def state_at(place: Place, to: Offset) -> ModelReplica:
     return model
 
 
-async def refitting_of(place: Place, after: Offset, before: LiveModel, progress: Progress) -> Refitting:
+async def refit_of(place: AdoptionContext, after: Offset, before: LiveModel, progress: Progress) -> Refit:
     """Return a refit of all that a model has learned up to an offset."""
 
     def read(past_offset: Offset, until: Offset) -> AsyncGenerator[list[Element]]:
-        return past.entries(
+        return past.read_entries(
             place.store, place.artifacts, place.keys, past_offset, until._replace(position=0), params=place.log
         )
 
-    contents = await History(place.store, place.artifacts, place.keys).contents()
+    contents = await History(place.store, place.artifacts, place.keys).manifest()
     base = contents.base if contents is not None else None
-    beginning = START if contents is None else contents.beginning
-    stretches = await stretches_of(read, place.artifacts, place.keys, beginning, after)
-    counted = start_of(Start(base.index, base.digest) if base is not None else None, stretches)
-    return Refitting(read, place.artifacts, place.keys, before.config, counted, before.n_learned, progress)
+    beginning = START if contents is None else contents.start
+    stretches = await trace_lineage(read, place.artifacts, place.keys, beginning, after)
+    counted = with_base(LineageStart(base.index, base.digest) if base is not None else None, stretches)
+    return Refit(read, place.artifacts, place.keys, before.config, counted, before.n_learned, progress)
 
 
-async def _as_it_was(place: Place, at: Offset) -> LiveModel:
+async def _model_before(place: AdoptionContext, at: Offset) -> LiveModel:
     model = await rebuild(
-        place.store, place.living, at, params=place.log, between=place.between, artifacts=place.artifacts
+        place.store, place.living, at, params=place.log, between=place.checkpoint, artifacts=place.artifacts
     )
     return model.live
 
 
-async def _adopted(
+async def _rebuild_and_adopt(
     context: JobContext,
-    place: Place,
+    place: AdoptionContext,
     reason: str,
     progress: Progress,
-    make: Callable[[Adoption], Awaitable[Made]],
+    make: Callable[[Adoption], Awaitable[RebuiltModel]],
     *,
     again: Callable[[Adoption, Offset], Awaitable[bool]] | None = None,
     clear: Callable[[Offset], Awaitable[Outcome]] | None = None,
@@ -258,8 +260,8 @@ async def _adopted(
         at = None
         if context.job.committed:
             end = adoption.after
-            prepare, at = await found(place, name, await _stood_for(place, context.job.kept))
-            prepared = None if prepare is None or at is not None else await _still_there(place, prepare)
+            prepare, at = await find_adoption(place, name, await _oldest_state_offset(place, context.job.kept))
+            prepared = None if prepare is None or at is not None else await _prepared_manifest(place, prepare)
             if prepare is not None and (at is not None or prepared is not None):
                 adoption.after = Offset.parse(prepare.after)
             if prepared is not None:
@@ -273,11 +275,11 @@ async def _adopted(
         while at is None or (again is not None and await again(adoption, at)):
             if at is not None:
                 rounds += 1
-                if rounds > MOST_ROUNDS:
+                if rounds > MAX_ROUNDS:
                     outcome["sent_again"] = "events to forget kept arriving during the job; run forget once more"
                     break
                 await adoption.go_on()
-            await _say_range(context, place, adoption.after if until is None else min(adoption.after, until))
+            await _record_range(context, place, adoption.after if until is None else min(adoption.after, until))
             made = await make(adoption)
             outcome |= made.outcome
             if made.live is None:
@@ -287,7 +289,7 @@ async def _adopted(
                 progress("writing the state file", 0.8)
                 await place.will_write(f"{state_files.folder(place.keys)}/{index_id}")
                 index = await state_files.write(
-                    place.artifacts, place.keys, made.live, adoption.after, made.recipe, place.between, index_id
+                    place.artifacts, place.keys, made.live, adoption.after, made.recipe, place.checkpoint, index_id
                 )
                 del made
                 progress("waiting until the replicas are ready", 0.85)
@@ -303,24 +305,24 @@ async def _adopted(
         if clear is not None:
             outcome |= await clear(at)
         progress("clearing up", 0.99)
-        await sweep_indexes(place)
+        await collect_state_files(place)
     return outcome
 
 
-async def _refuse_unfinished(place: Place) -> None:
+async def _refuse_unfinished(place: AdoptionContext) -> None:
     """Raise Conflict while history still contains forgotten events.
 
     A state that is rebuilt from such a history would contain them again.
     """
-    for job, what in (await erasures.unfinished(place.store, place.keys)).items():
-        if (await found(place, job, Offset.parse(what.after)))[1] is not None:
+    for job, what in (await erasures.unfinished_erasures(place.store, place.keys)).items():
+        if (await find_adoption(place, job, Offset.parse(what.after)))[1] is not None:
             raise Conflict(
                 f"the job {job} has not removed forgotten events from history yet. Try again when it has ended; if it "
                 "was given up, run any forget job, which completes the removal"
             )
 
 
-async def _stood_for(place: Place, kept: list[str]) -> Offset:
+async def _oldest_state_offset(place: AdoptionContext, kept: list[str]) -> Offset:
     """Return the oldest offset up to which the committed state files contain events.
 
     The result is START if one of the files is gone; the job's adoption came after that in any case.
@@ -328,41 +330,41 @@ async def _stood_for(place: Place, kept: list[str]) -> Offset:
     after = []
     for prefix in kept:
         try:
-            manifest = await state_files.manifest_of(place.artifacts, place.keys, prefix.rpartition("/")[2])
+            manifest = await state_files.read_manifest(place.artifacts, place.keys, prefix.rpartition("/")[2])
         except UnknownArtifact:
             return START
         after.append(Offset.parse(manifest.after))
     return min(after, default=START)
 
 
-async def _still_there(place: Place, prepare: Prepare) -> IndexManifest | None:
+async def _prepared_manifest(place: AdoptionContext, prepare: PrepareEvent) -> StateFileManifest | None:
     """Return the manifest of the prepared state file, or None if the file was deleted.
 
     A failover may lose the ``Prepare`` of the committed attempt and keep that of an earlier attempt, which was not
     committed.
     """
     try:
-        return await state_files.manifest_of(place.artifacts, place.keys, prepare.index)
+        return await state_files.read_manifest(place.artifacts, place.keys, prepare.index)
     except UnknownArtifact:
         return None
 
 
-async def _say_range(context: JobContext, place: Place, until: Offset) -> None:
-    contents = await History(place.store, place.artifacts, place.keys).contents()
-    beginning = START if contents is None else contents.beginning
+async def _record_range(context: JobContext, place: AdoptionContext, until: Offset) -> None:
+    contents = await History(place.store, place.artifacts, place.keys).manifest()
+    beginning = START if contents is None else contents.start
     await context.range(None if beginning == START else beginning, until)
 
 
-def _place(context: JobContext) -> Place:
+def _place(context: JobContext) -> AdoptionContext:
     async def between() -> None:
         context.check()
         await asyncio.sleep(0)
 
-    return Place(
+    return AdoptionContext(
         store=context.store,
         artifacts=context.artifacts,
         living=context.living,
-        between=between,
+        checkpoint=between,
         will_write=context.will_write,
         commit=context.commit,
         prepare_seconds=context.settings.prepare_seconds,
@@ -378,7 +380,7 @@ def _cut(element: Element, to: Offset) -> Element:
     if Offset.of_entry(name)[:2] != to[:2]:
         return element
     entry = decode_entry(fields)
-    if type(entry.event) is not Learn:
+    if type(entry.event) is not LearnEvent:
         return element
-    payload, checksum = encode(msgspec.structs.replace(entry, event=up_to(entry.event, to.position)))
+    payload, checksum = encode(msgspec.structs.replace(entry, event=truncate_learn(entry.event, to.position)))
     return name, [b"e", payload, b"c", checksum]

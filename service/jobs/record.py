@@ -157,7 +157,7 @@ def is_id(text: str) -> bool:
     return _ID.fullmatch(text) is not None
 
 
-CHANGE = """
+CHANGE_SCRIPT = """
 -- KEYS[1] record, or the set of queued jobs. ARGV: id, or the kind of which the next queued job is meant; states it may
 -- be in, holder ('' any), field that must not be true ('' none), new state ('' stays), most of the new state (0 any),
 -- time field ('' none), then field, value, field, value, ...
@@ -213,7 +213,7 @@ end
 return {1, id}
 """
 
-BEAT = """
+HEARTBEAT_SCRIPT = """
 -- KEYS[1] record. ARGV: holder, progress, stage. Answers nothing when the job is not this holder's any more.
 if redis.call('HGET', KEYS[1], 'state') ~= '"running"' then return false end
 if redis.call('HGET', KEYS[1], 'holder') ~= ARGV[1] then return false end
@@ -223,7 +223,7 @@ redis.call('HSET', KEYS[1], 'heartbeat', now[1] .. '.' .. string.format('%06d', 
 return redis.call('HGET', KEYS[1], 'cancelling') == 'true' and 1 or 0
 """
 
-COMMIT = """
+COMMIT_SCRIPT = """
 -- KEYS: record, prefixes that are the job's own. ARGV: holder, prefixes as JSON, then each of them.
 if redis.call('HGET', KEYS[1], 'state') ~= '"running"' then return 0 end
 if redis.call('HGET', KEYS[1], 'holder') ~= ARGV[1] then return 0 end
@@ -234,17 +234,17 @@ return 1
 """
 
 
-def claim_of(kind: str, holder: str, fields: Mapping[str, Any]) -> list[Any]:
+def claim_command(kind: str, holder: str, fields: Mapping[str, Any]) -> list[Any]:
     """Return the EVAL arguments to claim the next job of a kind.
 
     The script returns (1, id), or (0, '') if no job is due.
     """
-    claim = change_of("", ("queued",), "running", stamp="started", fields={"holder": holder, **fields})
+    claim = change_command("", ("queued",), "running", stamp="started", fields={"holder": holder, **fields})
     claim[2:4] = [f"{JOBS}:state:queued", f'"{kind}"']
     return claim
 
 
-def change_of(
+def change_command(
     job_id: str,
     states: tuple[str, ...],
     new: State | None = None,
@@ -260,7 +260,7 @@ def change_of(
     The change applies only if the job is in one of ``states``, has the given ``holder`` (if any), and its field
     ``unless`` is not true. With ``most``, it applies only while fewer jobs than that are in the new state.
     """
-    given: list[Any] = [CHANGE, 1, job_key(job_id), job_id]
+    given: list[Any] = [CHANGE_SCRIPT, 1, job_key(job_id), job_id]
     given += ["|" + "".join(f'"{state}"|' for state in states), f'"{holder}"' if holder else ""]
     given += [unless, f'"{new}"' if new else "", most, stamp]
     for name, value in (fields or {}).items():
@@ -268,18 +268,25 @@ def change_of(
     return given
 
 
-def beat_of(job_id: str, holder: str, progress: float, stage: str | None) -> list[Any]:
+def heartbeat_command(job_id: str, holder: str, progress: float, stage: str | None) -> list[Any]:
     """Return the EVAL arguments for a heartbeat.
 
     The script returns None if the job has another holder, 1 if the job should stop, else 0.
     """
-    return [BEAT, 1, job_key(job_id), f'"{holder}"', msgspec.json.encode(progress), msgspec.json.encode(stage)]
+    return [
+        HEARTBEAT_SCRIPT,
+        1,
+        job_key(job_id),
+        f'"{holder}"',
+        msgspec.json.encode(progress),
+        msgspec.json.encode(stage),
+    ]
 
 
-def commit_of(job_id: str, holder: str, prefixes: tuple[str, ...]) -> list[Any]:
+def commit_command(job_id: str, holder: str, prefixes: tuple[str, ...]) -> list[Any]:
     """Return the EVAL arguments to commit a job.
 
     The script returns 0 if the job should stop or has another holder, else 1.
     """
     key = job_key(job_id)
-    return [COMMIT, 2, key, f"{key}:wrote", f'"{holder}"', msgspec.json.encode(prefixes), *prefixes]
+    return [COMMIT_SCRIPT, 2, key, f"{key}:wrote", f'"{holder}"', msgspec.json.encode(prefixes), *prefixes]

@@ -24,9 +24,20 @@ from typing import Any
 import msgspec
 
 from abound.core.errors import Conflict, Overloaded, UnknownJob
-from abound.service.jobs.record import JOBS, STATES, Job, State, beat_of, change_of, claim_of, commit_of, is_id, job_key
+from abound.service.jobs.record import (
+    JOBS,
+    STATES,
+    Job,
+    State,
+    change_command,
+    claim_command,
+    commit_command,
+    heartbeat_command,
+    is_id,
+    job_key,
+)
 from abound.service.processes.memory import free_memory
-from abound.service.store.client import Store, reaching
+from abound.service.store.client import Store, store_errors
 
 ALL_KEY = f"{JOBS}:all"
 TOTALS_KEY = f"{JOBS}:totals"
@@ -80,17 +91,17 @@ class JobParams:
                 raise ValueError(f"{name} must be at least 0")
 
     @property
-    def computing(self) -> int:
+    def n_threads(self) -> int:
         """Number of threads that a fit uses on this machine."""
         return self.threads or max(1, (os.cpu_count() or 2) - 1)
 
     @property
-    def room(self) -> int | None:
+    def memory_limit(self) -> int | None:
         """Most bytes that one job may need on this machine; None if the system does not report free memory."""
         return self.memory_bytes or free_memory()
 
 
-class Total(msgspec.Struct, frozen=True):
+class JobTotal(msgspec.Struct, frozen=True):
     """Jobs of one method that ended in one state: their number and total seconds of running time."""
 
     method: str
@@ -99,7 +110,7 @@ class Total(msgspec.Struct, frozen=True):
     seconds: float
 
 
-class Jobs:
+class JobRepository:
     """The records of all jobs in one store. Every method raises StoreUnavailable if the store cannot be reached."""
 
     def __init__(self, store: Store, params: JobParams | None = None) -> None:
@@ -125,7 +136,7 @@ class Jobs:
     async def get(self, job_id: str) -> Job:
         """Return the record of a job; raise UnknownJob if there is none."""
         if is_id(job_id):
-            with reaching():
+            with store_errors():
                 fields = await self.store.client.hgetall(job_key(job_id))
             if fields:
                 return _decode(fields)
@@ -134,11 +145,11 @@ class Jobs:
     async def all(self, state: str | None = None, model: str | None = None, limit: int = 1000) -> list[Job]:
         """Return up to ``limit`` jobs, newest first, optionally of one state and one model."""
         key = f"{JOBS}:state:{state}" if state else ALL_KEY
-        with reaching():
+        with store_errors():
             ids = await self.store.client.zrevrange(key, 0, -1)
         found: list[Job] = []
         for first in range(0, len(ids), 200):
-            with reaching():
+            with store_errors():
                 async with self.store.client.pipeline(transaction=False) as pipe:
                     for job_id in ids[first : first + 200]:
                         pipe.hgetall(job_key(job_id.decode()))
@@ -161,16 +172,16 @@ class Jobs:
         """
         job = await self.get(job_id)
         while not job.has_ended:
-            if job.committed and not self._waits_in_vain(job):
+            if job.committed and not self._has_no_attempts_left(job):
                 raise Conflict(f"the job {job_id} is about to take effect and can no longer be cancelled")
             if job.state == "queued" and await self.end(job, "cancelled", error=why):
                 break
-            if job.state == "running" and await self.note(job, unless="committed", cancelling=True, error=why):
+            if job.state == "running" and await self.update(job, unless="committed", cancelling=True, error=why):
                 break
             job = await self.get(job_id)
         return await self.get(job_id)
 
-    def _waits_in_vain(self, job: Job) -> bool:
+    def _has_no_attempts_left(self, job: Job) -> bool:
         return job.state == "queued" and job.attempt >= self.params.attempts
 
     async def claim(self, kind: str, holder: str) -> Job | None:
@@ -178,17 +189,17 @@ class Jobs:
         if not holder:
             raise ValueError("a running job must have a holder")
         fields = {"progress": 0.0, "stage": None, "gone": None, "error": None, "due": None}
-        with reaching():
-            made, job_id = await self.store.client.eval(*claim_of(kind, holder, fields))
+        with store_errors():
+            made, job_id = await self.store.client.eval(*claim_command(kind, holder, fields))
         return await self.get(job_id.decode()) if made else None
 
     async def wait(self, kind: str) -> None:
         """Wait until a job of a kind is queued, for one second at most."""
         seconds = min(1.0, self.store.params.reply_seconds / 2)
-        with reaching():
+        with store_errors():
             await self.store.client.blpop([f"{JOBS}:wake:{kind}"], timeout=seconds)
 
-    async def note(self, job: Job, unless: str = "", **fields: Any) -> bool:
+    async def update(self, job: Job, unless: str = "", **fields: Any) -> bool:
         """Set fields of a running job; return whether they were set.
 
         Nothing is set if the job has another holder by now, or if its field ``unless`` is true.
@@ -201,17 +212,17 @@ class Jobs:
 
         Returns False and changes nothing if the job should stop, or has another holder by now.
         """
-        with reaching():
-            return bool(await self.store.client.eval(*commit_of(job.id, job.holder or "", prefixes)))
+        with store_errors():
+            return bool(await self.store.client.eval(*commit_command(job.id, job.holder or "", prefixes)))
 
     async def take_over(self, job: Job, holder: str) -> Job | None:
         """Make ``holder`` the holder of a job whose holder is gone. Return None if the job changed hands or ended."""
-        return await self.get(job.id) if await self.note(job, holder=holder) else None
+        return await self.get(job.id) if await self.update(job, holder=holder) else None
 
-    async def beat(self, job: Job) -> bool:
+    async def heartbeat(self, job: Job) -> bool:
         """Send a heartbeat for a job; return False if the job has another holder by now."""
-        with reaching():
-            answer = await self.store.client.eval(*beat_of(job.id, job.holder or "", job.progress, job.stage))
+        with store_errors():
+            answer = await self.store.client.eval(*heartbeat_command(job.id, job.holder or "", job.progress, job.stage))
         return answer is not None
 
     async def end(self, job: Job, state: State, **fields: Any) -> bool:
@@ -248,47 +259,47 @@ class Jobs:
 
     # artifacts that a job owns
 
-    async def will_write(self, job: Job, prefix: str) -> None:
+    async def add_owned_prefix(self, job: Job, prefix: str) -> None:
         """Note that the job owns all artifacts below ``prefix``. Call it before the first of them is written."""
-        with reaching():
+        with store_errors():
             await self.store.client.sadd(f"{job_key(job.id)}:wrote", prefix)
 
-    async def wrote(self, job_id: str) -> list[str]:
+    async def owned_prefixes(self, job_id: str) -> list[str]:
         """Return the prefixes that the job still owns."""
-        with reaching():
+        with store_errors():
             return sorted(prefix.decode() for prefix in await self.store.client.smembers(f"{job_key(job_id)}:wrote"))
 
     # statistics
 
     async def counts(self) -> dict[str, int]:
         """Return the number of jobs by state."""
-        with reaching():
+        with store_errors():
             async with self.store.client.pipeline(transaction=False) as pipe:
                 for state in STATES:
                     pipe.zcard(f"{JOBS}:state:{state}")
                 return dict(zip(STATES, await pipe.execute(), strict=True))
 
-    async def totals(self) -> list[Total]:
+    async def totals(self) -> list[JobTotal]:
         """Return the totals of all jobs that ever ended, by method and state."""
-        with reaching():
+        with store_errors():
             found = await self.store.client.hgetall(TOTALS_KEY)
         texts = {name.decode(): value.decode() for name, value in found.items()}
         names = sorted({name.rpartition("|")[0] for name in texts})
         return [
-            Total(name.split("|")[0], name.split("|")[1], int(texts[f"{name}|n"]), float(texts[f"{name}|seconds"]))
+            JobTotal(name.split("|")[0], name.split("|")[1], int(texts[f"{name}|n"]), float(texts[f"{name}|seconds"]))
             for name in names
             if f"{name}|n" in texts and f"{name}|seconds" in texts
         ]
 
     async def now(self) -> float:
         """Return the store's clock, in seconds since 1970."""
-        with reaching():
+        with store_errors():
             seconds, microseconds = await self.store.client.time()
         return int(seconds) + int(microseconds) / 1e6
 
-    async def forget(self, job: Job) -> None:
+    async def delete(self, job: Job) -> None:
         """Delete the record of an ended job."""
-        with reaching():
+        with store_errors():
             async with self.store.client.pipeline(transaction=True) as pipe:
                 pipe.delete(job_key(job.id), f"{job_key(job.id)}:wrote")
                 pipe.zrem(ALL_KEY, job.id)
@@ -296,8 +307,8 @@ class Jobs:
                 await pipe.execute()
 
     async def _change(self, job_id: str, *given: Any, **named: Any) -> tuple[bool, str]:
-        with reaching():
-            made, said = await self.store.client.eval(*change_of(job_id, *given, **named))
+        with store_errors():
+            made, said = await self.store.client.eval(*change_command(job_id, *given, **named))
         return bool(made), said.decode()
 
 

@@ -47,7 +47,7 @@ their timeout.
 AT_ONCE = 65_536
 
 
-class Stable:
+class ForkServer:
     """The worker's end of the fork server.
 
     Create it before the process starts a thread or an event loop, because it forks.

@@ -43,21 +43,21 @@ from abound.core.errors import (
     UnknownModel,
     VersionGone,
 )
-from abound.service.artifacts.artifact_store import Artifacts
+from abound.service.artifacts.artifact_store import ArtifactStore
 from abound.service.history import pins
-from abound.service.jobs.context import JobContext, clean, living_of
-from abound.service.jobs.record import Job, beat_of
-from abound.service.jobs.repository import JobParams, Jobs
+from abound.service.jobs.context import JobContext, delete_uncommitted, model_of
+from abound.service.jobs.record import Job, heartbeat_command
+from abound.service.jobs.repository import JobParams, JobRepository
 from abound.service.settings import Settings
-from abound.service.store.client import Store, StoreParams, reaching, sync_client
-from abound.service.tasks import end
+from abound.service.store.client import Store, StoreParams, store_errors, sync_client
+from abound.service.tasks import cancel_and_wait
 
 if TYPE_CHECKING:
     from abound.service.jobs.methods import Outcome
 
 log = structlog.get_logger(__name__)
 
-ABANDONED = 7
+EXIT_ABANDONED = 7
 """Exit code of a job runner that left the record as it was."""
 
 RENEW_SECONDS = pins.PIN_SECONDS / 60
@@ -73,34 +73,34 @@ def run(settings: Settings, job_id: str, holder: str) -> None:
             job=job_id,
             reason=str(error),
         )
-        _exit(ABANDONED)
+        _exit(EXIT_ABANDONED)
 
 
 async def _run(settings: Settings, job_id: str, holder: str) -> None:
     params = settings.group(StoreParams)
     store = Store(settings.store_url(), params)
-    jobs = Jobs(Store(settings.jobs_store_url(), params), settings.group(JobParams))
+    jobs = JobRepository(Store(settings.jobs_store_url(), params), settings.group(JobParams))
     try:
         claimed = await jobs.get(job_id)
         if claimed.holder == holder and (job := await jobs.take_over(claimed, f"{holder}:{os.getpid()}")):
-            await Running(settings, store, jobs, job).run()
+            await JobRunner(settings, store, jobs, job).run()
     finally:
         await store.close()
         await jobs.store.close()
 
 
-class Running:
+class JobRunner:
     """The run of one job, from its claim to its end."""
 
-    def __init__(self, settings: Settings, store: Store, jobs: Jobs, job: Job) -> None:
+    def __init__(self, settings: Settings, store: Store, jobs: JobRepository, job: Job) -> None:
         self._settings = settings
         self._store = store
         self._jobs = jobs
         self._job = job
-        self._artifacts: Artifacts | None = None
+        self._artifacts: ArtifactStore | None = None
         self._context: JobContext | None = None
         self._told_to_stop = False
-        self._gone: UnknownModel | None = None
+        self._model_deleted: UnknownModel | None = None
         self._finished = threading.Event()
 
     async def run(self) -> None:
@@ -111,17 +111,17 @@ class Running:
         began = time.monotonic()
         log.info("started a job", job=job.id, method=job.method, model=job.model, attempt=job.attempt)
         self._work = asyncio.create_task(self._method_outcome())
-        beating = threading.Thread(target=self._beat, args=(asyncio.get_running_loop(),), daemon=True)
+        beating = threading.Thread(target=self._send_heartbeats, args=(asyncio.get_running_loop(),), daemon=True)
         beating.start()
         try:
             outcome = await self._work
         except (asyncio.CancelledError, Cancelled):
-            if self._gone is None:
-                await self._leave("cancelled")
+            if self._model_deleted is None:
+                await self._finish("cancelled")
             else:
-                await self._fail(str(self._gone), for_good=True)
+                await self._fail(str(self._model_deleted), for_good=True)
         except (StoreUnavailable, OutcomeUnknown, ArtifactsUnavailable, ClusterUnavailable) as error:
-            await self._jobs.note(job, gone=str(error))
+            await self._jobs.update(job, gone=str(error))
         except AboundError as error:
             await self._fail(str(error), for_good=isinstance(error, UnknownModel | VersionGone))
         except MemoryError:
@@ -131,7 +131,7 @@ class Running:
             log.exception("a job failed with an internal error", job=job.id, method=job.method)
         else:
             own = {name: outcome.pop(name, default) for name, default in (("metrics", {}), ("version", None))}
-            await self._leave("succeeded", progress=1.0, stage="done", error=None, outcome=outcome, **own)
+            await self._finish("succeeded", progress=1.0, stage="done", error=None, outcome=outcome, **own)
         finally:
             self._finished.set()
             beating.join(self._jobs.params.beat_seconds + 1.0)
@@ -147,10 +147,10 @@ class Running:
                 f"this worker does not know the method {self._job.method}; run the same release on all hosts"
             )
         params = method.check(self._job.params)
-        living = await living_of(self._store, self._job)
-        place = self._settings.artifacts_place()
+        living = await model_of(self._store, self._job)
+        place = self._settings.artifacts_location()
         if place is not None:
-            self._artifacts = Artifacts(place)
+            self._artifacts = ArtifactStore(place)
             await self._artifacts.join(self._store)
         context = JobContext(self._settings, self._store, self._artifacts, living, self._jobs, self._job)
         self._context = context
@@ -160,7 +160,7 @@ class Running:
         try:
             return await method.run(context, params, context.progress)
         finally:
-            await end(renewing)
+            await cancel_and_wait(renewing)
             await context.unpin()
 
     async def _renew(self, context: JobContext) -> None:
@@ -170,10 +170,10 @@ class Running:
             with contextlib.suppress(StoreUnavailable):
                 await context.renew_pin()
                 try:
-                    await living_of(self._store, self._job)
+                    await model_of(self._store, self._job)
                 except UnknownModel as error:
                     if not context.committed:
-                        self._gone = error
+                        self._model_deleted = error
                         context.stop()
                         self._work.cancel()
                     return
@@ -182,41 +182,41 @@ class Running:
         """End the job as failed. A committed job can only be finished, so the job supervisor queues it again."""
         committed = self._job.committed if self._context is None else self._context.committed
         if committed and not for_good:
-            await self._jobs.note(self._job, gone=error)
+            await self._jobs.update(self._job, gone=error)
         else:
-            await self._leave("failed", error=error)
+            await self._finish("failed", error=error)
 
-    async def _leave(self, state: Any, **fields: Any) -> None:
+    async def _finish(self, state: Any, **fields: Any) -> None:
         """Wait until no thread of the method writes any more, clean up, then end the job."""
         method_threads, self._threads = self._threads, ThreadPoolExecutor(thread_name_prefix="end")
         asyncio.get_running_loop().set_default_executor(self._threads)
         await asyncio.to_thread(method_threads.shutdown)
         try:
-            await clean(self._jobs, self._job, self._artifacts)
+            await delete_uncommitted(self._jobs, self._job, self._artifacts)
         except ArtifactsUnavailable as error:  # the job supervisor tries again
-            await self._jobs.note(self._job, gone=str(error))
+            await self._jobs.update(self._job, gone=str(error))
             return
         await self._jobs.end(self._job, state, **fields)
 
-    def _beat(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _send_heartbeats(self, loop: asyncio.AbstractEventLoop) -> None:
         """Send heartbeats and learn from the answers whether to stop. Runs in its own thread."""
         params = self._jobs.params
         client = sync_client(self._settings.jobs_store_url(), self._jobs.store.params.reply_seconds)
         until = None
         while not self._finished.wait(params.beat_seconds if until is None else 0.1):
-            stage, progress = self._context.told if self._context else (None, 0.0)
+            stage, progress = self._context.reported if self._context else (None, 0.0)
             told: Any = 1
             if until is None:
                 try:
-                    with reaching():
-                        told = client.eval(*beat_of(self._job.id, self._job.holder or "", progress, stage))
+                    with store_errors():
+                        told = client.eval(*heartbeat_command(self._job.id, self._job.holder or "", progress, stage))
                 except StoreUnavailable:
                     continue
             if self._finished.is_set():
                 return
             if told is None:
                 log.warning("a job was taken over by another worker", job=self._job.id)
-                _exit(ABANDONED)
+                _exit(EXIT_ABANDONED)
             if told and until is None:
                 until = time.monotonic() + params.cancel_seconds
                 self._told_to_stop = True
@@ -225,7 +225,7 @@ class Running:
                 loop.call_soon_threadsafe(self._work.cancel)
             if until is not None and time.monotonic() > until:
                 log.warning("a job did not stop in time; its process exits", job=self._job.id)
-                _exit(ABANDONED)
+                _exit(EXIT_ABANDONED)
 
 
 def _exit(code: int) -> None:

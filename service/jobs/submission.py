@@ -15,17 +15,17 @@ import msgspec
 from msgspec import Meta, Struct
 
 from abound.core.errors import ArtifactsUnavailable, InvalidInstance, UnknownDataset, UnknownJob
-from abound.service.artifacts.artifact_store import Artifacts
-from abound.service.datasets.repository import DatasetCard, Datasets
+from abound.service.artifacts.artifact_store import ArtifactStore
+from abound.service.datasets.repository import DatasetCard, DatasetRepository
 from abound.service.jobs import workers as workplaces
 from abound.service.jobs.record import KINDS, Job, id_of_key, new_id
-from abound.service.jobs.repository import JobParams, Jobs, Total
-from abound.service.jobs.workers import Workplace
-from abound.service.model.replicated_model import ModelReplica
-from abound.service.processes.parallel import as_if
+from abound.service.jobs.repository import JobParams, JobRepository, JobTotal
+from abound.service.jobs.workers import RegisteredWorker
+from abound.service.model.replicated_model import ReplicatedModel
+from abound.service.processes.parallel import parallel_settings
 from abound.service.settings import Settings
 from abound.service.store.client import Store, StoreParams
-from abound.service.tasks import end
+from abound.service.tasks import cancel_and_wait
 
 if TYPE_CHECKING:
     from abound.service.jobs.methods import JobMethod
@@ -35,7 +35,7 @@ MAX_REASON = 1000
 
 CHECK_SECONDS = 10.0
 """How long a submission waits for an answer of the artifact store."""
-OF_A_DATASET = ("instances", "features", "classes", "assertions", "nnz", "pairs", "label_pairs", "feature_labels")
+DATASET_SIZES = ("instances", "features", "classes", "assertions", "nnz", "pairs", "label_pairs", "feature_labels")
 
 
 class JobRequest(Struct, forbid_unknown_fields=True, kw_only=True):
@@ -50,29 +50,31 @@ class JobRequest(Struct, forbid_unknown_fields=True, kw_only=True):
     ] = "never"
 
 
-class Figures(NamedTuple):
+class JobStatistics(NamedTuple):
     """Statistics of jobs: jobs by state, totals of ended jobs, and the registered workers by kind."""
 
     counts: dict[str, int]
-    totals: list[Total]
-    workers: dict[str, list[Workplace]]
+    totals: list[JobTotal]
+    workers: dict[str, list[RegisteredWorker]]
 
 
-class Desk:
+class JobSubmission:
     """Submits jobs for the models of a replica."""
 
     def __init__(self, settings: Settings) -> None:
         params = settings.group(StoreParams)
         self._cluster = settings.cluster
         self._store = Store(settings.jobs_store_url(), params)
-        self.jobs = Jobs(self._store, settings.group(JobParams))
+        self.jobs = JobRepository(self._store, settings.group(JobParams))
         self._events = Store(settings.store_url(), params)
-        self._datasets = Datasets(self._events)
-        place = settings.artifacts_place()
-        self._artifacts = Artifacts(place) if place is not None else None
+        self._datasets = DatasetRepository(self._events)
+        place = settings.artifacts_location()
+        self._artifacts = ArtifactStore(place) if place is not None else None
         self._check: asyncio.Task[str] | None = None
 
-    async def submit(self, request: JobRequest, model: ModelReplica, actor: str | None, key: str | None = None) -> Job:
+    async def submit(
+        self, request: JobRequest, model: ReplicatedModel, actor: str | None, key: str | None = None
+    ) -> Job:
         """Submit a job. If the idempotency ``key`` was used before, return the job that was submitted then.
 
         Raises
@@ -109,8 +111,8 @@ class Desk:
                 "jobs need an artifact store: set ABOUND_ARTIFACTS_URL to the same value on all hosts"
             )
         await self._check_artifacts(self._artifacts)
-        await self._check_room(request.method, params, model, dataset)
-        plain = method.plain(params)
+        await self._check_memory(request.method, params, model, dataset)
+        plain = method.to_json(params)
         reason = plain.get("reason")
         job = await self.jobs.submit(
             Job(
@@ -134,19 +136,19 @@ class Desk:
             _same(job, body)
         return job
 
-    async def figures(self) -> Figures:
+    async def statistics(self) -> JobStatistics:
         """Return statistics of all jobs and workers. Raises StoreUnavailable."""
-        workers = {kind: await workplaces.of_kind(self._store, kind) for kind in KINDS}
-        return Figures(await self.jobs.counts(), await self.jobs.totals(), workers)
+        workers = {kind: await workplaces.registered_for(self._store, kind) for kind in KINDS}
+        return JobStatistics(await self.jobs.counts(), await self.jobs.totals(), workers)
 
     async def close(self) -> None:
         """Close the connections."""
         if self._check is not None:
-            await end(self._check)
+            await cancel_and_wait(self._check)
         await self._store.close()
         await self._events.close()
 
-    async def _check_artifacts(self, artifacts: Artifacts) -> None:
+    async def _check_artifacts(self, artifacts: ArtifactStore) -> None:
         """Raise ArtifactsUnavailable if the artifact store cannot be reached.
 
         Concurrent submissions share one check; each waits for ``CHECK_SECONDS`` at most.
@@ -161,18 +163,18 @@ class Desk:
                 f"the artifact store has not answered for {CHECK_SECONDS:g} seconds; try again later"
             ) from None
 
-    async def _check_room(self, name: str, params: Any, model: ModelReplica, dataset: DatasetCard | None) -> None:
+    async def _check_memory(self, name: str, params: Any, model: ReplicatedModel, dataset: DatasetCard | None) -> None:
         """Raise InsufficientMemory if no worker has the memory for a job.
 
         Without a registered worker, the memory of this machine counts in place of a future worker's.
         """
-        from abound.service.jobs.methods import METHODS, Sizes, check_memory
+        from abound.service.jobs.methods import METHODS, ModelSizes, require_memory_for
 
         method = METHODS[name]
         if method.needs is None:
             return
         sizes = model.live.sizes()
-        counted = Sizes(
+        counted = ModelSizes(
             model.live.n_learned,
             sizes["features"],
             sizes["classes"],
@@ -183,15 +185,17 @@ class Desk:
             model.live.n_pairs,
         )
         if dataset is not None:
-            counted = counted._replace(**{name: getattr(dataset, name) for name in OF_A_DATASET})
-        places = [place for place in await workplaces.of_kind(self._store, method.kind) if place.memory is not None]
+            counted = counted._replace(**{name: getattr(dataset, name) for name in DATASET_SIZES})
+        places = [
+            place for place in await workplaces.registered_for(self._store, method.kind) if place.memory is not None
+        ]
         largest = max(places, key=lambda place: place.memory or 0, default=None)
-        here = self.jobs.params.room
-        with as_if(self._cluster, self.jobs.params.computing):
+        here = self.jobs.params.memory_limit
+        with parallel_settings(self._cluster, self.jobs.params.n_threads):
             if largest is not None and largest.memory is not None:
-                check_memory(name, method, params, counted, largest.memory, f"the worker on {largest.host}")
+                require_memory_for(name, method, params, counted, largest.memory, f"the worker on {largest.host}")
             elif here is not None:
-                check_memory(name, method, params, counted, here, "this machine (no worker is registered)")
+                require_memory_for(name, method, params, counted, here, "this machine (no worker is registered)")
 
 
 async def load_methods() -> dict[str, JobMethod]:
@@ -214,7 +218,7 @@ def _same(job: Job, body: str | None) -> Job:
     return job
 
 
-def active_features(model: ModelReplica) -> int:
+def active_features(model: ReplicatedModel) -> int:
     """Return an estimate of the active features of all instances of a model, from the bytes of its log."""
     live = model.live
     key_bytes = live.features.n_key_bytes / max(1, len(live.features))

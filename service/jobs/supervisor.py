@@ -24,21 +24,21 @@ import socket
 import structlog
 
 from abound.core.errors import ArtifactsUnavailable, StoreUnavailable, UnknownJob
-from abound.service.artifacts.artifact_store import PATIENCE_SECONDS, Artifacts
+from abound.service.artifacts.artifact_store import PATIENCE_SECONDS, ArtifactStore
 from abound.service.jobs import workers
-from abound.service.jobs.context import clean
+from abound.service.jobs.context import delete_uncommitted
 from abound.service.jobs.record import ENDED, KINDS, Job
-from abound.service.jobs.repository import Jobs
-from abound.service.jobs.rq_worker import Stable
+from abound.service.jobs.repository import JobRepository
+from abound.service.jobs.rq_worker import ForkServer
 from abound.service.model import adoption_lock
 from abound.service.settings import Settings
 from abound.service.store.client import Store
 from abound.service.store.keys import ModelKeys
-from abound.service.tasks import end
+from abound.service.tasks import cancel_and_wait
 
 log = structlog.get_logger(__name__)
 
-LOOK_SECONDS = 0.25
+POLL_SECONDS = 0.25
 RETRY_SECONDS = 0.5
 """Delay before the next attempt of a job. It doubles with each attempt, ``MOST_DOUBLINGS`` times."""
 
@@ -53,25 +53,28 @@ holder.
 """
 
 
-class JobKeeper:
+class JobSupervisor:
     """Runs and recovers the jobs of a store until it is stopped."""
 
-    def __init__(self, settings: Settings, store: Store, jobs: Jobs, stable: Stable) -> None:
+    def __init__(self, settings: Settings, store: Store, jobs: JobRepository, stable: ForkServer) -> None:
         self.id = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
         self._settings = settings
         self._store = store
         self._jobs = jobs
-        self._stable = stable
+        self._fork_server = stable
         self._kinds = [kind for kind in KINDS if kind in settings.worker_kinds.split(",")]
         self._seen: dict[str, tuple[object, float]] = {}
         self._overdue: dict[str, float] = {}
-        self._artifacts: Artifacts | None = None
+        self._artifacts: ArtifactStore | None = None
 
     async def run(self, stopping: asyncio.Event) -> None:
         """Run until ``stopping`` is set. Jobs that are running then are queued again for another worker."""
-        await self._stable.connect()
-        listening = asyncio.create_task(self._stable.listen())
-        tasks = [asyncio.create_task(one) for one in (*map(self._do, self._kinds), self._look_again(), self._show())]
+        await self._fork_server.connect()
+        listening = asyncio.create_task(self._fork_server.listen())
+        tasks = [
+            asyncio.create_task(one)
+            for one in (*map(self._run_kind, self._kinds), self._check_jobs_repeatedly(), self._register_worker())
+        ]
         stopped = asyncio.create_task(stopping.wait())
         try:
             await asyncio.wait([stopped, listening, *tasks], return_when=asyncio.FIRST_COMPLETED)
@@ -79,18 +82,18 @@ class JobKeeper:
                 if task.done():
                     task.result()
         finally:
-            await end(stopped, *tasks)
-            self._stable.stop()
+            await cancel_and_wait(stopped, *tasks)
+            self._fork_server.stop()
             await asyncio.wait([listening], timeout=STOP_SECONDS)
-            await end(listening)
+            await cancel_and_wait(listening)
             with contextlib.suppress(StoreUnavailable, ArtifactsUnavailable):
                 for job in await self._jobs.all("running"):
                     if self._holds(job):
-                        await self._see_to(job, "the worker stopped", counts=False)
+                        await self._recover(job, "the worker stopped", counts=False)
             with contextlib.suppress(StoreUnavailable):
-                await workers.hide(self._jobs.store, self.id)
+                await workers.unregister(self._jobs.store, self.id)
 
-    async def _do(self, kind: str) -> None:
+    async def _run_kind(self, kind: str) -> None:
         """Run the jobs of a kind, one after the other."""
         while True:
             try:
@@ -98,10 +101,10 @@ class JobKeeper:
                 if job is None:
                     await self._jobs.wait(kind)
                     continue
-                how = await self._stable.run(kind, job.id, self.id)
+                how = await self._fork_server.run(kind, job.id, self.id)
                 job = await self._jobs.get(job.id)
                 if self._holds(job):
-                    await self._jobs.note(job, gone=job.gone or how)
+                    await self._jobs.update(job, gone=job.gone or how)
             except UnknownJob:
                 continue
             except StoreUnavailable as error:  # a job that was claimed but not run gets no heartbeat and is recovered
@@ -111,21 +114,21 @@ class JobKeeper:
     def _holds(self, job: Job) -> bool:
         return (job.holder or "").startswith(self.id)
 
-    async def _show(self) -> None:
+    async def _register_worker(self) -> None:
         while True:
             with contextlib.suppress(StoreUnavailable):
-                room = self._jobs.params.room
-                await workers.show(self._jobs.store, self.id, socket.gethostname(), self._kinds, room)
+                room = self._jobs.params.memory_limit
+                await workers.register(self._jobs.store, self.id, socket.gethostname(), self._kinds, room)
             await asyncio.sleep(workers.FRESH_SECONDS / 4)
 
-    async def _look_again(self) -> None:
+    async def _check_jobs_repeatedly(self) -> None:
         loop = asyncio.get_running_loop()
         swept = 0.0
         while True:
             try:
-                await self._look()
+                await self._check_jobs()
                 if loop.time() - swept > SWEEP_SECONDS:
-                    await self._sweep()
+                    await self._delete_old_records()
                     swept = loop.time()
             except StoreUnavailable as error:
                 log.warning("running jobs cannot be checked; trying again", reason=str(error))
@@ -134,9 +137,9 @@ class JobKeeper:
             except ArtifactsUnavailable as error:
                 log.warning("the artifacts of a job cannot be deleted; trying again", reason=str(error))
                 await asyncio.sleep(1.0)
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(POLL_SECONDS)
 
-    async def _look(self) -> None:
+    async def _check_jobs(self) -> None:
         """Recover running jobs without a holder, and kill job runners whose job is cancelled or has another holder."""
         running = await self._jobs.all("running")
         now = asyncio.get_running_loop().time()
@@ -146,18 +149,18 @@ class JobKeeper:
             before, since = self._seen.get(job.id, (sign, now))
             seen[job.id] = (sign, since if before == sign else now)
             if job.gone is not None or now - seen[job.id][1] > self._jobs.params.lost_seconds:
-                await self._see_to(job, job.gone or "its worker sent no heartbeat")
+                await self._recover(job, job.gone or "its worker sent no heartbeat")
         self._seen = seen
         ours = {job.id for job in running if self._holds(job) and not job.cancelling}
         overdue = {}
-        for kind, job_id in self._stable.running.items():
+        for kind, job_id in self._fork_server.running.items():
             if job_id not in ours:
                 since = overdue[job_id] = self._overdue.get(job_id, now)
                 if now - since > self._jobs.params.cancel_seconds + KILL_SPARE_SECONDS:
-                    self._stable.kill(kind)
+                    self._fork_server.kill(kind)
         self._overdue = overdue
 
-    async def _see_to(self, job: Job, why: str, counts: bool = True) -> None:
+    async def _recover(self, job: Job, why: str, counts: bool = True) -> None:
         """Take over a job whose holder is gone, clean up, and queue or end the job.
 
         ``counts``: whether the attempt counts.
@@ -165,13 +168,13 @@ class JobKeeper:
         taken = await self._jobs.take_over(job, f"{self.id}:0")
         if taken is None:
             return
-        beating = asyncio.create_task(self._beat(taken))
+        beating = asyncio.create_task(self._send_heartbeats(taken))
         try:
-            await clean(self._jobs, taken, await self._place())
+            await delete_uncommitted(self._jobs, taken, await self._artifact_store())
             # Its rebuild of the model is over, so other rebuilds need not wait for it.
-            await adoption_lock.let_go(self._store, ModelKeys(taken.model, taken.incarnation), taken.id)
+            await adoption_lock.release(self._store, ModelKeys(taken.model, taken.incarnation), taken.id)
         finally:
-            await end(beating)
+            await cancel_and_wait(beating)
         in_vain = counts and taken.attempt >= self._jobs.params.attempts
         if taken.cancelling:
             await self._jobs.end(taken, "cancelled")
@@ -193,30 +196,30 @@ class JobKeeper:
         doublings = job.attempt - (self._jobs.params.attempts if job.committed else 1)
         return RETRY_SECONDS * 2 ** min(doublings, MOST_DOUBLINGS) if doublings >= 0 else 0.0
 
-    async def _beat(self, job: Job) -> None:
+    async def _send_heartbeats(self, job: Job) -> None:
         with contextlib.suppress(StoreUnavailable):
             there = True
             while there:
-                there = await self._jobs.beat(job)
+                there = await self._jobs.heartbeat(job)
                 await asyncio.sleep(self._jobs.params.beat_seconds)
 
-    async def _sweep(self) -> None:
+    async def _delete_old_records(self) -> None:
         """Delete the records of jobs that ended long ago or exceed the bound, and delete their artifacts once more."""
         jobs = [job for state in ENDED for job in await self._jobs.all(state, limit=10**9)]
         jobs.sort(key=lambda job: job.ended or 0.0, reverse=True)
         oldest = await self._jobs.now() - self._jobs.params.keep_seconds
         old = [job for place, job in enumerate(jobs) if place >= self._jobs.params.keep or (job.ended or 0.0) < oldest]
         for job in old[:FORGOTTEN_AT_ONCE]:
-            await clean(self._jobs, job, await self._place())
-            await self._jobs.forget(job)
+            await delete_uncommitted(self._jobs, job, await self._artifact_store())
+            await self._jobs.delete(job)
         if old:
             log.info("deleted the records of old jobs", jobs=len(old[:FORGOTTEN_AT_ONCE]))
 
-    async def _place(self) -> Artifacts | None:
+    async def _artifact_store(self) -> ArtifactStore | None:
         """Return the artifact store, joined; None if none is configured."""
-        place = self._settings.artifacts_place()
+        place = self._settings.artifacts_location()
         if self._artifacts is None and place is not None:
-            artifacts = Artifacts(place, patience=PATIENCE_SECONDS)
+            artifacts = ArtifactStore(place, patience=PATIENCE_SECONDS)
             await artifacts.join(self._store)
             self._artifacts = artifacts
         return self._artifacts

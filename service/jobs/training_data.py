@@ -26,8 +26,8 @@ from abound.core.model.apply import Outcomes
 from abound.core.types import START, Offset
 from abound.service.history import past
 from abound.service.history.history import History
-from abound.service.history.lineage import Start, Stretches, events, stretches_of
-from abound.service.log.events import Learn
+from abound.service.history.lineage import Lineage, LineageStart, read_events, trace_lineage
+from abound.service.log.events import LearnEvent
 from abound.service.log.stream import Element, LogParams
 from abound.service.model.replicated_model import new_secret
 from abound.service.snapshots import state_files
@@ -39,7 +39,7 @@ AT_ONCE = 256
 """Records between two progress reports."""
 
 
-class Past(NamedTuple):
+class LearnedInstances(NamedTuple):
     """The learned instances that count, and the range of their log entries: those after ``after``, up to ``until``.
 
     ``is_all``: False if the model has learned earlier events, of which only a state file exists.
@@ -56,7 +56,7 @@ class Past(NamedTuple):
         return {"after": None if self.after == START else str(self.after), "until": str(self.until)}
 
 
-async def matrices_of_past(context: JobContext, progress: Progress) -> Past:
+async def matrices_of_history(context: JobContext, progress: Progress) -> LearnedInstances:
     """Return the instances that a model has learned and that still count, in the order in which it learned them.
 
     Raises
@@ -66,38 +66,38 @@ async def matrices_of_past(context: JobContext, progress: Progress) -> Past:
     store, artifacts, keys = context.store, context.artifacts, context.living.keys
     params = context.settings.group(LogParams)
     await context.pin(START)
-    until = await past.end(store, keys)
-    contents = await History(store, artifacts, keys).contents()
-    beginning = START if contents is None else contents.beginning
+    until = await past.newest_offset(store, keys)
+    contents = await History(store, artifacts, keys).manifest()
+    beginning = START if contents is None else contents.start
 
     async def read(after: Offset, to: Offset) -> AsyncGenerator[list[Element]]:
-        reading = past.entries(store, artifacts, keys, after, to._replace(position=0), params=params)
+        reading = past.read_entries(store, artifacts, keys, after, to._replace(position=0), params=params)
         async with contextlib.aclosing(reading):
             async for elements in reading:
                 context.check()
                 yield elements
 
     progress("finding the events that count", 0.0)
-    found = await stretches_of(read, artifacts, keys, beginning, until)
+    found = await trace_lineage(read, artifacts, keys, beginning, until)
     base = contents.base if contents is not None else None
     if found.start is None and base is not None:
-        found = found._replace(start=Start(base.index, base.digest))
-    after = found.stretches[0].after if found.stretches else until
+        found = found._replace(start=LineageStart(base.index, base.digest))
+    after = found.ranges[0].after if found.ranges else until
     await context.range(None if after == START else after, until)
     gathering = Gathering(new_secret())
     outcomes = await _outcomes(context, found)
-    for stretch in found.stretches:
-        async with contextlib.aclosing(events(read, stretch)) as reading:
+    for stretch in found.ranges:
+        async with contextlib.aclosing(read_events(read, stretch)) as reading:
             async for group in reading:
                 for at, event in group:
-                    if type(event) is Learn:
+                    if type(event) is LearnEvent:
                         await _add(gathering, outcomes, event, at, progress, _share(at, after, until))
     progress("building the matrices", 0.95)
     data = await asyncio.to_thread(gathering.matrices)
-    return Past(data, after, until, found.start is None)
+    return LearnedInstances(data, after, until, found.start is None)
 
 
-async def _outcomes(context: JobContext, found: Stretches) -> Outcomes:
+async def _outcomes(context: JobContext, found: Lineage) -> Outcomes:
     """Return an object that says which requests were learned, starting from the receipts of the initial state."""
     if found.start is None:
         return Outcomes()
@@ -108,7 +108,7 @@ async def _outcomes(context: JobContext, found: Stretches) -> Outcomes:
 
 
 async def _add(
-    gathering: Gathering, outcomes: Outcomes, event: Learn, at: Offset, progress: Progress, done: float
+    gathering: Gathering, outcomes: Outcomes, event: LearnEvent, at: Offset, progress: Progress, done: float
 ) -> None:
     """Add the records of a log entry that were learned."""
     learned = outcomes.of(event.records, event.units, at)

@@ -12,11 +12,11 @@ from abound.core.errors import InvalidInstance
 from abound.core.model.apply import Applying, Unit
 from abound.core.model.receipts import AnotherBody
 from abound.core.types import Offset
-from abound.service.log.events import Control, Learn
+from abound.service.log.events import ControlEvent, LearnEvent
 from abound.service.store.server_info import LEVELS
 
 
-class Draft(msgspec.Struct, frozen=True, gc=False):
+class LearnDraft(msgspec.Struct, frozen=True, gc=False):
     """One checked and vectorized learn request: an instance, or a batch that is learned as a whole or not at
     all.
 
@@ -42,7 +42,7 @@ class Draft(msgspec.Struct, frozen=True, gc=False):
     batch: int = 1
 
 
-class Learned(msgspec.Struct, frozen=True, gc=False):
+class LearnOutcome(msgspec.Struct, frozen=True, gc=False):
     """The result of a draft.
 
     Attributes
@@ -82,7 +82,7 @@ class Learned(msgspec.Struct, frozen=True, gc=False):
         return InvalidInstance("this idempotency key came before with another body", "key")
 
 
-class Waiting(msgspec.Struct, gc=False):
+class PendingRequest(msgspec.Struct, gc=False):
     """A pending request, from its append queue through its group to its end.
 
     Attributes
@@ -108,14 +108,14 @@ class Waiting(msgspec.Struct, gc=False):
     level: int
     wait: bool
     deadline: float
-    drafts: Sequence[Draft]
+    drafts: Sequence[LearnDraft]
     n: int
     n_bytes: int
-    event: Control | None = None
+    event: ControlEvent | None = None
     first: int = 0
     first_unit: int = 0
 
-    def result(self, group: Group, reached: int) -> Offset | list[Learned]:
+    def result_in(self, group: AppendGroup, reached: int) -> Offset | list[LearnOutcome]:
         """Return the answer to the request, once its group is in the log."""
         entry, applied, first = group.entry, group.applied if self.wait else None, self.first
         if entry is None:
@@ -129,20 +129,20 @@ class Waiting(msgspec.Struct, gc=False):
             n = draft.n
             offset = Offset(milliseconds, sequence, first)
             if applied is None:
-                learned.append(Learned(offset, n, None, None, False, durability))
+                learned.append(LearnOutcome(offset, n, None, None, False, durability))
             elif (outcome := applied.outcomes[at]) is None:
                 ranks, updated = group.ranks[first : first + n], group.updated[first : first + n]
-                learned.append(Learned(offset, n, ranks, updated, True, durability))
+                learned.append(LearnOutcome(offset, n, ranks, updated, True, durability))
             elif isinstance(outcome, AnotherBody):
-                learned.append(Learned(offset, n, None, None, True, durability, is_of_another_body=True))
+                learned.append(LearnOutcome(offset, n, None, None, True, durability, is_of_another_body=True))
             else:
                 came = Offset(*outcome.offset)
-                learned.append(Learned(came, n, outcome.ranks, outcome.updated, True, durability))
+                learned.append(LearnOutcome(came, n, outcome.ranks, outcome.updated, True, durability))
             first += n
         return learned
 
 
-class Group:
+class AppendGroup:
     """The requests that share one log entry, from the append until all of them have ended.
 
     Attributes
@@ -167,7 +167,7 @@ class Group:
 
     def __init__(self, sequence: int) -> None:
         self.sequence = sequence
-        self.waiting: list[Waiting] = []
+        self.waiting: list[PendingRequest] = []
         self.entry: Offset | None = None
         self.reached: int | None = None
         self.lost = False
@@ -177,11 +177,11 @@ class Group:
         self.ranks: list[int] = []
         self.updated: list[bool] = []
 
-    def event(self) -> Learn | Control:
+    def event(self) -> LearnEvent | ControlEvent:
         """Return the event of the group's entry."""
         event = self.waiting[0].event
         if event is not None:
             return event
         drafts = [draft for waiting in self.waiting for draft in waiting.drafts]
         units = [Unit(draft.n, draft.key, draft.body, draft.source, draft.batch) for draft in drafts]
-        return Learn(b"".join([draft.records for draft in drafts]), sum([draft.n for draft in drafts]), units)
+        return LearnEvent(b"".join([draft.records for draft in drafts]), sum([draft.n for draft in drafts]), units)

@@ -34,16 +34,16 @@ from collections.abc import Callable, Iterator, Sequence
 from abound.core.errors import NotReady, OutcomeUnknown, Overloaded, StoreUnavailable, TooLarge
 from abound.core.model.apply import Applying
 from abound.core.types import Offset
-from abound.service.log.append_group import Draft, Group, Learned, Waiting
-from abound.service.log.append_queue import Lane
-from abound.service.log.events import APPLY_VERSION, Control, Entry, encode
+from abound.service.log.append_group import AppendGroup, LearnDraft, LearnOutcome, PendingRequest
+from abound.service.log.append_queue import AppendQueue
+from abound.service.log.events import APPLY_VERSION, ControlEvent, Entry, encode
 from abound.service.log.stream import LogParams, xadd
-from abound.service.metrics import Timer
-from abound.service.store.reconnecting import Line
-from abound.service.store.server_info import LEVELS, Facts
-from abound.service.tasks import end
+from abound.service.metrics import DurationCounter
+from abound.service.store.reconnecting import ReconnectingConnection
+from abound.service.store.server_info import LEVELS, ServerInfo
+from abound.service.tasks import cancel_and_wait
 
-__all__ = ["Appender", "Draft", "Learned"]
+__all__ = ["Appender", "LearnDraft", "LearnOutcome"]
 
 SWEEP_SECONDS = 0.05
 
@@ -71,8 +71,8 @@ class Appender:
         key: bytes,
         origin: bytes,
         sequences: Iterator[int],
-        line: Line,
-        careful_line: Line,
+        line: ReconnectingConnection,
+        careful_line: ReconnectingConnection,
         params: LogParams,
         reply_seconds: float,
         log_bytes: Callable[[], int],
@@ -83,12 +83,12 @@ class Appender:
         self._origin = origin
         self._sequences = sequences
         self._log_bytes = log_bytes
-        self._fast = Lane(self, line, careful=False)
-        self._careful = Lane(self, careful_line, careful=True)
-        self._groups: dict[int, Group] = {}
+        self._fast = AppendQueue(self, line, careful=False)
+        self._careful = AppendQueue(self, careful_line, careful=True)
+        self._groups: dict[int, AppendGroup] = {}
         self._n_waiting = 0
         self._n_bytes = 0
-        self._safe: Facts | None = None  # last checked server info
+        self._safe: ServerInfo | None = None  # last checked server info
         self._loop = asyncio.get_running_loop()
         self._sweeper: asyncio.TimerHandle | None = None
         self._opening: asyncio.Task[None] | None = None
@@ -96,18 +96,20 @@ class Appender:
     @property
     def is_connected(self) -> bool:
         """Whether the store can be reached for appending."""
-        return self._fast.line.link is not None
+        return self._fast.line.connection is not None
 
     @property
     def waiting(self) -> tuple[int, int]:
         """Number of unanswered requests, and their bytes."""
         return self._n_waiting, self._n_bytes
 
-    def timers(self) -> dict[str, Timer]:
+    def timers(self) -> dict[str, DurationCounter]:
         """Return the append durations by queue: ``log``, and ``confirmed`` for higher durability."""
         return {"log": self._fast.timer, "confirmed": self._careful.timer}
 
-    def learn(self, drafts: Sequence[Draft], level: str, wait: bool, timeout: float) -> asyncio.Future[list[Learned]]:
+    def learn(
+        self, drafts: Sequence[LearnDraft], level: str, wait: bool, timeout: float
+    ) -> asyncio.Future[list[LearnOutcome]]:
         """Append drafts. The future returns one ``LearnOutcome`` for each of them.
 
         Raises (immediately; nothing is appended)
@@ -142,30 +144,30 @@ class Appender:
                 retry_after=60.0,
             )
         loop = self._loop
-        future: asyncio.Future[list[Learned]] = loop.create_future()
-        waiting = Waiting(future, LEVELS.index(level), wait, loop.time() + timeout, drafts, n, n_bytes)
+        future: asyncio.Future[list[LearnOutcome]] = loop.create_future()
+        waiting = PendingRequest(future, LEVELS.index(level), wait, loop.time() + timeout, drafts, n, n_bytes)
         self._admit(waiting)
-        if level == "log" or (level == "fsync" and facts.syncs):
+        if level == "log" or (level == "fsync" and facts.syncs_writes):
             self._fast.put(waiting)
             return future
-        if self._careful.line.link is None and (self._opening is None or self._opening.done()):
+        if self._careful.line.connection is None and (self._opening is None or self._opening.done()):
             self._opening = loop.create_task(self._careful.open())
         self._careful.put(waiting)
         return future
 
-    def event(self, event: Control, timeout: float) -> asyncio.Future[Offset]:
+    def event(self, event: ControlEvent, timeout: float) -> asyncio.Future[Offset]:
         """Append a control event. The future returns its offset once it is applied here.
 
         Raise what ``learn`` raises.
         """
         self._facts()
         future: asyncio.Future[Offset] = self._loop.create_future()
-        waiting = Waiting(future, 0, True, self._loop.time() + timeout, (), 0, 0, event)
+        waiting = PendingRequest(future, 0, True, self._loop.time() + timeout, (), 0, 0, event)
         self._admit(waiting)
         self._fast.put(waiting)
         return future
 
-    def sighted(self, sequence: int, entry: Offset, applied: Applying | None) -> None:
+    def on_applied(self, sequence: int, entry: Offset, applied: Applying | None) -> None:
         """Accept an entry of this process that the follower applied. ``applied`` is None for a control event."""
         group = self._groups.get(sequence)
         if group is None:
@@ -181,23 +183,23 @@ class Appender:
     async def stop(self, reason: str) -> None:
         """End every request: unsent ones are refused, the outcome of the others is unknown."""
         for lane in (self._fast, self._careful):
-            self.refuse(lane.queue, reason)
+            self.refuse_all(lane.queue, reason)
         for group in list(self._groups.values()):
-            self.fail(group, OutcomeUnknown(f"{reason} before the store answered"))
+            self.fail_group(group, OutcomeUnknown(f"{reason} before the store answered"))
         if self._sweeper is not None:
             self._sweeper.cancel()
         if self._opening is not None:
-            await end(self._opening)
+            await cancel_and_wait(self._opening)
         await self._careful.line.stop()
 
     # called by the append queues
 
-    def take(self, queue: deque[Waiting]) -> Group | None:
+    def take(self, queue: deque[PendingRequest]) -> AppendGroup | None:
         """Return the next group of a queue: requests up to the bounds, or one control event.
 
         Return None if the queue is empty.
         """
-        group: Group | None = None
+        group: AppendGroup | None = None
         n = n_bytes = n_units = 0
         most_events, most_bytes = self.params.group_events, self.params.group_bytes
         while queue:
@@ -211,7 +213,7 @@ class Appender:
                 queue.appendleft(waiting)
                 break
             if group is None:
-                group = Group(next(self._sequences))
+                group = AppendGroup(next(self._sequences))
                 self._groups[group.sequence] = group
             waiting.first, waiting.first_unit = n, n_units
             n += waiting.n
@@ -224,7 +226,7 @@ class Appender:
                 break
         return group
 
-    def command(self, group: Group) -> bytes:
+    def command(self, group: AppendGroup) -> bytes:
         """Return the packed command that appends a group.
 
         A log that once had an entry is never created again. If it is missing, the store was emptied, and a
@@ -233,7 +235,7 @@ class Appender:
         entry = Entry(APPLY_VERSION, self._origin, group.sequence, group.event())
         return xadd(self.key, *encode(entry), begun=self._log_bytes() > 0)
 
-    def settle(self, group: Group) -> None:
+    def settle(self, group: AppendGroup) -> None:
         """End the requests of a group that have everything they wait for."""
         reached = group.reached
         if reached is None:
@@ -250,31 +252,31 @@ class Appender:
                 if not sighted and waiting.wait:
                     left.append(waiting)
                     continue
-                future.set_result(waiting.result(group, reached))
+                future.set_result(waiting.result_in(group, reached))
             self._n_waiting -= 1
             self._n_bytes -= waiting.n_bytes
         group.waiting = left
         if not left:
             self._groups.pop(group.sequence, None)
 
-    def fail(self, group: Group, error: Exception) -> None:
+    def fail_group(self, group: AppendGroup, error: Exception) -> None:
         """End all requests of a group with an error."""
         self._groups.pop(group.sequence, None)
         for waiting in group.waiting:
             self._end(waiting, error)
         group.waiting = []
 
-    def refuse(self, queue: deque[Waiting], reason: str) -> None:
+    def refuse_all(self, queue: deque[PendingRequest], reason: str) -> None:
         """End all requests in a queue with an error; none of them was sent."""
         while queue:
             self._end(queue.popleft(), StoreUnavailable(f"{reason}; nothing was appended"))
 
     # bounds and deadlines
 
-    def _facts(self) -> Facts:
+    def _facts(self) -> ServerInfo:
         line = self._fast.line
-        facts = line.facts
-        if line.link is None or facts is None:
+        facts = line.info
+        if line.connection is None or facts is None:
             raise StoreUnavailable("the store is unreachable; nothing was appended")
         if facts is not self._safe:
             facts.check_safe()
@@ -284,9 +286,9 @@ class Appender:
     def _is_safe(self) -> bool:
         """Return whether a store is connected and keeps everything in its log."""
         line = self._fast.line
-        return line.link is not None and line.facts is not None and line.facts.danger is None
+        return line.connection is not None and line.info is not None and line.info.danger is None
 
-    def _admit(self, waiting: Waiting) -> None:
+    def _admit(self, waiting: PendingRequest) -> None:
         params = self.params
         if self._n_waiting >= params.waiting_requests or (
             self._n_waiting and self._n_bytes + waiting.n_bytes > params.waiting_bytes
@@ -297,11 +299,11 @@ class Appender:
         if self._sweeper is None:
             self._sweeper = self._loop.call_later(SWEEP_SECONDS, self._sweep)
 
-    def _leave(self, waiting: Waiting) -> None:
+    def _leave(self, waiting: PendingRequest) -> None:
         self._n_waiting -= 1
         self._n_bytes -= waiting.n_bytes
 
-    def _end(self, waiting: Waiting, error: Exception) -> None:
+    def _end(self, waiting: PendingRequest, error: Exception) -> None:
         if not waiting.future.done():
             waiting.future.set_exception(error)
         self._leave(waiting)
@@ -323,7 +325,7 @@ class Appender:
         if self._n_waiting:
             self._sweeper = self._loop.call_later(SWEEP_SECONDS, self._sweep)
 
-    def _end_late(self, group: Group, now: float) -> None:
+    def _end_late(self, group: AppendGroup, now: float) -> None:
         left = []
         for waiting in group.waiting:
             if waiting.deadline >= now:
@@ -336,7 +338,7 @@ class Appender:
                 self._end(waiting, OutcomeUnknown("the event is in the log, but was not applied in time"))
             else:
                 if not waiting.future.done():
-                    waiting.future.set_result(waiting.result(group, group.reached or 0))
+                    waiting.future.set_result(waiting.result_in(group, group.reached or 0))
                 self._leave(waiting)
         group.waiting = left
         if not left:

@@ -24,18 +24,18 @@ from abound.core.types import START, Offset
 from abound.service.log.events import (
     APPLY_VERSION,
     CatalogEntry,
-    Created,
-    Deleted,
-    Known,
+    KnownModels,
+    ModelCreated,
+    ModelDeleted,
     checksum_of,
     decode_catalog_entry,
     encode,
 )
 from abound.service.log.stream import Element
-from abound.service.store.client import Store, reaching
-from abound.service.store.connection import LinkLost
+from abound.service.store.client import Store, store_errors
+from abound.service.store.connection import ConnectionLost
 from abound.service.store.keys import ModelKeys
-from abound.service.store.reconnecting import Line
+from abound.service.store.reconnecting import ReconnectingConnection
 
 CATALOG_KEY = b"abound:catalog"
 DEFAULT_MODEL = "default"
@@ -53,7 +53,7 @@ return 1
 """
 
 
-class Living(NamedTuple):
+class CatalogModel(NamedTuple):
     """A model that exists.
 
     Attributes
@@ -87,15 +87,15 @@ class Catalog:
     checksum: bytes = b""
     known: Offset = START
     n_since: int = 0
-    _living: dict[str, Living] = field(default_factory=dict)
+    _living: dict[str, CatalogModel] = field(default_factory=dict)
 
-    def __iter__(self) -> Iterator[Living]:
+    def __iter__(self) -> Iterator[CatalogModel]:
         return iter(list(self._living.values()))
 
     def __len__(self) -> int:
         return len(self._living)
 
-    def get(self, name: str) -> Living | None:
+    def get(self, name: str) -> CatalogModel | None:
         """Return the model of this name, or None."""
         return self._living.get(name)
 
@@ -110,13 +110,13 @@ class Catalog:
         entry_id, fields = element
         event = decode_catalog_entry(fields).event
         at, n_since = Offset.of_entry(entry_id), self.n_since + 1
-        if isinstance(event, Known):
+        if isinstance(event, KnownModels):
             self._living = {one[0]: self._as_known(*one) for one in event.models}
             self.known, n_since = at, 0
-        elif isinstance(event, Created):
+        elif isinstance(event, ModelCreated):
             if event.name not in self._living:
                 keys = ModelKeys(event.name, entry_id.decode())
-                self._living[event.name] = Living(keys, _config(event.name, event.config))
+                self._living[event.name] = CatalogModel(keys, _config(event.name, event.config))
         else:
             living = self._living.get(event.name)
             if living is not None and living.keys.incarnation == event.incarnation:
@@ -128,11 +128,11 @@ class Catalog:
         """Whether the stream is long enough to be compacted."""
         return self.n_since >= max(GROWN_ENTRIES, 2 * len(self))
 
-    def _as_known(self, name: str, incarnation: str, config: dict[str, Any]) -> Living:
+    def _as_known(self, name: str, incarnation: str, config: dict[str, Any]) -> CatalogModel:
         living = self._living.get(name)
         if living is not None and living.keys.incarnation == incarnation:
             return living
-        return Living(ModelKeys(name, incarnation), _config(name, config))
+        return CatalogModel(ModelKeys(name, incarnation), _config(name, config))
 
 
 async def read_catalog(store: Store) -> Catalog:
@@ -145,26 +145,26 @@ async def read_catalog(store: Store) -> Catalog:
         The catalog cannot be read.
     """
     catalog = Catalog()
-    with reaching():
+    with store_errors():
         elements = await store.client.xrange(CATALOG_KEY)
     for entry_id, fields in elements:
         catalog.apply((entry_id, [part for field in fields.items() for part in field]))
     return catalog
 
 
-async def read_on(store: Store, known: Catalog) -> Catalog:
+async def reread_catalog(store: Store, known: Catalog) -> Catalog:
     """Return all models that exist now: ``known`` itself if it ends where the stream does.
 
     Raise what ``read_catalog`` raises.
     """
-    with reaching():
+    with store_errors():
         last = await store.client.xrevrange(CATALOG_KEY, count=1)
     if last and (last[0][0].decode(), last[0][1].get(b"c")) == (known.offset.entry, known.checksum):
         return known
     return await read_catalog(store)
 
 
-async def shorten_catalog(store: Store, catalog: Catalog) -> bool:
+async def compact_catalog(store: Store, catalog: Catalog) -> bool:
     """Append an entry with all models of a catalog, and remove the entries before the previous such entry.
 
     Return False, and change nothing, if the stream does not end where ``catalog`` does. This makes a lease
@@ -172,14 +172,14 @@ async def shorten_catalog(store: Store, catalog: Catalog) -> bool:
     StoreUnavailable.
     """
     models = [(one.keys.name, one.keys.incarnation, one.config.written()) for one in catalog]
-    payload, checksum = encode(CatalogEntry(APPLY_VERSION, Known(models)))
+    payload, checksum = encode(CatalogEntry(APPLY_VERSION, KnownModels(models)))
     first = catalog.known.entry if catalog.known != START else ""
     words = (catalog.offset.entry, catalog.checksum, payload, checksum, first)
-    with reaching():
+    with store_errors():
         return bool(await store.client.eval(_SHORTEN, 1, CATALOG_KEY, *words))
 
 
-async def append_to_catalog(line: Line, event: Created | Deleted, seconds: float) -> Offset:
+async def append_to_catalog(line: ReconnectingConnection, event: ModelCreated | ModelDeleted, seconds: float) -> Offset:
     """Append an event to the catalog and return the offset of its entry.
 
     Raises
@@ -189,13 +189,13 @@ async def append_to_catalog(line: Line, event: Created | Deleted, seconds: float
     OutcomeUnknown
         The connection was lost before the store answered.
     """
-    link = line.link
+    link = line.connection
     if link is None:
         raise StoreUnavailable("the store is unreachable; nothing was changed")
     payload, checksum = encode(CatalogEntry(APPLY_VERSION, event))
     try:
         reply = await link.call("XADD", CATALOG_KEY, "*", "e", payload, "c", checksum, seconds=seconds)
-    except LinkLost as error:
+    except ConnectionLost as error:
         raise OutcomeUnknown("the store did not answer; check whether the change was made") from error
     except hiredis.ReplyError as error:
         raise StoreUnavailable(f"the store refused the change: {error}") from error

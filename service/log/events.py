@@ -41,14 +41,14 @@ APPLY_VERSION = 2
 
 _VERSION = re.compile(r"[0-9a-z]{1,64}")
 
-MOST_POSITIONS = 2**26
+MAX_POSITIONS = 2**26
 """Maximum number of positions in an entry.
 
 The store accepts no element over 512 MiB, and a record has at least 8 bytes.
 """
 
 
-class Learn(msgspec.Struct, array_like=True, tag="learn", frozen=True, gc=False):
+class LearnEvent(msgspec.Struct, array_like=True, tag="learn", frozen=True, gc=False):
     """Instances with their labels.
 
     Attributes
@@ -71,19 +71,19 @@ class Learn(msgspec.Struct, array_like=True, tag="learn", frozen=True, gc=False)
         return sum([unit.n for unit in self.units if not unit.emptied])
 
 
-class Configure(msgspec.Struct, array_like=True, tag="configure", frozen=True):
+class ConfigureEvent(msgspec.Struct, array_like=True, tag="configure", frozen=True):
     """Fields of the model's configuration, with their values from here on."""
 
     changes: dict[str, Any]
 
 
-class Mark(msgspec.Struct, array_like=True, tag="mark", frozen=True):
+class MarkEvent(msgspec.Struct, array_like=True, tag="mark", frozen=True):
     """Changes nothing; every replica publishes its digest at this offset under ``token``."""
 
     token: str
 
 
-class Prepare(msgspec.Struct, array_like=True, tag="prepare", frozen=True):
+class PrepareEvent(msgspec.Struct, array_like=True, tag="prepare", frozen=True):
     """Changes nothing; announces an adoption, so that replicas load the state file and replay up to here.
 
     Attributes
@@ -106,7 +106,7 @@ class Prepare(msgspec.Struct, array_like=True, tag="prepare", frozen=True):
     reason: str = ""
 
 
-class Adopt(msgspec.Struct, array_like=True, tag="adopt", frozen=True):
+class AdoptEvent(msgspec.Struct, array_like=True, tag="adopt", frozen=True):
     """Replaces the model state by a state file with everything after ``after`` replayed on top.
 
     The event is complete: a replay of the log needs no ``PrepareEvent``. It is ignored if another state file
@@ -129,7 +129,7 @@ class Adopt(msgspec.Struct, array_like=True, tag="adopt", frozen=True):
     padding: bytes = b""
 
 
-class PrepareVersion(msgspec.Struct, array_like=True, tag="prepare_version", frozen=True):
+class PrepareVersionEvent(msgspec.Struct, array_like=True, tag="prepare_version", frozen=True):
     """Changes nothing; announces an activation, so that replicas load the version.
 
     Attributes
@@ -147,7 +147,7 @@ class PrepareVersion(msgspec.Struct, array_like=True, tag="prepare_version", fro
     reason: str = ""
 
 
-class Activate(msgspec.Struct, array_like=True, tag="activate", frozen=True):
+class ActivateEvent(msgspec.Struct, array_like=True, tag="activate", frozen=True):
     """Makes a version answer all requests that name none. The event is complete: a replay needs no
     ``PrepareVersionEvent``.
 
@@ -160,7 +160,7 @@ class Activate(msgspec.Struct, array_like=True, tag="activate", frozen=True):
     reason: str = ""
 
 
-class Weigh(msgspec.Struct, array_like=True, tag="weigh", frozen=True):
+class WeighEvent(msgspec.Struct, array_like=True, tag="weigh", frozen=True):
     """Weights for blending the index with a version; ignored unless that version is the active one.
 
     Attributes
@@ -174,21 +174,21 @@ class Weigh(msgspec.Struct, array_like=True, tag="weigh", frozen=True):
     weights: tuple[float, float]
 
 
-class Created(msgspec.Struct, array_like=True, tag="created", frozen=True):
+class ModelCreated(msgspec.Struct, array_like=True, tag="created", frozen=True):
     """Creates a model with its complete configuration. Ignored if the name is in use."""
 
     name: str
     config: dict[str, Any]
 
 
-class Deleted(msgspec.Struct, array_like=True, tag="deleted", frozen=True):
+class ModelDeleted(msgspec.Struct, array_like=True, tag="deleted", frozen=True):
     """Deletes the model of this name and incarnation. Ignored if it does not exist."""
 
     name: str
     incarnation: str
 
 
-class Known(msgspec.Struct, array_like=True, tag="known", frozen=True):
+class KnownModels(msgspec.Struct, array_like=True, tag="known", frozen=True):
     """All models at this point of the catalog: a reader needs nothing from earlier entries.
 
     Attributes
@@ -200,10 +200,10 @@ class Known(msgspec.Struct, array_like=True, tag="known", frozen=True):
     models: list[tuple[str, str, dict[str, Any]]]
 
 
-Control = Configure | Mark | Prepare | Adopt | PrepareVersion | Activate | Weigh
+ControlEvent = ConfigureEvent | MarkEvent | PrepareEvent | AdoptEvent | PrepareVersionEvent | ActivateEvent | WeighEvent
 """Events that have an entry of their own."""
 
-Event = Learn | Control
+Event = LearnEvent | ControlEvent
 
 
 class Entry(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -230,7 +230,7 @@ class CatalogEntry(msgspec.Struct, array_like=True, frozen=True):
     """One element of the catalog stream."""
 
     version: int
-    event: Created | Deleted | Known
+    event: ModelCreated | ModelDeleted | KnownModels
 
 
 _T = TypeVar("_T", Entry, CatalogEntry)
@@ -272,7 +272,7 @@ def decode_entry(fields: Sequence[bytes]) -> Entry:
     """
     entry = _decode(fields, _entry_decoder)
     event = entry.event
-    if type(event) is Learn:
+    if type(event) is LearnEvent:
         n = n_empty = 0
         left = len(event.units)
         for unit in event.units:
@@ -283,18 +283,18 @@ def decode_entry(fields: Sequence[bytes]) -> Entry:
             n += n_unit
             if unit.emptied:
                 n_empty += n_unit
-        if not 1 <= n == event.n <= MOST_POSITIONS:
+        if not 1 <= n == event.n <= MAX_POSITIONS:
             raise Damaged("its requests do not have as many instances as it states")
         check_records(event.records, n - n_empty)
-    elif type(event) is Adopt or type(event) is Prepare:
+    elif type(event) is AdoptEvent or type(event) is PrepareEvent:
         try:
             Offset.parse(event.after)
         except ValueError as error:
             raise Damaged(f"its offset for an adoption is {error}") from None
-    elif type(event) is Activate or type(event) is PrepareVersion:
+    elif type(event) is ActivateEvent or type(event) is PrepareVersionEvent:
         if not _is_version(event.version) or (event.version == LIVE) != (not event.digest):
             raise Damaged("the name that it activates is no version")
-    elif type(event) is Weigh:
+    elif type(event) is WeighEvent:
         live, batch = event.weights
         if not (_is_version(event.version) and 0 <= live < math.inf and 0 <= batch < math.inf and live + batch > 0):
             raise Damaged("its version or its weights are invalid")
@@ -308,7 +308,7 @@ def _is_version(name: str) -> bool:
 def decode_catalog_entry(fields: Sequence[bytes]) -> CatalogEntry:
     """Decode an element of the catalog stream. Raise what ``decode_entry`` raises."""
     entry = _decode(fields, _catalog_decoder)
-    if isinstance(entry.event, Known):
+    if isinstance(entry.event, KnownModels):
         for _, incarnation, _ in entry.event.models:
             try:
                 Offset.of_entry(incarnation.encode())
@@ -350,12 +350,12 @@ def adoption_after(element: Element) -> Offset | None:
     if b"adopt" not in element[1][1][:64]:
         return None
     event = decode_entry(element[1]).event
-    return Offset.parse(event.after) if isinstance(event, Adopt) else None
+    return Offset.parse(event.after) if isinstance(event, AdoptEvent) else None
 
 
-def adopted(elements: list[Element]) -> set[str]:
+def adopted_state_files(elements: list[Element]) -> set[str]:
     """Return the ids of the state files that the adoptions among the entries need. Raise Damaged."""
     for _, fields in elements:
         check(fields)  # a damaged adoption may not look like one
     events = [decode_entry(one[1]).event for one in elements if adoption_after(one) is not None]
-    return {event.index for event in events if isinstance(event, Adopt)}
+    return {event.index for event in events if isinstance(event, AdoptEvent)}

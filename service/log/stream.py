@@ -28,17 +28,17 @@ import redis.exceptions
 
 from abound.core.errors import Damaged, StoreUnavailable
 from abound.core.types import START, Offset
-from abound.service.store.client import Store, reaching
-from abound.service.store.connection import Link, Reply, packed
+from abound.service.store.client import Store, store_errors
+from abound.service.store.connection import Reply, StoreConnection, pack_command
 
-MENDING = "`abound mend` lists the possible repairs and what each of them loses; restart the service afterwards"
+REPAIR_ADVICE = "`abound mend` lists the possible repairs and what each of them loses; restart the service afterwards"
 """Advice in errors about an unreadable entry (``service/history/repair.py``)."""
 
 Fields = list[bytes]
 Element = tuple[bytes, Fields]
 """A stream element: its id, and the flat list of its field names and values."""
 
-MOST_ENTRIES = 64
+MAX_ENTRIES = 64
 """Maximum number of entries per read. Even a reply of only the largest possible entries then arrives in time."""
 
 ENTRY_OVERHEAD = 64
@@ -146,7 +146,7 @@ class Trim(NamedTuple):
 UNTRIMMED = Trim(START, 0, 0)
 
 
-class Trimmed(Exception):
+class LogTrimmed(Exception):
     """Raised when requested entries are no longer in the log. ``trim`` is the trim record."""
 
     def __init__(self, trim: Trim) -> None:
@@ -154,7 +154,7 @@ class Trimmed(Exception):
         self.trim = trim
 
 
-class Pace:
+class ReadPacer:
     """Chooses how many entries to request, so that a reply stays around ``read_bytes``.
 
     The store bounds a reply only by its number of entries. The size of the last reply therefore sets the next
@@ -167,12 +167,12 @@ class Pace:
         Number of entries to request from each stream.
     """
 
-    def __init__(self, read_bytes: int, most: int = MOST_ENTRIES) -> None:
+    def __init__(self, read_bytes: int, most: int = MAX_ENTRIES) -> None:
         self.count = 1
         self._read_bytes = read_bytes
         self._most = most
 
-    def came(self, longest: int, size: int) -> None:
+    def on_reply(self, longest: int, size: int) -> None:
         """Adapt to a reply of ``size`` bytes, in which no stream had more than ``longest`` entries."""
         self.count = max(1, min(self._most, longest * 4, longest * self._read_bytes // max(1, size)))
 
@@ -180,7 +180,7 @@ class Pace:
 def xadd(key: bytes, payload: bytes, checksum: bytes, begun: bool = False) -> bytes:
     """Return the packed command that appends an entry. With ``begun``, a log that does not exist gives None instead."""
     there = (b"NOMKSTREAM",) if begun else ()
-    return packed((b"XADD", key, *there, b"*", b"e", payload, b"c", checksum))
+    return pack_command((b"XADD", key, *there, b"*", b"e", payload, b"c", checksum))
 
 
 def trimmed_key(key: bytes) -> bytes:
@@ -188,7 +188,7 @@ def trimmed_key(key: bytes) -> bytes:
     return key + b":trimmed"
 
 
-def mended_key(key: bytes) -> bytes:
+def repaired_key(key: bytes) -> bytes:
     """Return the key of the copy that a repair makes of the log ``key``. Deleting this key ends a running repair."""
     return key + b":mended"
 
@@ -206,26 +206,26 @@ def check_primary(said: Reply) -> None:
         raise StoreUnavailable("the server at this address is a replica of another one now")
 
 
-def size_of(fields: Fields) -> int:
+def entry_size(fields: Fields) -> int:
     """Return the number of bytes counted for an entry."""
     return len(fields[1]) + ENTRY_OVERHEAD if len(fields) > 1 else ENTRY_OVERHEAD
 
 
-def between(key: bytes, after: Offset, until: Offset | None, count: int) -> tuple[str | bytes | int, ...]:
+def xrange_command(key: bytes, after: Offset, until: Offset | None, count: int) -> tuple[str | bytes | int, ...]:
     """Return the XRANGE command for the entries after ``after``, up to and including ``until``."""
     first = "-" if after == START else f"({after.entry}"
     return "XRANGE", key, first, "+" if until is None else until.entry, "COUNT", count
 
 
 async def read(
-    link: Link,
+    link: StoreConnection,
     key: bytes,
     after: Offset,
     until: Offset | None = None,
     *,
     read_bytes: int,
     seconds: float,
-    most: int = MOST_ENTRIES,
+    most: int = MAX_ENTRIES,
     checksum: bytes = b"",
 ) -> AsyncGenerator[list[Element]]:
     """Yield the entries after ``after``, up to and including ``until`` (default: all), up to ``most`` at a
@@ -246,15 +246,15 @@ async def read(
     StoreUnavailable
         The store is unreachable, is a replica now, or is not the one that ``after`` came from.
     """
-    pace = Pace(read_bytes, most)
+    pace = ReadPacer(read_bytes, most)
 
     def ask() -> asyncio.Future[list[Reply]]:
-        words = between(key, after, until, pace.count)
+        words = xrange_command(key, after, until, pace.count)
         asked = link.call_all(words, ("GET", trimmed_key(key)), ROLE, seconds=seconds)
         asked.add_done_callback(_forget)
         return asked
 
-    with reaching():
+    with store_errors():
         if checksum and not await holds_over(link, key, after, checksum, seconds):
             trim = Trim.parse(await link.call("GET", trimmed_key(key), seconds=seconds))
             if not trim.covers(after):
@@ -265,10 +265,10 @@ async def read(
             check_primary(role)
             trim = Trim.parse(text)
             if trim.is_past(after):
-                raise Trimmed(trim)
+                raise LogTrimmed(trim)
             if not elements:
                 return
-            pace.came(len(elements), sum(size_of(fields) for _, fields in elements))
+            pace.on_reply(len(elements), sum(entry_size(fields) for _, fields in elements))
             after = Offset.of_entry(elements[-1][0])
             coming = ask()
             yield [(name, fields) for name, fields in elements]
@@ -287,14 +287,14 @@ async def holds(store: Store, key: bytes, offset: Offset, checksum: bytes) -> bo
     """
     if offset == START:
         return (await tail(store, key)).n_removed == 0
-    with reaching():
+    with store_errors():
         found = await store.client.xrange(key, offset.entry, offset.entry)
     return bool(found) and found[0][1].get(b"c") == checksum
 
 
-async def holds_over(link: Link, key: bytes, offset: Offset, checksum: bytes, seconds: float) -> bool:
+async def holds_over(link: StoreConnection, key: bytes, offset: Offset, checksum: bytes, seconds: float) -> bool:
     """Return the same as ``holds``, asked over this connection: another one may end at another server."""
-    with reaching():
+    with store_errors():
         if offset != START:
             found = await link.call("XRANGE", key, offset.entry, offset.entry, seconds=seconds)
             return bool(found) and found[0][1][-1] == checksum
@@ -310,14 +310,14 @@ async def holds_over(link: Link, key: bytes, offset: Offset, checksum: bytes, se
 
 async def trim_of(store: Store, key: bytes) -> Trim:
     """Return the trim record of a log."""
-    with reaching():
+    with store_errors():
         return Trim.parse(await store.client.get(trimmed_key(key)))
 
 
 async def tail(store: Store, key: bytes) -> Tail:
     """Return where a log ends, and how much of it was removed. A log that does not exist is empty."""
     trim = await trim_of(store, key)
-    with reaching():
+    with store_errors():
         try:
             info = await store.client.xinfo_stream(key)
         except redis.exceptions.ResponseError as error:
@@ -329,7 +329,7 @@ async def tail(store: Store, key: bytes) -> Tail:
     return Tail(Offset.of_entry(info["last-generated-id"]), length, max(removed, trim.n_entries))
 
 
-class LastFields(Fields):
+class LastEntryFields(Fields):
     """The fields of the last entry of a segment.
 
     Attributes
@@ -344,6 +344,6 @@ class LastFields(Fields):
         self.log_bytes = log_bytes
 
 
-def bytes_with(log_bytes: int, fields: Fields) -> int:
+def log_bytes_with(log_bytes: int, fields: Fields) -> int:
     """Return the size of a log with one more entry, as it was appended."""
-    return fields.log_bytes if isinstance(fields, LastFields) else log_bytes + size_of(fields)
+    return fields.log_bytes if isinstance(fields, LastEntryFields) else log_bytes + entry_size(fields)

@@ -23,8 +23,8 @@ from collections.abc import Iterable
 import msgspec
 
 from abound.core.types import START, Offset
-from abound.service.log.events import Prepare
-from abound.service.store.client import Store, reaching
+from abound.service.log.events import PrepareEvent
+from abound.service.store.client import Store, store_errors
 from abound.service.store.keys import ModelKeys
 
 PENDING_SECONDS = 30.0
@@ -33,14 +33,14 @@ SWEEP = "sweep"
 """Takes the place of an adoption during garbage collection of state files (``service/history/garbage.py``)."""
 
 
-class Pending(msgspec.Struct, frozen=True):
+class PendingAdoption(msgspec.Struct, frozen=True):
     """An adoption under way; ``event`` is set as soon as the state file exists."""
 
     adoption: str
-    event: Prepare | None = None
+    event: PrepareEvent | None = None
 
 
-_decoder = msgspec.json.Decoder(Pending)
+_decoder = msgspec.json.Decoder(PendingAdoption)
 
 _TAKE = """
 local now = redis.call('GET', KEYS[1])
@@ -79,42 +79,42 @@ return at
 
 def key_of(keys: ModelKeys) -> bytes:
     """Return the key of the pending adoption."""
-    return keys.of("adopting")
+    return keys.key("adopting")
 
 
-async def pending(store: Store, models: Iterable[ModelKeys]) -> list[Pending | None]:
+async def pending_adoptions(store: Store, models: Iterable[ModelKeys]) -> list[PendingAdoption | None]:
     """Return the pending adoption of each model."""
-    with reaching():
+    with store_errors():
         async with store.client.pipeline(transaction=False) as pipe:
             for keys in models:
                 pipe.get(key_of(keys))
             return [_parse(text) for text in await pipe.execute()]
 
 
-def _parse(text: bytes | None) -> Pending | None:
+def _parse(text: bytes | None) -> PendingAdoption | None:
     try:
         return None if text is None else _decoder.decode(text)
     except msgspec.MsgspecError:
         return None  # of another release; its adoption needs the state file at its offset, no standby state here
 
 
-async def say(store: Store, keys: ModelKeys, what: Pending, seconds: float = PENDING_SECONDS) -> bool:
+async def renew(store: Store, keys: ModelKeys, what: PendingAdoption, seconds: float = PENDING_SECONDS) -> bool:
     """Write or renew the pending adoption; return False if another one is pending."""
     words = (what.adoption, msgspec.json.encode(what), int(seconds * 1000))
-    with reaching():
+    with store_errors():
         return bool(await store.client.eval(_TAKE, 1, key_of(keys), *words))
 
 
-async def let_go(store: Store, keys: ModelKeys, adoption: str) -> None:
+async def release(store: Store, keys: ModelKeys, adoption: str) -> None:
     """Delete the pending adoption unless it is another one."""
-    with reaching():
+    with store_errors():
         await store.client.eval(_LET_GO, 1, key_of(keys), adoption)
 
 
 async def append(
     store: Store,
     keys: ModelKeys,
-    what: Pending,
+    what: PendingAdoption,
     packed: tuple[bytes, bytes],
     after: Offset,
     *,
@@ -133,7 +133,7 @@ async def append(
         Id of the adoption that the entry makes. Retries append it only once and return the id of the first entry.
     """
     words = (msgspec.json.encode(what), *packed, (after if there else START).entry, after.entry, adopts)
-    names = (key_of(keys), keys.log, keys.of("adopted"))
-    with reaching():
+    names = (key_of(keys), keys.log, keys.key("adopted"))
+    with store_errors():
         entry: bytes | None = await store.client.eval(_APPEND, len(names), *names, *words)
     return entry

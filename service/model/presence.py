@@ -14,13 +14,13 @@ from pathlib import Path
 import msgspec
 
 from abound.core.types import Offset
-from abound.service.store.client import Store, reaching
+from abound.service.store.client import Store, store_errors
 from abound.service.store.keys import ModelKeys
 
 FRESH_SECONDS = 6.0
-UNHEARD_SECONDS = 3600.0
-AHEAD_SECONDS = 60.0
-KEPT_SECONDS = 86_400
+STALE_SECONDS = 3600.0
+MAX_AHEAD_SECONDS = 60.0
+EXPIRE_SECONDS = 86_400
 MARK_SECONDS = 600
 
 
@@ -73,7 +73,7 @@ class Presence(msgspec.Struct, frozen=True, kw_only=True):
     numbering: str = ""
 
 
-class Marked(msgspec.Struct, frozen=True):
+class MarkDigest(msgspec.Struct, frozen=True):
     """Digest of a replica at a mark."""
 
     replica: str
@@ -82,42 +82,42 @@ class Marked(msgspec.Struct, frozen=True):
 
 
 _presence = msgspec.json.Decoder(Presence)
-_marked = msgspec.json.Decoder(Marked)
+_marked = msgspec.json.Decoder(MarkDigest)
 
 
 async def publish(store: Store, said: list[tuple[ModelKeys, Presence]]) -> None:
     """Publish the status of the models of one replica."""
-    with reaching():
+    with store_errors():
         async with store.client.pipeline(transaction=False) as pipe:
             for keys, presence in said:
-                pipe.hset(keys.of("replicas"), presence.replica, msgspec.json.encode(presence))
-                pipe.expire(keys.of("replicas"), KEPT_SECONDS)
+                pipe.hset(keys.key("replicas"), presence.replica, msgspec.json.encode(presence))
+                pipe.expire(keys.key("replicas"), EXPIRE_SECONDS)
             await pipe.execute()
 
 
 async def withdraw(store: Store, models: list[ModelKeys], replica: str) -> None:
     """Remove the status of a replica that stops."""
-    with reaching():
+    with store_errors():
         async with store.client.pipeline(transaction=False) as pipe:
             for keys in models:
-                pipe.hdel(keys.of("replicas"), replica)
+                pipe.hdel(keys.key("replicas"), replica)
             await pipe.execute()
 
 
-async def present(store: Store, keys: ModelKeys, seconds: float = FRESH_SECONDS) -> list[Presence]:
+async def live_replicas(store: Store, keys: ModelKeys, seconds: float = FRESH_SECONDS) -> list[Presence]:
     """Return the live replicas of a model, by id: those that published within ``seconds``."""
     now, said = await _heard_of(store, keys)
     return [one for one in said if abs(now - one.at) <= seconds]
 
 
-async def heard_of(store: Store, keys: ModelKeys) -> list[Presence]:
+async def known_replicas(store: Store, keys: ModelKeys) -> list[Presence]:
     """Return all replicas of a model that have not withdrawn, live or silent, by id."""
     return (await _heard_of(store, keys))[1]
 
 
-async def clear_dead(store: Store, models: list[ModelKeys], replica: str) -> None:
+async def remove_dead(store: Store, models: list[ModelKeys], replica: str) -> None:
     """Remove the status of killed replicas of this host: they are silent and their process has ended."""
-    host, here = socket.gethostname(), numbering()
+    host, here = socket.gethostname(), pid_namespace()
     for keys in models:
         now, said = await _heard_of(store, keys)
         dead = [
@@ -129,11 +129,11 @@ async def clear_dead(store: Store, models: list[ModelKeys], replica: str) -> Non
             and not _lives(one.pid)
         ]
         if dead:
-            with reaching():
-                await store.client.hdel(keys.of("replicas"), *dead)
+            with store_errors():
+                await store.client.hdel(keys.key("replicas"), *dead)
 
 
-def numbering() -> str:
+def pid_namespace() -> str:
     """Return an id of the space in which a PID is unique: containers may share a hostname, but not their processes.
 
     It consists of the machine's boot id and the PID namespace; empty on systems without them.
@@ -147,20 +147,20 @@ def numbering() -> str:
 
 async def _heard_of(store: Store, keys: ModelKeys) -> tuple[float, list[Presence]]:
     """Return the store's clock and all published statuses; remove outdated ones."""
-    with reaching():
+    with store_errors():
         async with store.client.pipeline(transaction=False) as pipe:
             pipe.time()
-            pipe.hgetall(keys.of("replicas"))
+            pipe.hgetall(keys.key("replicas"))
             (now, _), said = await pipe.execute()
         kept, stale = [], []
         for name, packed in sorted(said.items()):
             presence = _presence.decode(packed)
-            if -AHEAD_SECONDS <= now - presence.at <= UNHEARD_SECONDS:
+            if -MAX_AHEAD_SECONDS <= now - presence.at <= STALE_SECONDS:
                 kept.append(presence)
             else:  # too old, or in the future because the store's clock was set back
                 stale.append(name)
         if stale:
-            await store.client.hdel(keys.of("replicas"), *stale)
+            await store.client.hdel(keys.key("replicas"), *stale)
     return now, kept
 
 
@@ -179,16 +179,16 @@ def _lives(pid: int) -> bool:
 
 async def publish_mark(store: Store, keys: ModelKeys, token: str, replica: str, offset: Offset, digest: str) -> None:
     """Publish the digest of a replica at a mark."""
-    key = keys.of(f"marks:{token}")
-    with reaching():
+    key = keys.key(f"marks:{token}")
+    with store_errors():
         async with store.client.pipeline(transaction=False) as pipe:
-            pipe.hset(key, replica, msgspec.json.encode(Marked(replica, str(offset), digest)))
+            pipe.hset(key, replica, msgspec.json.encode(MarkDigest(replica, str(offset), digest)))
             pipe.expire(key, MARK_SECONDS)
             await pipe.execute()
 
 
-async def marked(store: Store, keys: ModelKeys, token: str) -> list[Marked]:
+async def mark_digests(store: Store, keys: ModelKeys, token: str) -> list[MarkDigest]:
     """Return the digests that replicas have published at a mark so far, by replica id."""
-    with reaching():
-        said = await store.client.hgetall(keys.of(f"marks:{token}"))
+    with store_errors():
+        said = await store.client.hgetall(keys.key(f"marks:{token}"))
     return [_marked.decode(packed) for _, packed in sorted(said.items())]

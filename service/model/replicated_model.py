@@ -30,21 +30,31 @@ from abound.core.model.apply import Applying
 from abound.core.model.live_model import LiveModel
 from abound.core.types import Offset
 from abound.service.log.appender import Appender
-from abound.service.log.events import Activate, Adopt, Configure, Entry, Event, Learn, Weigh, checksum_of, decode_entry
-from abound.service.log.stream import MENDING, UNTRIMMED, Element, bytes_with
+from abound.service.log.events import (
+    ActivateEvent,
+    AdoptEvent,
+    ConfigureEvent,
+    Entry,
+    Event,
+    LearnEvent,
+    WeighEvent,
+    checksum_of,
+    decode_entry,
+)
+from abound.service.log.stream import REPAIR_ADVICE, UNTRIMMED, Element, log_bytes_with
 from abound.service.model.position import AT_START, Position
 from abound.service.processes import kernel_compiler
 from abound.service.store.keys import ModelKeys
 
 if TYPE_CHECKING:
-    from abound.service.model.standby import Shadow
-    from abound.service.versions.repository import Loaded
+    from abound.service.model.standby import StandbyState
+    from abound.service.versions.repository import LoadedVersion
 
 
 REPLAY_SLICE = 1024
 
 
-class Applied(NamedTuple):
+class AppliedEntry(NamedTuple):
     """An applied entry, the offset of its last event, and the outcome of its records (None if it has none)."""
 
     entry: Entry
@@ -52,16 +62,16 @@ class Applied(NamedTuple):
     applying: Applying | None
 
 
-class NotPrepared(Exception):
+class StandbyMissing(Exception):
     """The next entry adopts a state whose standby state is missing. Nothing was applied; load it and retry."""
 
-    def __init__(self, adopt: Adopt, at: Offset) -> None:
+    def __init__(self, adopt: AdoptEvent, at: Offset) -> None:
         super().__init__(f"the index {adopt.index} is adopted at {at} and is not loaded yet")
         self.adopt = adopt
         self.at = at
 
 
-class NotLoaded(Exception):
+class VersionNotLoaded(Exception):
     """The version that is active, or becomes active with the next entry, is not loaded. Nothing was applied."""
 
     def __init__(self, version: str, digest: str, at: Offset) -> None:
@@ -78,7 +88,7 @@ def new_secret() -> tuple[int, int]:
 
 async def learn(
     live: LiveModel,
-    event: Learn,
+    event: LearnEvent,
     at: Offset,
     slice_events: int,
     passed: Callable[[int], None] = lambda n_done: None,
@@ -100,10 +110,10 @@ async def learn(
     return applying
 
 
-async def configure(live: LiveModel, event: Configure) -> None:
+async def configure(live: LiveModel, event: ConfigureEvent) -> None:
     """Apply a change of the configuration; raise Corrupted when the result is invalid."""
     try:
-        await kernel_compiler.loaded(live.config.changed(event.changes))
+        await kernel_compiler.wait_until_loaded(live.config.changed(event.changes))
         live.configure(event.changes)
     except InvalidInstance as error:
         raise Damaged(f"it changes the configuration to an invalid one: {error}") from error
@@ -114,7 +124,7 @@ async def enlarge(live: LiveModel) -> None:
     live.take(await asyncio.to_thread(live.enlarged))
 
 
-class ModelReplica:
+class ReplicatedModel:
     """One model of one replica.
 
     Attributes
@@ -155,10 +165,10 @@ class ModelReplica:
         self.log_key = keys.log
         self.limits = limits or Limits()
         self.appender: Appender | None = None
-        self.shadow: Shadow | None = None
-        self.versions: dict[str, Loaded] | None = None
-        self.lacks = False
-        self.trouble: str | None = None
+        self.standby: StandbyState | None = None
+        self.versions: dict[str, LoadedVersion] | None = None
+        self.lacks_version = False
+        self.failure: str | None = None
         self.halted: str | None = None
         self.resumes = False
         self.ready = False
@@ -172,7 +182,7 @@ class ModelReplica:
         self._awaited: list[tuple[Offset, int, asyncio.Future[None]]] = []
         self._n_awaited = 0
         self._n_wanting = 0
-        self.start_anew()
+        self.reset()
 
     @property
     def name(self) -> str:
@@ -195,20 +205,20 @@ class ModelReplica:
         return self.position.log_bytes
 
     @property
-    def held_bytes(self) -> int:
+    def held_log_bytes(self) -> int:
         """Return the size of the log without the trimmed part."""
         held = self.position.log_bytes - self.trim.log_bytes
         return held if held > 0 else 0
 
     @property
-    def prepared(self) -> str | None:
+    def prepared_state(self) -> str | None:
         """Return the state file that the next entry can adopt."""
-        return self.shadow.index if self.shadow is not None and self.shadow.attached else None
+        return self.standby.index if self.standby is not None and self.standby.attached else None
 
     @property
-    def n_shadow_bytes(self) -> int:
+    def n_standby_bytes(self) -> int:
         """Return the memory of the standby state in bytes, counted from the start of its loading."""
-        return self.shadow.n_bytes if self.shadow is not None else 0
+        return self.standby.n_bytes if self.standby is not None else 0
 
     @property
     def n_loaded_bytes(self) -> int:
@@ -218,7 +228,7 @@ class ModelReplica:
     def check_ready(self) -> None:
         """Raise NotReady, with the reason and the lag, when the state is not trusted now."""
         if not self.ready:
-            raise NotReady(self.trouble or self.halted or f"the model {self.name} is being loaded", lag=self.lag)
+            raise NotReady(self.failure or self.halted or f"the model {self.name} is being loaded", lag=self.lag)
 
     def check_serving(self, serving: Serving | None = None) -> None:
         """Raise VersionNotLoaded when this model serves requests and the active version is not loaded.
@@ -229,9 +239,9 @@ class ModelReplica:
         if self.versions is not None and not serving.is_live:
             loaded = self.versions.get(serving.version)
             if loaded is None or loaded.card.digest != serving.digest:
-                raise NotLoaded(serving.version, serving.digest, Offset.parse(serving.at))
+                raise VersionNotLoaded(serving.version, serving.digest, Offset.parse(serving.at))
 
-    def start_anew(self) -> None:
+    def reset(self) -> None:
         """Replace the state with the empty one at the start of the log."""
         self.restore(LiveModel(self._config, new_secret(), self.limits), AT_START)
 
@@ -239,17 +249,17 @@ class ModelReplica:
         """Replace the state with a loaded one. Drop the standby state, which may come from another log."""
         self.live = live
         self.position = position
-        self.shadow = None
+        self.standby = None
         self.digest = self.digest_offset = None
         self._wake()
 
     @contextlib.asynccontextmanager
-    async def at_rest(self) -> AsyncIterator[None]:
+    async def paused(self) -> AsyncIterator[None]:
         """Pause applying for the duration of the context. No entry is half applied then."""
         async with self._turn:
             yield
 
-    async def apply(self, element: Element) -> Applied:
+    async def apply(self, element: Element) -> AppliedEntry:
         """Apply the next entry of the log, in slices; other tasks run between slices.
 
         Raises
@@ -273,49 +283,49 @@ class ModelReplica:
                 applying = await self._apply_event(event, at)
                 if applying is not None:
                     at = Offset(at.milliseconds, at.sequence, len(applying.ranks) - 1)
-                if self.shadow is not None and self.shadow.attached:
+                if self.standby is not None and self.standby.attached:
                     self.position = self.position._replace(offset=at)  # requests already see the state after the entry
-                    await self.shadow.apply(event, first)
+                    await self.standby.apply(event, first)
                 before = self.position
                 self.position = Position(
                     at,
                     checksum_of(fields),
                     before.n_entries + 1,
-                    bytes_with(before.log_bytes, fields),
+                    log_bytes_with(before.log_bytes, fields),
                     first if adopted else before.adopted,
                 )
         except (Damaged, UnknownApplyVersion) as error:
             self.ready = False
-            mending = f". {MENDING}" if isinstance(error, Damaged) else ""
-            self.trouble = f"entry {entry_id.decode()} of the log of {self.name} cannot be applied: {error}{mending}"
-            raise type(error)(self.trouble) from error
+            mending = f". {REPAIR_ADVICE}" if isinstance(error, Damaged) else ""
+            self.failure = f"entry {entry_id.decode()} of the log of {self.name} cannot be applied: {error}{mending}"
+            raise type(error)(self.failure) from error
         if self._awaited:
             self._wake()
-        return Applied(entry, at, applying)
+        return AppliedEntry(entry, at, applying)
 
     def _adopts(self, event: Event, at: Offset) -> bool:
         """Replace the live state with the standby state if the event adopts it; return whether it does."""
-        if type(event) is not Adopt or Offset.parse(event.after) < self.position.adopted:
+        if type(event) is not AdoptEvent or Offset.parse(event.after) < self.position.adopted:
             return False
-        if self.shadow is None or not self.shadow.attached or self.shadow.index != event.index:
-            raise NotPrepared(event, at)
-        self.shadow.live.serving = self.live.serving  # an adoption replaces the index, not the active version
-        self.live = self.shadow.live
-        self.shadow = None
+        if self.standby is None or not self.standby.attached or self.standby.index != event.index:
+            raise StandbyMissing(event, at)
+        self.standby.live.serving = self.live.serving  # an adoption replaces the index, not the active version
+        self.live = self.standby.live
+        self.standby = None
         self.digest = self.digest_offset = None
         return True
 
     async def _apply_event(self, event: Event, at: Offset) -> Applying | None:
-        if type(event) is Learn:
+        if type(event) is LearnEvent:
             return await learn(self.live, event, at, self.slice_events, lambda n_done: self._pass(at, n_done))
-        if type(event) is Configure:
+        if type(event) is ConfigureEvent:
             await configure(self.live, event)
-        elif type(event) is Activate:
+        elif type(event) is ActivateEvent:
             serving = self.live.serving.activated(event.activation, event.version, event.digest, at)
             if self.ready:
                 self.check_serving(serving)
             self.live.serving = serving
-        elif type(event) is Weigh:
+        elif type(event) is WeighEvent:
             self.live.serving = self.live.serving.weighed(event.version, event.weights)
         return None
 
@@ -324,16 +334,16 @@ class ModelReplica:
         self.position = self.position._replace(offset=offset)
 
     @property
-    def is_wanted(self) -> bool:
+    def has_waiting_entry(self) -> bool:
         """Return whether an entry waits to be applied."""
         return self._n_wanting > 0
 
-    async def whole_entry(self) -> None:
+    async def wait_entry_complete(self) -> None:
         """Wait until no entry is half applied."""
         async with self._turn:
             pass
 
-    async def take_digest(self, give_way: bool = False) -> str | None:
+    async def compute_digest(self, give_way: bool = False) -> str | None:
         """Compute the digest of the current state, in slices; nothing is applied meanwhile.
 
         With ``give_way``, return None as soon as an entry waits to be applied.
@@ -341,7 +351,7 @@ class ModelReplica:
         async with self._turn:
             for _ in self.live.digest_steps():
                 await asyncio.sleep(0)
-                if give_way and self.is_wanted:
+                if give_way and self.has_waiting_entry:
                     return None
             self.digest, self.digest_offset = self.live.digest(), self.offset
             return self.digest

@@ -14,7 +14,7 @@ import msgspec
 
 from abound.core.errors import CannotStart
 from abound.service.processes.lifetime import dies_with_parent
-from abound.service.processes.status_pipe import LONGEST_LINE, REFUSED, Report
+from abound.service.processes.status_pipe import EXIT_REFUSED, LONGEST_LINE, Report
 
 FIRST_DELAY = 0.5
 LONGEST_DELAY = 30.0
@@ -23,10 +23,10 @@ LONGEST_DELAY = 30.0
 SETTLED = 60.0
 """A child that ran for this many seconds resets its count of failures."""
 
-REFUSALS = 2
+MAX_REFUSALS = 2
 """Refusals in a row after which the service gives up, if the child was never ready."""
 
-CRASHES = 5
+MAX_CRASHES = 5
 """Failures in a row after which the service gives up, if the child was never ready and gave no reason."""
 
 
@@ -80,7 +80,7 @@ class Child:
         self.stage, self.progress = "starting", 0.0
         self.warm = self.ready = self.was_ready = False
         self.unready = ""
-        self.trouble: str | None = None
+        self.last_error: str | None = None
         self.was_warm = asyncio.Event()
         self.ended: Callable[[int], None] | None = None
         self._command = [sys.executable, "-m", module, *arguments]
@@ -96,7 +96,7 @@ class Child:
         """The pid while the process runs."""
         return self._process.pid if self._process is not None and self._process.returncode is None else None
 
-    async def keep(self) -> None:
+    async def run(self) -> None:
         """Start the process, and restart it whenever it ends, until ``stop`` is called.
 
         Raises
@@ -108,16 +108,16 @@ class Child:
         failures = refusals = 0
         while not self._stopping.is_set():
             began = time.monotonic()
-            code = await self._run()
+            code = await self._run_once()
             if self._stopping.is_set():
                 return
             if self.was_ready and time.monotonic() - began > SETTLED:
                 failures = 0
             failures += 1
-            refusals = refusals + 1 if code == REFUSED and self._error else 0
+            refusals = refusals + 1 if code == EXIT_REFUSED and self._error else 0
             reason = self._error or f"it {_ending(code)}"
-            self.trouble = reason
-            if self._essential and not self.was_ready and (refusals >= REFUSALS or failures >= CRASHES):
+            self.last_error = reason
+            if self._essential and not self.was_ready and (refusals >= MAX_REFUSALS or failures >= MAX_CRASHES):
                 raise CannotStart(
                     self._error or f"{self.name} does not start: {_ending(code)}, {failures} times in a row"
                 )
@@ -150,7 +150,7 @@ class Child:
             with contextlib.suppress(ProcessLookupError):
                 self._process.send_signal(number)
 
-    async def _run(self) -> int:
+    async def _run_once(self) -> int:
         """Start the process, wait for its end, and return its exit code (negative: the signal that ended it)."""
         reading, writing = os.pipe()
         try:
@@ -193,13 +193,13 @@ class Child:
         )
         try:
             while line := await reader.readline():
-                self._take(msgspec.json.decode(line, type=Report))
+                self._apply_report(msgspec.json.decode(line, type=Report))
         except (ValueError, msgspec.DecodeError):
             self._say(f"{self.name}: sent a status report that cannot be decoded; its reports are ignored from now on")
         finally:
             transport.close()
 
-    def _take(self, report: Report) -> None:
+    def _apply_report(self, report: Report) -> None:
         if report.stage is not None:
             self.stage, self.progress = report.stage, 0.0
         if report.progress is not None:
@@ -210,7 +210,7 @@ class Child:
         if report.ready is not None:
             self.ready = report.ready
             self.was_ready = self.was_ready or report.ready
-            self.trouble = None if report.ready else self.trouble
+            self.last_error = None if report.ready else self.last_error
         if report.unready is not None:
             self.unready = report.unready
         if report.warning is not None:

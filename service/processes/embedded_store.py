@@ -36,7 +36,7 @@ from types import TracebackType
 from abound.core.errors import CannotStart
 from abound.service.processes import lifetime
 from abound.service.processes.lifetime import dies_with_parent
-from abound.service.processes.runtime_dir import prepare_runtime_dir, refusing, runtime_dir
+from abound.service.processes.runtime_dir import cannot_start_on_os_error, prepare_runtime_dir, runtime_dir
 from abound.service.settings import Settings
 
 START_PATIENCE = 30.0
@@ -44,7 +44,7 @@ START_PATIENCE = 30.0
 
 _DAMAGED = re.compile(r"(?:Bad file format|Unrecoverable error) reading the append only file (\S+?):")
 
-HIGH_WATER = "high-water.json"
+HIGH_WATER_FILE = "high-water.json"
 """Name of the file with the offsets that the store had reached (``service/history/high_water.py``).
 
 It is written with the first snapshot or at the first end of a worker.
@@ -99,7 +99,7 @@ class EmbeddedStore:
 
     def has_files(self) -> bool:
         """Return whether the data directory contains a store."""
-        return any((self.data_dir / name).exists() for name in ("appendonlydir", "appendonly.aof", HIGH_WATER))
+        return any((self.data_dir / name).exists() for name in ("appendonlydir", "appendonly.aof", HIGH_WATER_FILE))
 
     def is_run_by_other(self) -> bool:
         """Return whether another process runs the server of this data directory."""
@@ -127,7 +127,7 @@ class EmbeddedStore:
         self.lock()
         try:
             self.launch()
-            while (loaded := self.loaded()) < 1.0:
+            while (loaded := self.load_progress()) < 1.0:
                 if progress is not None:
                     progress(loaded)
                 time.sleep(0.01)
@@ -140,7 +140,7 @@ class EmbeddedStore:
         """Lock the data directory for this process; raise CannotStart if another process has it."""
         if self._lock is not None:
             return
-        with refusing(f"cannot use the data directory {self.data_dir}"):
+        with cannot_start_on_os_error(f"cannot use the data directory {self.data_dir}"):
             self.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
             handle = os.open(self.data_dir / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -153,7 +153,7 @@ class EmbeddedStore:
                 "Stop that one, or choose another --data-dir"
             ) from None
         self._lock = handle
-        with refusing(f"cannot write into the data directory {self.data_dir}"):
+        with cannot_start_on_os_error(f"cannot write into the data directory {self.data_dir}"):
             os.ftruncate(handle, 0)
             os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
 
@@ -167,7 +167,7 @@ class EmbeddedStore:
         self._end_orphan()
         self._check_log()
         prepare_runtime_dir(self.runtime_dir)
-        with refusing(f"cannot write into the data directory {self.data_dir}"):
+        with cannot_start_on_os_error(f"cannot write into the data directory {self.data_dir}"):
             for pattern in ("temp-*.aof", "temp-*.rdb", "appendonlydir/temp-*"):
                 for left_over in self.data_dir.glob(pattern):
                     left_over.unlink()
@@ -185,7 +185,7 @@ class EmbeddedStore:
                     preexec_fn=dies_with_parent(),
                 )
             self._launched = time.monotonic()
-            record = {"pid": self.process.pid, "started": lifetime.started(self.process.pid)}
+            record = {"pid": self.process.pid, "started": lifetime.start_time_of(self.process.pid)}
             self._record.write_text(json.dumps(record))
 
     def _check_log(self) -> None:
@@ -195,18 +195,18 @@ class EmbeddedStore:
         """
         folder = self.data_dir / "appendonlydir"
         known = [folder / "appendonly.aof.manifest", self.data_dir / "appendonly.aof"]
-        if not (self.data_dir / HIGH_WATER).exists() or any(path.exists() for path in known):
+        if not (self.data_dir / HIGH_WATER_FILE).exists() or any(path.exists() for path in known):
             return
         if not self.accept_loss:
             raise CannotStart(
                 f"the store in {self.data_dir.resolve()} has lost its log: {known[0].relative_to(self.data_dir)} is "
-                f"missing, and {HIGH_WATER} says that there was one. Nothing was changed. Restore the directory from "
-                "a copy; or, to start with an empty store and lose its data, run: abound store accept-loss"
+                f"missing, and {HIGH_WATER_FILE} says that there was one. Nothing was changed. Restore the directory "
+                "from a copy; or, to start with an empty store and lose its data, run: abound store accept-loss"
             )
         if folder.exists():
             folder.rename(self.data_dir / f"appendonlydir-lost-{time.time_ns()}")
 
-    def loaded(self) -> float:
+    def load_progress(self) -> float:
         """Return the fraction of its data that the server has loaded, 1.0 when it answers.
 
         Blocks for a moment at most.
@@ -274,8 +274,8 @@ class EmbeddedStore:
         except (ValueError, TypeError, KeyError):
             self._record.unlink()  # torn by a crash during the start of its server
             return
-        lifetime.end(pid, start, patience=5.0)
-        if lifetime.started(pid) == start:
+        lifetime.end_process(pid, start, patience=5.0)
+        if lifetime.start_time_of(pid) == start:
             raise CannotStart(
                 f"an earlier store (process {pid}) still uses {self.data_dir} and cannot be ended; kill it"
             )
@@ -307,13 +307,13 @@ class EmbeddedStore:
             sentence = (
                 f"the log in {self.data_dir.resolve()} is damaged in a way that a crash alone does not cause, "
                 "and the store refuses to read it. Nothing was changed. Restore the directory from a copy."
-                f"{self._mending_command(damaged[1])}"
+                f"{self._repair_command(damaged[1])}"
             )
         elif "No space left" in lines:
             sentence = f"no space is left for {self.data_dir.resolve()}; free some space on its disk."
         return f"{sentence}{lines}"
 
-    def _mending_command(self, name: str) -> str:
+    def _repair_command(self, name: str) -> str:
         """Return how to truncate the log before the damage.
 
         The text is empty if ``name`` is not the last part of the log, or is not in RESP format.
@@ -372,7 +372,7 @@ def _quoted(value: str) -> str:
 
 
 @contextmanager
-def reached(settings: Settings, make: bool = False, accept_loss: bool = False) -> Iterator[str]:
+def running_store(settings: Settings, make: bool = False, accept_loss: bool = False) -> Iterator[str]:
     """Yield the URL of a store that runs for the duration of the block. Call it in the main thread.
 
     An embedded store that no service runs is started for the block. A missing store is created only with ``make``,

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from abound.core.errors import CannotStart
 from abound.service.metrics import configure_logging
 from abound.service.processes import kernel_cache
-from abound.service.processes.kernel_cache import place
+from abound.service.processes.kernel_cache import set_cache_dir
 from abound.service.processes.lifetime import end_with_parent
-from abound.service.processes.status_pipe import REFUSED, Report, Reporter
+from abound.service.processes.status_pipe import EXIT_REFUSED, Report, Reporter
 from abound.service.settings import Settings
 
 
@@ -34,19 +34,19 @@ def run(name: str, status: int | None, work: Callable[[Settings, Reporter], None
         threading.Thread(target=end_with_parent, args=(os.getppid(),), daemon=True).start()
     reporter = Reporter(status)
     try:
-        place()
+        set_cache_dir()
         settings = Settings.load()
         configure_logging(settings.log_level, settings.log_format)
         work(settings, reporter)
     except CannotStart as error:
-        reporter.say(Report(error=str(error)))
+        reporter.send(Report(error=str(error)))
         if status is None:
             sys.stderr.write(f"abound {name}: {error}\n")
-        return REFUSED
+        return EXIT_REFUSED
     return 0
 
 
-def warm(reporter: Reporter, first: bool = False) -> None:
+def load_kernels(reporter: Reporter, first: bool = False) -> None:
     """Load the kernels, or compile them at the first start on a machine, and report that they are ready.
 
     With ``first`` it waits only for those of the default model; the others are compiled in the background.
@@ -61,4 +61,4 @@ def warm(reporter: Reporter, first: bool = False) -> None:
         kernel_compiler.load_first()
     else:
         kernel_compiler.load_all()
-    reporter.say(Report(warm=True))
+    reporter.send(Report(warm=True))

@@ -34,7 +34,7 @@ KEPT_SECONDS = 30 * 86_400
 """Directories of other versions are deleted when they were not used for this long."""
 
 
-def place(environment: MutableMapping[str, str] = os.environ) -> Path:
+def set_cache_dir(environment: MutableMapping[str, str] = os.environ) -> Path:
     """Create the directory for this version of the kernels and name it in ``environment``.
 
     A directory that ``environment`` names already is left as it is. Otherwise the directory is below the user's
@@ -65,7 +65,7 @@ def place(environment: MutableMapping[str, str] = os.environ) -> Path:
             raise CannotStart(f"no directory for compiled kernels; set {VARIABLE} to a writable one: {error}") from None
     with contextlib.suppress(OSError):
         os.utime(path)
-        _forget_others(path)
+        _delete_unused(path)
     environment[VARIABLE] = str(path)
     return path
 
@@ -73,20 +73,20 @@ def place(environment: MutableMapping[str, str] = os.environ) -> Path:
 def is_complete() -> bool:
     """Return whether all groups are compiled for this processor and these versions of Python and numba."""
     try:
-        return (place() / COMPLETE).read_text() == _compiled_for()
+        return (set_cache_dir() / COMPLETE).read_text() == _compiled_for()
     except OSError:
         return False
 
 
-def complete() -> None:
+def mark_complete() -> None:
     """Mark the cache as complete."""
-    (place() / COMPLETE).write_text(_compiled_for())
+    (set_cache_dir() / COMPLETE).write_text(_compiled_for())
 
 
 @contextlib.contextmanager
 def lock(name: str) -> Iterator[None]:
     """Hold a named lock among all processes that use the cache."""
-    path = place()
+    path = set_cache_dir()
     path.mkdir(parents=True, exist_ok=True)
     with open(path / f"{name}.lock", "wb") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -112,7 +112,7 @@ def _digest() -> str:
     return digest.hexdigest()
 
 
-def _forget_others(path: Path) -> None:
+def _delete_unused(path: Path) -> None:
     oldest = time.time() - KEPT_SECONDS
     for other in path.parent.glob("kernels-*"):
         if other != path and other.stat().st_mtime < oldest:

@@ -42,7 +42,7 @@ NICE = 10
 PATIENCE_SECONDS = 45.0
 """How long a request waits for kernels; clients give up after one minute."""
 
-LATER = [group for group in GROUPS if group not in FIRST]
+BACKGROUND_GROUPS = [group for group in GROUPS if group not in FIRST]
 
 _context = multiprocessing.get_context("fork")
 """A forked process has all modules loaded. No thread may run yet when it is started."""
@@ -63,7 +63,7 @@ def load_all() -> None:
     is started.
     """
     if not kernel_cache.is_complete():
-        with _compiling_alone():
+        with _compile_lock():
             other = _start(_compile_answering_and_methods)
             warmup("learning", "sls")
             other.join()
@@ -87,11 +87,11 @@ def load_first() -> None:
     _compile_rest()
 
 
-async def loaded(config: ModelConfig, timeout: float | None = None) -> None:  # noqa: ASYNC109
+async def wait_until_loaded(config: ModelConfig, timeout: float | None = None) -> None:  # noqa: ASYNC109
     """Wait for the kernels that a model uses; raise NotReady if they are missing after ``timeout`` seconds."""
     for group in groups_of(config):
         if group not in _coming:
-            _load_behind([group])
+            _load_in_background([group])
     coming = [asyncio.wrap_future(_coming[group]) for group in groups_of(config) if not _coming[group].done()]
     if not coming:
         return
@@ -130,20 +130,20 @@ def _compile_rest() -> None:
     receiving, sending = _context.Pipe(duplex=False)
     _start(_compile_others, sending)
     sending.close()
-    _load_behind(LATER, receiving)
+    _load_in_background(BACKGROUND_GROUPS, receiving)
 
 
 def _compile_others(sending: Connection) -> None:
     os.nice(NICE)
-    with _compiling_alone():
-        for group in LATER:
+    with _compile_lock():
+        for group in BACKGROUND_GROUPS:
             warmup(group)
             sending.send(group)
         sending.close()
         _compile_methods()
 
 
-def _load_behind(groups: list[str], compiled: Connection | None = None) -> None:
+def _load_in_background(groups: list[str], compiled: Connection | None = None) -> None:
     _coming.update({group: Future() for group in groups})
     threading.Thread(target=_load_groups, args=(groups, compiled), name="kernels", daemon=True).start()
 
@@ -165,7 +165,7 @@ def _load_groups(groups: list[str], compiled: Connection | None) -> None:
 
 
 @contextlib.contextmanager
-def _compiling_alone() -> Iterator[None]:
+def _compile_lock() -> Iterator[None]:
     """Hold the lock for compiling all groups, unless they are compiled already.
 
     Mark the cache as complete at the end.
@@ -176,7 +176,7 @@ def _compiling_alone() -> Iterator[None]:
     _save_one_at_a_time()
     with kernel_cache.lock("compiling"):
         yield
-        kernel_cache.complete()
+        kernel_cache.mark_complete()
 
 
 def _save_one_at_a_time() -> None:

@@ -50,7 +50,7 @@ def end_with_parent(parent: int) -> None:
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
-def started(pid: int) -> str | None:
+def start_time_of(pid: int) -> str | None:
     """Return the start time of process ``pid`` as a text; None if it is gone.
 
     No later process with the same pid has the same text. A zombie counts as gone, since it holds neither files nor
@@ -75,20 +75,20 @@ def _started_by_ps(pid: int) -> str | None:
     return shown.stdout.strip() or None
 
 
-def end(pid: int, start: str, patience: float) -> bool:
+def end_process(pid: int, start: str, patience: float) -> bool:
     """End process ``pid`` if it still has the start time ``start``.
 
     It gets SIGTERM, then SIGKILL after ``patience`` seconds. Blocks until it is gone, at most ``patience`` + 5
     seconds. Returns whether there was a process to end.
     """
-    if started(pid) != start:
+    if start_time_of(pid) != start:
         return False
     for number, seconds in ((signal.SIGTERM, patience), (signal.SIGKILL, 5.0)):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, number)
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
-            if started(pid) != start:
+            if start_time_of(pid) != start:
                 return True
             time.sleep(0.01)
     return True

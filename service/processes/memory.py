@@ -29,7 +29,7 @@ log.
 """
 
 
-def memory_of_models(processes: int, *, worker: bool = False, store: bool = False) -> int | None:
+def default_models_memory(processes: int, *, worker: bool = False, store: bool = False) -> int | None:
     """Return the default bound in bytes for all models of one replica; None if the total memory is unknown.
 
     Parameters
@@ -39,13 +39,13 @@ def memory_of_models(processes: int, *, worker: bool = False, store: bool = Fals
     worker, store : bool
         Whether a worker, or the store, runs on this machine too.
     """
-    whole = whole_memory()
+    whole = total_memory()
     if whole is None:
         return None
     return int(SHARE * whole / (processes + WORKER_SHARES * worker + STORE_SHARES * store))
 
 
-def whole_memory() -> int | None:
+def total_memory() -> int | None:
     """Return the bytes of the machine, or of its control group; None if the system does not report them."""
     whole = []
     if _MEMINFO.exists():
@@ -67,7 +67,7 @@ def free_memory() -> int | None:
     return max(0, min(left)) if left else None
 
 
-def refuse_beyond(name: str, parts: Mapping[str, int], about: str, free: int, whose: str) -> None:
+def require_memory(name: str, parts: Mapping[str, int], about: str, free: int, whose: str) -> None:
     """Raise InsufficientMemory, with the calculation, if ``parts`` are more than ``free`` bytes in total.
 
     Parameters
@@ -81,13 +81,14 @@ def refuse_beyond(name: str, parts: Mapping[str, int], about: str, free: int, wh
     """
     needed = sum(parts.values())
     if needed > free:
-        said = " + ".join(f"{what} {in_bytes(n)}" for what, n in parts.items())
+        said = " + ".join(f"{what} {format_bytes(n)}" for what, n in parts.items())
         raise NeedsMemory(
-            f"{name} would need {in_bytes(needed)} of memory ({said}; for {about}), and {whose} has {in_bytes(free)}"
+            f"{name} would need {format_bytes(needed)} of memory ({said}; for {about}), "
+            f"and {whose} has {format_bytes(free)}"
         )
 
 
-def in_bytes(n: int) -> str:
+def format_bytes(n: int) -> str:
     """Return a number of bytes as text: ``1.5 GiB``."""
     size = float(n)
     for unit in ("bytes", "KiB", "MiB", "GiB"):

@@ -29,12 +29,12 @@ T = TypeVar("T")
 
 SCHEME = "dask://"
 CONNECT_SECONDS = 30.0
-TRIES = 3
+MAX_ATTEMPTS = 3
 BACK_SECONDS = 30.0
 LOOK_SECONDS = 1.0
 
 
-def as_if(cluster: str | None, threads: int) -> contextlib.AbstractContextManager[Any]:
+def parallel_settings(cluster: str | None, threads: int) -> contextlib.AbstractContextManager[Any]:
     """Return a joblib context with the settings of ``parallel``, to compute what the work would need.
 
     Nothing is connected. Work that would run on the cluster counts as running on one thread.
@@ -68,7 +68,7 @@ def parallel(cluster: str | None, threads: int) -> Iterator[None]:
 
     with contextlib.ExitStack() as stack:
         stack.enter_context(threadpool_limits(1))  # with more threads BLAS sums in another order
-        stack.enter_context(as_if(cluster, threads))
+        stack.enter_context(parallel_settings(cluster, threads))
         if cluster is not None:
             if not cluster.startswith(SCHEME):
                 raise CannotStart(f"ABOUND_CLUSTER must begin with {SCHEME}, not {cluster[:64]!r}")
@@ -116,9 +116,9 @@ class DaskExecutor:
         packed = cloudpickle.dumps(work)
         found: list[T] = []
         why = ""
-        for _ in range(TRIES):
+        for _ in range(MAX_ATTEMPTS):
             try:
-                self._go_on(packed, pieces, found, told)
+                self._run_remaining(packed, pieces, found, told)
             except KilledWorker as error:
                 raise ClusterUnavailable(
                     f"workers of the cluster died while they ran a piece of work: {error}"
@@ -128,9 +128,11 @@ class DaskExecutor:
                 self._wait_for_worker(why)
             else:
                 return found
-        raise ClusterUnavailable(f"the cluster lost its work {TRIES} times, last because of {why}"[:1000])
+        raise ClusterUnavailable(f"the cluster lost its work {MAX_ATTEMPTS} times, last because of {why}"[:1000])
 
-    def _go_on(self, packed: bytes, pieces: Sequence[tuple[Any, ...]], found: list[T], told: Told | None) -> None:
+    def _run_remaining(
+        self, packed: bytes, pieces: Sequence[tuple[Any, ...]], found: list[T], told: Told | None
+    ) -> None:
         """Run the pieces that have no result yet, and append their results to ``found``."""
         client = self._client
         shared = client.scatter([packed], broadcast=True, hash=False)[0]
@@ -171,11 +173,11 @@ def _lost() -> tuple[type[Exception], ...]:
 
 
 def _apply(packed: bytes, *piece: Any) -> Any:
-    return unpacked(packed)(*piece)
+    return unpack(packed)(*piece)
 
 
 @lru_cache(maxsize=1)
-def unpacked(packed: bytes) -> Callable[..., Any]:
+def unpack(packed: bytes) -> Callable[..., Any]:
     """Unpack the work on a worker, once per process.
 
     The arrays that Dask passes are read-only, and kernels would be recompiled for them.

@@ -38,7 +38,7 @@ def runtime_dir(data_dir: Path) -> Path:
 
 def prepare_runtime_dir(path: Path) -> None:
     """Create ``path`` with mode 0700; raise CannotStart if it exists and other users own it or can access it."""
-    with refusing(f"cannot make the runtime directory {path}"), contextlib.suppress(FileExistsError):
+    with cannot_start_on_os_error(f"cannot make the runtime directory {path}"), contextlib.suppress(FileExistsError):
         path.mkdir(mode=0o700)
     found = path.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
@@ -46,7 +46,7 @@ def prepare_runtime_dir(path: Path) -> None:
 
 
 @contextlib.contextmanager
-def refusing(what: str) -> Iterator[None]:
+def cannot_start_on_os_error(what: str) -> Iterator[None]:
     """Turn an OSError inside the block into CannotStart, with ``what`` in front of its message."""
     try:
         yield

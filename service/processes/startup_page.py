@@ -65,7 +65,7 @@ PAGE_HEADERS = [
 ]
 
 
-class Status(NamedTuple):
+class StartupStatus(NamedTuple):
     """The current stage of the start, how much of it is done (0..1), and when to ask again (in seconds)."""
 
     stage: str
@@ -73,10 +73,10 @@ class Status(NamedTuple):
     retry_after: float = 1.0
 
 
-class Doorkeeper:
+class StartupServer:
     """Answers requests on ``listening`` between ``open`` and ``close``, any number of times."""
 
-    def __init__(self, listening: socket.socket, status: Callable[[], Status]) -> None:
+    def __init__(self, listening: socket.socket, status: Callable[[], StartupStatus]) -> None:
         self._listening = listening
         self._status = status
         self._server: asyncio.Server | None = None
@@ -115,7 +115,7 @@ class Doorkeeper:
         if len(words) != 3:
             return
         path = words[1].partition(b"?")[0]
-        writer.write(answer(path, self._status(), with_body=words[0] != b"HEAD"))
+        writer.write(response_to(path, self._status(), with_body=words[0] != b"HEAD"))
         writer.write_eof()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(DISCARD_SECONDS):
@@ -125,7 +125,7 @@ class Doorkeeper:
                     left -= len(data)
 
 
-def answer(path: bytes, status: Status, with_body: bool = True) -> bytes:
+def response_to(path: bytes, status: StartupStatus, with_body: bool = True) -> bytes:
     """Return the whole HTTP/1.1 response to a request for ``path``."""
     again = max(1, math.ceil(status.retry_after))
     if path == b"/livez":

@@ -20,7 +20,7 @@ import os
 
 import msgspec
 
-REFUSED = 3
+EXIT_REFUSED = 3
 """Exit code of a child that reported ``error``. A restart alone is unlikely to help."""
 
 LONGEST_LINE = 65_536
@@ -52,9 +52,9 @@ class Reporter:
 
     def __call__(self, stage: str, progress: float) -> None:
         """Report the current step and how much of it is done."""
-        self.say(Report(stage=stage, progress=progress))
+        self.send(Report(stage=stage, progress=progress))
 
-    def say(self, report: Report) -> None:
+    def send(self, report: Report) -> None:
         """Send one line. If the parent does not read, the line is lost and the child continues."""
         if self._fd is not None:
             with contextlib.suppress(BlockingIOError, BrokenPipeError):

@@ -39,10 +39,10 @@ from pydantic import SecretStr
 from abound.core.errors import CannotStart, WrongSetting
 from abound.service.processes.child import FIRST_DELAY, LONGEST_DELAY, Child
 from abound.service.processes.embedded_store import EmbeddedStore
-from abound.service.processes.kernel_cache import place
-from abound.service.processes.memory import memory_of_models
+from abound.service.processes.kernel_cache import set_cache_dir
+from abound.service.processes.memory import default_models_memory
 from abound.service.processes.runtime_dir import prepare_runtime_dir, runtime_dir
-from abound.service.processes.startup_page import Doorkeeper, Status, listen, url_of
+from abound.service.processes.startup_page import StartupServer, StartupStatus, listen, url_of
 from abound.service.settings import Settings, unknown_variables
 
 REPLICA = "abound.service.api.server"
@@ -68,28 +68,28 @@ def serve(settings: Settings) -> int:
 
     The code is 0 after a stop, 1 if the service could not start or continue, 2 for a wrong setting.
     """
-    teller = Teller(settings.log_format == "json")
+    teller = ConsoleLog(settings.log_format == "json")
     for sentence in unknown_variables(os.environ, groups=False):
-        teller.say(sentence, level="warning")
+        teller.write(sentence, level="warning")
     try:
-        place()
+        set_cache_dir()
         may_have_keys = settings.redis_url is not None or EmbeddedStore(settings.data_dir).has_files()
         settings.check_exposure(may_have_keys)  # a replica checks whether there are keys
         with contextlib.closing(listen(settings.host, settings.port)) as listening:
             asyncio.run(Supervisor(settings, listening, teller).run())
     except CannotStart as error:
-        teller.say(str(error), level="error")
+        teller.write(str(error), level="error")
         return 2 if isinstance(error, WrongSetting) else 1
     return 0
 
 
-class Teller:
+class ConsoleLog:
     """Writes messages for the person who started the service to standard error."""
 
     def __init__(self, as_json: bool) -> None:
         self._as_json = as_json
 
-    def say(self, sentence: str, level: str = "info") -> None:
+    def write(self, sentence: str, level: str = "info") -> None:
         """Write one line: text, or a JSON object with ``timestamp``, ``level`` and ``event``."""
         line = f"abound: {sentence}" if level == "info" else f"abound: {level}: {sentence}"
         if self._as_json:
@@ -103,12 +103,12 @@ class Teller:
 class Supervisor:
     """Starts, watches and stops the processes of one service. Call ``run``."""
 
-    def __init__(self, settings: Settings, listening: socket.socket, teller: Teller) -> None:
+    def __init__(self, settings: Settings, listening: socket.socket, teller: ConsoleLog) -> None:
         self._settings = settings
         self._listening = listening
-        self._teller = teller
+        self._console = teller
         self._url = url_of(listening)
-        self._doorkeeper = Doorkeeper(listening, self.status)
+        self._startup_server = StartupServer(listening, self.status)
         self._store: EmbeddedStore | None = None
         self._loading = 0.0
         self._replicas: list[Child] = []
@@ -116,7 +116,7 @@ class Supervisor:
         self._tasks: set[asyncio.Task[None]] = set()
         self._starting: asyncio.Task[None] | None = None
         self._stopping = asyncio.Event()
-        self._in_a_hurry = False
+        self._stop_at_once = False
         self._changed = asyncio.Event()
         self._told = ("", 0.0)
 
@@ -133,8 +133,8 @@ class Supervisor:
         loop.add_signal_handler(signal.SIGINT, self._on_signal)
         if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # set by nohup, which is respected
             loop.add_signal_handler(signal.SIGHUP, self._on_signal)
-        await self._doorkeeper.open()
-        self._say(f"listening on {self._url}, process {os.getpid()}")
+        await self._startup_server.open()
+        self._print(f"listening on {self._url}, process {os.getpid()}")
         runtime = runtime_dir(self._settings.data_dir)
         metrics = runtime / f"metrics-{os.getpid()}"
         try:
@@ -148,18 +148,18 @@ class Supervisor:
             shutil.rmtree(metrics, ignore_errors=True)
             with contextlib.suppress(OSError):
                 runtime.rmdir()
-        self._say("stopped")
+        self._print("stopped")
 
-    def status(self) -> Status:
+    def status(self) -> StartupStatus:
         """Return the current stage of the start or stop, while no replica answers."""
         if self._stopping.is_set():
-            return Status("stopping", 0.0)
+            return StartupStatus("stopping", 0.0)
         if not self._replicas:
-            return Status("loading the store", self._loading)
+            return StartupStatus("loading the store", self._loading)
         nearest = max(self._replicas, key=lambda child: (child.warm, child.progress))
         if nearest.ready:  # the connection is older than the ready replica
-            return Status("a replica is ready and answers on a new connection", 1.0)
-        return Status(nearest.stage, nearest.progress)
+            return StartupStatus("a replica is ready and answers on a new connection", 1.0)
+        return StartupStatus(nearest.stage, nearest.progress)
 
     async def _start_store(self) -> str:
         if self._settings.redis_url is not None:
@@ -169,18 +169,18 @@ class Supervisor:
         self._store = store
         store.launch()
         await self._until_loaded(store)
-        self._in_background(self._keep_store(store))
+        self._in_background(self._supervise_store(store))
         return store.url
 
     async def _until_loaded(self, store: EmbeddedStore) -> None:
         """Wait until the store answers or the service stops; raise CannotStart if the store ends."""
-        while (loaded := store.loaded()) < 1.0 and not self._stopping.is_set():
+        while (loaded := store.load_progress()) < 1.0 and not self._stopping.is_set():
             self._loading = loaded
             if not self._replicas:
-                self._tell_stage("loading the store", loaded)
+                self._print_stage("loading the store", loaded)
             await asyncio.sleep(LOADING_SECONDS)
 
-    async def _keep_store(self, store: EmbeddedStore) -> None:
+    async def _supervise_store(self, store: EmbeddedStore) -> None:
         """Restart the store whenever it ends; a full disk or a lack of memory may be temporary."""
         failures = 0
         while not self._stopping.is_set():
@@ -188,28 +188,28 @@ class Supervisor:
                 await asyncio.sleep(WATCH_SECONDS)
                 continue
             try:
-                store.loaded()
+                store.load_progress()
             except CannotStart as error:
-                self._say(f"{error}\n    Starting it again.", level="error")
+                self._print(f"{error}\n    Starting it again.", level="error")
             try:
                 store.launch()
                 await self._until_loaded(store)
-                self._say("the store is back")
+                self._print("the store is back")
                 failures = 0
             except CannotStart as error:
                 failures += 1
                 delay = min(LONGEST_DELAY, FIRST_DELAY * 2 ** (failures - 1))
-                self._say(f"{error}\n    Trying again in {delay:g} s.", level="error")
+                self._print(f"{error}\n    Trying again in {delay:g} s.", level="error")
                 await asyncio.sleep(delay)
 
     def _environment(self, store_url: str, metrics: Path) -> dict[str, str]:
         """Return the environment of the children: that of this process, with the effective settings."""
         port = self._listening.getsockname()[1]
         effective = self._settings.model_copy(update={"redis_url": SecretStr(store_url), "port": port})
-        if (artifacts := self._settings.artifacts_place()) is not None:
+        if (artifacts := self._settings.artifacts_location()) is not None:
             effective = effective.model_copy(update={"artifacts_url": SecretStr(artifacts)})
         if effective.max_memory is None:  # replicas do not know which other processes run here
-            bound = memory_of_models(effective.processes, worker=effective.worker, store=self._store is not None)
+            bound = default_models_memory(effective.processes, worker=effective.worker, store=self._store is not None)
             effective = effective.model_copy(update={"max_memory": bound})
         return effective.child_environment() | {METRICS_VARIABLE: str(metrics)}
 
@@ -222,7 +222,7 @@ class Supervisor:
         if self._settings.worker:
             self._worker = self._child("worker", WORKER, [], environment, [])
             later = [*later, self._worker]
-        self._in_background(self._replicas[0].keep())
+        self._in_background(self._replicas[0].run())
         self._starting = self._in_background(self._start_later(later))
 
     def _child(
@@ -235,16 +235,16 @@ class Supervisor:
             environment,
             fds,
             changed=self._changed.set,
-            say=lambda sentence: self._say(sentence, level="warning"),
+            say=lambda sentence: self._print(sentence, level="warning"),
             essential=module == REPLICA,
         )
-        child.ended = lambda pid: _forget_metrics(Path(environment[METRICS_VARIABLE]), pid)
+        child.ended = lambda pid: _delete_gauges(Path(environment[METRICS_VARIABLE]), pid)
         return child
 
     async def _start_later(self, children: list[Child]) -> None:
         await self._replicas[0].was_warm.wait()
         for child in children:
-            self._in_background(child.keep())
+            self._in_background(child.run())
 
     async def _watch(self) -> None:
         """Leave the port to the replicas while one accepts connections, and print progress, until the stop."""
@@ -252,17 +252,17 @@ class Supervisor:
         while not self._stopping.is_set():
             self._changed.clear()
             if any(child.ready for child in self._replicas):
-                self._doorkeeper.close()
+                self._startup_server.close()
             else:
-                await self._doorkeeper.open()
-                self._tell_stage(*self.status()[:2])
-            told = self._tell_ready(told)
+                await self._startup_server.open()
+                self._print_stage(*self.status()[:2])
+            told = self._print_ready(told)
             await self._changed.wait()
             for task in [task for task in self._tasks if task.done()]:
                 self._tasks.discard(task)
                 task.result()  # raises the error that ended it
 
-    def _tell_ready(self, told: str) -> str:
+    def _print_ready(self, told: str) -> str:
         """Print how many replicas are ready, as their ``/readyz`` says, if that changed; return the last news."""
         ready = sum(child.ready and not child.unready for child in self._replicas)
         reason = next((child.unready for child in self._replicas if child.ready and child.unready), "")
@@ -273,7 +273,7 @@ class Supervisor:
         else:
             return told
         if news != told and ready in (0, 1, len(self._replicas)):
-            self._say(f"{news}: {reason}" if reason and not ready else news)
+            self._print(f"{news}: {reason}" if reason and not ready else news)
         return news
 
     def _how_many(self, ready: int) -> str:
@@ -284,29 +284,31 @@ class Supervisor:
         self._stopping.set()
         if self._starting is not None:
             self._starting.cancel()
-        bound = 0.0 if self._in_a_hurry else self._settings.drain_seconds + self._settings.stop_seconds + SPARE_SECONDS
+        bound = (
+            0.0 if self._stop_at_once else self._settings.drain_seconds + self._settings.stop_seconds + SPARE_SECONDS
+        )
         stopping = asyncio.gather(*(child.stop(bound) for child in self._replicas))
         while not stopping.done():
             if not any(child.ready for child in self._replicas):
-                await self._doorkeeper.open()
+                await self._startup_server.open()
             await asyncio.wait([stopping], timeout=WATCH_SECONDS)
         await stopping
         if self._worker is not None:
-            await self._worker.stop(0.0 if self._in_a_hurry else self._settings.stop_seconds + SPARE_SECONDS)
+            await self._worker.stop(0.0 if self._stop_at_once else self._settings.stop_seconds + SPARE_SECONDS)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._store is not None:
-            await asyncio.to_thread(self._store.stop, 0.0 if self._in_a_hurry else 30.0)
-        self._doorkeeper.close()
+            await asyncio.to_thread(self._store.stop, 0.0 if self._stop_at_once else 30.0)
+        self._startup_server.close()
 
     def _on_signal(self) -> None:
         self._changed.set()
         if not self._stopping.is_set():
-            self._say("stopping; send the signal again to stop at once")
+            self._print("stopping; send the signal again to stop at once")
             self._stopping.set()
             return
-        self._in_a_hurry = True
+        self._stop_at_once = True
         for child in [*self._replicas, *([self._worker] if self._worker else [])]:
             child.signal(signal.SIGKILL)
         if self._store is not None and self._store.process is not None:
@@ -318,14 +320,14 @@ class Supervisor:
         self._tasks.add(task)
         return task
 
-    def _tell_stage(self, stage: str, progress: float) -> None:
+    def _print_stage(self, stage: str, progress: float) -> None:
         """Print the progress of the start: each stage once, and then at each further tenth."""
         if stage != self._told[0] or progress >= self._told[1] + STEP:
             self._told = (stage, progress)
-            self._say(f"{stage}, {progress:.0%}" if progress else stage)
+            self._print(f"{stage}, {progress:.0%}" if progress else stage)
 
-    def _say(self, sentence: str, level: str = "info") -> None:
-        self._teller.say(sentence, level)
+    def _print(self, sentence: str, level: str = "info") -> None:
+        self._console.write(sentence, level)
 
 
 def _prepare_metrics(runtime: Path, metrics: Path) -> None:
@@ -348,7 +350,7 @@ def _is_running(pid: int) -> bool:
     return True
 
 
-def _forget_metrics(metrics: Path, pid: int) -> None:
+def _delete_gauges(metrics: Path, pid: int) -> None:
     """Delete the gauges of a process that has ended; its counters still count."""
     for gauge in metrics.glob(f"gauge_live*_{pid}.db"):
         gauge.unlink(missing_ok=True)

@@ -26,28 +26,28 @@ import structlog
 
 from abound.core.errors import Conflict, Damaged, OutcomeUnknown, StoreUnavailable
 from abound.core.types import Offset
-from abound.service.artifacts.artifact_store import Artifacts
+from abound.service.artifacts.artifact_store import ArtifactStore
 from abound.service.history import pins
 from abound.service.history.erasures import mark_token
 from abound.service.history.history import History, HistoryParams
-from abound.service.history.past import entries
+from abound.service.history.past import read_entries
 from abound.service.history.replay import compact
 from abound.service.log import stream
-from abound.service.log.catalog import DEFAULT_MODEL, Living, read_catalog
-from abound.service.log.events import APPLY_VERSION, Adopt, Entry, Mark, Prepare, decode_entry, encode
+from abound.service.log.catalog import DEFAULT_MODEL, CatalogModel, read_catalog
+from abound.service.log.events import APPLY_VERSION, AdoptEvent, Entry, MarkEvent, PrepareEvent, decode_entry, encode
 from abound.service.log.stream import LogParams
 from abound.service.model import adoption_lock, presence
-from abound.service.model.adoption_lock import PENDING_SECONDS, SWEEP, Pending
+from abound.service.model.adoption_lock import PENDING_SECONDS, SWEEP, PendingAdoption
 from abound.service.model.presence import SILENT_SECONDS
 from abound.service.snapshots import manifest as manifests
 from abound.service.snapshots import state_files
-from abound.service.snapshots.manifest import Manifest
+from abound.service.snapshots.manifest import SnapshotManifest
 from abound.service.snapshots.snapshots import SnapshotParams
-from abound.service.snapshots.state_files import IndexManifest
-from abound.service.store.client import Store, reaching
+from abound.service.snapshots.state_files import StateFileManifest
+from abound.service.store.client import Store, store_errors
 from abound.service.store.keys import ModelKeys
 from abound.service.store.lease import LeaseLost
-from abound.service.tasks import end
+from abound.service.tasks import cancel_and_wait
 
 log = structlog.get_logger(__name__)
 
@@ -74,12 +74,12 @@ class Adoption:
         The state may already be adopted.
     """
 
-    def __init__(self, place: Place, name: str, after: Offset) -> None:
+    def __init__(self, place: AdoptionContext, name: str, after: Offset) -> None:
         self.id = name
         self.after = after
         self.committed = False
         self._place = place
-        self._pending = Pending(name)
+        self._pending = PendingAdoption(name)
         self._said = asyncio.get_running_loop().time()
         self._lapsed = False
         self._origin = secrets.token_bytes(8)
@@ -88,7 +88,7 @@ class Adoption:
         """Move ``after`` to the present end of the log, for the next state. Raises StoreUnavailable."""
         self.after = (await stream.tail(self._place.store, self._place.keys.log)).last
 
-    async def adopt(self, index: IndexManifest, reason: str, padded: bool = False) -> Offset:
+    async def adopt(self, index: StateFileManifest, reason: str, padded: bool = False) -> Offset:
         """Switch all replicas to the state in a state file; return the offset of the switch.
 
         Parameters
@@ -106,15 +106,15 @@ class Adoption:
             The state may or may not be adopted.
         """
         place = self._place
-        prepare = Prepare(self.id, index.id, str(self.after), index.digest, reason)
-        self._pending = Pending(self.id, prepare)
+        prepare = PrepareEvent(self.id, index.id, str(self.after), index.digest, reason)
+        self._pending = PendingAdoption(self.id, prepare)
         await self._say()
         await self._append(Entry(APPLY_VERSION, self._origin, 1, prepare))
         await self._until_known()
         await self._until_prepared(prepare)
         await self._check(index)
         padding = bytes(await _node_bytes(place.store)) if padded else b""
-        adopt = Adopt(self.id, index.id, prepare.after, index.digest, reason, padding)
+        adopt = AdoptEvent(self.id, index.id, prepare.after, index.digest, reason, padding)
         await place.commit(f"{state_files.folder(place.keys)}/{index.id}")
         self.committed = True
         deadline = asyncio.get_running_loop().time() + APPEND_SECONDS
@@ -138,13 +138,13 @@ class Adoption:
         log.info("adopted a rebuilt state", model=place.keys.name, index=index.id, offset=str(at), reason=reason)
         return at
 
-    async def keep(self) -> None:
+    async def renew_forever(self) -> None:
         """Renew the adoption lock until cancelled."""
         while True:
             await asyncio.sleep(RENEW_SECONDS)
             await self._say_if_possible()
 
-    async def _check(self, index: IndexManifest) -> None:
+    async def _check(self, index: StateFileManifest) -> None:
         """Check that the state file is intact; garbage collection does not delete it while the lock is held."""
         self._lapsed = False
         await state_files.check(self._place.artifacts, self._place.keys, index)
@@ -154,7 +154,7 @@ class Adoption:
 
     async def _say(self) -> None:
         self._lapsed, began = self._has_lapsed(), asyncio.get_running_loop().time()
-        if not await adoption_lock.say(self._place.store, self._place.keys, self._pending):
+        if not await adoption_lock.renew(self._place.store, self._place.keys, self._pending):
             raise Conflict(f"another rebuild of {self._place.keys.name} is running; try again when it has ended")
         self._said = began
 
@@ -162,7 +162,7 @@ class Adoption:
         with contextlib.suppress(StoreUnavailable, Conflict):
             await self._say()
 
-    async def _append(self, entry: Entry, adopts: str = "", index: IndexManifest | None = None) -> Offset:
+    async def _append(self, entry: Entry, adopts: str = "", index: StateFileManifest | None = None) -> Offset:
         place = self._place
         trim = await stream.trim_of(place.store, place.keys.log)
         name = None
@@ -191,24 +191,24 @@ class Adoption:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + KNOWN_SECONDS
         while default is not None and loop.time() < deadline:
-            await place.between()
+            await place.checkpoint()
             every, own = [
-                {one.replica for one in await presence.present(place.store, keys)}
+                {one.replica for one in await presence.live_replicas(place.store, keys)}
                 for keys in (default.keys, place.keys)
             ]
             if every <= own:
                 return
             await asyncio.sleep(POLL_SECONDS)
 
-    async def _until_prepared(self, prepare: Prepare) -> None:
+    async def _until_prepared(self, prepare: PrepareEvent) -> None:
         place = self._place
         loop = asyncio.get_running_loop()
         deadline = loop.time() + place.prepare_seconds
         while True:
-            await place.between()
+            await place.checkpoint()
             missing = [
                 one.replica
-                for one in await presence.present(place.store, place.keys, SILENT_SECONDS)
+                for one in await presence.live_replicas(place.store, place.keys, SILENT_SECONDS)
                 if one.ready and one.prepared != prepare.index
             ]
             if not missing:
@@ -221,7 +221,7 @@ class Adoption:
 
 @contextlib.asynccontextmanager
 async def begin(
-    place: Place, name: str, pinned: Offset | None = None, waiting: Callable[[], None] | None = None
+    place: AdoptionContext, name: str, pinned: Offset | None = None, waiting: Callable[[], None] | None = None
 ) -> AsyncIterator[Adoption]:
     """Begin an adoption. One whose job died can be begun again under the same name.
 
@@ -239,15 +239,15 @@ async def begin(
         Another adoption is running, and ``waiting`` is None.
     StoreUnavailable
     """
-    while not await adoption_lock.say(place.store, place.keys, Pending(name)):
+    while not await adoption_lock.renew(place.store, place.keys, PendingAdoption(name)):
         if waiting is not None:
             waiting()
-        elif (await adoption_lock.pending(place.store, [place.keys]))[0] not in (
+        elif (await adoption_lock.pending_adoptions(place.store, [place.keys]))[0] not in (
             None,
-            Pending(SWEEP),
+            PendingAdoption(SWEEP),
         ):  # garbage collection soon ends
             raise Conflict(f"another rebuild of {place.keys.name} is running; try again when it has ended")
-        await place.between()
+        await place.checkpoint()
         await asyncio.sleep(WAIT_SECONDS)
     pin = None
     keeping: list[asyncio.Task[None]] = []
@@ -255,42 +255,42 @@ async def begin(
         after = (await stream.tail(place.store, place.keys.log)).last
         adoption = Adoption(place, name, after)
         pin = await pins.pin(place.store, place.keys, after if pinned is None else min(after, pinned))
-        keeping = [asyncio.create_task(adoption.keep()), asyncio.create_task(_keep_pin(place, pin))]
+        keeping = [asyncio.create_task(adoption.renew_forever()), asyncio.create_task(_keep_pin(place, pin))]
         yield adoption
     finally:
-        await end(*keeping)
+        await cancel_and_wait(*keeping)
         with contextlib.suppress(StoreUnavailable):
-            await adoption_lock.let_go(place.store, place.keys, name)
+            await adoption_lock.release(place.store, place.keys, name)
             if pin is not None:
                 await pins.remove(place.store, pin)
 
 
-async def found(place: Place, name: str, since: Offset) -> tuple[Prepare | None, Offset | None]:
+async def find_adoption(place: AdoptionContext, name: str, since: Offset) -> tuple[PrepareEvent | None, Offset | None]:
     """Find an adoption begun after ``since`` in the log.
 
     Return its last ``Prepare``, and the offset at which that state was adopted.
     """
     prepare, adopted = None, None
-    contents = await History(place.store, place.artifacts, place.keys).contents()
-    since = since if contents is None else max(since, contents.beginning)
+    contents = await History(place.store, place.artifacts, place.keys).manifest()
+    since = since if contents is None else max(since, contents.start)
     async with contextlib.aclosing(
-        entries(place.store, place.artifacts, place.keys, since, params=place.log)
+        read_entries(place.store, place.artifacts, place.keys, since, params=place.log)
     ) as reading:
         async for elements in reading:
             for entry_id, fields in elements:
                 event = decode_entry(fields).event
-                if isinstance(event, Prepare) and event.adoption == name:
+                if isinstance(event, PrepareEvent) and event.adoption == name:
                     adopted = adopted if prepare is not None and prepare.index == event.index else None
                     prepare = event
                 elif adopted is None and (
-                    (isinstance(event, Adopt) and event.adoption == name) or event == Mark(mark_token(name))
+                    (isinstance(event, AdoptEvent) and event.adoption == name) or event == MarkEvent(mark_token(name))
                 ):
                     adopted = Offset.of_entry(entry_id)
-            await place.between()
+            await place.checkpoint()
     return prepare, adopted
 
 
-async def snapshot_past(place: Place, at: Offset) -> Manifest:
+async def snapshot_past(place: AdoptionContext, at: Offset) -> SnapshotManifest:
     """Return the newest snapshot if it is at or past an adoption, else make one.
 
     Raises
@@ -303,7 +303,7 @@ async def snapshot_past(place: Place, at: Offset) -> Manifest:
     loop = asyncio.get_running_loop()
     deadline = loop.time() + SNAPSHOT_SECONDS
     while True:
-        for manifest in (await manifests.manifests(place.store, place.keys))[:1]:
+        for manifest in (await manifests.read_manifests(place.store, place.keys))[:1]:
             if manifest.position.offset[:2] >= at[:2]:
                 if manifest.position.adopted[:2] < at[:2]:
                     raise Conflict(f"the adoption at {at} was ignored: another one came first; start the job again")
@@ -316,7 +316,7 @@ async def snapshot_past(place: Place, at: Offset) -> Manifest:
             await asyncio.sleep(POLL_SECONDS)
 
 
-async def _keep_pin(place: Place, pin: pins.Pin) -> None:
+async def _keep_pin(place: AdoptionContext, pin: pins.Pin) -> None:
     while True:
         await asyncio.sleep(pins.PIN_SECONDS / 4)
         with contextlib.suppress(StoreUnavailable):
@@ -325,7 +325,7 @@ async def _keep_pin(place: Place, pin: pins.Pin) -> None:
 
 async def _node_bytes(store: Store) -> int:
     """Return about how many bytes the store puts into one node of a stream."""
-    with contextlib.suppress(StoreUnavailable), reaching():
+    with contextlib.suppress(StoreUnavailable), store_errors():
         found = await store.client.config_get("stream-node-max-bytes")
         return min(MOST_PADDING, max(4096, int(found.get("stream-node-max-bytes", 4096))))
     return 4096
@@ -336,7 +336,7 @@ async def _nothing(*_: str) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class AdoptionContext:
     """Stores, model, callbacks and limits of an adoption.
 
     Attributes
@@ -360,9 +360,9 @@ class Place:
     """
 
     store: Store
-    artifacts: Artifacts
-    living: Living
-    between: Callable[[], Awaitable[None]] = _nothing
+    artifacts: ArtifactStore
+    living: CatalogModel
+    checkpoint: Callable[[], Awaitable[None]] = _nothing
     will_write: Callable[[str], Awaitable[None]] = _nothing
     commit: Callable[..., Awaitable[None]] = _nothing
     prepare_seconds: float = 300.0

@@ -25,21 +25,21 @@ from abound.core.errors import Conflict, Damaged, NotReady, StoreUnavailable, Un
 from abound.core.model.active_version import LIVE
 from abound.core.types import Offset
 from abound.service.history import erasures
-from abound.service.history.archive import Archiving, archive, swap, write_segment
-from abound.service.history.history import History, Segment, folder
+from abound.service.history.archive import ArchiveContext, archive, swap_manifest, write_segment
+from abound.service.history.history import History, Segment, artifact_folder
 from abound.service.history.replay import compact
-from abound.service.log.stream import mended_key
+from abound.service.log.stream import repaired_key
 from abound.service.model import presence
 from abound.service.model.presence import SILENT_SECONDS
-from abound.service.rebuild.adoption import Place
-from abound.service.rebuild.forget import Forgetting
-from abound.service.rebuild.garbage import delete_indexes
+from abound.service.rebuild.adoption import AdoptionContext
+from abound.service.rebuild.forget import ForgetPlan
+from abound.service.rebuild.garbage import delete_unreferenced
 from abound.service.snapshots import manifest as manifests
 from abound.service.snapshots import state_files
-from abound.service.snapshots.snapshots import unlisted
-from abound.service.store.client import reaching
-from abound.service.store.lease import Lease, take
-from abound.service.store.replication import is_copied, until_copied, write_file_anew
+from abound.service.snapshots.snapshots import unlisted_keys
+from abound.service.store.client import store_errors
+from abound.service.store.lease import Lease, acquire
+from abound.service.store.replication import is_replicated, rewrite_aof, wait_replicated
 from abound.service.versions import activation
 from abound.service.versions import repository as versions
 from abound.service.versions.cache_cleanup import POLL_SECONDS as CACHE_CLEANUP_POLL_SECONDS
@@ -51,15 +51,15 @@ LEASE_WAIT_SECONDS = 600.0
 POLL_SECONDS = 0.2
 
 
-class Clearing:
+class Eraser:
     """Erases the events of a forget job from everything stored."""
 
-    def __init__(self, forgetting: Forgetting) -> None:
+    def __init__(self, forgetting: ForgetPlan) -> None:
         self._forgetting = forgetting
         self._place = forgetting.place
-        self._tell = forgetting.tell
+        self._tell = forgetting.report_progress
 
-    async def clear(self, at: Offset) -> dict[str, Any]:
+    async def erase(self, at: Offset) -> dict[str, Any]:
         """Erase the events from everything stored, after a state without them was adopted at ``at``.
 
         Unreferenced files are deleted last, when the store and all its copies have the new references on disk.
@@ -73,11 +73,11 @@ class Clearing:
             Also if a failover lost the adoption or what was written since. The job can then be repeated.
         """
         place = self._place
-        cleared = self._forgetting.cleared
+        cleared = self._forgetting.erasure_record
         if self._forgetting.first is not None:  # else history has lost the events already, and the versions before it
             self._tell("deleting the versions that were fitted on the events", 0.9)
-            fitted = await fitted_on(place, self._forgetting.first)
-            await take_away(place, fitted, self._forgetting.reason, cleared.will_delete_versions)
+            fitted = await versions_fitted_since(place, self._forgetting.first)
+            await delete_versions(place, fitted, self._forgetting.reason, cleared.will_delete_versions)
         async with contextlib.AsyncExitStack() as stack:
             lease = await self._lease(stack)
             keep = replace(place.snapshots, keep=2)
@@ -90,24 +90,24 @@ class Clearing:
             cleared.kept_snapshots(await manifests.ids(place.store, place.keys))
             await self._drop_unfinished()
             self._tell("archiving the log", 0.92)
-            to = Archiving(place.store, place.artifacts, place.living, lease, place.history, place.log)
+            to = ArchiveContext(place.store, place.artifacts, place.living, lease, place.history, place.log)
             await archive(to)
             self._tell("deleting stored predictions of the events", 0.93)
             await cleared.will_forget_remembered(await self._forgetting.remembered.count())
             await self._forgetting.remembered.forget()  # while history still identifies them
-            if self._forgetting.remade:  # history is about to name them, so they now belong to the model
+            if self._forgetting.rebuilt_states:  # history is about to name them, so they now belong to the model
                 await place.commit(
-                    *[f"{state_files.folder(place.keys)}/{new.id}" for new in self._forgetting.remade.values()]
+                    *[f"{state_files.folder(place.keys)}/{new.id}" for new in self._forgetting.rebuilt_states.values()]
                 )
             old = await self._rewrite(to, at)
         self._tell("making the store rewrite its append-only file", 0.97)
-        store_file = await write_file_anew(place.store)
+        store_file = await rewrite_aof(place.store)
         self._tell("waiting until copies of the store are up to date", 0.98)
-        await until_copied(place.store)  # without the lease: the worker makes snapshots and archives meanwhile
+        await wait_replicated(place.store)  # without the lease: the worker makes snapshots and archives meanwhile
         async with contextlib.AsyncExitStack() as stack:
             lease = await self._lease(stack)
             await self._delete_unlisted(at, old, lease)
-            await delete_indexes(place, cleared.will_delete_indexes)
+            await delete_unreferenced(place, cleared.will_delete_indexes)
         return cleared.record(store_file=store_file)
 
     async def _lease(self, stack: contextlib.AsyncExitStack) -> Lease:
@@ -116,7 +116,7 @@ class Clearing:
         deadline = loop.time() + LEASE_WAIT_SECONDS
         while True:
             try:
-                return await stack.enter_async_context(take(self._place.store, self._place.keys))
+                return await stack.enter_async_context(acquire(self._place.store, self._place.keys))
             except Conflict:
                 if loop.time() > deadline:
                     raise NotReady(
@@ -130,57 +130,59 @@ class Clearing:
         Nothing refers to it, and it may contain the events.
         """
         store = self._place.store
-        found = await unlisted(store, self._place.keys)
-        await self._forgetting.cleared.will_delete_snapshots(found)
-        with reaching():
-            await store.client.unlink(mended_key(self._place.keys.log))
+        found = await unlisted_keys(store, self._place.keys)
+        await self._forgetting.erasure_record.will_delete_snapshots(found)
+        with store_errors():
+            await store.client.unlink(repaired_key(self._place.keys.log))
             for some in found.values():
                 await store.client.unlink(*some)
 
-    async def _rewrite(self, to: Archiving, at: Offset) -> set[str]:
+    async def _rewrite(self, to: ArchiveContext, at: Offset) -> set[str]:
         """Rewrite the segments that contain any of the events; return the names of the replaced files.
 
         From then on the adoption at ``at``, and those of earlier rounds, are redundant: history leads to the
         same state.
         """
         history = History(to.store, to.artifacts, to.keys)
-        contents = await history.contents()
+        contents = await history.manifest()
         if contents is None:
             return set()
         segments: list[Segment] = []
         old: list[str] = []
-        emptying = await self._forgetting.emptying()
+        emptying = await self._forgetting.begin_redaction()
         for number, segment in enumerate(contents.segments):
             self._tell(f"rewriting history, segment {number + 1} of {len(contents.segments)}", 0.94)
             elements = await history.elements(segment)
-            rewritten = [await emptying.rewritten(element) for element in elements]
+            rewritten = [await emptying.redact(element) for element in elements]
             if rewritten != elements:
                 old.append(segment.name)
                 segment = await write_segment(to, rewritten, segment.n_before, segment.bytes_before, segment.log_bytes)
             segments.append(segment)
-        complete = await erasures.complete(to.store, to.keys)
+        complete = await erasures.completed_adoptions(to.store, to.keys)
         if old or at not in complete:
-            await self._forgetting.cleared.will_rewrite(
-                old, {name: new.id for name, new in self._forgetting.remade.items()}
+            await self._forgetting.erasure_record.will_rewrite(
+                old, {name: new.id for name, new in self._forgetting.rebuilt_states.items()}
             )
             own = {self._forgetting.name, *self._forgetting.others}
             by_own = {at} | {one.at for one in self._forgetting.adoptions if one.event.adoption in own}
-            too_late = await erasures.unfinished(to.store, to.keys)  # their adoptions would be ignored
+            too_late = await erasures.unfinished_erasures(to.store, to.keys)  # their adoptions would be ignored
             own |= {job for job, what in too_late.items() if Offset.parse(what.after) < at}
             said = erasures.saying(to.keys, complete - self._forgetting.complete | by_own, own)
-            await swap(to, msgspec.structs.replace(contents, segments=segments), also=said)
+            await swap_manifest(to, msgspec.structs.replace(contents, segments=segments), also=said)
         return set(old)
 
     async def _delete_unlisted(self, at: Offset, old: set[str], lease: Lease) -> None:
         """Delete history files that the manifest does not list, provided that it lists none of the ``old`` ones."""
         place = self._place
-        contents = await History(place.store, place.artifacts, place.keys).contents()
+        contents = await History(place.store, place.artifacts, place.keys).manifest()
         listed = {segment.name for segment in contents.segments} if contents is not None else set()
-        if listed & old or (contents is not None and at not in await erasures.complete(place.store, place.keys)):
+        if listed & old or (
+            contents is not None and at not in await erasures.completed_adoptions(place.store, place.keys)
+        ):
             raise StoreUnavailable("the store has lost the newest manifest of the history; try again")
-        await until_copied(place.store, 0.0)
+        await wait_replicated(place.store, 0.0)
         await lease.check()
-        for name in await place.artifacts.names(folder(place.keys, "history")):
+        for name in await place.artifacts.names(artifact_folder(place.keys, "history")):
             if name not in listed:
                 await place.artifacts.delete(name)
 
@@ -190,16 +192,16 @@ log = structlog.get_logger(__name__)
 FENCE_WAIT_SECONDS = 600.0
 
 
-async def fitted_on(place: Place, first: Offset) -> list[str]:
+async def versions_fitted_since(place: AdoptionContext, first: Offset) -> list[str]:
     """Return the versions that may have learned an event at or after ``first``. Raises ArtifactsUnavailable."""
     found = []
     # Unpublished versions first: one published meanwhile then appears among the published ones.
-    names = await versions.ready(place.artifacts, place.keys)
+    names = await versions.unpublished_ids(place.artifacts, place.keys)
     names += await versions.ids(place.artifacts, place.keys)
     for name in sorted(set(names)):
         try:
             try:
-                card = await versions.ready_of(place.artifacts, place.keys, name)
+                card = await versions.unpublished_card(place.artifacts, place.keys, name)
             except UnknownVersion:
                 card = await versions.card_of(place.artifacts, place.keys, name)
         except UnknownVersion:
@@ -221,8 +223,8 @@ def _learned(card: Card, first: Offset) -> bool:
         return True
 
 
-async def take_away(
-    place: Place, names: Iterable[str], reason: str, will_delete: Callable[[list[str]], Awaitable[None]]
+async def delete_versions(
+    place: AdoptionContext, names: Iterable[str], reason: str, will_delete: Callable[[list[str]], Awaitable[None]]
 ) -> None:
     """Delete versions even if they are needed; wait until no replica has them or cached copies of their files.
 
@@ -237,15 +239,15 @@ async def take_away(
     gone = list(names)
     if gone:
         await _take_away(place, gone, reason, will_delete)
-    await throw_away(place)
+    await clean_caches(place)
 
 
 async def _take_away(
-    place: Place, gone: list[str], reason: str, will_delete: Callable[[list[str]], Awaitable[None]]
+    place: AdoptionContext, gone: list[str], reason: str, will_delete: Callable[[list[str]], Awaitable[None]]
 ) -> None:
     await will_delete(gone)
     for name in gone:
-        await contenders.leave(place.store, place.keys, name)
+        await contenders.withdraw(place.store, place.keys, name)
     loop = asyncio.get_running_loop()
     deadline = loop.time() + FENCE_WAIT_SECONDS
     while not await _deleted(place, gone, reason):
@@ -255,7 +257,7 @@ async def _take_away(
                 "in a minute",
                 60.0,
             )
-        await place.between()
+        await place.checkpoint()
         await asyncio.sleep(POLL_SECONDS)
     deadline = loop.time() + place.prepare_seconds
     while loaded := await _loaded(place, gone):
@@ -265,39 +267,39 @@ async def _take_away(
     log.info("deleted versions fitted on forgotten events", model=place.keys.name, versions=gone)
 
 
-async def _deleted(place: Place, names: list[str], reason: str) -> bool:
+async def _deleted(place: AdoptionContext, names: list[str], reason: str) -> bool:
     """Try to delete the versions now; return whether they are deleted.
 
     They are not deleted while one of them is active, or might be active after a failover, or while an
     activation runs.
     """
-    at = activation.Place(place.store, place.artifacts, place.keys, place.prepare_seconds, place.between)
+    at = activation.ActivationContext(place.store, place.artifacts, place.keys, place.prepare_seconds, place.checkpoint)
     try:
-        active = (await activation.active(place.store, place.keys)).version
+        active = (await activation.read_active(place.store, place.keys)).version
         if active in names:
             await activation.activate(at, LIVE, f"forget: {reason}"[:1000], if_active=active)
         async with activation.fence(place.store, place.keys):
-            if not await is_copied(place.store):
+            if not await is_replicated(place.store):
                 return False
-            if (await activation.active(place.store, place.keys)).version in names:
+            if (await activation.read_active(place.store, place.keys)).version in names:
                 return False
             for name in names:
                 for card in (CARD, versions.READY):
                     await place.artifacts.delete(f"{versions.folder(place.keys, name)}/{card}")
                 await place.artifacts.clear(versions.folder(place.keys, name))
-                await contenders.leave(place.store, place.keys, name)  # it may have been entered since
+                await contenders.withdraw(place.store, place.keys, name)  # it may have been entered since
     except Conflict:
         return False
     return True
 
 
-async def _loaded(place: Place, names: list[str]) -> list[str]:
+async def _loaded(place: AdoptionContext, names: list[str]) -> list[str]:
     """Return the replicas that have one of these versions loaded."""
-    present = await presence.present(place.store, place.keys, SILENT_SECONDS)
+    present = await presence.live_replicas(place.store, place.keys, SILENT_SECONDS)
     return [one.replica for one in present if set(names) & set(one.versions)]
 
 
-async def throw_away(place: Place) -> None:
+async def clean_caches(place: AdoptionContext) -> None:
     """Make every replica clean its file cache of deleted versions, and wait for it.
 
     Raises
@@ -315,12 +317,12 @@ async def throw_away(place: Place) -> None:
     while behind := await _behind(place, name):
         if loop.time() > deadline:
             raise NotReady(f"replicas may still have copies of deleted versions: {', '.join(behind)}", 60.0)
-        await place.between()
+        await place.checkpoint()
         await asyncio.sleep(CACHE_CLEANUP_POLL_SECONDS)
         if name not in await _asked(place.store):
             await _ask(place.store, name)
 
 
-async def _behind(place: Place, name: str) -> list[str]:
-    present = await presence.present(place.store, place.keys, SILENT_SECONDS)
+async def _behind(place: AdoptionContext, name: str) -> list[str]:
+    present = await presence.live_replicas(place.store, place.keys, SILENT_SECONDS)
     return [one.replica for one in present if one.swept_for is not None and name not in one.swept_for]

@@ -28,18 +28,18 @@ from typing import Any
 from abound.core.errors import UnknownOffset
 from abound.core.types import START, Offset
 from abound.service.history import erasures, past
-from abound.service.history.erasures import Unfinished
+from abound.service.history.erasures import UnfinishedErasure
 from abound.service.history.history import History
-from abound.service.log.events import Learn
+from abound.service.log.events import LearnEvent
 from abound.service.log.stream import Element
-from abound.service.rebuild.adoption import Place
-from abound.service.rebuild.redaction import Adopted, Emptying, ForgetParams, Note, adoptions_of
-from abound.service.replica.predictions import Unremembering
+from abound.service.rebuild.adoption import AdoptionContext
+from abound.service.rebuild.redaction import AppliedAdoption, ForgetParams, OnRedacted, Redaction, adoptions_of
+from abound.service.replica.predictions import PredictionEraser
 from abound.service.snapshots import manifest as manifests
-from abound.service.snapshots.state_files import IndexManifest
+from abound.service.snapshots.state_files import StateFileManifest
 
 
-class Forgetting:
+class ForgetPlan:
     """Events to forget, and the redacted log and history without them.
 
     Attributes
@@ -70,32 +70,32 @@ class Forgetting:
 
     def __init__(
         self,
-        place: Place,
+        place: AdoptionContext,
         params: ForgetParams,
         tell: Callable[[str, float], None],
-        cleared: Cleared | None = None,
+        cleared: ErasureRecord | None = None,
         name: str = "",
     ) -> None:
         self.place = place
         self.reason = params.reason
-        self.tell = tell
-        self.cleared = cleared or Cleared()
+        self.report_progress = tell
+        self.erasure_record = cleared or ErasureRecord()
         self.name = name
         self.after: Offset | None = None
         self.first: Offset | None = None
         self.beginning = START
-        self.adoptions: list[Adopted] = []
+        self.adoptions: list[AppliedAdoption] = []
         self.complete: set[Offset] = set()
-        self.others: dict[str, Unfinished] = {}
-        self.remade: dict[str, IndexManifest] = {}
-        self.remembered = Unremembering(place.store, place.keys)
+        self.others: dict[str, UnfinishedErasure] = {}
+        self.rebuilt_states: dict[str, StateFileManifest] = {}
+        self.remembered = PredictionEraser(place.store, place.keys)
         self._params = params
         self._all_time = True
-        self._passed: Emptying | None = None
+        self._passed: Redaction | None = None
         self._forgotten: set[tuple[str, bytes]] = set()
         self._n = {"requests": 0, "instances": 0}
 
-    async def look(self, after: Offset, again: bool = False) -> dict[str, Any]:
+    async def find_events(self, after: Offset, again: bool = False) -> dict[str, Any]:
         """Find the events up to ``after``; return their counts.
 
         Parameters
@@ -109,8 +109,8 @@ class Forgetting:
             Some may lie before the beginning of history; the message names the first possible offset.
         """
         place, params = self.place, self._params
-        contents = await History(place.store, place.artifacts, place.keys).contents()
-        self.beginning = START if contents is None else contents.beginning
+        contents = await History(place.store, place.artifacts, place.keys).manifest()
+        self.beginning = START if contents is None else contents.start
         self.after, self.first = after, None
         self._n = {"requests": 0, "instances": 0}
         since = int((params.since or 0.0) * 1000)
@@ -119,18 +119,20 @@ class Forgetting:
             raise self._too_early(f"give a since of at least {self.beginning.milliseconds / 1000 + 0.001:.3f}")
         snapshots = await manifests.ids(place.store, place.keys)
         await self.remembered.read()
-        self.complete = {at for at in await erasures.complete(place.store, place.keys) if at[:2] <= after[:2]}
+        self.complete = {
+            at for at in await erasures.completed_adoptions(place.store, place.keys) if at[:2] <= after[:2]
+        }
         adoptions = await adoptions_of(place, after)
         self.adoptions = [one for one in adoptions if one.at not in self.complete]
         adopted = {one.event.adoption for one in adoptions} - {self.name}
-        others = await erasures.unfinished(place.store, place.keys)
+        others = await erasures.unfinished_erasures(place.store, place.keys)
         self.others = {job: what for job, what in others.items() if job in adopted}
-        async for elements in self.without(self.beginning, after, self._count):
-            self.tell(f"searching: at {elements[-1][0].decode()}", 0.05)
+        async for elements in self.redacted_entries(self.beginning, after, self._count):
+            self.report_progress(f"searching: at {elements[-1][0].decode()}", 0.05)
         self._forgotten = self._passed.forgotten if self._passed is not None else set()
         if self.beginning != START and params.key is not None and self.first is None and not again:
             raise self._too_early("no request with this key has arrived since then")
-        imported = self._passed.imported if self._passed is not None else START
+        imported = self._passed.last_import if self._passed is not None else START
         if imported > START and since <= imported.milliseconds and not again and (params.key is None or not self.first):
             raise UnknownOffset(
                 f"{place.keys.name} was imported from a file at {imported}; its events cannot be forgotten one by one: "
@@ -139,7 +141,7 @@ class Forgetting:
             )
         counts = {"forgotten": dict(self._n), "from": str(self.first) if self.first else None}
         if self.first is not None and not again:
-            await self.cleared.found(counts, snapshots)
+            await self.erasure_record.add_counts(counts, snapshots)
         return counts
 
     def _too_early(self, hint: str) -> UnknownOffset:
@@ -154,9 +156,9 @@ class Forgetting:
 
         A job begun by one worker may be finished by another whose older code does not do this.
         """
-        await erasures.end(self.place.store, self.place.keys, self.others)
+        await erasures.remove_unfinished(self.place.store, self.place.keys, self.others)
 
-    async def repeated(self, at: Offset) -> bool:
+    async def has_repeats(self, at: Offset) -> bool:
         """Return whether a forgotten key was sent again after ``after`` and before the adoption at ``at``.
 
         Such a request was answered as a repeat, or refused for another body. It is learned on top of the
@@ -168,53 +170,53 @@ class Forgetting:
         keys = {key for key, _ in self._forgotten}
         if not keys:
             return False
-        reading = past.entries(place.store, place.artifacts, place.keys, self.after, at, params=place.log)
+        reading = past.read_entries(place.store, place.artifacts, place.keys, self.after, at, params=place.log)
         async with contextlib.aclosing(reading):
             async for elements in reading:
                 for element in elements:
-                    event = past.entry_of(element).event
-                    if isinstance(event, Learn) and any(one.key in keys for one in event.units):
+                    event = past.decode_element(element).event
+                    if isinstance(event, LearnEvent) and any(one.key in keys for one in event.units):
                         return True
         return False
 
-    async def emptying(self, note: Note = lambda event, gone, at: None) -> Emptying:
+    async def begin_redaction(self, note: OnRedacted = lambda event, gone, at: None) -> Redaction:
         """Begin a redaction pass up to ``after``, from the first state on."""
         if self.after is None:
             raise AssertionError("call find_events first")
-        self._passed = emptying = Emptying(
+        self._passed = emptying = Redaction(
             self.place,
             self._params,
             self.after,
             self.adoptions,
             self.complete,
-            self.remade,
+            self.rebuilt_states,
             note,
             self.name,
             self.others,
         )
         await emptying.begin()
-        if emptying.came_before and self._all_time:
+        if emptying.key_in_base and self._all_time:
             raise self._too_early("a request with this key has been learned before that")
 
         return emptying
 
-    async def without(
-        self, after: Offset, until: Offset, note: Note = lambda event, gone, at: None
+    async def redacted_entries(
+        self, after: Offset, until: Offset, note: OnRedacted = lambda event, gone, at: None
     ) -> AsyncGenerator[list[Element]]:
         """Yield the redacted entries after ``after`` up to ``until``; each call reads from the beginning of history."""
         place = self.place
-        emptying = await self.emptying(note)
-        reading = past.entries(place.store, place.artifacts, place.keys, self.beginning, until, params=place.log)
+        emptying = await self.begin_redaction(note)
+        reading = past.read_entries(place.store, place.artifacts, place.keys, self.beginning, until, params=place.log)
         async with contextlib.aclosing(reading):
             async for elements in reading:
-                rewritten = [await emptying.rewritten(element) for element in elements]
+                rewritten = [await emptying.redact(element) for element in elements]
                 wanted = [one for one in rewritten if Offset.of_entry(one[0])[:2] > after[:2]]
                 if wanted:
                     yield wanted
-                await place.between()
+                await place.checkpoint()
                 await asyncio.sleep(0)
 
-    def _count(self, event: Learn, gone: list[bool], at: Offset) -> None:
+    def _count(self, event: LearnEvent, gone: list[bool], at: Offset) -> None:
         if self.first is None:
             self.first = at
         for unit, is_gone in zip(event.units, gone, strict=True):
@@ -224,7 +226,7 @@ class Forgetting:
         self.remembered.compare(event, gone)
 
 
-Keep = Callable[[dict[str, Any]], Awaitable[None]]
+StoreRecord = Callable[[dict[str, Any]], Awaitable[None]]
 """Stores a record durably."""
 
 
@@ -232,7 +234,7 @@ async def _nowhere(record: dict[str, Any]) -> None:
     pass
 
 
-class Cleared:
+class ErasureRecord:
     """Record of what one forget job erased. It is stored before each step, so that a crashed job can be resumed.
 
     Parameters
@@ -243,7 +245,7 @@ class Cleared:
         Stores the record.
     """
 
-    def __init__(self, known: Mapping[str, Any] | None = None, keep: Keep = _nowhere) -> None:
+    def __init__(self, known: Mapping[str, Any] | None = None, keep: StoreRecord = _nowhere) -> None:
         known = known or {}
         self._keep = keep
         self._found: dict[str, Any] = {name: known[name] for name in ("forgotten", "from") if name in known}
@@ -264,7 +266,7 @@ class Cleared:
             **last,
         }
 
-    async def found(self, counts: Mapping[str, Any], snapshots: Iterable[str]) -> None:
+    async def add_counts(self, counts: Mapping[str, Any], snapshots: Iterable[str]) -> None:
         """Record the counts of the events, and the snapshots that may contain them."""
         self._found = dict(counts)
         await self.will_delete_snapshots(snapshots)

@@ -35,15 +35,15 @@ from abound.core.model.apply import Outcomes, Unit
 from abound.core.model.receipts import AnotherBody, Outcome, Receipt
 from abound.core.types import START, Offset
 from abound.service.history import past
-from abound.service.history.erasures import Unfinished, mark_of
+from abound.service.history.erasures import UnfinishedErasure, mark_of
 from abound.service.history.history import History
-from abound.service.log.events import Adopt, Entry, Learn, Prepare, adoption_after, decode_entry, encode
+from abound.service.log.events import AdoptEvent, Entry, LearnEvent, PrepareEvent, adoption_after, decode_entry, encode
 from abound.service.log.stream import Element
-from abound.service.rebuild.adoption import Place
+from abound.service.rebuild.adoption import AdoptionContext
 from abound.service.snapshots import state_files
-from abound.service.snapshots.state_files import IndexManifest
+from abound.service.snapshots.state_files import StateFileManifest
 
-Note = Callable[[Learn, list[bool], Offset], None]
+OnRedacted = Callable[[LearnEvent, list[bool], Offset], None]
 """Called for each entry from which requests are removed: the original entry, which requests, and its offset."""
 
 LATEST = 1e12
@@ -97,39 +97,39 @@ class ForgetParams:
         )
 
 
-class Adopted(NamedTuple):
+class AppliedAdoption(NamedTuple):
     """Adoption that took effect at ``at``; its state stands for everything up to ``after``."""
 
     at: Offset
     after: Offset
-    event: Adopt
+    event: AdoptEvent
 
 
-async def adoptions_of(place: Place, until: Offset) -> list[Adopted]:
+async def adoptions_of(place: AdoptionContext, until: Offset) -> list[AppliedAdoption]:
     """Return the effective adoptions in a model's log and history up to an offset, in order.
 
     Raises what reading them raises.
     """
-    contents = await History(place.store, place.artifacts, place.keys).contents()
+    contents = await History(place.store, place.artifacts, place.keys).manifest()
     beginning, last = START, START
     if contents is not None:
-        beginning = contents.beginning
+        beginning = contents.start
         last = contents.base.position.adopted if contents.base is not None else START
     found = []
-    reading = past.entries(place.store, place.artifacts, place.keys, beginning, until, params=place.log)
+    reading = past.read_entries(place.store, place.artifacts, place.keys, beginning, until, params=place.log)
     async with contextlib.aclosing(reading):
         async for elements in reading:
             for element in elements:
                 after = adoption_after(element)
                 event = decode_entry(element[1]).event if after is not None and after >= last else None
-                if after is not None and isinstance(event, Adopt):
+                if after is not None and isinstance(event, AdoptEvent):
                     last = Offset.of_entry(element[0])
-                    found.append(Adopted(last, after, event))
-            await place.between()
+                    found.append(AppliedAdoption(last, after, event))
+            await place.checkpoint()
     return found
 
 
-class Emptying:
+class Redaction:
     """One redaction pass, from the first state on.
 
     Parameters
@@ -164,15 +164,15 @@ class Emptying:
 
     def __init__(
         self,
-        place: Place,
+        place: AdoptionContext,
         params: ForgetParams,
         after: Offset,
-        adoptions: Sequence[Adopted],
+        adoptions: Sequence[AppliedAdoption],
         complete: Collection[Offset],
-        remade: Mapping[str, IndexManifest],
-        note: Note,
+        remade: Mapping[str, StateFileManifest],
+        note: OnRedacted,
         own: str,
-        others: Mapping[str, Unfinished],
+        others: Mapping[str, UnfinishedErasure],
     ) -> None:
         self._place = place
         self._params = params
@@ -192,39 +192,39 @@ class Emptying:
         self._adoptions = deque(adoptions)
         self._complete = complete
         self._began = False
-        self.came_before = False
-        self.imported = START
+        self.key_in_base = False
+        self.last_import = START
 
     async def begin(self) -> None:
         """Load the receipts of the first state."""
         place = self._place
-        contents = await History(place.store, place.artifacts, place.keys).contents()
+        contents = await History(place.store, place.artifacts, place.keys).manifest()
         if contents is not None and contents.base is not None:
             base = contents.base
             live = await state_files.load(place.artifacts, place.keys, base.index, base.digest, Limits())
             self._outcomes = Outcomes(live.receipts)
-            self.came_before = self._params.key is not None and self._params.key in live.receipts
+            self.key_in_base = self._params.key is not None and self._params.key in live.receipts
 
-    async def rewritten(self, element: Element) -> Element:
+    async def redact(self, element: Element) -> Element:
         """Return the next entry without the events to forget."""
         name = element[0]
-        entry = past.entry_of(element)
+        entry = past.decode_element(element)
         event, at = entry.event, Offset.of_entry(name)
         if self._adoptions and at[:2] > self._adoptions[0].after[:2]:
             await self._come_to_adoption(self._adoptions[0], at)
-        if isinstance(event, Learn):
+        if isinstance(event, LearnEvent):
             changed = self._emptied(event, at)
             return element if changed is event else element_of(name, msgspec.structs.replace(entry, event=changed))
-        if isinstance(event, Adopt) and at in self._complete:
+        if isinstance(event, AdoptEvent) and at in self._complete:
             return element_of(name, msgspec.structs.replace(entry, event=mark_of(event)))
-        if isinstance(event, Adopt | Prepare):
+        if isinstance(event, AdoptEvent | PrepareEvent):
             new = self._remade.get(event.index)
             if new is not None:
                 changed_event = msgspec.structs.replace(event, index=new.id, digest=new.digest)
                 return element_of(name, msgspec.structs.replace(entry, event=changed_event))
         return element
 
-    async def _come_to_adoption(self, adopted: Adopted, at: Offset) -> None:
+    async def _come_to_adoption(self, adopted: AppliedAdoption, at: Offset) -> None:
         """Track outcomes on top of the rebuilt state; from its adoption on, only those count.
 
         Raises UnknownOffset if an imported state has learned a request with the key: later ones are only its repeats.
@@ -238,9 +238,9 @@ class Emptying:
             return
         self._outcomes, self._ahead = self._ahead, None
         self._adoptions.popleft()
-        recipe = (await state_files.manifest_of(place.artifacts, place.keys, event.index)).recipe
+        recipe = (await state_files.read_manifest(place.artifacts, place.keys, event.index)).recipe
         if recipe.get("method") == "import":
-            self.imported = adopted.at
+            self.last_import = adopted.at
             if self._is_in_index and int((self._params.since or 0.0) * 1000) <= adopted.at.milliseconds:
                 raise UnknownOffset(
                     f"{place.keys.name} was imported from a file at {adopted.at}; its events cannot be forgotten one "
@@ -249,7 +249,7 @@ class Emptying:
                     adopted.at,
                 )
 
-    def _emptied(self, event: Learn, at: Offset) -> Learn:
+    def _emptied(self, event: LearnEvent, at: Offset) -> LearnEvent:
         if at[:2] > self._after[:2]:
             return event
         units = event.units
@@ -286,9 +286,9 @@ class Emptying:
                 kept.append(unit)
                 records.append(event.records[ends[place] : ends[place + n]])
             place += n
-        return Learn(b"".join(records), event.n, kept)
+        return LearnEvent(b"".join(records), event.n, kept)
 
-    def _follow(self, event: Learn, at: Offset) -> tuple[list[Outcome], list[bool]]:
+    def _follow(self, event: LearnEvent, at: Offset) -> tuple[list[Outcome], list[bool]]:
         """Return the live state's outcome for each request of the next entry, and whether the request was learned."""
         units = event.units
         told = self._outcomes.told(event.records, units, at)

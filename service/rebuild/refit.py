@@ -21,9 +21,9 @@ from abound.core.errors import Conflict, InvalidInstance
 from abound.core.limits import Limits
 from abound.core.model.live_model import LiveModel
 from abound.core.model.refit import Fitting, reciprocal_rank
-from abound.service.artifacts.artifact_store import Artifacts
-from abound.service.history.lineage import Read, Start, Stretches, events
-from abound.service.log.events import Learn
+from abound.service.artifacts.artifact_store import ArtifactStore
+from abound.service.history.lineage import Lineage, LineageStart, Read, read_events
+from abound.service.log.events import LearnEvent
 from abound.service.model.replicated_model import new_secret
 from abound.service.snapshots import state_files
 from abound.service.store.keys import ModelKeys
@@ -40,7 +40,7 @@ CANNOT_CHANGE = {
 }
 """Fields that no refit can change, with the reason."""
 
-Tell = Callable[[str, float], None]
+ReportProgress = Callable[[str, float], None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,7 +112,7 @@ class RefitParams:
         ]
 
 
-class Chosen(NamedTuple):
+class RefitChoice(NamedTuple):
     """Best setting and number of passes.
 
     ``score`` is their mean reciprocal rank on the held-out part, None if nothing was held out.
@@ -124,7 +124,7 @@ class Chosen(NamedTuple):
     n_held_out: int
 
 
-class Refitting:
+class Refit:
     """One refit of a model.
 
     Parameters
@@ -140,12 +140,12 @@ class Refitting:
     def __init__(
         self,
         read: Read,
-        artifacts: Artifacts,
+        artifacts: ArtifactStore,
         keys: ModelKeys,
         config: ModelConfig,
-        past: Stretches,
+        past: Lineage,
         n_learned: int,
-        tell: Tell,
+        tell: ReportProgress,
     ) -> None:
         self._read = read
         self._artifacts = artifacts
@@ -157,7 +157,7 @@ class Refitting:
         self._work = 0
         self._of = 1
 
-    def refuse(self, params: RefitParams) -> None:
+    def refuse_unchangeable(self, params: RefitParams) -> None:
         """Raise Conflict if the events cannot be learned with these settings."""
         if self._past.start is None:
             return
@@ -165,25 +165,25 @@ class Refitting:
             fixed = self._config.refused_once_learned(self._config.asked(setting))
             if fixed:
                 raise Conflict(
-                    f"{', '.join(fixed)} cannot be changed: events before {self._past.stretches[0].after} exist only "
+                    f"{', '.join(fixed)} cannot be changed: events before {self._past.ranges[0].after} exist only "
                     "as a state that was learned with the present value"
                 )
 
-    async def choose(self, params: RefitParams) -> Chosen:
+    async def choose(self, params: RefitParams) -> RefitChoice:
         """Try the settings; return the best one."""
         n_held = min(int(self._n_learned * params.held_out), params.most_held_out)
         tried = params.tried(self._config)
         self._of = params.passes * (len(tried) + 1)
         if n_held == 0 or (len(tried) == 1 and params.passes == 1):
-            return Chosen(tried[0], params.passes, None, 0)
-        best: Chosen | None = None
+            return RefitChoice(tried[0], params.passes, None, 0)
+        best: RefitChoice | None = None
         for number, setting in enumerate(tried, start=1):
             fitting = Fitting(await self._beginning(setting), self._n_learned - n_held)
             for n_passes in range(1, params.passes + 1):
                 stage = f"trying setting {number} of {len(tried)}, pass {n_passes}"
                 score, n = await self._score(fitting.live, await self._pass(fitting, stage), stage)
                 if best is None or score > (best.score or 0.0):
-                    best = Chosen(setting, n_passes, score, n)
+                    best = RefitChoice(setting, n_passes, score, n)
                 fitting.next_pass()
         if best is None:
             raise AssertionError("at least one setting is tried")
@@ -210,11 +210,11 @@ class Refitting:
     async def _pass(self, fitting: Fitting, stage: str) -> list[bytes]:
         """Make one pass; return the held-out records."""
         held: list[bytes] = []
-        for stretch in self._past.stretches:
-            async with contextlib.aclosing(events(self._read, stretch)) as reading:
+        for stretch in self._past.ranges:
+            async with contextlib.aclosing(read_events(self._read, stretch)) as reading:
                 async for group in reading:
                     for at, event in group:
-                        if type(event) is Learn:
+                        if type(event) is LearnEvent:
                             held += fitting.learn(event.records, event.units, at)
                             await asyncio.sleep(0)
                     done = min(1.0, fitting.n_learned / max(1, self._n_learned))
@@ -232,6 +232,6 @@ class Refitting:
         return total / max(1, len(held)), len(held)
 
 
-def start_of(base: Start | None, past: Stretches) -> Stretches:
+def with_base(base: LineageStart | None, past: Lineage) -> Lineage:
     """Return the lineage on top of history's base state, unless it starts with an import."""
     return past if past.start is not None or base is None else past._replace(start=base)

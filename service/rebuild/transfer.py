@@ -38,25 +38,25 @@ from abound.core.limits import Limits
 from abound.core.model.active_version import LIVE
 from abound.core.model.live_model import LiveModel
 from abound.core.types import Offset
-from abound.service.artifacts.artifact_store import Artifacts
-from abound.service.log.catalog import Living
+from abound.service.artifacts.artifact_store import ArtifactStore
+from abound.service.log.catalog import CatalogModel
 from abound.service.log.events import APPLY_VERSION
-from abound.service.rebuild.adoption import Place, begin
-from abound.service.replica.memory_budget import Budget
+from abound.service.rebuild.adoption import AdoptionContext, begin
+from abound.service.replica.memory_budget import MemoryBudget
 from abound.service.replica.replica import Replica
 from abound.service.snapshots import snapshots, state_files
-from abound.service.snapshots.arrays import live_of
-from abound.service.snapshots.manifest import Manifest
-from abound.service.snapshots.model_file import Header, Reader, packed
-from abound.service.snapshots.state_files import IndexManifest
-from abound.service.store.client import reaching
+from abound.service.snapshots.arrays import load_model
+from abound.service.snapshots.manifest import SnapshotManifest
+from abound.service.snapshots.model_file import ModelFileHeader, ModelFileReader, encode_header
+from abound.service.snapshots.state_files import StateFileManifest
+from abound.service.store.client import store_errors
 from abound.service.store.keys import ModelKeys
-from abound.service.versions.card import reading_of
+from abound.service.versions.card import reading_settings
 
 log = structlog.get_logger(__name__)
 
 
-class Exported(NamedTuple):
+class ExportedModel(NamedTuple):
     """Model being exported.
 
     Attributes
@@ -69,12 +69,12 @@ class Exported(NamedTuple):
         Ends early, with an error, if a part of the snapshot is deleted or damaged.
     """
 
-    manifest: Manifest
+    manifest: SnapshotManifest
     size: int
     pieces: AsyncIterator[bytes]
 
 
-async def export_model(replica: Replica, name: str) -> Exported:
+async def export_model(replica: Replica, name: str) -> ExportedModel:
     """Return a model as one file, at its present offset or a little later.
 
     Raises
@@ -86,8 +86,8 @@ async def export_model(replica: Replica, name: str) -> Exported:
     """
     keys = replica.model(name).keys
     manifest = await replica.request_snapshot(name)
-    head = packed(
-        Header(
+    head = encode_header(
+        ModelFileHeader(
             apply_version=APPLY_VERSION,
             model=name,
             offset=manifest.offset,
@@ -103,11 +103,11 @@ async def export_model(replica: Replica, name: str) -> Exported:
         async for part in snapshots.read_parts(replica.store, keys, manifest):
             yield part
 
-    return Exported(manifest, len(head) + manifest.size, pieces())
+    return ExportedModel(manifest, len(head) + manifest.size, pieces())
 
 
 async def import_model(
-    replica: Replica, name: str, pieces: AsyncIterator[bytes], limit: int, prepare_seconds: float, budget: Budget
+    replica: Replica, name: str, pieces: AsyncIterator[bytes], limit: int, prepare_seconds: float, budget: MemoryBudget
 ) -> Offset:
     """Import a model from a file, creating it if it does not exist; return the offset of its adoption.
 
@@ -134,11 +134,11 @@ async def import_model(
         raise ArtifactsUnavailable("importing a model needs an artifact store: set ABOUND_ARTIFACTS_URL")
     await artifacts.join(replica.store)
     _refuse_taught(replica, name)
-    replica.models.check_new(name)
+    replica.models.check_can_create(name)
     try:
-        reader = Reader(pieces, limit)
+        reader = ModelFileReader(pieces, limit)
         header = await reader.header()
-        with budget.expecting(name, replica.models.all) as expect:
+        with budget.reserve(name, replica.models.all) as expect:
             return await _take_over(replica, artifacts, name, header, reader, expect, prepare_seconds)
     except Damaged as error:
         raise Malformed(str(error)) from error
@@ -148,27 +148,27 @@ async def import_model(
 
 async def _take_over(
     replica: Replica,
-    artifacts: Artifacts,
+    artifacts: ArtifactStore,
     name: str,
-    header: Header,
-    reader: Reader,
+    header: ModelFileHeader,
+    reader: ModelFileReader,
     expect: Callable[[int], None],
     prepare_seconds: float,
 ) -> Offset:
     config = header.config
     _refuse_read_otherwise(replica, name, config)
     expect(header.size)  # reading it takes no more memory than this
-    live = await live_of(
+    live = await load_model(
         header.state, header.arrays, header.size, header.digest, reader.parts(header), Limits(), lambda done: None
     )
     expect(live.n_bytes + live.n_bytes_ahead)
     _refuse_taught(replica, name)
     await replica.models.create(name, config)
     keys = replica.model(name).keys
-    place = Place(
+    place = AdoptionContext(
         store=replica.store,
         artifacts=artifacts,
-        living=Living(keys, config),
+        living=CatalogModel(keys, config),
         prepare_seconds=prepare_seconds,
     )
     index = state_files.new_id()
@@ -186,14 +186,14 @@ async def _take_over(
                     await state_files.delete(artifacts, keys, index)
             raise
         await replica.wait_for(name, at, prepare_seconds)
-    with reaching():  # asks the worker for a snapshot; after it no start needs the state file
-        await replica.store.client.set(keys.of("snapshot-wanted"), str(at), ex=3600)
+    with store_errors():  # asks the worker for a snapshot; after it no start needs the state file
+        await replica.store.client.set(keys.key("snapshot-wanted"), str(at), ex=3600)
     return at
 
 
 async def _write(
-    artifacts: Artifacts, keys: ModelKeys, live: LiveModel, after: Offset, recipe: dict[str, Any], name: str
-) -> IndexManifest:
+    artifacts: ArtifactStore, keys: ModelKeys, live: LiveModel, after: Offset, recipe: dict[str, Any], name: str
+) -> StateFileManifest:
     """Write the state file in a thread with an event loop of its own, so that this process keeps answering."""
     given_up = threading.Event()
 
@@ -223,7 +223,7 @@ def _refuse_read_otherwise(replica: Replica, name: str, config: ModelConfig) -> 
     """Raise Conflict if the active version of a model reads instances in another way than the imported model would."""
     with contextlib.suppress(UnknownModel):
         live = replica.model(name).live
-        if not live.serving.is_live and reading_of(live.config) != reading_of(config):
+        if not live.serving.is_live and reading_settings(live.config) != reading_settings(config):
             raise Conflict(
                 f"the version {live.serving.version} of {name} is active and was fitted on instances that are read "
                 f"otherwise than by the model in the file; activate {LIVE} first"

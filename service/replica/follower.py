@@ -21,22 +21,22 @@ import structlog
 from abound.core.errors import ArtifactsUnavailable, CannotStart, Damaged, StoreUnavailable, UnknownApplyVersion
 from abound.core.limits import Limits
 from abound.core.types import START
-from abound.service.artifacts.artifact_store import Artifacts
+from abound.service.artifacts.artifact_store import ArtifactStore
 from abound.service.log import stream
-from abound.service.log.catalog import CATALOG_KEY, Catalog, Living
-from abound.service.log.stream import Element, LogParams, Pace, Trim, size_of
-from abound.service.model.replicated_model import ModelReplica
+from abound.service.log.catalog import CATALOG_KEY, Catalog, CatalogModel
+from abound.service.log.stream import Element, LogParams, ReadPacer, Trim, entry_size
+from abound.service.model.replicated_model import ReplicatedModel
 from abound.service.processes import kernel_compiler
-from abound.service.replica.loader import Loader, Progress, Watcher
-from abound.service.store.client import Store, reaching
-from abound.service.store.connection import Link, LinkLost
+from abound.service.replica.loader import FollowerCallbacks, Loader, Progress
+from abound.service.store.client import Store, store_errors
+from abound.service.store.connection import ConnectionLost, StoreConnection
 from abound.service.store.reconnecting import FIRST_PAUSE, LONGEST_PAUSE
 
 log = structlog.get_logger(__name__)
 
 BLOCK_SECONDS = 1.0
 HALTED_PAUSE_SECONDS = 0.1
-AGAIN_SECONDS = 10.0
+RETRY_SECONDS = 10.0
 
 
 class Follower:
@@ -53,20 +53,25 @@ class Follower:
     """
 
     def __init__(
-        self, store: Store, params: LogParams, limits: Limits, watcher: Watcher, artifacts: Artifacts | None = None
+        self,
+        store: Store,
+        params: LogParams,
+        limits: Limits,
+        watcher: FollowerCallbacks,
+        artifacts: ArtifactStore | None = None,
     ) -> None:
         self.catalog = Catalog()
-        self.models: dict[str, ModelReplica] = {}
-        self.trouble: str | None = None
+        self.models: dict[str, ReplicatedModel] = {}
+        self.failure: str | None = None
         self.cut_off: str | None = None
         self._store = store
         self._params = params
         self._limits = limits
         self._watcher = watcher
         self._loader = Loader(store, params, watcher, artifacts)
-        self._by_key: dict[bytes, ModelReplica] = {}
-        self._link: Link | None = None
-        self._pace = Pace(params.read_bytes)
+        self._by_key: dict[bytes, ReplicatedModel] = {}
+        self._link: StoreConnection | None = None
+        self._pace = ReadPacer(params.read_bytes)
 
     async def load(self, progress: Progress) -> None:
         """Bring all models to the ends of their logs.
@@ -78,13 +83,13 @@ class Follower:
         CannotStart
             The catalog, or the beginning of a model's log, is lost or damaged.
         """
-        link = await self._store.open_link("load")
+        link = await self._store.open_connection("load")
         try:
             await self._read_catalog(link)
             for model in list(self.models.values()):
-                if not model.ready and model.trouble is None:
+                if not model.ready and model.failure is None:
                     await self._loader.load(link, model, progress)
-                while model.halted is not None and model.trouble is None and not model.lacks:
+                while model.halted is not None and model.failure is None and not model.lacks_version:
                     progress(f"{model.name} waits: {model.halted}", 0.0)
                     await asyncio.sleep(HALTED_PAUSE_SECONDS)
                     if model.resumes:
@@ -95,8 +100,8 @@ class Follower:
             raise CannotStart(str(error)) from error
         finally:
             link.close()
-        if self.trouble is not None:
-            raise CannotStart(self.trouble)
+        if self.failure is not None:
+            raise CannotStart(self.failure)
 
     async def follow(self) -> None:
         """Apply new entries until it is cancelled or fails.
@@ -108,11 +113,11 @@ class Follower:
         except asyncio.CancelledError:
             raise
         except BaseException as error:
-            self.trouble = f"the follower stopped: {type(error).__name__}: {error}"
+            self.failure = f"the follower stopped: {type(error).__name__}: {error}"
             log.exception("the follower stopped")
             raise
 
-    async def knows(self, link: Link, seconds: float) -> bool:
+    async def continues_catalog(self, link: StoreConnection, seconds: float) -> bool:
         """Return whether the catalog at the other end of a connection continues ours.
 
         If not, that server has lost the end of the catalog, and models with it. Entries appended to their logs would
@@ -130,7 +135,7 @@ class Follower:
 
     # the catalog
 
-    async def _read_catalog(self, link: Link) -> None:
+    async def _read_catalog(self, link: StoreConnection) -> None:
         """Read the whole catalog again; remove models that it no longer contains.
 
         The new catalog takes effect only when it is read to its end. Half of one would pass the next verification,
@@ -152,45 +157,45 @@ class Follower:
         try:
             catalog.apply(element)
         except (Damaged, UnknownApplyVersion) as error:
-            mending = f". {stream.MENDING}" if isinstance(error, Damaged) else ""
-            self.trouble = f"entry {element[0].decode()} of the catalog cannot be applied: {error}{mending}"
-            log.error("the catalog has stopped", reason=self.trouble)
+            mending = f". {stream.REPAIR_ADVICE}" if isinstance(error, Damaged) else ""
+            self.failure = f"entry {element[0].decode()} of the catalog cannot be applied: {error}{mending}"
+            log.error("the catalog has stopped", reason=self.failure)
             return False
         return True
 
-    async def _sync(self) -> list[ModelReplica]:
+    async def _sync(self) -> list[ReplicatedModel]:
         """Remove models that the catalog no longer has; add new ones and return them."""
         for model in list(self.models.values()):
             living = self.catalog.get(model.name)
             if living is None or living.keys != model.keys:
                 model.ready = False
-                model.trouble = f"the model {model.name} was deleted"
+                model.failure = f"the model {model.name} was deleted"
                 del self.models[model.name], self._by_key[model.keys.log]
-                self._watcher.gone(model)
+                self._watcher.on_model_removed(model)
         new = [living for living in self.catalog if living.keys.name not in self.models]
         for living in new:
-            await kernel_compiler.loaded(living.config)
+            await kernel_compiler.wait_until_loaded(living.config)
         return [self._take_up(living) for living in new]
 
-    def _take_up(self, living: Living) -> ModelReplica:
-        model = ModelReplica(living.keys, living.config, self._params.slice_events, self._limits)
+    def _take_up(self, living: CatalogModel) -> ReplicatedModel:
+        model = ReplicatedModel(living.keys, living.config, self._params.slice_events, self._limits)
         self.models[model.name] = self._by_key[model.keys.log] = model
-        self._watcher.came(model)
+        self._watcher.on_model_added(model)
         return model
 
     # verify
 
-    async def _return(self, link: Link) -> None:
+    async def _return(self, link: StoreConnection) -> None:
         """Verify that all logs continue from our positions; reload models whose log does not."""
         seconds = self._store.params.reply_seconds
         stream.check_primary(await link.call(*stream.ROLE, seconds=seconds))  # before anything is dropped
-        if not await self.knows(link, seconds):
+        if not await self.continues_catalog(link, seconds):
             log.error(
                 "the catalog does not continue from our offset; reading it again", offset=str(self.catalog.offset)
             )
             await self._read_catalog(link)
         for model in list(self.models.values()):
-            if model.trouble is not None:
+            if model.failure is not None:
                 continue
             trusted = model.ready or model.halted is not None
             if trusted and await self._goes_on(link, model):
@@ -203,54 +208,54 @@ class Follower:
                 )
             await self._load_anew(link, model)
 
-    async def _goes_on(self, link: Link, model: ModelReplica) -> bool:
+    async def _goes_on(self, link: StoreConnection, model: ReplicatedModel) -> bool:
         """Return whether the log at the other end continues from the last applied entry of a model."""
         position, seconds = model.position, self._store.params.reply_seconds
         return await stream.holds_over(link, model.keys.log, position.offset, position.checksum, seconds)
 
-    async def _is_archived(self, link: Link, model: ModelReplica) -> bool:
+    async def _is_archived(self, link: StoreConnection, model: ReplicatedModel) -> bool:
         """Return whether the last applied entry of a model was moved from the log to history, ready for replay."""
-        with reaching():
+        with store_errors():
             text = await link.call("GET", stream.trimmed_key(model.keys.log), seconds=self._store.params.reply_seconds)
         trim = Trim.parse(text)
         return trim != stream.UNTRIMMED and trim.covers(model.offset)
 
-    async def _load_anew(self, link: Link, model: ModelReplica) -> None:
+    async def _load_anew(self, link: StoreConnection, model: ReplicatedModel) -> None:
         """Drop a model's state and load it again; set ``failure`` when that is impossible."""
         model.ready = False
         model.halted, model.resumes = None, False  # they belong to the dropped state
         try:
             await self._loader.load(link, model)
         except CannotStart as error:
-            model.trouble = str(error)
-            log.error("a model cannot be loaded", model=model.name, reason=model.trouble)
+            model.failure = str(error)
+            log.error("a model cannot be loaded", model=model.name, reason=model.failure)
         except ArtifactsUnavailable as error:
-            model.trouble = str(error)
-            log.error("a model cannot be loaded yet", model=model.name, reason=model.trouble)
-            asyncio.get_running_loop().call_later(AGAIN_SECONDS, self._try_again, model, model.trouble)
+            model.failure = str(error)
+            log.error("a model cannot be loaded yet", model=model.name, reason=model.failure)
+            asyncio.get_running_loop().call_later(RETRY_SECONDS, self._try_again, model, model.failure)
 
-    def _try_again(self, model: ModelReplica, trouble: str) -> None:
-        if model.trouble == trouble and self.models.get(model.name) is model:
-            model.trouble = None
+    def _try_again(self, model: ReplicatedModel, trouble: str) -> None:
+        if model.failure == trouble and self.models.get(model.name) is model:
+            model.failure = None
             self.doubt()
 
     # follow
 
     async def _follow(self) -> None:
         pause = FIRST_PAUSE
-        while self.trouble is None:
+        while self.failure is None:
             link = None
             try:
-                link = self._link = await self._store.open_link("follow")
+                link = self._link = await self._store.open_connection("follow")
                 await self._return(link)
                 if self.cut_off is not None:
                     log.info("following the log again")
                 self.cut_off = None
                 pause = FIRST_PAUSE
-                self._pace = Pace(self._params.read_bytes)  # a large reply may have ended the last connection
-                while self.trouble is None:
+                self._pace = ReadPacer(self._params.read_bytes)  # a large reply may have ended the last connection
+                while self.failure is None:
                     await self._read_once(link)
-            except (StoreUnavailable, LinkLost, hiredis.ReplyError) as error:
+            except (StoreUnavailable, ConnectionLost, hiredis.ReplyError) as error:
                 if self.cut_off is None:
                     log.warning("cut off from the log", reason=str(error))
                 self.cut_off = str(error)
@@ -260,14 +265,14 @@ class Follower:
             await asyncio.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE)
 
-    async def _read_once(self, link: Link) -> None:
+    async def _read_once(self, link: StoreConnection) -> None:
         """Wait for entries of any stream, at most BLOCK_SECONDS, and apply them."""
-        for halted in [model for model in self.models.values() if model.resumes and model.trouble is None]:
+        for halted in [model for model in self.models.values() if model.resumes and model.failure is None]:
             try:
                 await self._loader.replay(link, halted)
             except (CannotStart, ArtifactsUnavailable):
                 await self._load_anew(link, halted)
-        followed = [model for model in self.models.values() if model.trouble is None and model.halted is None]
+        followed = [model for model in self.models.values() if model.failure is None and model.halted is None]
         seconds = BLOCK_SECONDS + self._store.params.reply_seconds
         words: list[str | bytes | int] = ["XREAD", "COUNT", self._pace.count, "BLOCK", int(BLOCK_SECONDS * 1000)]
         words += ["STREAMS", CATALOG_KEY]
@@ -285,8 +290,8 @@ class Follower:
             if self._is_left(one, text):
                 left.append(one)
                 await self._load_anew(link, one)
-        size = sum(size_of(fields) for _, elements in reply for _, fields in elements)
-        self._pace.came(max((len(elements) for _, elements in reply), default=0), size)
+        size = sum(entry_size(fields) for _, elements in reply for _, fields in elements)
+        self._pace.on_reply(max((len(elements) for _, elements in reply), default=0), size)
         for key, elements in reply:
             for entry_id, fields in elements:
                 if key == CATALOG_KEY:
@@ -298,18 +303,18 @@ class Follower:
                             created.ready = True  # its log is new
                     continue
                 model = self._by_key.get(key)
-                if model is None or model.trouble is not None or model.halted is not None or model in left:
+                if model is None or model.failure is not None or model.halted is not None or model in left:
                     break
                 await self._loader.apply(model, (entry_id, fields))
 
-    def _is_left(self, model: ModelReplica, text: bytes | None) -> bool:
+    def _is_left(self, model: ReplicatedModel, text: bytes | None) -> bool:
         """Record how far a log is trimmed; return whether entries that the model has not read may be trimmed."""
         try:
             model.trim = Trim.parse(text)
         except Damaged as error:
             model.ready = False
-            model.trouble = str(error)
-            log.error("a model has stopped", model=model.name, reason=model.trouble)
+            model.failure = str(error)
+            log.error("a model has stopped", model=model.name, reason=model.failure)
             return False
         if not model.trim.is_past(model.offset):
             return False

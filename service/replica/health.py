@@ -7,12 +7,12 @@ from typing import Literal, NamedTuple
 
 from abound.core.errors import NotReady
 from abound.service.replica.follower import Follower
-from abound.service.replica.storage_status import Keeping
-from abound.service.store.reconnecting import Line
+from abound.service.replica.storage_status import StorageStatus
+from abound.service.store.reconnecting import ReconnectingConnection
 
 WATCH_SECONDS = 0.25
 
-MOST_TROUBLES = 3
+MAX_FAILURES = 3
 """Number of failures that are reported at a time."""
 
 
@@ -34,7 +34,7 @@ class Durability(NamedTuple):
     warning: str | None
 
 
-class Status(NamedTuple):
+class ReplicaStatus(NamedTuple):
     """Status of a replica.
 
     Attributes
@@ -71,7 +71,7 @@ class Status(NamedTuple):
 class Health:
     """Tracks the stage of a replica and the time since it was cut off from the store."""
 
-    def __init__(self, follower: Follower, line: Line, keeping: Keeping) -> None:
+    def __init__(self, follower: Follower, line: ReconnectingConnection, keeping: StorageStatus) -> None:
         self._follower = follower
         self._line = line
         self._keeping = keeping
@@ -79,37 +79,37 @@ class Health:
         self._progress = 0.0
         self._cut_off_at: float | None = None
 
-    def tell(self, stage: str, progress: float = 0.0) -> None:
+    def set_stage(self, stage: str, progress: float = 0.0) -> None:
         """Set the stage of the replica and the progress in it."""
         self._stage, self._progress = stage, progress
 
-    def check_taking(self) -> None:
+    def check_accepting(self) -> None:
         """Raise NotReady when the replica is starting or stopping."""
         if self._stage != "ready":
             raise NotReady(f"this replica accepts no changes: {self._stage}")
 
-    async def watch(self) -> None:
+    async def run(self) -> None:
         """Record when the store becomes unavailable, independent of calls of ``status``. Runs until cancelled."""
         while True:
             self._cut_off()
             await asyncio.sleep(WATCH_SECONDS)
 
-    def status(self) -> Status:
+    def status(self) -> ReplicaStatus:
         """Return the status of the replica, from memory."""
         models = self._follower.models.values()
-        reasons = [self._follower.trouble] if self._follower.trouble else []
-        reasons += [model.trouble for model in models if model.trouble is not None]
+        reasons = [self._follower.failure] if self._follower.failure else []
+        reasons += [model.failure for model in models if model.failure is not None]
         reasons += [
             f"{model.name} waits: {model.halted}" if model.halted else f"{model.name} is being reloaded"
             for model in models
-            if not (model.ready or model.trouble)
+            if not (model.ready or model.failure)
         ]
         if self._stage != "ready":
             reasons.append(f"{self._stage}, {self._progress:.0%}" if self._progress else self._stage)
         away = self._cut_off()
-        facts = self._line.facts
+        facts = self._line.info
         lags = [model.lag for model in models if model.lag is not None]
-        return Status(
+        return ReplicaStatus(
             stage=self._stage,
             progress=self._progress,
             ready=not reasons,
@@ -118,12 +118,12 @@ class Health:
             since=away,
             lag=sum(lags) if lags else None,
             durability=Durability(facts.appendfsync, facts.levels, facts.warning) if facts is not None else None,
-            history=_some(self._keeping.troubles()),
+            history=_some(self._keeping.failures()),
         )
 
     def _cut_off(self) -> float | None:
         """Return for how many seconds reading or appending has been impossible; None when both work."""
-        if self._stage == "connecting" or (self._follower.cut_off is None and self._line.link is not None):
+        if self._stage == "connecting" or (self._follower.cut_off is None and self._line.connection is not None):
             self._cut_off_at = None
             return None
         now = asyncio.get_running_loop().time()
@@ -133,5 +133,5 @@ class Health:
 
 
 def _some(troubles: list[str]) -> str | None:
-    more = [f"and {len(troubles) - MOST_TROUBLES} more"] if len(troubles) > MOST_TROUBLES else []
-    return "; ".join([*troubles[:MOST_TROUBLES], *more]) or None
+    more = [f"and {len(troubles) - MAX_FAILURES} more"] if len(troubles) > MAX_FAILURES else []
+    return "; ".join([*troubles[:MAX_FAILURES], *more]) or None

@@ -17,9 +17,9 @@ from abound.service.log.catalog import CATALOG_KEY
 from abound.service.log.stream import Trim
 from abound.service.model import presence
 from abound.service.replica.follower import Follower
-from abound.service.store.client import Store, reaching
-from abound.service.store.reconnecting import Line
-from abound.service.versions.cache_cleanup import Copies
+from abound.service.store.client import Store, store_errors
+from abound.service.store.reconnecting import ReconnectingConnection
+from abound.service.versions.cache_cleanup import CacheCleaner
 
 log = structlog.get_logger(__name__)
 
@@ -28,7 +28,7 @@ CLEAR_TICKS = 10
 """By then a replica that was killed just before this one started counts as silent."""
 
 
-class Housekeeping:
+class Heartbeat:
     """Watches the safety of the store, measures the lag, verifies the logs and publishes the status of the models.
 
     Parameters
@@ -43,7 +43,9 @@ class Housekeeping:
         Local copies of version files on this replica.
     """
 
-    def __init__(self, store: Store, replica: str, line: Line, follower: Follower, copies: Copies) -> None:
+    def __init__(
+        self, store: Store, replica: str, line: ReconnectingConnection, follower: Follower, copies: CacheCleaner
+    ) -> None:
         self._store = store
         self._replica = replica
         self._line = line
@@ -52,19 +54,19 @@ class Housekeeping:
         self._copies = copies
         self._tick = 0
         self._cleared = False
-        self._numbering = presence.numbering()
+        self._numbering = presence.pid_namespace()
         self._published: dict[str, tuple[Any, ...]] = {}
         self._seen: dict[str, Offset] = {}
         self._danger: str | None = None
 
-    async def watch(self) -> None:
+    async def watch_store(self) -> None:
         """Log when the store becomes unsafe for the log, or safe again. Runs until cancelled."""
         while True:
             await asyncio.sleep(TICK_SECONDS)
-            if self._line.facts is not None:
-                self._tell_of_danger(self._line.facts.danger)
+            if self._line.info is not None:
+                self._tell_of_danger(self._line.info.danger)
 
-    async def keep_presence(self) -> None:
+    async def run(self) -> None:
         """Measure the lag and publish the status of the models every second. Runs until cancelled."""
         with contextlib.suppress(StoreUnavailable):
             await self._publish()  # an adoption waits for all replicas that have published themselves
@@ -76,7 +78,7 @@ class Housekeeping:
                 await self._publish()
                 if self._tick >= CLEAR_TICKS and not self._cleared:
                     models = [model.keys for model in self._models.values()]
-                    await presence.clear_dead(self._store, models, self._replica)
+                    await presence.remove_dead(self._store, models, self._replica)
                     self._cleared = True
             except StoreUnavailable:
                 continue
@@ -90,7 +92,7 @@ class Housekeeping:
         else:
             log.info("the store is safe again; learning is accepted")
 
-    def forget(self, name: str) -> None:
+    def forget_model(self, name: str) -> None:
         """Drop the records of a deleted model."""
         self._published.pop(name, None)
         self._seen.pop(name, None)
@@ -102,7 +104,7 @@ class Housekeeping:
     async def _measure_lag(self) -> None:
         models = list(self._models.values())
         catalog, positions = self._follower.catalog, [model.position for model in models]
-        with reaching():
+        with store_errors():
             async with self._store.client.pipeline(transaction=False) as pipe:
                 for model in models:
                     pipe.xlen(model.keys.log)
@@ -126,17 +128,17 @@ class Housekeeping:
 
     async def _publish(self) -> None:
         """Publish the status of the models that changed, and every other second of all models."""
-        with reaching():
+        with store_errors():
             seconds, microseconds = await self._store.client.time()
         said = []
         for model in list(self._models.values()):
             offset = model.offset
             if self._seen.get(model.name) == offset and model.digest_offset != offset:
                 # No entry arrived for a second: a good time to compute the digest, unless one arrives now.
-                await model.take_digest(give_way=True)
+                await model.compute_digest(give_way=True)
             self._seen[model.name] = offset
-            loaded, swept = sorted(model.versions or ()), self._copies.swept
-            now = (offset, model.digest, model.ready, model.lag, model.prepared, loaded, swept)
+            loaded, swept = sorted(model.versions or ()), self._copies.done_requests
+            now = (offset, model.digest, model.ready, model.lag, model.prepared_state, loaded, swept)
             if self._tick % 2 and self._published.get(model.name) == now:
                 continue
             self._published[model.name] = now
@@ -151,7 +153,7 @@ class Housekeeping:
                 lag=model.lag,
                 log_bytes=model.log_bytes,
                 at=seconds + microseconds / 1e6,
-                prepared=model.prepared,
+                prepared=model.prepared_state,
                 versions=loaded,
                 swept_for=swept,
                 numbering=self._numbering,

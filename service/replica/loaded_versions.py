@@ -21,15 +21,15 @@ from typing import Any
 import structlog
 
 from abound.core.errors import AboundError, ArtifactsUnavailable, Damaged, NoRoom, StoreUnavailable, UnknownVersion
-from abound.service.artifacts.artifact_store import Artifacts
-from abound.service.log.events import PrepareVersion
-from abound.service.model.replicated_model import ModelReplica, NotLoaded
+from abound.service.artifacts.artifact_store import ArtifactStore
+from abound.service.log.events import PrepareVersionEvent
+from abound.service.model.replicated_model import ReplicatedModel, VersionNotLoaded
 from abound.service.store.client import Store
-from abound.service.tasks import end
+from abound.service.tasks import cancel_and_wait
 from abound.service.versions import repository as versions
-from abound.service.versions.activation import under_way
+from abound.service.versions.activation import prepared_versions
 from abound.service.versions.card import is_id
-from abound.service.versions.repository import Loaded
+from abound.service.versions.repository import LoadedVersion
 
 log = structlog.get_logger(__name__)
 
@@ -41,7 +41,7 @@ DELETED_SECONDS = 5.0
 UNKNOWN_SECONDS = 1.0
 """Time for which a missing version is not looked up again."""
 
-MOST_UNKNOWN = 1024
+MAX_UNKNOWN = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +71,7 @@ class ServingParams:
                 raise ValueError(f"{name} must be more than 0")
 
 
-class Shelf:
+class LoadedVersions:
     """The loaded versions of all models of a replica. Each model has its own in ``versions``.
 
     Parameters
@@ -81,7 +81,11 @@ class Shelf:
     """
 
     def __init__(
-        self, store: Store, artifacts: Artifacts | None, models: Mapping[str, ModelReplica], params: ServingParams
+        self,
+        store: Store,
+        artifacts: ArtifactStore | None,
+        models: Mapping[str, ReplicatedModel],
+        params: ServingParams,
     ) -> None:
         self._store = store
         self._artifacts = artifacts
@@ -89,7 +93,7 @@ class Shelf:
         self._params = params
         self._turn = asyncio.Lock()
         self._used: dict[tuple[str, str], None] = {}
-        self._coming: dict[tuple[str, str], asyncio.Task[Loaded]] = {}
+        self._coming: dict[tuple[str, str], asyncio.Task[LoadedVersion]] = {}
         self._unknown: dict[tuple[str, str], float] = {}
         self._wanted: dict[str, set[str]] = {}
         self._failed: dict[str, tuple[str, float]] = {}
@@ -97,7 +101,7 @@ class Shelf:
         self._looking = asyncio.Event()
         self._looked_for_deleted = 0.0
 
-    async def keep(self) -> None:
+    async def run(self) -> None:
         """Check for pending activations every second, and after ``poll_soon``. Runs until cancelled."""
         while True:
             with contextlib.suppress(TimeoutError):
@@ -107,15 +111,15 @@ class Shelf:
             with contextlib.suppress(StoreUnavailable):
                 await self._look()
 
-    def look(self) -> None:
+    def poll_soon(self) -> None:
         """Trigger the next check immediately."""
         self._looking.set()
 
-    def came(self, model: ModelReplica) -> None:
+    def on_model_added(self, model: ReplicatedModel) -> None:
         """Add a new model; from now on it must have its active version."""
         model.versions = {}
 
-    def gone(self, model: ModelReplica) -> None:
+    def on_model_removed(self, model: ReplicatedModel) -> None:
         """Drop the versions of a deleted model."""
         self._wanted.pop(model.incarnation, None)
         self._failed.pop(model.incarnation, None)
@@ -124,14 +128,14 @@ class Shelf:
 
     async def stop(self) -> None:
         """Cancel all loading."""
-        await end(*self._tasks.values(), *self._coming.values())
+        await cancel_and_wait(*self._tasks.values(), *self._coming.values())
 
-    async def fetched(self) -> None:
+    async def wait_loaded(self) -> None:
         """Wait for all versions that are being loaded now."""
         if self._coming:
             await asyncio.wait(self._coming.values())
 
-    async def get(self, model: ModelReplica, version: str) -> Loaded:
+    async def get(self, model: ReplicatedModel, version: str) -> LoadedVersion:
         """Return a version to rank by; load it first if necessary.
 
         Raises
@@ -143,7 +147,7 @@ class Shelf:
         Corrupted, UnknownApplyVersion, ArtifactsUnavailable, StoreUnavailable
             It cannot be used.
         """
-        found = self.loaded(model, version)
+        found = self.get_loaded(model, version)
         if found is not None:
             return found
         place = (model.incarnation, version)
@@ -153,12 +157,12 @@ class Shelf:
         try:
             return await self._load(model, version)
         except UnknownVersion:
-            if len(self._unknown) >= MOST_UNKNOWN:
+            if len(self._unknown) >= MAX_UNKNOWN:
                 self._unknown.clear()
             self._unknown[place] = loop.time() + UNKNOWN_SECONDS
             raise
 
-    def loaded(self, model: ModelReplica, version: str) -> Loaded | None:
+    def get_loaded(self, model: ReplicatedModel, version: str) -> LoadedVersion | None:
         """Return a version if it is loaded, and mark it as the most recently used."""
         found = (model.versions or {}).get(version)
         if found is not None:
@@ -167,10 +171,10 @@ class Shelf:
             self._used[place] = None
         return found
 
-    def halt(self, model: ModelReplica, missing: NotLoaded) -> None:
+    def on_halt(self, model: ReplicatedModel, missing: VersionNotLoaded) -> None:
         """Handle a model that lacks the version of an activation: load it, then resume the model."""
         reason, _ = self._failed.get(model.incarnation, (str(missing), 0.0))
-        model.halted = reason if model.lacks else str(missing)
+        model.halted = reason if model.lacks_version else str(missing)
         self._want(model, missing.version)
         before = self._tasks.pop(model.name, None)
         if before is not None:
@@ -180,9 +184,9 @@ class Shelf:
     # internals
 
     async def _look(self) -> None:
-        models = [model for model in self._models.values() if model.trouble is None]
+        models = [model for model in self._models.values() if model.failure is None]
         now = asyncio.get_running_loop().time()
-        found = await under_way(self._store, [model.keys for model in models])
+        found = await prepared_versions(self._store, [model.keys for model in models])
         for model, event in zip(models, found, strict=True):
             if model.halted is not None or not model.ready:
                 continue
@@ -210,7 +214,7 @@ class Shelf:
                 if name not in there and not self._is_needed(model, name):
                     self._take_off(model, name)
 
-    def _start(self, model: ModelReplica, work: Coroutine[Any, Any, None]) -> None:
+    def _start(self, model: ReplicatedModel, work: Coroutine[Any, Any, None]) -> None:
         task = self._tasks[model.name] = asyncio.create_task(work, name=f"version of {model.name}")
         task.add_done_callback(lambda done: self._ended(model.name, done))
 
@@ -220,7 +224,7 @@ class Shelf:
         if not task.cancelled() and task.exception() is not None:
             log.error("loading a version failed", model=name, exc_info=task.exception())
 
-    async def _prepare(self, model: ModelReplica, event: PrepareVersion) -> None:
+    async def _prepare(self, model: ReplicatedModel, event: PrepareVersionEvent) -> None:
         """Load the version that is about to be activated."""
         try:
             await self._load(model, event.version, event.digest)
@@ -228,7 +232,7 @@ class Shelf:
             self._failed[model.incarnation] = (str(error), asyncio.get_running_loop().time())
             log.warning("cannot load a version to activate", model=model.name, version=event.version, reason=str(error))
 
-    async def _get_over(self, model: ModelReplica, missing: NotLoaded) -> None:
+    async def _get_over(self, model: ReplicatedModel, missing: VersionNotLoaded) -> None:
         """Load the active version, or pause if that fails; then resume the model."""
         try:
             await self._load(model, missing.version, missing.digest)
@@ -239,12 +243,12 @@ class Shelf:
             if model.halted != reason:
                 log.warning("a model is halted", model=model.name, reason=reason)
             self._failed[model.incarnation] = (reason, asyncio.get_running_loop().time())
-            model.halted, model.lacks = reason, True
+            model.halted, model.lacks_version = reason, True
             await asyncio.sleep(RETRY_SECONDS)
         if model.halted is not None and self._models.get(model.name) is model:
             model.resumes = True
 
-    async def _load(self, model: ModelReplica, version: str, digest: str | None = None) -> Loaded:
+    async def _load(self, model: ReplicatedModel, version: str, digest: str | None = None) -> LoadedVersion:
         """Load a version, once for all concurrent callers. ``digest``: of its activation, which skips the bounds."""
         place = (model.incarnation, version)
         coming = self._coming.get(place)
@@ -257,12 +261,12 @@ class Shelf:
             raise Damaged(f"the version {version} does not have the digest of its activation")
         return loaded
 
-    def _came(self, place: tuple[str, str], task: asyncio.Task[Loaded]) -> None:
+    def _came(self, place: tuple[str, str], task: asyncio.Task[LoadedVersion]) -> None:
         del self._coming[place]
         if not task.cancelled():
             task.exception()  # mark it as retrieved: callers have received it, and there may be none left
 
-    async def _put_on(self, model: ModelReplica, version: str, digest: str | None) -> Loaded:
+    async def _put_on(self, model: ReplicatedModel, version: str, digest: str | None) -> LoadedVersion:
         artifacts = self._artifacts
         if artifacts is None:
             raise ArtifactsUnavailable("there is no artifact store to load versions from: set ABOUND_ARTIFACTS_URL")
@@ -282,7 +286,7 @@ class Shelf:
         log.info("loaded a version", model=model.name, version=version, bytes=loaded.card.n_bytes)
         return loaded
 
-    def _refuse_larger(self, model: ModelReplica, n_bytes: int) -> None:
+    def _refuse_larger(self, model: ReplicatedModel, n_bytes: int) -> None:
         """Raise MemoryLimitExceeded when a version does not fit into the bounds besides the required versions."""
         kept = sum(
             loaded.card.n_bytes
@@ -315,18 +319,18 @@ class Shelf:
             total -= self._take_off(by_incarnation[incarnation], version)
             n -= 1
 
-    def _is_needed(self, model: ModelReplica, version: str) -> bool:
+    def _is_needed(self, model: ReplicatedModel, version: str) -> bool:
         return version == model.live.serving.version or version in self._wanted.get(model.incarnation, ())
 
-    def _want(self, model: ModelReplica, version: str) -> None:
+    def _want(self, model: ReplicatedModel, version: str) -> None:
         self._wanted.setdefault(model.incarnation, set()).add(version)
 
-    def _take_off(self, model: ModelReplica, version: str) -> int:
+    def _take_off(self, model: ReplicatedModel, version: str) -> int:
         """Unload a version; return its size in bytes."""
         self._used.pop((model.incarnation, version), None)
         loaded = (model.versions or {}).pop(version, None)
         return loaded.card.n_bytes if loaded is not None else 0
 
 
-def _unknown(model: ModelReplica, version: str) -> UnknownVersion:
+def _unknown(model: ReplicatedModel, version: str) -> UnknownVersion:
     return UnknownVersion(f"the model {model.name} has no version {version[:64]!r}")

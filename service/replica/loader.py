@@ -14,15 +14,21 @@ from typing import Protocol
 import structlog
 
 from abound.core.errors import CannotStart, Damaged, StoreUnavailable, UnknownApplyVersion, UnknownOffset
-from abound.service.artifacts.artifact_store import Artifacts
+from abound.service.artifacts.artifact_store import ArtifactStore
 from abound.service.history import past
 from abound.service.history.restore import restore_newest
 from abound.service.log import stream
-from abound.service.log.events import Mark, Prepare, PrepareVersion
-from abound.service.log.stream import MOST_ENTRIES, Element, LogParams
-from abound.service.model.replicated_model import REPLAY_SLICE, Applied, ModelReplica, NotLoaded, NotPrepared
+from abound.service.log.events import MarkEvent, PrepareEvent, PrepareVersionEvent
+from abound.service.log.stream import MAX_ENTRIES, Element, LogParams
+from abound.service.model.replicated_model import (
+    REPLAY_SLICE,
+    AppliedEntry,
+    ReplicatedModel,
+    StandbyMissing,
+    VersionNotLoaded,
+)
 from abound.service.store.client import Store
-from abound.service.store.connection import Link
+from abound.service.store.connection import StoreConnection
 
 log = structlog.get_logger(__name__)
 
@@ -37,15 +43,17 @@ def no_progress(stage: str, done: float) -> None:
 class Loader:
     """Loads models and applies entries to them."""
 
-    def __init__(self, store: Store, params: LogParams, watcher: Watcher, artifacts: Artifacts | None) -> None:
+    def __init__(
+        self, store: Store, params: LogParams, watcher: FollowerCallbacks, artifacts: ArtifactStore | None
+    ) -> None:
         self._store = store
         self._params = params
         self._watcher = watcher
         self._artifacts = artifacts
-        self._most = MOST_ENTRIES
+        self._most = MAX_ENTRIES
         self._since_pause = 0
 
-    async def load(self, link: Link, model: ModelReplica, progress: Progress = no_progress) -> None:
+    async def load(self, link: StoreConnection, model: ReplicatedModel, progress: Progress = no_progress) -> None:
         """Load the newest good snapshot and replay. Raise what ``replay`` raises."""
         name = model.name
         try:
@@ -62,7 +70,7 @@ class Loader:
             log.info("loaded a snapshot", model=name, snapshot=manifest.id, offset=str(model.offset))
         await self.replay(link, model, progress)
 
-    async def replay(self, link: Link, model: ModelReplica, progress: Progress = no_progress) -> None:
+    async def replay(self, link: StoreConnection, model: ReplicatedModel, progress: Progress = no_progress) -> None:
         """Replay from the model's position to the log's end; then the model is ready, unless it stopped or halted.
 
         It halts at the end if the version that is active there is not loaded.
@@ -76,7 +84,7 @@ class Loader:
         try:
             progress(f"replaying {name}", 0.0)
             async with contextlib.aclosing(
-                past.entries(
+                past.read_entries(
                     self._store,
                     self._artifacts,
                     model.keys,
@@ -90,7 +98,7 @@ class Loader:
                 async for elements in reading:
                     for element in elements:
                         await self.apply(model, element)
-                        if model.trouble is not None or model.halted is not None:
+                        if model.failure is not None or model.halted is not None:
                             return
                     done = (model.position.n_entries - begin) / max(1, n_entries - begin)
                     progress(f"replaying {name}", min(1.0, done))
@@ -101,58 +109,58 @@ class Loader:
             raise CannotStart(str(error)) from error
         finally:
             model.slice_events = self._params.slice_events
-        self._most = MOST_ENTRIES
+        self._most = MAX_ENTRIES
         model.trim = await stream.trim_of(self._store, model.keys.log)
         try:
             model.check_serving()
-        except NotLoaded as missing:
-            self._watcher.halted(model, missing)
+        except VersionNotLoaded as missing:
+            self._watcher.on_halt(model, missing)
             return
-        model.lacks, model.ready = False, True
+        model.lacks_version, model.ready = False, True
         log.info("replayed a model", model=name, offset=str(model.offset), entries=model.position.n_entries - begin)
 
-    async def apply(self, model: ModelReplica, element: Element) -> None:
+    async def apply(self, model: ReplicatedModel, element: Element) -> None:
         """Apply one entry; after every ``slice_events`` events, let other tasks of the process run."""
         try:
             applied = await model.apply(element)
         except (Damaged, UnknownApplyVersion) as error:
             log.error("a model has stopped", model=model.name, reason=str(error))
             return
-        except (NotLoaded, NotPrepared) as missing:
-            what = "an adoption" if isinstance(missing, NotPrepared) else "an activation"
+        except (VersionNotLoaded, StandbyMissing) as missing:
+            what = "an adoption" if isinstance(missing, StandbyMissing) else "an activation"
             log.warning(f"a model halts before {what}", model=model.name, reason=str(missing))
             model.ready = False
-            self._watcher.halted(model, missing)
+            self._watcher.on_halt(model, missing)
             return
-        self._watcher.sighted(model, applied)
+        self._watcher.on_applied(model, applied)
         event = applied.entry.event
-        if type(event) is Mark:
-            await self._watcher.marked(model, event.token)
-        elif type(event) is Prepare or type(event) is PrepareVersion:
-            self._watcher.prepared(model)
+        if type(event) is MarkEvent:
+            await self._watcher.on_mark(model, event.token)
+        elif type(event) is PrepareEvent or type(event) is PrepareVersionEvent:
+            self._watcher.on_prepare(model)
         self._since_pause += applied.offset.position + 1
         if self._since_pause >= model.slice_events:
             self._since_pause = 0
             await asyncio.sleep(0)
 
 
-class Watcher(Protocol):
+class FollowerCallbacks(Protocol):
     """Callbacks of the follower and the loader; a replica implements them."""
 
-    def came(self, model: ModelReplica) -> None:
+    def on_model_added(self, model: ReplicatedModel) -> None:
         """Handle a model that is followed from now on."""
 
-    def gone(self, model: ModelReplica) -> None:
+    def on_model_removed(self, model: ReplicatedModel) -> None:
         """Handle a deleted model."""
 
-    def sighted(self, model: ModelReplica, applied: Applied) -> None:
+    def on_applied(self, model: ReplicatedModel, applied: AppliedEntry) -> None:
         """Handle an applied entry."""
 
-    async def marked(self, model: ModelReplica, token: str) -> None:
+    async def on_mark(self, model: ReplicatedModel, token: str) -> None:
         """Handle an applied mark; the next entry waits until this returns."""
 
-    def prepared(self, model: ModelReplica) -> None:
+    def on_prepare(self, model: ReplicatedModel) -> None:
         """Handle the announcement of an adoption or an activation."""
 
-    def halted(self, model: ModelReplica, missing: NotPrepared | NotLoaded) -> None:
+    def on_halt(self, model: ReplicatedModel, missing: StandbyMissing | VersionNotLoaded) -> None:
         """Handle a model that lacks a standby state or a version. Set ``halted``, and later ``resumes``."""

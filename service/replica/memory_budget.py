@@ -19,8 +19,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 
 from abound.core.errors import NoRoom, Overloaded
-from abound.service.model.replicated_model import ModelReplica
-from abound.service.processes.memory import memory_of_models
+from abound.service.model.replicated_model import ReplicatedModel
+from abound.service.processes.memory import default_models_memory
 
 LOOK_SECONDS = 0.01
 """Maximal age of the size that ``check`` uses, for a model below half of its bound."""
@@ -29,7 +29,7 @@ LOOK_SECONDS = 0.01
 PREPARING_RETRY_SECONDS = 5.0
 
 
-class Budget:
+class MemoryBudget:
     """The memory of one process.
 
     Parameters
@@ -47,22 +47,22 @@ class Budget:
         self._looked: dict[str, tuple[float, int]] = {}
 
     @classmethod
-    def of(cls, most: int | None, processes: int) -> Budget:
+    def for_machine(cls, most: int | None, processes: int) -> MemoryBudget:
         """Return a budget of ``most`` bytes; None: the share of one of ``processes`` replicas of the machine."""
-        return cls(memory_of_models(processes) if most is None else most)
+        return cls(default_models_memory(processes) if most is None else most)
 
-    def observe(self, models: Iterable[ModelReplica]) -> None:
+    def update_sizes(self, models: Iterable[ReplicatedModel]) -> None:
         """Update the sizes of all models and their standby states; call it regularly.
 
         Models also grow by events from other replicas.
         """
         models = list(models)
         self._sizes = {model.name: model.live.n_bytes + model.n_loaded_bytes for model in models}
-        self._shadows = {model.name: model.n_shadow_bytes for model in models}
+        self._shadows = {model.name: model.n_standby_bytes for model in models}
         self._total = sum(self._sizes.values())
 
     @contextlib.contextmanager
-    def expecting(self, name: str, models: Callable[[], Iterable[ModelReplica]]) -> Iterator[Callable[[int], None]]:
+    def reserve(self, name: str, models: Callable[[], Iterable[ReplicatedModel]]) -> Iterator[Callable[[int], None]]:
         """Reserve memory for an incoming model, for the duration of the context.
 
         The context yields a function. Call it with the model's size in bytes whenever a better estimate is known,
@@ -74,8 +74,8 @@ class Budget:
         def expect(n_bytes: int) -> None:
             self._expected.pop(this, None)
             there = list(models())
-            self.observe(there)
-            taken, preparing = sum(size_of(model) for model in there), self._preparing()
+            self.update_sizes(there)
+            taken, preparing = sum(needed_bytes(model) for model in there), self._preparing()
             if self.most is not None and taken + preparing + n_bytes > self.most:
                 also = f", states that are being prepared need {preparing}" if preparing else ""
                 raise NoRoom(
@@ -89,7 +89,7 @@ class Budget:
             yield expect
         finally:
             self._expected.pop(this, None)
-            self.observe(models())
+            self.update_sizes(models())
 
     def _preparing(self) -> int:
         """Return the bytes of standby states and reservations. The latter become standby states."""
@@ -98,7 +98,7 @@ class Budget:
             expected[name] = expected.get(name, 0) + n_bytes
         return sum(max(self._shadows.get(name, 0), expected.get(name, 0)) for name in {*self._shadows, *expected})
 
-    def check(self, model: ModelReplica) -> None:
+    def check(self, model: ReplicatedModel) -> None:
         """Raise MemoryLimitExceeded when the model, or all models, may not grow; Overloaded if only for now."""
         bound = model.live.config.max_memory
         if bound is None and self.most is None:
@@ -106,11 +106,11 @@ class Budget:
         looked, size = self._looked.get(model.name, (0.0, 0))
         now = time.monotonic()
         if now - looked > LOOK_SECONDS or (bound is not None and 2 * size > bound):
-            size = size_of(model)
+            size = needed_bytes(model)
             self._looked[model.name] = (now, size)
             self._total += size - self._sizes.get(model.name, 0)
             self._sizes[model.name] = size
-            self._shadows[model.name] = model.n_shadow_bytes
+            self._shadows[model.name] = model.n_standby_bytes
         if bound is not None and size > bound:
             raise NoRoom(
                 f"the model needs {size} bytes of memory to grow, of at most {bound} (its max_memory); nothing was "
@@ -130,6 +130,6 @@ class Budget:
             )
 
 
-def size_of(model: ModelReplica) -> int:
+def needed_bytes(model: ReplicatedModel) -> int:
     """Return the memory of a model in bytes, including the next growth of its tables."""
     return model.live.n_bytes + model.live.n_bytes_ahead + model.n_loaded_bytes

@@ -15,19 +15,19 @@ from abound.core.errors import Conflict, InvalidInstance, NotReady, OutcomeUnkno
 from abound.core.limits import MODEL_NAME
 from abound.core.types import Offset
 from abound.service.log.catalog import DEFAULT_MODEL, append_to_catalog
-from abound.service.log.events import Created, Deleted
-from abound.service.model.replicated_model import ModelReplica
+from abound.service.log.events import ModelCreated, ModelDeleted
+from abound.service.model.replicated_model import ReplicatedModel
 from abound.service.processes import kernel_compiler
 from abound.service.replica.follower import Follower
 from abound.service.replica.health import Health
 from abound.service.snapshots import snapshots
 from abound.service.store.client import Store
-from abound.service.store.reconnecting import Line
+from abound.service.store.reconnecting import ReconnectingConnection
 
 DEFAULT_PAUSE_SECONDS = 1.0
 
 
-class Models:
+class ModelDirectory:
     """The models of a follower.
 
     Parameters
@@ -38,7 +38,9 @@ class Models:
         Number of models at which no more are created.
     """
 
-    def __init__(self, store: Store, follower: Follower, line: Line, health: Health, most: int) -> None:
+    def __init__(
+        self, store: Store, follower: Follower, line: ReconnectingConnection, health: Health, most: int
+    ) -> None:
         self._store = store
         self._follower = follower
         self._line = line
@@ -49,18 +51,18 @@ class Models:
         """Return the names of all models, in order of creation."""
         return [living.keys.name for living in self._follower.catalog if living.keys.name in self._follower.models]
 
-    def get(self, name: str) -> ModelReplica:
+    def get(self, name: str) -> ReplicatedModel:
         """Return the model of this name; raise UnknownModel if there is none."""
         model = self._follower.models.get(name)
         if model is None:
             raise UnknownModel(f"there is no model {name[:64]!r}")
         return model
 
-    def all(self) -> list[ModelReplica]:
+    def all(self) -> list[ReplicatedModel]:
         """Return all models, in order of creation."""
         return [self.get(name) for name in self.names()]
 
-    def check_new(self, name: str) -> None:
+    def check_can_create(self, name: str) -> None:
         """Raise InvalidInstance or Conflict, as ``create`` does, unless the name is in use or can be created."""
         check_name(name)
         if name not in self._follower.models and len(self._follower.models) >= self._most:
@@ -85,12 +87,12 @@ class Models:
         NotReady
             This replica accepts no changes now, has not compiled the kernels yet, or did not read the change in time.
         """
-        self.check_new(name)
+        self.check_can_create(name)
         if name in self._follower.models:
             return False
-        self._health.check_taking()
-        await kernel_compiler.loaded(config, kernel_compiler.PATIENCE_SECONDS)
-        created = await self._append(Created(name, config.written()))
+        self._health.check_accepting()
+        await kernel_compiler.wait_until_loaded(config, kernel_compiler.PATIENCE_SECONDS)
+        created = await self._append(ModelCreated(name, config.written()))
         await self._come_to(created, timeout)
         model = self._follower.models.get(name)
         return model is not None and model.incarnation == created.entry
@@ -104,16 +106,16 @@ class Models:
         Deleting the model ``default`` creates a new one.
         """
         model = self.get(name)
-        self._health.check_taking()
-        last = await self._append(Deleted(name, model.incarnation))
+        self._health.check_accepting()
+        last = await self._append(ModelDeleted(name, model.incarnation))
         if name == DEFAULT_MODEL:
             last = await self.create_default()
         await self._come_to(last, timeout)
-        await snapshots.erase(self._store, model.keys)
+        await snapshots.delete_incarnation(self._store, model.keys)
 
     async def create_default(self) -> Offset:
         """Append the creation of the model ``default``; return its offset. Raise StoreUnavailable, OutcomeUnknown."""
-        return await self._append(Created(DEFAULT_MODEL, ModelConfig().written()))
+        return await self._append(ModelCreated(DEFAULT_MODEL, ModelConfig().written()))
 
     async def restore_default(self) -> None:
         """Create the default model again if an emptied store has none. ``delete`` creates it immediately."""
@@ -124,15 +126,15 @@ class Models:
             with contextlib.suppress(StoreUnavailable, OutcomeUnknown):
                 await self.create_default()
 
-    async def _append(self, event: Created | Deleted) -> Offset:
+    async def _append(self, event: ModelCreated | ModelDeleted) -> Offset:
         """Append to the catalog; return the entry's offset."""
         try:
             async with asyncio.timeout(self._store.params.connect_seconds):
-                await self._line.opened()
+                await self._line.wait_open()
         except TimeoutError:
             raise StoreUnavailable("the store is away; nothing was changed") from None
-        if self._line.facts is not None:
-            self._line.facts.check_safe()
+        if self._line.info is not None:
+            self._line.info.check_safe()
         return await append_to_catalog(self._line, event, self._store.params.reply_seconds)
 
     async def _come_to(self, offset: Offset, timeout: float) -> None:  # noqa: ASYNC109

@@ -23,8 +23,8 @@ from abound.core.config import ModelConfig
 from abound.core.errors import Conflict, UnknownPrediction
 from abound.core.instances.record import record_ends
 from abound.core.kernels.records.record import vector_end
-from abound.service.log.events import Learn
-from abound.service.store.client import Store, reaching
+from abound.service.log.events import LearnEvent
+from abound.service.store.client import Store, store_errors
 from abound.service.store.keys import ModelKeys
 
 _REMEMBER = """
@@ -73,7 +73,7 @@ class RememberParams:
 
 
 @lru_cache(maxsize=256)
-def reading_of(config: ModelConfig) -> bytes:
+def vector_fingerprint(config: ModelConfig) -> bytes:
     """Return a fingerprint of the configuration fields that determine the vector of an instance."""
     parts = (config.boolean, config.negative, sorted(asdict(config.analyzer).items()))
     return hashlib.blake2b(msgspec.msgpack.encode(parts), digest_size=8).digest()
@@ -82,8 +82,8 @@ def reading_of(config: ModelConfig) -> bytes:
 async def remember(store: Store, keys: ModelKeys, vector: bytes, params: RememberParams, reading: bytes = b"") -> str:
     """Store a vector with the fingerprint of its configuration; return its id. Raise StoreUnavailable."""
     token = secrets.token_urlsafe(16)
-    names = [keys.of("remembered"), keys.of("remembered:bytes")]
-    with reaching():
+    names = [keys.key("remembered"), keys.key("remembered:bytes")]
+    with store_errors():
         script = store.client.register_script(_REMEMBER)
         entry = await script(names, [token, vector, reading, params.most, params.most_bytes, params.seconds])
     return f"{entry.decode()}-{token}"
@@ -107,10 +107,10 @@ async def recall(store: Store, keys: ModelKeys, prediction: str, params: Remembe
     entry, token = match.groups()
     if any(int(number) >= 2**64 for number in entry.split("-")):
         raise unknown
-    with reaching():
+    with store_errors():
         async with store.client.pipeline(transaction=False) as pipe:
             pipe.time()
-            pipe.xrange(keys.of("remembered"), entry, entry)
+            pipe.xrange(keys.key("remembered"), entry, entry)
             (seconds, _), found = await pipe.execute()
     if not found or int(entry.partition("-")[0]) < (seconds - params.seconds) * 1000:
         raise unknown
@@ -126,10 +126,10 @@ async def recall(store: Store, keys: ModelKeys, prediction: str, params: Remembe
     return vector
 
 
-MOST_READ = 1000
+READ_ENTRIES = 1000
 """Number of entries read at a time."""
 
-BESIDE_SECONDS = 3600
+NEW_STREAM_SECONDS = 3600
 """Expiry of a new stream whose writer died."""
 
 _TAKE_PLACE = """
@@ -143,7 +143,7 @@ return 1
 """
 
 
-class Unremembering:
+class PredictionEraser:
     """Erases stored predictions: ``read`` them, ``compare`` events with them, ``forget`` those that match."""
 
     def __init__(self, store: Store, keys: ModelKeys) -> None:
@@ -157,7 +157,7 @@ class Unremembering:
         async for _, fields in self._entries():
             self._known.add(_hash(fields[b"v"]))
 
-    def compare(self, event: Learn, gone: list[bool]) -> None:
+    def compare(self, event: LearnEvent, gone: list[bool]) -> None:
         """Record which stored vectors belong to the units of an event that are erased."""
         if not self._known:
             return
@@ -188,22 +188,22 @@ class Unremembering:
         """
         if not self._matched:
             return
-        client, key = self._store.client, self._keys.of("remembered")
-        beside = self._keys.of(f"remembered:{secrets.token_hex(4)}")
+        client, key = self._store.client, self._keys.key("remembered")
+        beside = self._keys.key(f"remembered:{secrets.token_hex(4)}")
         last = b"0-0"
-        with reaching():
+        with store_errors():
             async for entry, fields in self._entries():
                 if _hash(fields[b"v"]) not in self._matched:
                     await client.xadd(beside, fields, id=entry)
-                    await client.expire(beside, BESIDE_SECONDS)
+                    await client.expire(beside, NEW_STREAM_SECONDS)
                 last = entry
             await client.eval(_TAKE_PLACE, 2, key, beside, last)
 
     async def _entries(self) -> AsyncGenerator[tuple[bytes, dict[bytes, bytes]]]:
-        client, key, last = self._store.client, self._keys.of("remembered"), b"-"
+        client, key, last = self._store.client, self._keys.key("remembered"), b"-"
         while True:
-            with reaching():
-                found = await client.xrange(key, last, "+", count=MOST_READ)
+            with store_errors():
+                found = await client.xrange(key, last, "+", count=READ_ENTRIES)
             if not found:
                 return
             for entry, fields in found:

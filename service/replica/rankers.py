@@ -16,15 +16,15 @@ from typing import Generic, NamedTuple, TypeVar
 from abound.core.errors import InvalidInstance, NotReady, Overloaded
 from abound.core.model.active_version import BLEND, LIVE, Serving
 from abound.service.api.schemas.hot import ClassifyRequest
-from abound.service.metrics import Timer
-from abound.service.model.replicated_model import ModelReplica
-from abound.service.replica.loaded_versions import ServingParams, Shelf
-from abound.service.versions.ranking import Asked, Labels, Way, listed, rank_all
+from abound.service.metrics import DurationCounter
+from abound.service.model.replicated_model import ReplicatedModel
+from abound.service.replica.loaded_versions import LoadedVersions, ServingParams
+from abound.service.versions.ranking import Labels, RankingChoice, RankingRequest, rank_all, rank_live
 
 KINDS = ("version", BLEND)
 
 
-class Ways:
+class Rankers:
     """Chooses the ranker for the ``version`` of a request.
 
     Attributes
@@ -33,16 +33,16 @@ class Ways:
         Seconds of each ranking batch in a thread: by versions only, or with at least one blend.
     """
 
-    def __init__(self, shelf: Shelf, params: ServingParams) -> None:
+    def __init__(self, shelf: LoadedVersions, params: ServingParams) -> None:
         self._shelf = shelf
-        self._pool: Pool[Asked, Labels] = Pool(self._ranked, params.threads, params.waiting)
-        self.timers = {kind: Timer() for kind in KINDS}
+        self._pool: BatchingPool[RankingRequest, Labels] = BatchingPool(self._ranked, params.threads, params.waiting)
+        self.timers = {kind: DurationCounter() for kind in KINDS}
 
     def close(self) -> None:
         """Stop the threads."""
         self._pool.close()
 
-    async def of(self, model: ModelReplica, request: ClassifyRequest) -> Way | None:
+    async def choose(self, model: ReplicatedModel, request: ClassifyRequest) -> RankingChoice | None:
         """Return the ranker; None: the index.
 
         Does not wait if the request leaves the choice to the active version, or asks for a blend with it. The ranker
@@ -76,42 +76,46 @@ class Ways:
             )
         if version is None or version == BLEND:
             return self._active(model, serving, version == BLEND)
-        return Way(await self._shelf.get(model, version))
+        return RankingChoice(await self._shelf.get(model, version))
 
-    def is_still(self, model: ModelReplica, request: ClassifyRequest, serving: Serving) -> bool:
+    def is_current(self, model: ReplicatedModel, request: ClassifyRequest, serving: Serving) -> bool:
         """Return whether the active version of a request is unchanged; True if the request names a version."""
         return request.version not in (None, BLEND) or model.live.serving is serving
 
-    def ask(self, model: ModelReplica, way: Way, vector: bytes, request: ClassifyRequest) -> Asked:
+    def query(
+        self, model: ReplicatedModel, way: RankingChoice, vector: bytes, request: ClassifyRequest
+    ) -> RankingRequest:
         """Return the ranking query of one instance, with the parts that depend on the model's current state."""
         live = None
         if way.weights is not None:
-            live = listed(model.live, vector, request.k, request.include, request.exclude)
-        return Asked(way, vector, request.k, request.include, request.exclude, request.threshold, model.offset, live)
+            live = rank_live(model.live, vector, request.k, request.include, request.exclude)
+        return RankingRequest(
+            way, vector, request.k, request.include, request.exclude, request.threshold, model.offset, live
+        )
 
-    async def rank(self, asked: Sequence[Asked], patient: bool = False) -> list[Labels]:
+    async def rank(self, asked: Sequence[RankingRequest], patient: bool = False) -> list[Labels]:
         """Return the labels of each query. ``patient``: wait even in a full queue. Raise Overloaded."""
         return await self._pool.run(asked, patient)
 
-    def _ranked(self, asked: Sequence[Asked]) -> list[Labels]:
+    def _ranked(self, asked: Sequence[RankingRequest]) -> list[Labels]:
         """Rank in a thread."""
         began = perf_counter()
         labels = rank_all(asked)
-        kind = KINDS[any(one.way.weights is not None for one in asked)]
-        self.timers[kind].note(perf_counter() - began)
+        kind = KINDS[any(one.choice.weights is not None for one in asked)]
+        self.timers[kind].observe(perf_counter() - began)
         return labels
 
-    def _active(self, model: ModelReplica, serving: Serving, blended: bool) -> Way:
-        loaded = self._shelf.loaded(model, serving.version)
+    def _active(self, model: ReplicatedModel, serving: Serving, blended: bool) -> RankingChoice:
+        loaded = self._shelf.get_loaded(model, serving.version)
         if loaded is None:
             raise NotReady(f"the version {serving.version} of {model.name} is being loaded")
-        return Way(loaded, serving.weights if blended else None)
+        return RankingChoice(loaded, serving.weights if blended else None)
 
 
 T = TypeVar("T")
 R = TypeVar("R")
 
-MOST_TOGETHER = 256
+MAX_BATCH = 256
 """Most items of several calls in one batch; a single call may have more."""
 
 
@@ -120,7 +124,7 @@ class _Call(NamedTuple, Generic[T, R]):
     done: asyncio.Future[list[R]]
 
 
-class Pool(Generic[T, R]):
+class BatchingPool(Generic[T, R]):
     """Threads that all do one kind of work.
 
     Parameters
@@ -161,7 +165,7 @@ class Pool(Generic[T, R]):
         while self._waiting and len(self._busy) < self._threads:
             together = [self._waiting.popleft()]
             size = len(together[0].items)
-            while self._waiting and size + len(self._waiting[0].items) <= MOST_TOGETHER:
+            while self._waiting and size + len(self._waiting[0].items) <= MAX_BATCH:
                 together.append(self._waiting.popleft())
                 size += len(together[-1].items)
             task = asyncio.create_task(self._do(together))

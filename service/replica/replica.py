@@ -27,34 +27,34 @@ from abound.core.config import ModelConfig
 from abound.core.errors import CannotStart, InvalidInstance, NotReady, OutcomeUnknown, StoreUnavailable
 from abound.core.limits import Limits
 from abound.core.types import Offset
-from abound.service.artifacts.artifact_store import Artifacts
-from abound.service.history.replay import Source
+from abound.service.artifacts.artifact_store import ArtifactStore
+from abound.service.history.replay import ReplaySource
 from abound.service.log import stream
-from abound.service.log.append_group import Draft, Learned
+from abound.service.log.append_group import LearnDraft, LearnOutcome
 from abound.service.log.appender import Appender
 from abound.service.log.catalog import DEFAULT_MODEL
-from abound.service.log.events import Configure, Mark
+from abound.service.log.events import ConfigureEvent, MarkEvent
 from abound.service.log.stream import LogParams
 from abound.service.model import presence
-from abound.service.model.replicated_model import Applied, ModelReplica, NotLoaded, NotPrepared
+from abound.service.model.replicated_model import AppliedEntry, ReplicatedModel, StandbyMissing, VersionNotLoaded
 from abound.service.processes import kernel_compiler
 from abound.service.replica.follower import Follower
-from abound.service.replica.health import Health, Status
-from abound.service.replica.heartbeat import Housekeeping
-from abound.service.replica.loaded_versions import ServingParams, Shelf
+from abound.service.replica.health import Health, ReplicaStatus
+from abound.service.replica.heartbeat import Heartbeat
+from abound.service.replica.loaded_versions import LoadedVersions, ServingParams
 from abound.service.replica.loader import Progress
-from abound.service.replica.models import Models
-from abound.service.replica.standbys import Shadows
-from abound.service.replica.storage_status import Keeping
+from abound.service.replica.models import ModelDirectory
+from abound.service.replica.standbys import Standbys
+from abound.service.replica.storage_status import StorageStatus
 from abound.service.snapshots import requests as snapshot_requests
-from abound.service.snapshots.manifest import Manifest, manifests
+from abound.service.snapshots.manifest import SnapshotManifest, read_manifests
 from abound.service.snapshots.snapshots import SnapshotParams
 from abound.service.store.client import Store
-from abound.service.store.durability import confirmed
-from abound.service.store.reconnecting import Line
-from abound.service.store.server_info import Facts
-from abound.service.tasks import end
-from abound.service.versions.cache_cleanup import Copies
+from abound.service.store.durability import confirmed_durability
+from abound.service.store.reconnecting import ReconnectingConnection
+from abound.service.store.server_info import ServerInfo
+from abound.service.tasks import cancel_and_wait
+from abound.service.versions.cache_cleanup import CacheCleaner
 
 log = structlog.get_logger(__name__)
 
@@ -100,23 +100,28 @@ class Replica:
      8. An entry that cannot be read stops its model permanently: the model is not ready and reports the reason.
     """
 
-    def __init__(self, store: Store, params: ReplicaParams | None = None, artifacts: Artifacts | None = None) -> None:
+    def __init__(
+        self, store: Store, params: ReplicaParams | None = None, artifacts: ArtifactStore | None = None
+    ) -> None:
         self.store = store
         self.artifacts = artifacts
         self.params = params or ReplicaParams()
         self.id = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
         self._follower = Follower(store, self.params.log, self.params.limits, self, artifacts)
-        self._line = Line(store, "append", knows=self._follower.knows)
+        self._line = ReconnectingConnection(store, "append", knows=self._follower.continues_catalog)
         self._appenders = Appenders(store, self.params.log, self._line)
-        self._shadows = Shadows(store, Source(store, artifacts, self.params.log), self._follower.models)
-        self.shelf = Shelf(store, artifacts, self._follower.models, self.params.serving)
-        self.keeping = Keeping(store, artifacts, self._follower.models)
-        self._health = Health(self._follower, self._line, self.keeping)
-        self.models = Models(store, self._follower, self._line, self._health, self.params.max_models)
-        self._copies = Copies(
-            store, artifacts, lambda: [model.keys for model in self._follower.models.values()], self.shelf.fetched
+        self._shadows = Standbys(store, ReplaySource(store, artifacts, self.params.log), self._follower.models)
+        self.loaded_versions = LoadedVersions(store, artifacts, self._follower.models, self.params.serving)
+        self.storage_status = StorageStatus(store, artifacts, self._follower.models)
+        self._health = Health(self._follower, self._line, self.storage_status)
+        self.models = ModelDirectory(store, self._follower, self._line, self._health, self.params.max_models)
+        self._copies = CacheCleaner(
+            store,
+            artifacts,
+            lambda: [model.keys for model in self._follower.models.values()],
+            self.loaded_versions.wait_loaded,
         )
-        self._housekeeping = Housekeeping(store, self.id, self._line, self._follower, self._copies)
+        self._housekeeping = Heartbeat(store, self.id, self._line, self._follower, self._copies)
         self._tasks: list[asyncio.Task[None]] = []
         self._errands: set[asyncio.Task[None]] = set()
 
@@ -140,7 +145,7 @@ class Replica:
             nonlocal deadline
             if stage != "connecting":  # there is progress
                 deadline = loop.time() + self.store.params.start_seconds
-            self._health.tell(stage, done)
+            self._health.set_stage(stage, done)
             progress(stage, done)
 
         tell("warming", 0.0)
@@ -150,7 +155,7 @@ class Replica:
         self._line.start()
         while True:
             try:
-                await self.keeping.join()
+                await self.storage_status.join()
                 await self._follower.load(tell)
                 if DEFAULT_MODEL not in self._follower.models:
                     await self.models.create_default()
@@ -164,7 +169,7 @@ class Replica:
         tell("opening a connection to append over", 0.0)
         try:
             async with asyncio.timeout(self.store.params.start_seconds):
-                await self._line.opened()
+                await self._line.wait_open()
         except TimeoutError:
             raise CannotStart(
                 f"the store at {self.store.address} does not accept a connection for appending; "
@@ -173,27 +178,27 @@ class Replica:
         self._refuse_level()
         self._tasks = [
             asyncio.create_task(self._follower.follow(), name="follower"),
-            asyncio.create_task(self._health.watch(), name="store"),
-            asyncio.create_task(self._housekeeping.watch(), name="watch"),
-            asyncio.create_task(self._housekeeping.keep_presence(), name="presence"),
-            asyncio.create_task(self._shadows.keep(), name="standbys"),
-            asyncio.create_task(self.shelf.keep(), name="loaded versions"),
-            asyncio.create_task(self.keeping.keep(), name="storage status"),
-            asyncio.create_task(self._copies.keep(), name="copies"),
+            asyncio.create_task(self._health.run(), name="store"),
+            asyncio.create_task(self._housekeeping.watch_store(), name="watch"),
+            asyncio.create_task(self._housekeeping.run(), name="presence"),
+            asyncio.create_task(self._shadows.run(), name="standbys"),
+            asyncio.create_task(self.loaded_versions.run(), name="loaded versions"),
+            asyncio.create_task(self.storage_status.run(), name="storage status"),
+            asyncio.create_task(self._copies.run(), name="copies"),
         ]
-        self._health.tell("ready", 1.0)
+        self._health.set_stage("ready", 1.0)
 
     def drain(self) -> None:
         """Stop accepting events to learn; requests under way continue."""
-        self._health.tell("draining")
+        self._health.set_stage("draining")
 
     async def stop(self) -> None:
         """Stop everything. Waiting requests are refused, or end with an unknown outcome."""
         self.drain()
-        await end(*self._tasks, *self._errands)
-        await self.keeping.stop()
+        await cancel_and_wait(*self._tasks, *self._errands)
+        await self.storage_status.stop()
         await self._shadows.stop()
-        await self.shelf.stop()
+        await self.loaded_versions.stop()
         for model in self._follower.models.values():
             await appender_of(model).stop("the service is stopping")
         with contextlib.suppress(StoreUnavailable):
@@ -201,32 +206,32 @@ class Replica:
         await self._line.stop()
         await self.store.close()
 
-    def status(self) -> Status:
+    def status(self) -> ReplicaStatus:
         """Return the status of this replica, from memory."""
         return self._health.status()
 
-    def facts(self) -> Facts | None:
+    def server_info(self) -> ServerInfo | None:
         """Return the newest server info; None before the first connection."""
-        return self._line.facts
+        return self._line.info
 
-    async def confirmed(self) -> str:
+    async def confirmed_durability(self) -> str:
         """Query the store and return how durable all applied events are: ``fsync`` or ``log``."""
-        return await confirmed(self._line, self.store.params.reply_seconds)
+        return await confirmed_durability(self._line, self.store.params.reply_seconds)
 
     # models
 
-    def model(self, name: str) -> ModelReplica:
+    def model(self, name: str) -> ReplicatedModel:
         """Return the model of this name; raise UnknownModel if there is none."""
         return self.models.get(name)
 
     async def learn(
         self,
         name: str,
-        drafts: Sequence[Draft],
+        drafts: Sequence[LearnDraft],
         wait: Literal["applied", "log"] = "applied",
         durability: str = "log",
         timeout: float = 10.0,  # noqa: ASYNC109  a deadline of the group, not of this coroutine
-    ) -> list[Learned]:
+    ) -> list[LearnOutcome]:
         """Append drafts to the log of a model and return the outcome of each.
 
         With ``wait`` ``applied`` (always for a draft with a key), return when the events are applied here. If that
@@ -264,16 +269,16 @@ class Replica:
         model = self._changeable(name)
         changes = model.live.config.completed(changes)
         changed = model.live.check_change(changes)
-        await kernel_compiler.loaded(changed, kernel_compiler.PATIENCE_SECONDS)
+        await kernel_compiler.wait_until_loaded(changed, kernel_compiler.PATIENCE_SECONDS)
         if changed == model.live.config:
             return changed
-        await appender_of(model).event(Configure(changes), timeout)
+        await appender_of(model).event(ConfigureEvent(changes), timeout)
         model.live.check_change(changes)  # events may have been learned before the change was applied
         return model.live.config
 
     async def mark(self, name: str, token: str, timeout: float = 10.0) -> Offset:  # noqa: ASYNC109
         """Append a mark, at which every replica publishes its digest under ``token``; return its offset."""
-        return await appender_of(self._changeable(name)).event(Mark(token), timeout)
+        return await appender_of(self._changeable(name)).event(MarkEvent(token), timeout)
 
     async def wait_for(self, name: str, offset: Offset, timeout: float) -> None:  # noqa: ASYNC109
         """Wait until the event at ``offset`` is applied here.
@@ -300,7 +305,7 @@ class Replica:
             async with asyncio.timeout(timeout):
                 await model.wait_for(last if in_last_entry else offset)
                 if in_last_entry:
-                    await model.whole_entry()
+                    await model.wait_entry_complete()
         except TimeoutError:
             raise NotReady(f"this replica is behind {offset}: it is at {model.offset}", lag=model.lag) from None
         if model.offset < offset:
@@ -308,13 +313,13 @@ class Replica:
 
     async def replicas(self, name: str) -> list[presence.Presence]:
         """Return the status of all live replicas of a model."""
-        return await presence.present(self.store, self.model(name).keys)
+        return await presence.live_replicas(self.store, self.model(name).keys)
 
-    async def snapshots(self, name: str) -> list[Manifest]:
+    async def snapshots(self, name: str) -> list[SnapshotManifest]:
         """Return the snapshots of a model, newest first."""
-        return await manifests(self.store, self.model(name).keys)
+        return await read_manifests(self.store, self.model(name).keys)
 
-    async def request_snapshot(self, name: str) -> Manifest:
+    async def request_snapshot(self, name: str) -> SnapshotManifest:
         """Request a snapshot from the worker, at the current offset or later, and wait for it.
 
         Raises
@@ -323,59 +328,59 @@ class Replica:
             No worker is running, or it takes too long.
         """
         model = self.model(name)
-        return await snapshot_requests.request(
+        return await snapshot_requests.request_snapshot(
             self.store, model.keys, model.offset, self.params.snapshots.wanted_seconds
         )
 
     # callbacks of the follower
 
-    def came(self, model: ModelReplica) -> None:
+    def on_model_added(self, model: ReplicatedModel) -> None:
         """Give a new model its appender and its loaded versions."""
-        self.shelf.came(model)
-        self._appenders.came(model)
+        self.loaded_versions.on_model_added(model)
+        self._appenders.on_model_added(model)
 
-    def gone(self, model: ModelReplica) -> None:
+    def on_model_removed(self, model: ReplicatedModel) -> None:
         """End the requests that wait for a deleted model."""
-        model.shadow = None
-        self.shelf.gone(model)
-        self._housekeeping.forget(model.name)
+        model.standby = None
+        self.loaded_versions.on_model_removed(model)
+        self._housekeeping.forget_model(model.name)
         self._run_errand(appender_of(model).stop(f"the model {model.name} was deleted"))
         if model.name == DEFAULT_MODEL:
             self._run_errand(self.models.restore_default())
 
-    def sighted(self, model: ModelReplica, applied: Applied) -> None:
+    def on_applied(self, model: ReplicatedModel, applied: AppliedEntry) -> None:
         """Pass the outcome of an own entry to its requests."""
-        self._appenders.sighted(model, applied)
+        self._appenders.on_applied(model, applied)
 
-    async def marked(self, model: ModelReplica, token: str) -> None:
+    async def on_mark(self, model: ReplicatedModel, token: str) -> None:
         """Compute the digest and publish it."""
-        digest = await model.take_digest()
+        digest = await model.compute_digest()
         if digest is not None:
             self._run_errand(_publish_mark(self.store, model, token, self.id, model.offset, digest))
 
-    def prepared(self, model: ModelReplica) -> None:
+    def on_prepare(self, model: ReplicatedModel) -> None:
         """Load the standby state that is about to be adopted, or the version that is about to be activated."""
-        self._shadows.look()
-        self.shelf.look()
+        self._shadows.poll_soon()
+        self.loaded_versions.poll_soon()
 
-    def halted(self, model: ModelReplica, missing: NotPrepared | NotLoaded) -> None:
+    def on_halt(self, model: ReplicatedModel, missing: StandbyMissing | VersionNotLoaded) -> None:
         """Load what the model needs: the standby state for an adoption, or the version for an activation."""
-        if isinstance(missing, NotPrepared):
-            self._shadows.halt(model, missing)
+        if isinstance(missing, StandbyMissing):
+            self._shadows.on_halt(model, missing)
         else:
-            self.shelf.halt(model, missing)
+            self.loaded_versions.on_halt(model, missing)
 
     # internals
 
-    def _changeable(self, name: str) -> ModelReplica:
+    def _changeable(self, name: str) -> ReplicatedModel:
         model = self.model(name)
         model.check_ready()
-        self._health.check_taking()
+        self._health.check_accepting()
         return model
 
     def _refuse_level(self) -> None:
         """Raise CannotStart when the store cannot reach the default durability of requests."""
-        facts = self._line.facts
+        facts = self._line.info
         try:
             if facts is not None:
                 facts.check_level(self.params.durability)
@@ -389,7 +394,7 @@ class Replica:
 
 
 async def _publish_mark(
-    store: Store, model: ModelReplica, token: str, replica: str, offset: Offset, digest: str
+    store: Store, model: ReplicatedModel, token: str, replica: str, offset: Offset, digest: str
 ) -> None:
     try:
         await presence.publish_mark(store, model.keys, token, replica, offset, digest)
@@ -406,21 +411,21 @@ class Appenders:
         Shared by all appenders. Each appender has another one to the same servers, for levels above ``log``.
     """
 
-    def __init__(self, store: Store, params: LogParams, line: Line) -> None:
+    def __init__(self, store: Store, params: LogParams, line: ReconnectingConnection) -> None:
         self._store = store
         self._params = params
         self._line = line
         self._origin = secrets.token_bytes(8)
         self._sequences = itertools.count(1)
 
-    def came(self, model: ModelReplica) -> None:
+    def on_model_added(self, model: ReplicatedModel) -> None:
         """Create the appender of a new model."""
         model.appender = Appender(
             model.keys.log,
             self._origin,
             self._sequences,
             self._line,
-            Line(
+            ReconnectingConnection(
                 self._store,
                 f"careful-{model.name}",
                 2 * self._params.wait_store_seconds,  # its checks are queued behind WAITAOF and WAIT
@@ -428,17 +433,17 @@ class Appenders:
             ),
             self._params,
             self._store.params.reply_seconds,
-            lambda: model.held_bytes,
+            lambda: model.held_log_bytes,
         )
 
-    def sighted(self, model: ModelReplica, applied: Applied) -> None:
+    def on_applied(self, model: ReplicatedModel, applied: AppliedEntry) -> None:
         """Pass the outcome of an own entry to its requests."""
         entry, (milliseconds, sequence, _), applying = applied
         if entry.origin == self._origin:
-            appender_of(model).sighted(entry.sequence, Offset(milliseconds, sequence, 0), applying)
+            appender_of(model).on_applied(entry.sequence, Offset(milliseconds, sequence, 0), applying)
 
 
-def appender_of(model: ModelReplica) -> Appender:
+def appender_of(model: ReplicatedModel) -> Appender:
     """Return the appender of a model of a replica, which always has one."""
     if model.appender is None:
         raise AssertionError("a model of a replica has an appender")

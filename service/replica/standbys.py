@@ -16,15 +16,15 @@ import structlog
 
 from abound.core.errors import AboundError, Damaged, StoreUnavailable, UnknownApplyVersion, UnknownArtifact
 from abound.core.types import Offset
-from abound.service.history.replay import Source
+from abound.service.history.replay import ReplaySource
 from abound.service.history.restore import restore_past
-from abound.service.log.events import Adopt, Prepare
-from abound.service.log.stream import MENDING
-from abound.service.model.adoption_lock import pending
-from abound.service.model.replicated_model import ModelReplica, NotPrepared
-from abound.service.model.standby import Shadow
+from abound.service.log.events import AdoptEvent, PrepareEvent
+from abound.service.log.stream import REPAIR_ADVICE
+from abound.service.model.adoption_lock import pending_adoptions
+from abound.service.model.replicated_model import ReplicatedModel, StandbyMissing
+from abound.service.model.standby import StandbyState
 from abound.service.store.client import Store
-from abound.service.tasks import end
+from abound.service.tasks import cancel_and_wait
 
 log = structlog.get_logger(__name__)
 
@@ -32,7 +32,7 @@ LOOK_SECONDS = 1.0
 RETRY_SECONDS = 5.0
 
 
-class Shadows:
+class Standbys:
     """Loads and drops the standby states of all models of a replica.
 
     Parameters
@@ -41,7 +41,7 @@ class Shadows:
         Live view of the models, by name.
     """
 
-    def __init__(self, store: Store, source: Source, models: Mapping[str, ModelReplica]) -> None:
+    def __init__(self, store: Store, source: ReplaySource, models: Mapping[str, ReplicatedModel]) -> None:
         self._store = store
         self._source = source
         self._models = models
@@ -49,7 +49,7 @@ class Shadows:
         self._failed: dict[str, tuple[str, float]] = {}
         self._looking = asyncio.Event()
 
-    async def keep(self) -> None:
+    async def run(self) -> None:
         """Check for pending adoptions every second, and after ``poll_soon``. Runs until cancelled."""
         while True:
             with contextlib.suppress(TimeoutError):
@@ -59,43 +59,43 @@ class Shadows:
             with contextlib.suppress(StoreUnavailable):
                 await self._look()
 
-    def look(self) -> None:
+    def poll_soon(self) -> None:
         """Trigger the next check immediately, since an adoption is pending."""
         self._looking.set()
 
-    def halt(self, model: ModelReplica, missing: NotPrepared) -> None:
+    def on_halt(self, model: ReplicatedModel, missing: StandbyMissing) -> None:
         """Handle a model that lacks the standby state of an adoption: load it, then resume the model."""
         model.halted = str(missing)
         before = self._tasks.pop(model.name, None)
-        if before is not None and (model.shadow is None or model.shadow.index != missing.adopt.index):
+        if before is not None and (model.standby is None or model.standby.index != missing.adopt.index):
             before.cancel()
             before = None
         self._start(model, self._get_over(model, missing.adopt, missing.at, before))
 
     async def stop(self) -> None:
         """Cancel all loading."""
-        await end(*self._tasks.values())
+        await cancel_and_wait(*self._tasks.values())
 
     # internals
 
     async def _look(self) -> None:
-        models = [model for model in self._models.values() if model.trouble is None]
+        models = [model for model in self._models.values() if model.failure is None]
         now = asyncio.get_running_loop().time()
-        found = await pending(self._store, [model.keys for model in models])
+        found = await pending_adoptions(self._store, [model.keys for model in models])
         for model, one in zip(models, found, strict=True):
             if model.halted is not None or not model.ready:
                 continue
             event = one.event if one is not None else None
-            if model.shadow is not None and (event is None or event.index != model.shadow.index):
+            if model.standby is not None and (event is None or event.index != model.standby.index):
                 log.info("dropping a standby state: its adoption is no longer pending", model=model.name)
-                model.shadow = None
-            if event is None or model.shadow is not None or Offset.parse(event.after) < model.position.adopted:
+                model.standby = None
+            if event is None or model.standby is not None or Offset.parse(event.after) < model.position.adopted:
                 continue
             failed, at = self._failed.get(model.name, ("", 0.0))
             if failed != event.index or now - at > RETRY_SECONDS:
                 self._start(model, self._prepare(model, event))
 
-    def _start(self, model: ModelReplica, work: Coroutine[Any, Any, None]) -> None:
+    def _start(self, model: ReplicatedModel, work: Coroutine[Any, Any, None]) -> None:
         before = self._tasks.pop(model.name, None)
         if before is not None:
             before.cancel()
@@ -108,7 +108,7 @@ class Shadows:
         if not task.cancelled() and task.exception() is not None:
             log.error("loading a standby state failed", model=name, exc_info=task.exception())
 
-    async def _prepare(self, model: ModelReplica, event: Prepare | Adopt) -> None:
+    async def _prepare(self, model: ReplicatedModel, event: PrepareEvent | AdoptEvent) -> None:
         """Load a standby state; log a failure."""
         try:
             await self._bring_up(model, event)
@@ -116,20 +116,20 @@ class Shadows:
             self._failed[model.name] = (event.index, asyncio.get_running_loop().time())
             log.warning("cannot load a standby state", model=model.name, index=event.index, reason=str(error))
 
-    async def _bring_up(self, model: ModelReplica, event: Prepare | Adopt) -> None:
-        model.shadow = shadow = Shadow(model, event)
+    async def _bring_up(self, model: ReplicatedModel, event: PrepareEvent | AdoptEvent) -> None:
+        model.standby = shadow = StandbyState(model, event)
         try:
             await shadow.bring_up(self._source)
         finally:
-            if model.shadow is shadow and not shadow.attached:
-                model.shadow = None
+            if model.standby is shadow and not shadow.attached:
+                model.standby = None
         if shadow.attached:
             log.info(
                 "a standby state is ready to be adopted", model=model.name, index=event.index, offset=str(model.offset)
             )
 
     async def _get_over(
-        self, model: ModelReplica, adopt: Adopt, at: Offset, under_way: asyncio.Task[None] | None
+        self, model: ReplicatedModel, adopt: AdoptEvent, at: Offset, under_way: asyncio.Task[None] | None
     ) -> None:
         """Try the standby state and a snapshot in turn until the model can continue or is reloaded elsewhere."""
         if under_way is not None:
@@ -140,12 +140,12 @@ class Shadows:
                 return
             await asyncio.sleep(LOOK_SECONDS)
 
-    async def _is_over(self, model: ModelReplica, adopt: Adopt, at: Offset) -> bool:
+    async def _is_over(self, model: ReplicatedModel, adopt: AdoptEvent, at: Offset) -> bool:
         """Load the standby state, or else a snapshot past the adoption; return whether one is available now."""
         try:
-            if model.prepared != adopt.index:  # the loaded one may belong to an abandoned adoption
+            if model.prepared_state != adopt.index:  # the loaded one may belong to an abandoned adoption
                 await self._bring_up(model, adopt)
-            if model.prepared == adopt.index:
+            if model.prepared_state == adopt.index:
                 return True
         except AboundError as error:
             if model.halted is None:
@@ -162,7 +162,7 @@ class Shadows:
 def _way_out(error: AboundError) -> str:
     """Return what an operator can do about a state that cannot be loaded and will not become loadable."""
     if isinstance(error, (Damaged, UnknownArtifact)):
-        return f". Restore it from a backup; or, {MENDING}"
+        return f". Restore it from a backup; or, {REPAIR_ADVICE}"
     if isinstance(error, UnknownApplyVersion):
         return ". Run a release that can read it"
     return ""

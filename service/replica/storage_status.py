@@ -13,20 +13,20 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from abound.core.errors import Damaged, StoreUnavailable
-from abound.service.artifacts.artifact_store import Artifacts
-from abound.service.artifacts.availability import Joining
+from abound.service.artifacts.artifact_store import ArtifactStore
+from abound.service.artifacts.availability import AvailabilityMonitor
 from abound.service.history import history
 from abound.service.history import worker_status as upkeep
 from abound.service.history.history import Extent
-from abound.service.history.worker_status import Upkeep
+from abound.service.history.worker_status import WorkerStatus
 from abound.service.log.stream import Trim, trimmed_key
-from abound.service.model.replicated_model import ModelReplica
+from abound.service.model.replicated_model import ReplicatedModel
 from abound.service.snapshots import manifest as manifests
-from abound.service.snapshots.manifest import Manifest
-from abound.service.store.client import Store, reaching
+from abound.service.snapshots.manifest import SnapshotManifest
+from abound.service.store.client import Store, store_errors
 from abound.service.store.keys import ModelKeys
 from abound.service.versions.promotion import standings as standing
-from abound.service.versions.promotion.standings import Standing
+from abound.service.versions.promotion.standings import Standings
 
 LOOK_SECONDS = 5.0
 
@@ -38,7 +38,7 @@ NO_ARTIFACTS = (
 )
 
 
-class Kept(NamedTuple):
+class ModelStorage(NamedTuple):
     """Data that the store and the artifact store hold for one model.
 
     Attributes
@@ -65,16 +65,16 @@ class Kept(NamedTuple):
     log_bytes: int
     trimmed_entries: int
     history: Extent | None
-    history_trouble: str | None
-    snapshot: Manifest | None
+    history_failure: str | None
+    snapshot: SnapshotManifest | None
     snapshot_at: float
-    standing: Standing | None = None
-    upkeep: Upkeep = Upkeep()
+    standings: Standings | None = None
+    worker_status: WorkerStatus = WorkerStatus()
 
     @property
-    def trouble(self) -> str | None:
+    def failure(self) -> str | None:
         """Return why the log cannot be trimmed; None if no reason is known."""
-        return self.history_trouble or self.upkeep.trouble
+        return self.history_failure or self.worker_status.trouble
 
     @property
     def snapshot_age(self) -> float | None:
@@ -91,13 +91,13 @@ class Kept(NamedTuple):
             "history_segments": extent.n_segments if extent else 0,
             "history_beginning": extent.first.milliseconds / 1000 if extent else 0,
             "snapshot_age": self.snapshot_age or 0.0,
-            "untrimmed": float(self.trouble is not None),
-            "index_bytes": self.upkeep.index_bytes,
-            **_figures_of(self.standing),
+            "untrimmed": float(self.failure is not None),
+            "index_bytes": self.worker_status.index_bytes,
+            **_figures_of(self.standings),
         }
 
 
-class Keeping:
+class StorageStatus:
     """Storage status of the models of a replica.
 
     Parameters
@@ -106,58 +106,58 @@ class Keeping:
         Live view of the models, by name.
     """
 
-    def __init__(self, store: Store, artifacts: Artifacts | None, models: Mapping[str, ModelReplica]) -> None:
+    def __init__(self, store: Store, artifacts: ArtifactStore | None, models: Mapping[str, ReplicatedModel]) -> None:
         self._store = store
         self._models = models
-        self._kept: dict[ModelKeys, Kept] = {}
-        self._joining = Joining(store, artifacts, LOST) if artifacts is not None else None
+        self._kept: dict[ModelKeys, ModelStorage] = {}
+        self._joining = AvailabilityMonitor(store, artifacts, LOST) if artifacts is not None else None
 
-    def of(self, model: ModelReplica) -> Kept | None:
+    def get(self, model: ReplicatedModel) -> ModelStorage | None:
         """Return the newest result for a model; None before the first refresh."""
         return self._kept.get(model.keys)
 
     @property
-    def trouble(self) -> str | None:
+    def failure(self) -> str | None:
         """Return why there is no history; None if the artifact store is available."""
         return self._joining.trouble if self._joining is not None else NO_ARTIFACTS
 
-    def troubles(self) -> list[str]:
+    def failures(self) -> list[str]:
         """Return the known reasons why logs cannot be trimmed, by model."""
-        if self.trouble is not None:
-            return [self.trouble]
-        return [f"{keys.name}: {kept.trouble}" for keys, kept in self._kept.items() if kept.trouble is not None]
+        if self.failure is not None:
+            return [self.failure]
+        return [f"{keys.name}: {kept.failure}" for keys, kept in self._kept.items() if kept.failure is not None]
 
-    async def keep(self) -> None:
+    async def run(self) -> None:
         """Refresh every few seconds until cancelled. Skip when the store is away."""
         while True:
             with contextlib.suppress(StoreUnavailable):
                 await self.join()
-                await self.look()
+                await self.refresh()
             await asyncio.sleep(LOOK_SECONDS)
 
     async def join(self) -> None:
         """Check whether the artifact store is available, without waiting for a slow one. Raise StoreUnavailable."""
         if self._joining is not None:
-            await self._joining.look()
+            await self._joining.poll()
 
     async def stop(self) -> None:
         """Stop waiting for the artifact store."""
         if self._joining is not None:
             await self._joining.stop()
 
-    async def look(self) -> None:
+    async def refresh(self) -> None:
         """Refresh all models. Raise StoreUnavailable."""
         models = list(self._models.values())
         self._kept = {model.keys: await self._look_at(model) for model in models}
 
-    async def _look_at(self, model: ModelReplica) -> Kept:
+    async def _look_at(self, model: ReplicatedModel) -> ModelStorage:
         keys = model.keys
-        with reaching():
+        with store_errors():
             async with self._store.client.pipeline(transaction=False) as pipe:
                 pipe.xlen(keys.log)
                 pipe.get(trimmed_key(keys.log))
                 pipe.get(history.history_key(keys))
-                pipe.hgetall(keys.of("upkeep"))
+                pipe.hgetall(keys.key("upkeep"))
                 pipe.time()
                 n_entries, trimmed, packed, said, (seconds, microseconds) = await pipe.execute()
         extent = trouble = None
@@ -175,11 +175,11 @@ class Keeping:
         with contextlib.suppress(Damaged):  # written by another release
             found = await standing.read(self._store, keys)
         snapshot_at = time.monotonic() - age
-        kept = Kept(n_entries, model.held_bytes, trim, extent, trouble, snapshot, snapshot_at, found)
-        return kept._replace(upkeep=upkeep.parse(said))
+        kept = ModelStorage(n_entries, model.held_log_bytes, trim, extent, trouble, snapshot, snapshot_at, found)
+        return kept._replace(worker_status=upkeep.parse(said))
 
 
-def _figures_of(found: Standing | None) -> dict[str, float]:
+def _figures_of(found: Standings | None) -> dict[str, float]:
     if found is None:
         return {}
     return {

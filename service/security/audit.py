@@ -18,7 +18,7 @@ import msgspec
 import structlog
 
 from abound.core.errors import AboundError, OutcomeUnknown, StoreUnavailable
-from abound.service.store.client import Store, reaching
+from abound.service.store.client import Store, store_errors
 
 log = structlog.get_logger(__name__)
 
@@ -27,10 +27,10 @@ AUDIT_KEY = b"abound:audit"
 MOST_ACTS = 100_000
 """Number of acts that are kept; the oldest are removed first."""
 
-MOST_TEXT = 512
+MAX_TEXT = 512
 """Maximum characters of one text in the details; the rest is cut off."""
 
-MOST_BYTES = 4096
+MAX_DETAILS_BYTES = 4096
 """Maximum bytes of an act's details.
 
 If they take more, each large value is replaced by the beginning of its JSON text.
@@ -114,7 +114,7 @@ async def record(
     """
     plain = {name: _short(value) for name, value in details.items()}
     packed = msgspec.json.encode(plain)
-    if len(packed) > MOST_BYTES:
+    if len(packed) > MAX_DETAILS_BYTES:
         plain = {name: _cut(value) for name, value in plain.items()}
         packed = msgspec.json.encode(plain)
     fields = {
@@ -128,7 +128,7 @@ async def record(
     fields |= {name: value for name, value in given.items() if value is not None}
     stored = True
     try:
-        with reaching():
+        with store_errors():
             await store.client.xadd(AUDIT_KEY, fields, maxlen=MOST_ACTS, approximate=True)
     except StoreUnavailable:
         stored = False
@@ -138,7 +138,7 @@ async def record(
 
 
 @asynccontextmanager
-async def act(store: Store, actor: Actor, action: str, **details: Any) -> AsyncIterator[dict[str, Any]]:
+async def audited(store: Store, actor: Actor, action: str, **details: Any) -> AsyncIterator[dict[str, Any]]:
     """Record the block as one act, with its outcome. The block may add to the yielded details."""
     try:
         yield details
@@ -151,11 +151,11 @@ async def act(store: Store, actor: Actor, action: str, **details: Any) -> AsyncI
     await record(store, actor, action, details)
 
 
-async def acts(store: Store, limit: int = 100, before: str | None = None) -> list[Act]:
+async def newest_acts(store: Store, limit: int = 100, before: str | None = None) -> list[Act]:
     """Return the newest acts, newest first. With ``before``, only acts older than this id. Raise StoreUnavailable."""
     if before is not None and not before.strip("0-"):
         return []  # nothing is older than the first id, and the store refuses it as an exclusive end
-    with reaching():
+    with store_errors():
         entries = await store.client.xrevrange(AUDIT_KEY, f"({before}" if before else "+", "-", count=limit)
     return [_act(entry_id.decode(), fields) for entry_id, fields in entries]
 
@@ -179,13 +179,13 @@ def _act(entry_id: str, fields: Mapping[bytes, bytes]) -> Act:
 def _cut(value: Any) -> Any:
     """Return ``value``, or the beginning of its JSON text if that is long."""
     packed = msgspec.json.encode(value)
-    return value if len(packed) <= MOST_TEXT else _short(packed[: MOST_TEXT + 1].decode("ascii", "replace"))
+    return value if len(packed) <= MAX_TEXT else _short(packed[: MAX_TEXT + 1].decode("ascii", "replace"))
 
 
 def _short(value: Any) -> Any:
     """Return ``value`` with its texts cut."""
     if isinstance(value, str):
-        return value if len(value) <= MOST_TEXT else value[:MOST_TEXT] + "..."
+        return value if len(value) <= MAX_TEXT else value[:MAX_TEXT] + "..."
     if isinstance(value, Mapping):
         return {str(name): _short(inner) for name, inner in value.items()}
     if isinstance(value, (list, tuple)):

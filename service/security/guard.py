@@ -40,16 +40,16 @@ from abound.service.settings import is_loopback
 log = structlog.get_logger(__name__)
 
 READ = ("GET", "HEAD", "OPTIONS")
-OPEN = frozenset({"/livez", "/readyz", "/openapi.json", "/docs", "/"})
-LISTS = frozenset({"/models", "/methods"})
+OPEN_PATHS = frozenset({"/livez", "/readyz", "/openapi.json", "/docs", "/"})
+LIST_PATHS = frozenset({"/models", "/methods"})
 READABLE = frozenset({"comparison", "stats", "label", "labels", "snapshots", "versions", "contenders"})
 
-TELL_SECONDS = 1.0
-MOST_FORWARDED = 256
-MOST_PATH = 512
+REFUSAL_LOG_SECONDS = 1.0
+MAX_FORWARDED = 256
+MAX_PATH = 512
 
 
-class Need(NamedTuple):
+class KeyRequirement(NamedTuple):
     """The key that a path requires.
 
     Attributes
@@ -67,26 +67,26 @@ class Need(NamedTuple):
     is_list: bool = False
 
 
-def need_of(method: str, path: str) -> Need | None:
+def requirement_of(method: str, path: str) -> KeyRequirement | None:
     """Return the key that ``method`` on ``path`` requires, or None if it requires none."""
     reads = method in READ
-    if reads and (path in OPEN or path.startswith(("/docs/", "/web/"))):
+    if reads and (path in OPEN_PATHS or path.startswith(("/docs/", "/web/"))):
         return None
-    if method == "OPTIONS" or (reads and path in LISTS):
-        return Need(None, None, True)
+    if method == "OPTIONS" or (reads and path in LIST_PATHS):
+        return KeyRequirement(None, None, True)
     if reads and path == "/metrics":
-        return Need(None, None)
+        return KeyRequirement(None, None)
     parts = path.split("/")
     if method == "POST" and path in ("/classify", "/learn"):
-        return Need(parts[1], "default")
+        return KeyRequirement(parts[1], "default")
     if len(parts) < 3 or parts[1] != "models" or not parts[2]:
-        return Need("admin", None)
+        return KeyRequirement("admin", None)
     rest = parts[3:]
     if method == "POST" and rest in (["classify"], ["learn"]):
-        return Need(rest[0], parts[2])
+        return KeyRequirement(rest[0], parts[2])
     if reads and (not rest or (len(rest) == 1 and rest[0] in READABLE) or rest[0] == "labels" or _is_card(rest)):
-        return Need(None, parts[2])
-    return Need("admin", parts[2])
+        return KeyRequirement(None, parts[2])
+    return KeyRequirement("admin", parts[2])
 
 
 def _is_card(rest: list[str]) -> bool:
@@ -106,7 +106,7 @@ class Guard:
     def __init__(self, ring: KeyRing, any_host: bool) -> None:
         self._ring = ring
         self._any_host = any_host
-        self._told = -TELL_SECONDS
+        self._told = -REFUSAL_LOG_SECONDS
         self._untold = 0
 
     def admit(
@@ -138,9 +138,9 @@ class Guard:
         grant.check(needed, model)
         return grant
 
-    def admit_to(self, headers: Mapping[bytes, bytes], scope: MutableMapping[str, Any]) -> Grant | None:
+    def admit_any(self, headers: Mapping[bytes, bytes], scope: MutableMapping[str, Any]) -> Grant | None:
         """Authorize any other request, by its method and path."""
-        need = need_of(scope["method"], scope["path"])
+        need = requirement_of(scope["method"], scope["path"])
         if not self._ring.required:
             if not self._any_host and (b"origin" in headers or b"accept-language" in headers):
                 _check_browser(headers.get(b"host"), headers.get(b"origin"))
@@ -160,7 +160,7 @@ class Guard:
     def _tell(self, error: Unauthorized | Forbidden, client: Any) -> None:
         """Log a refused request: at most one line a second, with the number of refusals since the last line."""
         now = time.monotonic()
-        if now - self._told < TELL_SECONDS:
+        if now - self._told < REFUSAL_LOG_SECONDS:
             self._untold += 1
             return
         log.warning("refused", reason=str(error), address=address_of(client), others=self._untold)
@@ -204,13 +204,13 @@ def address_of(client: Any) -> str:
     return str(client[0]) if client else "unknown"
 
 
-def tell_of_request(scope: Mapping[str, Any], status: int, seconds: float) -> None:
+def log_request(scope: Mapping[str, Any], status: int, seconds: float) -> None:
     """Log an answered request. The line omits its query, headers and body."""
     grant: Grant | None = scope.get("grant")
     log.info(
         "request",
         method=scope["method"],
-        path=scope["path"][:MOST_PATH],
+        path=scope["path"][:MAX_PATH],
         status=status,
         ms=round(seconds * 1000, 3),
         key=None if grant is None else grant.id,
@@ -226,5 +226,5 @@ def actor_of(scope: Mapping[str, Any]) -> Actor:
         None if grant is None else grant.id,
         address_of(scope.get("client")),
         scope.get("request_id"),
-        None if forwarded is None else forwarded[:MOST_FORWARDED].decode("latin-1"),
+        None if forwarded is None else forwarded[:MAX_FORWARDED].decode("latin-1"),
     )

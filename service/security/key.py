@@ -22,16 +22,16 @@ from abound.core.limits import MODEL_NAME
 
 SCOPES: Final = ("classify", "learn", "admin")
 
-MOST_MODELS = 1_000
-MOST_DESCRIPTION = 256
-LONGEST = 100 * 365 * 86_400
+MAX_MODELS = 1_000
+MAX_DESCRIPTION = 256
+MAX_LIFETIME_SECONDS = 100 * 365 * 86_400
 
 
 ID_CHARACTERS = 12
-LENGTH = 60
+KEY_LENGTH = 60
 
 
-LONGEST_WINDOW = 86_400
+MAX_WINDOW_SECONDS = 86_400
 
 
 class Key(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -78,7 +78,7 @@ class Key(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         """Time of revocation or expiry, whichever is first; None if there is neither."""
         return _first(self.revoked, self.expires)
 
-    def ended_as(self, known: Key | None) -> Key:
+    def with_earlier_end(self, known: Key | None) -> Key:
         """Return the key with the earlier of its own end and that of ``known``; the key itself if nothing changes."""
         if known is None:
             return self
@@ -88,7 +88,7 @@ class Key(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return msgspec.structs.replace(self, revoked=revoked, expires=expires)
 
 
-class Terms(NamedTuple):
+class KeyTerms(NamedTuple):
     """The requested properties of a new key; ``check`` validates them."""
 
     scopes: Collection[str]
@@ -103,15 +103,15 @@ class Terms(NamedTuple):
         if not self.scopes or any(scope not in SCOPES for scope in self.scopes):
             raise InvalidInstance("scopes must be one or more of classify, learn and admin", "scopes")
         if self.models is not None:
-            if not 1 <= len(self.models) <= MOST_MODELS:
-                raise InvalidInstance(f"models must name 1 to {MOST_MODELS} models", "models")
+            if not 1 <= len(self.models) <= MAX_MODELS:
+                raise InvalidInstance(f"models must name 1 to {MAX_MODELS} models", "models")
             for name in self.models:
                 if re.fullmatch(MODEL_NAME[1:-1], name) is None:
                     raise InvalidInstance(f"models: {name[:64]!r} is not a valid model name", "models")
-        if len(self.description) > MOST_DESCRIPTION or not self.description.isprintable():
-            raise InvalidInstance(f"description must be up to {MOST_DESCRIPTION} printable characters", "description")
-        if self.seconds is not None and not 1 <= self.seconds <= LONGEST:
-            raise InvalidInstance(f"seconds must be from 1 to {LONGEST}", "seconds")
+        if len(self.description) > MAX_DESCRIPTION or not self.description.isprintable():
+            raise InvalidInstance(f"description must be up to {MAX_DESCRIPTION} printable characters", "description")
+        if self.seconds is not None and not 1 <= self.seconds <= MAX_LIFETIME_SECONDS:
+            raise InvalidInstance(f"seconds must be from 1 to {MAX_LIFETIME_SECONDS}", "seconds")
         for field, rate in (("rate", self.rate), ("source_rate", self.source_rate)):
             if rate is not None:
                 try:
@@ -120,14 +120,14 @@ class Terms(NamedTuple):
                     raise InvalidInstance(f"{field} {error}", field) from None
 
 
-class Made(NamedTuple):
+class CreatedKey(NamedTuple):
     """A newly created key and its secret, which is shown only once."""
 
     key: Key
     secret: str
 
 
-class Listed(NamedTuple):
+class ListedKey(NamedTuple):
     """A key, its current state, and when it was last used (None: never), accurate to a few seconds."""
 
     key: Key
@@ -135,7 +135,7 @@ class Listed(NamedTuple):
     used: float | None
 
 
-def make(terms: Terms, now: float, taken: Container[str], replaces: str | None = None) -> Made:
+def create_key(terms: KeyTerms, now: float, taken: Container[str], replaces: str | None = None) -> CreatedKey:
     """Create a key.
 
     Parameters
@@ -164,7 +164,7 @@ def make(terms: Terms, now: float, taken: Container[str], replaces: str | None =
         source_rate=terms.source_rate,
         replaces=replaces,
     )
-    return Made(key, secret)
+    return CreatedKey(key, secret)
 
 
 def digest_of(text: bytes) -> bytes:
@@ -174,7 +174,7 @@ def digest_of(text: bytes) -> bytes:
 
 def id_of(text: bytes) -> bytes:
     """Return the id within a key; empty if the text does not have the length of a key."""
-    return text[4:16] if len(text) == LENGTH else b""
+    return text[4:16] if len(text) == KEY_LENGTH else b""
 
 
 def _first(*times: float | None) -> float | None:
@@ -187,6 +187,6 @@ def rate_of(text: str) -> RateLimitItem:
         rate = parse(text)
     except ValueError:
         raise ValueError(f"must be a rate like 100/second or 5000/minute, not {text[:40]!r}") from None
-    if not (1 <= rate.amount <= 10**9 and 1 <= rate.get_expiry() <= LONGEST_WINDOW):
+    if not (1 <= rate.amount <= 10**9 and 1 <= rate.get_expiry() <= MAX_WINDOW_SECONDS):
         raise ValueError("must allow 1 to 1,000,000,000 instances in a second to a day")
     return rate

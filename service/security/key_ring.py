@@ -28,7 +28,7 @@ from abound.service.store.client import Store
 
 log = structlog.get_logger(__name__)
 
-LOOK_SECONDS = 0.5
+POLL_SECONDS = 0.5
 NOTE_SECONDS = 5.0
 BEARER = b"bearer "
 
@@ -141,12 +141,12 @@ class KeyRing:
         """
         kept = await key_store.read(self._store)
         self._set_clock(kept.now)
-        if kept.version == key_store.OPEN:
+        if kept.version == key_store.CLEARED:
             self._ended.clear()
         grants: dict[bytes, Grant] = {}
         damaged, lost = kept.damaged, False
         for stored in kept.keys:
-            key = stored.ended_as(self._ended.get(stored.id))
+            key = stored.with_earlier_end(self._ended.get(stored.id))
             lost = lost or key is not stored
             if key.end is not None:
                 self._ended[key.id] = key
@@ -156,7 +156,7 @@ class KeyRing:
                 damaged += 1
         if damaged:
             log.error("some keys in the store cannot be read and are refused; create them again", number=damaged)
-        if kept.version == key_store.OPEN:
+        if kept.version == key_store.CLEARED:
             self.required = self._locked
         elif kept.keys or kept.damaged:
             self.required = True
@@ -171,7 +171,7 @@ class KeyRing:
             name: key for name, key in self._ended.items() if name.encode() in grants or (key.end or 0.0) > old
         }
         if lost:
-            changed = await key_store.end_again(self._store, self._ended, self._heirs)
+            changed = await key_store.restore_ends(self._store, self._ended, self._heirs)
             log.warning("the store had lost ends of keys; they are written again", keys=changed)
         self._heirs = sorted((key for key in kept.keys if key.replaces is not None), key=lambda key: key.created)
         self._version = kept.version
@@ -188,11 +188,11 @@ class KeyRing:
                     raise CannotStart(f"the keys cannot be read: {error}") from error
             await asyncio.sleep(0.2)
 
-    async def keep(self) -> None:
+    async def run(self) -> None:
         """Load changes, and store which keys are used, until cancelled."""
         noted = time.monotonic()
         while True:
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(POLL_SECONDS)
             try:
                 version, now = await key_store.version(self._store)
                 self._set_clock(now)

@@ -22,27 +22,27 @@ import msgspec
 import redis.exceptions
 
 from abound.core.errors import Conflict, InvalidInstance, StoreUnavailable, UnknownKey
-from abound.service.security.key import LONGEST, Key, Listed, Made, Terms, make
-from abound.service.store.client import Store, reaching
-from abound.service.store.replication import is_copied
+from abound.service.security.key import MAX_LIFETIME_SECONDS, CreatedKey, Key, KeyTerms, ListedKey, create_key
+from abound.service.store.client import Store, store_errors
+from abound.service.store.replication import is_replicated
 
 KEYS_KEY = b"abound:{keys}"
 VERSION_KEY = b"abound:{keys}:version"
 USED_KEY = b"abound:{keys}:used"
 
-OPEN = b"open"
+CLEARED = b"open"
 """The version after all keys were cleared on purpose."""
 
 MOST_KEYS = 10_000
 ENDED_SECONDS = 90 * 86_400
 
-CHANGES_TRIED = 100
+MAX_ATTEMPTS = 100
 """Maximum number of attempts at a change when other changes interfere."""
 
 T = TypeVar("T")
 
 
-class Revoked(NamedTuple):
+class RevokedKey(NamedTuple):
     """A revoked key. ``copied``: a replica of the store has the revocation, or the store has no replica connected."""
 
     key: Key
@@ -57,7 +57,7 @@ class Revoked(NamedTuple):
             )
 
 
-class Kept(NamedTuple):
+class StoredKeys(NamedTuple):
     """All keys in the store at one moment; ``now`` is the store's clock."""
 
     version: bytes | None
@@ -66,7 +66,7 @@ class Kept(NamedTuple):
     now: float
 
 
-class Change(NamedTuple, Generic[T]):
+class KeyChange(NamedTuple, Generic[T]):
     """Keys to write, the result for the caller, and ids of keys to delete.
 
     Without keys to write, nothing is changed.
@@ -80,7 +80,7 @@ class Change(NamedTuple, Generic[T]):
 _decoder = msgspec.json.Decoder(Key)
 
 
-async def create(store: Store, terms: Terms) -> Made:
+async def create(store: Store, terms: KeyTerms) -> CreatedKey:
     """Create a key.
 
     Raises
@@ -96,19 +96,19 @@ async def create(store: Store, terms: Terms) -> Made:
     return await _change(store, lambda kept: _made(kept, terms, None))
 
 
-async def rotate(store: Store, key_id: str, grace: float) -> Made:
+async def rotate(store: Store, key_id: str, grace: float) -> CreatedKey:
     """Create a key with the same rights as another key, which ends ``grace`` seconds from now.
 
     A limited lifetime starts again, with the same length. Raise what ``create`` raises, and UnknownKey if the
     other key does not exist or was revoked.
     """
-    if not 0 <= grace <= LONGEST:
-        raise InvalidInstance(f"grace must be from 0 to {LONGEST} seconds", "grace")
+    if not 0 <= grace <= MAX_LIFETIME_SECONDS:
+        raise InvalidInstance(f"grace must be from 0 to {MAX_LIFETIME_SECONDS} seconds", "grace")
 
-    def replaced(kept: Kept) -> Change[Made]:
+    def replaced(kept: StoredKeys) -> KeyChange[CreatedKey]:
         old = _valid(kept, key_id)
         life = None if old.expires is None else max(1.0, old.expires - old.created)
-        terms = Terms(old.scopes, old.models, old.description, life, old.rate, old.source_rate)
+        terms = KeyTerms(old.scopes, old.models, old.description, life, old.rate, old.source_rate)
         change = _made(kept, terms, old.id)
         end = kept.now + grace
         old = msgspec.structs.replace(old, expires=end if old.expires is None else min(end, old.expires))
@@ -117,63 +117,63 @@ async def rotate(store: Store, key_id: str, grace: float) -> Made:
     return await _change(store, replaced)
 
 
-async def revoke(store: Store, key_id: str) -> Revoked:
+async def revoke(store: Store, key_id: str) -> RevokedKey:
     """Revoke a key permanently. Raise UnknownKey if there is none, and StoreUnavailable (then revoke it again)."""
 
-    def revoked(kept: Kept) -> Change[Key]:
+    def revoked(kept: StoredKeys) -> KeyChange[Key]:
         key = next((key for key in kept.keys if key.id == key_id), None)
         if key is None:
             raise UnknownKey(f"there is no key {key_id[:64]!r}")
         if key.revoked is None:
             key = msgspec.structs.replace(key, revoked=kept.now)
-        return Change([key], key)
+        return KeyChange([key], key)
 
     key = await _change(store, revoked)
-    return Revoked(key, await is_copied(store, 1))
+    return RevokedKey(key, await is_replicated(store, 1))
 
 
-async def end_again(store: Store, known: Mapping[str, Key], heirs: Sequence[Key]) -> list[str]:
+async def restore_ends(store: Store, known: Mapping[str, Key], heirs: Sequence[Key]) -> list[str]:
     """Restore ends of keys that the store has lost in a failover, and the keys among ``heirs`` that replaced
     them.
 
     Return the ids of the written keys. Raise StoreUnavailable.
     """
 
-    def ended(kept: Kept) -> Change[list[str]]:
-        written = [new for old in kept.keys if (new := old.ended_as(known.get(old.id))) is not old]
+    def ended(kept: StoredKeys) -> KeyChange[list[str]]:
+        written = [new for old in kept.keys if (new := old.with_earlier_end(known.get(old.id))) is not old]
         there, again = {key.id for key in kept.keys}, {key.id for key in written}
         for heir in heirs:  # in order of creation: one may have replaced another
             if heir.replaces in again and heir.id not in there:
-                written.append(heir.ended_as(known.get(heir.id)))
+                written.append(heir.with_earlier_end(known.get(heir.id)))
                 again.add(heir.id)
-        return Change(written, [key.id for key in written])
+        return KeyChange(written, [key.id for key in written])
 
     return await _change(store, ended)
 
 
 async def clear(store: Store) -> None:
     """Delete all keys: the service then requires none. Raise StoreUnavailable."""
-    with reaching():
+    with store_errors():
         async with store.client.pipeline(transaction=True) as pipe:
             pipe.delete(KEYS_KEY, USED_KEY)
-            pipe.set(VERSION_KEY, OPEN)
+            pipe.set(VERSION_KEY, CLEARED)
             await pipe.execute()
 
 
-async def listed(store: Store) -> list[Listed]:
+async def all_keys(store: Store) -> list[ListedKey]:
     """Return all keys, oldest first. Raise StoreUnavailable."""
-    with reaching():
+    with store_errors():
         used = await store.client.hgetall(USED_KEY)
     kept = await read(store)
     return [
-        Listed(key, key.state(kept.now), float(used[key.id.encode()]) if key.id.encode() in used else None)
+        ListedKey(key, key.state(kept.now), float(used[key.id.encode()]) if key.id.encode() in used else None)
         for key in sorted(kept.keys, key=lambda key: (key.created, key.id))
     ]
 
 
-async def read(store: Store) -> Kept:
+async def read(store: Store) -> StoredKeys:
     """Return all keys in the store. Raise StoreUnavailable."""
-    with reaching():
+    with store_errors():
         async with store.client.pipeline(transaction=True) as pipe:
             pipe.get(VERSION_KEY)
             pipe.hgetall(KEYS_KEY)
@@ -183,7 +183,7 @@ async def read(store: Store) -> Kept:
 
 async def version(store: Store) -> tuple[bytes | None, float]:
     """Return the version of the stored keys, and the store's clock. Raise StoreUnavailable."""
-    with reaching():
+    with store_errors():
         async with store.client.pipeline(transaction=False) as pipe:
             pipe.get(VERSION_KEY)
             pipe.time()
@@ -193,25 +193,25 @@ async def version(store: Store) -> tuple[bytes | None, float]:
 
 async def note_used(store: Store, used: Mapping[str, float]) -> None:
     """Store when keys were last used. Raise StoreUnavailable."""
-    with reaching():
+    with store_errors():
         await store.client.hset(USED_KEY, mapping={key_id: f"{at:.0f}" for key_id, at in used.items()})
 
 
-def _decoded(found: bytes | None, packed: Mapping[bytes, bytes], time: tuple[int, int]) -> Kept:
+def _decoded(found: bytes | None, packed: Mapping[bytes, bytes], time: tuple[int, int]) -> StoredKeys:
     keys, damaged = [], 0
     for value in packed.values():
         try:
             keys.append(_decoder.decode(value))
         except msgspec.DecodeError:
             damaged += 1
-    return Kept(found, keys, damaged, time[0] + time[1] / 1e6)
+    return StoredKeys(found, keys, damaged, time[0] + time[1] / 1e6)
 
 
-async def _change(store: Store, change: Callable[[Kept], Change[T]]) -> T:
+async def _change(store: Store, change: Callable[[StoredKeys], KeyChange[T]]) -> T:
     """Apply ``change`` to the stored keys in a transaction. Retry if another change interferes."""
-    with reaching():
+    with store_errors():
         async with store.client.pipeline(transaction=True) as pipe:
-            for _ in range(CHANGES_TRIED):
+            for _ in range(MAX_ATTEMPTS):
                 try:
                     await pipe.watch(VERSION_KEY)
                     kept = _decoded(await pipe.get(VERSION_KEY), await pipe.hgetall(KEYS_KEY), await pipe.time())
@@ -231,15 +231,15 @@ async def _change(store: Store, change: Callable[[Kept], Change[T]]) -> T:
     raise StoreUnavailable("other changes of keys interfered too often; try again")
 
 
-def _made(kept: Kept, terms: Terms, replaces: str | None) -> Change[Made]:
+def _made(kept: StoredKeys, terms: KeyTerms, replaces: str | None) -> KeyChange[CreatedKey]:
     dropped = _dropped(kept, replaces)
     if len(kept.keys) - len(dropped) >= MOST_KEYS:
         raise Conflict(f"there are {len(kept.keys)} keys already that have not ended; revoke some and try again")
-    made = make(terms, kept.now, {key.id for key in kept.keys}, replaces)
-    return Change([made.key], made, dropped)
+    made = create_key(terms, kept.now, {key.id for key in kept.keys}, replaces)
+    return KeyChange([made.key], made, dropped)
 
 
-def _dropped(kept: Kept, but: str | None) -> list[str]:
+def _dropped(kept: StoredKeys, but: str | None) -> list[str]:
     """Return the ids of the keys to delete when one is created; never that of ``but``, the key that it replaces."""
     ended = sorted((key.end, key.id) for key in kept.keys if key.end is not None and key.end <= kept.now)
     n_over = len(kept.keys) + 1 - MOST_KEYS
@@ -247,7 +247,7 @@ def _dropped(kept: Kept, but: str | None) -> list[str]:
     return [key_id for i, (end, key_id) in enumerate(old) if i < n_over or end < kept.now - ENDED_SECONDS]
 
 
-def _valid(kept: Kept, key_id: str) -> Key:
+def _valid(kept: StoredKeys, key_id: str) -> Key:
     key = next((key for key in kept.keys if key.id == key_id), None)
     if key is None:
         raise UnknownKey(f"there is no key {key_id[:64]!r}")

@@ -29,10 +29,10 @@ from limits.aio.strategies import SlidingWindowCounterRateLimiter
 
 from abound.core.errors import AboundError, RateLimited, StoreUnavailable, TooLarge
 from abound.service.security.key import rate_of
-from abound.service.store.client import Store, reaching
+from abound.service.store.client import Store, store_errors
 
 if TYPE_CHECKING:
-    from abound.service.api.ndjson import Line
+    from abound.service.api.ndjson import NdjsonLine
     from abound.service.security.key_ring import Grant
 
 
@@ -49,7 +49,7 @@ PREFIX = "abound:rates"
 ANSWER_SECONDS = 0.25
 """Longest wait for the store to count instances to classify."""
 
-REST_SECONDS = 1.0
+RETRY_STORE_SECONDS = 1.0
 """Pause before the store is asked again after it did not answer."""
 
 
@@ -77,7 +77,7 @@ class RateParams:
                     raise ValueError(f"{name} {error}") from None
 
 
-class Rates:
+class RateLimiter:
     """Counts instances in the store and enforces the rate limits."""
 
     def __init__(self, store: Store, params: RateParams | None = None) -> None:
@@ -91,12 +91,12 @@ class Rates:
         self._resting_until = 0.0
         self._away = False
 
-    def let_through(self) -> int:
+    def take_unchecked_count(self) -> int:
         """Return the number of classified instances that the store could not count since the last call."""
         n, self._unchecked = self._unchecked, 0
         return n
 
-    def watches(self, grant: Grant | None) -> bool:
+    def limits(self, grant: Grant | None) -> bool:
         """Return whether a rate applies to requests of this sender."""
         if self.source is not None:
             return True
@@ -105,17 +105,17 @@ class Rates:
     async def admit(self, grant: Grant | None, n: int, source: str | None = None, *, learns: bool = False) -> None:
         """Count ``n`` instances of one sender, and of one source under it. Raise what ``count`` raises."""
         if grant is not None and (rate := grant.rate or self.key) is not None:
-            await self.take(rate, "key", grant.id, n, learns)
+            await self.count(rate, "key", grant.id, n, learns)
         if source is not None:
             await self._admit_source(grant, n, source)
 
-    async def admit_lines(self, grant: Grant | None, lines: list[Line], learns: bool) -> None:
+    async def admit_lines(self, grant: Grant | None, lines: list[NdjsonLine], learns: bool) -> None:
         """Count as many lines as the rates allow; the other lines get the error."""
         if grant is not None and (rate := grant.rate or self.key) is not None:
-            await _as_many(lines, lambda n: self.take(rate, "key", grant.id, n, learns))
+            await _as_many(lines, lambda n: self.count(rate, "key", grant.id, n, learns))
         if not learns:
             return
-        by_source: dict[str, list[Line]] = {}
+        by_source: dict[str, list[NdjsonLine]] = {}
         for line in lines:
             if line.error is None and (source := _source_of(line.body)) is not None:
                 by_source.setdefault(source, []).append(line)
@@ -130,9 +130,9 @@ class Rates:
         rate = (grant.source_rate if grant is not None else None) or self.source
         if rate is not None:
             name = hashlib.blake2b(source.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
-            await self.take(rate, "source", f"{grant.id if grant is not None else '-'}:{name}", n, True)
+            await self.count(rate, "source", f"{grant.id if grant is not None else '-'}:{name}", n, True)
 
-    async def take(self, rate: RateLimitItem, kind: str, name: str, n: int, learns: bool = False) -> None:
+    async def count(self, rate: RateLimitItem, kind: str, name: str, n: int, learns: bool = False) -> None:
         """Count ``n`` instances.
 
         Parameters
@@ -162,7 +162,7 @@ class Rates:
             self._unchecked += n
             return
         try:
-            with reaching():
+            with store_errors():
                 async with asyncio.timeout(self._patience if learns else ANSWER_SECONDS):
                     wait = await self._hit(rate, (kind, name), n)
         except StoreUnavailable as error:
@@ -172,7 +172,7 @@ class Rates:
                     reason=str(error),
                 )
             self._away = True
-            self._resting_until = time.monotonic() + REST_SECONDS
+            self._resting_until = time.monotonic() + RETRY_STORE_SECONDS
             if learns:
                 raise StoreUnavailable(f"this {kind} has a rate and was not counted; nothing was appended") from error
             self._unchecked += n
@@ -203,7 +203,7 @@ class Rates:
         return min(max(0.05, _wait(rate.amount, window, n, *counts)), 2.0 * window)
 
 
-async def _as_many(lines: list[Line], take: Callable[[int], Awaitable[None]]) -> StoreUnavailable | None:
+async def _as_many(lines: list[NdjsonLine], take: Callable[[int], Awaitable[None]]) -> StoreUnavailable | None:
     """Admit as many of the first lines as possible; the others get the error.
 
     Return the error if the store could not count, so that the caller does not wait for it again.
@@ -225,7 +225,7 @@ async def _as_many(lines: list[Line], take: Callable[[int], Awaitable[None]]) ->
     return None
 
 
-def _refuse(lines: list[Line], error: AboundError) -> None:
+def _refuse(lines: list[NdjsonLine], error: AboundError) -> None:
     for line in lines:
         line.error = error
 

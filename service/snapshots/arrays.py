@@ -71,7 +71,7 @@ def check_part(i: int, part: bytes, expected: Part) -> None:
         raise Damaged(f"its part {i} is not what was written")
 
 
-async def live_of(
+async def load_model(
     state: dict[str, Any],
     shapes: Sequence[ArrayShape],
     size: int,
@@ -112,7 +112,7 @@ async def live_of(
         config = ModelConfig.stored(state["config"])
     except (KeyError, TypeError, InvalidInstance) as error:
         raise Damaged(f"its configuration and its arrays do not fit together: {error}") from error
-    await kernel_compiler.loaded(config)
+    await kernel_compiler.wait_until_loaded(config)
     # In a thread: a replica serves requests while it loads a standby state.
     live = await asyncio.to_thread(LiveModel.from_arrays, state, arrays, new_secret(), limits)
     for _ in live.digest_steps():

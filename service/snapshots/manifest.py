@@ -16,7 +16,7 @@ from abound.service.artifacts.checksums import checksum_of
 from abound.service.log.events import APPLY_VERSION
 from abound.service.model.position import Position
 from abound.service.snapshots.arrays import ArrayShape, Part
-from abound.service.store.client import Store, reaching
+from abound.service.store.client import Store, store_errors
 from abound.service.store.keys import ModelKeys
 
 log = structlog.get_logger(__name__)
@@ -24,7 +24,7 @@ log = structlog.get_logger(__name__)
 FORMAT = STATE_FORMAT
 
 
-class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+class SnapshotManifest(msgspec.Struct, frozen=True, kw_only=True):
     """Describes a snapshot.
 
     Attributes
@@ -69,7 +69,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     adopted: str = str(START)
     checksum: str = ""
 
-    def sealed(self) -> Manifest:
+    def with_checksum(self) -> SnapshotManifest:
         """Return a copy with the checksum of its fields."""
         fields = msgspec.json.encode(msgspec.structs.replace(self, checksum=""))
         return msgspec.structs.replace(self, checksum=checksum_of(fields))
@@ -87,23 +87,23 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         return Position(offset, self.entry_checksum.encode(), self.n_entries, self.log_bytes, adopted)
 
 
-_manifest = msgspec.json.Decoder(Manifest)
+_manifest = msgspec.json.Decoder(SnapshotManifest)
 
 
 def manifest_key(keys: ModelKeys, name: str) -> bytes:
     """Return the key of a snapshot's manifest."""
-    return keys.of(f"snapshot:{name}:manifest")
+    return keys.key(f"snapshot:{name}:manifest")
 
 
 def part_key(keys: ModelKeys, name: str, i: int) -> bytes:
     """Return the key of a snapshot's part."""
-    return keys.of(f"snapshot:{name}:{i}")
+    return keys.key(f"snapshot:{name}:{i}")
 
 
 async def ids(store: Store, keys: ModelKeys) -> list[str]:
     """Return the ids of a model's snapshots, newest first."""
-    with reaching():
-        found = await store.client.lrange(keys.of("snapshots"), 0, -1)
+    with store_errors():
+        found = await store.client.lrange(keys.key("snapshots"), 0, -1)
     return in_order(name.decode() for name in found)
 
 
@@ -112,28 +112,28 @@ def in_order(names: Iterable[str]) -> list[str]:
     return sorted(names, key=_place, reverse=True)
 
 
-async def manifests(store: Store, keys: ModelKeys) -> list[Manifest]:
+async def read_manifests(store: Store, keys: ModelKeys) -> list[SnapshotManifest]:
     """Return the readable manifests of a model's snapshots, newest first."""
     good = []
     for name in await ids(store, keys):
         try:
-            good.append(await manifest_of(store, keys, name))
+            good.append(await read_manifest(store, keys, name))
         except (Damaged, UnknownApplyVersion, UnknownSnapshot) as error:
             log.warning("a snapshot cannot be used", model=keys.name, snapshot=name, reason=str(error))
     return good
 
 
-async def newest(store: Store, keys: ModelKeys, known: Manifest | None = None) -> Manifest | None:
+async def newest(store: Store, keys: ModelKeys, known: SnapshotManifest | None = None) -> SnapshotManifest | None:
     """Return the newest readable manifest; None if there is none. If it is ``known``, it is not read again."""
     for name in await ids(store, keys):
         if known is not None and known.id == name:
             return known
         with contextlib.suppress(Damaged, UnknownApplyVersion, UnknownSnapshot):
-            return await manifest_of(store, keys, name)
+            return await read_manifest(store, keys, name)
     return None
 
 
-async def manifest_of(store: Store, keys: ModelKeys, name: str) -> Manifest:
+async def read_manifest(store: Store, keys: ModelKeys, name: str) -> SnapshotManifest:
     """Read the manifest of a snapshot.
 
     Raises
@@ -143,7 +143,7 @@ async def manifest_of(store: Store, keys: ModelKeys, name: str) -> Manifest:
     Corrupted, UnknownApplyVersion
         It cannot be read, has another format or belongs to another model.
     """
-    with reaching():
+    with store_errors():
         packed = await store.client.get(manifest_key(keys, name))
     if packed is None:
         raise UnknownSnapshot(f"the model {keys.name} has no snapshot {name}")
@@ -162,7 +162,7 @@ async def manifest_of(store: Store, keys: ModelKeys, name: str) -> Manifest:
         raise UnknownApplyVersion(
             f"it has the apply version {manifest.apply_version}; this release has {APPLY_VERSION}"
         )
-    if manifest.sealed() != manifest:
+    if manifest.with_checksum() != manifest:
         raise Damaged("its manifest is not what was written")
     return manifest
 

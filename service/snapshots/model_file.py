@@ -22,17 +22,17 @@ import msgspec
 from abound.core.config import ModelConfig
 from abound.core.errors import Damaged, InvalidInstance, TooLarge, UnknownApplyVersion
 from abound.core.model.state import STATE_FORMAT
-from abound.service.artifacts.container import Kind, Pieces, start_of
+from abound.service.artifacts.container import ContainerFormat, ContainerReader, encode_head
 from abound.service.log.events import APPLY_VERSION
 from abound.service.snapshots.arrays import ArrayShape, Part, check_part
 
-KIND = Kind(b"ABOUNDMF", STATE_FORMAT, "model", "header")
+MODEL_FILE = ContainerFormat(b"ABOUNDMF", STATE_FORMAT, "model", "header")
 MEDIA_TYPE = "application/vnd.abound.model"
 
 MOST_PART_BYTES = 64 * 2**20
 
 
-class Header(msgspec.Struct, frozen=True, kw_only=True):
+class ModelFileHeader(msgspec.Struct, frozen=True, kw_only=True):
     """The header of a model's file.
 
     Attributes
@@ -71,16 +71,16 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
             raise Damaged(f"the file has no configuration that this release knows: {error}") from None
 
 
-_header = msgspec.json.Decoder(Header)
+_header = msgspec.json.Decoder(ModelFileHeader)
 
 
-def packed(header: Header) -> bytes:
+def encode_header(header: ModelFileHeader) -> bytes:
     """Return the bytes before the parts."""
     plain = msgspec.json.encode(header)
-    return start_of(KIND, plain)
+    return encode_head(MODEL_FILE, plain)
 
 
-class Reader:
+class ModelFileReader:
     """Reads a file piece by piece: ``header``, then ``parts``.
 
     Parameters
@@ -92,10 +92,10 @@ class Reader:
     """
 
     def __init__(self, pieces: AsyncIterator[bytes], limit: int) -> None:
-        self._pieces = Pieces(pieces)
+        self._pieces = ContainerReader(pieces)
         self._limit = limit
 
-    async def header(self) -> Header:
+    async def header(self) -> ModelFileHeader:
         """Read and check the header.
 
         Raises
@@ -106,7 +106,7 @@ class Reader:
             Another release wrote it.
         TooLarge
         """
-        plain = await self._pieces.head(KIND)
+        plain = await self._pieces.head(MODEL_FILE)
         try:
             header = _header.decode(plain)
         except (msgspec.MsgspecError, ValueError, RecursionError) as error:
@@ -121,10 +121,10 @@ class Reader:
             raise TooLarge(f"the model has {header.size} bytes, more than the limit of {self._limit}")
         return header
 
-    async def parts(self, header: Header) -> AsyncIterator[bytes]:
+    async def parts(self, header: ModelFileHeader) -> AsyncIterator[bytes]:
         """Yield the parts. Corrupted if one is not what was written, or if anything follows the last."""
         for i, part in enumerate(header.parts):
-            data = await self._pieces.take(part.size, f"its part {i}")
+            data = await self._pieces.read(part.size, f"its part {i}")
             check_part(i, data, part)
             yield data
-        await self._pieces.end()
+        await self._pieces.check_end()

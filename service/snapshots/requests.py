@@ -8,8 +8,8 @@ import contextlib
 from abound.core.errors import Damaged, NotReady, UnknownApplyVersion, UnknownSnapshot
 from abound.core.types import Offset
 from abound.service.snapshots import manifest as manifests
-from abound.service.snapshots.manifest import Manifest
-from abound.service.store.client import Store, reaching
+from abound.service.snapshots.manifest import SnapshotManifest
+from abound.service.store.client import Store, store_errors
 from abound.service.store.keys import ModelKeys
 
 WORKERS_KEY = b"abound:workers"
@@ -17,25 +17,25 @@ WORKER_FRESH_SECONDS = 10.0
 POLL_SECONDS = 0.1
 
 
-async def show_worker(store: Store, worker: str) -> None:
+async def record_heartbeat(store: Store, worker: str) -> None:
     """Record the heartbeat of a worker, by the store's clock."""
-    with reaching():
+    with store_errors():
         seconds, _ = await store.client.time()
         await store.client.hset(WORKERS_KEY, worker, seconds)
 
 
-async def hide_worker(store: Store, worker: str) -> None:
+async def remove_heartbeat(store: Store, worker: str) -> None:
     """Remove a worker that stops."""
-    with reaching():
+    with store_errors():
         await store.client.hdel(WORKERS_KEY, worker)
 
 
-async def workers(store: Store) -> list[str]:
+async def live_workers(store: Store) -> list[str]:
     """Return the live workers.
 
     A heartbeat from the future is stale: the store's clock was set back after it.
     """
-    with reaching():
+    with store_errors():
         async with store.client.pipeline(transaction=False) as pipe:
             pipe.time()
             pipe.hgetall(WORKERS_KEY)
@@ -51,7 +51,7 @@ def parse(text: bytes | None) -> Offset | None:
         return None
 
 
-async def request(store: Store, keys: ModelKeys, offset: Offset, timeout: float) -> Manifest:  # noqa: ASYNC109
+async def request_snapshot(store: Store, keys: ModelKeys, offset: Offset, timeout: float) -> SnapshotManifest:  # noqa: ASYNC109
     """Request a snapshot at ``offset`` or past it and wait until it exists.
 
     Raises
@@ -60,16 +60,16 @@ async def request(store: Store, keys: ModelKeys, offset: Offset, timeout: float)
         No worker is running, or it has not made the snapshot within ``timeout`` seconds; it may still do so.
     StoreUnavailable
     """
-    if not await workers(store):
+    if not await live_workers(store):
         raise NotReady("no worker is running to make a snapshot: start one with `abound worker`", retry_after=5.0)
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout
-    with reaching():
-        await store.client.set(keys.of("snapshot-wanted"), str(offset), ex=max(1, int(timeout)))
+    with store_errors():
+        await store.client.set(keys.key("snapshot-wanted"), str(offset), ex=max(1, int(timeout)))
     while True:
         for name in (await manifests.ids(store, keys))[:1]:
             with contextlib.suppress(Damaged, UnknownApplyVersion, UnknownSnapshot):
-                manifest = await manifests.manifest_of(store, keys, name)
+                manifest = await manifests.read_manifest(store, keys, name)
                 if manifest.position.offset >= offset:
                     return manifest
         if loop.time() > deadline:

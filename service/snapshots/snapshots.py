@@ -31,16 +31,24 @@ from abound.core.limits import Limits
 from abound.core.model.live_model import LiveModel
 from abound.service.artifacts.checksums import checksum_of
 from abound.service.log.events import APPLY_VERSION
-from abound.service.model.replicated_model import ModelReplica
-from abound.service.snapshots.arrays import Part, check_part, live_of, parts_of, shapes_of
-from abound.service.snapshots.manifest import FORMAT, Manifest, ids, in_order, manifest_key, manifest_of, part_key
-from abound.service.store.client import Store, reaching
+from abound.service.model.replicated_model import ReplicatedModel
+from abound.service.snapshots.arrays import Part, check_part, load_model, parts_of, shapes_of
+from abound.service.snapshots.manifest import (
+    FORMAT,
+    SnapshotManifest,
+    ids,
+    in_order,
+    manifest_key,
+    part_key,
+    read_manifest,
+)
+from abound.service.store.client import Store, store_errors
 from abound.service.store.keys import ModelKeys
 from abound.service.store.lease import Lease
 
 log = structlog.get_logger(__name__)
 
-__all__ = ["Manifest", "SnapshotParams", "erase", "load", "write"]
+__all__ = ["SnapshotManifest", "SnapshotParams", "delete_incarnation", "load", "write"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,11 +87,11 @@ class SnapshotParams:
 
 async def write(
     store: Store,
-    model: ModelReplica,
+    model: ReplicatedModel,
     params: SnapshotParams,
     lease: Lease,
     between: Callable[[], Awaitable[None]] | None = None,
-) -> Manifest:
+) -> SnapshotManifest:
     """Write a snapshot of a model. Nothing may be applied to the model meanwhile.
 
     ``between`` is awaited before each step. An exception from it ends the writing.
@@ -94,20 +102,20 @@ async def write(
         Another process has taken over the model; nothing points to what was written.
     StoreUnavailable
     """
-    digest = await model.take_digest()
+    digest = await model.compute_digest()
     arrays = model.live.to_arrays()
     keys, position = model.keys, model.position
     snapshot = f"{position.offset}-{secrets.token_hex(4)}"
     parts = []
     client = store.client
-    with reaching():
+    with store_errors():
         for i, part in enumerate(parts_of(arrays, params.part_bytes)):
             if between is not None:
                 await between()
             await client.set(part_key(keys, snapshot, i), part)
             parts.append(Part(len(part), checksum_of(part)))
         seconds, microseconds = await client.time()
-        manifest = Manifest(
+        manifest = SnapshotManifest(
             id=snapshot,
             format=FORMAT,
             apply_version=APPLY_VERSION,
@@ -123,12 +131,12 @@ async def write(
             state=model.live.meta(),
             arrays=shapes_of(arrays),
             parts=parts,
-        ).sealed()
+        ).with_checksum()
         if between is not None:
             await between()
         await client.set(manifest_key(keys, snapshot), msgspec.json.encode(manifest))
     old = in_order([snapshot, *await ids(store, keys)])[params.keep :]
-    pointer = keys.of("snapshots")
+    pointer = keys.key("snapshots")
     await lease.swap([("RPUSH", pointer, snapshot), *(("LREM", pointer, 0, name) for name in old)])
     for name in old:
         await _drop(store, keys, name)
@@ -138,7 +146,7 @@ async def write(
 async def load(
     store: Store,
     keys: ModelKeys,
-    manifest: Manifest,
+    manifest: SnapshotManifest,
     limits: Limits,
     progress: Callable[[float], None] = lambda done: None,
 ) -> LiveModel:
@@ -149,7 +157,7 @@ async def load(
     Corrupted
         A part is missing or not what was written, or the state has another digest.
     """
-    return await live_of(
+    return await load_model(
         manifest.state,
         manifest.arrays,
         manifest.size,
@@ -160,21 +168,21 @@ async def load(
     )
 
 
-async def erase(store: Store, keys: ModelKeys) -> None:
+async def delete_incarnation(store: Store, keys: ModelKeys) -> None:
     """Delete all keys of an incarnation from the store, for a deleted model."""
-    with reaching():
+    with store_errors():
         async for key in store.client.scan_iter(match=keys.pattern, count=1000):
             await store.client.unlink(key)
 
 
-async def unlisted(store: Store, keys: ModelKeys) -> dict[str, list[bytes]]:
+async def unlisted_keys(store: Store, keys: ModelKeys) -> dict[str, list[bytes]]:
     """Return the keys of snapshots that the list does not have, by id.
 
     The holder of the model's lease may delete them: another process that is writing one of them will not point to it.
     """
-    prefix = keys.of("snapshot:")
+    prefix = keys.key("snapshot:")
     found: dict[str, list[bytes]] = {}
-    with reaching():
+    with store_errors():
         async for key in store.client.scan_iter(match=keys.pattern[:-1] + b"snapshot:*", count=1000):
             found.setdefault(key[len(prefix) :].rpartition(b":")[0].decode(), []).append(key)
     for name in await ids(store, keys):
@@ -185,17 +193,17 @@ async def unlisted(store: Store, keys: ModelKeys) -> dict[str, list[bytes]]:
 async def _drop(store: Store, keys: ModelKeys, name: str) -> None:
     """Delete a snapshot that was removed from the list."""
     try:
-        n_parts = len((await manifest_of(store, keys, name)).parts)
+        n_parts = len((await read_manifest(store, keys, name)).parts)
     except (Damaged, UnknownApplyVersion, UnknownSnapshot):
         n_parts = 0  # garbage collection deletes its parts
-    with reaching():
+    with store_errors():
         await store.client.unlink(manifest_key(keys, name), *(part_key(keys, name, i) for i in range(n_parts)))
 
 
-async def read_parts(store: Store, keys: ModelKeys, manifest: Manifest) -> AsyncIterator[bytes]:
+async def read_parts(store: Store, keys: ModelKeys, manifest: SnapshotManifest) -> AsyncIterator[bytes]:
     """Yield the parts of a snapshot in order. Corrupted if one is missing or not what was written. StoreUnavailable."""
     for i, expected in enumerate(manifest.parts):
-        with reaching():
+        with store_errors():
             part = await store.client.get(part_key(keys, manifest.id, i))
         if part is None:
             raise Damaged(f"its part {i} is missing")

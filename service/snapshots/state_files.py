@@ -21,17 +21,17 @@ from abound.core.limits import Limits
 from abound.core.model.live_model import LiveModel
 from abound.core.model.state import STATE_FORMAT
 from abound.core.types import Offset
-from abound.service.artifacts.artifact_store import Artifacts
+from abound.service.artifacts.artifact_store import ArtifactStore
 from abound.service.artifacts.checksums import checksum_of
 from abound.service.log.events import APPLY_VERSION
-from abound.service.snapshots.arrays import ArrayShape, Part, check_part, live_of, parts_of, shapes_of
+from abound.service.snapshots.arrays import ArrayShape, Part, check_part, load_model, parts_of, shapes_of
 from abound.service.store.keys import ModelKeys
 
 FORMAT = STATE_FORMAT
 PART_BYTES = 8 * 2**20
 
 
-class IndexManifest(msgspec.Struct, frozen=True, kw_only=True):
+class StateFileManifest(msgspec.Struct, frozen=True, kw_only=True):
     """Describes a state file.
 
     Attributes
@@ -65,7 +65,7 @@ class IndexManifest(msgspec.Struct, frozen=True, kw_only=True):
     parts: list[Part]
     checksum: str = ""
 
-    def sealed(self) -> IndexManifest:
+    def with_checksum(self) -> StateFileManifest:
         """Return a copy with the checksum of its fields."""
         return msgspec.structs.replace(
             self, checksum=checksum_of(msgspec.json.encode(msgspec.structs.replace(self, checksum="")))
@@ -77,7 +77,7 @@ class IndexManifest(msgspec.Struct, frozen=True, kw_only=True):
         return sum(part.size for part in self.parts)
 
 
-_manifest = msgspec.json.Decoder(IndexManifest)
+_manifest = msgspec.json.Decoder(StateFileManifest)
 
 
 def folder(keys: ModelKeys) -> str:
@@ -95,14 +95,14 @@ async def _nothing() -> None:
 
 
 async def write(
-    artifacts: Artifacts,
+    artifacts: ArtifactStore,
     keys: ModelKeys,
     live: LiveModel,
     after: Offset,
     recipe: dict[str, Any],
     between: Callable[[], Awaitable[None]] = _nothing,
     name: str | None = None,
-) -> IndexManifest:
+) -> StateFileManifest:
     """Write the state of a model as a state file. Nothing may change the model meanwhile.
 
     ``between`` is awaited before each part. An exception from it ends the writing and deletes what was written.
@@ -128,7 +128,7 @@ async def write(
 
 
 async def finish(
-    artifacts: Artifacts,
+    artifacts: ArtifactStore,
     keys: ModelKeys,
     name: str,
     after: Offset,
@@ -137,9 +137,9 @@ async def finish(
     state: dict[str, Any],
     arrays: list[ArrayShape],
     parts: list[Part],
-) -> IndexManifest:
+) -> StateFileManifest:
     """Write the manifest of a state file whose parts are all written. ArtifactsUnavailable."""
-    manifest = IndexManifest(
+    manifest = StateFileManifest(
         id=name,
         format=FORMAT,
         apply_version=APPLY_VERSION,
@@ -151,13 +151,13 @@ async def finish(
         state=state,
         arrays=arrays,
         parts=parts,
-    ).sealed()
+    ).with_checksum()
     packed = msgspec.json.encode(manifest)
     await artifacts.put(_manifest_name(keys, name), packed)
     return _manifest.decode(packed)  # as it is read: a list where the state had a tuple
 
 
-async def manifest_of(artifacts: Artifacts, keys: ModelKeys, name: str) -> IndexManifest:
+async def read_manifest(artifacts: ArtifactStore, keys: ModelKeys, name: str) -> StateFileManifest:
     """Read the manifest of a state file.
 
     Raises
@@ -185,13 +185,13 @@ async def manifest_of(artifacts: Artifacts, keys: ModelKeys, name: str) -> Index
         raise UnknownApplyVersion(
             f"the state file {name} has the apply version {manifest.apply_version}; this release has {APPLY_VERSION}"
         )
-    if manifest.sealed() != manifest:
+    if manifest.with_checksum() != manifest:
         raise Damaged(f"the manifest of the state file {name} is not what was written")
     return manifest
 
 
 async def load(
-    artifacts: Artifacts | None,
+    artifacts: ArtifactStore | None,
     keys: ModelKeys,
     name: str,
     digest: str,
@@ -208,11 +208,11 @@ async def load(
     """
     if artifacts is None:
         raise ArtifactsUnavailable("no artifact store is set; set ABOUND_ARTIFACTS_URL")
-    manifest = await manifest_of(artifacts, keys, name)
+    manifest = await read_manifest(artifacts, keys, name)
     if manifest.digest != digest:
         raise Damaged(f"the state file {name} has another digest than the one to be adopted")
     try:
-        return await live_of(
+        return await load_model(
             manifest.state,
             manifest.arrays,
             manifest.size,
@@ -225,26 +225,26 @@ async def load(
         raise Damaged(f"the state file {name} is damaged: {error}") from error
 
 
-async def check(artifacts: Artifacts, keys: ModelKeys, manifest: IndexManifest) -> None:
+async def check(artifacts: ArtifactStore, keys: ModelKeys, manifest: StateFileManifest) -> None:
     """Read a state file again. Corrupted, UnknownArtifact or ArtifactsUnavailable unless it is what was written."""
-    if await manifest_of(artifacts, keys, manifest.id) != manifest:
+    if await read_manifest(artifacts, keys, manifest.id) != manifest:
         raise Damaged(f"the manifest of the state file {manifest.id} is not what was written")
     async for _ in _read_parts(artifacts, keys, manifest):
         pass
 
 
-async def delete(artifacts: Artifacts, keys: ModelKeys, name: str) -> None:
+async def delete(artifacts: ArtifactStore, keys: ModelKeys, name: str) -> None:
     """Delete a state file, its manifest first."""
     await artifacts.delete(_manifest_name(keys, name))
     await artifacts.clear(f"{folder(keys)}/{name}")
 
 
-async def ids(artifacts: Artifacts, keys: ModelKeys) -> list[str]:
+async def ids(artifacts: ArtifactStore, keys: ModelKeys) -> list[str]:
     """Return the ids of all state files of a model, including unfinished ones."""
     return sorted(await sizes(artifacts, keys))
 
 
-async def sizes(artifacts: Artifacts, keys: ModelKeys) -> dict[str, int]:
+async def sizes(artifacts: ArtifactStore, keys: ModelKeys) -> dict[str, int]:
     """Return the bytes of each state file of a model by id, including unfinished ones."""
     start = len(folder(keys)) + 1
     found: dict[str, int] = {}
@@ -254,7 +254,7 @@ async def sizes(artifacts: Artifacts, keys: ModelKeys) -> dict[str, int]:
     return found
 
 
-async def _read_parts(artifacts: Artifacts, keys: ModelKeys, manifest: IndexManifest) -> AsyncIterator[bytes]:
+async def _read_parts(artifacts: ArtifactStore, keys: ModelKeys, manifest: StateFileManifest) -> AsyncIterator[bytes]:
     for i, expected in enumerate(manifest.parts):
         part = await artifacts.get(part_name(keys, manifest.id, i))
         await asyncio.to_thread(check_part, i, part, expected)

@@ -22,15 +22,22 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry as SyncRetry
 
 from abound.core.errors import CannotStart, StoreUnavailable
-from abound.service.store.connection import Address, Link, LinkLost
-from abound.service.store.server_info import FSYNC_SETTINGS, WHOLE_SECONDS, Facts, facts_of, settings_of, wait_whole
+from abound.service.store.connection import Address, ConnectionLost, StoreConnection
+from abound.service.store.server_info import (
+    AOF_CHECK_SECONDS,
+    FSYNC_SETTINGS,
+    ServerInfo,
+    aof_check_command,
+    build_server_info,
+    parse_config,
+)
 
 log = structlog.get_logger(__name__)
 
 OLDEST_VERSION = (6, 2)
 SECTIONS = ("server", "persistence", "memory", "replication")
 
-ASKING_KEY = "abound:asking"
+PROBE_KEY = "abound:asking"
 """Written before WAITAOF: the command reports nothing to a connection that has written nothing."""
 
 
@@ -77,7 +84,7 @@ class Store:
         """Accept a ``redis://``, ``rediss://`` or ``unix://`` URL; raise CannotStart for any other."""
         self.params = params or StoreParams()
         try:
-            self.address = Address.of(url)
+            self.address = Address.from_url(url)
         except (ValueError, OSError) as error:
             raise CannotStart(f"ABOUND_REDIS_URL cannot be used: {error}") from None
         # A lost reply must never cause a retry of the command, which the library does by default.
@@ -95,13 +102,13 @@ class Store:
         # Any: the return types of its commands depend on options, which its annotations do not express.
         self.client: Any = redis.asyncio.Redis.from_pool(pool)
 
-    async def open_link(self, purpose: str, on_lost: Any = None) -> Link:
+    async def open_connection(self, purpose: str, on_lost: Any = None) -> StoreConnection:
         """Open a dedicated connection for ``purpose``; raise StoreUnavailable when that fails."""
-        return await Link.open(self.address, f"abound-{purpose}", self.params.connect_seconds, on_lost)
+        return await StoreConnection.open(self.address, f"abound-{purpose}", self.params.connect_seconds, on_lost)
 
-    async def facts(self) -> Facts:
+    async def server_info(self) -> ServerInfo:
         """Query the server info. Raise StoreUnavailable when the store does not answer."""
-        with reaching():
+        with store_errors():
             async with self.client.pipeline(transaction=False) as pipe:
                 for section in SECTIONS:
                     pipe.info(section)
@@ -109,11 +116,11 @@ class Store:
                 answers = await pipe.execute(raise_on_error=False)
         for answer in answers[:4]:
             if isinstance(answer, Exception):
-                with reaching():
+                with store_errors():
                     raise answer
-        return facts_of(*answers)
+        return build_server_info(*answers)
 
-    async def check(self) -> Facts:
+    async def check(self) -> ServerInfo:
         """Wait for the store, a bounded time, and refuse one that would lose the log.
 
         Raises
@@ -127,8 +134,8 @@ class Store:
         told = 0.0
         while True:
             try:
-                facts = await self.facts()
-                if facts.whole or loop.time() > deadline:
+                facts = await self.server_info()
+                if facts.aof_complete or loop.time() > deadline:
                     break
                 if loop.time() - told > 5:
                     log.warning("waiting for the store", store=str(self.address), reason=f"it {facts.danger}")
@@ -151,7 +158,7 @@ class Store:
         await self.client.aclose()
 
 
-async def facts_over(link: Link, seconds: float) -> Facts:
+async def fetch_server_info(link: StoreConnection, seconds: float) -> ServerInfo:
     """Query the server info over a given connection, since another connection may lead to another server.
 
     Raise StoreUnavailable when the connection is lost meanwhile or the server refuses.
@@ -160,26 +167,26 @@ async def facts_over(link: Link, seconds: float) -> Facts:
     asked.append(link.call("CONFIG", "GET", FSYNC_SETTINGS, seconds=seconds))
     *sections, config = await asyncio.gather(*asked, return_exceptions=True)
     said: list[dict[str, str]] = []
-    with reaching():
+    with store_errors():
         for answer in sections:
             if isinstance(answer, BaseException):
                 raise answer
             lines = [line.partition(":") for line in answer.decode().splitlines()]
             said.append({name: value for name, colon, value in lines if colon})
     server, persistence, memory, replication = said
-    facts = facts_of(server, persistence, memory, replication, settings_of(config))
-    if not (facts.rewriting and facts.syncs and facts.tells_whole):
+    facts = build_server_info(server, persistence, memory, replication, parse_config(config))
+    if not (facts.rewriting and facts.syncs_writes and facts.can_check_aof):
         return facts
-    written = link.call("SET", ASKING_KEY, "", "PX", 1000, seconds=seconds)
-    confirmed = link.call(*wait_whole(), seconds=seconds + WHOLE_SECONDS)
+    written = link.call("SET", PROBE_KEY, "", "PX", 1000, seconds=seconds)
+    confirmed = link.call(*aof_check_command(), seconds=seconds + AOF_CHECK_SECONDS)
     refused, reply = await asyncio.gather(written, confirmed, return_exceptions=True)
     if isinstance(refused, Exception) or not isinstance(reply, list):
         return facts
-    return facts._replace(whole=reply[0] >= 1, told=True)
+    return facts._replace(aof_complete=reply[0] >= 1, aof_confirmed=True)
 
 
 @contextlib.contextmanager
-def reaching() -> Iterator[None]:
+def store_errors() -> Iterator[None]:
     """Translate exceptions of the client into StoreUnavailable."""
     try:
         yield
@@ -187,13 +194,13 @@ def reaching() -> Iterator[None]:
         raise StoreUnavailable(f"the store rejected the credentials of this service: {error}") from error
     except redis.exceptions.BusyLoadingError as error:
         raise StoreUnavailable("the store is loading its data") from error
-    except (redis.exceptions.ConnectionError, redis.exceptions.TimeoutError, OSError, LinkLost) as error:
+    except (redis.exceptions.ConnectionError, redis.exceptions.TimeoutError, OSError, ConnectionLost) as error:
         raise StoreUnavailable(f"the store is away: {error or 'no answer in time'}") from error
     except (redis.exceptions.ResponseError, hiredis.ReplyError) as error:
         raise StoreUnavailable(f"the store refused: {error}") from error
 
 
-def _refuse_unsafe(facts: Facts, address: Address) -> None:
+def _refuse_unsafe(facts: ServerInfo, address: Address) -> None:
     if facts.version < OLDEST_VERSION:
         version = ".".join(map(str, facts.version))
         raise CannotStart(f"the store at {address} is Redis {version}; at least 6.2 (or any Valkey) is needed")

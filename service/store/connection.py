@@ -25,13 +25,13 @@ Reply = Any
 TICK = 0.25
 
 
-def packed(words: tuple[str | bytes | int, ...]) -> bytes:
+def pack_command(words: tuple[str | bytes | int, ...]) -> bytes:
     """Return a command as bytes for the wire."""
     command: bytes = hiredis.pack_command(words)  # type: ignore[arg-type]
     return command
 
 
-class LinkLost(Exception):
+class ConnectionLost(Exception):
     """The connection is lost. A command without a reply may or may not have been executed."""
 
 
@@ -55,7 +55,7 @@ class Address:
     tls: ssl.SSLContext | None
 
     @classmethod
-    def of(cls, url: str) -> Address:
+    def from_url(cls, url: str) -> Address:
         """Parse a ``redis://``, ``rediss://`` or ``unix://`` URL; raise ValueError for any other."""
         parts: dict[str, Any] = dict(parse_url(url))
         tls = None
@@ -81,7 +81,7 @@ class Address:
         return f"Address({self})"
 
 
-class Link(asyncio.Protocol):
+class StoreConnection(asyncio.Protocol):
     """An open connection, made by ``StoreConnection.open``. It does not reconnect."""
 
     def __init__(self, on_lost: Callable[[], None] | None = None) -> None:
@@ -94,7 +94,9 @@ class Link(asyncio.Protocol):
         self._cause: BaseException | None = None
 
     @classmethod
-    async def open(cls, address: Address, name: str, seconds: float, on_lost: Callable[[], None] | None = None) -> Link:
+    async def open(
+        cls, address: Address, name: str, seconds: float, on_lost: Callable[[], None] | None = None
+    ) -> StoreConnection:
         """Connect, sign in and name the connection.
 
         Raises
@@ -111,7 +113,7 @@ class Link(asyncio.Protocol):
                 else:
                     await loop.create_connection(lambda: link, address.host, address.port, ssl=address.tls)
                 await link._sign_in(address, name, seconds)
-        except (OSError, TimeoutError, LinkLost, hiredis.ReplyError) as error:
+        except (OSError, TimeoutError, ConnectionLost, hiredis.ReplyError) as error:
             link._on_lost = None
             link.close()
             reason = str(error) or "no answer in time"
@@ -138,7 +140,7 @@ class Link(asyncio.Protocol):
         """
         if self._transport is None:
             for _ in range(n):
-                on_reply(LinkLost("the connection is closed"))
+                on_reply(ConnectionLost("the connection is closed"))
             return
         until = self._loop.time() + seconds
         for _ in range(n):
@@ -154,12 +156,12 @@ class Link(asyncio.Protocol):
         def answer(reply: Reply) -> None:
             if future.done():
                 return
-            if isinstance(reply, (LinkLost, hiredis.ReplyError)):
+            if isinstance(reply, (ConnectionLost, hiredis.ReplyError)):
                 future.set_exception(reply)
             else:
                 future.set_result(reply)
 
-        self.send(packed(words), answer, seconds)
+        self.send(pack_command(words), answer, seconds)
         return future
 
     def call_all(self, *commands: tuple[str | bytes | int, ...], seconds: float) -> asyncio.Future[list[Reply]]:
@@ -172,15 +174,15 @@ class Link(asyncio.Protocol):
             if future.done() or len(replies) < len(commands):
                 return
             for one in replies:
-                if isinstance(one, (LinkLost, hiredis.ReplyError)):
+                if isinstance(one, (ConnectionLost, hiredis.ReplyError)):
                     future.set_exception(one)
                     return
             future.set_result(replies)
 
         if self._transport is None:
-            future.set_exception(LinkLost("the connection is closed"))
+            future.set_exception(ConnectionLost("the connection is closed"))
             return future
-        self.send(b"".join([packed(words) for words in commands]), answer, seconds, len(commands))
+        self.send(b"".join([pack_command(words) for words in commands]), answer, seconds, len(commands))
         return future
 
     def close(self) -> None:
@@ -232,6 +234,6 @@ class Link(asyncio.Protocol):
         was_open, self._transport = self._transport is not None, None
         if was_open and self._on_lost is not None:
             self._on_lost()  # first: the callbacks below must not find this connection again
-        lost = LinkLost(str(self._cause or "") or "the store closed the connection")
+        lost = ConnectionLost(str(self._cause or "") or "the store closed the connection")
         while self._waiting:
             self._waiting.popleft()[0](lost)

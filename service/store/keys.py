@@ -12,14 +12,14 @@ class ModelKeys:
     name: str
     incarnation: str
 
-    def of(self, part: str) -> bytes:
+    def key(self, part: str) -> bytes:
         """Return the key of a part: ``log``, ``snapshots``, ``replicas``, ..."""
         return f"abound:{{{self.name}:{self.incarnation}}}:{part}".encode()
 
     @property
     def log(self) -> bytes:
         """Return the key of the stream of log entries."""
-        return self.of("log")
+        return self.key("log")
 
     @property
     def pattern(self) -> bytes:

@@ -24,9 +24,9 @@ from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
 from abound.core.errors import Conflict, StoreUnavailable
-from abound.service.store.client import Store, reaching
+from abound.service.store.client import Store, store_errors
 from abound.service.store.keys import ModelKeys
-from abound.service.tasks import end
+from abound.service.tasks import cancel_and_wait
 
 LEASE_SECONDS = 15.0
 
@@ -120,7 +120,7 @@ class Lease:
         for command in commands:
             words += [len(command), *command]
             keys.append(_key_of(command))
-        with reaching():
+        with store_errors():
             done = await self._store.client.eval(_SWAP, len(keys), *keys, *words)
         if not done:
             self.lost = True
@@ -132,17 +132,17 @@ class Lease:
         """
         await self.swap(())
 
-    async def keep(self) -> None:
+    async def keep_renewed(self) -> None:
         """Renew the lease until it is lost."""
         while not self.lost:
             await asyncio.sleep(self._seconds / 4)
-            with contextlib.suppress(StoreUnavailable), reaching():
+            with contextlib.suppress(StoreUnavailable), store_errors():
                 milliseconds = int(self._seconds * 1000)
                 self.lost = not await self._run(_RENEW, "lease", "fence", words=(self.token, milliseconds))
 
     async def release(self) -> None:
         """Release the lease at once. A lost lease is not touched."""
-        with reaching():
+        with store_errors():
             await self._run(_RELEASE, "lease", words=(self.token,))
 
     async def _run(self, script: str, *parts: str, words: tuple[bytes | int, ...]) -> Any:
@@ -151,7 +151,7 @@ class Lease:
 
 
 @contextlib.asynccontextmanager
-async def take(
+async def acquire(
     store: Store, keys: ModelKeys, seconds: float = LEASE_SECONDS, purpose: str = ""
 ) -> AsyncIterator[Lease]:
     """Acquire the lease of a model and renew it for the duration of the context.
@@ -162,7 +162,7 @@ async def take(
         Another process holds it.
     StoreUnavailable
     """
-    with reaching():
+    with store_errors():
         names = [_part(keys, purpose, part) for part in ("lease", "fence")]
         token = await store.client.eval(_TAKE, 2, *names, secrets.token_hex(8), int(seconds * 1000))
     if token is None:
@@ -170,17 +170,17 @@ async def take(
             f"another process works on the {purpose or 'snapshots and the history'} of {keys.name}; try again later"
         )
     lease = Lease(store, keys, token, seconds, purpose)
-    keeping = asyncio.create_task(lease.keep(), name=f"lease {keys.name}")
+    keeping = asyncio.create_task(lease.keep_renewed(), name=f"lease {keys.name}")
     try:
         yield lease
     finally:
-        await end(keeping)
+        await cancel_and_wait(keeping)
         with contextlib.suppress(StoreUnavailable):
             await lease.release()
 
 
 def _part(keys: ModelKeys, purpose: str, part: str) -> bytes:
-    return keys.of(f"{purpose}-{part}" if purpose else part)
+    return keys.key(f"{purpose}-{part}" if purpose else part)
 
 
 def _key_of(command: Command) -> bytes:

@@ -14,10 +14,10 @@ from collections.abc import Awaitable, Callable
 import structlog
 
 from abound.core.errors import StoreUnavailable
-from abound.service.store.client import Store, facts_over
-from abound.service.store.connection import Link
-from abound.service.store.server_info import Facts
-from abound.service.tasks import end
+from abound.service.store.client import Store, fetch_server_info
+from abound.service.store.connection import StoreConnection
+from abound.service.store.server_info import ServerInfo
+from abound.service.tasks import cancel_and_wait
 
 log = structlog.get_logger(__name__)
 
@@ -25,12 +25,12 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0
 FACTS_SECONDS = 1.0
 
 
-async def _anybody(link: Link, seconds: float) -> bool:
+async def _anybody(link: StoreConnection, seconds: float) -> bool:
     """Accept every server."""
     return True
 
 
-class Line:
+class ReconnectingConnection:
     """Keeps one connection open.
 
     Parameters
@@ -54,10 +54,10 @@ class Line:
         store: Store,
         purpose: str,
         wait_seconds: float = 0.0,
-        knows: Callable[[Link, float], Awaitable[bool]] = _anybody,
+        knows: Callable[[StoreConnection, float], Awaitable[bool]] = _anybody,
     ) -> None:
-        self.facts: Facts | None = None
-        self.link: Link | None = None
+        self.info: ServerInfo | None = None
+        self.connection: StoreConnection | None = None
         self._store = store
         self._purpose = purpose
         self.knows = knows
@@ -70,15 +70,15 @@ class Line:
         """Start to keep a connection open."""
         self._task = self._task or asyncio.create_task(self._keep_open(), name=f"connection {self._purpose}")
 
-    async def opened(self) -> None:
+    async def wait_open(self) -> None:
         """Wait until a connection is open."""
         await self._opened.wait()
 
     async def stop(self) -> None:
         """Close the connection and stop reconnecting."""
         if self._task is not None:
-            await end(self._task)
-        link, self.link = self.link, None
+            await cancel_and_wait(self._task)
+        link, self.connection = self.connection, None
         if link is not None:
             link.close()
 
@@ -95,14 +95,14 @@ class Line:
             if self._lost.is_set():
                 continue
             pause = FIRST_PAUSE
-            self.facts, self.link = facts, link
+            self.info, self.connection = facts, link
             self._opened.set()
             await self._keep_facts(link)
 
-    async def _open(self) -> tuple[Link, Facts]:
-        link = await self._store.open_link(self._purpose, self._on_lost)
+    async def _open(self) -> tuple[StoreConnection, ServerInfo]:
+        link = await self._store.open_connection(self._purpose, self._on_lost)
         try:
-            facts = (await facts_over(link, self._patience)).after(self.facts)
+            facts = (await fetch_server_info(link, self._patience)).corrected_by(self.info)
             if not await self.knows(link, self._patience):
                 raise StoreUnavailable("the store has lost the end of the catalog, and models with it")
             return link, facts
@@ -110,7 +110,7 @@ class Line:
             link.close()
             raise
 
-    async def _keep_facts(self, link: Link) -> None:
+    async def _keep_facts(self, link: StoreConnection) -> None:
         """Refresh the server info every second until the connection is lost."""
         while True:
             with contextlib.suppress(TimeoutError):
@@ -118,13 +118,13 @@ class Line:
                     await self._lost.wait()
                 return
             with contextlib.suppress(StoreUnavailable):
-                self.facts = (await facts_over(link, self._patience)).after(self.facts)
+                self.info = (await fetch_server_info(link, self._patience)).corrected_by(self.info)
                 if not await self.knows(link, self._patience):
                     link.close()
 
     def _on_lost(self) -> None:
-        if self.link is not None:
+        if self.connection is not None:
             log.warning("lost a connection to the store", purpose=self._purpose)
-        self.link = None
+        self.connection = None
         self._opened.clear()
         self._lost.set()

@@ -12,16 +12,16 @@ import asyncio
 import secrets
 
 from abound.core.errors import NotReady, StoreUnavailable
-from abound.service.store.client import Store, reaching
+from abound.service.store.client import Store, store_errors
 
-COPIED_KEY = b"abound:copied"
+REPLICATION_PROBE_KEY = b"abound:copied"
 REPLY_SECONDS = 1.0
 
-COPIED_SECONDS = 120.0
+REPLICATION_SECONDS = 120.0
 """Twice as long as a store keeps the connection of a silent replica, by default."""
 
 
-async def is_copied(store: Store, least: int | None = None) -> bool:
+async def is_replicated(store: Store, least: int | None = None) -> bool:
     """Return whether the store replicas have received all writes of all clients so far; True when none is connected.
 
     Parameters
@@ -31,18 +31,20 @@ async def is_copied(store: Store, least: int | None = None) -> bool:
 
     Raises StoreUnavailable. Takes at most ``REPLY_SECONDS`` when the answer is False.
     """
-    with reaching():
+    with store_errors():
         n = int((await store.client.info("replication")).get("connected_slaves", 0))
         n = n if least is None else min(n, least)
         if not n:
             return True
         async with store.client.pipeline(transaction=False) as pipe:
-            pipe.set(COPIED_KEY, secrets.token_hex(8))  # WAIT covers the writes up to the last of its own connection
+            pipe.set(
+                REPLICATION_PROBE_KEY, secrets.token_hex(8)
+            )  # WAIT covers the writes up to the last of its own connection
             pipe.wait(n, int(1000 * min(REPLY_SECONDS, store.params.reply_seconds / 2)))
             return int((await pipe.execute())[1]) >= n
 
 
-async def until_copied(store: Store, seconds: float = COPIED_SECONDS) -> None:
+async def wait_replicated(store: Store, seconds: float = REPLICATION_SECONDS) -> None:
     """Wait until all store replicas have received all earlier writes.
 
     Raises
@@ -53,7 +55,7 @@ async def until_copied(store: Store, seconds: float = COPIED_SECONDS) -> None:
     """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + seconds
-    while not await is_copied(store):
+    while not await is_replicated(store):
         if loop.time() > deadline:
             raise NotReady(
                 "replicas of the store are still behind, so a failover would lose data; try again later", 60.0
@@ -68,7 +70,7 @@ POLL_SECONDS = 0.2
 _COPIED = "; replicas of the store have files of their own, send BGREWRITEAOF to each: {} connected"
 
 
-async def write_file_anew(store: Store, seconds: float = AOF_SECONDS) -> str:
+async def rewrite_aof(store: Store, seconds: float = AOF_SECONDS) -> str:
     """Have the store rewrite its append-only file, so that it holds no deleted data.
 
     Returns
@@ -80,7 +82,7 @@ async def write_file_anew(store: Store, seconds: float = AOF_SECONDS) -> str:
     deadline = loop.time() + seconds
     asked = False
     try:
-        with reaching():
+        with store_errors():
             while loop.time() < deadline:
                 facts = await store.client.info("persistence")
                 busy = int(facts.get("aof_rewrite_in_progress", 0)) or int(facts.get("aof_rewrite_scheduled", 0))

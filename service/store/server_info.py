@@ -13,12 +13,12 @@ WAITAOF_VERSION = (8, 0)
 and not yet synced, for up to a second, unless every command is synced (redis/redis#13793).
 """
 
-WHOLE_VERSION = (7, 2)
+WAITAOF_COMMAND_VERSION = (7, 2)
 """First version that has WAITAOF. Under ``appendfsync always`` the command tells the first rewrite of a file, from
 which a crash would not restore appended data, from any later one.
 """
 
-WHOLE_SECONDS = 0.5
+AOF_CHECK_SECONDS = 0.5
 """Longest wait for that WAITAOF. It is answered as soon as the preceding write is in the file."""
 
 SAFE_NAMES = ("appendonly", "maxmemory-policy")
@@ -34,7 +34,7 @@ LEVELS = ("log", "fsync", "replica")
 """Levels of durability that a request can ask for, weakest first."""
 
 
-class Facts(NamedTuple):
+class ServerInfo(NamedTuple):
     """Settings and state that the store reports about itself.
 
     Attributes
@@ -72,47 +72,47 @@ class Facts(NamedTuple):
     eviction: str
     replicas: int
     waitaof: bool = False
-    run: str = ""
+    run_id: str = ""
     rewriting: bool = False
-    whole: bool = True
+    aof_complete: bool = True
     pauses: bool = False
-    told: bool = False
-    tells: bool = False
+    aof_confirmed: bool = False
+    has_config: bool = False
 
-    def after(self, before: Facts | None) -> Facts:
+    def corrected_by(self, before: ServerInfo | None) -> ServerInfo:
         """Return this info, corrected by the previous one: a file that was complete stays so during its rewrite.
 
         INFO does not report whether a rewrite is the first one; it only reports whether there was a file when the
         server started. Where WAITAOF does not report it either, only an observer that saw the file disabled can
         detect that it was disabled and enabled again.
         """
-        if self.told or before is None or before.run != self.run or not (self.aof and self.rewriting):
+        if self.aof_confirmed or before is None or before.run_id != self.run_id or not (self.aof and self.rewriting):
             return self
-        return self._replace(whole=before.aof and before.whole)
+        return self._replace(aof_complete=before.aof and before.aof_complete)
 
     @property
-    def asks_fsync(self) -> tuple[str, ...]:
+    def fsync_query(self) -> tuple[str, ...]:
         """Return the command that checks again whether every write is synced."""
         return "CONFIG", "GET", *(FSYNC_NAMES if self.tells_several else (FSYNC_SETTINGS,))
 
     @property
     def tells_several(self) -> bool:
         """Return whether CONFIG GET accepts several names at once."""
-        return self.tells and self.version >= (7, 0)
+        return self.has_config and self.version >= (7, 0)
 
     @property
-    def tells_whole(self) -> bool:
+    def can_check_aof(self) -> bool:
         """Return whether ``aof_check_command`` can check, behind a write, that a crash would restore the write."""
-        return self.version >= WHOLE_VERSION
+        return self.version >= WAITAOF_COMMAND_VERSION
 
     @property
-    def syncs(self) -> bool:
+    def syncs_writes(self) -> bool:
         """Return whether every acknowledged write is on disk."""
         return self.appendfsync == "always" and not self.pauses
 
     def reachable(self, level: str) -> bool:
         """Return whether an append to this store can be confirmed at the level."""
-        on_disk = self.syncs or (self.aof and self.waitaof)
+        on_disk = self.syncs_writes or (self.aof and self.waitaof)
         return level == "log" or (on_disk and (level == "fsync" or self.replicas > 0))
 
     @property
@@ -123,9 +123,9 @@ class Facts(NamedTuple):
     @property
     def danger(self) -> str | None:
         """Return why this store could lose the log silently, and how to fix it; None when it is safe."""
-        if self.aof and self.whole and self.eviction in ("noeviction", "unknown"):
+        if self.aof and self.aof_complete and self.eviction in ("noeviction", "unknown"):
             return None
-        if self.aof and not self.whole:
+        if self.aof and not self.aof_complete:
             return (
                 "writes its append-only file for the first time, and until that has ended a crash would lose the log. "
                 "Wait for it (INFO persistence: aof_rewrite_in_progress, aof_last_bgrewrite_status)"
@@ -152,7 +152,7 @@ class Facts(NamedTuple):
             return f"nothing is learned: the store {self.danger}"
         if self.appendfsync is None:
             return "the store does not report its appendfsync policy, so it is unknown what its crash may lose"
-        if self.syncs:
+        if self.syncs_writes:
             return None
         if self.appendfsync == "always":
             return (
@@ -181,15 +181,15 @@ class Facts(NamedTuple):
         )
 
 
-def wait_whole() -> tuple[str | int, ...]:
+def aof_check_command() -> tuple[str | int, ...]:
     """Return the command that checks, behind a write, whether a crash would restore it: yes if the first number is 1.
 
     For a server that syncs every write and has the command (``ServerInfo.can_check_aof``).
     """
-    return ("WAITAOF", 1, 0, int(WHOLE_SECONDS * 1000))
+    return ("WAITAOF", 1, 0, int(AOF_CHECK_SECONDS * 1000))
 
 
-def settings_of(reply: Reply) -> dict[str, str]:
+def parse_config(reply: Reply) -> dict[str, str]:
     """Return the reply to a CONFIG GET as a dict; empty when the server refused."""
     if not isinstance(reply, list):
         return {}
@@ -197,7 +197,7 @@ def settings_of(reply: Reply) -> dict[str, str]:
     return dict(zip(texts[::2], texts[1::2], strict=True))
 
 
-def is_at_rest(persistence: Reply) -> bool:
+def has_idle_aof(persistence: Reply) -> bool:
     """Return whether a server has an append-only file and is not rewriting it, from its INFO persistence."""
     return isinstance(persistence, bytes) and all(
         field in persistence
@@ -205,12 +205,14 @@ def is_at_rest(persistence: Reply) -> bool:
     )
 
 
-def always_synced(settings: dict[str, str]) -> bool:
+def syncs_every_write(settings: dict[str, str]) -> bool:
     """Return whether a server with these settings syncs every write before it replies."""
     return settings.get("appendfsync") == "always" and settings.get("no-appendfsync-on-rewrite") == "no"
 
 
-def facts_of(server: Reply, persistence: Reply, memory: Reply, replication: Reply, config: Reply) -> Facts:
+def build_server_info(
+    server: Reply, persistence: Reply, memory: Reply, replication: Reply, config: Reply
+) -> ServerInfo:
     """Build the server info from sections of INFO and the reply to CONFIG GET, both as the client returns them."""
     settings = config if isinstance(config, dict) else {}
     appendfsync = settings.get("appendfsync")
@@ -218,18 +220,18 @@ def facts_of(server: Reply, persistence: Reply, memory: Reply, replication: Repl
         sum(int(persistence.get(name, 0)) for name in names)
         for names in (("aof_enabled",), ("aof_rewrite_in_progress", "aof_rewrite_scheduled"), ("aof_base_size",))
     )
-    return Facts(
+    return ServerInfo(
         version=_version(server),
         aof=bool(aof),
         appendfsync=appendfsync if aof else None,
         eviction=str(memory.get("maxmemory_policy", "unknown")),
         replicas=int(replication.get("connected_slaves", 0)),
         waitaof=_waitaof_holds(server),
-        run=str(server.get("run_id", "")),
+        run_id=str(server.get("run_id", "")),
         rewriting=bool(rewriting),
-        whole=not (aof and rewriting and not base_bytes),
-        pauses=appendfsync == "always" and not always_synced(settings),
-        tells=bool(settings),
+        aof_complete=not (aof and rewriting and not base_bytes),
+        pauses=appendfsync == "always" and not syncs_every_write(settings),
+        has_config=bool(settings),
     )
 
 

@@ -36,13 +36,13 @@ import structlog
 from abound.core.errors import ArtifactsUnavailable, Conflict, NotReady, OutcomeUnknown, StoreUnavailable
 from abound.core.model.active_version import LIVE
 from abound.core.types import START, Offset
-from abound.service.artifacts.artifact_store import Artifacts
-from abound.service.log.events import APPLY_VERSION, Activate, Entry, PrepareVersion, Weigh, encode
+from abound.service.artifacts.artifact_store import ArtifactStore
+from abound.service.log.events import APPLY_VERSION, ActivateEvent, Entry, PrepareVersionEvent, WeighEvent, encode
 from abound.service.model import presence
 from abound.service.model.presence import SILENT_SECONDS
-from abound.service.store.client import Store, reaching
+from abound.service.store.client import Store, store_errors
 from abound.service.store.keys import ModelKeys
-from abound.service.tasks import end
+from abound.service.tasks import cancel_and_wait
 from abound.service.versions import repository as versions
 
 POLL_SECONDS = 0.1
@@ -51,14 +51,14 @@ APPEND_SECONDS = 60.0
 
 log = structlog.get_logger(__name__)
 
-__all__ = ["Active", "Place", "activate", "active", "fence", "weigh"]
+__all__ = ["ActivationContext", "ActiveVersion", "activate", "append_weights", "fence", "read_active"]
 
 
 async def _nothing() -> None:
     pass
 
 
-class Place(NamedTuple):
+class ActivationContext(NamedTuple):
     """Store, model and limits of an activation.
 
     Attributes
@@ -72,10 +72,10 @@ class Place(NamedTuple):
     """
 
     store: Store
-    artifacts: Artifacts | None
+    artifacts: ArtifactStore | None
     keys: ModelKeys
     prepare_seconds: float = 300.0
-    between: Callable[[], Awaitable[None]] = _nothing
+    checkpoint: Callable[[], Awaitable[None]] = _nothing
 
 
 class _Held:
@@ -90,32 +90,32 @@ class _Held:
     """
 
     def __init__(self, store: Store, keys: ModelKeys, holder: str) -> None:
-        self.what = Activating(holder)
+        self.record = FenceRecord(holder)
         self.lost: Conflict | None = None
         self._turn = asyncio.Lock()
         self._store = store
         self._keys = keys
 
-    async def take(self) -> None:
+    async def acquire(self) -> None:
         """Acquire the fence. Raises Conflict when another process holds it."""
-        if not await take(self._store, self._keys, self.what):
+        if not await acquire(self._store, self._keys, self.record):
             raise Conflict(f"another version of {self._keys.name} is being activated or deleted; try again soon")
 
-    async def say(self, what: Activating | None = None) -> None:
+    async def renew(self, what: FenceRecord | None = None) -> None:
         """Renew the fence, with a new record if one is given. Raises Conflict when it is lost."""
         async with self._turn:
-            what = what or self.what
-            if not await say(self._store, self._keys, self.what, what):
+            what = what or self.record
+            if not await renew(self._store, self._keys, self.record, what):
                 self.lost = Conflict(f"activating a version of {self._keys.name} took too long; try again")
                 raise self.lost
-            self.what = what
+            self.record = what
 
-    async def keep(self) -> None:
+    async def renew_forever(self) -> None:
         """Renew the fence until cancelled."""
         while True:
             await asyncio.sleep(RENEW_SECONDS)
             with contextlib.suppress(StoreUnavailable, Conflict):
-                await self.say()
+                await self.renew()
 
 
 @contextlib.asynccontextmanager
@@ -129,17 +129,17 @@ async def fence(store: Store, keys: ModelKeys) -> AsyncIterator[_Held]:
     StoreUnavailable
     """
     held = _Held(store, keys, secrets.token_hex(8))
-    await held.take()
-    keeping = asyncio.create_task(held.keep())
+    await held.acquire()
+    keeping = asyncio.create_task(held.renew_forever())
     try:
         yield held
     finally:
-        await end(keeping)
+        await cancel_and_wait(keeping)
         with contextlib.suppress(StoreUnavailable):
-            await let_go(store, keys, held.what)
+            await release(store, keys, held.record)
 
 
-async def activate(place: Place, version: str, reason: str, if_active: str | None = None) -> Offset:
+async def activate(place: ActivationContext, version: str, reason: str, if_active: str | None = None) -> Offset:
     """Switch all replicas to a version at one offset; return that offset. ``live`` is the index.
 
     If the version is already active, nothing is appended, and the offset of its activation is returned.
@@ -164,16 +164,16 @@ async def activate(place: Place, version: str, reason: str, if_active: str | Non
     """
     store, keys = place.store, place.keys
     async with fence(store, keys) as held:
-        before = await active(store, keys)
+        before = await read_active(store, keys)
         if if_active not in (None, before.version):
             raise Conflict(f"the active version of {keys.name} is {before.version} and not {if_active}")
         if version == before.version:
             return before.at
-        event = Activate(held.what.holder, version, await _digest_of(place, version), reason)
+        event = ActivateEvent(held.record.holder, version, await _digest_of(place, version), reason)
         origin = secrets.token_bytes(8)
         if version != LIVE:
-            prepare = PrepareVersion(event.activation, version, event.digest, reason)
-            await held.say(Activating(held.what.holder, prepare))
+            prepare = PrepareVersionEvent(event.activation, version, event.digest, reason)
+            await held.renew(FenceRecord(held.record.holder, prepare))
             await _append(store, keys, Entry(APPLY_VERSION, origin, 1, prepare))
             await _until_loaded(place, prepare, held)
         packed = encode(Entry(APPLY_VERSION, origin, 2, event))
@@ -181,7 +181,7 @@ async def activate(place: Place, version: str, reason: str, if_active: str | Non
         deadline = loop.time() + APPEND_SECONDS
         while True:
             try:
-                at = await append(store, keys, held.what, event, packed, if_active)
+                at = await append(store, keys, held.record, event, packed, if_active)
                 break
             except StoreUnavailable as error:
                 if loop.time() > deadline:
@@ -190,19 +190,19 @@ async def activate(place: Place, version: str, reason: str, if_active: str | Non
                     ) from error
                 await asyncio.sleep(RENEW_SECONDS / 5)
                 with contextlib.suppress(StoreUnavailable, Conflict):
-                    await held.say()
+                    await held.renew()
     log.info(
         "activated a version", model=keys.name, version=version, former=before.version, offset=str(at), reason=reason
     )
     return at
 
 
-async def weigh(store: Store, keys: ModelKeys, version: str, weights: tuple[float, float]) -> Offset:
+async def append_weights(store: Store, keys: ModelKeys, version: str, weights: tuple[float, float]) -> Offset:
     """Append new blend weights of the index and a version; return their offset. Raises StoreUnavailable."""
-    return await _append(store, keys, Entry(APPLY_VERSION, secrets.token_bytes(8), 1, Weigh(version, weights)))
+    return await _append(store, keys, Entry(APPLY_VERSION, secrets.token_bytes(8), 1, WeighEvent(version, weights)))
 
 
-async def _digest_of(place: Place, version: str) -> str:
+async def _digest_of(place: ActivationContext, version: str) -> str:
     """Load the version to check it, and return its digest; empty for the index."""
     if version == LIVE:
         return ""
@@ -213,14 +213,14 @@ async def _digest_of(place: Place, version: str) -> str:
     return loaded.card.digest
 
 
-async def _until_loaded(place: Place, prepare: PrepareVersion, held: _Held) -> None:
+async def _until_loaded(place: ActivationContext, prepare: PrepareVersionEvent, held: _Held) -> None:
     loop = asyncio.get_running_loop()
     deadline = loop.time() + place.prepare_seconds
     while True:
-        await place.between()
+        await place.checkpoint()
         if held.lost is not None:
             raise held.lost
-        present = await presence.present(place.store, place.keys, SILENT_SECONDS)
+        present = await presence.live_replicas(place.store, place.keys, SILENT_SECONDS)
         ready = [one for one in present if one.ready]
         missing = [one.replica for one in ready if prepare.version not in one.versions]
         if not missing:
@@ -238,7 +238,7 @@ async def _until_loaded(place: Place, prepare: PrepareVersion, held: _Held) -> N
 
 async def _append(store: Store, keys: ModelKeys, entry: Entry) -> Offset:
     payload, checksum = encode(entry)
-    with reaching():
+    with store_errors():
         return Offset.of_entry(await store.client.xadd(keys.log, {"e": payload, "c": checksum}))
 
 
@@ -247,14 +247,14 @@ FENCE_SECONDS = 15.0
 _NOT_EXPECTED = b"-"
 
 
-class Activating(msgspec.Struct, frozen=True):
+class FenceRecord(msgspec.Struct, frozen=True):
     """Content of the fence: its holder, and ``event`` as soon as replicas should load a version."""
 
     holder: str
-    event: PrepareVersion | None = None
+    event: PrepareVersionEvent | None = None
 
 
-class Active(NamedTuple):
+class ActiveVersion(NamedTuple):
     """Last activated version and the offset of its activation; ``former`` was active before it."""
 
     version: str = LIVE
@@ -263,7 +263,7 @@ class Active(NamedTuple):
     former: str = LIVE
 
 
-_decoder = msgspec.json.Decoder(Activating)
+_decoder = msgspec.json.Decoder(FenceRecord)
 
 _TAKE = """
 -- One whose holder died before the store's clock was set back would stay for as much longer (as in lease.py).
@@ -299,68 +299,73 @@ return at
 
 
 def _fence_of(keys: ModelKeys) -> bytes:
-    return keys.of("activating")
+    return keys.key("activating")
 
 
-async def under_way(store: Store, models: Iterable[ModelKeys]) -> list[PrepareVersion | None]:
+async def prepared_versions(store: Store, models: Iterable[ModelKeys]) -> list[PrepareVersionEvent | None]:
     """Return, for each model, the version that is being activated, or None."""
-    with reaching():
+    with store_errors():
         async with store.client.pipeline(transaction=False) as pipe:
             for keys in models:
                 pipe.get(_fence_of(keys))
             return [_parse(text) for text in await pipe.execute()]
 
 
-def _parse(text: bytes | None) -> PrepareVersion | None:
+def _parse(text: bytes | None) -> PrepareVersionEvent | None:
     try:
         return None if text is None else _decoder.decode(text).event
     except msgspec.MsgspecError:
         return None  # written by another release
 
 
-async def active(store: Store, keys: ModelKeys) -> Active:
+async def read_active(store: Store, keys: ModelKeys) -> ActiveVersion:
     """Return the active version at the end of a model's log."""
-    with reaching():
-        found = await store.client.hmget(keys.of("active"), ["version", "digest", "at", "former"])
+    with store_errors():
+        found = await store.client.hmget(keys.key("active"), ["version", "digest", "at", "former"])
     if found[0] is None:
-        return Active()
+        return ActiveVersion()
     version, digest, at, former = (text.decode() for text in found)
-    return Active(version, digest, Offset.of_entry(at), former)
+    return ActiveVersion(version, digest, Offset.of_entry(at), former)
 
 
-async def take(store: Store, keys: ModelKeys, what: Activating) -> bool:
+async def acquire(store: Store, keys: ModelKeys, what: FenceRecord) -> bool:
     """Acquire the fence; return False when it is held."""
-    with reaching():
+    with store_errors():
         words = (msgspec.json.encode(what), int(FENCE_SECONDS * 1000))
         return bool(await store.client.eval(_TAKE, 1, _fence_of(keys), *words))
 
 
-async def say(store: Store, keys: ModelKeys, before: Activating, what: Activating) -> bool:
+async def renew(store: Store, keys: ModelKeys, before: FenceRecord, what: FenceRecord) -> bool:
     """Renew the fence and replace its record; return False when it is lost. ``before`` is the record last written.
 
     A lost fence is not acquired again, since another process may have held it meanwhile.
     """
     words = (msgspec.json.encode(before), msgspec.json.encode(what), int(FENCE_SECONDS * 1000))
-    with reaching():
+    with store_errors():
         return bool(await store.client.eval(_SAY, 1, _fence_of(keys), *words))
 
 
-async def let_go(store: Store, keys: ModelKeys, what: Activating) -> None:
+async def release(store: Store, keys: ModelKeys, what: FenceRecord) -> None:
     """Release the fence, unless another process holds it."""
-    with reaching():
+    with store_errors():
         await store.client.eval(_LET_GO, 1, _fence_of(keys), msgspec.json.encode(what))
 
 
 async def append(
-    store: Store, keys: ModelKeys, held: Activating, event: Activate, packed: tuple[bytes, bytes], if_active: str | None
+    store: Store,
+    keys: ModelKeys,
+    held: FenceRecord,
+    event: ActivateEvent,
+    packed: tuple[bytes, bytes],
+    if_active: str | None,
 ) -> Offset:
     """Append an activation and return its offset. Retries append it only once.
 
     Raises Conflict when another process holds the fence, or another version than ``if_active`` is active.
     """
     words = (msgspec.json.encode(held), *packed, event.activation, event.version, event.digest, if_active or "")
-    with reaching():
-        at: bytes | None = await store.client.eval(_APPEND, 3, _fence_of(keys), keys.log, keys.of("active"), *words)
+    with store_errors():
+        at: bytes | None = await store.client.eval(_APPEND, 3, _fence_of(keys), keys.log, keys.key("active"), *words)
     if at is None:
         raise Conflict(
             f"another version of {keys.name} is being activated, or this activation took too long; try again"

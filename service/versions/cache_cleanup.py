@@ -19,8 +19,8 @@ from collections.abc import Awaitable, Callable, Iterable
 import structlog
 
 from abound.core.errors import ArtifactsUnavailable, StoreUnavailable
-from abound.service.artifacts.artifact_store import Artifacts
-from abound.service.store.client import Store, reaching
+from abound.service.artifacts.artifact_store import ArtifactStore
+from abound.service.store.client import Store, store_errors
 from abound.service.store.keys import ModelKeys
 from abound.service.versions import repository as versions
 
@@ -36,7 +36,7 @@ async def _nothing() -> None:
     pass
 
 
-class Copies:
+class CacheCleaner:
     """Cleans the file cache of one process.
 
     Parameters
@@ -55,7 +55,7 @@ class Copies:
     def __init__(
         self,
         store: Store,
-        artifacts: Artifacts | None,
+        artifacts: ArtifactStore | None,
         models: Callable[[], Iterable[ModelKeys]],
         fetched: Callable[[], Awaitable[None]] = _nothing,
     ) -> None:
@@ -66,16 +66,16 @@ class Copies:
         self._models = models
         self._fetched = fetched
         self._looked = False
-        self.swept: list[str] | None = None if self._artifacts is None else []
+        self.done_requests: list[str] | None = None if self._artifacts is None else []
 
-    async def keep(self) -> None:
+    async def run(self) -> None:
         """Poll for requests every second until cancelled."""
-        while self.swept is not None:
+        while self.done_requests is not None:
             with contextlib.suppress(StoreUnavailable, ArtifactsUnavailable):
-                await self.look()
+                await self.clean()
             await asyncio.sleep(LOOK_SECONDS)
 
-    async def look(self) -> None:
+    async def clean(self) -> None:
         """Delete unneeded files if a cleanup was requested since the last one.
 
         Raises StoreUnavailable, ArtifactsUnavailable.
@@ -84,7 +84,7 @@ class Copies:
         if artifacts is None or artifacts.cache is None:
             return
         asked = await _asked(self._store)
-        if self._looked and asked == self.swept:
+        if self._looked and asked == self.done_requests:
             return
         if not artifacts.id:
             await artifacts.join(self._store)
@@ -96,13 +96,13 @@ class Copies:
             for one in card.files
         }
         n_gone = await asyncio.to_thread(artifacts.cache.keep_only, needed)
-        self.swept, self._looked = asked, True
+        self.done_requests, self._looked = asked, True
         if n_gone:
             log.info("deleted cached files of deleted versions", files=n_gone)
 
 
 async def _ask(store: Store, name: str) -> None:
-    with reaching():
+    with store_errors():
         async with store.client.pipeline(transaction=True) as pipe:
             pipe.lpush(COPIES_KEY, name)
             pipe.ltrim(COPIES_KEY, 0, N_ASKED - 1)
@@ -110,5 +110,5 @@ async def _ask(store: Store, name: str) -> None:
 
 
 async def _asked(store: Store) -> list[str]:
-    with reaching():
+    with store_errors():
         return [name.decode() for name in await store.client.lrange(COPIES_KEY, 0, -1)]

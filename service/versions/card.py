@@ -104,7 +104,7 @@ class Card(msgspec.Struct, frozen=True, kw_only=True):
     reads: dict[str, Any] | msgspec.UnsetType = msgspec.UNSET
     checksum: str = ""
 
-    def sealed(self) -> Card:
+    def with_checksum(self) -> Card:
         """Return the card with the checksum of its fields."""
         return msgspec.structs.replace(
             self, checksum=checksum_of(msgspec.json.encode(msgspec.structs.replace(self, checksum="")))
@@ -132,17 +132,17 @@ def digest_of(meta: Mapping[str, Any], files: list[ArrayFile]) -> str:
     return checksum_of(plain)
 
 
-def reading_of(config: ModelConfig) -> dict[str, Any]:
+def reading_settings(config: ModelConfig) -> dict[str, Any]:
     """Return the part of a model's configuration that decides how an instance becomes a vector."""
     plain = config.to_dict()
     return {name: plain[name] for name in FIXED_FOR_GOOD}
 
 
-def refuse_read_otherwise(card: Card, config: ModelConfig) -> None:
+def refuse_other_reading(card: Card, config: ModelConfig) -> None:
     """Raise Conflict if a version was fitted on instances that were read in another way than the model reads them."""
     if not card.reads:
         return
-    ours = reading_of(config)
+    ours = reading_settings(config)
     theirs = [
         f"{name} {msgspec.json.encode(card.reads[name]).decode()}" for name in ours if card.reads[name] != ours[name]
     ]
@@ -162,7 +162,7 @@ def read_card(packed: bytes) -> Card:
         card = _card.decode(packed)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise Damaged(f"the card of a version cannot be read: {error}") from None
-    if card.sealed() != card or digest_of(card.meta, card.files) != card.digest:
+    if card.with_checksum() != card or digest_of(card.meta, card.files) != card.digest:
         raise Damaged(f"the card of the version {card.id} does not match its checksum")
     if len({one.file for one in card.files} | {CARD}) != len(card.files) + 1:
         raise Damaged(f"the card of the version {card.id} names a file twice")
@@ -209,7 +209,7 @@ def _check(card: Card) -> None:
 
 def _reads(told: Mapping[str, Any]) -> None:
     try:
-        _demand(reading_of(ModelConfig.from_dict(dict(told))) == told, "the reading settings are invalid")
+        _demand(reading_settings(ModelConfig.from_dict(dict(told))) == told, "the reading settings are invalid")
     except InvalidInstance:
         raise Damaged("the card of a version is invalid: the reading settings are invalid") from None
 

@@ -16,7 +16,7 @@ from abound.core.comparison.blend import DEPTH, Listed, mix
 from abound.core.model.active_version import BLEND
 from abound.core.model.live_model import LiveModel
 from abound.core.types import Offset
-from abound.service.versions.repository import Loaded
+from abound.service.versions.repository import LoadedVersion
 
 MOST_SCORES = 2**20
 """Approximate bound on the scores held at once. Longer lists of instances are ranked in batches."""
@@ -24,7 +24,7 @@ MOST_SCORES = 2**20
 Labels = list[tuple[str, float]]
 
 
-class Way(NamedTuple):
+class RankingChoice(NamedTuple):
     """Version to rank by, alone or blended.
 
     Attributes
@@ -34,7 +34,7 @@ class Way(NamedTuple):
         Blend weights of the index and the version; None to rank by the version alone.
     """
 
-    loaded: Loaded
+    loaded: LoadedVersion
     weights: tuple[float, float] | None = None
 
     @property
@@ -43,7 +43,7 @@ class Way(NamedTuple):
         return self.loaded.card.id if self.weights is None else BLEND
 
 
-class Asked(NamedTuple):
+class RankingRequest(NamedTuple):
     """Request to rank one instance.
 
     Attributes
@@ -58,7 +58,7 @@ class Asked(NamedTuple):
         Ranking by the index, for a blend.
     """
 
-    way: Way
+    choice: RankingChoice
     vector: bytes
     k: int
     include: Collection[str] | None
@@ -72,13 +72,13 @@ class Asked(NamedTuple):
         """Number of labels to take from each list."""
         return self.k if self.live is None else max(self.k, DEPTH)
 
-    def goes_with(self, other: Asked) -> bool:
+    def can_batch_with(self, other: RankingRequest) -> bool:
         """Return whether both requests can be ranked in one batch."""
         alike = self.include is other.include and self.exclude is other.exclude
-        return alike and self.way.loaded is other.way.loaded and self.depth == other.depth
+        return alike and self.choice.loaded is other.choice.loaded and self.depth == other.depth
 
 
-def listed(
+def rank_live(
     live: LiveModel, vector: bytes, k: int, include: Collection[str] | None, exclude: Collection[str] | None
 ) -> Listed:
     """Return the index's ranking by label names, deep enough for a blend."""
@@ -86,19 +86,19 @@ def listed(
     return Listed([live.label(i) for i in ranking.class_ids.tolist()], ranking.scores)
 
 
-def rank_all(asked: Sequence[Asked]) -> list[Labels]:
+def rank_all(asked: Sequence[RankingRequest]) -> list[Labels]:
     """Return the labels for each instance, best first, with their scores."""
     ranked: list[Labels] = [[]] * len(asked)
-    order = sorted(range(len(asked)), key=lambda at: (id(asked[at].way.loaded), asked[at].depth))
+    order = sorted(range(len(asked)), key=lambda at: (id(asked[at].choice.loaded), asked[at].depth))
     first = 0
     while first < len(order):
         end = first + 1
-        while end < len(order) and asked[order[end]].goes_with(asked[order[first]]):
+        while end < len(order) and asked[order[end]].can_batch_with(asked[order[first]]):
             end += 1
         together = [asked[at] for at in order[first:end]]
         for at, one, found in zip(order[first:end], together, _by_version(together), strict=True):
-            if one.way.weights is not None and one.live is not None:
-                found = mix(one.live, Listed(*_apart(found)), one.way.weights, one.k)
+            if one.choice.weights is not None and one.live is not None:
+                found = mix(one.live, Listed(*_apart(found)), one.choice.weights, one.k)
             if one.threshold is not None:
                 found = [scored for scored in found if scored[1] >= one.threshold]
             ranked[at] = found
@@ -106,10 +106,10 @@ def rank_all(asked: Sequence[Asked]) -> list[Labels]:
     return ranked
 
 
-def _by_version(asked: Sequence[Asked]) -> list[Labels]:
+def _by_version(asked: Sequence[RankingRequest]) -> list[Labels]:
     """Rank requests of one batch by the version alone."""
     one = asked[0]
-    labels = one.way.loaded.fitted.labels
+    labels = one.choice.loaded.fitted.labels
     allowed = _allowed(labels, one.include, one.exclude)
     depth = one.depth
     if one.include is not None:
@@ -120,7 +120,7 @@ def _by_version(asked: Sequence[Asked]) -> list[Labels]:
     ranked: list[Labels] = []
     for first in range(0, len(asked), at_once):
         vectors = [instance.vector for instance in asked[first : first + at_once]]
-        rankings = one.way.loaded.fitted.rank_vectors(vectors, deepest)
+        rankings = one.choice.loaded.fitted.rank_vectors(vectors, deepest)
         for start, end in zip(rankings.starts[:-1].tolist(), rankings.starts[1:].tolist(), strict=True):
             ids, scores = rankings.ids[start:end], rankings.scores[start:end]
             if allowed is not None:

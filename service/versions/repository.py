@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from abound.core.errors import Conflict, Damaged, UnknownApplyVersion, UnknownArtifact, UnknownVersion
-from abound.service.artifacts.artifact_store import Artifacts
-from abound.service.artifacts.npy import Array, ArrayFile, checked, mapped, write_array
+from abound.service.artifacts.artifact_store import ArtifactStore
+from abound.service.artifacts.npy import Array, ArrayFile, map_array, parse_array, write_array
 from abound.service.model.replicated_model import new_secret
 from abound.service.store.keys import ModelKeys
 from abound.service.versions.card import CARD, FORMAT, Card, digest_of, is_id, new_id, read_card
@@ -33,7 +33,7 @@ READY = "ready.json"
 LIBRARIES = ("numpy", "scipy", "numba", "scikit-learn", "joblib")
 
 
-class Loaded(NamedTuple):
+class LoadedVersion(NamedTuple):
     """Loaded version that can rank instances."""
 
     card: Card
@@ -51,7 +51,7 @@ def libraries() -> dict[str, str]:
 
 
 async def write(
-    artifacts: Artifacts,
+    artifacts: ArtifactStore,
     keys: ModelKeys,
     fitted: Fitted,
     *,
@@ -122,7 +122,7 @@ async def write(
         )
         if whole:
             return await finish(artifacts, keys, card)
-        card = card.sealed()
+        card = card.with_checksum()
         await artifacts.put(f"{folder(keys, name)}/{READY}", msgspec.json.encode(card))
         return card
     except BaseException:
@@ -130,17 +130,17 @@ async def write(
         raise
 
 
-async def finish(artifacts: Artifacts, keys: ModelKeys, card: Card) -> Card:
+async def finish(artifacts: ArtifactStore, keys: ModelKeys, card: Card) -> Card:
     """Write the card of a version whose files are all written; return the card with its checksum.
 
     Raises ArtifactsUnavailable.
     """
-    card = card.sealed()
+    card = card.with_checksum()
     await artifacts.put(f"{folder(keys, card.id)}/{CARD}", msgspec.json.encode(card))
     return card
 
 
-async def publish(artifacts: Artifacts, keys: ModelKeys, name: str) -> Card:
+async def publish(artifacts: ArtifactStore, keys: ModelKeys, name: str) -> Card:
     """Write the card of a version that ``write`` left unpublished. Repeating it is harmless.
 
     The caller holds the activation fence, since a forget job may delete unpublished versions.
@@ -154,13 +154,13 @@ async def publish(artifacts: Artifacts, keys: ModelKeys, name: str) -> Card:
     try:
         return await card_of(artifacts, keys, name)
     except UnknownVersion:
-        card = await ready_of(artifacts, keys, name)
+        card = await unpublished_card(artifacts, keys, name)
     await finish(artifacts, keys, card)
     await artifacts.delete(f"{folder(keys, name)}/{READY}")
     return card
 
 
-async def ready_of(artifacts: Artifacts, keys: ModelKeys, name: str) -> Card:
+async def unpublished_card(artifacts: ArtifactStore, keys: ModelKeys, name: str) -> Card:
     """Return the card of a version that is not published yet; raises as ``publish`` does."""
     try:
         return read_card(await artifacts.get(f"{folder(keys, name)}/{READY}"))
@@ -168,7 +168,7 @@ async def ready_of(artifacts: Artifacts, keys: ModelKeys, name: str) -> Card:
         raise UnknownVersion(f"the model {keys.name} has no unpublished version {name}") from None
 
 
-async def card_of(artifacts: Artifacts, keys: ModelKeys, name: str) -> Card:
+async def card_of(artifacts: ArtifactStore, keys: ModelKeys, name: str) -> Card:
     """Return the card of a version.
 
     Raises
@@ -192,21 +192,21 @@ async def card_of(artifacts: Artifacts, keys: ModelKeys, name: str) -> Card:
     return card
 
 
-async def ids(artifacts: Artifacts, keys: ModelKeys) -> list[str]:
+async def ids(artifacts: ArtifactStore, keys: ModelKeys) -> list[str]:
     """Return the ids of all published versions of a model, in no particular order."""
     start = len(folder(keys)) + 1
     names = [name[start:].split("/") for name in await artifacts.names(folder(keys))]
     return [parts[0] for parts in names if parts[1:] == [CARD] and is_id(parts[0])]
 
 
-async def ready(artifacts: Artifacts, keys: ModelKeys) -> list[str]:
+async def unpublished_ids(artifacts: ArtifactStore, keys: ModelKeys) -> list[str]:
     """Return the ids of versions that are written but not published."""
     start = len(folder(keys)) + 1
     names = [name[start:].split("/") for name in await artifacts.names(folder(keys))]
     return [parts[0] for parts in names if parts[1:] == [READY] and is_id(parts[0])]
 
 
-async def cards(artifacts: Artifacts, keys: ModelKeys) -> list[Card]:
+async def cards(artifacts: ArtifactStore, keys: ModelKeys) -> list[Card]:
     """Return the cards of all published versions of a model, newest first.
 
     Versions that are damaged, or deleted meanwhile, are left out. Raises ArtifactsUnavailable.
@@ -221,8 +221,8 @@ async def cards(artifacts: Artifacts, keys: ModelKeys) -> list[Card]:
 
 
 async def load(
-    artifacts: Artifacts, keys: ModelKeys, name: str, digest: str | None = None, place: Path | None = None
-) -> Loaded:
+    artifacts: ArtifactStore, keys: ModelKeys, name: str, digest: str | None = None, place: Path | None = None
+) -> LoadedVersion:
     """Load a version: verify every byte and map its arrays.
 
     Parameters
@@ -242,13 +242,15 @@ async def load(
     card = await card_of(artifacts, keys, name)
     if digest is not None and card.digest != digest:
         raise Damaged(f"the version {name} has another digest than the expected one")
-    return await load_as(artifacts, keys, card, place)
+    return await load_from_card(artifacts, keys, card, place)
 
 
-async def load_as(artifacts: Artifacts, keys: ModelKeys, card: Card, place: Path | None = None) -> Loaded:
+async def load_from_card(
+    artifacts: ArtifactStore, keys: ModelKeys, card: Card, place: Path | None = None
+) -> LoadedVersion:
     """Load the version that a card describes, whether or not the card is written; see ``load``."""
     arrays = await arrays_of(artifacts, keys, card, place)
-    return Loaded(card, await asyncio.to_thread(_fitted, card, arrays))
+    return LoadedVersion(card, await asyncio.to_thread(_fitted, card, arrays))
 
 
 def _fitted(card: Card, arrays: Mapping[str, Any]) -> Fitted:
@@ -257,7 +259,9 @@ def _fitted(card: Card, arrays: Mapping[str, Any]) -> Fitted:
     return Fitted.from_arrays(card.meta, arrays, new_secret())
 
 
-async def arrays_of(artifacts: Artifacts, keys: ModelKeys, card: Card, place: Path | None = None) -> dict[str, Array]:
+async def arrays_of(
+    artifacts: ArtifactStore, keys: ModelKeys, card: Card, place: Path | None = None
+) -> dict[str, Array]:
     """Load and verify the arrays that a card lists, without interpreting them; see ``load``."""
     arrays = {}
     for one in card.files:
@@ -270,21 +274,21 @@ async def arrays_of(artifacts: Artifacts, keys: ModelKeys, card: Card, place: Pa
     return arrays
 
 
-async def _array(artifacts: Artifacts, name: str, one: ArrayFile, place: Path | None) -> Array:
+async def _array(artifacts: ArtifactStore, name: str, one: ArrayFile, place: Path | None) -> Array:
     here = artifacts.path(name) if place is None else place / one.file
     if here is not None:
-        return await asyncio.to_thread(mapped, one, here)
-    kept = await artifacts.file(name, one.size, one.checksum)
+        return await asyncio.to_thread(map_array, one, here)
+    kept = await artifacts.local_file(name, one.size, one.checksum)
     if kept is not None:
         try:
-            return await asyncio.to_thread(mapped, one, kept)
+            return await asyncio.to_thread(map_array, one, kept)
         except (Damaged, FileNotFoundError):  # the copy is damaged or was just deleted: read into memory instead
             assert artifacts.cache is not None
             artifacts.cache.drop(kept)
-    return await asyncio.to_thread(checked, one, bytearray(await artifacts.get(name)))
+    return await asyncio.to_thread(parse_array, one, bytearray(await artifacts.get(name)))
 
 
-async def delete(artifacts: Artifacts, keys: ModelKeys, name: str, uses: Mapping[str, str] | None = None) -> None:
+async def delete(artifacts: ArtifactStore, keys: ModelKeys, name: str, uses: Mapping[str, str] | None = None) -> None:
     """Delete a version, its card first.
 
     Parameters

@@ -25,12 +25,12 @@ import structlog
 
 from abound.core.errors import Conflict, NotReady, UnknownVersion, VersionGone
 from abound.core.model.active_version import LIVE
-from abound.service.artifacts.artifact_store import Artifacts
-from abound.service.artifacts.write_marks import being_written
-from abound.service.artifacts.write_marks import writing as saying
+from abound.service.artifacts.artifact_store import ArtifactStore
+from abound.service.artifacts.write_marks import hold_write_mark as saying
+from abound.service.artifacts.write_marks import marked_writes
 from abound.service.store.client import Store
 from abound.service.store.keys import ModelKeys
-from abound.service.store.replication import until_copied
+from abound.service.store.replication import wait_replicated
 from abound.service.versions import activation
 from abound.service.versions import repository as versions
 from abound.service.versions.card import Card
@@ -72,17 +72,17 @@ class VersionParams:
             raise ValueError("cache_bytes must be at least 0")
 
 
-async def uses(store: Store, keys: ModelKeys) -> dict[str, str]:
+async def needed_versions(store: Store, keys: ModelKeys) -> dict[str, str]:
     """Return the versions that are needed, with the reason. Raises StoreUnavailable."""
     found: dict[str, str] = {}
-    active = await activation.active(store, keys)
+    active = await activation.read_active(store, keys)
     found[active.former] = "it was active before the current version"
-    found |= {one.version: "it is a contender" for one in await contenders.entered(store, keys)}
+    found |= {one.version: "it is a contender" for one in await contenders.list_challengers(store, keys)}
     found[active.version] = "it is active"
     return {name: why for name, why in found.items() if name != LIVE}
 
 
-async def contend(store: Store, artifacts: Artifacts, keys: ModelKeys, name: str, reason: str) -> None:
+async def enter_challenger(store: Store, artifacts: ArtifactStore, keys: ModelKeys, name: str, reason: str) -> None:
     """Enter an existing version as a challenger (``contenders.enter``).
 
     Raises
@@ -97,11 +97,11 @@ async def contend(store: Store, artifacts: Artifacts, keys: ModelKeys, name: str
     try:
         await versions.card_of(artifacts, keys, name)
     except UnknownVersion:
-        await contenders.leave(store, keys, name)
+        await contenders.withdraw(store, keys, name)
         raise
 
 
-async def delete(store: Store, artifacts: Artifacts, keys: ModelKeys, name: str) -> None:
+async def delete(store: Store, artifacts: ArtifactStore, keys: ModelKeys, name: str) -> None:
     """Delete a version.
 
     Raises
@@ -113,12 +113,12 @@ async def delete(store: Store, artifacts: Artifacts, keys: ModelKeys, name: str)
         Copies of the store are behind, so a failover might need the version.
     """
     async with activation.fence(store, keys):
-        await until_copied(store, 0.0)
-        await versions.delete(artifacts, keys, name, await uses(store, keys))
-        await contenders.leave(store, keys, name)
+        await wait_replicated(store, 0.0)
+        await versions.delete(artifacts, keys, name, await needed_versions(store, keys))
+        await contenders.withdraw(store, keys, name)
 
 
-async def publish(store: Store, artifacts: Artifacts, keys: ModelKeys, name: str) -> Card:
+async def publish(store: Store, artifacts: ArtifactStore, keys: ModelKeys, name: str) -> Card:
     """Publish a committed version (``versions.publish``) as soon as no version is being activated or deleted.
 
     Raises
@@ -146,7 +146,7 @@ async def publish(store: Store, artifacts: Artifacts, keys: ModelKeys, name: str
         await asyncio.sleep(POLL_SECONDS)
 
 
-async def retain(store: Store, artifacts: Artifacts, keys: ModelKeys, keep: int) -> list[str]:
+async def retain(store: Store, artifacts: ArtifactStore, keys: ModelKeys, keep: int) -> list[str]:
     """Delete versions that are neither needed nor among the newest ``keep``; return their ids.
 
     Deletes nothing while a version is being activated or copies of the store are behind.
@@ -154,13 +154,13 @@ async def retain(store: Store, artifacts: Artifacts, keys: ModelKeys, keep: int)
     gone: list[str] = []
     try:
         async with activation.fence(store, keys):
-            await until_copied(store, 0.0)
-            needed = await uses(store, keys)
+            await wait_replicated(store, 0.0)
+            needed = await needed_versions(store, keys)
             for card in (await versions.cards(artifacts, keys))[keep:]:
                 if card.id not in needed:
                     with contextlib.suppress(UnknownVersion):
                         await versions.delete(artifacts, keys, card.id)
-                    await contenders.leave(store, keys, card.id)
+                    await contenders.withdraw(store, keys, card.id)
                     gone.append(card.id)
     except (Conflict, NotReady):
         return gone
@@ -175,20 +175,20 @@ def writing(store: Store, keys: ModelKeys, name: str, n_bytes: int = 0) -> conte
     ``n_bytes`` is its expected size, which ``written_bytes`` counts. Raises StoreUnavailable if it cannot be
     registered.
     """
-    return saying(store, keys.of("writing"), name, n_bytes)
+    return saying(store, keys.key("writing"), name, n_bytes)
 
 
-async def written_bytes(store: Store, artifacts: Artifacts, keys: ModelKeys) -> int:
+async def written_bytes(store: Store, artifacts: ArtifactStore, keys: ModelKeys) -> int:
     """Return the bytes of all versions, including those being written.
 
     Raises ArtifactsUnavailable, StoreUnavailable.
     """
-    coming = await being_written(store, keys.of("writing"))
+    coming = await marked_writes(store, keys.key("writing"))
     there = {card.id: card.n_bytes for card in await versions.cards(artifacts, keys)}
     return sum((coming | there).values())
 
 
-async def sweep(store: Store, artifacts: Artifacts, keys: ModelKeys) -> int:
+async def collect_garbage(store: Store, artifacts: ArtifactStore, keys: ModelKeys) -> int:
     """Delete the files of unfinished versions that no process is writing; return the number of files."""
     start = len(versions.folder(keys)) + 1
     begun: dict[str, int] = {}
@@ -199,7 +199,7 @@ async def sweep(store: Store, artifacts: Artifacts, keys: ModelKeys) -> int:
         begun.pop(whole, None)
     if not begun:
         return 0
-    busy = await being_written(store, keys.of("writing"))
+    busy = await marked_writes(store, keys.key("writing"))
     whole_by_now = set(await versions.ids(artifacts, keys))
     gone = [name for name in begun if name not in busy and name not in whole_by_now]
     for name in gone:

@@ -23,26 +23,26 @@ import msgspec
 from abound.core.config import ModelConfig
 from abound.core.errors import Cancelled, Conflict, Damaged, InvalidInstance, Malformed, TooLarge, UnknownApplyVersion
 from abound.core.types import Offset
-from abound.service.artifacts.artifact_store import PIECE_BYTES, Artifacts
-from abound.service.artifacts.container import Kind, Pieces, start_of
+from abound.service.artifacts.artifact_store import PIECE_BYTES, ArtifactStore
+from abound.service.artifacts.container import ContainerFormat, ContainerReader, encode_head
 from abound.service.artifacts.npy import Array, ArrayFile
 from abound.service.history import erasures
 from abound.service.log.stream import tail
-from abound.service.store.client import Store, reaching
+from abound.service.store.client import Store, store_errors
 from abound.service.store.keys import ModelKeys
 from abound.service.versions import repository as versions
 from abound.service.versions import retention as version_retention
-from abound.service.versions.card import Card, new_id, read_card, refuse_read_otherwise
+from abound.service.versions.card import Card, new_id, read_card, refuse_other_reading
 from abound.service.versions.retention import VersionParams
 
-KIND = Kind(b"ABOUNDVF", 1, "version", "card")
+KIND = ContainerFormat(b"ABOUNDVF", 1, "version", "card")
 MEDIA_TYPE = "application/vnd.abound.version"
 
 MOST_FILES = 10_000
 DEFAULT = VersionParams()
 
 
-class Exported(NamedTuple):
+class ExportedVersion(NamedTuple):
     """Version being exported: its card, the file's size in bytes, and its pieces, which end early if it is deleted."""
 
     card: Card
@@ -50,11 +50,11 @@ class Exported(NamedTuple):
     pieces: AsyncIterator[bytes]
 
 
-async def export_version(artifacts: Artifacts, keys: ModelKeys, name: str) -> Exported:
+async def export_version(artifacts: ArtifactStore, keys: ModelKeys, name: str) -> ExportedVersion:
     """Return a version as one file. Raises UnknownVersion, Corrupted, ArtifactsUnavailable."""
     card = await versions.card_of(artifacts, keys, name)
     plain = msgspec.json.encode(card)
-    head = start_of(KIND, plain)
+    head = encode_head(KIND, plain)
 
     async def pieces() -> AsyncIterator[bytes]:
         yield head
@@ -62,12 +62,12 @@ async def export_version(artifacts: Artifacts, keys: ModelKeys, name: str) -> Ex
             async for piece in artifacts.pieces(f"{versions.folder(keys, name)}/{one.file}"):
                 yield piece
 
-    return Exported(card, len(head) + card.n_bytes, pieces())
+    return ExportedVersion(card, len(head) + card.n_bytes, pieces())
 
 
 async def import_version(
     store: Store,
-    artifacts: Artifacts,
+    artifacts: ArtifactStore,
     keys: ModelKeys,
     pieces: AsyncIterator[bytes],
     limit: int,
@@ -103,7 +103,7 @@ async def import_version(
     try:
         card = await reader.card(limit)
         if config is not None:
-            refuse_read_otherwise(card, config)
+            refuse_other_reading(card, config)
         await _refuse_past(store, keys, card)
         async with version_retention.writing(store, keys, name, card.n_bytes):
             # Register this import, then count: of two concurrent imports at least one sees the other.
@@ -127,7 +127,7 @@ async def import_version(
 
 
 async def _taken(
-    store: Store, artifacts: Artifacts, keys: ModelKeys, name: str, card: Card, reader: _Reader, offset: str
+    store: Store, artifacts: ArtifactStore, keys: ModelKeys, name: str, card: Card, reader: _Reader, offset: str
 ) -> Card:
     for one in card.files:
         path = f"{versions.folder(keys, name)}/{one.file}"
@@ -135,7 +135,7 @@ async def _taken(
     await reader.end()
     same_model = _is_of(keys, card)
     origin = {"id": card.id, "model": card.model, "incarnation": card.incarnation, "data": card.data}
-    with reaching():
+    with store_errors():
         seconds, microseconds = await store.client.time()
     new = msgspec.structs.replace(
         card,
@@ -149,12 +149,12 @@ async def _taken(
         created=seconds + microseconds / 1e6,
         job=None,
         origin=origin,
-    ).sealed()
+    ).with_checksum()
     from abound.core.methods.fitted import OPAQUE  # imports scipy: only when a version is imported
 
     if any(one.name.startswith(OPAQUE) for one in new.files):
         await _check_graphs(await versions.arrays_of(artifacts, keys, new))
-    await versions.load_as(artifacts, keys, new)
+    await versions.load_from_card(artifacts, keys, new)
     return await versions.finish(artifacts, keys, new)
 
 
@@ -177,12 +177,12 @@ async def _refuse_past(store: Store, keys: ModelKeys, card: Card) -> None:
         raise Conflict(f"the version reaches offset {max(ends)}, but the log of {keys.name} ends at {last}")
     if card.data_range is None or card.data_range["until"] is None:
         return
-    if await erasures.unfinished(store, keys):
+    if await erasures.unfinished_erasures(store, keys):
         raise Conflict(
             f"events of {keys.name} are being forgotten, and the version may have learned them; try again when the job "
             "has ended. If the job failed, start any forget job on the model: it completes the failed one as well"
         )
-    since = max(await erasures.complete(store, keys), default=None)
+    since = max(await erasures.completed_adoptions(store, keys), default=None)
     if since is not None and Offset.parse(card.data_range["until"])[:2] < since[:2]:
         raise Conflict(
             f"events of {keys.name} were forgotten at {since}, and the version may have learned them: it was "
@@ -214,7 +214,7 @@ class _Reader:
     """Reads a version file piece by piece: ``card``, then ``file`` for each listed file, then ``end``."""
 
     def __init__(self, pieces: AsyncIterator[bytes]) -> None:
-        self._pieces = Pieces(pieces)
+        self._pieces = ContainerReader(pieces)
 
     async def card(self, limit: int) -> Card:
         """Read and check the card."""
@@ -233,10 +233,10 @@ class _Reader:
         """Yield the bytes of the next file."""
         left = one.size
         while left:
-            piece = await self._pieces.take(min(left, PIECE_BYTES), f"its part {one.file}")
+            piece = await self._pieces.read(min(left, PIECE_BYTES), f"its part {one.file}")
             left -= len(piece)
             yield piece
 
     async def end(self) -> None:
         """Raise Corrupted if data follows the last file."""
-        await self._pieces.end()
+        await self._pieces.check_end()

@@ -14,7 +14,7 @@ import pytest
 from abound.core.comparison.blend import Listed, mix
 from abound.core.methods.fitted import Fitted
 from abound.core.model.live_model import warmup
-from abound.service.artifacts.artifact_store import Artifacts
+from abound.service.artifacts.artifact_store import ArtifactStore
 from abound.service.cli import main as cli
 from abound.service.replica import heartbeat
 from abound.service.store.client import Store
@@ -41,7 +41,7 @@ def written(service: Served, model: str, made: Fitted) -> Card:
 
     async def make() -> Card:
         store = Store(service.server.url, QUICK)
-        artifacts = Artifacts(str(Path(service.folder)))  # type: ignore[attr-defined]
+        artifacts = ArtifactStore(str(Path(service.folder)))  # type: ignore[attr-defined]
         await artifacts.join(store)
         keys = service.app.state.parts.replica.model(model).keys
         try:
@@ -134,7 +134,7 @@ def test_the_blend_mixes_the_index_and_the_active_version_by_their_weights(model
     async def weigh() -> Any:
         store = Store(service.server.url, QUICK)
         try:
-            return await activation.weigh(store, keys, model.ids[0], weights)
+            return await activation.append_weights(store, keys, model.ids[0], weights)
         finally:
             await store.close()
 

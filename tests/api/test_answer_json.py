@@ -9,7 +9,7 @@ from abound.core.instances.record import pack_labels
 from abound.core.model.apply import Unit
 from abound.core.model.live_model import LiveModel
 from abound.core.types import START, Offset, Ranking
-from abound.service.api.answer_json import Answers
+from abound.service.api.answer_json import AnswerEncoder
 from abound.service.api.schemas.hot import encoder
 
 ODD = ["plain", 'quo"te', "back\\slash", "\n\t\x00\x1f", "é", "\U0001f600", "</script>", " ", "%b{}", "x" * 512]
@@ -27,17 +27,17 @@ def model_of(labels: list[str]) -> LiveModel:
 
 def test_an_answer_made_of_bytes_is_the_one_made_of_values() -> None:
     model = model_of(ODD)
-    answers = Answers()
+    answers = AnswerEncoder()
     some = np.array([1.0, 0.1, 1 / 3, 5e-324, 1e22, 123456789.125, 1e-7, 0.30000000000000004, 2.5, 1e16])
     for n in (0, 1, 2, len(ODD)):
         ranking = Ranking(np.arange(n, dtype=np.int32)[::-1], some[:n])
         for offset in (START, Offset(1763600000000, 0, 3), Offset(1763600000000, 0, 4)):
             plain = answers.plain(model, ranking, offset)
-            assert plain == encoder.encode(answers.whole(model, b"", ranking, offset, explain=False))
+            assert plain == encoder.encode(answers.explained(model, b"", ranking, offset, explain=False))
 
 
 def test_models_do_not_share_labels_and_are_let_go() -> None:
-    answers = Answers()
+    answers = AnswerEncoder()
     one, other = model_of(["one"]), model_of(["other"])
     ranking = Ranking(np.zeros(1, np.int32), np.ones(1))
     for _ in range(2):
@@ -45,4 +45,4 @@ def test_models_do_not_share_labels_and_are_let_go() -> None:
         assert b'"other"' in answers.plain(other, ranking, START)
     del one, other
     gc.collect()
-    assert len(answers._heads) == 0
+    assert len(answers._fragments) == 0

@@ -13,8 +13,8 @@ from abound.core.instances.record import pack_labels
 from abound.core.model.apply import Unit
 from abound.core.model.live_model import LiveModel
 from abound.service.model.replicated_model import new_secret
-from abound.service.processes.memory import STORE_SHARES, memory_of_models, whole_memory
-from abound.service.replica.memory_budget import Budget
+from abound.service.processes.memory import STORE_SHARES, default_models_memory, total_memory
+from abound.service.replica.memory_budget import MemoryBudget
 from abound.service.replica.predictions import RememberParams, recall, remember
 from abound.service.store.client import Store
 from abound.service.store.keys import ModelKeys
@@ -131,12 +131,12 @@ def test_what_growing_will_take_is_never_less_than_what_it_takes() -> None:
 
 
 def test_without_a_setting_the_machine_sets_the_bound() -> None:
-    whole = whole_memory()
+    whole = total_memory()
     assert whole is not None
-    assert Budget.of(None, 2).most == int(0.4 * whole)
-    assert Budget.of(5, 2).most == 5
-    assert memory_of_models(5, worker=True, store=True) == int(0.8 * whole / 12)
-    assert memory_of_models(1, store=True) == int(0.2 * whole)
+    assert MemoryBudget.for_machine(None, 2).most == int(0.4 * whole)
+    assert MemoryBudget.for_machine(5, 2).most == 5
+    assert default_models_memory(5, worker=True, store=True) == int(0.8 * whole / 12)
+    assert default_models_memory(1, store=True) == int(0.2 * whole)
 
 
 @pytest.mark.parametrize("update", ["fsu", "sls"])
@@ -159,12 +159,12 @@ async def test_remembered_instances_are_bounded_in_bytes(store: Store) -> None:
     keys, params = ModelKeys("m", "1-0"), RememberParams(most_bytes=10_000)
     ids = [await remember(store, keys, bytes([at]) * 1000, params) for at in range(30)]
     assert await recall(store, keys, ids[-10], params) == bytes([20]) * 1000
-    assert await store.client.xlen(keys.of("remembered")) == 10
+    assert await store.client.xlen(keys.key("remembered")) == 10
     large = await remember(store, keys, b"x" * 9_500, params)
-    assert await store.client.xlen(keys.of("remembered")) == 1
+    assert await store.client.xlen(keys.key("remembered")) == 1
     assert len(await recall(store, keys, large, params)) == 9_500
     over = await remember(store, keys, b"y" * 50_000, params)  # one is kept whatever its size: the door bounds that
     assert len(await recall(store, keys, over, params)) == 50_000
-    assert await store.client.xlen(keys.of("remembered")) == 1
+    assert await store.client.xlen(keys.key("remembered")) == 1
     for key in await store.client.keys("*remembered*"):
         assert 0 < await store.client.ttl(key) <= params.seconds

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from abound.core.model.live_model import warmup
-from abound.service.artifacts.artifact_store import Artifacts
+from abound.service.artifacts.artifact_store import ArtifactStore
 from abound.service.store.client import Store
 from tests.support.served import NDJSON, Served, fresh_model, problem, served
 from tests.support.small_versions import FEATURES, fitted, write
@@ -123,7 +123,7 @@ def test_versions_and_blends_have_no_probability(service: Served) -> None:
 
     async def make() -> str:
         store = Store(service.server.url, QUICK)
-        artifacts = Artifacts(str(service.folder))  # type: ignore[attr-defined]
+        artifacts = ArtifactStore(str(service.folder))  # type: ignore[attr-defined]
         await artifacts.join(store)
         try:
             return (await write(artifacts, service.app.state.parts.replica.model(name).keys, fitted("one"))).id

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from abound.service.artifacts.artifact_store import Artifacts
+from abound.service.artifacts.artifact_store import ArtifactStore
 from abound.service.client import AsyncClient, Client, Refused
-from abound.service.log.catalog import DEFAULT_MODEL, Living, read_catalog
+from abound.service.log.catalog import DEFAULT_MODEL, CatalogModel, read_catalog
 from abound.service.processes.lifetime import dies_with_parent
 from abound.service.store.client import Store
 from tests.support.contest_streams import GATE, LABELS, Pair, changed, familiar, wise
@@ -57,11 +57,11 @@ def worker(service: Served, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
     assert process.wait(30) == 0
 
 
-def made(service: Served, folder: Path) -> tuple[str, Living]:
+def made(service: Served, folder: Path) -> tuple[str, CatalogModel]:
     """A version in the artifact store; its id."""
 
-    async def make() -> tuple[str, Living]:
-        store, artifacts = Store(service.server.url), Artifacts(str(folder))
+    async def make() -> tuple[str, CatalogModel]:
+        store, artifacts = Store(service.server.url), ArtifactStore(str(folder))
         await artifacts.join(store)
         living = (await read_catalog(store)).get(DEFAULT_MODEL)
         assert living is not None
@@ -119,14 +119,14 @@ def test_promotes_is_killed_goes_on_and_rolls_back(
     answer = service.http.post(CONTENDERS, json={"version": version, "reason": "it looks good"})
     assert answer.status_code == 201, answer.text
     assert [one["version"] for one in answer.json()["contenders"]] == [version]
-    until(lambda: client.exists(keys.of("contending")))
+    until(lambda: client.exists(keys.key("contending")))
 
     teach(service, familiar(30))
     until(lambda: counted(service, version) == 30)
     pid = until(lambda: follower_of(worker))
     os.kill(pid, signal.SIGKILL)
     teach(service, familiar(30, 30))
-    client.delete(keys.of("contending-lease"))  # it would expire; nobody has to wait for that here
+    client.delete(keys.key("contending-lease"))  # it would expire; nobody has to wait for that here
     until(lambda: counted(service, version) == 60)
     found = until(lambda: (contest := stats(service)["contenders"])["served"] == version and contest)
     assert found["promotions"] == 1
@@ -137,7 +137,7 @@ def test_promotes_is_killed_goes_on_and_rolls_back(
         teach(service, changed(20, first))
         if first == 40:
             os.kill(until(lambda: follower_of(worker)), signal.SIGKILL)
-            client.delete(keys.of("contending-lease"))
+            client.delete(keys.key("contending-lease"))
     found = until(lambda: (contest := stats(service)["contenders"])["served"] == "live" and contest)
     assert (found["promotions"], found["rollbacks"]) == (1, 1)
     total = stats(service)["learned"]

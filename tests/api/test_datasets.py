@@ -33,10 +33,10 @@ from abound.service.client import Client, Refused
 from abound.service.client.local_service import own_service
 from abound.service.datasets.check import counts
 from abound.service.datasets.files import read_file
-from abound.service.datasets.repository import DatasetCard, Datasets
+from abound.service.datasets.repository import DatasetCard, DatasetRepository
 from abound.service.jobs import fit as fitting_job
-from abound.service.jobs.fit import needs, refuse_large
-from abound.service.jobs.methods import METHODS, Sizes
+from abound.service.jobs.fit import needs, require_fit_memory
+from abound.service.jobs.methods import METHODS, ModelSizes
 from tests.jobs.test_fit import Place, instances, same
 
 ENVIRONMENT = {"ABOUND_DATASETS_MAX_BYTES": "200000", "ABOUND_DATASETS_TOTAL_BYTES": "250000"} | {
@@ -257,7 +257,7 @@ async def test_a_job_learns_from_the_file_that_was_there_when_it_was_asked_for(
     assert (version["data"], version["upload"]) == ("twice.jsonl", upload)
     assert put(place, "twice.jsonl", lines(20)).json()["upload"] != upload
     now = DatasetCard(file="datasets/0123456789abcdef.jsonl.gz", compression="gz", **OF_A_CARD)
-    monkeypatch.setattr(Datasets, "get", AsyncMock(return_value=now))
+    monkeypatch.setattr(DatasetRepository, "get", AsyncMock(return_value=now))
     context: Any = SimpleNamespace(job=SimpleNamespace(data="twice.jsonl", upload=upload), store=None)
     with pytest.raises(Conflict, match="the data set twice was replaced"):
         await fitting_job._read(context, ModelConfig(), quietly)
@@ -308,10 +308,10 @@ def test_what_a_fit_needs_is_the_same_at_the_door_and_when_the_data_are_read(tmp
     told = counts(file, 10**6)
     data = gather(read_file(str(file)), Vectorizer(ModelConfig(), LIMITS).vectorize, LIMITS, (1, 2))
     first, rest = ("instances", "features", "classes"), ("assertions", "nnz", "pairs", "label_pairs", "feature_labels")
-    door = Sizes(*(told[name] for name in first), 0, 0, *(told[name] for name in rest))
+    door = ModelSizes(*(told[name] for name in first), 0, 0, *(told[name] for name in rest))
     params = METHODS[method].check({})
     total = sum(needs(method, door, params).values())
-    refuse_large(params, data.sizes, total)
-    refuse_large(params, data.sizes, 0)
+    require_fit_memory(params, data.sizes, total)
+    require_fit_memory(params, data.sizes, 0)
     with pytest.raises(NeedsMemory):
-        refuse_large(params, data.sizes, total - 1)
+        require_fit_memory(params, data.sizes, total - 1)

@@ -12,7 +12,7 @@ from abound.core.config import ModelConfig
 from abound.core.errors import AboundError
 from abound.core.limits import Limits
 from abound.core.model.live_model import LiveModel
-from abound.service.api.decoding import decode, features_alone, vector_of
+from abound.service.api.decoding import decode, sole_features, vector_of
 from abound.service.api.schemas.hot import ClassifyRequest, classify_decoder
 from tests.randomness import examples
 
@@ -29,7 +29,7 @@ def read_whole(body: bytes) -> tuple[bytes, ClassifyRequest] | None:
 
 
 def read_short(body: bytes) -> bytes | None:
-    features = features_alone(body)
+    features = sole_features(body)
     return None if features is None else LIVE.vectorizer.usual(features)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import uvicorn
 
-from abound.service.api.protocol import AT_ONCE, LOOK_SECONDS, AtOnce, Connection
+from abound.service.api.protocol import MAX_FAST_REQUESTS, STALL_CHECK_SECONDS, ClientConnection, FastAnswer
 from abound.service.processes.startup_page import listen
 from tests.support.served import Served, served
 
@@ -37,13 +37,13 @@ def quick(headers: Any, body: bytes) -> tuple[bytes, str] | None:
     return None if body == b"wait" else (b"at once:" + body, "an id")
 
 
-def of_path(path: bytes) -> AtOnce | None:
+def of_path(path: bytes) -> FastAnswer | None:
     return quick if path == b"/quick" else None
 
 
 @asynccontextmanager
-async def connected() -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter, Connection]]:
-    kind = Connection.with_bounds(2000, 100_000, 10, of_path)
+async def connected() -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter, ClientConnection]]:
+    kind = ClientConnection.with_bounds(2000, 100_000, 10, of_path)
     server = uvicorn.Server(uvicorn.Config(usual, http=kind, ws="none", lifespan="off", log_config=None))
     with listen("127.0.0.1", 0) as listening:
         serving = asyncio.create_task(server.serve(sockets=[listening]))
@@ -53,7 +53,7 @@ async def connected() -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.Strea
                 while not server.server_state.connections:  # noqa: ASYNC110
                     await asyncio.sleep(0.01)
             (connection,) = server.server_state.connections
-            assert isinstance(connection, Connection)
+            assert isinstance(connection, ClientConnection)
             yield reader, writer, connection
         finally:
             writer.close()
@@ -77,7 +77,7 @@ async def test_a_whole_request_is_answered_at_once() -> None:
         for body in (b"a", b"", b"c" * 5000):
             writer.write(post(body))
             assert await answer(reader) == b"at once:" + body
-            assert connection.answered_at_once
+            assert connection.took_fast_path
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ async def test_what_is_not_plain_goes_the_usual_way(request_: bytes) -> None:
     async with connected() as (reader, writer, connection):
         writer.write(request_)
         assert await answer(reader) == b"usual:" + request_.partition(b"\r\n\r\n")[2]
-        assert not connection.answered_at_once
+        assert not connection.took_fast_path
 
 
 @pytest.mark.parametrize("cut", [5, -3, -1], ids=["in the head", "in the body", "before the last byte"])
@@ -123,7 +123,7 @@ async def test_one_that_waits_for_leave_to_send_is_given_it() -> None:
 
 
 async def test_many_sent_together_are_answered_in_order() -> None:
-    bodies = [b"wait" if i % 7 == 3 else b"%d" % i for i in range(3 * AT_ONCE)]
+    bodies = [b"wait" if i % 7 == 3 else b"%d" % i for i in range(3 * MAX_FAST_REQUESTS)]
     async with connected() as (reader, writer, _):
         writer.write(b"".join(map(post, bodies)))
         answers = [await answer(reader) for _ in bodies]
@@ -134,9 +134,9 @@ async def test_many_sent_together_are_answered_in_order() -> None:
 
 async def test_no_more_than_a_few_of_one_piece_keep_others_waiting() -> None:
     async with connected() as (reader, writer, _):
-        writer.write(b"".join(post(b"%d" % i) for i in range(AT_ONCE + 2)))
-        answers = [await answer(reader) for _ in range(AT_ONCE + 2)]
-    assert [text.partition(b":")[0] for text in answers] == [b"at once"] * AT_ONCE + [b"usual"] * 2
+        writer.write(b"".join(post(b"%d" % i) for i in range(MAX_FAST_REQUESTS + 2)))
+        answers = [await answer(reader) for _ in range(MAX_FAST_REQUESTS + 2)]
+    assert [text.partition(b":")[0] for text in answers] == [b"at once"] * MAX_FAST_REQUESTS + [b"usual"] * 2
 
 
 async def test_an_idle_connection_is_closed_after_its_time() -> None:
@@ -144,10 +144,10 @@ async def test_an_idle_connection_is_closed_after_its_time() -> None:
         for _ in range(2):
             writer.write(post(b"a"))
             await answer(reader)
-            for _ in range(math.ceil(connection.timeout_keep_alive / LOOK_SECONDS)):
-                connection.look()
+            for _ in range(math.ceil(connection.timeout_keep_alive / STALL_CHECK_SECONDS)):
+                connection.close_if_stalled()
             assert not connection.transport.is_closing()
-        connection.look()
+        connection.close_if_stalled()
         async with asyncio.timeout(10):
             assert await reader.read() == b""
 

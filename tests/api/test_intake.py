@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from abound.service.api.learning import Changing
-from abound.service.replica.predictions import reading_of
+from abound.service.api.learning import ConfigChanges
+from abound.service.replica.predictions import vector_fingerprint
 from tests.support.served import NDJSON, Served, checked_problem, fresh_model, lines, ndjson, problem, served
 
 LETTERS = [chr(i) for i in range(0x4E00, 0x4E00 + 1000)]
@@ -169,21 +169,21 @@ def test_an_instance_remembered_before_a_change_of_its_reading_is_a_conflict(
 
 
 def test_nothing_is_learned_while_what_it_would_mean_is_being_changed(service: Served, model: str) -> None:
-    changing: Changing = service.app.state.parts.changing
+    changing: ConfigChanges = service.app.state.parts.changing
     body = {"text": "tin", "labels": ["metal"]}
-    with changing.to(model, {"boolean": True}):
+    with changing.pending(model, {"boolean": True}):
         answer = learn(service, model, body)
         assert "retry-after" in answer.headers
         problem(answer, 503, "not-ready")
         [line] = lines(service.http.post(f"/models/{model}/learn", content=ndjson(body), headers=NDJSON))
         checked_problem(line, 503, "not-ready")
         assert learn(service, fresh_model(service), body).status_code == 200
-    with changing.to(model, {"margin": 0.1}):
+    with changing.pending(model, {"margin": 0.1}):
         assert learn(service, model, body).status_code == 200
 
 
 def test_a_reading_is_of_what_makes_vectors(service: Served, model: str) -> None:
     config = service.live(model).config
-    assert reading_of(config) == reading_of(config.changed({"margin": 1.0, "max_classes": 3}))
-    readings = {reading_of(config.changed({"analyzer": {"min_length": n}})) for n in (1, 2, 3)}
+    assert vector_fingerprint(config) == vector_fingerprint(config.changed({"margin": 1.0, "max_classes": 3}))
+    readings = {vector_fingerprint(config.changed({"analyzer": {"min_length": n}})) for n in (1, 2, 3)}
     assert len(readings) == 3

@@ -16,7 +16,7 @@ from pydantic import SecretStr
 
 from abound.service.api.routes import jobs as route
 from abound.service.jobs.record import job_key
-from abound.service.jobs.submission import Desk, JobRequest
+from abound.service.jobs.submission import JobRequest, JobSubmission
 from abound.service.security.audit import AUDIT_KEY
 from tests.support.job_worker import Office, forget_jobs, office, until
 from tests.support.served import Served, problem
@@ -206,7 +206,7 @@ def test_a_job_is_followed_to_its_end(place: Office) -> None:
         assert list(events) == []
     answer = place.http.get(f"/jobs/{job_id}/events")
     assert [name for name, _ in events_of(iter(answer.text.splitlines()))] == ["ended"]
-    assert route.Followers.count == 0
+    assert route.JobFollowers.count == 0
 
 
 def test_who_follows_and_goes_is_forgotten(place: Office, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -221,7 +221,7 @@ def test_who_follows_and_goes_is_forgotten(place: Office, monkeypatch: pytest.Mo
                 assert third.status_code == 503
                 third.read()
             problem(third, 503, "overloaded")
-    until(lambda: route.Followers.count == 0)
+    until(lambda: route.JobFollowers.count == 0)
 
 
 def test_what_is_done_with_jobs_is_audited(place: Office) -> None:
@@ -282,7 +282,7 @@ def test_jobs_may_have_a_store_of_their_own(place: Office) -> None:
     other = Server()
     try:
         jobs_url = SecretStr(other.url)
-        desk = Desk(place.service.settings.model_copy(update={"jobs_url": jobs_url}))
+        desk = JobSubmission(place.service.settings.model_copy(update={"jobs_url": jobs_url}))
         model = place.service.app.state.parts.replica.model("default")
 
         async def submit() -> str:

@@ -4,7 +4,7 @@ import asyncio
 import socket
 import time
 
-from abound.service.api.protocol import JOINED_BYTES, JoinedWrites
+from abound.service.api.protocol import MAX_JOINED_BYTES, JoinedWrites
 from tests.support.served import served
 
 HEAD = b"HTTP/1.1 200 OK\r\n\r\n"
@@ -62,7 +62,7 @@ async def test_a_head_goes_out_before_the_end() -> None:
 async def test_a_long_body_is_not_copied() -> None:
     wire = Wire()
     joined = JoinedWrites(wire)
-    body = b"x" * (JOINED_BYTES + 1)
+    body = b"x" * (MAX_JOINED_BYTES + 1)
     joined.write(HEAD)
     joined.write(body)
     assert wire.sent == [HEAD, body]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from abound.service.security.key import Made
+from abound.service.security.key import CreatedKey
 from tests.api.test_keys import bearer, make, until
 from tests.support.served import Served, problem, served
 
@@ -24,7 +24,7 @@ def service() -> Iterator[Served]:
 
 
 @pytest.fixture(scope="module")
-def admin(service: Served) -> Made:
+def admin(service: Served) -> CreatedKey:
     return make(service, "admin")
 
 
@@ -32,7 +32,7 @@ def works(service: Served, secret: str) -> bool:
     return service.http.get("/models", headers={"authorization": f"Bearer {secret}"}).status_code == 200
 
 
-def test_a_key_is_made_rotated_and_revoked(service: Served, admin: Made) -> None:
+def test_a_key_is_made_rotated_and_revoked(service: Served, admin: CreatedKey) -> None:
     headers = bearer(admin)
     terms = {"scopes": ["learn", "classify"], "models": ["default"], "description": "shop", "seconds": 3600}
     answer = service.http.post("/keys", json=terms | {"rate": "5/second", "source_rate": "2/second"}, headers=headers)
@@ -81,11 +81,11 @@ def test_a_key_is_made_rotated_and_revoked(service: Served, admin: Made) -> None
         ({"scopes": ["learn"], "digest": "00"}, "digest"),
     ],
 )
-def test_a_key_that_cannot_be_is_refused(service: Served, admin: Made, body: Any, field: str) -> None:
+def test_a_key_that_cannot_be_is_refused(service: Served, admin: CreatedKey, body: Any, field: str) -> None:
     problem(service.http.post("/keys", json=body, headers=bearer(admin)), 422, "invalid-field", field)
 
 
-def test_every_act_is_in_the_audit_log_with_who_did_it(service: Served, admin: Made) -> None:
+def test_every_act_is_in_the_audit_log_with_who_did_it(service: Served, admin: CreatedKey) -> None:
     headers = bearer(admin) | {"x-request-id": "audited", "x-forwarded-for": "198.51.100.7"}
     service.http.put("/models/audited", json={"margin": 0.1}, headers=headers)
     service.http.put("/models/audited", json={"margin": 0.1}, headers=headers)  # changes nothing, is nothing
@@ -113,7 +113,7 @@ def test_every_act_is_in_the_audit_log_with_who_did_it(service: Served, admin: M
     assert older != newest
 
 
-def test_keys_made_over_http_are_in_it_too(service: Served, admin: Made) -> None:
+def test_keys_made_over_http_are_in_it_too(service: Served, admin: CreatedKey) -> None:
     headers = bearer(admin)
     made = service.http.post("/keys", json={"scopes": ["learn"]}, headers=headers).json()
     service.http.delete(f"/keys/{made['id']}", headers=headers)

@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from abound.service.security import key_store
-from abound.service.security.key import Made, Terms
+from abound.service.security.key import CreatedKey, KeyTerms
 from abound.service.store.client import Store
 from tests.support.served import NDJSON, Served, fresh_model, lines, ndjson, problem, served
 from tests.support.valkey import QUICK
@@ -38,18 +38,18 @@ def on_store(server_url: str, work: Callable[[Store], Any]) -> Any:
     return asyncio.run(run())
 
 
-def make(service: Served, *scopes: str, **terms: Any) -> Made:
+def make(service: Served, *scopes: str, **terms: Any) -> CreatedKey:
     """A key that the service has taken up."""
-    made: Made = on_store(service.server.url, lambda store: key_store.create(store, Terms(scopes, **terms)))
+    made: CreatedKey = on_store(service.server.url, lambda store: key_store.create(store, KeyTerms(scopes, **terms)))
     until(lambda: service.http.get("/models").status_code == 401 and ask(service, made).status_code != 401)
     return made
 
 
-def ask(service: Served, made: Made) -> httpx.Response:
+def ask(service: Served, made: CreatedKey) -> httpx.Response:
     return service.http.get("/models", headers=bearer(made))
 
 
-def bearer(made: Made) -> dict[str, str]:
+def bearer(made: CreatedKey) -> dict[str, str]:
     return {"authorization": f"Bearer {made.secret}"}
 
 
@@ -63,12 +63,12 @@ def until(condition: Callable[[], bool], seconds: float = 20.0) -> float:
 
 
 @pytest.fixture(scope="module")
-def admin(service: Served) -> Made:
+def admin(service: Served) -> CreatedKey:
     return make(service, "admin", description="of the tests")
 
 
 @pytest.fixture
-def model(service: Served, admin: Made) -> str:
+def model(service: Served, admin: CreatedKey) -> str:
     service.http.headers.update(bearer(admin))
     try:
         return fresh_model(service)
@@ -76,7 +76,7 @@ def model(service: Served, admin: Made) -> str:
         del service.http.headers["authorization"]
 
 
-def test_with_a_key_every_route_but_health_asks_for_one(service: Served, admin: Made) -> None:
+def test_with_a_key_every_route_but_health_asks_for_one(service: Served, admin: CreatedKey) -> None:
     open_paths = ["/livez", "/readyz", "/openapi.json", "/docs", "/docs/swagger-ui.css"]
     for path in open_paths:
         assert service.http.get(path).status_code == 200, path
@@ -107,13 +107,13 @@ def test_with_a_key_every_route_but_health_asks_for_one(service: Served, admin: 
         "Bearer abk_000000000000_" + "A" * 42,
     ],
 )
-def test_what_is_no_key_opens_nothing(service: Served, admin: Made, header: str) -> None:
+def test_what_is_no_key_opens_nothing(service: Served, admin: CreatedKey, header: str) -> None:
     answer = service.http.post("/classify", json=INSTANCE, headers={"authorization": header})
     problem(answer, 401, "invalid-key")
     assert answer.headers["www-authenticate"] == 'Bearer realm="abound", error="invalid_token"'
 
 
-def test_another_secret_under_the_same_id_opens_nothing(service: Served, admin: Made) -> None:
+def test_another_secret_under_the_same_id_opens_nothing(service: Served, admin: CreatedKey) -> None:
     last = "A" if admin.secret[-2] != "A" else "B"
     wrong = admin.secret[:-2] + last + admin.secret[-1]
     answer = service.http.get("/models", headers={"authorization": f"Bearer {wrong}"})
@@ -144,7 +144,7 @@ def test_scopes(service: Served, model: str) -> None:
             assert refused["scope"] == "admin"
 
 
-def test_admin_may_everything(service: Served, admin: Made, model: str) -> None:
+def test_admin_may_everything(service: Served, admin: CreatedKey, model: str) -> None:
     for method, path, body in (
         ("POST", f"/models/{model}/learn", LABELLED),
         ("POST", f"/models/{model}/classify", INSTANCE),
@@ -185,23 +185,23 @@ def test_a_key_for_some_models_sees_and_changes_no_other(service: Served, model:
         problem(service.http.get(path, headers=headers), 403, "forbidden")
 
 
-def test_a_new_key_counts_and_a_revoked_one_does_not_within_a_second(service: Served, admin: Made) -> None:
-    made: Made = on_store(service.server.url, lambda store: key_store.create(store, Terms(["classify"])))
+def test_a_new_key_counts_and_a_revoked_one_does_not_within_a_second(service: Served, admin: CreatedKey) -> None:
+    made: CreatedKey = on_store(service.server.url, lambda store: key_store.create(store, KeyTerms(["classify"])))
     assert until(lambda: ask(service, made).status_code == 200) < 5  # about a second on a machine that is free
     on_store(service.server.url, lambda store: key_store.revoke(store, made.key.id))
     assert until(lambda: ask(service, made).status_code == 401) < 5
     assert "was revoked" in problem(ask(service, made), 401, "invalid-key")["detail"]
 
 
-def test_a_key_ends_with_its_life(service: Served, admin: Made) -> None:
+def test_a_key_ends_with_its_life(service: Served, admin: CreatedKey) -> None:
     made = make(service, "classify", seconds=2)
     until(lambda: ask(service, made).status_code == 401)
     assert "has expired" in problem(ask(service, made), 401, "invalid-key")["detail"]
 
 
-def test_a_rotated_key_lives_on_for_its_grace(service: Served, admin: Made) -> None:
+def test_a_rotated_key_lives_on_for_its_grace(service: Served, admin: CreatedKey) -> None:
     old = make(service, "classify", models=["default"], description="d", rate="1000/second")
-    new: Made = on_store(service.server.url, lambda store: key_store.rotate(store, old.key.id, 2))
+    new: CreatedKey = on_store(service.server.url, lambda store: key_store.rotate(store, old.key.id, 2))
     until(lambda: ask(service, new).status_code == 200)
     assert (new.key.scopes, new.key.models, new.key.description, new.key.rate, new.key.replaces) == (
         ("classify",), ("default",), "d", "1000/second", old.key.id,
@@ -210,22 +210,22 @@ def test_a_rotated_key_lives_on_for_its_grace(service: Served, admin: Made) -> N
     assert ask(service, new).status_code == 200
 
 
-def test_when_a_key_was_used_is_noted(service: Served, admin: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_when_a_key_was_used_is_noted(service: Served, admin: CreatedKey, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("abound.service.security.key_ring.NOTE_SECONDS", 0.0)
     used, unused = (
         make(service, "classify"),
-        on_store(service.server.url, lambda store: key_store.create(store, Terms(["classify"]))),
+        on_store(service.server.url, lambda store: key_store.create(store, KeyTerms(["classify"]))),
     )
 
     def noted() -> dict[str, float | None]:
-        return {one.key.id: one.used for one in on_store(service.server.url, key_store.listed)}
+        return {one.key.id: one.used for one in on_store(service.server.url, key_store.all_keys)}
 
     until(lambda: noted()[used.key.id] is not None)
     assert abs((noted()[used.key.id] or 0) - time.time()) < 60
     assert noted()[unused.key.id] is None
 
 
-def test_a_body_that_is_not_read_does_not_disturb_the_next_request(service: Served, admin: Made) -> None:
+def test_a_body_that_is_not_read_does_not_disturb_the_next_request(service: Served, admin: CreatedKey) -> None:
     body = b'{"text": "' + b"x" * 300_000 + b'"}'
     for _ in range(3):
         problem(service.http.post("/classify", content=body), 401)

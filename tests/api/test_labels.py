@@ -110,9 +110,9 @@ def test_what_is_not_there_is_said(service: Served) -> None:
 def test_searches_are_bounded(service: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     name = fresh_model(service)
     learn(service, name, ({"f": 1}, "x"))
-    monkeypatch.setattr(routes.Searches, "count", routes.MOST_SEARCHES)
+    monkeypatch.setattr(routes.LabelSearches, "count", routes.MAX_SEARCHES)
     problem(service.http.get(f"/models/{name}/labels/x"), 503, "overloaded")
-    monkeypatch.setattr(routes.Searches, "count", 0)
+    monkeypatch.setattr(routes.LabelSearches, "count", 0)
     assert service.http.get(f"/models/{name}/labels/x").status_code == 200
     problem(service.http.get(f"/models/{name}/labels/y"), 404)
-    assert routes.Searches.count == 0
+    assert routes.LabelSearches.count == 0

@@ -13,7 +13,7 @@ import pytest
 
 from abound.core.errors import Conflict
 from abound.service.security import key_store
-from abound.service.security.key import Terms
+from abound.service.security.key import KeyTerms
 from abound.service.store.client import Store
 from tests.support.served import NDJSON, Served, lines, problem, served
 
@@ -80,24 +80,25 @@ def first_of(*connections: socket.socket) -> bytes:
 
 async def test_keys_are_bounded_in_number(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(key_store, "MOST_KEYS", 3)
-    made = [await key_store.create(store, Terms(["learn"])) for _ in range(3)]
+    made = [await key_store.create(store, KeyTerms(["learn"])) for _ in range(3)]
     with pytest.raises(Conflict, match="3 keys"):
-        await key_store.create(store, Terms(["learn"]))
+        await key_store.create(store, KeyTerms(["learn"]))
     with pytest.raises(Conflict, match="3 keys"):
         await key_store.rotate(store, made[0].key.id, 0)
     await key_store.revoke(store, made[0].key.id)
-    assert len(await key_store.listed(store)) == 3
+    assert len(await key_store.all_keys(store)) == 3
     new = await key_store.rotate(store, made[1].key.id, 0)  # what has ended makes room, but for what is replaced itself
-    assert {one.key.id for one in await key_store.listed(store)} == {made[1].key.id, made[2].key.id, new.key.id}
-    newest = await key_store.create(store, Terms(["learn"]))
-    assert [one.key.id for one in await key_store.listed(store)] == [made[2].key.id, new.key.id, newest.key.id]
+    assert {one.key.id for one in await key_store.all_keys(store)} == {made[1].key.id, made[2].key.id, new.key.id}
+    newest = await key_store.create(store, KeyTerms(["learn"]))
+    assert [one.key.id for one in await key_store.all_keys(store)] == [made[2].key.id, new.key.id, newest.key.id]
     with pytest.raises(Conflict, match="3 keys"):
-        await key_store.create(store, Terms(["learn"]))
+        await key_store.create(store, KeyTerms(["learn"]))
 
 
 async def test_keys_that_ended_long_ago_go_when_one_is_made(store: Store) -> None:
     made = {
-        name: (await key_store.create(store, Terms(["learn"]))).key for name in ("revoked", "ended", "lately", "valid")
+        name: (await key_store.create(store, KeyTerms(["learn"]))).key
+        for name in ("revoked", "ended", "lately", "valid")
     }
     await key_store.note_used(store, {key.id: 1.0 for key in made.values()})
     now = (await key_store.read(store)).now
@@ -110,10 +111,10 @@ async def test_keys_that_ended_long_ago_go_when_one_is_made(store: Store) -> Non
         key = msgspec.structs.replace(made[name], **fields)
         await store.client.hset(key_store.KEYS_KEY, key.id, msgspec.json.encode(key))
     await key_store.revoke(store, made["valid"].id)
-    assert len(await key_store.listed(store)) == 4
-    new = await key_store.create(store, Terms(["learn"]))
+    assert len(await key_store.all_keys(store)) == 4
+    new = await key_store.create(store, KeyTerms(["learn"]))
     left = {made["lately"].id, made["valid"].id, new.key.id}
-    assert {one.key.id for one in await key_store.listed(store)} == left
+    assert {one.key.id for one in await key_store.all_keys(store)} == left
     assert {name.decode() for name in await store.client.hkeys(key_store.USED_KEY)} == left - {new.key.id}
 
 

@@ -17,7 +17,7 @@ from abound.core.errors import Conflict, OutcomeUnknown
 from abound.core.index.index import Index
 from abound.core.index.params import IndexParams
 from abound.core.model.live_model import LiveModel
-from abound.service.api.learning import Brought, NewClasses
+from abound.service.api.learning import PendingClasses, RequestClasses
 from tests.support.served import served
 
 
@@ -43,8 +43,8 @@ def test_a_class_that_the_index_could_not_learn_is_refused(
     monkeypatch.setattr(
         "abound.core.kernels.index.layout.CLASS_MASK", np.uint64(3)
     )  # read where it is asked, compiled elsewhere
-    new = Brought(
-        NewClasses(model(LiveModel(ModelConfig(update=cast("Any", update), max_classes=max_classes), (1, 2))))
+    new = RequestClasses(
+        PendingClasses(model(LiveModel(ModelConfig(update=cast("Any", update), max_classes=max_classes), (1, 2))))
     )
     for n, label in enumerate("abcdefg"):
         if n == refused:
@@ -58,29 +58,29 @@ def test_a_class_that_the_index_could_not_learn_is_refused(
 
 async def test_classes_that_are_on_their_way_count_for_all_requests() -> None:
     live = LiveModel(ModelConfig(max_classes=3), (1, 2))
-    new = NewClasses(model(live))
-    with new.of_request(60) as first:
+    new = PendingClasses(model(live))
+    with new.track_request(60) as first:
         first.check(["a", "b"])
         lacks = "0 classes and 2 more pending of at most 3: 'c' is new"
-        with pytest.raises(Conflict, match=lacks), new.of_request(60) as second:
+        with pytest.raises(Conflict, match=lacks), new.track_request(60) as second:
             second.check(["a", "c", "d"])  # one is on its way already
-        with new.of_request(60) as third:
+        with new.track_request(60) as third:
             third.check(["c"])  # what was refused counts no more
-        with pytest.raises(Conflict), new.of_request(60) as late:
+        with pytest.raises(Conflict), new.track_request(60) as late:
             late.check(["d"])  # what may be in the log and is not learned yet still does
         live.labels.add(b"c")
-    with pytest.raises(Conflict, match="1 classes and 2 more"), new.of_request(60) as last:
+    with pytest.raises(Conflict, match="1 classes and 2 more"), new.track_request(60) as last:
         last.check(["d"])
 
 
 async def test_what_never_came_into_the_log_counts_no_more_after_a_while() -> None:
-    new = NewClasses(model(LiveModel(ModelConfig(max_classes=1), (1, 2))))
-    with contextlib.suppress(OutcomeUnknown), new.of_request(0.0) as lost:
+    new = PendingClasses(model(LiveModel(ModelConfig(max_classes=1), (1, 2))))
+    with contextlib.suppress(OutcomeUnknown), new.track_request(0.0) as lost:
         lost.check(["a"])
         raise OutcomeUnknown("the store went away")
     await asyncio.sleep(0)
     await asyncio.sleep(0)
-    with new.of_request(60) as other:
+    with new.track_request(60) as other:
         other.check(["b"])
 
 

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import pytest
 import uvicorn
 
-from abound.service.api.protocol import LOOKS_AT_BODY, LOOKS_AT_HEAD, Connection
+from abound.service.api.protocol import MAX_BODY_CHECKS, MAX_HEAD_CHECKS, ClientConnection
 from abound.service.processes.startup_page import listen
 
 HEAD = b"POST / HTTP/1.1\r\nHost: x\r\n"
@@ -29,7 +29,7 @@ async def echo(scope, receive, send):
 @asynccontextmanager
 async def served(head_bytes=2000, request_bytes=100_000, connections=100, import_bytes=0, dataset_bytes=0):
     """The port of an echo with these bounds, and uvicorn's server."""
-    kind = Connection.with_bounds(
+    kind = ClientConnection.with_bounds(
         head_bytes, request_bytes, connections, import_bytes=import_bytes, dataset_bytes=dataset_bytes
     )
     server = uvicorn.Server(uvicorn.Config(echo, http=kind, ws="none", lifespan="off", log_config=None))
@@ -178,9 +178,9 @@ async def test_one_connection_too_many_is_told_to_come_back():
 @pytest.mark.parametrize(
     ("sent", "looks"),
     [
-        (b"", LOOKS_AT_HEAD),
-        (HEAD, LOOKS_AT_HEAD),
-        (HEAD + b"Content-Length: 9\r\n\r\nabc", LOOKS_AT_BODY),
+        (b"", MAX_HEAD_CHECKS),
+        (HEAD, MAX_HEAD_CHECKS),
+        (HEAD + b"Content-Length: 9\r\n\r\nabc", MAX_BODY_CHECKS),
     ],
     ids=["nothing", "half a head", "half a body"],
 )
@@ -199,14 +199,14 @@ async def test_a_head_that_dribbles_is_hung_up_on_and_a_body_that_comes_is_not()
     async with served() as (port, server), connected(port) as (reader, writer):
         await in_pieces(writer, HEAD)
         [connection] = server.server_state.connections
-        for _ in range(LOOKS_AT_HEAD + 1):
+        for _ in range(MAX_HEAD_CHECKS + 1):
             await in_pieces(writer, b"x: y\r\n")
             connection.look()
         assert await closed(reader)
     async with served() as (port, server), connected(port) as (reader, writer):
         await in_pieces(writer, HEAD + b"Content-Length: 40\r\n\r\n")
         [connection] = server.server_state.connections
-        for _ in range(LOOKS_AT_BODY + 8):
+        for _ in range(MAX_BODY_CHECKS + 8):
             await in_pieces(writer, b"ab")
             connection.look()
         assert await answer(reader) == (200, b"ab" * 20)
@@ -217,7 +217,7 @@ async def test_an_idle_connection_between_requests_is_left_to_its_own_timeout():
         await in_pieces(writer, HEAD + b"Content-Length: 1\r\n\r\na")
         await answer(reader)
         [connection] = server.server_state.connections
-        for _ in range(2 * LOOKS_AT_BODY):
+        for _ in range(2 * MAX_BODY_CHECKS):
             connection.look()
         await in_pieces(writer, HEAD + b"Content-Length: 1\r\n\r\nb")
         assert await answer(reader) == (200, b"b")

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from abound.core.errors import CannotStart, RateLimited, StoreUnavailable, TooLarge
-from abound.service.api.ndjson import Line
-from abound.service.security.key import Made, rate_of
-from abound.service.security.rate_limits import RateParams, Rates
+from abound.service.api.ndjson import NdjsonLine
+from abound.service.security.key import CreatedKey, rate_of
+from abound.service.security.rate_limits import RateLimiter, RateParams
 from abound.service.settings import Settings
 from abound.service.store.client import Store
 from tests.api.test_keys import bearer, make, until
@@ -30,15 +30,15 @@ def service() -> Iterator[Served]:
 
 
 @pytest.fixture
-def limited(service: Served) -> Made:
+def limited(service: Served) -> CreatedKey:
     return make(service, "classify", "learn", rate="20/minute")
 
 
-def classify(service: Served, made: Made, body: Any) -> Any:
+def classify(service: Served, made: CreatedKey, body: Any) -> Any:
     return service.http.post("/classify", json=body, headers=bearer(made))
 
 
-def test_a_key_is_limited_by_instances_and_others_are_not(service: Served, limited: Made) -> None:
+def test_a_key_is_limited_by_instances_and_others_are_not(service: Served, limited: CreatedKey) -> None:
     free = make(service, "classify")
     for _ in range(3):
         assert classify(service, limited, ONE).status_code == 200
@@ -53,7 +53,7 @@ def test_a_key_is_limited_by_instances_and_others_are_not(service: Served, limit
         assert classify(service, free, ONE).status_code == 200
 
 
-def test_what_can_never_come_at_once_is_too_large(service: Served, limited: Made) -> None:
+def test_what_can_never_come_at_once_is_too_large(service: Served, limited: CreatedKey) -> None:
     refused = classify(service, limited, {"instances": [ONE] * 21})
     assert "20 a minute" in problem(refused, 413, "too-large")["detail"]
     assert "retry-after" not in refused.headers
@@ -61,7 +61,7 @@ def test_what_can_never_come_at_once_is_too_large(service: Served, limited: Made
 
 
 @pytest.mark.parametrize("path", ["/classify", "/learn"])
-def test_lines_count_one_each_and_those_too_many_are_refused(service: Served, limited: Made, path: str) -> None:
+def test_lines_count_one_each_and_those_too_many_are_refused(service: Served, limited: CreatedKey, path: str) -> None:
     learned = service.live().n_learned
     body = ndjson(*([LABELLED] * 50)) if path == "/learn" else ndjson(*([ONE] * 50))
     answers = lines(service.http.post(path, content=body, headers=bearer(limited) | NDJSON))
@@ -78,7 +78,7 @@ def test_a_source_is_limited_under_its_key() -> None:
         made = make(service, "learn", source_rate="3/minute")
         other = make(service, "learn")
 
-        def learn(key: Made, source: str | None, n: int = 1) -> int:
+        def learn(key: CreatedKey, source: str | None, n: int = 1) -> int:
             body = {"instances": [LABELLED] * n} | ({"source": source} if source else {})
             return int(service.http.post("/learn", json=body, headers=bearer(key)).status_code)
 
@@ -114,40 +114,40 @@ def test_what_is_no_rate(text: str) -> None:
 
 
 async def test_the_wait_that_is_told_is_long_enough_and_not_much_longer(store: Store) -> None:
-    rates, rate = Rates(store), rate_of("10/second")
-    await rates.take(rate, "key", "k", 10)
+    rates, rate = RateLimiter(store), rate_of("10/second")
+    await rates.count(rate, "key", "k", 10)
     with pytest.raises(RateLimited) as refusal:
-        await rates.take(rate, "key", "k", 8)
+        await rates.count(rate, "key", "k", 8)
     assert 0 < refusal.value.retry_after <= 2
     await asyncio.sleep(refusal.value.retry_after + 0.1)
-    await rates.take(rate, "key", "k", 8)
+    await rates.count(rate, "key", "k", 8)
     with pytest.raises(TooLarge):
-        await rates.take(rate, "key", "k", 11)
+        await rates.count(rate, "key", "k", 11)
 
 
 @pytest.mark.parametrize("n_before", [0, 7])
 async def test_a_clock_that_was_set_back_keeps_nobody_out(own_server: Server, n_before: int) -> None:
     """To the store it is as if what was counted stayed for as much longer."""
     store = Store(own_server.url)
-    rates, rate = Rates(store), rate_of("10/second")
+    rates, rate = RateLimiter(store), rate_of("10/second")
     if n_before:
-        await rates.take(rate, "key", "a", n_before)
+        await rates.count(rate, "key", "a", n_before)
         await asyncio.sleep(1.1)
-    await rates.take(rate, "key", "a", 3)
+    await rates.count(rate, "key", "a", 3)
     counters = [name async for name in store.client.scan_iter("abound:rates*")]
     assert len(counters) == (2 if n_before else 1)
     for name in counters:
         await store.client.pexpire(name, await store.client.pttl(name) + 3_600_000)
-    await rates.take(rate, "key", "a", 10)
+    await rates.count(rate, "key", "a", 10)
     with pytest.raises(RateLimited):
-        await rates.take(rate, "key", "a", 10)
+        await rates.count(rate, "key", "a", 10)
     await store.close()
 
 
 async def test_all_replicas_count_together(store: Store) -> None:
-    one, other, rate = Rates(store), Rates(store), rate_of("10/minute")
+    one, other, rate = RateLimiter(store), RateLimiter(store), rate_of("10/minute")
     outcomes = await asyncio.gather(
-        *(rates.take(rate, "key", "k", 1) for _ in range(10) for rates in (one, other)), return_exceptions=True
+        *(rates.count(rate, "key", "k", 1) for _ in range(10) for rates in (one, other)), return_exceptions=True
     )
     assert sum(outcome is None for outcome in outcomes) == 10
 
@@ -169,16 +169,16 @@ def test_without_the_store_classify_goes_on_uncounted_and_soon() -> None:
 
 
 def test_what_is_learned_is_counted_however_slow_the_store_is(
-    service: Served, limited: Made, monkeypatch: pytest.MonkeyPatch
+    service: Served, limited: CreatedKey, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    count = Rates._hit
+    count = RateLimiter._hit
 
-    async def slowly(self: Rates, *given: Any) -> float | None:
+    async def slowly(self: RateLimiter, *given: Any) -> float | None:
         await asyncio.sleep(0.1)
         return await count(self, *given)
 
     monkeypatch.setattr("abound.service.security.rate_limits.ANSWER_SECONDS", 0.05)
-    monkeypatch.setattr(Rates, "_hit", slowly)
+    monkeypatch.setattr(RateLimiter, "_hit", slowly)
     headers = bearer(limited)
     for _ in range(25):
         assert classify(service, limited, ONE).status_code == 200
@@ -191,27 +191,27 @@ def test_what_is_learned_is_counted_however_slow_the_store_is(
 
 async def test_what_is_to_be_learned_waits_for_the_store_and_is_refused_without_it(own_server: Server) -> None:
     store = Store(own_server.url, QUICK)
-    rates, rate = Rates(store, RateParams(source="10/minute")), rate_of("10/minute")
+    rates, rate = RateLimiter(store, RateParams(source="10/minute")), rate_of("10/minute")
     try:
-        await rates.take(rate, "key", "one", 1, learns=True)
+        await rates.count(rate, "key", "one", 1, learns=True)
         own_server.pause()
-        learning = asyncio.create_task(rates.take(rate, "key", "one", 9, learns=True))
-        await rates.take(rate, "key", "one", 10)
-        assert rates.let_through() == 10
+        learning = asyncio.create_task(rates.count(rate, "key", "one", 9, learns=True))
+        await rates.count(rate, "key", "one", 10)
+        assert rates.take_unchecked_count() == 10
         assert not learning.done()
         own_server.resume()
         await learning
         with pytest.raises(RateLimited):  # also while those who classify leave the store alone
-            await rates.take(rate, "key", "one", 1, learns=True)
+            await rates.count(rate, "key", "one", 1, learns=True)
         own_server.pause()
         with pytest.raises(StoreUnavailable, match="this key has a rate and was not counted; nothing was appended"):
-            await rates.take(rate, "key", "one", 1, learns=True)
-        several = [Line(number, b'{"source": "%d"}' % number) for number in range(1, 10)]
+            await rates.count(rate, "key", "one", 1, learns=True)
+        several = [NdjsonLine(number, b'{"source": "%d"}' % number) for number in range(1, 10)]
         began = time.monotonic()
         await rates.admit_lines(None, several, learns=True)
         assert [type(line.error) for line in several] == [StoreUnavailable] * 9
         assert time.monotonic() - began < 2 * QUICK.reply_seconds  # not each of them
-        assert rates.let_through() == 0
+        assert rates.take_unchecked_count() == 0
     finally:
         own_server.resume()
         await store.close()

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
-from abound.service.artifacts.artifact_store import Artifacts
+from abound.service.artifacts.artifact_store import ArtifactStore
 from abound.service.client import Client
 from abound.service.snapshots.snapshots import SnapshotParams
 from abound.service.store.client import Store
@@ -34,7 +34,7 @@ class WorkerThread:
     async def _run(self) -> None:
         self._loop = asyncio.get_running_loop()
         store = Store(self._service.server.url)
-        artifacts = Artifacts(str(self._artifacts))
+        artifacts = ArtifactStore(str(self._artifacts))
         self._worker = Worker(store, SnapshotParams(every_bytes=2**40, every_seconds=1e9), artifacts=artifacts)
         self._made.set()
         await self._worker.run()

@@ -20,20 +20,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from abound.core.errors import ArtifactsUnavailable, CannotStart, StoreUnavailable, UnknownArtifact
-from abound.service.artifacts.artifact_store import ARTIFACTS_KEY, MARKER, Artifacts
+from abound.service.artifacts.artifact_store import ARTIFACTS_KEY, MARKER, ArtifactStore
 from abound.service.settings import Settings
 from abound.service.store.client import Store
 from tests.support.valkey import QUICK, Server
 
 
 @pytest.fixture(params=["directory", "memory"])
-async def artifacts(request: pytest.FixtureRequest, store: Store, tmp_path: Path) -> Artifacts:
-    artifacts = Artifacts(str(tmp_path) if request.param == "directory" else f"memory:/{tmp_path}")
+async def artifacts(request: pytest.FixtureRequest, store: Store, tmp_path: Path) -> ArtifactStore:
+    artifacts = ArtifactStore(str(tmp_path) if request.param == "directory" else f"memory:/{tmp_path}")
     await artifacts.join(store)
     return artifacts
 
 
-async def test_what_is_put_is_there_until_it_is_deleted(artifacts: Artifacts) -> None:
+async def test_what_is_put_is_there_until_it_is_deleted(artifacts: ArtifactStore) -> None:
     assert await artifacts.names() == [MARKER]
     for name in ("m/1-0/history/b.seg", "m/1-0/history/a.seg", "m/2-0/history/a.seg"):
         await artifacts.put(name, name.encode() * 1000)
@@ -53,7 +53,7 @@ async def test_what_is_put_is_there_until_it_is_deleted(artifacts: Artifacts) ->
 
 
 async def test_a_store_that_hangs_holds_up_nothing_but_its_own_calls(
-    artifacts: Artifacts, monkeypatch: pytest.MonkeyPatch
+    artifacts: ArtifactStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await artifacts.put("a", b"1")
     goes_on = threading.Event()
@@ -90,7 +90,7 @@ async def test_an_artifact_is_read_piece_by_piece_wherever_it_lies(store: Store,
     fsspec.register_implementation("versioned", Versioned, clobber=True)
     data = bytes(range(100))
     for url in (str(tmp_path), f"memory:/{tmp_path}", f"versioned:/{tmp_path}"):
-        artifacts = Artifacts(url)
+        artifacts = ArtifactStore(url)
         await store.client.delete(ARTIFACTS_KEY)
         await artifacts.join(store)
         await artifacts.put("m/1-0/history/a.seg", data)
@@ -100,7 +100,7 @@ async def test_an_artifact_is_read_piece_by_piece_wherever_it_lies(store: Store,
 
 async def test_everybody_at_one_time_makes_one_folder(server: Server, tmp_path: Path) -> None:
     stores = [Store(server.url, QUICK) for _ in range(8)]
-    every = [Artifacts(str(tmp_path / "artifacts")) for _ in stores]
+    every = [ArtifactStore(str(tmp_path / "artifacts")) for _ in stores]
     made = await asyncio.gather(*(one.join(store) for one, store in zip(every, stores, strict=True)))
     assert len(set(made)) == 1
     assert [path.name for path in (tmp_path / "artifacts").iterdir()] == [made[0]]
@@ -109,13 +109,13 @@ async def test_everybody_at_one_time_makes_one_folder(server: Server, tmp_path: 
 
 
 async def test_the_folder_is_found_again_and_another_place_is_not_visible(store: Store, tmp_path: Path) -> None:
-    here = Artifacts(str(tmp_path / "here"))
+    here = ArtifactStore(str(tmp_path / "here"))
     first = await here.join(store)
     await here.put("m/kept", b"x")
-    again = Artifacts(f"file://{tmp_path / 'here'}")
+    again = ArtifactStore(f"file://{tmp_path / 'here'}")
     assert await again.join(store) == first
     assert await again.get("m/kept") == b"x"
-    other = Artifacts(str(tmp_path / "other"))
+    other = ArtifactStore(str(tmp_path / "other"))
     with pytest.raises(ArtifactsUnavailable, match=f"no folder {first}.*ABOUND_ARTIFACTS_URL.*DEL abound:artifacts"):
         await other.join(store)
     assert not (tmp_path / "other").exists()
@@ -131,7 +131,7 @@ async def test_the_folder_is_found_again_and_another_place_is_not_visible(store:
 
 
 async def test_a_meeting_that_was_broken_off_goes_on(store: Store, tmp_path: Path) -> None:
-    artifacts = Artifacts(str(tmp_path))
+    artifacts = ArtifactStore(str(tmp_path))
     id_ = await artifacts.join(store)
     shutil.rmtree(tmp_path / id_)
     await store.client.set(ARTIFACTS_KEY, f'{{"id": "{id_}", "marked": false}}')
@@ -149,12 +149,12 @@ async def test_a_place_that_cannot_be_written_says_so(store: Store, tmp_path: Pa
     (tmp_path / "file").write_text("no directory")
     for _ in range(2):
         with pytest.raises(ArtifactsUnavailable, match="cannot be used"):
-            await Artifacts(str(tmp_path / "file")).join(store)
-    assert await Artifacts(str(tmp_path / "directory")).join(store)
+            await ArtifactStore(str(tmp_path / "file")).join(store)
+    assert await ArtifactStore(str(tmp_path / "directory")).join(store)
 
 
 async def test_a_write_that_fails_leaves_nothing(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    artifacts = Artifacts(str(tmp_path))
+    artifacts = ArtifactStore(str(tmp_path))
     await artifacts.join(store)
     await artifacts.put("m/x", b"before")
 
@@ -170,7 +170,7 @@ async def test_a_write_that_fails_leaves_nothing(store: Store, tmp_path: Path, m
 
 
 async def test_what_a_dead_writer_began_is_not_listed_and_is_swept(store: Store, tmp_path: Path) -> None:
-    artifacts = Artifacts(str(tmp_path))
+    artifacts = ArtifactStore(str(tmp_path))
     await artifacts.join(store)
     await artifacts.put("m/x", b"x")
     for name in ("old", "new"):
@@ -182,7 +182,7 @@ async def test_what_a_dead_writer_began_is_not_listed_and_is_swept(store: Store,
 
 
 async def test_folders_that_have_been_empty_for_long_are_swept(store: Store, tmp_path: Path) -> None:
-    artifacts = Artifacts(str(tmp_path))
+    artifacts = ArtifactStore(str(tmp_path))
     await artifacts.join(store)
     await artifacts.put("m/kept/x", b"x")
     root = tmp_path / artifacts.id
@@ -202,7 +202,7 @@ async def test_folders_that_have_been_empty_for_long_are_swept(store: Store, tmp
 async def test_a_folder_that_is_swept_while_a_file_is_begun_there_is_made_again(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    artifacts = Artifacts(str(tmp_path))
+    artifacts = ArtifactStore(str(tmp_path))
     await artifacts.join(store)
     made, n_swept = Path.mkdir, 0
 
@@ -218,7 +218,7 @@ async def test_a_folder_that_is_swept_while_a_file_is_begun_there_is_made_again(
     assert (await artifacts.get("m/x"), n_swept) == (b"x", 2)
 
 
-async def test_files_of_this_machine_can_be_mapped(artifacts: Artifacts) -> None:
+async def test_files_of_this_machine_can_be_mapped(artifacts: ArtifactStore) -> None:
     await artifacts.put("m/x", b"mapped")
     path = artifacts.path("m/x")
     assert (path is None) == artifacts.url.startswith("memory")
@@ -227,7 +227,7 @@ async def test_files_of_this_machine_can_be_mapped(artifacts: Artifacts) -> None
 
 @given(st.text(alphabet="a./\\-_0\n ~é", max_size=12) | st.text(max_size=300))
 def test_a_name_never_leaves_the_folder(name: str) -> None:
-    artifacts = Artifacts("/nowhere/root")
+    artifacts = ArtifactStore("/nowhere/root")
     artifacts.id = "0"
     try:
         path = artifacts.path(name)
@@ -241,7 +241,7 @@ def test_a_name_never_leaves_the_folder(name: str) -> None:
 
 def test_a_url_that_nobody_knows_is_refused() -> None:
     with pytest.raises(CannotStart, match="ABOUND_ARTIFACTS_URL"):
-        Artifacts("nonsense://x")
+        ArtifactStore("nonsense://x")
 
 
 def test_a_bucket_is_reached_by_what_the_extra_brings() -> None:
@@ -250,18 +250,18 @@ def test_a_bucket_is_reached_by_what_the_extra_brings() -> None:
         "optional-dependencies"
     ]
     assert [one.partition(">")[0] for one in extras["s3"]] == ["s3fs"]
-    Artifacts("s3://bucket/folder")
+    ArtifactStore("s3://bucket/folder")
 
 
 def test_the_place_follows_the_store(tmp_path: Path) -> None:
-    assert Settings.load(data_dir=tmp_path).artifacts_place() == str(tmp_path / "artifacts")
-    assert Settings.load(redis_url="redis://h").artifacts_place() is None
+    assert Settings.load(data_dir=tmp_path).artifacts_location() == str(tmp_path / "artifacts")
+    assert Settings.load(redis_url="redis://h").artifacts_location() is None
     given = Settings.load(redis_url="redis://h", artifacts_url="sftp://user:secret@host/x")
-    assert given.artifacts_place() == "sftp://user:secret@host/x"
+    assert given.artifacts_location() == "sftp://user:secret@host/x"
     assert "secret" not in str(given.describe())
 
 
-async def test_a_folder_is_cleared_whole_and_no_other(artifacts: Artifacts) -> None:
+async def test_a_folder_is_cleared_whole_and_no_other(artifacts: ArtifactStore) -> None:
     for name in ("m/jobs/1/a", "m/jobs/1/deep/b", "m/jobs/12/c"):
         await artifacts.put(name, b"x")
     beside = artifacts.path("m/jobs/1/a")
@@ -290,7 +290,7 @@ async def test_a_bucket_that_cannot_be_had_is_unavailable_whatever_its_driver_ra
     def fails(*_: Any, **__: Any) -> None:
         raise error
 
-    artifacts = Artifacts("s3://somebody:secret@bucket/folder")
+    artifacts = ArtifactStore("s3://somebody:secret@bucket/folder")
     for name in ("makedirs", "pipe_file", "exists"):
         monkeypatch.setattr(artifacts._filesystem, name, fails)
     with pytest.raises(ArtifactsUnavailable, match="the artifact store cannot be used") as raised:

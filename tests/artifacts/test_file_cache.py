@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from abound.core.errors import UnknownArtifact
-from abound.service.artifacts.artifact_store import Artifacts
+from abound.service.artifacts.artifact_store import ArtifactStore
 from abound.service.artifacts.checksums import checksum_of
 from abound.service.artifacts.file_cache import FileCache, cache_in
 from abound.service.store.client import Store
@@ -20,20 +20,20 @@ from tests.versions.test_repository import KEYS, fit, vectors, write
 
 
 @pytest.fixture
-async def artifacts(store: Store, tmp_path: Path) -> AsyncIterator[Artifacts]:
+async def artifacts(store: Store, tmp_path: Path) -> AsyncIterator[ArtifactStore]:
     """An object store, and an empty folder for copies."""
-    artifacts = Artifacts(f"memory://cache/{tmp_path.name}-{os.getpid()}", FileCache(tmp_path / "cache", 2**20))
+    artifacts = ArtifactStore(f"memory://cache/{tmp_path.name}-{os.getpid()}", FileCache(tmp_path / "cache", 2**20))
     await artifacts.join(store)
     yield artifacts
     await artifacts.clear("m")
 
 
-def copies(artifacts: Artifacts) -> list[Path]:
+def copies(artifacts: ArtifactStore) -> list[Path]:
     assert artifacts.cache is not None
     return sorted(artifacts.cache.folder.iterdir())
 
 
-def fetched(artifacts: Artifacts, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def fetched(artifacts: ArtifactStore, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of what is read from the store from here on."""
     names: list[str] = []
     read = artifacts._filesystem.cat_file
@@ -51,7 +51,7 @@ def is_mapped(path: Path) -> bool:
 
 
 async def test_a_version_from_elsewhere_is_mapped_and_fetched_once(
-    artifacts: Artifacts, monkeypatch: pytest.MonkeyPatch
+    artifacts: ArtifactStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = fit("swnn")
     card = await write(artifacts, made)
@@ -66,7 +66,7 @@ async def test_a_version_from_elsewhere_is_mapped_and_fetched_once(
     assert names == [CARD]
 
 
-async def test_a_copy_that_is_damaged_is_thrown_away(artifacts: Artifacts) -> None:
+async def test_a_copy_that_is_damaged_is_thrown_away(artifacts: ArtifactStore) -> None:
     card = await write(artifacts, fit("swnn"))
     await versions.load(artifacts, KEYS, card.id)
     before = {path: path.read_bytes() for path in copies(artifacts)}
@@ -78,7 +78,7 @@ async def test_a_copy_that_is_damaged_is_thrown_away(artifacts: Artifacts) -> No
     assert {path: path.read_bytes() for path in copies(artifacts)} == before
 
 
-async def test_what_was_not_asked_for_the_longest_goes(artifacts: Artifacts, tmp_path: Path) -> None:
+async def test_what_was_not_asked_for_the_longest_goes(artifacts: ArtifactStore, tmp_path: Path) -> None:
     cache = FileCache(tmp_path / "small", 250)
     data = {name: name.encode() * 100 for name in "abcd"}
     for name, one in data.items():
@@ -104,7 +104,9 @@ async def test_what_was_not_asked_for_the_longest_goes(artifacts: Artifacts, tmp
     assert not list(cache.folder.glob(".*")), "something is half written"
 
 
-def on_the_way(artifacts: Artifacts, monkeypatch: pytest.MonkeyPatch, do: Callable[[], Awaitable[None]]) -> list[str]:
+def on_the_way(
+    artifacts: ArtifactStore, monkeypatch: pytest.MonkeyPatch, do: Callable[[], Awaitable[None]]
+) -> list[str]:
     """Something that happens when all bytes of the next file have come, and it is not there yet; what was fetched."""
     names: list[str] = []
     pieces = artifacts.pieces
@@ -122,7 +124,7 @@ def on_the_way(artifacts: Artifacts, monkeypatch: pytest.MonkeyPatch, do: Callab
 
 @pytest.mark.parametrize("is_needed", [False, True])
 async def test_what_is_on_its_way_while_others_are_thrown_away(
-    artifacts: Artifacts, monkeypatch: pytest.MonkeyPatch, is_needed: bool
+    artifacts: ArtifactStore, monkeypatch: pytest.MonkeyPatch, is_needed: bool
 ) -> None:
     """It is fetched again where nothing needed it then, and left alone where something does."""
     cache, checksum = artifacts.cache, checksum_of(b"data")
@@ -140,7 +142,9 @@ async def test_what_is_on_its_way_while_others_are_thrown_away(
     assert copies(artifacts) == [path]
 
 
-async def test_what_is_deleted_on_its_way_does_not_stay(artifacts: Artifacts, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_is_deleted_on_its_way_does_not_stay(
+    artifacts: ArtifactStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     cache = artifacts.cache
     assert cache is not None
     await artifacts.put("m/a", b"data")
@@ -155,7 +159,7 @@ async def test_what_is_deleted_on_its_way_does_not_stay(artifacts: Artifacts, mo
     assert copies(artifacts) == []
 
 
-async def test_what_cannot_be_kept_is_read_into_memory(artifacts: Artifacts, tmp_path: Path) -> None:
+async def test_what_cannot_be_kept_is_read_into_memory(artifacts: ArtifactStore, tmp_path: Path) -> None:
     card = await write(artifacts, fit("swnn"))
     (tmp_path / "file").touch()
     artifacts.cache = FileCache(tmp_path / "file" / "cache", 2**20)
@@ -166,7 +170,7 @@ async def test_what_cannot_be_kept_is_read_into_memory(artifacts: Artifacts, tmp
 
 
 async def test_nothing_is_copied_from_a_directory(store: Store, tmp_path: Path) -> None:
-    artifacts = Artifacts(str(tmp_path / "artifacts"), FileCache(tmp_path / "cache", 2**20))
+    artifacts = ArtifactStore(str(tmp_path / "artifacts"), FileCache(tmp_path / "cache", 2**20))
     await artifacts.join(store)
     card: Card = await write(artifacts, fit("swnn"))
     await versions.load(artifacts, KEYS, card.id)

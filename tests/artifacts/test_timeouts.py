@@ -24,7 +24,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 from abound.core.errors import ArtifactsUnavailable
 from abound.service.api import routes
 from abound.service.api.routes.versions import artifacts as joined_artifacts
-from abound.service.artifacts.artifact_store import Artifacts
+from abound.service.artifacts.artifact_store import ArtifactStore
 from abound.service.snapshots import requests as snapshot_requests
 from abound.service.snapshots.snapshots import SnapshotParams
 from abound.service.store.client import Store
@@ -81,7 +81,7 @@ def silent() -> Iterator[threading.Event]:
 
 
 @asynccontextmanager
-async def working(server: Server, artifacts: Artifacts) -> AsyncIterator[None]:
+async def working(server: Server, artifacts: ArtifactStore) -> AsyncIterator[None]:
     store = Store(server.url, QUICK)
     worker = Worker(store, NEVER, artifacts=artifacts)
     running = asyncio.create_task(worker.run())
@@ -104,20 +104,20 @@ async def test_snapshots_need_no_artifact_store(
     monkeypatch.setattr("abound.service.replica.storage_status.LOOK_SECONDS", 0.1)
     silent.set()
     url = f"silent://{tmp_path.name}-{joined}"
-    replica = await start_replica(server, artifacts=Artifacts(url, patience=QUICKLY))
-    artifacts = Artifacts(url, patience=QUICKLY)
+    replica = await start_replica(server, artifacts=ArtifactStore(url, patience=QUICKLY))
+    artifacts = ArtifactStore(url, patience=QUICKLY)
     if joined:
         await artifacts.join(replica.store)
     silent.clear()
     await replica.learn("default", drafts(20))
     async with working(server, artifacts):
         async with asyncio.timeout(8):
-            while not await snapshot_requests.workers(replica.store):  # noqa: ASYNC110
+            while not await snapshot_requests.live_workers(replica.store):  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
             for _ in range(2):
                 await replica.learn("default", drafts(2))
                 await replica.request_snapshot("default")
-        key = replica.model("default").keys.of("upkeep")
+        key = replica.model("default").keys.key("upkeep")
         said = await replica.store.client.hget(key, "history")
         assert b"the artifact store does not answer" in said
         silent.set()
@@ -225,7 +225,7 @@ async def test_a_slow_call_is_waited_for_while_the_store_answers(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, silent: threading.Event
 ) -> None:
     silent.set()
-    artifacts = Artifacts(f"silent://{tmp_path.name}-slow", patience=0.3)
+    artifacts = ArtifactStore(f"silent://{tmp_path.name}-slow", patience=0.3)
     await artifacts.join(store)
     await artifacts.put("a", b"1")
     reading = artifacts._filesystem.cat_file

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from abound.service.log.append_group import Draft
+from abound.service.log.append_group import LearnDraft
 from benchmarks.faults.clients import Acknowledged
 from benchmarks.faults.ledger import LostTail, examine
 from tests.support.fixtures import StartReplica
@@ -20,7 +20,7 @@ async def told(server: Server, start_replica: StartReplica) -> dict[str, Acknowl
     said = {}
     for i in range(EVENTS):
         label = f"event/{i}"
-        draft = Draft(record(f'{{"a{i % 7}": 1, "{label}": 1}}', f"label {i % 3}", label), 1, label, b"body")
+        draft = LearnDraft(record(f'{{"a{i % 7}": 1, "{label}": 1}}', f"label {i % 3}", label), 1, label, b"body")
         [one] = await replica.learn("default", [draft])
         assert one.ranks is not None
         assert one.updated is not None
@@ -41,7 +41,7 @@ async def test_the_ledger_notices_what_is_lost_doubled_or_told_otherwise(
 ) -> None:
     said = await told(server, start_replica)
     replica = await start_replica(server)
-    again = Draft(record('{"event/3": 1}', "label 0", "event/3"), 1, "another key", b"body")
+    again = LearnDraft(record('{"event/3": 1}', "label 0", "event/3"), 1, "another key", b"body")
     await replica.learn("default", [again])
     said["event/5"] = dataclasses.replace(said["event/5"], rank=17)
     said["event/6"] = dataclasses.replace(said["event/6"], offset=said["event/7"].offset)

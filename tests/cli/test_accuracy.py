@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from abound.service.cli.accuracy import Tally, rank_in, shown
+from abound.service.cli.accuracy import RunningAccuracy, format_score, rank_in
 
 
 def plain(ranks: list[int | None]) -> dict[str, object]:
@@ -24,7 +24,7 @@ def plain(ranks: list[int | None]) -> dict[str, object]:
 
 @given(st.lists(st.none() | st.integers(1, 9), max_size=30), st.integers(1, 10))
 def test_all_and_the_newest(ranks: list[int | None], window: int) -> None:
-    tally = Tally(window)
+    tally = RunningAccuracy(window)
     for rank in ranks:
         tally.add(rank)
     assert tally.all() == plain(ranks)
@@ -38,7 +38,7 @@ def test_the_rank_in_an_answer() -> None:
 
 
 def test_for_people() -> None:
-    tally = Tally()
-    assert shown(tally.all()) == "no accuracy yet"
+    tally = RunningAccuracy()
+    assert format_score(tally.all()) == "no accuracy yet"
     tally.add(2)
-    assert shown(tally.all()) == "R@1 0.000  R@5 1.000  MRR 0.500"
+    assert format_score(tally.all()) == "R@1 0.000  R@5 1.000  MRR 0.500"

@@ -22,7 +22,7 @@ import httpx
 import pytest
 
 import abound.service.client
-from abound.service.cli.stream import Stopped, learn
+from abound.service.cli.stream import StreamEnded, learn
 from abound.service.client import Client
 from tests.support import interrupts
 
@@ -68,7 +68,7 @@ def learning(
     monkeypatch.setattr(abound.service.client, "Client", client)
     monkeypatch.chdir(tmp_path)
     Path("f.jsonl").write_text('{"text": "a", "labels": ["b"]}\n' * 4)
-    with pytest.raises(Stopped) as stopped:
+    with pytest.raises(StreamEnded) as stopped:
         learn(["f.jsonl"])
     return str(stopped.value)
 

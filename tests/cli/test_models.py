@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from abound.service.cli import main as cli
-from abound.service.cli.options import in_words
+from abound.service.cli.options import format_value
 from tests.support.served import Served, fresh_model, served
 
 
@@ -57,10 +57,10 @@ def test_reliability_is_shown_by_tenths(service: Served, show: Callable[..., str
     assert said["all"]["n"] > 200
     lines = [line.split() for line in show(model).partition("probabilities")[2].splitlines()]
     for tenth, (every, newest) in enumerate(zip(said["all"]["bins"], said["newest"]["bins"], strict=True)):
-        figures = [in_words(one[key]) for one in (every, newest) for key in ("n", "estimate", "true")]
+        figures = [format_value(one[key]) for one in (every, newest) for key in ("n", "estimate", "true")]
         assert [f"{tenth / 10:.1f}", "to", f"{tenth / 10 + 0.1:.1f}", *figures] in lines
     for measure in ("error", "brier"):
-        assert [measure, in_words(said["all"][measure]), in_words(said["newest"][measure])] in lines
+        assert [measure, format_value(said["all"][measure]), format_value(said["newest"][measure])] in lines
 
 
 def test_a_model_that_does_not_calibrate_shows_none(service: Served, show: Callable[..., str]) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from abound.service.client import AsyncClient, AsyncModel, Client, Instance, Labelled, Model, Refused
+from abound.service.client import AsyncClient, AsyncModel, Client, InputInstance, Labelled, Model, Refused
 from tests.support.served import Served, fresh_model, served
 
 
@@ -51,7 +51,7 @@ def test_a_stream_is_learned_once_and_asked(service: Served, in_flight: int) -> 
         assert [one.status for one in refused] == [422]
         assert len({one.offset for one in answers if not isinstance(one, Refused)}) == 2500
         assert service.learned(name) == 2500
-        asked = [Instance(features={f"f{i}": 1}) for i in range(7)]
+        asked = [InputInstance(features={f"f{i}": 1}) for i in range(7)]
         best = [one.labels[0].label for one in model.classify_many(asked, k=1) if not isinstance(one, Refused)]
         assert best == [f"c{i}" for i in range(7)]
 

@@ -20,7 +20,7 @@ from abound.service.client import (
     AsyncClient,
     Client,
     ClientError,
-    Instance,
+    InputInstance,
     Interrupted,
     Labelled,
     Model,
@@ -530,7 +530,7 @@ def test_an_answer_that_cannot_be_read_is_an_error_of_the_client(answer: Handler
     for ask in (
         lambda: model.classify(text="a"),
         lambda: model.learn(["x"], text="a"),
-        lambda: list(model.classify_many([Instance(text="a")])),
+        lambda: list(model.classify_many([InputInstance(text="a")])),
         lambda: list(model.learn_many([Labelled(text="a", labels=["x"])])),
     ):
         with pytest.raises(ClientError, match=r"cannot be read|does not answer like this service"):

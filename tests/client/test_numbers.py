@@ -10,7 +10,7 @@ import httpx
 import numpy as np
 import pytest
 
-from abound.service.client import AsyncClient, AsyncModel, Client, Instance, Labelled, Model, Refused
+from abound.service.client import AsyncClient, AsyncModel, Client, InputInstance, Labelled, Model, Refused
 
 ANSWER = b'{"labels":[],"offset":"0-0.0","version":"live"}\n'
 NONE_TO_JSON = (math.nan, math.inf, -math.inf, np.float32("nan"))
@@ -39,11 +39,11 @@ async def test_a_bound_that_is_no_number_is_not_sent_as_none(field: str, number:
     with pytest.raises(Refused, match=rf"^{field}: a number must be finite, not -?(nan|inf) \(422\)$"):
         model().classify(text="a", **asked)
     with pytest.raises(Refused, match=field):
-        list(model().classify_many([Instance(text="a")], **asked))
+        list(model().classify_many([InputInstance(text="a")], **asked))
     with pytest.raises(Refused, match=field):
         await amodel().classify(text="a", **asked)
     with pytest.raises(Refused, match=field):
-        _ = [one async for one in amodel().classify_many([Instance(text="a")], **asked)]
+        _ = [one async for one in amodel().classify_many([InputInstance(text="a")], **asked)]
 
 
 @pytest.mark.parametrize(
@@ -78,4 +78,4 @@ async def test_what_is_no_number_of_requests_is_told(wrong: Any, error: type[Exc
 
 
 def test_a_number_of_requests_may_be_one_of_numpy() -> None:
-    assert len(list(model().classify_many([Instance(text="a")], in_flight=np.int64(2)))) == 1
+    assert len(list(model().classify_many([InputInstance(text="a")], in_flight=np.int64(2)))) == 1

@@ -10,7 +10,7 @@ import sys
 import tomllib
 from pathlib import Path
 
-from abound.service.client.model import Asked, Asking, Labelled, More
+from abound.service.client.model import ClassifyKwargs, ClassifyOptions, Labelled, LearnKwargs
 
 ROOT = Path(__file__).parents[2]
 
@@ -41,8 +41,8 @@ async def main(model: AsyncModel) -> None:
 
 
 def test_every_field_has_a_name() -> None:
-    assert set(Asked.__annotations__) == set(Asking.__struct_fields__)
-    assert set(More.__annotations__) == set(Labelled.__struct_fields__) - {"labels"}
+    assert set(ClassifyKwargs.__annotations__) == set(ClassifyOptions.__struct_fields__)
+    assert set(LearnKwargs.__annotations__) == set(Labelled.__struct_fields__) - {"labels"}
 
 
 def test_mypy_finds_what_is_wrong_in_the_program_of_a_user(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from abound.core.errors import InvalidInstance
 from abound.service.api.problems import INTERNAL, KINDS
 from abound.service.api.schemas.hot import ClassifyRequest, LabelledInstance, LearnRequest
-from abound.service.security.key import Terms
+from abound.service.security.key import KeyTerms
 from tests.support.served import NDJSON, Served, lines
 
 METHODS = ("get", "put", "post", "delete")
@@ -179,7 +179,7 @@ def test_what_a_rule_refuses_breaks_the_document(case: str, service: Served, doc
     path, body = REFUSED_BY_RULE[case]
     if path == "/keys":  # the first one is never made over HTTP
         with pytest.raises(InvalidInstance):
-            Terms(**body).check()
+            KeyTerms(**body).check()
     else:
         assert service.http.post(path, json=body).status_code == 422
     schema = document["paths"][path]["post"]["requestBody"]["content"]["application/json"]["schema"]

@@ -16,7 +16,7 @@ import pytest
 
 from abound.core.errors import InvalidInstance, Malformed
 from abound.service.datasets.check import counts
-from abound.service.datasets.repository import Datasets
+from abound.service.datasets.repository import DatasetRepository
 from tests.randomness import QUICK, THOROUGH
 from tests.support.served import Served
 
@@ -27,14 +27,14 @@ REQUESTS = Path(__file__).with_name("made_up_requests.py")
 def checked_here(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """Data sets are checked in this process: one for each request would take minutes."""
 
-    async def check(self: Datasets, file: str, environment: dict[str, str]) -> dict[str, int]:
+    async def check(self: DatasetRepository, file: str, environment: dict[str, str]) -> dict[str, int]:
         (path,) = tmp_path_factory.getbasetemp().rglob(file)
         try:
             return await asyncio.to_thread(counts, path, 10**6)
         except Malformed as error:
             raise InvalidInstance(str(error), "body") from error
 
-    monkeypatch.setattr(Datasets, "_counts", check)
+    monkeypatch.setattr(DatasetRepository, "_counts", check)
 
 
 @pytest.mark.timeout(1800)

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from abound.core.errors import ArtifactsUnavailable, StoreUnavailable
-from abound.service.artifacts.artifact_store import Artifacts
-from abound.service.datasets.repository import FOLDER, Datasets
+from abound.service.artifacts.artifact_store import ArtifactStore
+from abound.service.datasets.repository import FOLDER, DatasetRepository
 from abound.service.store.client import Store
 from tests.support.proxy import Proxy
 from tests.support.valkey import QUICK, Server
@@ -31,26 +31,26 @@ async def proxy(server: Server, tmp_path: Path) -> AsyncIterator[Proxy]:
 
 
 @pytest.fixture
-async def artifacts(store: Store, tmp_path: Path) -> Artifacts:
-    artifacts = Artifacts(str(tmp_path / "artifacts"))
+async def artifacts(store: Store, tmp_path: Path) -> ArtifactStore:
+    artifacts = ArtifactStore(str(tmp_path / "artifacts"))
     await artifacts.join(store)
     return artifacts
 
 
 @pytest.fixture
-async def known(proxy: Proxy) -> AsyncIterator[Datasets]:
+async def known(proxy: Proxy) -> AsyncIterator[DatasetRepository]:
     store = Store(proxy.url, QUICK)
-    yield Datasets(store)
+    yield DatasetRepository(store)
     await store.close()
 
 
-def environment(url: str, artifacts: Artifacts) -> dict[str, str]:
+def environment(url: str, artifacts: ArtifactStore) -> dict[str, str]:
     """Of the process that checks a file."""
     return {**os.environ, "ABOUND_REDIS_URL": url, "ABOUND_ARTIFACTS_URL": artifacts.url}
 
 
 async def test_a_name_has_a_whole_file_though_the_reply_of_the_store_was_lost(
-    server: Server, proxy: Proxy, artifacts: Artifacts, known: Datasets
+    server: Server, proxy: Proxy, artifacts: ArtifactStore, known: DatasetRepository
 ) -> None:
     where = environment(server.url, artifacts)
     await known.put(artifacts, "mine", "a.jsonl", pieces(b"one"), where)
@@ -58,11 +58,13 @@ async def test_a_name_has_a_whole_file_though_the_reply_of_the_store_was_lost(
     with pytest.raises(StoreUnavailable):
         await known.put(artifacts, "mine", "a.jsonl", pieces(b"two"), where)
     assert await artifacts.get((await known.get("mine")).file) == LINE % b"two"
-    assert await known.sweep(artifacts) == 1
+    assert await known.collect_garbage(artifacts) == 1
     assert len(await artifacts.names(FOLDER)) == 1
 
 
-async def test_a_file_that_cannot_be_checked_now_is_not_wrong(artifacts: Artifacts, known: Datasets) -> None:
+async def test_a_file_that_cannot_be_checked_now_is_not_wrong(
+    artifacts: ArtifactStore, known: DatasetRepository
+) -> None:
     with pytest.raises(ArtifactsUnavailable, match="could not be checked: the store is away"):
         await known.put(artifacts, "mine", "a.jsonl", pieces(b"one"), environment("unix:///nowhere", artifacts))
     assert await artifacts.names(FOLDER) == []

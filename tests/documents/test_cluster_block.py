@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from abound.service.processes.kernel_cache import place
+from abound.service.processes.kernel_cache import set_cache_dir
 from abound.service.processes.lifetime import dies_with_parent
 from benchmarks.serving import free_port
 from tests.documents.blocks import ROOT, block_of
@@ -45,7 +45,7 @@ class Terminals:
     """Programs that go on, each in a terminal of its own."""
 
     def __init__(self, folder: Path) -> None:
-        place()
+        set_cache_dir()
         self._folder = folder
         kept = {name: value for name, value in os.environ.items() if not name.startswith("ABOUND_")}
         self.environment = kept | {

@@ -12,7 +12,7 @@ import pytest
 import typer
 
 from abound.service.cli.main import app
-from abound.service.evaluation.reproduction.comparisons import wanted
+from abound.service.evaluation.reproduction.comparisons import select_experiments
 from abound.service.jobs.methods import METHODS
 from tests.documents.blocks import COMMANDS, OTHERS, PAGES, ROOT, Block, Command, agrees, blocks_of
 from tests.documents.session import Shell, session
@@ -116,7 +116,7 @@ def fault_of(text: str) -> str | None:
     if text.startswith("abound jobs submit") and given["method"] not in METHODS:
         return f"no method {given['method']}"
     try:
-        wanted(given.get("only") or [], quick=False)
+        select_experiments(given.get("only") or [], quick=False)
     except KeyError as error:
         return f"no experiment {error}"
     return None

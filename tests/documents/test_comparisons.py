@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from abound.service.cli import main as cli
-from abound.service.evaluation.reproduction.comparisons import wanted
+from abound.service.evaluation.reproduction.comparisons import select_experiments
 from tests.documents.blocks import PAGES
 from tests.documents.data_sets import make
 
@@ -51,7 +51,7 @@ def test_an_evaluation_runs(
 def test_what_is_to_be_reproduced_is_there(command: str) -> None:
     words = shlex.split(command)
     assert words[:3] == ["abound", "reproduce", "--only"]
-    assert wanted(words[3:], quick=False)
+    assert select_experiments(words[3:], quick=False)
 
 
 def test_commands_are_found() -> None:

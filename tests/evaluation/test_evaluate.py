@@ -21,7 +21,7 @@ from abound.core.instances.vectorizer import Vectorizer
 from abound.core.types import Ranking
 from abound.service.datasets.austen import stream
 from abound.service.datasets.files import read_file
-from abound.service.evaluation.batch import Trial, evaluate_method
+from abound.service.evaluation.batch import BatchEvaluation, evaluate_method
 from abound.service.evaluation.live import evaluate
 
 SECRET = (1, 2)
@@ -186,7 +186,7 @@ def test_data_without_anything_to_learn_are_refused() -> None:
 
 def test_what_a_fit_needs_is_told_before_it_starts() -> None:
     told: list[str] = []
-    trial = Trial.of("ogeec", {"dim": 50, "learners": 2, "neighbors": 5})
+    trial = BatchEvaluation.from_fields("ogeec", {"dim": 50, "learners": 2, "neighbors": 5})
     train, test = instances(200), instances(20, seed=1)
     needed = evaluate_method(train, test, trial, progress=lambda stage, done: told.append(stage))["memory_needed"]
     assert needed >= 4 * 2 * 200 * 50
@@ -200,7 +200,7 @@ def test_what_a_fit_needs_is_told_before_it_starts() -> None:
 @pytest.mark.parametrize("method", ["exmlds1", "exmlds3", "exmlds_joint"])
 def test_only_pairs_that_share_a_label_count(method: str) -> None:
     """As many instances with one label need far more, and are refused where these are not."""
-    trial = Trial.of(method, {"dim": 5, "neighbors": 5, "clusters": 1, "learners": 1})
+    trial = BatchEvaluation.from_fields(method, {"dim": 5, "neighbors": 5, "clusters": 1, "learners": 1})
     rows = instances(300)
     apart = [replace(one, labels=(f"label {i % 100}",)) for i, one in enumerate(rows)]
     alike = [replace(one, labels=("label",)) for one in rows]

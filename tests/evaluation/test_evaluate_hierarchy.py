@@ -6,8 +6,8 @@ import pytest
 import typer
 
 from abound.core.errors import InvalidInstance
-from abound.service.cli.evaluate import _pairs
-from abound.service.evaluation.batch import Trial, evaluate_method
+from abound.service.cli.evaluate import _read_hierarchy
+from abound.service.evaluation.batch import BatchEvaluation, evaluate_method
 from tests.evaluation.test_evaluate import instances
 
 PAIRS = tuple((f"kind {i}", "even" if i % 2 == 0 else "odd") for i in range(8))
@@ -15,24 +15,28 @@ PAIRS = tuple((f"kind {i}", "even" if i % 2 == 0 else "odd") for i in range(8))
 
 def test_a_hierarchy_is_followed_and_tells_of_embeddings():
     rows, fresh = instances(300), instances(60, seed=1)
-    down = evaluate_method(rows, fresh, Trial.of("top_down", {}, hierarchy=PAIRS))
+    down = evaluate_method(rows, fresh, BatchEvaluation.from_fields("top_down", {}, hierarchy=PAIRS))
     assert down["metrics"]["R@1"] > 0.8
-    embedded = evaluate_method(rows, fresh, Trial.of("rembrandt", {"k": 8}, hierarchy=PAIRS))
+    embedded = evaluate_method(rows, fresh, BatchEvaluation.from_fields("rembrandt", {"k": 8}, hierarchy=PAIRS))
     assert 0.0 <= embedded["nearest_labels_that_are_siblings"] <= 1.0
-    assert "nearest_labels_that_are_siblings" not in evaluate_method(rows, fresh, Trial.of("rembrandt", {"k": 8}))
+    assert "nearest_labels_that_are_siblings" not in evaluate_method(
+        rows, fresh, BatchEvaluation.from_fields("rembrandt", {"k": 8})
+    )
 
 
 def test_a_circle_is_refused():
     with pytest.raises(InvalidInstance, match="above itself"):
-        evaluate_method(instances(50), [], Trial.of("top_down", {}, hierarchy=(("even", "odd"), ("odd", "even"))))
+        evaluate_method(
+            instances(50), [], BatchEvaluation.from_fields("top_down", {}, hierarchy=(("even", "odd"), ("odd", "even")))
+        )
 
 
 def test_a_file_has_two_names_a_line(tmp_path):
     path = tmp_path / "above.tsv"
     path.write_text("kind 1\todd\n\nodd\tall\n")
-    assert _pairs(path) == (("kind 1", "odd"), ("odd", "all"))
+    assert _read_hierarchy(path) == (("kind 1", "odd"), ("odd", "all"))
     path.write_text("kind 1\todd\nkind 2\n")
     with pytest.raises(typer.BadParameter, match="line 2 is not two names"):
-        _pairs(path)
+        _read_hierarchy(path)
     with pytest.raises(typer.BadParameter):
-        _pairs(tmp_path / "missing")
+        _read_hierarchy(tmp_path / "missing")

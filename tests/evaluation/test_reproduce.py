@@ -15,13 +15,13 @@ from abound.core.config import ModelConfig
 from abound.core.errors import Malformed
 from abound.core.methods.registry import METHODS
 from abound.service.cli import main as cli
-from abound.service.evaluation.batch import Trial
-from abound.service.evaluation.reproduction.comparisons import PLOTS, TABLES, wanted
+from abound.service.evaluation.batch import BatchEvaluation
+from abound.service.evaluation.reproduction.comparisons import PLOTS, TABLES, select_experiments
 from abound.service.evaluation.reproduction.data_sets import SETS, DataSet, read
 from abound.service.evaluation.reproduction.drawing import draw
-from abound.service.evaluation.reproduction.experiment import Bound, Experiment, Line, Plot, Row, Table
+from abound.service.evaluation.reproduction.experiment import Bound, Experiment, Plot, PlotLine, ResultTable, Row
 from abound.service.evaluation.reproduction.report import command, page
-from abound.service.evaluation.reproduction.results import Kept
+from abound.service.evaluation.reproduction.results import ResultsFile
 
 Run = Callable[..., tuple[int, str]]
 
@@ -72,7 +72,11 @@ def test_quick_on_tiny_data(run: Run, data: Path, tmp_path: Path) -> None:
     code, said = run("--quick", "--data", data, "--out", out)
     assert code == 0
     figures = {one["id"]: one for one in json.loads((out / "reproduction/figures.json").read_text())}
-    here = [one for one in wanted([], quick=True) if one.data in ("bibtex", "newsgroups20", "newsgroups20-random")]
+    here = [
+        one
+        for one in select_experiments([], quick=True)
+        if one.data in ("bibtex", "newsgroups20", "newsgroups20-random")
+    ]
     assert set(figures) == {one.id for one in here}
     assert figures["bibtex swnn"]["measures"]["P@1"] > 50
     assert said.count("delicious: not in the data folder") == 1
@@ -158,13 +162,13 @@ def test_the_page_says_what_is_kept_and_whether_it_is_enough(tmp_path: Path) -> 
         Row(label="fourth", experiment=one, bounds=(Bound(measure="P@1", least=55.0, most=57.0, above=True),)),
         Row(label="fifth", experiment=one, bounds=(Bound(measure="P@1", least=55.0, most=57.0),)),
     )
-    table = Table(name="some", title="Some", note="", measures=("P@1",), rows=rows)
-    kept = Kept(tmp_path)
+    table = ResultTable(name="some", title="Some", note="", measures=("P@1",), rows=rows)
+    kept = ResultsFile(tmp_path)
     cost = {"fit": 1.26, "rank": 0.5, "megabytes": 2.0}
-    kept.keep({"id": one.id, "measures": {"P@1": 57.9}, "cost": cost, "with": "Python", "on": "2026-11-20"})
+    kept.store({"id": one.id, "measures": {"P@1": 57.9}, "cost": cost, "with": "Python", "on": "2026-11-20"})
     spread = {"P@1": [58.5, 59.5]}
-    kept.keep({"id": other.id, "measures": {"P@1": 59.0}, "spread": spread, "with": "Python", "on": "2026-11-20"})
-    text = page((table,), (), Kept(tmp_path), "reproduction", [])
+    kept.store({"id": other.id, "measures": {"P@1": 59.0}, "spread": spread, "with": "Python", "on": "2026-11-20"})
+    text = page((table,), (), ResultsFile(tmp_path), "reproduction", [])
     assert "| first | 58 | 57.90 | P@1 >= 58: **missed** | 1.3 | 0.500 | 2.0 | 1 |" in text
     assert "| second |  | 59.00 (58.50 to 59.50) | P@1 - that of first >= 1: yes |" in text
     assert "| third |  | not run |" in text
@@ -179,14 +183,14 @@ def test_the_page_says_what_is_kept_and_whether_it_is_enough(tmp_path: Path) -> 
 
 
 def test_a_plot_has_points_of_several_measures_and_a_sign_for_each_method(tmp_path: Path) -> None:
-    kept = Kept(tmp_path)
+    kept = ResultsFile(tmp_path)
     methods = list(METHODS)
     for number, method in enumerate(methods):
         measures = {"l1": number / 10, "max": number / 20}
-        kept.keep({"id": f"bibtex {method}", "measures": measures, "cost": {"fit": 1.0 + number}})
+        kept.store({"id": f"bibtex {method}", "measures": measures, "cost": {"fit": 1.0 + number}})
     experiments = [Experiment(data="bibtex", method=method) for method in methods]
-    bars = tuple(Line(label=one.method, points=(("l1", one), ("max", one))) for one in experiments)
-    points = tuple(Line(label=one.method, points=(("cost fit", one),)) for one in experiments)
+    bars = tuple(PlotLine(label=one.method, points=(("l1", one), ("max", one))) for one in experiments)
+    points = tuple(PlotLine(label=one.method, points=(("cost fit", one),)) for one in experiments)
     plots = (
         Plot(name="bars", title="", x="", y="distance", lines=bars, bars=True),
         Plot(name="points", title="", x="fit", y="l1", lines=points, log=True),
@@ -202,18 +206,18 @@ def test_a_plot_has_points_of_several_measures_and_a_sign_for_each_method(tmp_pa
 def test_damaged_figures_are_refused(tmp_path: Path) -> None:
     (tmp_path / "figures.json").write_text("[{}]")
     with pytest.raises(Malformed, match="cannot be read"):
-        Kept(tmp_path)
+        ResultsFile(tmp_path)
 
 
 def test_two_runs_keep_the_figures_of_both(tmp_path: Path) -> None:
-    first, second = Kept(tmp_path), Kept(tmp_path)
-    first.keep({"id": "one", "measures": {"P@1": 1.23456789}})
-    second.keep({"id": "other"})
+    first, second = ResultsFile(tmp_path), ResultsFile(tmp_path)
+    first.store({"id": "one", "measures": {"P@1": 1.23456789}})
+    second.store({"id": "other"})
     kept = {figures["id"]: figures for figures in json.loads((tmp_path / "figures.json").read_text())}
     assert kept == {"one": {"id": "one", "measures": {"P@1": 1.23457}}, "other": {"id": "other"}}
 
 
-EXPERIMENTS = wanted([], quick=False)
+EXPERIMENTS = select_experiments([], quick=False)
 
 
 def test_experiments_are_told_apart_and_all_that_is_compared_with_runs() -> None:
@@ -239,7 +243,7 @@ def test_an_experiment_can_be_run(one: Experiment) -> None:
         changes.pop("params", None)
         ModelConfig.from_dict(changes)
     else:
-        Trial.of(one.method, changes)
+        BatchEvaluation.from_fields(one.method, changes)
 
 
 def test_random_splits_are_of_the_seed_and_cover_all(data: Path) -> None:

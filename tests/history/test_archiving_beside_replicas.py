@@ -13,16 +13,16 @@ import pytest
 
 from abound.core.errors import CannotStart, Conflict, Overloaded
 from abound.core.types import START, Offset
-from abound.service.artifacts.artifact_store import Artifacts
+from abound.service.artifacts.artifact_store import ArtifactStore
 from abound.service.history import history, past
-from abound.service.history.archive import BASE_PREFIX, Archiving, archive, begin_anew
-from abound.service.history.garbage import sweep_artifacts
+from abound.service.history.archive import BASE_PREFIX, ArchiveContext, archive, restart_history
+from abound.service.history.garbage import collect_files
 from abound.service.history.history import HistoryParams
-from abound.service.history.repair import examine, mend
+from abound.service.history.repair import find_problems, repair_finding
 from abound.service.history.replay import compact, rebuild
 from abound.service.history.verify import verify
 from abound.service.log import stream
-from abound.service.log.catalog import CATALOG_KEY, Living, read_catalog
+from abound.service.log.catalog import CATALOG_KEY, CatalogModel, read_catalog
 from abound.service.log.stream import LogParams
 from abound.service.replica.replica import Replica, ReplicaParams
 from abound.service.replica.storage_status import NO_ARTIFACTS
@@ -30,7 +30,7 @@ from abound.service.snapshots import manifest as manifests
 from abound.service.snapshots import state_files
 from abound.service.snapshots.snapshots import SnapshotParams
 from abound.service.store.client import Store
-from abound.service.store.lease import take
+from abound.service.store.lease import acquire
 from abound.service.worker import Worker
 from tests.support.fixtures import StartReplica
 from tests.support.streams import drafts, flip
@@ -43,8 +43,8 @@ Start = Callable[..., Worker]
 
 
 @pytest.fixture
-async def artifacts(store: Store, tmp_path: Path) -> Artifacts:
-    artifacts = Artifacts(str(tmp_path / "artifacts"))
+async def artifacts(store: Store, tmp_path: Path) -> ArtifactStore:
+    artifacts = ArtifactStore(str(tmp_path / "artifacts"))
     await artifacts.join(store)
     return artifacts
 
@@ -55,7 +55,7 @@ async def start_worker(server: Server, tmp_path: Path) -> AsyncIterator[Start]:
 
     def start(params: SnapshotParams = OFTEN, kept: HistoryParams = SMALL, url: str | None = None) -> Worker:
         store = Store(server.url, QUICK)
-        worker = Worker(store, params, artifacts=Artifacts(url or str(tmp_path / "artifacts")), history_params=kept)
+        worker = Worker(store, params, artifacts=ArtifactStore(url or str(tmp_path / "artifacts")), history_params=kept)
         running.append((worker, asyncio.create_task(worker.run()), store))
         return worker
 
@@ -79,22 +79,22 @@ async def teach(replica: Replica, n: int, seed: int) -> Offset:
     return replica.model("default").offset
 
 
-async def the_model(store: Store) -> Living:
+async def the_model(store: Store) -> CatalogModel:
     living = (await read_catalog(store)).get("default")
     assert living is not None
     return living
 
 
-async def archived(store: Store, artifacts: Artifacts, params: HistoryParams = SMALL) -> None:
+async def archived(store: Store, artifacts: ArtifactStore, params: HistoryParams = SMALL) -> None:
     """Make a snapshot and archive."""
     living = await the_model(store)
     await compact(store, living, OFTEN, artifacts=artifacts)
-    async with take(store, living.keys) as lease:
-        await archive(Archiving(store, artifacts, living, lease, params))
+    async with acquire(store, living.keys) as lease:
+        await archive(ArchiveContext(store, artifacts, living, lease, params))
 
 
 async def test_a_worker_keeps_the_log_short_and_replicas_tell(
-    server: Server, artifacts: Artifacts, start_replica: StartReplica, start_worker: Start
+    server: Server, artifacts: ArtifactStore, start_replica: StartReplica, start_worker: Start
 ) -> None:
     replica = await start_replica(server, artifacts=artifacts)
     other = await start_replica(server)
@@ -108,9 +108,9 @@ async def test_a_worker_keeps_the_log_short_and_replicas_tell(
         if model.trim.n_entries > 100:
             break
     await until(lambda: model.trim.n_entries > 40)
-    assert model.held_bytes < model.log_bytes
-    await replica.keeping.look()
-    kept = replica.keeping.of(model)
+    assert model.held_log_bytes < model.log_bytes
+    await replica.storage_status.refresh()
+    kept = replica.storage_status.get(model)
     assert kept is not None
     assert kept.history is not None
     assert kept.snapshot is not None
@@ -122,13 +122,13 @@ async def test_a_worker_keeps_the_log_short_and_replicas_tell(
     await until(lambda: (model.lag, other.model("default").lag) == (0, 0))
     verified = await verify(replica.store, "default", artifacts=artifacts)
     assert verified.good
-    assert verified.beginning == START
+    assert verified.start == START
     again = await start_replica(server)
-    assert await again.model("default").take_digest() == await model.take_digest()
+    assert await again.model("default").compute_digest() == await model.compute_digest()
 
 
 async def test_what_keeps_the_log_from_being_trimmed_is_told_by_replicas_until_it_is_mended(
-    server: Server, artifacts: Artifacts, start_replica: StartReplica, store: Store
+    server: Server, artifacts: ArtifactStore, start_replica: StartReplica, store: Store
 ) -> None:
     replica = await start_replica(server, artifacts=artifacts)
     first = await teach(replica, 1, 1)
@@ -142,30 +142,30 @@ async def test_what_keeps_the_log_from_being_trimmed_is_told_by_replicas_until_i
     worker = Worker(store, OFTEN, artifacts=artifacts, history_params=SMALL)
     catalog = await read_catalog(store)
     await worker.sweep(catalog)
-    await replica.keeping.look()
-    kept = replica.keeping.of(replica.model("default"))
+    await replica.storage_status.refresh()
+    kept = replica.storage_status.get(replica.model("default"))
     assert kept is not None
     assert kept.figures()["untrimmed"] == 1
-    assert kept.trouble is not None
+    assert kept.failure is not None
     status = replica.status()
     assert status.ready
-    assert status.history == f"default: {kept.trouble}"
+    assert status.history == f"default: {kept.failure}"
     assert f"entry {first.entry} of the log of default cannot be moved to history" in status.history
     assert "abound mend" in status.history
-    assert await store.client.ttl(living.keys.of("upkeep")) > 0
+    assert await store.client.ttl(living.keys.key("upkeep")) > 0
     await flip(store, living.keys.log, first)
     worker._without_history.clear()  # it tries again after a while
     await worker.sweep(catalog)
-    await replica.keeping.look()
-    kept = replica.keeping.of(replica.model("default"))
+    await replica.storage_status.refresh()
+    kept = replica.storage_status.get(replica.model("default"))
     assert kept is not None
-    assert (kept.trouble, kept.figures()["untrimmed"], replica.status().history) == (None, 0, None)
+    assert (kept.failure, kept.figures()["untrimmed"], replica.status().history) == (None, 0, None)
     assert kept.trimmed_entries > 0
     assert replica.model("default").offset == last
 
 
 async def test_a_snapshot_that_cannot_be_made_is_told_by_replicas(
-    server: Server, artifacts: Artifacts, start_replica: StartReplica, start_worker: Start, store: Store
+    server: Server, artifacts: ArtifactStore, start_replica: StartReplica, start_worker: Start, store: Store
 ) -> None:
     replica = await start_replica(server, artifacts=artifacts)
     living = await the_model(store)
@@ -175,7 +175,7 @@ async def test_a_snapshot_that_cannot_be_made_is_told_by_replicas(
     await teach(replica, 100, 2)
 
     async def told() -> str:
-        await replica.keeping.look()
+        await replica.storage_status.refresh()
         return replica.status().history or ""
 
     async with asyncio.timeout(20):
@@ -186,7 +186,7 @@ async def test_a_snapshot_that_cannot_be_made_is_told_by_replicas(
 
 
 async def test_the_size_of_indexes_that_were_made_to_be_adopted_is_told(
-    server: Server, artifacts: Artifacts, start_replica: StartReplica, store: Store
+    server: Server, artifacts: ArtifactStore, start_replica: StartReplica, store: Store
 ) -> None:
     replica = await start_replica(server, artifacts=artifacts)
     last = await teach(replica, 20, 1)
@@ -195,8 +195,8 @@ async def test_the_size_of_indexes_that_were_made_to_be_adopted_is_told(
     for name in ("0123456789abcdef", f"{BASE_PREFIX}0123456789abcdef"):
         index = await state_files.write(artifacts, keys, live, last, {"method": "refit"}, name=name)
     await Worker(store, OFTEN, artifacts=artifacts, history_params=SMALL).sweep(await read_catalog(store))
-    await replica.keeping.look()
-    kept = replica.keeping.of(replica.model("default"))
+    await replica.storage_status.refresh()
+    kept = replica.storage_status.get(replica.model("default"))
     assert kept is not None
     assert index.size < kept.figures()["index_bytes"] < 2 * index.size
 
@@ -209,7 +209,7 @@ async def test_a_start_does_not_wait_for_an_artifact_store_that_is_slow_to_answe
     monkeypatch.setattr("abound.service.replica.storage_status.LOOK_SECONDS", 0.1)
     answers = asyncio.Event()
 
-    class Slow(Artifacts):
+    class Slow(ArtifactStore):
         async def join(self, store: Store) -> str:
             await answers.wait()
             return await super().join(store)
@@ -229,7 +229,7 @@ async def test_a_start_does_not_wait_for_an_artifact_store_that_is_slow_to_answe
 
 
 async def test_a_full_log_takes_more_once_it_is_archived(
-    server: Server, artifacts: Artifacts, start_replica: StartReplica, store: Store
+    server: Server, artifacts: ArtifactStore, start_replica: StartReplica, store: Store
 ) -> None:
     replica = await start_replica(server, ReplicaParams(log=LogParams(max_log_bytes=12_000)), artifacts=artifacts)
     await teach(replica, 30, 1)
@@ -237,8 +237,8 @@ async def test_a_full_log_takes_more_once_it_is_archived(
     with pytest.raises(Overloaded, match="holds its limit"):
         await teach(replica, 1000, 2)
     await archived(store, artifacts)
-    before = replica.model("default").held_bytes
-    await until(lambda: replica.model("default").held_bytes < before)
+    before = replica.model("default").held_log_bytes
+    await until(lambda: replica.model("default").held_log_bytes < before)
     await teach(replica, 10, 100)
 
 
@@ -258,7 +258,7 @@ async def test_without_an_artifact_store_the_log_is_bounded_by_refusing(
 
 
 async def test_a_replica_that_was_stopped_for_too_long_loads_anew(
-    server: Server, artifacts: Artifacts, start_replica: StartReplica, store: Store
+    server: Server, artifacts: ArtifactStore, start_replica: StartReplica, store: Store
 ) -> None:
     replica, late = await start_replica(server), await start_replica(server)
     at = await teach(replica, 20, 1)
@@ -273,71 +273,71 @@ async def test_a_replica_that_was_stopped_for_too_long_loads_anew(
         assert (await stream.trim_of(store, stopped.keys.log)).is_past(stopped.offset)
     at = await teach(replica, 5, 5)
     await until(lambda: stopped.ready and stopped.offset >= at)
-    assert stopped.trouble is None
-    assert await stopped.take_digest() == await replica.model("default").take_digest()
+    assert stopped.failure is None
+    assert await stopped.compute_digest() == await replica.model("default").compute_digest()
     assert stopped.position == replica.model("default").position
 
 
 async def test_a_start_without_a_good_snapshot_goes_by_history(
-    server: Server, artifacts: Artifacts, start_replica: StartReplica, store: Store
+    server: Server, artifacts: ArtifactStore, start_replica: StartReplica, store: Store
 ) -> None:
     replica = await start_replica(server)
     for seed in range(3):
         await teach(replica, 20, seed)
         await archived(store, artifacts)
     keys = replica.model("default").keys
-    good = await manifests.manifests(store, keys)
+    good = await manifests.read_manifests(store, keys)
     for manifest in good:
         await store.client.delete(manifests.part_key(keys, manifest.id, 0))
     again = await start_replica(server, artifacts=artifacts)
-    assert await again.model("default").take_digest() == await replica.model("default").take_digest()
+    assert await again.model("default").compute_digest() == await replica.model("default").compute_digest()
     blind = Replica(Store(server.url, QUICK))
     with pytest.raises(CannotStart, match=r"none of the snapshots .*part 0 is missing.*ABOUND_ARTIFACTS_URL"):
         await blind.start()
     await blind.stop()
-    contents = await history.History(store, artifacts, keys).contents()
+    contents = await history.History(store, artifacts, keys).manifest()
     assert contents is not None
     await artifacts.delete(contents.segments[0].name)
-    broken = Replica(Store(server.url, QUICK), artifacts=Artifacts(artifacts.url))
+    broken = Replica(Store(server.url, QUICK), artifacts=ArtifactStore(artifacts.url))
     with pytest.raises(CannotStart, match=rf"{contents.segments[0].name}.*is missing"):
         await broken.start()
     await broken.stop()
 
 
 async def test_mending_gives_up_no_history_that_is_only_away(
-    server: Server, artifacts: Artifacts, start_replica: StartReplica, store: Store, tmp_path: Path
+    server: Server, artifacts: ArtifactStore, start_replica: StartReplica, store: Store, tmp_path: Path
 ) -> None:
     replica = await start_replica(server)
     for seed in range(3):
         await teach(replica, 20, seed)
         await archived(store, artifacts)
     keys = replica.model("default").keys
-    for manifest in await manifests.manifests(store, keys):
+    for manifest in await manifests.read_manifests(store, keys):
         await store.client.delete(manifests.part_key(keys, manifest.id, 0))
-    assert await examine(store, artifacts) == []
-    for elsewhere in (None, Artifacts(str(tmp_path / "elsewhere"))):
-        (finding,) = await examine(store, elsewhere)
+    assert await find_problems(store, artifacts) == []
+    for elsewhere in (None, ArtifactStore(str(tmp_path / "elsewhere"))):
+        (finding,) = await find_problems(store, elsewhere)
         assert finding.kind == "away"
         with pytest.raises(Conflict):
-            await mend(store, finding)
-    contents = await history.History(store, artifacts, keys).contents()
+            await repair_finding(store, finding)
+    contents = await history.History(store, artifacts, keys).manifest()
     assert contents is not None
     await artifacts.delete(contents.segments[-1].name)
-    (finding,) = await examine(store, artifacts)
+    (finding,) = await find_problems(store, artifacts)
     assert finding.kind == "baseless"
     assert contents.segments[-1].name in finding.reason
-    await mend(store, finding)
-    assert await examine(store, artifacts) == []
+    await repair_finding(store, finding)
+    assert await find_problems(store, artifacts) == []
     again = await start_replica(server, artifacts=artifacts)
     assert again.model("default").live.n_learned == (await stream.tail(store, keys.log)).n_entries
     for seed in (5, 6):
         await teach(again, 20, seed)
         await archived(store, artifacts)
-    assert (await verify(store, "default", 10, artifacts)).from_start == await again.model("default").take_digest()
+    assert (await verify(store, "default", 10, artifacts)).from_start == await again.model("default").compute_digest()
 
 
 async def test_what_nothing_points_to_leaves_the_artifact_store(
-    server: Server, artifacts: Artifacts, start_replica: StartReplica, store: Store
+    server: Server, artifacts: ArtifactStore, start_replica: StartReplica, store: Store
 ) -> None:
     replica = await start_replica(server, artifacts=artifacts)
     await replica.models.create("gone", replica.model("default").live.config)
@@ -359,8 +359,8 @@ async def test_what_nothing_points_to_leaves_the_artifact_store(
     first = f"{other.name}/{other.incarnation}/history/1-0-0.seg"
     newer, foreign = f"newer/{2**60}-0/history/1-0.seg", f"{keys.name}/{keys.incarnation}/versions/v/x.npy"
     living = await the_model(store)
-    async with take(store, living.keys) as lease:
-        begun = await begin_anew(Archiving(store, artifacts, living, lease))
+    async with acquire(store, living.keys) as lease:
+        begun = await restart_history(ArchiveContext(store, artifacts, living, lease))
     assert begun.base is not None
     bases = [f"{keys.name}/{keys.incarnation}/index/{begun.base.index}/manifest.json"]
     before = [name for name in await artifacts.names() if name not in (*history_files, *kept)]
@@ -374,16 +374,16 @@ async def test_what_nothing_points_to_leaves_the_artifact_store(
     half.write_bytes(b"x")
     os.utime(half, (1, 1))
     catalog, unlisted = await read_catalog(store), set[str]()
-    assert await sweep_artifacts(store, artifacts, catalog, unlisted) == 1  # half a file
+    assert await collect_files(store, artifacts, catalog, unlisted) == 1  # half a file
     assert unlisted == {*kept, late, half_base, orphan, first, *history_files}
-    assert await sweep_artifacts(store, artifacts, catalog, unlisted) == 4 + len(history_files)
+    assert await collect_files(store, artifacts, catalog, unlisted) == 4 + len(history_files)
     assert unlisted == set()
     assert sorted(await artifacts.names()) == sorted([*before, newer, foreign])
     assert not half.exists()
 
 
 async def test_a_model_whose_deletion_the_store_loses_has_its_history_still(
-    server: Server, artifacts: Artifacts, start_replica: StartReplica, store: Store
+    server: Server, artifacts: ArtifactStore, start_replica: StartReplica, store: Store
 ) -> None:
     replica = await start_replica(server, artifacts=artifacts)
     await replica.models.create("back", replica.model("default").live.config)
@@ -393,29 +393,29 @@ async def test_a_model_whose_deletion_the_store_loses_has_its_history_still(
         living = (await read_catalog(store)).get("back")
         assert living is not None
         await compact(store, living, OFTEN, artifacts=artifacts)
-    async with take(store, back) as lease:
-        await archive(Archiving(store, artifacts, living, lease, SMALL))
-    digest = await replica.model("back").take_digest()
+    async with acquire(store, back) as lease:
+        await archive(ArchiveContext(store, artifacts, living, lease, SMALL))
+    digest = await replica.model("back").compute_digest()
     before = {key: await store.client.dump(key) async for key in store.client.scan_iter(match="*back*")}
     catalog = await store.client.dump(CATALOG_KEY)
     unlisted = set[str]()
     await replica.models.delete("back")
-    await sweep_artifacts(store, artifacts, await read_catalog(store), unlisted)
+    await collect_files(store, artifacts, await read_catalog(store), unlisted)
     for key, dumped in {**before, CATALOG_KEY: catalog}.items():
         await store.client.restore(key, 0, dumped, replace=True)
-    await sweep_artifacts(store, artifacts, await read_catalog(store), unlisted)
+    await collect_files(store, artifacts, await read_catalog(store), unlisted)
     assert (await verify_from_start(store, living, artifacts)) == digest
 
 
-async def verify_from_start(store: Store, living: Living, artifacts: Artifacts) -> str:
-    return await (await rebuild(store, living, from_start=True, artifacts=artifacts)).take_digest()
+async def verify_from_start(store: Store, living: CatalogModel, artifacts: ArtifactStore) -> str:
+    return await (await rebuild(store, living, from_start=True, artifacts=artifacts)).compute_digest()
 
 
 async def test_a_worker_that_was_stopped_comes_back_too_late_and_damages_nothing(
     own_server: Server, start_replica: StartReplica, tmp_path: Path
 ) -> None:
     url = str(tmp_path / "artifacts")
-    replica = await start_replica(own_server, artifacts=Artifacts(url))
+    replica = await start_replica(own_server, artifacts=ArtifactStore(url))
     store, keys = replica.store, replica.model("default").keys
     environment = os.environ | {
         "ABOUND_REDIS_URL": own_server.url,
@@ -426,7 +426,7 @@ async def test_a_worker_that_was_stopped_comes_back_too_late_and_damages_nothing
     }
     process = await asyncio.create_subprocess_exec(sys.executable, "-m", "abound.service.worker", env=environment)
     own = Store(own_server.url, QUICK)
-    worker = Worker(own, OFTEN, artifacts=Artifacts(url), history_params=SMALL)
+    worker = Worker(own, OFTEN, artifacts=ArtifactStore(url), history_params=SMALL)
     running = None
     try:
         seed = 0
@@ -439,17 +439,17 @@ async def test_a_worker_that_was_stopped_comes_back_too_late_and_damages_nothing
                 seed += 1
                 await teach(replica, 5, seed)
                 process.send_signal(signal.SIGSTOP)
-                if await store.client.get(keys.of("lease")) is not None:
+                if await store.client.get(keys.key("lease")) is not None:
                     break
                 process.send_signal(signal.SIGCONT)
-        await store.client.delete(keys.of("lease"))  # its time is over
-        fence = await store.client.get(keys.of("fence"))
+        await store.client.delete(keys.key("lease"))  # its time is over
+        fence = await store.client.get(keys.key("fence"))
         before = replica.model("default").trim.n_entries
         running = asyncio.create_task(worker.run())
         async with asyncio.timeout(60):
             # What was trimmed may be the other worker's, of which the replica had not heard.
             while replica.model("default").trim.n_entries < before + 40 or (
-                await store.client.get(keys.of("fence")) == fence
+                await store.client.get(keys.key("fence")) == fence
             ):
                 seed += 1
                 await teach(replica, 5, seed)
@@ -467,11 +467,11 @@ async def test_a_worker_that_was_stopped_comes_back_too_late_and_damages_nothing
             worker.stop()
             await asyncio.wait_for(running, 20)
         await own.close()
-    visible = Artifacts(url)
+    visible = ArtifactStore(url)
     await visible.join(store)
     model = replica.model("default")
-    entries = [name async for some in past.entries(store, visible, keys, START) for name, _ in some]
+    entries = [name async for some in past.read_entries(store, visible, keys, START) for name, _ in some]
     assert len(entries) == model.position.n_entries == len(set(entries))
     verified = await verify(store, "default", artifacts=visible)
     assert verified.good
-    assert len(await manifests.manifests(store, keys)) == 2
+    assert len(await manifests.read_manifests(store, keys)) == 2

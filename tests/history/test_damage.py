@@ -14,10 +14,10 @@ import pytest
 
 from abound.core.errors import CannotStart, OutcomeUnknown, StoreUnavailable
 from abound.core.types import Offset
-from abound.service.history.repair import examine, mend
+from abound.service.history.repair import find_problems, repair_finding
 from abound.service.history.replay import compact, rebuild
 from abound.service.log.catalog import read_catalog
-from abound.service.log.events import APPLY_VERSION, Entry, Mark, encode
+from abound.service.log.events import APPLY_VERSION, Entry, MarkEvent, encode
 from abound.service.replica.replica import Replica
 from abound.service.snapshots.manifest import manifest_key
 from abound.service.snapshots.snapshots import SnapshotParams
@@ -50,7 +50,7 @@ async def rebuilt(replica: Replica) -> str | None:
     assert living is not None
     model = await rebuild(replica.store, living)
     assert model.offset == replica.model("default").offset
-    return await model.take_digest()
+    return await model.compute_digest()
 
 
 # an append-only file with a torn tail
@@ -67,7 +67,7 @@ async def test_a_torn_tail_of_the_append_only_file_is_dropped_by_everybody(
     log = replica.model("default").keys.log
     own_server.pause()  # nothing else is written behind the entry
     with contextlib.suppress(StoreUnavailable, OutcomeUnknown):
-        await replica.store.facts()
+        await replica.store.server_info()
     own_server.resume()
     await teach(replica, 10, 3)
     own_server.kill()
@@ -82,7 +82,7 @@ async def test_a_torn_tail_of_the_append_only_file_is_dropped_by_everybody(
     await until(lambda: replica.status().log == "connected" and replica.status().ready)
     await teach(replica, 10, 4)
     assert len(await digests(replica, await start_replica(own_server))) == 1
-    assert await rebuilt(replica) == await replica.model("default").take_digest()
+    assert await rebuilt(replica) == await replica.model("default").compute_digest()
 
 
 # a failover
@@ -134,7 +134,7 @@ async def test_a_failover_that_lost_the_tail_is_noticed_and_the_state_loaded_ane
         assert replica.model("default").live.n_learned == 20
         assert replica.model("default").offset == kept
         await teach(replica, 5, 3)
-        assert await rebuilt(replica) == await replica.model("default").take_digest()
+        assert await rebuilt(replica) == await replica.model("default").compute_digest()
 
 
 async def test_what_has_reached_the_copy_outlives_a_failover(pair: Pair, wire: Wire) -> None:
@@ -148,7 +148,7 @@ async def test_what_has_reached_the_copy_outlives_a_failover(pair: Pair, wire: W
         pair.start()
         await teach(replica, 5, 6)
         assert replica.model("default").live.n_learned == 6
-        assert await rebuilt(replica) == await replica.model("default").take_digest()
+        assert await rebuilt(replica) == await replica.model("default").compute_digest()
 
 
 # a full disk
@@ -199,7 +199,7 @@ async def test_a_full_disk_stops_learning_and_nothing_else_and_loses_nothing(sma
             with store.client() as client:
                 held = {entry.decode() for entry, _ in client.xrange(replica.model("default").keys.log)}
             assert {offset.entry for offset in acknowledged} <= held
-            assert await rebuilt(replica) == await replica.model("default").take_digest()
+            assert await rebuilt(replica) == await replica.model("default").compute_digest()
     finally:
         store.kill()
 
@@ -211,7 +211,7 @@ async def test_offsets_go_up_when_the_clock_goes_back(server: Server, start_repl
     """An entry of the future is what a store has whose clock was set back: ids never go down."""
     replica = await start_replica(server)
     before = await teach(replica, 10, 1)
-    payload, checksum = encode(Entry(APPLY_VERSION, b"somebody", 1, Mark("future")))
+    payload, checksum = encode(Entry(APPLY_VERSION, b"somebody", 1, MarkEvent("future")))
     future = Offset(before.milliseconds + 3_600_000, 0, 0)
     await replica.store.client.xadd(replica.model("default").keys.log, {"e": payload, "c": checksum}, id=future.entry)
     await replica.wait_for("default", future, 5)
@@ -231,7 +231,7 @@ async def test_a_snapshot_of_the_future_does_not_put_off_the_next_one(
     living = (await read_catalog(replica.store)).get("default")
     assert living is not None
     made = await compact(replica.store, living, SnapshotParams())
-    later = msgspec.structs.replace(made, created=made.created + 3_600_000).sealed()
+    later = msgspec.structs.replace(made, created=made.created + 3_600_000).with_checksum()
     await replica.store.client.set(manifest_key(living.keys, made.id), msgspec.json.encode(later))
     await teach(replica, 10, 2)
     store = Store(server.url, QUICK)
@@ -263,8 +263,8 @@ async def test_a_log_that_goes_on_after_the_newest_snapshot_only_is_refused(
     with pytest.raises(CannotStart, match=r"does not continue from its offset .* lost its beginning.*`abound mend`"):
         await late.start()
     await late.stop()
-    [finding] = await examine(replica.store, None)
-    await mend(replica.store, finding)
+    [finding] = await find_problems(replica.store, None)
+    await repair_finding(replica.store, finding)
     again = await start_replica(server)
     assert again.model("default").live.n_learned == 10
     assert again.model("default").offset == last

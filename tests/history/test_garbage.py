@@ -8,36 +8,36 @@ import pytest
 
 from abound.core.errors import Conflict, UnknownArtifact
 from abound.core.types import START
-from abound.service.history.archive import Archiving, archive
-from abound.service.history.garbage import IndexSweep
+from abound.service.history.archive import ArchiveContext, archive
+from abound.service.history.garbage import StateFileCollector
 from abound.service.history.history import History, HistoryParams
 from abound.service.history.replay import compact, rebuild
-from abound.service.history.retention import retain
+from abound.service.history.retention import enforce_retention
 from abound.service.log.catalog import read_catalog
-from abound.service.log.events import Adopt
+from abound.service.log.events import AdoptEvent
 from abound.service.model import adoption_lock
-from abound.service.model.adoption_lock import SWEEP, Pending
+from abound.service.model.adoption_lock import SWEEP, PendingAdoption
 from abound.service.rebuild import adoption
 from abound.service.snapshots import state_files
-from abound.service.snapshots.state_files import IndexManifest
-from abound.service.store.lease import take
+from abound.service.snapshots.state_files import StateFileManifest
+from abound.service.store.lease import acquire
 from abound.service.worker import Worker
 from tests.support.adoption_house import SMALL, House, events, model_of
 
 
-async def swept(house: House, sweep: IndexSweep) -> int:
-    return await sweep.sweep(house.artifacts, await read_catalog(house.store))
+async def swept(house: House, sweep: StateFileCollector) -> int:
+    return await sweep.collect(house.artifacts, await read_catalog(house.store))
 
 
 async def there(house: House) -> set[str]:
     return set(await state_files.ids(house.artifacts, (await house.living()).keys))
 
 
-async def adopted(house: House, seed: int, n_after: int = 20) -> IndexManifest:
+async def adopted(house: House, seed: int, n_after: int = 20) -> StateFileManifest:
     """An index that was adopted, with something before and after it."""
     *_, after = await house.append(*events(20, seed))
     index = await house.index(model_of(20, seed), after)
-    await house.append(Adopt(f"adoption {seed}", index.id, index.after, index.digest), *events(n_after, seed + 50))
+    await house.append(AdoptEvent(f"adoption {seed}", index.id, index.after, index.digest), *events(n_after, seed + 50))
     return index
 
 
@@ -46,11 +46,11 @@ async def archived(house: House, params: HistoryParams) -> None:
     living = await house.living()
     for _ in range(2):
         await compact(house.store, living, SMALL, artifacts=house.artifacts)
-    async with take(house.store, living.keys) as lease:
-        to = Archiving(house.store, house.artifacts, living, lease, params)
+    async with acquire(house.store, living.keys) as lease:
+        to = ArchiveContext(house.store, house.artifacts, living, lease, params)
         contents = await archive(to)
         assert contents is not None
-        await retain(to, contents)
+        await enforce_retention(to, contents)
 
 
 async def test_what_retention_leaves_of_adoptions_goes_and_what_is_needed_stays(house: House) -> None:
@@ -62,7 +62,7 @@ async def test_what_retention_leaves_of_adoptions_goes_and_what_is_needed_stays(
         assert gone <= await there(house)  # history begins before them
     await archived(house, HistoryParams(segment_bytes=2048, keep_bytes=1))
     in_history, in_log = await adopted(house, 3), await adopted(house, 4)
-    contents = await History(house.store, house.artifacts, (await house.living()).keys).contents()
+    contents = await History(house.store, house.artifacts, (await house.living()).keys).manifest()
     assert contents is not None
     assert contents.base is not None
     kept = {in_history.id, in_log.id, contents.base.index}
@@ -78,7 +78,7 @@ async def test_what_retention_leaves_of_adoptions_goes_and_what_is_needed_stays(
     assert await there(house) == kept
     model = await rebuild(house.store, await house.living(), from_start=True, artifacts=house.artifacts)
     same = await rebuild(house.store, await house.living(), artifacts=house.artifacts)
-    assert await model.take_digest() == await same.take_digest()
+    assert await model.compute_digest() == await same.compute_digest()
 
 
 async def test_indexes_that_adoptions_need_are_bounded(house: House) -> None:
@@ -89,7 +89,7 @@ async def test_indexes_that_adoptions_need_are_bounded(house: House) -> None:
         made.append(await adopted(house, seed, n_after=1))
         await archived(house, HistoryParams())
     sizes = await state_files.sizes(house.artifacts, (await house.living()).keys)
-    contents = await History(house.store, house.artifacts, (await house.living()).keys).contents()
+    contents = await History(house.store, house.artifacts, (await house.living()).keys).manifest()
     assert contents is not None
     assert sum(segment.needs is not None for segment in contents.segments) == 5  # none hides another one
     same = await rebuild(house.store, await house.living(), artifacts=house.artifacts)
@@ -99,11 +99,11 @@ async def test_indexes_that_adoptions_need_are_bounded(house: House) -> None:
     left = {name for name in await there(house) if not name.startswith("base-")}
     assert left == {index.id for index in made[-2:]}
     model = await rebuild(house.store, await house.living(), from_start=True, artifacts=house.artifacts)
-    assert await model.take_digest() == await same.take_digest()
+    assert await model.compute_digest() == await same.compute_digest()
 
 
 async def test_what_a_dead_import_left_goes_and_what_is_being_made_stays(house: House) -> None:
-    sweep = IndexSweep(house.store)
+    sweep = StateFileCollector(house.store)
     await house.append(*events(3))
     place = await house.place()
     left = await house.index(model_of(5, 1), START)
@@ -116,12 +116,12 @@ async def test_what_a_dead_import_left_goes_and_what_is_being_made_stays(house: 
         assert await swept(house, sweep) == 0
     assert await swept(house, sweep) == 1
     assert await there(house) == set()
-    assert await adoption_lock.pending(house.store, [place.keys]) == [None]
+    assert await adoption_lock.pending_adoptions(house.store, [place.keys]) == [None]
 
 
 async def test_who_adopts_waits_for_the_sweep_and_not_for_another_adoption(house: House) -> None:
     place = await house.place()
-    assert await adoption_lock.say(house.store, place.keys, Pending(SWEEP))
+    assert await adoption_lock.renew(house.store, place.keys, PendingAdoption(SWEEP))
 
     async def waits() -> None:
         async with adoption.begin(place, "import"):
@@ -130,10 +130,10 @@ async def test_who_adopts_waits_for_the_sweep_and_not_for_another_adoption(house
     waiting = asyncio.create_task(waits())
     done, _ = await asyncio.wait([waiting], timeout=adoption.WAIT_SECONDS / 2)
     assert not done
-    await adoption_lock.let_go(house.store, place.keys, SWEEP)
+    await adoption_lock.release(house.store, place.keys, SWEEP)
     async with asyncio.timeout(10):
         await waiting
-    assert await adoption_lock.say(house.store, place.keys, Pending("other"))
+    assert await adoption_lock.renew(house.store, place.keys, PendingAdoption("other"))
     with pytest.raises(Conflict):
         await waits()
 
@@ -142,7 +142,7 @@ async def test_who_comes_back_after_his_index_was_swept_adopts_nothing(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As a process that was stopped right before the adoption, for longer than it is waited for."""
-    sweep = IndexSweep(house.store)
+    sweep = StateFileCollector(house.store)
     await house.append(*events(5))
     place = await house.place()
 
@@ -158,4 +158,4 @@ async def test_who_comes_back_after_his_index_was_swept_adopts_nothing(
         index = await house.index(model_of(5, 1), late.after)
         with pytest.raises(UnknownArtifact):
             await late.adopt(index, "late")
-    assert not [event for _, event in await house.elements() if isinstance(event, Adopt)]
+    assert not [event for _, event in await house.elements() if isinstance(event, AdoptEvent)]

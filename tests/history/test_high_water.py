@@ -11,10 +11,10 @@ from typer.testing import CliRunner
 
 from abound.core.config import ModelConfig
 from abound.core.errors import CannotStart
-from abound.service.artifacts.artifact_store import Artifacts
+from abound.service.artifacts.artifact_store import ArtifactStore
 from abound.service.cli.main import app
-from abound.service.history.high_water import Marks
-from abound.service.processes.embedded_store import HIGH_WATER, EmbeddedStore
+from abound.service.history.high_water import HighWaterMarks
+from abound.service.processes.embedded_store import HIGH_WATER_FILE, EmbeddedStore
 from abound.service.replica.replica import Replica
 from abound.service.snapshots import requests as snapshot_requests
 from abound.service.store.client import Store
@@ -24,7 +24,7 @@ from tests.support.fixtures import StartReplica
 from tests.support.valkey import QUICK, Server
 
 
-async def ended(store: Store, marks: Marks, artifacts: Artifacts | None = None) -> None:
+async def ended(store: Store, marks: HighWaterMarks, artifacts: ArtifactStore | None = None) -> None:
     """A worker that has come to its end."""
     worker = Worker(store, artifacts=artifacts, marks=marks)
     running = asyncio.create_task(worker.run())
@@ -32,23 +32,23 @@ async def ended(store: Store, marks: Marks, artifacts: Artifacts | None = None) 
     await running
 
 
-async def taught(url: str, data: Path | None, artifacts: Artifacts | None, seed: int = 0, n: int = 50) -> None:
+async def taught(url: str, data: Path | None, artifacts: ArtifactStore | None, seed: int = 0, n: int = 50) -> None:
     """A service at this store, from its start to its end, that learns."""
     store = Store(url, QUICK)
-    await Marks(store, data, artifacts).check()
+    await HighWaterMarks(store, data, artifacts).check()
     replica = Replica(store, artifacts=artifacts)
     await replica.start()
     await teach(replica, n, seed)
     await replica.stop()
     store = Store(url, QUICK)
-    await ended(store, Marks(store, data, artifacts), artifacts)
+    await ended(store, HighWaterMarks(store, data, artifacts), artifacts)
     await store.close()
 
 
-async def checked(url: str, data: Path | None, artifacts: Artifacts | None = None) -> None:
+async def checked(url: str, data: Path | None, artifacts: ArtifactStore | None = None) -> None:
     store = Store(url, QUICK)
     try:
-        await Marks(store, data, artifacts).check()
+        await HighWaterMarks(store, data, artifacts).check()
     finally:
         await store.close()
 
@@ -108,28 +108,28 @@ async def test_a_log_that_is_gone_is_refused_and_what_is_left_stays(data: Path, 
 
 
 async def test_what_is_kept_in_the_data_directory_is_whole_or_what_was_before(data: Path) -> None:
-    (data / HIGH_WATER).write_bytes(b"torn")
+    (data / HIGH_WATER_FILE).write_bytes(b"torn")
     with EmbeddedStore(data) as url:
         await checked(url, data)
         await taught(url, data, None)
-    assert (data / HIGH_WATER).read_bytes().startswith(b'{"catalog"')
+    assert (data / HIGH_WATER_FILE).read_bytes().startswith(b'{"catalog"')
     assert logs(data, ".*.part") == {}
 
 
 async def test_a_model_that_was_deleted_is_not_missed(
     tmp_path: Path, server: Server, start_replica: StartReplica
 ) -> None:
-    artifacts = Artifacts(str(tmp_path))
+    artifacts = ArtifactStore(str(tmp_path))
     replica = await start_replica(server, artifacts=artifacts)
     await replica.models.create("news", ModelConfig())
     await teach(replica, name="news")
-    await ended(replica.store, Marks(replica.store, None, artifacts), artifacts)
+    await ended(replica.store, HighWaterMarks(replica.store, None, artifacts), artifacts)
     await replica.models.delete("news")
     await checked(server.url, None, artifacts)
 
 
 async def test_an_emptied_store_is_refused_by_what_the_artifact_store_keeps(tmp_path: Path, server: Server) -> None:
-    artifacts = Artifacts(str(tmp_path))
+    artifacts = ArtifactStore(str(tmp_path))
     await taught(server.url, None, artifacts)
     with server.client() as client:
         client.flushall()
@@ -146,16 +146,16 @@ async def test_a_tail_that_is_lost_past_the_newest_snapshot_is_no_reason_to_refu
     tmp_path: Path, server: Server, start_replica: StartReplica
 ) -> None:
     """As a failover to a server that had not all of it loses one."""
-    artifacts = Artifacts(str(tmp_path))
+    artifacts = ArtifactStore(str(tmp_path))
     replica = await start_replica(server, artifacts=artifacts)
     await teach(replica, 20, 1)
     store = Store(server.url, QUICK)
     worker = Worker(store, artifacts=artifacts)
     running = asyncio.create_task(worker.run())
-    while not await snapshot_requests.workers(store):  # noqa: ASYNC110  it is in the store
+    while not await snapshot_requests.live_workers(store):  # noqa: ASYNC110  it is in the store
         await asyncio.sleep(0.01)
     await replica.request_snapshot("default")
-    await until(lambda: any(tmp_path.glob(f"*/{HIGH_WATER}")))
+    await until(lambda: any(tmp_path.glob(f"*/{HIGH_WATER_FILE}")))
     running.cancel()  # no end of its own: nothing is written down after the snapshot
     await asyncio.gather(running, return_exceptions=True)
     log = replica.model("default").keys.log
@@ -164,4 +164,4 @@ async def test_a_tail_that_is_lost_past_the_newest_snapshot_is_no_reason_to_refu
     await replica.stop()
     await store.client.restore(log, 0, whole, replace=True)
     await store.close()
-    await checked(server.url, None, Artifacts(str(tmp_path)))
+    await checked(server.url, None, ArtifactStore(str(tmp_path)))

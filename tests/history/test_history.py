@@ -13,22 +13,27 @@ from hypothesis import strategies as st
 from abound.core.errors import ArtifactsUnavailable, Damaged, NotReady, UnknownOffset
 from abound.core.model.apply import Unit
 from abound.core.types import START, Offset
-from abound.service.artifacts.artifact_store import ARTIFACTS_KEY, Artifacts
+from abound.service.artifacts.artifact_store import ARTIFACTS_KEY, ArtifactStore
 from abound.service.history import history, past, pins
-from abound.service.history.archive import Archiving, archive, begin_anew, swap, write_segment
-from abound.service.history.garbage import sweep_artifacts
-from abound.service.history.history import Contents, HistoryParams, Segment
+from abound.service.history.archive import ArchiveContext, archive, restart_history, swap_manifest, write_segment
+from abound.service.history.garbage import collect_files
+from abound.service.history.history import HistoryManifest, HistoryParams, Segment
 from abound.service.history.replay import rebuild
 from abound.service.history.restore import restore_newest
-from abound.service.history.retention import allowed, retain, to_go, too_many
+from abound.service.history.retention import (
+    deletable_segments,
+    enforce_retention,
+    segments_over_bounds,
+    segments_over_state_file_bound,
+)
 from abound.service.log import stream
 from abound.service.log.catalog import read_catalog
-from abound.service.log.events import APPLY_VERSION, Adopt, Entry, Learn, adoption_after, encode
+from abound.service.log.events import APPLY_VERSION, AdoptEvent, Entry, LearnEvent, adoption_after, encode
 from abound.service.log.stream import Trim
 from abound.service.snapshots import manifest as manifests
 from abound.service.store.client import Store
 from abound.service.store.keys import ModelKeys
-from abound.service.store.lease import LeaseLost, take
+from abound.service.store.lease import LeaseLost, acquire
 from tests.snapshots.test_snapshots import create
 from tests.support.archived_model import SMALL, Archived
 from tests.support.streams import drafts
@@ -37,7 +42,7 @@ from tests.support.streams import drafts
 @pytest.fixture
 async def model(store: Store, tmp_path: Path) -> Archived:
     """A model of 180 entries with two snapshots, after 60 and 120; nothing is archived."""
-    artifacts = Artifacts(str(tmp_path))
+    artifacts = ArtifactStore(str(tmp_path))
     await artifacts.join(store)
     model = Archived(store, artifacts, await create(store), [])
     for seed in range(2):
@@ -52,11 +57,11 @@ async def test_what_no_snapshot_needs_moves_from_the_log_to_history(model: Archi
     before = await rebuild(store, model.living, from_start=True)
     contents = await model.archive()
     assert len(contents.segments) > 3
-    assert (contents.beginning, contents.end, contents.n_entries) == (START, model.offset(118), 119)
+    assert (contents.start, contents.end, contents.n_entries) == (START, model.offset(118), 119)
     held = await store.client.xrange(keys.log)
     assert [name for name, _ in held] == [name for name, _ in model.every[119:]]
     trim = await stream.trim_of(store, keys.log)
-    assert trim == Trim(model.offset(118), 119, sum(stream.size_of(fields) for _, fields in model.every[:119]))
+    assert trim == Trim(model.offset(118), 119, sum(stream.entry_size(fields) for _, fields in model.every[:119]))
     assert (await stream.tail(store, keys.log)).n_removed == 119
     assert await model.past() == model.every
     for first, last in ((0, 5), (100, 130), (118, 119), (119, 120), (150, 179), (118, 118)):
@@ -64,9 +69,9 @@ async def test_what_no_snapshot_needs_moves_from_the_log_to_history(model: Archi
     for from_start in (True, False):
         again = await rebuild(store, model.living, from_start=from_start, artifacts=model.artifacts)
         assert again.position == before.position
-        assert await again.take_digest() == await before.take_digest()
+        assert await again.compute_digest() == await before.compute_digest()
     assert await model.archive() == contents  # there is nothing to do
-    names = [name for name in await model.artifacts.names(history.folder(keys)) if "/history/" in name]
+    names = [name for name in await model.artifacts.names(history.artifact_folder(keys)) if "/history/" in name]
     assert sorted(names) == sorted(segment.name for segment in contents.segments)
 
 
@@ -81,7 +86,7 @@ async def test_small_segments_grow_into_larger_ones(model: Archived) -> None:
     assert counts[-1] < counts[0] + 4
     assert all(segment.log_bytes > 3000 for segment in contents.segments[:-1])
     assert await model.past() == model.every
-    assert contents.log_bytes == sum(stream.size_of(fields) for _, fields in model.every[: contents.n_entries])
+    assert contents.log_bytes == sum(stream.entry_size(fields) for _, fields in model.every[: contents.n_entries])
     await model.artifacts.put(contents.segments[-1].name, b"damaged")
     await model.grow(5, 20)
     again = await model.archive(large)
@@ -110,13 +115,13 @@ async def test_a_store_that_does_not_count_what_is_removed_is_no_matter(
 
 async def test_nothing_leaves_the_log_before_two_snapshots_are_good(model: Archived) -> None:
     store, keys = model.store, model.living.keys
-    newest, older = await manifests.manifests(store, keys)
+    newest, older = await manifests.read_manifests(store, keys)
     for key in (manifests.part_key(keys, newest.id, 0), manifests.manifest_key(keys, older.id)):
         kept = await store.client.get(key)
         await store.client.set(key, kept[:-1])
-        async with take(store, keys) as lease:
-            await_nothing = Archiving(store, model.artifacts, model.living, lease, SMALL)
-            assert await history.History(store, model.artifacts, keys).contents() is None
+        async with acquire(store, keys) as lease:
+            await_nothing = ArchiveContext(store, model.artifacts, model.living, lease, SMALL)
+            assert await history.History(store, model.artifacts, keys).manifest() is None
             assert await archive(await_nothing) is None
         assert await store.client.xlen(keys.log) == 180
         await store.client.set(key, kept)
@@ -135,7 +140,7 @@ async def test_a_segment_that_does_not_come_back_trims_nothing(
     with pytest.raises(Damaged, match="does not give back"):
         await model.archive()
     assert await model.store.client.xlen(model.living.keys.log) == 180
-    assert await history.History(model.store, model.artifacts, model.living.keys).contents() is None
+    assert await history.History(model.store, model.artifacts, model.living.keys).manifest() is None
 
 
 async def test_whoever_reads_while_it_moves_misses_nothing(model: Archived) -> None:
@@ -144,7 +149,7 @@ async def test_whoever_reads_while_it_moves_misses_nothing(model: Archived) -> N
         after = model.offset(begin - 1) if begin else START
         read = []
         pace = stream.LogParams(read_bytes=rng.choice([300, 3000, 10**6]))
-        reading = past.entries(model.store, model.artifacts, model.living.keys, after, params=pace)
+        reading = past.read_entries(model.store, model.artifacts, model.living.keys, after, params=pace)
         async for elements in reading:
             read += elements
             if rng.random() < 0.07:
@@ -158,48 +163,48 @@ async def test_whoever_reads_while_it_moves_misses_nothing(model: Archived) -> N
 
 async def test_the_end_of_the_past_is_an_event_and_not_an_entry(model: Archived) -> None:
     store, keys = model.store, model.living.keys
-    assert await past.end(store, (await create(store, "empty")).keys) == START
-    assert await past.end(store, keys) == model.offset(-1)
+    assert await past.newest_offset(store, (await create(store, "empty")).keys) == START
+    assert await past.newest_offset(store, keys) == model.offset(-1)
     entry = Entry(
-        APPLY_VERSION, b"somebody", 9, Learn(b"".join(one.records for one in drafts(5)), 5, [Unit(1), Unit(4)])
+        APPLY_VERSION, b"somebody", 9, LearnEvent(b"".join(one.records for one in drafts(5)), 5, [Unit(1), Unit(4)])
     )
     payload, checksum = encode(entry)
     name = await store.client.xadd(keys.log, {"e": payload, "c": checksum})
-    assert await past.end(store, keys) == Offset.of_entry(name, 4)
+    assert await past.newest_offset(store, keys) == Offset.of_entry(name, 4)
     for seed in range(3, 6):
         await model.grow(2, seed)
         await model.archive()
-        assert await past.end(store, keys) == model.offset(-1)
+        assert await past.newest_offset(store, keys) == model.offset(-1)
 
 
 async def test_retention_leaves_a_base_at_which_history_begins(model: Archived) -> None:
     contents = await model.archive()
     whole = await rebuild(model.store, model.living, from_start=True, artifacts=model.artifacts)
     bound = sum(segment.size for segment in contents.segments[3:]) + 5
-    async with take(model.store, model.living.keys) as lease:
-        to = Archiving(model.store, model.artifacts, model.living, lease, HistoryParams(keep_bytes=bound))
+    async with acquire(model.store, model.living.keys) as lease:
+        to = ArchiveContext(model.store, model.artifacts, model.living, lease, HistoryParams(keep_bytes=bound))
         pin = await pins.pin(model.store, model.living.keys, Offset.of_entry(contents.segments[0].last))
-        first = await retain(to, contents)
+        first = await enforce_retention(to, contents)
         assert first.segments == contents.segments[1:]
         await pins.remove(model.store, pin)
-        kept = await retain(to, first)
-        assert await retain(to, kept) == kept
+        kept = await enforce_retention(to, first)
+        assert await enforce_retention(to, kept) == kept
     assert kept.segments == contents.segments[3:]
     begin = sum(segment.n_entries for segment in contents.segments[:3])
-    assert kept.beginning == model.offset(begin - 1)
-    assert await model.past(kept.beginning) == model.every[begin:]
-    with pytest.raises(UnknownOffset, match=str(kept.beginning)) as caught:
+    assert kept.start == model.offset(begin - 1)
+    assert await model.past(kept.start) == model.every[begin:]
+    with pytest.raises(UnknownOffset, match=str(kept.start)) as caught:
         await model.past()
-    assert caught.value.first == kept.beginning
+    assert caught.value.first == kept.start
     with pytest.raises(UnknownOffset):
         await rebuild(model.store, model.living, model.offset(3), from_start=True, artifacts=model.artifacts)
     again = await rebuild(model.store, model.living, from_start=True, artifacts=model.artifacts)
     assert again.position == whole.position
-    assert await again.take_digest() == await whole.take_digest()
+    assert await again.compute_digest() == await whole.compute_digest()
     catalog, unlisted = await read_catalog(model.store), set[str]()
     for _ in range(2):
-        await sweep_artifacts(model.store, model.artifacts, catalog, unlisted)
-    left = await model.artifacts.names(history.folder(model.living.keys))
+        await collect_files(model.store, model.artifacts, catalog, unlisted)
+    left = await model.artifacts.names(history.artifact_folder(model.living.keys))
     assert {name.split("/")[3] for name in left if "/index/" in name} == {kept.base.index if kept.base else ""}
     assert {name for name in left if "/history/" in name} == {segment.name for segment in kept.segments}
 
@@ -214,9 +219,9 @@ async def test_a_store_that_loses_its_last_second_still_has_its_history(model: A
     before = {name: await client.dump(name) for name in names}
     grown = await model.archive(HistoryParams())
     assert len(grown.segments) == 1
-    async with take(model.store, keys) as lease:
-        await retain(Archiving(model.store, model.artifacts, model.living, lease, params), grown)
-    await sweep_artifacts(model.store, model.artifacts, await read_catalog(model.store), set())
+    async with acquire(model.store, keys) as lease:
+        await enforce_retention(ArchiveContext(model.store, model.artifacts, model.living, lease, params), grown)
+    await collect_files(model.store, model.artifacts, await read_catalog(model.store), set())
     for name, dumped in before.items():
         await client.restore(name, 0, dumped, replace=True)
     assert (await model.contents()).end < grown.end
@@ -226,60 +231,62 @@ async def test_a_store_that_loses_its_last_second_still_has_its_history(model: A
     assert (await model.archive(HistoryParams())).end == grown.end
 
 
-def listed(*sizes: int, **given: object) -> Contents:
+def listed(*sizes: int, **given: object) -> HistoryManifest:
     segments = [
         Segment(f"{i}", f"{i * 1000 + 1}-0", f"{i * 1000 + 999}-0", i, i, 1, 1, size, "")
         for i, size in enumerate(sizes)
     ]
     fields = {"format": 1, "model": "m", "incarnation": "1-0", "artifacts": "", "base": None, "segments": segments}
-    return msgspec.convert(fields | given, Contents)
+    return msgspec.convert(fields | given, HistoryManifest)
 
 
 def test_how_much_retention_takes() -> None:
     contents = listed(100, 100, 100, 100)
     for keep_bytes, gone in ((400, 0), (390, 0), (380, 1), (300, 1), (299, 2), (99, 4), (1, 4)):
-        assert to_go(contents, HistoryParams(keep_bytes=keep_bytes), 0) == gone
+        assert segments_over_bounds(contents, HistoryParams(keep_bytes=keep_bytes), 0) == gone
     for now, gone in ((10_999, 0), (11_000, 0), (11_600, 1), (11_999, 1), (12_000, 2), (99_999, 4)):
-        assert to_go(contents, HistoryParams(keep_seconds=10), now) == gone
-    assert to_go(listed(), HistoryParams(keep_seconds=1, keep_bytes=1), 10**9) == 0
+        assert segments_over_bounds(contents, HistoryParams(keep_seconds=10), now) == gone
+    assert segments_over_bounds(listed(), HistoryParams(keep_seconds=1, keep_bytes=1), 10**9) == 0
 
 
 def test_how_much_retention_takes_for_the_indexes_that_are_needed() -> None:
     for bound, gone in ((300, 0), (290, 0), (280, 2), (200, 2), (199, 4), (1, 4)):
-        assert too_many([0, 100, 0, 100, 0, 100, 0], HistoryParams(keep_indexes_bytes=bound)) == gone
-    assert too_many([0, 100, 0], HistoryParams(keep_indexes_bytes=1)) == 0  # the newest stays
-    assert too_many([0, 0], HistoryParams(keep_indexes_bytes=1)) == 0
-    assert too_many([], HistoryParams(keep_indexes_bytes=1)) == 0
+        assert (
+            segments_over_state_file_bound([0, 100, 0, 100, 0, 100, 0], HistoryParams(keep_indexes_bytes=bound)) == gone
+        )
+    assert segments_over_state_file_bound([0, 100, 0], HistoryParams(keep_indexes_bytes=1)) == 0  # the newest stays
+    assert segments_over_state_file_bound([0, 0], HistoryParams(keep_indexes_bytes=1)) == 0
+    assert segments_over_state_file_bound([], HistoryParams(keep_indexes_bytes=1)) == 0
 
 
 def test_retention_stops_before_what_somebody_needs() -> None:
     contents = listed(*[100] * 6)
-    assert allowed(contents, 4, None, None) == 4
-    assert allowed(contents, 4, Offset(2999, 0, 0), None) == 3
-    assert allowed(contents, 4, Offset(2998, 7, 3), None) == 2
-    assert allowed(contents, 4, None, Offset(1500, 0, 0)) == 1
-    assert allowed(contents, 4, START, None) == 0
+    assert deletable_segments(contents, 4, None, None) == 4
+    assert deletable_segments(contents, 4, Offset(2999, 0, 0), None) == 3
+    assert deletable_segments(contents, 4, Offset(2998, 7, 3), None) == 2
+    assert deletable_segments(contents, 4, None, Offset(1500, 0, 0)) == 1
+    assert deletable_segments(contents, 4, START, None) == 0
     adopting = msgspec.structs.replace(contents.segments[4], needs="1999-0.5")
     contents = msgspec.structs.replace(contents, segments=[*contents.segments[:4], adopting, contents.segments[5]])
-    assert allowed(contents, 4, None, None) == 2
-    assert allowed(contents, 5, None, None) == 5  # the adoption itself goes, and its index is in the base
+    assert deletable_segments(contents, 4, None, None) == 2
+    assert deletable_segments(contents, 5, None, None) == 5  # the adoption itself goes, and its index is in the base
 
 
 def test_an_adoption_is_told_from_other_entries() -> None:
-    def element(event: Adopt | Learn) -> tuple[bytes, list[bytes]]:
+    def element(event: AdoptEvent | LearnEvent) -> tuple[bytes, list[bytes]]:
         payload, checksum = encode(Entry(APPLY_VERSION, b"01234567", 2**40, event))
         return b"5-0", [b"e", payload, b"c", checksum]
 
-    assert adoption_after(element(Adopt("a" * 16, "i" * 16, "3-1.4", "d"))) == Offset(3, 1, 4)
+    assert adoption_after(element(AdoptEvent("a" * 16, "i" * 16, "3-1.4", "d"))) == Offset(3, 1, 4)
     with pytest.raises(Damaged):
         adoption_after((b"5-0", [b"e", b"adopt", b"c", b""]))
 
 
-Change = Callable[[Archived, Contents], Awaitable[None]]
+Change = Callable[[Archived, HistoryManifest], Awaitable[None]]
 
 
 def in_file(change: Callable[[bytes], bytes] | None) -> Change:
-    async def damage(model: Archived, contents: Contents) -> None:
+    async def damage(model: Archived, contents: HistoryManifest) -> None:
         path = model.artifacts.path(contents.segments[1].name)
         assert path is not None
         if change is None:
@@ -290,7 +297,7 @@ def in_file(change: Callable[[bytes], bytes] | None) -> Change:
     return damage
 
 
-async def exchanged(model: Archived, contents: Contents) -> None:
+async def exchanged(model: Archived, contents: HistoryManifest) -> None:
     one, other = (model.artifacts.path(segment.name) for segment in contents.segments[1:3])
     assert one is not None
     assert other is not None
@@ -318,17 +325,17 @@ async def test_a_damaged_segment_is_named_and_snapshots_stand_without_it(model: 
     with pytest.raises(Damaged, match=rf"{name}.*(damaged|missing).*copy.*begin-anew"):
         await rebuild(model.store, model.living, from_start=True, artifacts=model.artifacts)
     again = await rebuild(model.store, model.living, artifacts=model.artifacts)
-    assert await again.take_digest() == await good.take_digest()
-    async with take(model.store, model.living.keys) as lease:  # the way out that the message names
-        begun = await begin_anew(Archiving(model.store, model.artifacts, model.living, lease))
+    assert await again.compute_digest() == await good.compute_digest()
+    async with acquire(model.store, model.living.keys) as lease:  # the way out that the message names
+        begun = await restart_history(ArchiveContext(model.store, model.artifacts, model.living, lease))
     assert begun.segments == []
     again = await rebuild(model.store, model.living, from_start=True, artifacts=model.artifacts)
-    assert await again.take_digest() == await good.take_digest()
+    assert await again.compute_digest() == await good.compute_digest()
     for seed in (5, 6):
         await model.grow(30, seed)
     assert (await model.archive()).n_entries == 209
     assert (await model.contents()).log_bytes == (await stream.trim_of(model.store, model.living.keys.log)).log_bytes
-    assert await model.past(begun.beginning) == model.every[120:]
+    assert await model.past(begun.start) == model.every[120:]
 
 
 async def test_an_entry_that_is_not_what_was_written_is_found_in_a_segment(
@@ -338,12 +345,12 @@ async def test_an_entry_that_is_not_what_was_written_is_found_in_a_segment(
     contents = await model.archive(HistoryParams(segment_bytes=10**6))
     name, fields = model.every[70]
     wrong = (name, [b"e", fields[1][:9] + bytes([fields[1][9] ^ 1]) + fields[1][10:], *fields[2:]])
-    async with take(model.store, model.living.keys) as lease:
-        to = Archiving(model.store, model.artifacts, model.living, lease)
+    async with acquire(model.store, model.living.keys) as lease:
+        to = ArchiveContext(model.store, model.artifacts, model.living, lease)
         (old,) = contents.segments
         elements = [*model.every[:70], wrong, *model.every[71:119]]
         segment = await write_segment(to, elements, old.n_before, old.bytes_before, old.log_bytes)
-        await swap(to, msgspec.structs.replace(contents, segments=[segment]))
+        await swap_manifest(to, msgspec.structs.replace(contents, segments=[segment]))
     with pytest.raises(Damaged, match=rf"{segment.name}.*{name.decode()} in it.*begin-anew"):
         await model.past()
 
@@ -372,7 +379,7 @@ async def test_a_list_that_is_not_what_was_written_is_damaged(model: Archived) -
         "that of other": [json.dumps(plain | {"model": "other"}).encode()],
     }
     gap = msgspec.structs.replace(contents, segments=[contents.segments[0], *contents.segments[2:]])
-    wrong["a gap"] = [msgspec.json.encode(gap.sealed())]
+    wrong["a gap"] = [msgspec.json.encode(gap.with_checksum())]
     swapped = msgspec.structs.replace(
         contents,
         segments=[
@@ -382,7 +389,7 @@ async def test_a_list_that_is_not_what_was_written_is_damaged(model: Archived) -
             *contents.segments[1:],
         ],
     )
-    wrong["out of order"] = [msgspec.json.encode(swapped.sealed())]
+    wrong["out of order"] = [msgspec.json.encode(swapped.with_checksum())]
     for what, packs in wrong.items():
         for packed in packs:
             await model.store.client.set(key, packed)
@@ -404,15 +411,15 @@ def test_garbage_in_the_place_of_a_list_is_damaged(packed: bytes) -> None:
 async def test_where_no_snapshot_is_good_history_stands_in(model: Archived) -> None:
     contents = await model.archive()
     good = await rebuild(model.store, model.living, artifacts=model.artifacts)
-    for manifest in await manifests.manifests(model.store, model.living.keys):
+    for manifest in await manifests.read_manifests(model.store, model.living.keys):
         await model.store.client.delete(manifests.part_key(model.living.keys, manifest.id, 0))
     again = await rebuild(model.store, model.living, artifacts=model.artifacts)
-    assert await again.take_digest() == await good.take_digest()
+    assert await again.compute_digest() == await good.compute_digest()
     with pytest.raises(ArtifactsUnavailable, match=r"none of the snapshots .*part 0 is missing.*ABOUND_ARTIFACTS_URL"):
         await rebuild(model.store, model.living)
     with pytest.raises(NotReady, match="no usable snapshot"):
-        async with take(model.store, model.living.keys) as lease:
-            await begin_anew(Archiving(model.store, model.artifacts, model.living, lease))
+        async with acquire(model.store, model.living.keys) as lease:
+            await restart_history(ArchiveContext(model.store, model.artifacts, model.living, lease))
     await model.artifacts.delete(contents.segments[0].name)
     with pytest.raises(Damaged, match=contents.segments[0].name):
         await rebuild(model.store, model.living, artifacts=model.artifacts)
@@ -420,13 +427,13 @@ async def test_where_no_snapshot_is_good_history_stands_in(model: Archived) -> N
 
 async def test_a_damaged_base_is_named(model: Archived) -> None:
     contents = await model.archive()
-    async with take(model.store, model.living.keys) as lease:
-        to = Archiving(model.store, model.artifacts, model.living, lease, HistoryParams(keep_bytes=1))
-        kept = await retain(to, contents)
+    async with acquire(model.store, model.living.keys) as lease:
+        to = ArchiveContext(model.store, model.artifacts, model.living, lease, HistoryParams(keep_bytes=1))
+        kept = await enforce_retention(to, contents)
     assert kept.base is not None
     assert kept.segments == []
-    assert (await model.past(kept.beginning)) == model.every[119:]
-    part = f"{history.folder(model.living.keys)}/index/{kept.base.index}/part-00000"
+    assert (await model.past(kept.start)) == model.every[119:]
+    part = f"{history.artifact_folder(model.living.keys)}/index/{kept.base.index}/part-00000"
     await model.artifacts.delete(part)
     with pytest.raises(Damaged, match=r"base of the history .*part-00000.*begin-anew"):
         await rebuild(model.store, model.living, from_start=True, artifacts=model.artifacts)
@@ -438,7 +445,7 @@ async def test_a_history_whose_list_or_artifact_store_is_lost_begins_anew(model:
     with pytest.raises(Damaged, match="no history"):
         await rebuild(model.store, model.living, from_start=True, artifacts=model.artifacts)
     begun = await model.archive()
-    assert (begun.beginning[:2], begun.segments) == (model.offset(119)[:2], [])
+    assert (begun.start[:2], begun.segments) == (model.offset(119)[:2], [])
     await model.store.client.delete(ARTIFACTS_KEY)
     await model.artifacts.join(model.store)
     for seed in (5, 6):
@@ -458,18 +465,18 @@ async def test_a_late_compactor_damages_nothing(model: Archived) -> None:
         nonlocal stalled
         if not stalled:
             stalled = True
-            await store.client.delete(keys.of("lease"))
+            await store.client.delete(keys.key("lease"))
             await model.grow(20, 7)
             await model.archive(HistoryParams(segment_bytes=5000))
 
     stalled = False
     with pytest.raises(LeaseLost):
-        async with take(store, keys) as late:
-            await archive(Archiving(store, model.artifacts, model.living, late, SMALL, between=stalls))
+        async with acquire(store, keys) as late:
+            await archive(ArchiveContext(store, model.artifacts, model.living, late, SMALL, between=stalls))
     assert stalled
     contents = await model.contents()
     assert await model.past() == model.every
-    files = {name for name in await model.artifacts.names(history.folder(keys)) if "/history/" in name}
+    files = {name for name in await model.artifacts.names(history.artifact_folder(keys)) if "/history/" in name}
     assert len(files - {segment.name for segment in contents.segments}) == 1  # written too late; swept
     for from_start in (True, False):
         made = await rebuild(store, model.living, from_start=from_start, artifacts=model.artifacts)
@@ -482,9 +489,9 @@ async def test_pins_end(store: Store) -> None:
     one = await pins.pin(store, keys, Offset(5, 0, 1))
     other = await pins.pin(store, keys, Offset(3, 0, 0))
     await pins.pin(store, keys, Offset(1, 0, 0), seconds=-1)
-    await store.client.hset(keys.of("pins"), "garbage", b"\xff garbage")
+    await store.client.hset(keys.key("pins"), "garbage", b"\xff garbage")
     assert await pins.oldest(store, keys) == Offset(3, 0, 0)
-    assert await store.client.hlen(keys.of("pins")) == 2
+    assert await store.client.hlen(keys.key("pins")) == 2
     await pins.remove(store, other)
     await pins.renew(store, one, 5)
     assert await pins.oldest(store, keys) == Offset(5, 0, 1)
@@ -495,9 +502,9 @@ async def test_a_pin_of_before_the_clock_was_set_back_holds_nothing(store: Store
     now, _ = await store.client.time()
     for token, ahead in (("a year", 31_536_000), ("a step of the clock", 60)):
         offset = Offset(len(token), 0, 0)
-        await store.client.hset(keys.of("pins"), token, f"{offset} {now + ahead + pins.PIN_SECONDS}")
+        await store.client.hset(keys.key("pins"), token, f"{offset} {now + ahead + pins.PIN_SECONDS}")
     assert await pins.oldest(store, keys) == Offset(len("a step of the clock"), 0, 0)
-    assert await store.client.hkeys(keys.of("pins")) == [b"a step of the clock"]
+    assert await store.client.hkeys(keys.key("pins")) == [b"a step of the clock"]
     await pins.renew(store, pins.Pin(keys, "a year", Offset(1, 0, 0)))  # its maker lives
     assert await pins.oldest(store, keys) == Offset(1, 0, 0)
 
@@ -508,9 +515,9 @@ async def test_the_newest_snapshot_before_an_offset_or_the_beginning(model: Arch
     assert early.live.n_learned == 31
     assert await restore_newest(model.store, early, until=model.offset(5), artifacts=model.artifacts) is None
     assert early.offset == START
-    async with take(model.store, model.living.keys) as lease:
-        to = Archiving(model.store, model.artifacts, model.living, lease, HistoryParams(keep_bytes=1))
-        await retain(to, contents)
+    async with acquire(model.store, model.living.keys) as lease:
+        to = ArchiveContext(model.store, model.artifacts, model.living, lease, HistoryParams(keep_bytes=1))
+        await enforce_retention(to, contents)
     with pytest.raises(UnknownOffset):
         await restore_newest(model.store, early, until=model.offset(5), artifacts=model.artifacts)
 

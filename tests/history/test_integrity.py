@@ -15,24 +15,24 @@ from typer.testing import CliRunner
 from abound.core.errors import Damaged
 from abound.core.model.live_model import LiveModel, warmup
 from abound.core.types import START, Offset
-from abound.service.artifacts.artifact_store import Artifacts
+from abound.service.artifacts.artifact_store import ArtifactStore
 from abound.service.cli.main import app
-from abound.service.history.archive import Archiving, archive
+from abound.service.history.archive import ArchiveContext, archive
 from abound.service.history.history import HistoryParams
-from abound.service.history.repair import examine, mend
+from abound.service.history.repair import find_problems, repair_finding
 from abound.service.history.replay import compact
-from abound.service.history.retention import retain
+from abound.service.history.retention import enforce_retention
 from abound.service.history.verify import verify
 from abound.service.log import stream
-from abound.service.log.events import Adopt, Learn
+from abound.service.log.events import AdoptEvent, LearnEvent
 from abound.service.replica import loader, standbys
 from abound.service.replica.replica import Replica
-from abound.service.security.audit import acts
+from abound.service.security.audit import newest_acts
 from abound.service.snapshots import manifest as manifests
 from abound.service.snapshots import state_files
-from abound.service.snapshots.state_files import IndexManifest
+from abound.service.snapshots.state_files import StateFileManifest
 from abound.service.store.client import Store
-from abound.service.store.lease import take
+from abound.service.store.lease import acquire
 from tests.history.test_repair import command_in
 from tests.support.adoption_house import SMALL, House, apply, digest_at, digest_of, events, model_of, until
 from tests.support.valkey import QUICK, Server
@@ -62,12 +62,12 @@ async def type_history(house: House, *words: str) -> tuple[int, str]:
     return done.exit_code, done.output
 
 
-async def adopt(house: House, seed: int = 9) -> tuple[IndexManifest, Offset]:
+async def adopt(house: House, seed: int = 9) -> tuple[StateFileManifest, Offset]:
     """Adopt a model of something else; the index, and where."""
     after = (await house.elements())[-1][0]
     index = await house.index(model_of(30, seed), after)
     await house.append(*events(3, seed))
-    (at,) = await house.append(Adopt(f"of {seed}", index.id, index.after, index.digest, "a test"))
+    (at,) = await house.append(AdoptEvent(f"of {seed}", index.id, index.after, index.digest, "a test"))
     return index, at
 
 
@@ -79,11 +79,11 @@ async def snapshot(house: House, seed: int) -> None:
 async def move(house: House) -> None:
     """What no snapshot needs goes from the log to history."""
     living = await house.living()
-    async with take(house.store, living.keys) as lease:
-        await archive(Archiving(house.store, house.artifacts, living, lease, HistoryParams(segment_bytes=2000)))
+    async with acquire(house.store, living.keys) as lease:
+        await archive(ArchiveContext(house.store, house.artifacts, living, lease, HistoryParams(segment_bytes=2000)))
 
 
-async def flip_index(house: House, index: IndexManifest) -> None:
+async def flip_index(house: House, index: StateFileManifest) -> None:
     name = state_files.part_name((await house.living()).keys, index.id, 0)
     part = bytearray(await house.artifacts.get(name))
     part[len(part) // 2] ^= 1
@@ -93,14 +93,14 @@ async def flip_index(house: House, index: IndexManifest) -> None:
 async def flip_snapshots(house: House) -> None:
     """A byte of every snapshot, in its size as it was."""
     keys = (await house.living()).keys
-    for manifest in await manifests.manifests(house.store, keys):
+    for manifest in await manifests.read_manifests(house.store, keys):
         name = manifests.part_key(keys, manifest.id, 0)
         part = bytearray(await house.store.client.get(name))
         part[len(part) // 2] ^= 1
         await house.store.client.set(name, bytes(part))
 
 
-async def without(past: list[tuple[Offset, Learn]]) -> str:
+async def without(past: list[tuple[Offset, LearnEvent]]) -> str:
     """The digest of a model that has adopted nothing."""
     live: LiveModel = model_of(0, 1)
     for at, event in past:
@@ -116,19 +116,19 @@ async def test_a_start_names_the_command_and_the_command_gives_the_adoption_up(
         monkeypatch.setattr(module, "log", structlog.get_logger())  # an older one may be bound elsewhere by now
     await snapshot(house, 1)
     await snapshot(house, 2)
-    past = [event for event in await house.elements() if isinstance(event[1], Learn)]
+    past = [event for event in await house.elements() if isinstance(event[1], LearnEvent)]
     await move(house)
     index, at = await adopt(house)
     await snapshot(house, 3)
     await snapshot(house, 4)
-    past += [event for event in await house.elements() if isinstance(event[1], Learn) and event[0] > past[-1][0]]
+    past += [event for event in await house.elements() if isinstance(event[1], LearnEvent) and event[0] > past[-1][0]]
     keys = (await house.living()).keys
     assert (await stream.trim_of(house.store, keys.log)).n_entries
     await flip_snapshots(house)
     await flip_index(house, index)
 
     stages: set[str] = set()
-    stuck = Replica(Store(house.server.url, QUICK), artifacts=Artifacts(str(house.folder)))
+    stuck = Replica(Store(house.server.url, QUICK), artifacts=ArtifactStore(str(house.folder)))
     with structlog.testing.capture_logs() as lines:
         starting = asyncio.create_task(stuck.start(lambda stage, done: stages.add(stage)))
         await until(lambda: "abound mend" in str(stuck.status().reason))
@@ -148,7 +148,7 @@ async def test_a_start_names_the_command_and_the_command_gives_the_adoption_up(
     assert "abound mend --yes" in said
     code, said = await type_mend(house, *command_in(reason)[1:], "--yes", "--json")
     assert (code, json.loads(said)["mended"]) == (0, True)
-    (act,) = await acts(house.store)
+    (act,) = await newest_acts(house.store)
     assert (act.details["kind"], act.details["entry"]) == ("unadoptable", at.entry)
     assert await type_mend(house) == (0, "nothing is wrong\n")
 
@@ -162,29 +162,29 @@ async def test_an_adoption_in_history_is_given_up_there(house: House) -> None:
     await house.append(*events(20))
     index, at = await adopt(house)
     await snapshot(house, 3)
-    past = [event for event in await house.elements() if isinstance(event[1], Learn)]
+    past = [event for event in await house.elements() if isinstance(event[1], LearnEvent)]
     await snapshot(house, 4)
-    past = [event for event in await house.elements() if isinstance(event[1], Learn)]
+    past = [event for event in await house.elements() if isinstance(event[1], LearnEvent)]
     await move(house)
     keys = (await house.living()).keys
-    log_bytes = (await manifests.manifests(house.store, keys))[0].log_bytes
+    log_bytes = (await manifests.read_manifests(house.store, keys))[0].log_bytes
     assert (await stream.trim_of(house.store, keys.log)).covers(at)
     await flip_snapshots(house)
     await flip_index(house, index)
-    [finding] = await examine(house.store, house.artifacts)
+    [finding] = await find_problems(house.store, house.artifacts)
     assert (finding.kind, finding.entry) == ("unadoptable", at.entry)
-    await mend(house.store, finding, house.artifacts)
-    assert await examine(house.store, house.artifacts) == []
+    await repair_finding(house.store, finding, house.artifacts)
+    assert await find_problems(house.store, house.artifacts) == []
     replica = await house.replica()
     assert await digest_at(replica, past[-1][0]) == await without(past)
     assert len(await manifests.ids(house.store, keys)) == 0  # those that were damaged do not come back either
     assert replica.model("default").log_bytes == log_bytes  # as it was appended
     living = await house.living()
-    async with take(house.store, keys) as lease:
-        to = Archiving(house.store, house.artifacts, living, lease, HistoryParams(keep_bytes=1))
+    async with acquire(house.store, keys) as lease:
+        to = ArchiveContext(house.store, house.artifacts, living, lease, HistoryParams(keep_bytes=1))
         contents = await archive(to)
         assert contents is not None
-        assert (await retain(to, contents)).segments == []
+        assert (await enforce_retention(to, contents)).segments == []
 
 
 async def test_what_was_passed_over_for_it_does_not_come_in_its_place(house: House) -> None:
@@ -193,12 +193,12 @@ async def test_what_was_passed_over_for_it_does_not_come_in_its_place(house: Hou
     after = (await house.elements())[-1][0]
     first, second = await house.index(model_of(30, 9), after), await house.index(model_of(30, 10), after)
     one, other = await house.append(
-        Adopt("a", first.id, first.after, first.digest), Adopt("b", second.id, second.after, second.digest)
+        AdoptEvent("a", first.id, first.after, first.digest), AdoptEvent("b", second.id, second.after, second.digest)
     )
     _, last = await adopt(house, 12)
     expected = await house.expected()
     await flip_index(house, first)
-    findings = await examine(house.store, house.artifacts)
+    findings = await find_problems(house.store, house.artifacts)
     assert [(finding.kind, finding.entry) for finding in findings] == [
         ("unadoptable", one.entry),
         ("unadoptable", other.entry),
@@ -214,7 +214,7 @@ async def test_an_index_that_a_snapshot_stands_in_for_is_nothing_to_mend(house: 
     index, _ = await adopt(house)
     await snapshot(house, 3)
     await flip_index(house, index)
-    assert await examine(house.store, house.artifacts) == []
+    assert await find_problems(house.store, house.artifacts) == []
 
 
 @pytest.mark.parametrize("of", ["index", "base"])
@@ -226,11 +226,11 @@ async def test_what_history_is_made_of_is_looked_at_where_snapshots_hide_what_is
     await move(house)
     living = await house.living()
     if of == "base":
-        async with take(house.store, living.keys) as lease:
-            to = Archiving(house.store, house.artifacts, living, lease, HistoryParams(keep_bytes=1))
+        async with acquire(house.store, living.keys) as lease:
+            to = ArchiveContext(house.store, house.artifacts, living, lease, HistoryParams(keep_bytes=1))
             contents = await archive(to)
             assert contents is not None
-            base = (await retain(to, contents)).base
+            base = (await enforce_retention(to, contents)).base
         assert base is not None
     assert (await type_history(house, "show"))[0] == 0
     name = base.index if of == "base" else index.id
@@ -260,11 +260,11 @@ async def test_what_another_release_reads_is_said_and_left_alone(house: House, o
         await move(house)
     if of == "base":
         living = await house.living()
-        async with take(house.store, living.keys) as lease:
-            to = Archiving(house.store, house.artifacts, living, lease, HistoryParams(keep_bytes=1))
+        async with acquire(house.store, living.keys) as lease:
+            to = ArchiveContext(house.store, house.artifacts, living, lease, HistoryParams(keep_bytes=1))
             contents = await archive(to)
             assert contents is not None
-            base = (await retain(to, contents)).base
+            base = (await enforce_retention(to, contents)).base
         assert base is not None
         await flip_snapshots(house)
     if of == "snapshot":
@@ -280,9 +280,9 @@ async def test_what_another_release_reads_is_said_and_left_alone(house: House, o
         code, said = await type_mend(house, *words)
         assert (code, "has the format 99" in said, "run the release that reads it" in said) == (1, True, True)
         assert "Make a copy" not in said
-    (finding,) = await examine(house.store, house.artifacts)
+    (finding,) = await find_problems(house.store, house.artifacts)
     assert finding.kind == "newer"
-    assert await acts(house.store) == []
+    assert await newest_acts(house.store) == []
 
 
 async def other_format_in_store(house: House, key: bytes) -> None:

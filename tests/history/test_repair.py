@@ -16,22 +16,22 @@ from typer.testing import CliRunner
 from abound.core.config import ModelConfig
 from abound.core.errors import CannotStart, Conflict, Damaged
 from abound.core.types import Offset
-from abound.service.artifacts.artifact_store import Artifacts
+from abound.service.artifacts.artifact_store import ArtifactStore
 from abound.service.cli.main import app
 from abound.service.history import repair as mending
-from abound.service.history.garbage import sweep_store
-from abound.service.history.repair import examine, mend
+from abound.service.history.garbage import collect_keys
+from abound.service.history.repair import find_problems, repair_finding
 from abound.service.history.replay import compact, rebuild
 from abound.service.history.verify import verify
 from abound.service.log import stream
-from abound.service.log.catalog import CATALOG_KEY, Living, read_catalog
-from abound.service.log.events import APPLY_VERSION, Entry, Mark, encode
+from abound.service.log.catalog import CATALOG_KEY, CatalogModel, read_catalog
+from abound.service.log.events import APPLY_VERSION, Entry, MarkEvent, encode
 from abound.service.replica.replica import Replica
-from abound.service.security.audit import acts
+from abound.service.security.audit import newest_acts
 from abound.service.snapshots import manifest as manifests
 from abound.service.snapshots.snapshots import SnapshotParams
 from abound.service.store.client import Store
-from abound.service.store.lease import LeaseLost, take
+from abound.service.store.lease import LeaseLost, acquire
 from tests.replica.test_replica import digests, teach, until
 from tests.snapshots.test_snapshots import create
 from tests.support.archived_model import Archived
@@ -68,7 +68,7 @@ async def broken_log(server: Server, start_replica: StartReplica) -> tuple[Repli
 
 
 def good_entry() -> dict[str, bytes]:
-    payload, checksum = encode(Entry(APPLY_VERSION, b"somebody", 1, Mark("later")))
+    payload, checksum = encode(Entry(APPLY_VERSION, b"somebody", 1, MarkEvent("later")))
     return {"e": payload, "c": checksum}
 
 
@@ -76,7 +76,7 @@ async def test_nothing_is_wrong_with_a_good_store(server: Server, start_replica:
     replica = await start_replica(server)
     await replica.models.create("news", ModelConfig(d_max=7))
     await teach(replica)
-    assert await examine(replica.store, None) == []
+    assert await find_problems(replica.store, None) == []
     assert await asyncio.to_thread(run, server, "mend") == (0, "nothing is wrong\n")
 
 
@@ -93,7 +93,7 @@ async def test_an_unreadable_entry_is_mended_by_the_command_that_the_refusal_nam
     code, said = await asyncio.to_thread(run, server, *words, "--yes", "--json")
     assert code == 0
     assert json.loads(said)["mended"] is True
-    [act] = await acts(replica.store)
+    [act] = await newest_acts(replica.store)
     assert (act.action, act.outcome, act.details["kind"]) == ("store.mend", "done", "unreadable")
     assert act.details == json.loads(said)["findings"][0]
     one, other = await start_replica(server), await start_replica(server)
@@ -106,7 +106,7 @@ async def test_an_unreadable_entry_is_mended_by_the_command_that_the_refusal_nam
     assert await asyncio.to_thread(run, server, "mend") == (0, "nothing is wrong\n")
 
 
-async def damaged(server: Server, start_replica: StartReplica) -> tuple[Store, Living, Offset]:
+async def damaged(server: Server, start_replica: StartReplica) -> tuple[Store, CatalogModel, Offset]:
     """A store with a snapshot before and one past an entry that is damaged, the model, and where that is."""
     replica = await start_replica(server)
     living = (await read_catalog(replica.store)).get("default")
@@ -123,9 +123,9 @@ async def damaged(server: Server, start_replica: StartReplica) -> tuple[Store, L
 
 async def test_no_snapshot_has_what_was_given_up(server: Server, start_replica: StartReplica) -> None:
     store, living, lost = await damaged(server, start_replica)
-    [finding] = await examine(store, None)
+    [finding] = await find_problems(store, None)
     assert (finding.kind, finding.entry) == ("unreadable", lost.entry)
-    await mend(store, finding)
+    await repair_finding(store, finding)
     assert (await verify(store, "default", offline=True)).good
     late = await start_replica(server)
     assert late.model("default").live.n_learned == 20
@@ -141,7 +141,7 @@ async def test_a_mend_that_something_came_in_between_has_let_go_of_no_snapshot(
     server: Server, start_replica: StartReplica, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, living, _ = await damaged(server, start_replica)
-    [finding] = await examine(store, None)
+    [finding] = await find_problems(store, None)
     before = await manifests.ids(store, living.keys)
     read = store.client.xrange
     sent: list[bytes] = []
@@ -154,11 +154,11 @@ async def test_a_mend_that_something_came_in_between_has_let_go_of_no_snapshot(
 
     monkeypatch.setattr(store.client, "xrange", copying)
     with pytest.raises(Conflict, match="appended meanwhile"):
-        await mend(store, finding)
+        await repair_finding(store, finding)
     assert sent
     assert await manifests.ids(store, living.keys) == before
     assert (await rebuild(store, living)).live.n_learned == 30
-    await mend(store, finding)
+    await repair_finding(store, finding)
     assert len(await manifests.ids(store, living.keys)) == 1
     assert (await verify(store, "default", offline=True)).good
     await store.close()
@@ -167,13 +167,13 @@ async def test_a_mend_that_something_came_in_between_has_let_go_of_no_snapshot(
 async def test_nothing_is_mended_while_a_snapshot_is_made(server: Server, start_replica: StartReplica) -> None:
     """It may have what the entry said."""
     store, living, _ = await damaged(server, start_replica)
-    [finding] = await examine(store, None)
+    [finding] = await find_problems(store, None)
     before = await manifests.ids(store, living.keys)
-    async with take(store, living.keys):
+    async with acquire(store, living.keys):
         with pytest.raises(Conflict, match="another process works on"):
-            await mend(store, finding)
+            await repair_finding(store, finding)
     assert await manifests.ids(store, living.keys) == before
-    assert [one.entry for one in await examine(store, None)] == [finding.entry]
+    assert [one.entry for one in await find_problems(store, None)] == [finding.entry]
     await store.close()
 
 
@@ -181,11 +181,11 @@ async def test_who_made_a_snapshot_too_slowly_cannot_point_to_it_once_an_entry_w
     server: Server, start_replica: StartReplica
 ) -> None:
     store, living, _ = await damaged(server, start_replica)
-    [finding] = await examine(store, None)
-    async with take(store, living.keys) as slow:
-        await store.client.delete(living.keys.of("lease"))  # it was stopped for longer than its lease lasts
+    [finding] = await find_problems(store, None)
+    async with acquire(store, living.keys) as slow:
+        await store.client.delete(living.keys.key("lease"))  # it was stopped for longer than its lease lasts
         slow.lost = True
-        await mend(store, finding)
+        await repair_finding(store, finding)
         with pytest.raises(LeaseLost):
             await slow.check()
     await store.close()
@@ -196,7 +196,7 @@ async def test_snapshots_that_alone_are_good_are_not_given_up_for_an_entry(
 ) -> None:
     """History is damaged, so what was before the entry can only be had from the snapshots past it."""
     monkeypatch.setenv("ABOUND_ARTIFACTS_URL", str(tmp_path))
-    store, artifacts = Store(server.url, QUICK), Artifacts(str(tmp_path))
+    store, artifacts = Store(server.url, QUICK), ArtifactStore(str(tmp_path))
     await artifacts.join(store)
     model = Archived(store, artifacts, await create(store), [])
     for seed in range(3):
@@ -210,14 +210,14 @@ async def test_snapshots_that_alone_are_good_are_not_given_up_for_an_entry(
     assert contents.end < model.offset(70)
     await artifacts.put(contents.segments[-1].name, b"damaged")
     good = await rebuild(store, model.living, artifacts=artifacts)
-    [finding] = await examine(store, artifacts)
+    [finding] = await find_problems(store, artifacts)
     with pytest.raises(Conflict, match="begin-anew"):
-        await mend(store, finding, artifacts)
+        await repair_finding(store, finding, artifacts)
     words = ("history", "begin-anew", "--yes")
     assert (await asyncio.to_thread(run, server, *words))[0] == 0
-    assert await examine(store, artifacts) == []
+    assert await find_problems(store, artifacts) == []
     result = await verify(store, "default", artifacts=artifacts, offline=True)
-    assert (result.good, result.beginning) == (True, model.offset(89))
+    assert (result.good, result.start) == (True, model.offset(89))
     assert (await rebuild(store, model.living, model.offset(-1), artifacts=artifacts)).live.n_learned == 120
     assert good.live.n_learned == 120
     assert (await stream.trim_of(store, model.living.keys.log)).n_entries == 89
@@ -225,7 +225,7 @@ async def test_snapshots_that_alone_are_good_are_not_given_up_for_an_entry(
         await model.grow(30, seed)
     contents = await model.archive()
     assert contents.n_entries == 150  # a mark of verifying among them
-    assert contents.log_bytes == sum(stream.size_of(fields) for _, fields in model.every[:150])
+    assert contents.log_bytes == sum(stream.entry_size(fields) for _, fields in model.every[:150])
     assert await stream.trim_of(store, model.living.keys.log) == (contents.end, 150, contents.log_bytes)
     assert (await verify(store, "default", artifacts=artifacts, offline=True)).good
     await store.close()
@@ -233,11 +233,11 @@ async def test_snapshots_that_alone_are_good_are_not_given_up_for_an_entry(
 
 async def test_what_was_appended_meanwhile_is_never_lost(server: Server, start_replica: StartReplica) -> None:
     replica, _ = await broken_log(server, start_replica)
-    [finding] = await examine(replica.store, None)
+    [finding] = await find_problems(replica.store, None)
     client, log = replica.store.client, replica.model("default").keys.log
     length, ends = await client.xlen(log), set()
     for _ in range(5):
-        mending = asyncio.create_task(mend(replica.store, finding))
+        mending = asyncio.create_task(repair_finding(replica.store, finding))
         for _ in range(100):  # not for as long as it takes: it has to read all of them
             if mending.done():
                 break
@@ -250,34 +250,34 @@ async def test_what_was_appended_meanwhile_is_never_lost(server: Server, start_r
             ends.add(str(error))
         assert await client.xlen(log) == length
     assert ends <= {"mended", "something was appended meanwhile; stop the service and run `abound mend` again"}
-    await mend(replica.store, finding)
-    assert await examine(replica.store, None) == []
+    await repair_finding(replica.store, finding)
+    assert await find_problems(replica.store, None) == []
 
 
 async def test_a_copy_that_is_swept_meanwhile_never_becomes_the_log(
     server: Server, start_replica: StartReplica, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     replica, _ = await broken_log(server, start_replica)
-    [finding] = await examine(replica.store, None)
+    [finding] = await find_problems(replica.store, None)
     client, log = replica.store.client, replica.model("default").keys.log
     before, xrange, swept = await client.xrange(log), client.xrange, False
 
     async def sweeping(key: bytes, *words: object) -> object:
         nonlocal swept
-        if await client.exists(stream.mended_key(log)) and not swept:
+        if await client.exists(stream.repaired_key(log)) and not swept:
             swept = True
-            await sweep_store(replica.store, await read_catalog(replica.store))
+            await collect_keys(replica.store, await read_catalog(replica.store))
         return await xrange(key, *words)
 
     with monkeypatch.context() as patch:
         patch.setattr(mending, "READ_ENTRIES", 1)
         patch.setattr(client, "xrange", sweeping)
         with pytest.raises(Conflict, match="run `abound mend` again"):
-            await mend(replica.store, finding)
+            await repair_finding(replica.store, finding)
     assert swept
     assert await client.xrange(log) == before
-    assert not await client.exists(stream.mended_key(log))
-    await mend(replica.store, finding)
+    assert not await client.exists(stream.repaired_key(log))
+    await repair_finding(replica.store, finding)
     assert await client.xlen(log) == len(before)
 
 
@@ -304,7 +304,7 @@ async def test_a_catalog_entry_that_made_a_model_is_made_again(server: Server, s
     await replica.models.create("news", ModelConfig(d_max=7))
     await teach(replica, name="news")
     keys = replica.model("news").keys
-    digest = await replica.model("default").take_digest()
+    digest = await replica.model("default").compute_digest()
     await replica.stop()
     store = Store(server.url, QUICK)
     elements = await store.client.xrange(CATALOG_KEY)
@@ -321,7 +321,7 @@ async def test_a_catalog_entry_that_made_a_model_is_made_again(server: Server, s
     late = await start_replica(server)
     assert late.models.names() == ["default", "news"]
     assert late.model("news").live.n_learned == 50
-    assert await late.model("default").take_digest() == digest
+    assert await late.model("default").compute_digest() == digest
     await store.close()
 
 

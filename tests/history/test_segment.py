@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from abound.core.errors import Damaged
-from abound.service.history.segment import MAGIC, MOST_BYTES, decode, encode
+from abound.service.history.segment import MAGIC, MOST_BYTES, decode_segment, encode_segment
 from abound.service.log.stream import Element
 
 fields = st.lists(st.binary(max_size=40), max_size=6)
@@ -34,44 +34,46 @@ def holding(plain: bytes) -> bytes:
 
 @given(elements)
 def test_what_is_written_is_read(written: list[Element]) -> None:
-    assert decode(encode(written)) == written
+    assert decode_segment(encode_segment(written)) == written
 
 
 def test_a_segment_is_smaller_than_what_it_holds() -> None:
     written = [(b"%d-0" % i, [b"e", b"the same again " * 50, b"c", b"00000000"]) for i in range(1, 500)]
-    assert len(encode(written)) < 20_000
+    assert len(encode_segment(written)) < 20_000
 
 
 @given(elements, st.data())
 def test_any_flipped_bit_and_any_cut_are_found(written: list[Element], data: st.DataObject) -> None:
-    segment = encode(written)
+    segment = encode_segment(written)
     at = data.draw(st.integers(0, len(segment) - 1))
     flipped = bytearray(segment)
     flipped[at] ^= 1 << data.draw(st.integers(0, 7))
     for damaged in (bytes(flipped), segment[:at], segment + b"\0"):
         with pytest.raises(Damaged):
-            decode(damaged)
+            decode_segment(damaged)
 
 
 @given(st.binary(max_size=300))
 def test_garbage_is_damaged(garbage: bytes) -> None:
     with pytest.raises(Damaged):
-        decode(garbage)
+        decode_segment(garbage)
 
 
 @given(st.integers(0, 2**64 - 1), st.binary(max_size=200))
 def test_garbage_with_a_right_checksum_is_damaged(size: int, body: bytes) -> None:
     with pytest.raises(Damaged):
-        decode(sealed(size, body))
+        decode_segment(sealed(size, body))
 
 
 @given(st.binary(max_size=200) | lists.map(msgspec.msgpack.encode))
 def test_anything_in_a_right_frame_is_read_or_damaged(plain: bytes) -> None:
     try:
-        read = decode(holding(plain))
+        read = decode_segment(holding(plain))
     except Damaged:
         return
-    assert encode(read)[24:32] == struct.pack("<Q", len(msgspec.msgpack.encode([[name, *rest] for name, rest in read])))
+    assert encode_segment(read)[24:32] == struct.pack(
+        "<Q", len(msgspec.msgpack.encode([[name, *rest] for name, rest in read]))
+    )
     assert [name for name, _ in read] == sorted(
         (name for name, _ in read), key=lambda name: [*map(int, name.split(b"-"))]
     )
@@ -91,14 +93,14 @@ def test_anything_in_a_right_frame_is_read_or_damaged(plain: bytes) -> None:
 )
 def test_what_cannot_have_been_a_log_is_damaged(plain: object, what: str) -> None:
     with pytest.raises(Damaged, match=what):
-        decode(holding(msgspec.msgpack.encode(plain)))
+        decode_segment(holding(msgspec.msgpack.encode(plain)))
 
 
 def test_a_segment_that_says_too_much_takes_no_memory() -> None:
     bomb = zstandard.ZstdCompressor(level=19).compress(bytes(2**24))
     for size in (MOST_BYTES + 1, 2**63, 2**24 - 1):
         with pytest.raises(Damaged, match="size"):
-            decode(sealed(size, bomb))
+            decode_segment(sealed(size, bomb))
     unsized = zstandard.ZstdCompressor(write_content_size=False).compress(bytes(1000))
     with pytest.raises(Damaged, match="size"):
-        decode(sealed(1000, unsized))
+        decode_segment(sealed(1000, unsized))

@@ -24,7 +24,7 @@ async def shown(store: Store, *replicas: Replica) -> None:
     """Wait until replicas have described themselves."""
     keys = replicas[0].model("default").keys
     async with asyncio.timeout(5):
-        while len(await presence.present(store, keys)) < len(replicas):  # noqa: ASYNC110
+        while len(await presence.live_replicas(store, keys)) < len(replicas):  # noqa: ASYNC110
             await asyncio.sleep(0.05)
 
 
@@ -91,22 +91,22 @@ async def test_a_replica_that_is_not_heard_of_any_more_must_still_answer(
     await one.learn("default", drafts(10))
     await shown(store, one)
     keys = one.model("default").keys
-    (own,) = await presence.present(store, keys)
+    (own,) = await presence.live_replicas(store, keys)
     cut_off = msgspec.structs.replace(own, replica="cut-off", at=own.at - 300)
     await presence.publish(store, [(keys, cut_off)])
-    assert [live.replica for live in await presence.present(store, keys)] == [one.id]
+    assert [live.replica for live in await presence.live_replicas(store, keys)] == [one.id]
     verified = await verify(store, "default", wait_seconds=0.5)
     assert verified.silent == ["cut-off"]
     assert verified.equal
     assert not verified.good
     verifying = asyncio.create_task(verify(store, "default", wait_seconds=30))
-    while not await store.client.keys(keys.of("marks:*").decode()):  # noqa: ASYNC110
+    while not await store.client.keys(keys.key("marks:*").decode()):  # noqa: ASYNC110
         await asyncio.sleep(0.02)
     await presence.withdraw(store, [keys], "cut-off")
     assert (await verifying).good
-    await presence.publish(store, [(keys, msgspec.structs.replace(cut_off, at=own.at - presence.UNHEARD_SECONDS - 60))])
+    await presence.publish(store, [(keys, msgspec.structs.replace(cut_off, at=own.at - presence.STALE_SECONDS - 60))])
     assert (await verify(store, "default")).good
-    assert not await store.client.hexists(keys.of("replicas"), "cut-off")
+    assert not await store.client.hexists(keys.key("replicas"), "cut-off")
 
 
 async def test_without_a_replica_nothing_is_good_unless_none_was_asked(
@@ -129,7 +129,7 @@ async def test_what_was_killed_is_let_go_by_the_next_on_its_host(
     first = await start_replica(server)
     await shown(store, first)
     keys = first.model("default").keys
-    (own,) = await presence.present(store, keys)
+    (own,) = await presence.live_replicas(store, keys)
     said = {
         "killed": {"pid": ended.pid, "at": own.at - 60},
         "now": {"pid": ended.pid},
@@ -141,7 +141,7 @@ async def test_what_was_killed_is_let_go_by_the_next_on_its_host(
     await presence.publish(store, made)
     other = await start_replica(server)
     async with asyncio.timeout(10):
-        while "killed" in (there := {one.replica for one in await presence.heard_of(store, keys)}):  # noqa: ASYNC110
+        while "killed" in (there := {one.replica for one in await presence.known_replicas(store, keys)}):  # noqa: ASYNC110
             await asyncio.sleep(0.05)
     assert there == {first.id, other.id, "now", "runs", "elsewhere", "container"}
-    assert own.numbering == presence.numbering()
+    assert own.numbering == presence.pid_namespace()

@@ -21,12 +21,12 @@ from abound.core.methods import fitted as fitting
 from abound.core.methods import registry
 from abound.core.methods.training.gather import gather
 from abound.core.methods.training.progress import quietly
-from abound.service.artifacts.artifact_store import Artifacts
+from abound.service.artifacts.artifact_store import ArtifactStore
 from abound.service.client import Client, Refused
 from abound.service.client.local_service import own_service
 from abound.service.store.keys import ModelKeys
 from abound.service.versions import repository as versions
-from abound.service.versions.repository import Loaded
+from abound.service.versions.repository import LoadedVersion
 
 N = 240
 SMALL: dict[str, dict[str, Any]] = {
@@ -48,8 +48,8 @@ class Place:
         self.directory = directory
 
     @property
-    def artifacts(self) -> Artifacts:
-        artifacts = Artifacts(str(self.directory / "artifacts"))
+    def artifacts(self) -> ArtifactStore:
+        artifacts = ArtifactStore(str(self.directory / "artifacts"))
         (folder,) = (self.directory / "artifacts").iterdir()
         artifacts.id = folder.name
         return artifacts
@@ -68,7 +68,7 @@ class Place:
         names = [str(path) for path in self.directory.rglob(f"{model}/*/versions/*/*") if path.is_file()]
         return sorted(name.split("/versions/")[1] for name in names)
 
-    async def load(self, job: dict[str, Any], model: str = "default") -> Loaded:
+    async def load(self, job: dict[str, Any], model: str = "default") -> LoadedVersion:
         assert job["state"] == "succeeded", job["error"]
         return await versions.load(self.artifacts, self.keys(model), job["version"])
 

@@ -14,7 +14,7 @@ from abound.core.methods.neighbors import swnn
 from abound.core.methods.training import rankings
 from abound.core.methods.training.progress import quietly
 from abound.service.jobs import fit as fitting
-from abound.service.jobs.fit import judged
+from abound.service.jobs.fit import held_out_metrics
 from abound.service.jobs.methods import METHODS
 from tests.core.methods.toy import made
 
@@ -31,7 +31,7 @@ def test_the_newest_are_ranked_in_several_pieces(method: str, monkeypatch: pytes
         return spread(work, pieces, told)
 
     monkeypatch.setattr(rankings, "spread", counted)
-    judged(model, data, data, quietly)
+    held_out_metrics(model, data, data, quietly)
     assert max(counts) >= 3
 
 
@@ -47,6 +47,6 @@ def test_the_fit_that_was_judged_is_gone_when_all_are_fitted(monkeypatch: pytest
 
     monkeypatch.setattr(fitted, "fit", counted)
     params = METHODS["swnn"].check({})
-    _, metrics = fitting._judged_and_fitted(params, made(300, seed=0), False, quietly, fitting.Clock())
+    _, metrics = fitting._evaluate_and_fit(params, made(300, seed=0), False, quietly, fitting.Stopwatch())
     assert len(models) == 2
     assert metrics["held_out"] == 30

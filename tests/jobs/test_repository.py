@@ -12,9 +12,9 @@ from abound.service.history import pins
 from abound.service.jobs import workers
 from abound.service.jobs.context import JobContext
 from abound.service.jobs.record import Job, new_id
-from abound.service.jobs.repository import JobParams, Jobs
+from abound.service.jobs.repository import JobParams, JobRepository
 from abound.service.log.catalog import CATALOG_KEY
-from abound.service.log.events import APPLY_VERSION, CatalogEntry, Deleted, encode
+from abound.service.log.events import APPLY_VERSION, CatalogEntry, ModelDeleted, encode
 from abound.service.settings import Settings
 from abound.service.store.client import Store
 from tests.snapshots.test_snapshots import create
@@ -26,11 +26,11 @@ def asked(**fields: object) -> Job:
 
 
 @pytest.fixture
-def jobs(store: Store) -> Jobs:
-    return Jobs(store, JobParams(queued=3, attempts=2))
+def jobs(store: Store) -> JobRepository:
+    return JobRepository(store, JobParams(queued=3, attempts=2))
 
 
-async def claimed(jobs: Jobs, holder: str = "a:1", **fields: object) -> Job:
+async def claimed(jobs: JobRepository, holder: str = "a:1", **fields: object) -> Job:
     job = await jobs.submit(asked(**fields))
     held = await jobs.claim("rebuild", holder)
     assert held is not None
@@ -38,7 +38,7 @@ async def claimed(jobs: Jobs, holder: str = "a:1", **fields: object) -> Job:
     return held
 
 
-async def test_a_job_goes_from_queued_to_its_end(jobs: Jobs) -> None:
+async def test_a_job_goes_from_queued_to_its_end(jobs: JobRepository) -> None:
     given = asked(params={"names": ["ä", 'b"'], "n": None}, reason="why not")
     job = await jobs.submit(given)
     assert (job.state, job.params, job.reason, job.attempt) == ("queued", given.params, "why not", 0)
@@ -59,14 +59,14 @@ async def test_a_job_goes_from_queued_to_its_end(jobs: Jobs) -> None:
     assert not await jobs.end(running, "failed")  # it has ended
 
 
-async def test_only_the_holder_changes_a_job_that_runs(jobs: Jobs) -> None:
+async def test_only_the_holder_changes_a_job_that_runs(jobs: JobRepository) -> None:
     job = await claimed(jobs, "a:1")
-    assert await jobs.beat(job)
+    assert await jobs.heartbeat(job)
     taken = await jobs.take_over(job, "keeper")
     assert taken is not None
-    assert not await jobs.beat(job)
+    assert not await jobs.heartbeat(job)
     assert not await jobs.end(job, "succeeded")
-    assert not await jobs.note(job, stage="late")
+    assert not await jobs.update(job, stage="late")
     assert not await jobs.commit(job)
     assert await jobs.take_over(job, "another") is None
     assert await jobs.requeue(taken, "its worker fell silent")
@@ -76,12 +76,12 @@ async def test_only_the_holder_changes_a_job_that_runs(jobs: Jobs) -> None:
     assert (again.attempt, again.stage) == (2, None)
 
 
-async def test_a_job_of_a_model_that_is_gone_does_not_commit(jobs: Jobs) -> None:
+async def test_a_job_of_a_model_that_is_gone_does_not_commit(jobs: JobRepository) -> None:
     living = await create(jobs.store)
     kept, gone = [await claimed(jobs, incarnation=living.keys.incarnation) for _ in range(2)]
     contexts = [JobContext(Settings(), jobs.store, None, living, jobs, job) for job in (kept, gone)]
     await contexts[0].commit("here")
-    payload, checksum = encode(CatalogEntry(APPLY_VERSION, Deleted("default", living.keys.incarnation)))
+    payload, checksum = encode(CatalogEntry(APPLY_VERSION, ModelDeleted("default", living.keys.incarnation)))
     await jobs.store.client.xadd(CATALOG_KEY, {"e": payload, "c": checksum})
     with pytest.raises(UnknownModel, match="default was deleted"):
         await contexts[1].commit("here")
@@ -89,7 +89,9 @@ async def test_a_job_of_a_model_that_is_gone_does_not_commit(jobs: Jobs) -> None
     assert [one.committed for one in contexts] == [True, False]
 
 
-async def test_an_attempt_that_was_taken_for_dead_lets_go_of_nothing_that_the_next_one_pins(jobs: Jobs) -> None:
+async def test_an_attempt_that_was_taken_for_dead_lets_go_of_nothing_that_the_next_one_pins(
+    jobs: JobRepository,
+) -> None:
     living = await create(jobs.store)
     first = await claimed(jobs, "a:1", incarnation=living.keys.incarnation)
     late = JobContext(Settings(), jobs.store, None, living, jobs, first)
@@ -107,13 +109,13 @@ async def test_an_attempt_that_was_taken_for_dead_lets_go_of_nothing_that_the_ne
     assert await pins.oldest(jobs.store, living.keys) is None
 
 
-async def test_somebody_holds_a_job_that_runs(jobs: Jobs) -> None:
+async def test_somebody_holds_a_job_that_runs(jobs: JobRepository) -> None:
     await jobs.submit(asked())
     with pytest.raises(ValueError, match="must have a holder"):
         await jobs.claim("rebuild", "")
 
 
-async def test_the_oldest_job_of_a_kind_is_claimed_and_one_that_has_committed_before_it(jobs: Jobs) -> None:
+async def test_the_oldest_job_of_a_kind_is_claimed_and_one_that_has_committed_before_it(jobs: JobRepository) -> None:
     jobs.params = JobParams()
     committed = await claimed(jobs)
     assert await jobs.commit(committed)
@@ -124,7 +126,7 @@ async def test_the_oldest_job_of_a_kind_is_claimed_and_one_that_has_committed_be
     assert (await jobs.get(fit.id)).state == "queued"
 
 
-async def test_a_job_that_is_to_wait_is_not_claimed_before_and_holds_up_no_other(jobs: Jobs) -> None:
+async def test_a_job_that_is_to_wait_is_not_claimed_before_and_holds_up_no_other(jobs: JobRepository) -> None:
     first = await claimed(jobs)
     await jobs.requeue(first, "its worker fell silent", delay=0.3)
     second = await claimed(jobs)
@@ -137,7 +139,7 @@ async def test_a_job_that_is_to_wait_is_not_claimed_before_and_holds_up_no_other
     assert again.started - first.started > 0.3  # type: ignore[operator]
 
 
-async def test_a_worker_is_woken_when_a_job_is_queued(jobs: Jobs) -> None:
+async def test_a_worker_is_woken_when_a_job_is_queued(jobs: JobRepository) -> None:
     loop = asyncio.get_running_loop()
     waiting = asyncio.create_task(jobs.wait("rebuild"))
     await asyncio.sleep(0)
@@ -147,7 +149,7 @@ async def test_a_worker_is_woken_when_a_job_is_queued(jobs: Jobs) -> None:
     assert loop.time() - began < 0.5
 
 
-async def test_an_attempt_that_is_given_back_does_not_count(jobs: Jobs) -> None:
+async def test_an_attempt_that_is_given_back_does_not_count(jobs: JobRepository) -> None:
     job = await claimed(jobs)
     await jobs.requeue(job, "the worker stopped", counts=False)
     again = await jobs.claim("rebuild", "a:2")
@@ -155,7 +157,7 @@ async def test_an_attempt_that_is_given_back_does_not_count(jobs: Jobs) -> None:
     assert again.attempt == 1
 
 
-async def test_of_two_that_race_one_wins(jobs: Jobs) -> None:
+async def test_of_two_that_race_one_wins(jobs: JobRepository) -> None:
     job = await jobs.submit(asked())
     held = await asyncio.gather(*(jobs.claim("rebuild", f"a:{i}") for i in range(10)))
     assert len([one for one in held if one is not None]) == 1
@@ -164,7 +166,7 @@ async def test_of_two_that_race_one_wins(jobs: Jobs) -> None:
     assert sum(ended) == 1
 
 
-async def test_so_many_wait_and_no_more(jobs: Jobs) -> None:
+async def test_so_many_wait_and_no_more(jobs: JobRepository) -> None:
     waiting = [await jobs.submit(asked()) for _ in range(3)]
     with pytest.raises(Overloaded, match="3 jobs are waiting"):
         await jobs.submit(asked())
@@ -175,7 +177,7 @@ async def test_so_many_wait_and_no_more(jobs: Jobs) -> None:
     await jobs.submit(asked())
 
 
-async def test_what_waits_is_cancelled_and_what_runs_is_told(jobs: Jobs) -> None:
+async def test_what_waits_is_cancelled_and_what_runs_is_told(jobs: JobRepository) -> None:
     waiting = await jobs.submit(asked())
     cancelled = await jobs.cancel(waiting.id, "nobody wants it")
     assert (cancelled.state, cancelled.error) == ("cancelled", "nobody wants it")
@@ -190,7 +192,7 @@ async def test_what_waits_is_cancelled_and_what_runs_is_told(jobs: Jobs) -> None
     assert (again.state, again.error) == ("cancelled", "too slow")
 
 
-async def test_past_the_point_of_no_return_nothing_is_cancelled(jobs: Jobs) -> None:
+async def test_past_the_point_of_no_return_nothing_is_cancelled(jobs: JobRepository) -> None:
     job = await claimed(jobs)
     assert await jobs.commit(job)
     with pytest.raises(Conflict, match="can no longer be cancelled"):
@@ -198,7 +200,7 @@ async def test_past_the_point_of_no_return_nothing_is_cancelled(jobs: Jobs) -> N
     assert not (await jobs.get(job.id)).cancelling
 
 
-async def test_a_commit_and_a_cancel_never_both_happen(jobs: Jobs) -> None:
+async def test_a_commit_and_a_cancel_never_both_happen(jobs: JobRepository) -> None:
     for _ in range(20):
         job = await claimed(jobs)
         committed, cancelled = await asyncio.gather(
@@ -208,7 +210,7 @@ async def test_a_commit_and_a_cancel_never_both_happen(jobs: Jobs) -> None:
         await jobs.end(job, "cancelled")
 
 
-async def test_jobs_are_listed_newest_first(jobs: Jobs) -> None:
+async def test_jobs_are_listed_newest_first(jobs: JobRepository) -> None:
     ids = [(await claimed(jobs, model=f"m{i % 2}")).id for i in range(5)]
     assert [job.id for job in await jobs.all()] == ids[::-1]
     assert [job.id for job in await jobs.all(limit=2)] == ids[:2:-1]
@@ -216,26 +218,26 @@ async def test_jobs_are_listed_newest_first(jobs: Jobs) -> None:
     assert await jobs.all("failed") == []
 
 
-async def test_what_a_job_wrote_is_noted_until_it_is_committed(jobs: Jobs) -> None:
+async def test_what_a_job_wrote_is_noted_until_it_is_committed(jobs: JobRepository) -> None:
     job = await claimed(jobs)
-    await jobs.will_write(job, "m/1")
-    await jobs.will_write(job, "m/2")
+    await jobs.add_owned_prefix(job, "m/1")
+    await jobs.add_owned_prefix(job, "m/2")
     await jobs.commit(job, "m/1")
-    assert await jobs.wrote(job.id) == ["m/2"]
+    assert await jobs.owned_prefixes(job.id) == ["m/2"]
     assert (await jobs.get(job.id)).kept == ["m/1"]
     late = await claimed(jobs)
-    await jobs.will_write(late, "m/3")
+    await jobs.add_owned_prefix(late, "m/3")
     await jobs.cancel(late.id, "no")
     assert not await jobs.commit(late, "m/3")
-    assert await jobs.wrote(late.id) == ["m/3"]
+    assert await jobs.owned_prefixes(late.id) == ["m/3"]
     assert not (await jobs.get(late.id)).committed
 
 
-async def test_an_ended_job_is_forgotten_whole(jobs: Jobs) -> None:
+async def test_an_ended_job_is_forgotten_whole(jobs: JobRepository) -> None:
     job = await claimed(jobs)
-    await jobs.will_write(job, "m/1")
+    await jobs.add_owned_prefix(job, "m/1")
     await jobs.end(job, "failed", error="no")
-    await jobs.forget(await jobs.get(job.id))
+    await jobs.delete(await jobs.get(job.id))
     with pytest.raises(UnknownJob):
         await jobs.get(job.id)
     assert await jobs.all() == []
@@ -243,19 +245,19 @@ async def test_an_ended_job_is_forgotten_whole(jobs: Jobs) -> None:
     assert set(await jobs.store.client.keys("*")) == kept
 
 
-async def test_no_other_key_is_ever_read_as_a_job(jobs: Jobs) -> None:
+async def test_no_other_key_is_ever_read_as_a_job(jobs: JobRepository) -> None:
     for name in ("", "x", "all", "../all", "0" * 21, "G" * 20):
         with pytest.raises(UnknownJob):
             await jobs.get(name)
 
 
-async def test_workers_that_fell_silent_are_not_there(jobs: Jobs) -> None:
-    await workers.show(jobs.store, "w1", "host", ["rebuild", "fit"], None)
+async def test_workers_that_fell_silent_are_not_there(jobs: JobRepository) -> None:
+    await workers.register(jobs.store, "w1", "host", ["rebuild", "fit"], None)
     await jobs.store.client.hset(
         "abound:jobs:workers", "w2", b'{"name":"w2","host":"h","kinds":["fit"],"memory":1,"at":1.0}'
     )
-    assert [one.name for one in await workers.of_kind(jobs.store, "fit")] == ["w1"]
-    assert await workers.of_kind(jobs.store, "other") == []
+    assert [one.name for one in await workers.registered_for(jobs.store, "fit")] == ["w1"]
+    assert await workers.registered_for(jobs.store, "other") == []
     assert await jobs.store.client.hlen("abound:jobs:workers") == 1  # silent for long: taken out
-    await workers.hide(jobs.store, "w1")
-    assert await workers.of_kind(jobs.store, "fit") == []
+    await workers.unregister(jobs.store, "w1")
+    assert await workers.registered_for(jobs.store, "fit") == []

@@ -11,7 +11,7 @@ import pytest
 
 from abound.service.jobs import rq_worker
 from abound.service.jobs.record import JOBS, job_key
-from abound.service.processes.status_pipe import REFUSED
+from abound.service.processes.status_pipe import EXIT_REFUSED
 from tests.support.job_program import BREAKING
 from tests.support.job_worker import Office, office, processes_of, until
 
@@ -288,7 +288,7 @@ def test_a_worker_whose_process_that_starts_jobs_is_killed_ends_and_gives_its_jo
     place.at_work(job_id, progress=0.05)
     assert place.worker.process is not None
     os.kill(processes_of(place.worker.process.pid)[1], signal.SIGKILL)
-    assert place.worker.process.wait(20) == REFUSED
+    assert place.worker.process.wait(20) == EXIT_REFUSED
     assert place.job(job_id)["state"] == "queued"
     place.worker.start()
     assert place.ended(job_id)["state"] == "succeeded"

@@ -14,8 +14,8 @@ import pytest
 from abound.core.errors import ArtifactsUnavailable, NeedsMemory
 from abound.service.datasets.repository import DatasetCard
 from abound.service.jobs import submission as submissions
-from abound.service.jobs.methods import METHODS, Sizes
-from abound.service.jobs.submission import Desk, JobRequest
+from abound.service.jobs.methods import METHODS, ModelSizes
+from abound.service.jobs.submission import JobRequest, JobSubmission
 from abound.service.settings import Settings
 from tests.support.fixtures import StartReplica
 from tests.support.streams import drafts
@@ -35,7 +35,7 @@ def room_for(method: str, pairs: int) -> int:
     params = METHODS[method].check(FEW)
     n = METHODS[method].needs
     assert n is not None
-    return sum(n(Sizes(N, 120, 40, 0, 0, N, 6 * N, pairs, N), params).values())
+    return sum(n(ModelSizes(N, 120, 40, 0, 0, N, 6 * N, pairs, N), params).values())
 
 
 class Hanging:
@@ -57,7 +57,7 @@ async def test_an_artifact_store_that_does_not_answer_is_asked_once_and_not_wait
     model = (await start_replica(server)).model("default")
     monkeypatch.setattr(submissions, "CHECK_SECONDS", 0.2)
     settings = Settings.load(data_dir=tmp_path, redis_url=server.url, artifacts_url=f"memory://desk-{tmp_path.name}")
-    desk = Desk(settings)
+    desk = JobSubmission(settings)
     assert desk._artifacts is not None
     hanging = Hanging()
     monkeypatch.setattr(desk._artifacts._filesystem, "exists", hanging)
@@ -83,7 +83,9 @@ async def test_a_desk_that_closes_does_not_wait_for_the_artifact_store(
 ) -> None:
     model = (await start_replica(server)).model("default")
     monkeypatch.setattr(submissions, "CHECK_SECONDS", 0.05)
-    desk = Desk(Settings.load(data_dir=tmp_path, redis_url=server.url, artifacts_url=f"memory://desk-{tmp_path.name}"))
+    desk = JobSubmission(
+        Settings.load(data_dir=tmp_path, redis_url=server.url, artifacts_url=f"memory://desk-{tmp_path.name}")
+    )
     assert desk._artifacts is not None
     hanging = Hanging()
     monkeypatch.setattr(desk._artifacts._filesystem, "exists", hanging)
@@ -113,7 +115,9 @@ async def test_only_pairs_that_share_a_label_count_where_history_is_fitted(
     assert N**2 / 45 < model.live.n_pairs < N**2 / 35
     room = room_for(method, N**2 // 2)
     monkeypatch.setenv("ABOUND_JOBS_MEMORY_BYTES", str(room))
-    desk = Desk(Settings.load(data_dir=tmp_path, redis_url=server.url, artifacts_url=f"memory://desk-{tmp_path.name}"))
+    desk = JobSubmission(
+        Settings.load(data_dir=tmp_path, redis_url=server.url, artifacts_url=f"memory://desk-{tmp_path.name}")
+    )
     asked = JobRequest(method=method, params=FEW)
     try:
         assert (await desk.submit(asked, model, None)).state == "queued"
@@ -135,7 +139,9 @@ async def test_only_pairs_that_share_a_label_count_where_a_data_set_is_fitted(
     """A card of before they were counted is read, and any two may share one."""
     model = (await start_replica(server)).model("default")
     monkeypatch.setenv("ABOUND_JOBS_MEMORY_BYTES", str(room_for(method, N**2 // 2)))
-    desk = Desk(Settings.load(data_dir=tmp_path, redis_url=server.url, artifacts_url=f"memory://desk-{tmp_path.name}"))
+    desk = JobSubmission(
+        Settings.load(data_dir=tmp_path, redis_url=server.url, artifacts_url=f"memory://desk-{tmp_path.name}")
+    )
     counted = {"instances": N, "labelled": N, "features": 120, "classes": 40, "nnz": 6 * N, "assertions": N}
     before = {"name": "a", "file": "a", "format": "jsonl", "compression": "", "bytes": 1, "created": 1e9, **counted}
     known = {"pairs": N**2 // 40, "label_pairs": N}
@@ -160,7 +166,9 @@ async def test_pairs_of_a_feature_and_a_label_count_where_a_data_set_is_fitted(
     """Few of its instances have most of both. Of a card of before they were counted the mean is taken."""
     model = (await start_replica(server)).model("default")
     monkeypatch.setenv("ABOUND_JOBS_MEMORY_BYTES", str(2**26))
-    desk = Desk(Settings.load(data_dir=tmp_path, redis_url=server.url, artifacts_url=f"memory://desk-{tmp_path.name}"))
+    desk = JobSubmission(
+        Settings.load(data_dir=tmp_path, redis_url=server.url, artifacts_url=f"memory://desk-{tmp_path.name}")
+    )
     counted = {"instances": N, "labelled": N, "features": 10**5, "classes": 10**3, "nnz": 6 * N, "assertions": N}
     before = {"name": "a", "file": "a", "format": "jsonl", "compression": "", "bytes": 1, "created": 1e9, **counted}
     asked = JobRequest(method=method, data="a")
@@ -193,7 +201,9 @@ async def test_what_each_thread_takes_counts(
     monkeypatch.setenv("ABOUND_JOBS_THREADS", str(threads))
     if cluster is not None:
         monkeypatch.setenv("ABOUND_CLUSTER", cluster)
-    desk = Desk(Settings.load(data_dir=tmp_path, redis_url=server.url, artifacts_url=f"memory://desk-{tmp_path.name}"))
+    desk = JobSubmission(
+        Settings.load(data_dir=tmp_path, redis_url=server.url, artifacts_url=f"memory://desk-{tmp_path.name}")
+    )
     counted = {"instances": 10**5, "labelled": 10**5, "features": 1000, "classes": 10, "nnz": 10**7}
     place = {"name": "a", "file": "a", "format": "jsonl", "compression": "", "bytes": 1, "created": 1e9}
     card = msgspec.convert(place | counted | {"assertions": 10**5}, DatasetCard)

@@ -11,12 +11,12 @@ import pytest
 from pydantic import SecretStr
 
 from abound.core.errors import Conflict, StoreUnavailable, UnknownJob
-from abound.service.artifacts.artifact_store import Artifacts
+from abound.service.artifacts.artifact_store import ArtifactStore
 from abound.service.jobs.record import Job, new_id
-from abound.service.jobs.repository import JobParams, Jobs
-from abound.service.jobs.supervisor import RETRY_SECONDS, JobKeeper
+from abound.service.jobs.repository import JobParams, JobRepository
+from abound.service.jobs.supervisor import RETRY_SECONDS, JobSupervisor
 from abound.service.model import adoption_lock
-from abound.service.model.adoption_lock import Pending
+from abound.service.model.adoption_lock import PendingAdoption
 from abound.service.settings import Settings
 from abound.service.snapshots import state_files
 from abound.service.store.client import Store
@@ -33,11 +33,11 @@ def settings(server: Server, tmp_path: Path) -> Settings:
 
 
 @asynccontextmanager
-async def keeping(settings: Settings, jobs: Jobs, n: int = 1) -> AsyncIterator[None]:
+async def keeping(settings: Settings, jobs: JobRepository, n: int = 1) -> AsyncIterator[None]:
     """Keepers at work, which claim no jobs."""
     stopping = asyncio.Event()
     stables = [Stable(settings) for _ in range(n)]
-    tasks = [asyncio.create_task(JobKeeper(settings, jobs.store, jobs, stable).run(stopping)) for stable in stables]
+    tasks = [asyncio.create_task(JobSupervisor(settings, jobs.store, jobs, stable).run(stopping)) for stable in stables]
     try:
         yield
     finally:
@@ -61,20 +61,20 @@ class Stable:
         self._stopped.set()
 
 
-async def submitted(jobs: Jobs) -> Job:
+async def submitted(jobs: JobRepository) -> Job:
     return await jobs.submit(
         Job(id=new_id(), state="queued", model="m", incarnation="1-0", method="steps", kind="rebuild")
     )
 
 
-async def running(jobs: Jobs, holder: str = "dead:1") -> Job:
+async def running(jobs: JobRepository, holder: str = "dead:1") -> Job:
     await submitted(jobs)
     job = await jobs.claim("rebuild", holder)
     assert job is not None
     return job
 
 
-async def claimed_again(jobs: Jobs, job: Job) -> Job:
+async def claimed_again(jobs: JobRepository, job: Job) -> Job:
     async with asyncio.timeout(10):
         while (again := await jobs.claim("rebuild", "dead:2")) is None:
             await jobs.wait("rebuild")
@@ -82,7 +82,7 @@ async def claimed_again(jobs: Jobs, job: Job) -> Job:
     return again
 
 
-async def reached(jobs: Jobs, job: Job, state: str, seconds: float = 10.0) -> Job:
+async def reached(jobs: JobRepository, job: Job, state: str, seconds: float = 10.0) -> Job:
     async with asyncio.timeout(seconds):
         while (found := await jobs.get(job.id)).state != state:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
@@ -93,14 +93,14 @@ async def test_what_has_taken_effect_stays_where_the_store_of_jobs_has_lost_that
     settings: Settings, store: Store
 ) -> None:
     """It failed over to a copy that lacks the commit; the store of the log lost nothing."""
-    jobs = Jobs(store, JobParams(beat_seconds=0.1, lost_seconds=0.5))
-    artifacts = Artifacts(str(settings.artifacts_place()))
+    jobs = JobRepository(store, JobParams(beat_seconds=0.1, lost_seconds=0.5))
+    artifacts = ArtifactStore(str(settings.artifacts_location()))
     await artifacts.join(store)
     job = await running(jobs)
     keys = ModelKeys(job.model, job.incarnation)
     index, version, begun = f"{state_files.folder(keys)}/1", versions.folder(keys, "1"), versions.folder(keys, "2")
     for prefix in (index, version, begun):
-        await jobs.will_write(job, prefix)
+        await jobs.add_owned_prefix(job, prefix)
         await artifacts.put(f"{prefix}/part", b"x")
     await artifacts.put(f"{version}/{CARD}", b"{}")
     async with keeping(settings, jobs):
@@ -110,11 +110,11 @@ async def test_what_has_taken_effect_stays_where_the_store_of_jobs_has_lost_that
 
 @pytest.mark.parametrize("keepers", [1, 3])
 async def test_a_silent_job_is_cleaned_up_and_waits_again(settings: Settings, store: Store, keepers: int) -> None:
-    jobs = Jobs(store, JobParams(beat_seconds=0.1, lost_seconds=0.5, attempts=2))
-    artifacts = Artifacts(str(settings.artifacts_place()))
+    jobs = JobRepository(store, JobParams(beat_seconds=0.1, lost_seconds=0.5, attempts=2))
+    artifacts = ArtifactStore(str(settings.artifacts_location()))
     await artifacts.join(store)
     job = await running(jobs)
-    await jobs.will_write(job, "m/jobs/1")
+    await jobs.add_owned_prefix(job, "m/jobs/1")
     await artifacts.put("m/jobs/1/part", b"x")
     await artifacts.put("m/jobs/2/part", b"x")
     async with keeping(settings, jobs, keepers):
@@ -128,14 +128,14 @@ async def test_a_silent_job_is_cleaned_up_and_waits_again(settings: Settings, st
 
 
 async def test_a_committed_job_does_not_fail_and_says_why_it_waits(settings: Settings, store: Store) -> None:
-    jobs = Jobs(store, JobParams(attempts=2))
+    jobs = JobRepository(store, JobParams(attempts=2))
     job = await running(jobs)
     assert await jobs.commit(job)
     async with keeping(settings, jobs):
         for attempt in (1, 2, 3):
             with pytest.raises(Conflict, match="can no longer be cancelled"):
                 await jobs.cancel(job.id, "not wanted")
-            await jobs.note(await jobs.get(job.id), gone="its process was ended by SIGKILL")
+            await jobs.update(await jobs.get(job.id), gone="its process was ended by SIGKILL")
             waits = await reached(jobs, job, "queued")
             assert waits.attempt == attempt
             assert waits.error is not None
@@ -152,28 +152,28 @@ async def test_a_committed_job_does_not_fail_and_says_why_it_waits(settings: Set
 
 
 async def test_a_job_that_is_gone_holds_up_no_other_rebuild(settings: Settings, store: Store) -> None:
-    jobs = Jobs(store)
+    jobs = JobRepository(store)
     job = await running(jobs)
     keys = ModelKeys(job.model, job.incarnation)
-    assert await adoption_lock.say(store, keys, Pending(job.id))
-    await jobs.note(job, gone="its process was ended by SIGKILL")
+    assert await adoption_lock.renew(store, keys, PendingAdoption(job.id))
+    await jobs.update(job, gone="its process was ended by SIGKILL")
     async with keeping(settings, jobs):
         await reached(jobs, job, "queued")
-    assert await adoption_lock.pending(store, [keys]) == [None]
+    assert await adoption_lock.pending_adoptions(store, [keys]) == [None]
 
 
 async def test_a_job_that_says_that_it_is_at_work_is_left_alone(settings: Settings, store: Store) -> None:
-    jobs = Jobs(store, JobParams(beat_seconds=0.1, lost_seconds=0.6))
+    jobs = JobRepository(store, JobParams(beat_seconds=0.1, lost_seconds=0.6))
     job = await running(jobs)
     async with keeping(settings, jobs):
         for _ in range(15):
-            assert await jobs.beat(job)
+            assert await jobs.heartbeat(job)
             await asyncio.sleep(0.1)
     assert (await jobs.get(job.id)).holder == "dead:1"
 
 
 async def test_a_silent_job_that_was_to_stop_is_cancelled(settings: Settings, store: Store) -> None:
-    jobs = Jobs(store, JobParams(beat_seconds=0.1, lost_seconds=0.5))
+    jobs = JobRepository(store, JobParams(beat_seconds=0.1, lost_seconds=0.5))
     job = await running(jobs)
     await jobs.cancel(job.id, "not wanted")
     async with keeping(settings, jobs):
@@ -182,11 +182,11 @@ async def test_a_silent_job_that_was_to_stop_is_cancelled(settings: Settings, st
 
 async def test_silence_is_not_counted_while_the_store_is_away(settings: Settings, own_server: Server) -> None:
     store = Store(own_server.url)
-    jobs = Jobs(store, JobParams(beat_seconds=0.1, lost_seconds=1.0))
+    jobs = JobRepository(store, JobParams(beat_seconds=0.1, lost_seconds=1.0))
     job = await running(jobs)
     url = SecretStr(own_server.url)
     async with keeping(settings.model_copy(update={"redis_url": url}), jobs):
-        assert await jobs.beat(job)
+        assert await jobs.heartbeat(job)
         own_server.kill()
         await asyncio.sleep(1.5)
         own_server.start()
@@ -197,15 +197,15 @@ async def test_silence_is_not_counted_while_the_store_is_away(settings: Settings
     await store.close()
 
 
-async def _beats(jobs: Jobs, job: Job) -> bool:
+async def _beats(jobs: JobRepository, job: Job) -> bool:
     try:
-        return await jobs.beat(job)
+        return await jobs.heartbeat(job)
     except StoreUnavailable:
         return False
 
 
 async def test_ended_jobs_are_forgotten_the_oldest_first(settings: Settings, store: Store) -> None:
-    jobs = Jobs(store, JobParams(keep=2))
+    jobs = JobRepository(store, JobParams(keep=2))
     ended = []
     for state in ("succeeded", "failed", "cancelled", "succeeded"):
         job = await running(jobs)
@@ -223,7 +223,7 @@ async def test_ended_jobs_are_forgotten_the_oldest_first(settings: Settings, sto
 
 
 async def test_a_job_that_ended_long_ago_is_forgotten(settings: Settings, store: Store) -> None:
-    jobs = Jobs(store, JobParams(keep_seconds=60.0))
+    jobs = JobRepository(store, JobParams(keep_seconds=60.0))
     old, new = await running(jobs), await running(jobs)
     for job in (old, new):
         await jobs.end(job, "failed", error="no")

@@ -17,11 +17,11 @@ from abound.core.errors import InvalidInstance, OutcomeUnknown, Overloaded, Stor
 from abound.core.instances.record import pack_labels
 from abound.core.limits import Limits
 from abound.service.api.routes.learn import _refuse_batch
-from abound.service.log.append_group import Draft, Learned
+from abound.service.log.append_group import LearnDraft, LearnOutcome
 from abound.service.log.stream import LogParams
 from abound.service.replica.replica import Replica, ReplicaParams
 from abound.service.store.client import Store
-from abound.service.store.server_info import Facts
+from abound.service.store.server_info import ServerInfo
 from tests.support.fixtures import StartReplica
 from tests.support.proxy import Proxy
 from tests.support.streams import batch, draft, drafts
@@ -33,7 +33,7 @@ async def length(replica: Replica) -> int:
     return n
 
 
-async def learn(replica: Replica, one: Draft, **options: object) -> Learned:
+async def learn(replica: Replica, one: LearnDraft, **options: object) -> LearnOutcome:
     return (await replica.learn("default", [one], **options))[0]  # type: ignore[arg-type]
 
 
@@ -77,7 +77,7 @@ async def test_who_is_alone_waits_for_nobody_and_several_share_an_entry(
     server: Server, start_replica: StartReplica, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     replica = await start_replica(server)
-    appender, link = replica.model("default").appender, replica._line.link
+    appender, link = replica.model("default").appender, replica._line.connection
     assert appender is not None
     assert link is not None
     commands: list[bytes] = []
@@ -90,7 +90,7 @@ async def test_who_is_alone_waits_for_nobody_and_several_share_an_entry(
 
     monkeypatch.setattr(link, "send", seen)
 
-    def put(n: int) -> list[asyncio.Future[list[Learned]]]:
+    def put(n: int) -> list[asyncio.Future[list[LearnOutcome]]]:
         return [appender.learn([one], "log", True, 5) for one in drafts(n)]
 
     assert (len(put(1)), len(commands)) == (1, 0)  # nobody knows yet whether more come
@@ -132,7 +132,7 @@ async def test_the_same_answers_come_however_requests_are_grouped(server: Server
     alone = [(await replica.learn("other", [one]))[0] for one in stream]
     assert [one.ranks for one in together] == [one.ranks for one in alone]
     assert [one.updated for one in together] == [one.updated for one in alone]
-    assert await replica.model("default").take_digest() == await replica.model("other").take_digest()
+    assert await replica.model("default").compute_digest() == await replica.model("other").compute_digest()
 
 
 async def test_a_client_that_goes_away_leaves_its_group_alone(server: Server, start_replica: StartReplica) -> None:
@@ -143,7 +143,7 @@ async def test_a_client_that_goes_away_leaves_its_group_alone(server: Server, st
         task.cancel()
     outcomes = await asyncio.gather(*tasks, return_exceptions=True)
     assert all(isinstance(outcome, asyncio.CancelledError) for outcome in outcomes[::3])
-    assert all(isinstance(outcome, Learned) for i, outcome in enumerate(outcomes) if i % 3)
+    assert all(isinstance(outcome, LearnOutcome) for i, outcome in enumerate(outcomes) if i % 3)
     assert (await learn(replica, draft('{"a": 1}', "x"))).applied
 
 
@@ -155,8 +155,8 @@ async def test_waiting_for_the_log_does_not_wait_for_applying(server: Server, st
         late = await learn(replica, draft('{"a": 1}', "y"), timeout=0.1)
         with pytest.raises(OutcomeUnknown, match="not applied in time"):
             await learn(replica, draft('{"a": 1}', "z", key="k", body=b"h"), timeout=0.1)
-    assert learned == Learned(learned.offset, 1, None, None, False, "log")
-    assert late == Learned(late.offset, 1, None, None, False, "log")
+    assert learned == LearnOutcome(learned.offset, 1, None, None, False, "log")
+    assert late == LearnOutcome(late.offset, 1, None, None, False, "log")
     await replica.wait_for("default", late.offset, 1)
     assert model.live.n_learned >= 2
 
@@ -164,7 +164,7 @@ async def test_waiting_for_the_log_does_not_wait_for_applying(server: Server, st
 async def test_who_waits_for_the_log_is_not_told_more_when_applying_was_quicker(through: Replica, proxy: Proxy) -> None:
     proxy.lose_replies_to = b"XADD"  # so that applying is always quicker
     learned = await learn(through, draft('{"a": 1}', "x"), wait="log")
-    assert learned == Learned(learned.offset, 1, None, None, False, "log")
+    assert learned == LearnOutcome(learned.offset, 1, None, None, False, "log")
     assert through.model("default").live.n_learned == 1
 
 
@@ -274,14 +274,14 @@ async def test_what_waits_is_bounded(own_server: Server, start_replica: StartRep
             await task
     own_server.resume()
     done = await asyncio.gather(*tasks, return_exceptions=True)
-    assert sum(isinstance(one, Learned) for one in done) == 5
+    assert sum(isinstance(one, LearnOutcome) for one in done) == 5
     assert (await learn(replica, draft('{"a": 1}', "x"))).applied
 
 
 async def test_a_full_log_refuses_and_says_what_to_do(server: Server, start_replica: StartReplica) -> None:
     replica = await start_replica(server, ReplicaParams(log=LogParams(max_log_bytes=3000)))
     outcomes = [(await asyncio.gather(learn(replica, one), return_exceptions=True))[0] for one in drafts(100)]
-    assert isinstance(outcomes[0], Learned)
+    assert isinstance(outcomes[0], LearnOutcome)
     with pytest.raises(Overloaded, match="ABOUND_LOG_MAX_LOG_BYTES"):
         await learn(replica, batch(30))
     assert 1000 < replica.model("default").log_bytes <= 3500
@@ -306,8 +306,8 @@ async def test_a_request_over_the_bound_is_refused_alone(server: Server, start_r
         replica.learn("default", [batch(50), draft('{"a": 1}', "x")]),
         return_exceptions=True,
     )
-    assert isinstance(whole, Learned)
-    assert isinstance(one, Learned)
+    assert isinstance(whole, LearnOutcome)
+    assert isinstance(one, LearnOutcome)
     assert (whole.n, one.applied) == (50, True)
     for refused in (too_large, in_two):
         assert isinstance(refused, TooLarge)
@@ -331,7 +331,7 @@ async def test_fsync_is_not_claimed_of_a_store_whose_waitaof_says_too_much(start
         with server.client() as client:
             client.config_set("appendfsync", "always")
         async with asyncio.timeout(5):
-            while (facts := replica.facts()) is None or facts.appendfsync != "always":  # noqa: ASYNC110
+            while (facts := replica.server_info()) is None or facts.appendfsync != "always":  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
         assert (await learn(replica, draft('{"a": 1}', "x"), durability="fsync")).durability == "fsync"
         await replica.stop()
@@ -376,7 +376,7 @@ async def test_a_level_is_claimed_only_when_it_is_reached(start_replica: StartRe
     try:
         replica = await start_replica(primary, ReplicaParams(log=LogParams(wait_store_seconds=0.3)))
         for _ in range(100):
-            if (facts := replica.facts()) is not None and facts.replicas:
+            if (facts := replica.server_info()) is not None and facts.replicas:
                 break
             await asyncio.sleep(0.1)
         with primary.client() as client:
@@ -393,7 +393,7 @@ async def test_a_level_is_claimed_only_when_it_is_reached(start_replica: StartRe
         assert (learned.durability, learned.applied) == ("fsync", True)
         copy.kill()
         for _ in range(50):
-            if (facts := replica.facts()) is not None and not facts.replicas:
+            if (facts := replica.server_info()) is not None and not facts.replicas:
                 break
             await asyncio.sleep(0.1)
         with pytest.raises(InvalidInstance, match="no connected replica"):
@@ -485,7 +485,7 @@ async def test_what_could_get_lost_since_the_store_was_looked_at_is_not_claimed(
     """It is asked behind each append, however lately the store said what it is, and whatever it tells."""
     monkeypatch.setattr("abound.service.store.reconnecting.FACTS_SECONDS", 60.0)
     if way == "patterns":
-        monkeypatch.setattr(Facts, "tells_several", False)
+        monkeypatch.setattr(ServerInfo, "tells_several", False)
     config = "HIDDEN" if way == "hidden" else "CONFIG"
     server = Server(**({"rename-command": "CONFIG HIDDEN"} if way == "hidden" else {}))
     try:
@@ -530,7 +530,7 @@ async def test_a_store_is_looked_at_while_a_long_entry_is_applied(start_replica:
             with server.client() as client:
                 client.config_set("maxmemory-policy", "allkeys-lru")
             async with asyncio.timeout(4):
-                while (facts := replica.facts()) is None or facts.danger is None:  # noqa: ASYNC110
+                while (facts := replica.server_info()) is None or facts.danger is None:  # noqa: ASYNC110
                     await asyncio.sleep(0.05)
         await replica.stop()
     finally:

@@ -11,8 +11,8 @@ from abound.core.config import ModelConfig
 from abound.core.errors import Damaged, StoreUnavailable
 from abound.core.types import START, Offset
 from abound.service.log import catalog as catalog_module
-from abound.service.log.catalog import CATALOG_KEY, Catalog, read_catalog, shorten_catalog
-from abound.service.log.events import APPLY_VERSION, CatalogEntry, Created, Deleted, Known, encode
+from abound.service.log.catalog import CATALOG_KEY, Catalog, compact_catalog, read_catalog
+from abound.service.log.events import APPLY_VERSION, CatalogEntry, KnownModels, ModelCreated, ModelDeleted, encode
 from abound.service.log.stream import Element
 from abound.service.store.client import Store
 from abound.service.store.keys import ModelKeys
@@ -29,11 +29,11 @@ def element(entry_id: str, event: Any) -> Element:
 
 def test_a_name_that_is_used_again_is_another_incarnation() -> None:
     catalog = Catalog()
-    catalog.apply(element("5-0", Created("news", {"d_max": 3})))
+    catalog.apply(element("5-0", ModelCreated("news", {"d_max": 3})))
     first = catalog.get("news")
-    catalog.apply(element("6-0", Deleted("news", "5-0")))
+    catalog.apply(element("6-0", ModelDeleted("news", "5-0")))
     assert catalog.get("news") is None
-    catalog.apply(element("7-2", Created("news", {})))
+    catalog.apply(element("7-2", ModelCreated("news", {})))
     second = catalog.get("news")
     assert first is not None
     assert second is not None
@@ -46,23 +46,23 @@ def test_a_name_that_is_used_again_is_another_incarnation() -> None:
 
 def test_creating_a_living_model_is_nothing() -> None:
     catalog = Catalog()
-    catalog.apply(element("5-0", Created("default", {"d_max": 3})))
-    catalog.apply(element("6-0", Created("default", {"d_max": 8})))
+    catalog.apply(element("5-0", ModelCreated("default", {"d_max": 3})))
+    catalog.apply(element("6-0", ModelCreated("default", {"d_max": 8})))
     assert [(living.keys.incarnation, living.config.d_max) for living in catalog] == [("5-0", 3)]
 
 
 def test_deleting_another_incarnation_is_nothing() -> None:
     catalog = Catalog()
-    catalog.apply(element("5-0", Created("news", {})))
-    catalog.apply(element("6-0", Deleted("news", "4-0")))
-    catalog.apply(element("7-0", Deleted("other", "5-0")))
+    catalog.apply(element("5-0", ModelCreated("news", {})))
+    catalog.apply(element("6-0", ModelDeleted("news", "4-0")))
+    catalog.apply(element("7-0", ModelDeleted("other", "5-0")))
     assert len(catalog) == 1
 
 
 def test_an_entry_that_cannot_be_read_changes_nothing() -> None:
     catalog = Catalog()
     with pytest.raises(Damaged, match="configuration of the model news"):
-        catalog.apply(element("5-0", Created("news", {"d_max": -3})))
+        catalog.apply(element("5-0", ModelCreated("news", {"d_max": -3})))
     with pytest.raises(Damaged, match="checksum"):
         catalog.apply((b"5-0", [b"e", b"x", b"c", b"y"]))
     assert (len(catalog), catalog.offset) == (0, START)
@@ -73,7 +73,7 @@ def test_the_pattern_of_a_model_means_its_name_and_no_other() -> None:
 
 
 async def test_the_catalog_is_read_from_the_store(store: Store) -> None:
-    for event in (Created("one", {}), Created("two", {"d_max": 2}), Created("three", {})):
+    for event in (ModelCreated("one", {}), ModelCreated("two", {"d_max": 2}), ModelCreated("three", {})):
         payload, checksum = encode(CatalogEntry(APPLY_VERSION, event))
         await store.client.xadd("abound:catalog", {"e": payload, "c": checksum})
     catalog = await read_catalog(store)
@@ -82,27 +82,32 @@ async def test_the_catalog_is_read_from_the_store(store: Store) -> None:
 
 def test_an_entry_that_says_all_takes_the_place_of_what_was_before() -> None:
     whole, late = Catalog(), Catalog()
-    for one in (Created("news", {"d_max": 3}), Created("mail", {}), Deleted("mail", "1-0"), Created("mail", {})):
+    for one in (
+        ModelCreated("news", {"d_max": 3}),
+        ModelCreated("mail", {}),
+        ModelDeleted("mail", "1-0"),
+        ModelCreated("mail", {}),
+    ):
         whole.apply(element(f"{whole.offset.milliseconds + 5}-0", one))
-    late.apply(element("5-0", Created("news", {"d_max": 3})))
-    late.apply(element("6-0", Created("gone", {})))
+    late.apply(element("5-0", ModelCreated("news", {"d_max": 3})))
+    late.apply(element("6-0", ModelCreated("gone", {})))
     kept = late.get("news")
-    known = Known([(one.keys.name, one.keys.incarnation, one.config.to_dict()) for one in whole])
+    known = KnownModels([(one.keys.name, one.keys.incarnation, one.config.to_dict()) for one in whole])
     for catalog in (whole, late):
         catalog.apply(element("30-0", known))
         assert (catalog.known, catalog.n_since) == (Offset(30, 0, 0), 0)
     assert list(late) == list(whole)
     assert late.get("news") is kept
-    late.apply(element("31-0", Created("gone", {})))
+    late.apply(element("31-0", ModelCreated("gone", {})))
     assert (late.n_since, len(late)) == (1, 3)
 
 
 @pytest.mark.parametrize("model", [("news", "x", {}), ("mail", "4-0", {"d_max": -3})])
 def test_an_entry_that_says_what_can_be_no_model_changes_nothing(model: tuple[str, str, dict[str, Any]]) -> None:
     catalog = Catalog()
-    catalog.apply(element("5-0", Created("news", {})))
+    catalog.apply(element("5-0", ModelCreated("news", {})))
     with pytest.raises(Damaged):
-        catalog.apply(element("6-0", Known([model])))
+        catalog.apply(element("6-0", KnownModels([model])))
     assert ([one.keys.name for one in catalog], catalog.offset, catalog.n_since) == (["news"], Offset(5, 0, 0), 1)
 
 
@@ -114,13 +119,13 @@ async def append(store: Store, *events: Any) -> None:
 
 async def test_the_stream_is_made_shorter_by_one_who_has_read_all_of_it(store: Store) -> None:
     for n in range(4):
-        await append(store, *[Created(f"model{n}-{i}", {"d_max": 5 + i}) for i in range(9)])
+        await append(store, *[ModelCreated(f"model{n}-{i}", {"d_max": 5 + i}) for i in range(9)])
         late = await read_catalog(store)
-        await append(store, Created(f"model{n}", {}))
+        await append(store, ModelCreated(f"model{n}", {}))
         whole = await read_catalog(store)
-        assert not await shorten_catalog(store, late)
-        assert await shorten_catalog(store, whole)
-        assert not await shorten_catalog(store, whole)
+        assert not await compact_catalog(store, late)
+        assert await compact_catalog(store, whole)
+        assert not await compact_catalog(store, whole)
         assert list(await read_catalog(store)) == list(whole)
         assert len(whole) == 10 * (n + 1)
         assert await store.client.xlen(CATALOG_KEY) == (11 if n == 0 else 12)
@@ -134,7 +139,7 @@ async def test_half_of_a_catalog_counts_for_nothing(
     for name in names[1:]:
         await replica.models.create(name, ModelConfig())
     before = replica._follower.catalog
-    link = await replica.store.open_link("test")
+    link = await replica.store.open_connection("test")
     ask, n_asked = link.call_all, 0
 
     def lose(*commands: tuple[str | bytes | int, ...], seconds: float) -> Any:

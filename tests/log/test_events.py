@@ -10,18 +10,18 @@ from abound.core.errors import Damaged, UnknownApplyVersion
 from abound.core.model.apply import Unit
 from abound.service.log.events import (
     APPLY_VERSION,
-    Activate,
-    Adopt,
+    ActivateEvent,
+    AdoptEvent,
     CatalogEntry,
-    Configure,
-    Created,
-    Deleted,
+    ConfigureEvent,
     Entry,
-    Learn,
-    Mark,
-    Prepare,
-    PrepareVersion,
-    Weigh,
+    LearnEvent,
+    MarkEvent,
+    ModelCreated,
+    ModelDeleted,
+    PrepareEvent,
+    PrepareVersionEvent,
+    WeighEvent,
     checksum_of,
     decode_catalog_entry,
     decode_entry,
@@ -47,17 +47,17 @@ def entry(event: Any) -> Entry:
 @pytest.mark.parametrize(
     "event",
     [
-        Learn(RECORDS, 2, [Unit(1, None, b"", "till"), Unit(1, "key", b"hash")]),
-        Configure({"d_max": 5, "analyzer": {"ngrams": [1, 2]}}),
-        Learn(RECORDS, 5, [Unit(3, batch=3, emptied=True), Unit(1), Unit(1, "key", b"hash")]),
-        Learn(b"", 2, [Unit(2, emptied=True)]),
-        Mark("token"),
-        Prepare("adoption", "index", "5-0.3", "digest", "a reason"),
-        Adopt("adoption", "index", "0-0.0", "digest", "a reason", b"padding"),
-        PrepareVersion("activation", "0a1b", "digest", "a reason"),
-        Activate("activation", "0a1b", "digest", "a reason"),
-        Activate("activation", "live", ""),
-        Weigh("0a1b", (0.25, 0.0)),
+        LearnEvent(RECORDS, 2, [Unit(1, None, b"", "till"), Unit(1, "key", b"hash")]),
+        ConfigureEvent({"d_max": 5, "analyzer": {"ngrams": [1, 2]}}),
+        LearnEvent(RECORDS, 5, [Unit(3, batch=3, emptied=True), Unit(1), Unit(1, "key", b"hash")]),
+        LearnEvent(b"", 2, [Unit(2, emptied=True)]),
+        MarkEvent("token"),
+        PrepareEvent("adoption", "index", "5-0.3", "digest", "a reason"),
+        AdoptEvent("adoption", "index", "0-0.0", "digest", "a reason", b"padding"),
+        PrepareVersionEvent("activation", "0a1b", "digest", "a reason"),
+        ActivateEvent("activation", "0a1b", "digest", "a reason"),
+        ActivateEvent("activation", "live", ""),
+        WeighEvent("0a1b", (0.25, 0.0)),
     ],
 )
 def test_an_entry_survives_the_wire(event: Any) -> None:
@@ -65,7 +65,7 @@ def test_an_entry_survives_the_wire(event: Any) -> None:
     assert decode_entry([b"e", payload, b"c", checksum]) == entry(event)
 
 
-@pytest.mark.parametrize("event", [Created("news", {"d_max": 9}), Deleted("news", "1-0")])
+@pytest.mark.parametrize("event", [ModelCreated("news", {"d_max": 9}), ModelDeleted("news", "1-0")])
 def test_a_catalog_entry_survives_the_wire(event: Any) -> None:
     payload, checksum = encode(CatalogEntry(APPLY_VERSION, event))
     assert decode_catalog_entry([b"e", payload, b"c", checksum]).event == event
@@ -77,11 +77,11 @@ def test_a_catalog_entry_survives_the_wire(event: Any) -> None:
         ([], "two fields"),
         ([b"e", b"x"], "two fields"),
         ([b"x", b"x", b"c", b"x"], "two fields"),
-        (fields(encode(entry(Mark("t")))[0], b"00000000"), "checksum"),
+        (fields(encode(entry(MarkEvent("t")))[0], b"00000000"), "checksum"),
         (fields(b""), "cannot be read"),
         (fields(b"\xc1" * 20), "cannot be read"),
-        (fields(encode(entry(Mark("t")))[0][:-1]), "cannot be read"),
-        (fields(encode(entry(Mark("t")))[0] + b"\x00"), "cannot be read"),
+        (fields(encode(entry(MarkEvent("t")))[0][:-1]), "cannot be read"),
+        (fields(encode(entry(MarkEvent("t")))[0] + b"\x00"), "cannot be read"),
         (packed(APPLY_VERSION, b"o", 1, ["learn", RECORDS]), "cannot be read"),
         (packed(APPLY_VERSION, b"o", 1, ["learn", RECORDS, "2", []]), "cannot be read"),
         (packed(APPLY_VERSION, b"o", 1, ["teach", RECORDS, 2, []]), "cannot be read"),

@@ -18,22 +18,22 @@ from abound.core.model.apply import Unit
 from abound.core.model.live_model import LiveModel
 from abound.core.types import Offset
 from abound.service.history.replay import compact
-from abound.service.log.catalog import Catalog, Living
+from abound.service.log.catalog import Catalog, CatalogModel
 from abound.service.log.events import (
     APPLY_VERSION,
     CatalogEntry,
-    Configure,
-    Created,
-    Deleted,
+    ConfigureEvent,
     Entry,
-    Known,
-    Learn,
-    Mark,
+    KnownModels,
+    LearnEvent,
+    MarkEvent,
+    ModelCreated,
+    ModelDeleted,
     decode_entry,
     encode,
 )
-from abound.service.model.replicated_model import ModelReplica
-from abound.service.snapshots.manifest import Manifest
+from abound.service.model.replicated_model import ReplicatedModel
+from abound.service.snapshots.manifest import SnapshotManifest
 from abound.service.store.client import Store
 from abound.service.store.keys import ModelKeys
 from tests.randomness import examples
@@ -46,16 +46,19 @@ RECORDS = record('{"wheat": 2, "price": 1}', "grain") + record('{"oil": 1, "é":
 ENTRIES = [
     encode(Entry(APPLY_VERSION, b"12345678", 7, event))[0]
     for event in (
-        Learn(RECORDS, 2, [Unit(1, None, b"", "till"), Unit(1, "key", b"hash")]),
-        Learn(b"".join(one.records for one in drafts(5)), 5, [Unit(2, "one", b"h"), Unit(3, batch=1)]),
-        Configure({"d_max": 5, "margin": 0.5}),
-        Mark("token"),
+        LearnEvent(RECORDS, 2, [Unit(1, None, b"", "till"), Unit(1, "key", b"hash")]),
+        LearnEvent(b"".join(one.records for one in drafts(5)), 5, [Unit(2, "one", b"h"), Unit(3, batch=1)]),
+        ConfigureEvent({"d_max": 5, "margin": 0.5}),
+        MarkEvent("token"),
     )
 ]
 CATALOG = [
-    encode(CatalogEntry(APPLY_VERSION, event))[0] for event in (Created("news", {"d_max": 9}), Deleted("news", "1-0"))
+    encode(CatalogEntry(APPLY_VERSION, event))[0]
+    for event in (ModelCreated("news", {"d_max": 9}), ModelDeleted("news", "1-0"))
 ]
-CATALOG.append(encode(CatalogEntry(APPLY_VERSION, Known([("news", "1-0", {"d_max": 9}), ("mail", "2-0", {})])))[0])
+CATALOG.append(
+    encode(CatalogEntry(APPLY_VERSION, KnownModels([("news", "1-0", {"d_max": 9}), ("mail", "2-0", {})])))[0]
+)
 
 often = settings(max_examples=examples(150), deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 
@@ -81,30 +84,30 @@ def element(payload: bytes) -> list[bytes]:
     return [b"e", payload, b"c", b"%08x" % zlib.crc32(payload)]
 
 
-def model() -> ModelReplica:
-    return ModelReplica(ModelKeys("default", "1-0"), ModelConfig())
+def model() -> ReplicatedModel:
+    return ReplicatedModel(ModelKeys("default", "1-0"), ModelConfig())
 
 
 async def applied(payload: bytes) -> None:
     """Apply an element to a model that has learned; what it becomes must be a state that can be kept and loaded."""
     replica = model()
     await replica.apply((b"2-0", element(ENTRIES[0])))
-    before = await replica.take_digest()
+    before = await replica.compute_digest()
     try:
         event = decode_entry(element(payload)).event
     except (Damaged, UnknownApplyVersion):
         with pytest.raises((Damaged, UnknownApplyVersion)):
             await replica.apply((b"3-0", element(payload)))
-        assert await replica.take_digest() == before
+        assert await replica.compute_digest() == before
         assert replica.offset == Offset(2, 0, 1)
         return
-    if not isinstance(event, (Learn, Configure, Mark)):
+    if not isinstance(event, (LearnEvent, ConfigureEvent, MarkEvent)):
         return
     try:
         await replica.apply((b"3-0", element(payload)))
     except Damaged:
-        assert isinstance(event, Configure)
-    digest = await replica.take_digest()
+        assert isinstance(event, ConfigureEvent)
+    digest = await replica.compute_digest()
     arrays = {name: array.copy() for name, array in replica.live.to_arrays().items()}
     again = LiveModel.from_arrays(replica.live.meta(), arrays, (1, 2))
     for _ in again.digest_steps():
@@ -182,13 +185,13 @@ class Kept:
         self.server = server
         self.living, self.newest, self.older = asyncio.run(self._prepare())
         name = self.newest.id
-        parts = [self.living.keys.of(f"snapshot:{name}:{i}") for i in range(len(self.newest.parts))]
-        self.keys = [*parts, self.living.keys.of(f"snapshot:{name}:manifest")]
+        parts = [self.living.keys.key(f"snapshot:{name}:{i}") for i in range(len(self.newest.parts))]
+        self.keys = [*parts, self.living.keys.key(f"snapshot:{name}:manifest")]
         with server.client() as client:
             self.values: list[bytes] = client.mget(self.keys)  # type: ignore[assignment]
         assert None not in self.values
 
-    async def _prepare(self) -> tuple[Living, Manifest, Manifest]:
+    async def _prepare(self) -> tuple[CatalogModel, SnapshotManifest, SnapshotManifest]:
         store = Store(self.server.url, QUICK)
         living = await create(store)
         await append(store, living, 60, 0)
@@ -201,7 +204,7 @@ class Kept:
     def load(self, at: int, value: bytes) -> tuple[str | None, list[str]]:
         """Which snapshot a start loads when one value is another, and why it passes others over."""
 
-        async def look(then: Callable[[Store, Living], Awaitable[tuple[str | None, list[str]]]]) -> Any:
+        async def look(then: Callable[[Store, CatalogModel], Awaitable[tuple[str | None, list[str]]]]) -> Any:
             store = Store(self.server.url, QUICK)
             try:
                 return await then(store, self.living)
@@ -250,7 +253,7 @@ def test_a_snapshot_that_ends_early_anywhere_is_found(kept: Kept, data: st.DataO
     assert kept.load(at, kept.values[at][:length])[0] == kept.older.id
 
 
-FIELDS = [field for field in msgspec.structs.fields(Manifest) if field.name != "checksum"]
+FIELDS = [field for field in msgspec.structs.fields(SnapshotManifest) if field.name != "checksum"]
 
 plain = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**40), 2**40) | st.floats(allow_nan=False) | st.text(max_size=12),
@@ -266,7 +269,7 @@ def test_a_manifest_that_says_anything_with_a_right_checksum_never_gives_a_wrong
 ) -> None:
     fields = msgspec.json.decode(kept.values[-1]) | {name: value}
     try:
-        packed = msgspec.json.encode(msgspec.convert(fields, Manifest).sealed())
+        packed = msgspec.json.encode(msgspec.convert(fields, SnapshotManifest).with_checksum())
     except (msgspec.ValidationError, OverflowError):
         packed = msgspec.json.encode(fields)
     found, reasons = kept.load(len(kept.keys) - 1, packed)

@@ -11,10 +11,10 @@ import pytest
 from abound.core.errors import CannotStart, InvalidInstance, StoreUnavailable
 from abound.core.types import START, Offset
 from abound.service.log import stream
-from abound.service.log.stream import MOST_ENTRIES, LogParams, Pace
+from abound.service.log.stream import MAX_ENTRIES, LogParams, ReadPacer
 from abound.service.store.client import Store, StoreParams
-from abound.service.store.connection import Address, Link, LinkLost
-from abound.service.store.server_info import Facts, _waitaof_holds
+from abound.service.store.connection import Address, ConnectionLost, StoreConnection
+from abound.service.store.server_info import ServerInfo, _waitaof_holds
 from tests.support.proxy import Proxy
 from tests.support.valkey import QUICK, Server, free_port
 
@@ -29,14 +29,14 @@ async def fill(store: Store, n: int, size: int = 10) -> list[Offset]:
 
 
 async def test_replies_come_in_the_order_of_the_commands(store: Store) -> None:
-    link = await store.open_link("test")
+    link = await store.open_connection("test")
     replies = await asyncio.gather(*(link.call("ECHO", str(i), seconds=1) for i in range(100)))
     link.close()
     assert replies == [str(i).encode() for i in range(100)]
 
 
 async def test_a_command_that_the_store_refuses_does_not_end_the_link(store: Store) -> None:
-    link = await store.open_link("test")
+    link = await store.open_connection("test")
     with pytest.raises(hiredis.ReplyError, match="unknown command"):
         await link.call("NONSENSE", seconds=1)
     assert await link.call("PING", seconds=1) == b"PONG"
@@ -45,25 +45,25 @@ async def test_a_command_that_the_store_refuses_does_not_end_the_link(store: Sto
 
 async def test_a_lost_link_ends_what_waits_on_it(store: Store) -> None:
     lost = []
-    link = await store.open_link("test", lambda: lost.append(True))
+    link = await store.open_connection("test", lambda: lost.append(True))
     waiting = link.call("BLPOP", "nothing", "5", seconds=10)
     await asyncio.sleep(0.05)
     await store.client.client_kill_filter(skipme=True)
-    with pytest.raises(LinkLost):
+    with pytest.raises(ConnectionLost):
         await waiting
     assert lost == [True]
-    with pytest.raises(LinkLost):
+    with pytest.raises(ConnectionLost):
         await link.call("PING", seconds=1)
 
 
 async def test_a_store_that_does_not_answer_is_lost_after_a_while(own_server: Server) -> None:
     store = Store(own_server.url, QUICK)
-    link = await store.open_link("test")
+    link = await store.open_connection("test")
     own_server.pause()
-    with pytest.raises(LinkLost, match="in time"):
+    with pytest.raises(ConnectionLost, match="in time"):
         await link.call("PING", seconds=0.2)
     with pytest.raises(StoreUnavailable, match="no answer in time"):
-        await store.open_link("test")
+        await store.open_connection("test")
     await store.close()
 
 
@@ -75,9 +75,9 @@ async def test_nothing_is_appended_twice_when_a_reply_is_lost(server: Server, tm
     proxy.lose_replies_to = b"XADD"
     with pytest.raises(Exception, match="onnection"):
         await store.client.xadd("by client", {"e": b"x"})
-    link = await store.open_link("test")
+    link = await store.open_connection("test")
     proxy.lose_replies_to = b"XADD"
-    with pytest.raises(LinkLost):
+    with pytest.raises(ConnectionLost):
         await link.call("XADD", "by link", "*", "e", "x", seconds=1)
     await asyncio.sleep(0.2)
     await store.close()
@@ -88,12 +88,12 @@ async def test_nothing_is_appended_twice_when_a_reply_is_lost(server: Server, tm
 
 async def test_reading_gives_every_entry_once_and_in_order(store: Store) -> None:
     offsets = await fill(store, 500, size=300)
-    link = await store.open_link("test")
+    link = await store.open_connection("test")
 
     async def read(after: Offset, until: Offset | None = None) -> list[Offset]:
         found = []
         async for elements in stream.read(link, KEY, after, until, read_bytes=5_000, seconds=1):
-            assert sum(stream.size_of(fields) for _, fields in elements) < 20_000
+            assert sum(stream.entry_size(fields) for _, fields in elements) < 20_000
             found += [Offset.of_entry(entry_id) for entry_id, _ in elements]
         return found
 
@@ -106,7 +106,7 @@ async def test_reading_gives_every_entry_once_and_in_order(store: Store) -> None
 
 async def test_no_reply_is_much_larger_than_what_is_read_at_a_time(store: Store) -> None:
     offsets = await fill(store, 100, size=10) + await fill(store, 120, size=100_000)
-    link = await store.open_link("test")
+    link = await store.open_connection("test")
     counts, found = [], []
     async for elements in stream.read(link, KEY, START, read_bytes=200_000, seconds=1):
         counts.append(len(elements))
@@ -114,15 +114,15 @@ async def test_no_reply_is_much_larger_than_what_is_read_at_a_time(store: Store)
     link.close()
     assert found == offsets
     assert counts[:3] == [1, 4, 16]
-    assert max(counts) <= MOST_ENTRIES
+    assert max(counts) <= MAX_ENTRIES
     assert counts[-5:] == [1] * 5
 
 
 def test_a_pace_starts_small_and_follows_the_size_of_entries() -> None:
-    pace = Pace(1000, 64)
+    pace = ReadPacer(1000, 64)
     counts = []
     for longest, size in ((1, 10), (4, 40), (16, 160), (64, 640), (64, 64_000), (1, 5000), (1, 250), (0, 0)):
-        pace.came(longest, size)
+        pace.on_reply(longest, size)
         counts.append(pace.count)
     assert counts == [4, 16, 64, 64, 1, 1, 4, 1]
 
@@ -149,13 +149,13 @@ async def test_the_tail_of_a_log(store: Store) -> None:
 
 
 def test_an_address_never_shows_its_password() -> None:
-    address = Address.of("rediss://user:secret@store.example:7000/3")
+    address = Address.from_url("rediss://user:secret@store.example:7000/3")
     assert (address.username, address.password, address.database) == ("user", "secret", 3)
     assert address.tls is not None
     assert str(address) == "store.example:7000"
     assert "secret" not in repr(address)
-    assert str(Address.of("unix:///run/store.sock?db=2")) == "/run/store.sock"
-    assert Address.of("redis://store").port == 6379
+    assert str(Address.from_url("unix:///run/store.sock?db=2")) == "/run/store.sock"
+    assert Address.from_url("redis://store").port == 6379
 
 
 @pytest.mark.parametrize("url", ["http://store", "unix://", "redis://store:port"])
@@ -170,7 +170,7 @@ async def test_a_store_with_a_password_on_tcp() -> None:
     try:
         store = Store(f"redis://:secret@127.0.0.1:{port}/2", QUICK)
         assert (await store.check()).appendfsync == "always"
-        link = await store.open_link("test")
+        link = await store.open_connection("test")
         await link.call("SET", "a", "b", seconds=1)
         assert await store.client.get("a") == b"b"
         assert await link.call("CLIENT", "GETNAME", seconds=1) == b"abound-test"
@@ -180,7 +180,7 @@ async def test_a_store_with_a_password_on_tcp() -> None:
         with pytest.raises(CannotStart, match="no store answers"):
             await store.check()
         with pytest.raises(StoreUnavailable, match="WRONGPASS") as caught:
-            await store.open_link("test")
+            await store.open_connection("test")
         assert "secret" not in str(caught.value)
         await store.close()
     finally:
@@ -226,7 +226,7 @@ async def test_a_store_that_is_not_there_is_waited_for_and_then_refused(tmp_path
 
 
 def test_levels_that_a_store_can_reach() -> None:
-    always = Facts((7, 0), True, "always", "noeviction", 0)
+    always = ServerInfo((7, 0), True, "always", "noeviction", 0)
     everysec = always._replace(appendfsync="everysec")
     assert always.reachable("fsync")
     assert not everysec.reachable("fsync")
@@ -269,4 +269,4 @@ def test_parameters_out_of_range_are_refused() -> None:
 
 async def test_a_connection_that_cannot_be_made_leaves_nothing_behind(tmp_path: Path) -> None:
     with pytest.raises(StoreUnavailable, match="cannot be used"):
-        await Link.open(Address.of(f"unix://{tmp_path}/none"), "test", 1.0)
+        await StoreConnection.open(Address.from_url(f"unix://{tmp_path}/none"), "test", 1.0)

@@ -11,10 +11,10 @@ from abound.core.config import ModelConfig
 from abound.core.model.apply import Unit
 from abound.core.model.live_model import LiveModel, Tables
 from abound.core.types import Ranking
-from abound.service.log.events import APPLY_VERSION, Entry, Learn, Prepare, encode
+from abound.service.log.events import APPLY_VERSION, Entry, LearnEvent, PrepareEvent, encode
 from abound.service.log.stream import Element
-from abound.service.model.replicated_model import ModelReplica
-from abound.service.model.standby import Shadow
+from abound.service.model.replicated_model import ReplicatedModel
+from abound.service.model.standby import StandbyState
 from abound.service.store.keys import ModelKeys
 from tests.support.streams import draft
 
@@ -24,14 +24,14 @@ def elements(n_entries: int, n: int) -> list[Element]:
     made = []
     for entry in range(n_entries):
         drafts = [draft(f'{{"a": 1, "b{entry} {i}": 2, "c{entry} {i}": 3}}', f"label {entry} {i}") for i in range(n)]
-        event = Learn(b"".join(one.records for one in drafts), n, [Unit(1)] * n)
+        event = LearnEvent(b"".join(one.records for one in drafts), n, [Unit(1)] * n)
         payload, checksum = encode(Entry(APPLY_VERSION, b"somebody", entry, event))
         made.append((b"%d-0" % (entry + 1), [b"e", payload, b"c", checksum]))
     return made
 
 
-def replica() -> ModelReplica:
-    return ModelReplica(ModelKeys("default", "1-0"), ModelConfig(max_features=3000))
+def replica() -> ReplicatedModel:
+    return ReplicatedModel(ModelKeys("default", "1-0"), ModelConfig(max_features=3000))
 
 
 @pytest.fixture
@@ -79,7 +79,7 @@ async def test_tables_that_grow_elsewhere_change_nothing(
     assert all(where)
     assert answers > 0
     assert ahead.position == inline.position
-    assert await ahead.take_digest() == await inline.take_digest()
+    assert await ahead.compute_digest() == await inline.compute_digest()
     assert ahead.live.stats()["learned"] == inline.live.stats()["learned"] == n_entries * n
 
 
@@ -87,9 +87,9 @@ async def test_while_a_shadow_applies_an_entry_the_offset_is_that_of_the_state()
     [element] = elements(1, 40)
     model = replica()
     model.slice_events = 4
-    model.shadow = Shadow(model, Prepare("adoption", "index", "0-0.0", "digest"))
-    model.shadow.live = replica().live
-    model.shadow.attached = True
+    model.standby = StandbyState(model, PrepareEvent("adoption", "index", "0-0.0", "digest"))
+    model.standby.live = replica().live
+    model.standby.attached = True
     applying = asyncio.create_task(model.apply(element))
     seen = 0
     while not applying.done():
@@ -99,7 +99,7 @@ async def test_while_a_shadow_applies_an_entry_the_offset_is_that_of_the_state()
             seen += 1
     await applying
     assert seen > 15
-    assert model.shadow.live.n_learned == 40
+    assert model.standby.live.n_learned == 40
 
 
 async def test_who_waits_for_an_offset_need_not_wait_for_more_than_a_state_that_has_it() -> None:

@@ -20,20 +20,20 @@ from abound.core.errors import (
 )
 from abound.core.model.live_model import warmup
 from abound.core.types import START, Offset
-from abound.service.artifacts.artifact_store import ARTIFACTS_KEY, Artifacts
+from abound.service.artifacts.artifact_store import ARTIFACTS_KEY, ArtifactStore
 from abound.service.history import pins
-from abound.service.history.archive import Archiving, archive
-from abound.service.history.replay import Source, compact, rebuild
-from abound.service.log.events import Adopt, Configure, Prepare
+from abound.service.history.archive import ArchiveContext, archive
+from abound.service.history.replay import ReplaySource, compact, rebuild
+from abound.service.log.events import AdoptEvent, ConfigureEvent, PrepareEvent
 from abound.service.log.stream import Trim, trimmed_key
 from abound.service.model import adoption_lock
-from abound.service.model.adoption_lock import Pending
+from abound.service.model.adoption_lock import PendingAdoption
 from abound.service.rebuild import adoption
 from abound.service.replica import loader, memory_budget
-from abound.service.replica.memory_budget import Budget
+from abound.service.replica.memory_budget import MemoryBudget
 from abound.service.snapshots import snapshots, state_files
 from abound.service.store.client import Store
-from abound.service.store.lease import take
+from abound.service.store.lease import acquire
 from tests.support.adoption_house import SMALL, House, digest_at, events, learning, model_of, until
 from tests.support.proxy import Proxy
 from tests.support.streams import drafts
@@ -60,10 +60,10 @@ async def test_all_replicas_go_over_at_one_offset_while_learning_goes_on(house: 
     assert {await digest_at(replica, last) for replica in (one, other)} == {expected}
     assert {replica.model("default").position.adopted for replica in (one, other)} == {at}
     assert one.model("default").live is not before
-    assert one.model("default").shadow is None
+    assert one.model("default").standby is None
     assert one.status().ready
     assert other.status().ready
-    assert await adoption_lock.pending(house.store, [one.model("default").keys]) == [None]
+    assert await adoption_lock.pending_adoptions(house.store, [one.model("default").keys]) == [None]
     assert await pins.oldest(house.store, one.model("default").keys) is None
 
 
@@ -78,7 +78,7 @@ async def test_replays_snapshots_and_new_replicas_give_the_same(house: House) ->
         await one.learn("default", drafts(10, 3))
         index = await house.index(model_of(30, 9, d_max=7), this.after)
         between = await compact(house.store, living, SMALL, artifacts=house.artifacts)
-        await house.append(*events(5, 4), Configure({"margin": 0.25}))
+        await house.append(*events(5, 4), ConfigureEvent({"margin": 0.25}))
         at = await this.adopt(index, "a test")
     await one.learn("default", drafts(10, 5))
     last = one.model("default").offset
@@ -90,7 +90,7 @@ async def test_replays_snapshots_and_new_replicas_give_the_same(house: House) ->
         model = await rebuild(house.store, living, from_start=snapshot is None, artifacts=house.artifacts)
         assert (await digest_at(model, last), model.position.adopted) == (expected, at)
         if snapshot is not None:
-            await house.store.client.lrem(living.keys.of("snapshots"), 0, snapshot.id)
+            await house.store.client.lrem(living.keys.key("snapshots"), 0, snapshot.id)
     late = await compact(house.store, living, SMALL, artifacts=house.artifacts)
     assert late.digest == expected
     await state_files.delete(house.artifacts, living.keys, index.id)  # nobody needs it any more
@@ -106,7 +106,7 @@ async def test_a_replica_that_starts_between_prepare_and_adopt_goes_over_too(hou
 
     async def start_one() -> None:
         if not started:
-            await until(lambda: one.model("default").prepared is not None)
+            await until(lambda: one.model("default").prepared_state is not None)
             started.append(await house.replica())
 
     with structlog.testing.capture_logs() as logs:
@@ -145,8 +145,8 @@ async def test_a_snapshot_that_comes_too_late_does_not_set_back_a_model_that_goe
     for seed in (3, 4):
         await house.append(*events(3, seed))
         await compact(house.store, living, SMALL, artifacts=house.artifacts)
-    async with take(house.store, living.keys) as lease:
-        await archive(Archiving(house.store, house.artifacts, living, lease))
+    async with acquire(house.store, living.keys) as lease:
+        await archive(ArchiveContext(house.store, house.artifacts, living, lease))
     await waiting.wait()
     one._follower.doubt()
     await until(lambda: model.ready)
@@ -182,7 +182,7 @@ async def test_a_halted_model_whose_log_has_lost_its_end_is_loaded_anew_whatever
     async def away_at_first(*args: Any, **kwargs: Any) -> Any:
         asked.append(args)
         if len(asked) == 1:
-            model.start_anew()
+            model.reset()
             raise StoreUnavailable("the store is away")
         return await restore(*args, **kwargs)
 
@@ -200,14 +200,14 @@ async def test_a_replica_that_is_not_ready_halts_before_the_adoption_and_goes_on
     one = await house.replica()
     slow = await house.replica()
     gate = asyncio.Event()
-    load = Source.load
+    load = ReplaySource.load
 
-    async def load_late(source: Source, *given: Any) -> Any:
+    async def load_late(source: ReplaySource, *given: Any) -> Any:
         if source is slow._shadows._source:
             await gate.wait()
         return await load(source, *given)
 
-    monkeypatch.setattr(Source, "load", load_late)
+    monkeypatch.setattr(ReplaySource, "load", load_late)
     await one.learn("default", drafts(40))
     at = await adopt(house, prepare_seconds=2)
     await one.learn("default", drafts(5, 77))
@@ -290,8 +290,8 @@ async def test_an_index_that_cannot_be_read_is_not_adopted(house: House, damage:
         with pytest.raises(UnknownArtifact if damage == "missing" else Damaged):
             await this.adopt(index, "a test")
     await one.learn("default", drafts(5, 77))
-    assert not [event for _, event in await house.elements() if isinstance(event, Adopt)]
-    await until(lambda: one.model("default").shadow is None)
+    assert not [event for _, event in await house.elements() if isinstance(event, AdoptEvent)]
+    await until(lambda: one.model("default").standby is None)
     assert await digest_at(one, one.model("default").offset) == await house.expected()
     assert one.status().ready
     at = await adopt(house, name="another")  # nothing is in its way
@@ -305,19 +305,19 @@ async def test_a_shadow_counts_in_the_budget_before_it_is_loaded(house: House, m
     await until(lambda: model.live.n_learned == 200)
     size = model.live.n_bytes + model.live.n_bytes_ahead
     monkeypatch.setattr(memory_budget, "LOOK_SECONDS", -1.0)
-    narrow, wide = Budget(int(1.5 * size)), Budget(3 * size)
+    narrow, wide = MemoryBudget(int(1.5 * size)), MemoryBudget(3 * size)
     narrow.check(model)
-    may_load, load = asyncio.Event(), Source.load
+    may_load, load = asyncio.Event(), ReplaySource.load
 
     async def held_up(*given: Any) -> Any:
         await may_load.wait()
         return await load(*given)
 
-    monkeypatch.setattr(Source, "load", held_up)
+    monkeypatch.setattr(ReplaySource, "load", held_up)
     async with adoption.begin(await house.place(), "a") as begun:
         index = await house.index(model_of(200, 2), begun.after)
         adopting = asyncio.create_task(begun.adopt(index, "r"))
-        await until(lambda: model.shadow is not None)
+        await until(lambda: model.standby is not None)
         with pytest.raises(Overloaded, match="the state that is being prepared") as refused:
             narrow.check(model)
         assert refused.value.retry_after > 1
@@ -325,7 +325,7 @@ async def test_a_shadow_counts_in_the_budget_before_it_is_loaded(house: House, m
         may_load.set()
         at = await adopting
     await digest_at(one, at)
-    assert model.n_shadow_bytes == 0
+    assert model.n_standby_bytes == 0
     narrow.check(model)
 
 
@@ -334,13 +334,13 @@ async def test_an_adoption_that_is_given_up_leaves_nothing(house: House) -> None
     await one.learn("default", drafts(40))
 
     async def stop() -> None:
-        if one.model("default").prepared is not None:
+        if one.model("default").prepared_state is not None:
             raise Cancelled("told to stop")
 
     with pytest.raises(Cancelled):
         await adopt(house, between=stop)
-    await until(lambda: one.model("default").shadow is None)
-    assert [type(event) for _, event in await house.elements()][-1] is Prepare
+    await until(lambda: one.model("default").standby is None)
+    assert [type(event) for _, event in await house.elements()][-1] is PrepareEvent
     assert await digest_at(one, one.model("default").offset) == await house.expected()
 
 
@@ -358,7 +358,7 @@ async def test_two_adoptions_at_one_time_are_refused(house: House) -> None:
         with pytest.raises(Conflict, match="another rebuild"):
             await one.adopt(index, "late")
     assert len(await house.elements()) == 3
-    assert await adoption_lock.pending(house.store, [place.keys]) == [Pending("two")]
+    assert await adoption_lock.pending_adoptions(house.store, [place.keys]) == [PendingAdoption("two")]
 
 
 @pytest.mark.parametrize("lost", ["the entry that the index stands for", "the name of the artifact store"])
@@ -371,13 +371,13 @@ async def test_an_index_of_what_a_failover_has_lost_is_not_adopted(house: House,
             assert await house.store.client.xdel(place.keys.log, one.after.entry) == 1
         else:
             assert await house.store.client.delete(ARTIFACTS_KEY) == 1
-            await Artifacts(house.artifacts.url).join(house.store)
+            await ArtifactStore(house.artifacts.url).join(house.store)
 
     async with adoption.begin(await house.place(commit=lose), "one") as one:
         index = await house.index(model_of(5, 1), one.after)
         with pytest.raises(Conflict, match="lost the entries that the state was built from"):
             await one.adopt(index, "too late")
-    assert not [event for _, event in await house.elements() if isinstance(event, Adopt)]
+    assert not [event for _, event in await house.elements() if isinstance(event, AdoptEvent)]
 
 
 async def test_what_scripts_write_at_once_lies_together_on_a_cluster(
@@ -410,7 +410,7 @@ async def test_an_index_of_what_was_trimmed_meanwhile_is_adopted(house: House) -
             place.keys.log, minid=f"{one.after.milliseconds}-{one.after.sequence + 1}", approximate=False
         )
         await one.adopt(index, "in time")
-    assert [event.index for _, event in await house.elements() if isinstance(event, Adopt)] == [index.id]
+    assert [event.index for _, event in await house.elements() if isinstance(event, AdoptEvent)] == [index.id]
 
 
 async def test_of_two_adoptions_the_first_one_stays(house: House) -> None:
@@ -420,16 +420,16 @@ async def test_of_two_adoptions_the_first_one_stays(house: House) -> None:
     first = await house.index(model_of(30, 9), after)
     second = await house.index(model_of(30, 10), after)
     await house.append(*events(5, 2))
-    (at,) = await house.append(Adopt("a", first.id, first.after, first.digest))
+    (at,) = await house.append(AdoptEvent("a", first.id, first.after, first.digest))
     await house.append(
         *events(5, 3),
-        Adopt("a", first.id, first.after, first.digest),
-        Adopt("b", second.id, second.after, second.digest),
+        AdoptEvent("a", first.id, first.after, first.digest),
+        AdoptEvent("b", second.id, second.after, second.digest),
         *events(5, 4),
     )
     model = await rebuild(house.store, await house.living(), artifacts=house.artifacts)
     assert model.position.adopted == at
-    assert await model.take_digest() == await house.expected()
+    assert await model.compute_digest() == await house.expected()
     assert model.live.n_learned == 45
 
 
@@ -448,11 +448,11 @@ async def test_an_adoption_whose_reply_was_lost_is_appended_once(house: House, t
     finally:
         await store.close()
         await proxy.stop()
-    assert [where for where, event in await house.elements() if isinstance(event, Adopt)][-1] == at
+    assert [where for where, event in await house.elements() if isinstance(event, AdoptEvent)][-1] == at
     made = await adoption.snapshot_past(await house.place(), at)
     assert made.position.adopted == at
     model = await rebuild(house.store, await house.living(), artifacts=house.artifacts)
-    assert await model.take_digest() == await house.expected()
+    assert await model.compute_digest() == await house.expected()
 
 
 async def test_an_adoption_that_would_be_passed_over_is_not_appended(house: House) -> None:
@@ -465,7 +465,7 @@ async def test_an_adoption_that_would_be_passed_over_is_not_appended(house: Hous
         at = await adopt(house, name="other")
         with pytest.raises(Conflict, match="another rebuild"):
             await late.adopt(index, "late")
-    assert [where for where, event in await house.elements() if isinstance(event, Adopt)] == [at]
+    assert [where for where, event in await house.elements() if isinstance(event, AdoptEvent)] == [at]
 
 
 async def test_a_shadow_of_an_adoption_that_never_came_does_not_keep_a_replica_from_the_next(house: House) -> None:
@@ -475,10 +475,10 @@ async def test_a_shadow_of_an_adoption_that_never_came_does_not_keep_a_replica_f
     after = one.model("default").offset
     never, next_ = [await house.index(model_of(30, seed), after) for seed in (9, 10)]
     place = await house.place()
-    prepare = Prepare("never", never.id, never.after, never.digest)
-    assert await adoption_lock.say(house.store, place.keys, Pending("never", prepare))
-    await until(lambda: one.model("default").prepared == never.id)
-    (at,) = await house.append(Adopt("next", next_.id, next_.after, next_.digest))
+    prepare = PrepareEvent("never", never.id, never.after, never.digest)
+    assert await adoption_lock.renew(house.store, place.keys, PendingAdoption("never", prepare))
+    await until(lambda: one.model("default").prepared_state == never.id)
+    (at,) = await house.append(AdoptEvent("next", next_.id, next_.after, next_.digest))
     assert await digest_at(one, at) == await house.expected()
     await until(lambda: one.status().ready)
 
@@ -486,12 +486,12 @@ async def test_a_shadow_of_an_adoption_that_never_came_does_not_keep_a_replica_f
 async def test_what_the_log_has_of_an_adoption_is_found_again(house: House) -> None:
     await house.append(*events(3))
     place = await house.place()
-    assert await adoption.found(place, "adoption", START) == (None, None)
+    assert await adoption.find_adoption(place, "adoption", START) == (None, None)
     at = await adopt(house)
-    prepare, adopted = await adoption.found(place, "adoption", START)
+    prepare, adopted = await adoption.find_adoption(place, "adoption", START)
     assert prepare is not None
     assert adopted == at
-    assert await adoption.found(place, "other", START) == (None, None)
+    assert await adoption.find_adoption(place, "other", START) == (None, None)
 
 
 async def test_without_an_artifact_store_nothing_is_rebuilt_over_an_adoption(house: House) -> None:
@@ -512,7 +512,7 @@ async def test_a_store_that_goes_away_before_the_adoption_leaves_the_model_as_it
         await one.learn("default", drafts(40))
 
         async def go_away() -> None:
-            if one.model("default").prepared is not None and own_server.process is not None:
+            if one.model("default").prepared_state is not None and own_server.process is not None:
                 own_server.kill()
 
         with pytest.raises(StoreUnavailable):

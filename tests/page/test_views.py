@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 from playwright.sync_api import expect
 
-from abound.service.processes.startup_page import Status, answer
+from abound.service.processes.startup_page import StartupStatus, response_to
 from benchmarks.serving import Serving
 from tests.page.conftest import Open
 from tests.page.newsroom import SUBJECTS, news
@@ -533,7 +533,7 @@ def test_a_rebuild_begins_with_a_yes_and_says_what_its_fields_mean(open_page: Op
 def test_while_the_service_starts_the_page_says_so_and_comes_by_itself(open_page: Open, serving: Serving) -> None:
     page = open_page("labels", expected=("status of 503",))
     expect(page.locator(".label").first).to_be_visible()
-    head, _, body = answer(b"/", Status("compiling <kernels>", 0.25)).partition(b"\r\n\r\n")
+    head, _, body = response_to(b"/", StartupStatus("compiling <kernels>", 0.25)).partition(b"\r\n\r\n")
     lines = head.decode().split("\r\n")
     headers = dict(line.split(": ", 1) for line in lines[1:] if not line.startswith("Connection"))
     page.route(f"{serving.url}/", lambda route: route.fulfill(status=503, headers=headers, body=body))

@@ -77,7 +77,7 @@ def test_stopping_leaves_no_process_and_no_socket(data_dir):
     pid = store.pid
     store.stop()
     assert store.pid is None
-    assert lifetime.started(pid) is None
+    assert lifetime.start_time_of(pid) is None
     assert not store.runtime_dir.exists()
     store.stop()
 
@@ -115,9 +115,9 @@ def parent(data_dir):
 
 def gone(pid, patience=5.0):
     deadline = time.monotonic() + patience
-    while lifetime.started(pid) is not None and time.monotonic() < deadline:
+    while lifetime.start_time_of(pid) is not None and time.monotonic() < deadline:
         time.sleep(0.01)
-    return lifetime.started(pid) is None
+    return lifetime.start_time_of(pid) is None
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs the parent-death signal")
@@ -209,9 +209,9 @@ def test_a_server_that_dies_is_noticed_and_can_be_launched_again(data_dir):
         os.kill(store.pid, signal.SIGKILL)
         store.process.wait(5)
         with pytest.raises(CannotStart, match="ended with exit code -9"):
-            store.loaded()
+            store.load_progress()
         store.launch()
-        while store.loaded() < 1.0:
+        while store.load_progress() < 1.0:
             time.sleep(0.01)
         assert length(store.url) == 2
     finally:

@@ -8,7 +8,7 @@ import pytest
 
 from abound.core.errors import CannotStart
 from abound.service.processes import kernel_cache
-from abound.service.processes.kernel_cache import KEPT_SECONDS, VARIABLE, place
+from abound.service.processes.kernel_cache import KEPT_SECONDS, VARIABLE, set_cache_dir
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def test_any_change_of_any_kernel_leads_to_another_directory(source, tmp_path):
     environment = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
 
     def placed():
-        return place(dict(environment))
+        return set_cache_dir(dict(environment))
 
     first = placed()
     assert placed() == first
@@ -37,11 +37,11 @@ def test_any_change_of_any_kernel_leads_to_another_directory(source, tmp_path):
 
 def test_it_is_named_in_the_environment_and_one_that_is_named_is_left(tmp_path):
     environment = {"XDG_CACHE_HOME": str(tmp_path)}
-    path = place(environment)
+    path = set_cache_dir(environment)
     assert environment[VARIABLE] == str(path)
     assert path.is_dir()
     environment = {VARIABLE: "/elsewhere"}
-    assert str(place(environment)) == "/elsewhere"
+    assert str(set_cache_dir(environment)) == "/elsewhere"
     assert environment == {VARIABLE: "/elsewhere"}
 
 
@@ -49,11 +49,11 @@ def test_without_a_home_that_can_be_written_the_temporary_directory_is_used_if_i
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     (tmp_path / "file").write_text("")
     environment = {"XDG_CACHE_HOME": str(tmp_path / "file")}
-    path = place(dict(environment))
+    path = set_cache_dir(dict(environment))
     assert path.parent == tmp_path / f"abound-{os.getuid()}-cache"
     path.parent.chmod(0o777)
     with pytest.raises(CannotStart, match="mode 0700"):
-        place(dict(environment))
+        set_cache_dir(dict(environment))
 
 
 def test_directories_that_nobody_used_for_long_go(tmp_path):
@@ -62,5 +62,5 @@ def test_directories_that_nobody_used_for_long_go(tmp_path):
     for name, age in (("kernels-old", KEPT_SECONDS + 60), ("kernels-recent", 60), ("other", KEPT_SECONDS + 60)):
         (home / name).mkdir(parents=True)
         os.utime(home / name, (time.time() - age,) * 2)
-    path = place(environment)
+    path = set_cache_dir(environment)
     assert {entry.name for entry in home.iterdir()} == {"kernels-recent", "other", path.name}

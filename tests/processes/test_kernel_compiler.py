@@ -84,7 +84,7 @@ def test_a_model_waits_for_the_kernels_that_it_uses_and_no_others(config: ModelC
 @pytest.fixture
 def coming(monkeypatch: pytest.MonkeyPatch) -> dict[str, Future[None]]:
     """A process whose other groups are being compiled."""
-    futures: dict[str, Future[None]] = {group: Future() for group in kernel_compiler.LATER}
+    futures: dict[str, Future[None]] = {group: Future() for group in kernel_compiler.BACKGROUND_GROUPS}
     monkeypatch.setattr(kernel_compiler, "_coming", futures)
     return futures
 
@@ -131,15 +131,15 @@ async def test_what_is_compiled_is_loaded_when_a_model_needs_it(monkeypatch: pyt
     asked: list[str] = []
     monkeypatch.setattr(kernel_compiler, "_coming", {})
     monkeypatch.setattr(kernel_compiler, "warmup", lambda *groups: asked.extend(groups))
-    await kernel_compiler.loaded(ModelConfig(), 0.0)
+    await kernel_compiler.wait_until_loaded(ModelConfig(), 0.0)
     assert not asked
     for _ in range(2):
-        await kernel_compiler.loaded(ModelConfig(update="sls"), 10.0)
+        await kernel_compiler.wait_until_loaded(ModelConfig(update="sls"), 10.0)
         assert asked == ["sls"]
     monkeypatch.setattr(kernel_compiler, "_coming", {"sls": Future()})
-    await kernel_compiler.loaded(ModelConfig(), 0.0)
+    await kernel_compiler.wait_until_loaded(ModelConfig(), 0.0)
     with pytest.raises(NotReady):
-        await kernel_compiler.loaded(ModelConfig(update="sls"), 0.0)
+        await kernel_compiler.wait_until_loaded(ModelConfig(update="sls"), 0.0)
 
 
 @pytest.mark.long

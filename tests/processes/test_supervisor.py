@@ -14,11 +14,11 @@ from abound.core.errors import CannotStart, NotReady
 from abound.service.api.problems import KINDS
 from abound.service.processes import child as child_module
 from abound.service.processes import lifetime, memory
-from abound.service.processes.child import CRASHES, REFUSALS, Child
+from abound.service.processes.child import MAX_CRASHES, MAX_REFUSALS, Child
 from abound.service.processes.embedded_store import EmbeddedStore
-from abound.service.processes.startup_page import Doorkeeper, Status, listen, url_of
-from abound.service.processes.status_pipe import REFUSED, Report, Reporter
-from abound.service.processes.supervisor import Supervisor, Teller
+from abound.service.processes.startup_page import StartupServer, StartupStatus, listen, url_of
+from abound.service.processes.status_pipe import EXIT_REFUSED, Report, Reporter
+from abound.service.processes.supervisor import ConsoleLog, Supervisor
 from abound.service.settings import Settings
 
 PROGRAM = "tests.support.child_program"
@@ -39,7 +39,7 @@ def test_a_line_is_written_in_one_piece(as_json, monkeypatch):
             """Nothing is held back."""
 
     monkeypatch.setattr("sys.stderr", Stderr())
-    Teller(as_json).say("ready")
+    ConsoleLog(as_json).write("ready")
     assert len(pieces) == 1
     assert pieces[0].endswith("\n")
 
@@ -96,7 +96,7 @@ def test_localhost_is_reached_by_ipv4():
 @pytest.fixture
 async def door():
     with listen("127.0.0.1", 0) as listening:
-        keeper = Doorkeeper(listening, lambda: Status("replaying the log", 0.25, 1.5))
+        keeper = StartupServer(listening, lambda: StartupStatus("replaying the log", 0.25, 1.5))
         await keeper.open()
         async with httpx.AsyncClient(base_url=url_of(listening), timeout=5) as client:
             yield keeper, client
@@ -199,7 +199,7 @@ class Kept:
             await self.changes.wait_for(lambda: condition(self.child))
 
     async def __aenter__(self):
-        self.task = asyncio.create_task(self.child.keep())
+        self.task = asyncio.create_task(self.child.run())
         return self
 
     async def __aexit__(self, *_):
@@ -215,13 +215,13 @@ async def test_a_child_reports_and_is_stopped():
         pid = kept.child.pid
     assert not kept.child.ready
     assert kept.child.pid is None
-    assert lifetime.started(pid) is None
+    assert lifetime.start_time_of(pid) is None
     assert kept.said == []
 
 
 async def test_a_child_that_does_not_listen_is_killed():
     kept = Kept("deaf", "ready", "sleep=60")
-    keeping = asyncio.create_task(kept.child.keep())
+    keeping = asyncio.create_task(kept.child.run())
     await kept.until(lambda child: child.ready)
     await kept.child.stop(0.2)
     await keeping
@@ -234,32 +234,34 @@ async def test_a_child_that_dies_is_started_again():
         first = kept.child.pid
         kept.child.signal(signal.SIGKILL)
         await kept.until(lambda child: child.trouble is not None)
-        assert kept.child.trouble == "it was ended by SIGKILL"
+        assert kept.child.last_error == "it was ended by SIGKILL"
         await kept.until(lambda child: child.ready and child.pid != first)
-        assert kept.child.trouble is None
+        assert kept.child.last_error is None
     assert kept.said == ["child: it was ended by SIGKILL; starting it again in 0.01 s"]
 
 
 async def test_a_refusal_that_stays_ends_the_service_with_its_reason(tmp_path):
-    kept = Kept(f"mark={tmp_path / 'starts'}", "error=the store is too old", f"exit={REFUSED}")
+    kept = Kept(f"mark={tmp_path / 'starts'}", "error=the store is too old", f"exit={EXIT_REFUSED}")
     with pytest.raises(CannotStart, match=r"^the store is too old$"):
-        await kept.child.keep()
-    assert len((tmp_path / "starts").read_text().splitlines()) == REFUSALS
+        await kept.child.run()
+    assert len((tmp_path / "starts").read_text().splitlines()) == MAX_REFUSALS
 
 
 async def test_a_child_that_never_gets_ready_ends_the_service(tmp_path):
     kept = Kept(f"mark={tmp_path / 'starts'}", "exit=7")
-    with pytest.raises(CannotStart, match=f"child does not start: ended with exit code 7, {CRASHES} times in a row"):
-        await kept.child.keep()
-    assert len((tmp_path / "starts").read_text().splitlines()) == CRASHES
+    with pytest.raises(
+        CannotStart, match=f"child does not start: ended with exit code 7, {MAX_CRASHES} times in a row"
+    ):
+        await kept.child.run()
+    assert len((tmp_path / "starts").read_text().splitlines()) == MAX_CRASHES
 
 
 async def test_a_child_that_is_not_essential_is_tried_for_ever(tmp_path):
     marks = tmp_path / "starts"
     async with Kept(f"mark={marks}", "exit=7", essential=False) as kept:
-        await kept.until_said(CRASHES + 1)
+        await kept.until_said(MAX_CRASHES + 1)
         assert not kept.task.done()
-    assert len(marks.read_text().splitlines()) > CRASHES
+    assert len(marks.read_text().splitlines()) > MAX_CRASHES
 
 
 async def test_nonsense_from_a_child_does_not_harm():
@@ -282,7 +284,7 @@ def test_a_report_is_one_line_and_lost_rather_than_waited_for():
     reporter("half\nway", 0.5)
     assert json.loads(os.read(reading, 1000)) == {"stage": "half\nway", "progress": 0.5}
     for _ in range(5000):
-        reporter.say(Report(stage="x" * 100))
+        reporter.send(Report(stage="x" * 100))
     assert not os.get_inheritable(writing)
     os.close(reading)
     reporter("nobody listens", 1.0)
@@ -304,11 +306,11 @@ def test_a_report_is_one_line_and_lost_rather_than_waited_for():
     ],
 )
 def test_replicas_leave_memory_for_what_else_runs_here(tmp_path, given, shares):
-    whole = memory.whole_memory()
+    whole = memory.total_memory()
     assert whole is not None
     settings = Settings.load(data_dir=tmp_path / "data", **given)
     with listen("127.0.0.1", 0) as listening:
-        supervisor = Supervisor(settings, listening, Teller(False))
+        supervisor = Supervisor(settings, listening, ConsoleLog(False))
         if settings.redis_url is None:
             supervisor._store = EmbeddedStore(settings.data_dir)
         told = int(supervisor._environment("unix:///s", tmp_path)["ABOUND_MAX_MEMORY"])

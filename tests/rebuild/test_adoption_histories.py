@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from abound.core.model.active_version import LIVE
 from abound.core.model.live_model import warmup
 from abound.core.types import START
-from abound.service.history.archive import Archiving, archive
+from abound.service.history.archive import ArchiveContext, archive
 from abound.service.history.history import HistoryParams
 from abound.service.history.replay import compact, rebuild
-from abound.service.log.events import Activate, Adopt, Configure, Prepare, Weigh
-from abound.service.store.lease import take
+from abound.service.log.events import ActivateEvent, AdoptEvent, ConfigureEvent, PrepareEvent, WeighEvent
+from abound.service.store.lease import acquire
 from tests.randomness import examples
 from tests.support.adoption_house import SMALL, House, digest_at, digest_of, events, model_of, until
 from tests.support.small_versions import fitted, write
@@ -55,25 +55,25 @@ async def live_through(house: House, story: list[tuple[str, int]]) -> None:
         if step == "learn":
             offsets += await house.append(*events(n, number))
         elif step == "configure":
-            offsets += await house.append(Configure({"d_max": n}))
+            offsets += await house.append(ConfigureEvent({"d_max": n}))
         elif step == "index":  # of anything, standing for the log up to here or some way back
             index = await house.index(model_of(5 + n, number), offsets[max(0, len(offsets) - 1 - n)])
             made.append(index)
-            offsets += await house.append(Prepare(f"a{number}", index.id, index.after, index.digest))
+            offsets += await house.append(PrepareEvent(f"a{number}", index.id, index.after, index.digest))
         elif step == "adopt" and made:
             index = made[-1 - n % len(made)]
-            offsets += await house.append(Adopt(f"a{number}", index.id, index.after, index.digest))
+            offsets += await house.append(AdoptEvent(f"a{number}", index.id, index.after, index.digest))
         elif step == "activate":
             version, digest = [*((card.id, card.digest) for card in versions), (LIVE, "")][n]
-            offsets += await house.append(Activate(f"v{number}", version, digest))
+            offsets += await house.append(ActivateEvent(f"v{number}", version, digest))
         elif step == "weigh":
-            offsets += await house.append(Weigh(versions[n % 2].id, (n / 5, 1 - n / 5)))
+            offsets += await house.append(WeighEvent(versions[n % 2].id, (n / 5, 1 - n / 5)))
         elif step == "snapshot":
             await compact(house.store, living, SMALL, artifacts=house.artifacts)
         elif step == "archive":
             everything = await everything_so_far(house, everything)
-            async with take(house.store, living.keys) as lease:
-                await archive(Archiving(house.store, house.artifacts, living, lease, HistoryParams()))
+            async with acquire(house.store, living.keys) as lease:
+                await archive(ArchiveContext(house.store, house.artifacts, living, lease, HistoryParams()))
         elif step == "restart":
             await house.stop(replicas.pop(0))
             replicas.append(await house.replica())
@@ -87,7 +87,7 @@ async def live_through(house: House, story: list[tuple[str, int]]) -> None:
         model.check_serving()
     for from_start in (True, False):
         model = await rebuild(house.store, living, from_start=from_start, artifacts=house.artifacts)
-        assert await model.take_digest() == expected
+        assert await model.compute_digest() == expected
         assert model.position.adopted == replicas[0].model("default").position.adopted
 
 

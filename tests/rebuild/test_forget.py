@@ -16,12 +16,12 @@ from abound.service.history.history import History
 from abound.service.history.replay import compact, rebuild
 from abound.service.jobs.rebuild import RestoreParams, forget, refit, restore
 from abound.service.log.catalog import DEFAULT_MODEL
-from abound.service.log.events import APPLY_VERSION, Adopt, Configure, Entry, Learn, Mark, encode
-from abound.service.log.stream import mended_key
+from abound.service.log.events import APPLY_VERSION, AdoptEvent, ConfigureEvent, Entry, LearnEvent, MarkEvent, encode
+from abound.service.log.stream import repaired_key
 from abound.service.rebuild.adoption import begin
 from abound.service.rebuild.redaction import ForgetParams
 from abound.service.rebuild.refit import RefitParams
-from abound.service.replica.predictions import RememberParams, reading_of, recall, remember
+from abound.service.replica.predictions import RememberParams, recall, remember, vector_fingerprint
 from abound.service.snapshots import manifest as manifests
 from abound.service.snapshots import state_files
 from tests.support.adoption_house import SMALL, House, apply, digest_at, digest_of, events, model_of
@@ -34,7 +34,9 @@ from tests.support.valkey import Server
 async def test_forgetting_a_source_is_as_if_it_had_never_been(house: House, in_history: bool) -> None:
     one, other = await house.replica(), await house.replica()
     await teach(house, *events(20, 1), *events(15, 2, "bad"), *keyed(10, 3, "k"), *keyed(10, 3, "k"))
-    await teach(house, Configure({"margin": 0.1}), *keyed(5, 4, "b", "bad"), *keyed(5, 4, "b", "bad"), *events(10, 5))
+    await teach(
+        house, ConfigureEvent({"margin": 0.1}), *keyed(5, 4, "b", "bad"), *keyed(5, 4, "b", "bad"), *events(10, 5)
+    )
     if in_history:
         await archived(house)
     await teach(house, *events(5, 6, "bad"), *events(5, 7))
@@ -51,7 +53,7 @@ async def test_forgetting_a_source_is_as_if_it_had_never_been(house: House, in_h
 async def test_probabilities_are_forgotten_with_what_taught_them(house: House) -> None:
     """Nothing is left in what scores are worth, and what a refit learns of it is what its first pass would have."""
     one, other = await house.replica(), await house.replica()
-    await teach(house, Configure({"calibrate": True}), *events(30, 1), *events(15, 2, "bad"), *events(10, 3))
+    await teach(house, ConfigureEvent({"calibrate": True}), *events(30, 1), *events(15, 2, "bad"), *events(10, 3))
     await run(house, forget, ForgetParams(source="bad", reason="asked for"))
     await teach(house, *events(5, 4))
     expected = await without(house, lambda unit, at: unit.source == "bad")
@@ -96,7 +98,7 @@ async def test_a_time_is_not_forgotten_that_offsets_do_not_tell(house: House) ->
     one = await house.replica()
     await teach(house, *events(5, 1))
     now = house.past[-1][0].milliseconds
-    payload, checksum = encode(Entry(APPLY_VERSION, b"somebody", 1, Mark("future")))
+    payload, checksum = encode(Entry(APPLY_VERSION, b"somebody", 1, MarkEvent("future")))
     future = Offset(now + 3_600_000, 0, 0)
     log = (await house.living()).keys.log
     await house.store.client.xadd(log, {"e": payload, "c": checksum}, id=future.entry)
@@ -121,9 +123,9 @@ async def test_a_time_is_not_forgotten_that_offsets_do_not_tell(house: House) ->
 async def test_a_batch_that_was_refused_because_of_a_forgotten_key_is_not_learned_after_it(house: House) -> None:
     one = await house.replica()
     plain = [draft.records for draft in drafts(4)]
-    await teach(house, Learn(plain[0], 1, [Unit(1, "k", b"one")]))
-    await house.append(Learn(plain[1] + plain[2], 2, [Unit(1, "k", b"other", batch=2), Unit(1, "l", b"l")]))
-    await teach(house, Learn(plain[3], 1, [Unit(1)]))
+    await teach(house, LearnEvent(plain[0], 1, [Unit(1, "k", b"one")]))
+    await house.append(LearnEvent(plain[1] + plain[2], 2, [Unit(1, "k", b"other", batch=2), Unit(1, "l", b"l")]))
+    await teach(house, LearnEvent(plain[3], 1, [Unit(1)]))
     await run(house, forget, ForgetParams(key="k", reason="asked for"))
     await same(house, one, await without(house, lambda unit, at: unit.key == "k"))
     assert one.model(DEFAULT_MODEL).live.n_learned == 1
@@ -158,15 +160,17 @@ async def test_nothing_of_a_forgotten_event_is_left_anywhere(own_server: Server,
     try:
         one = await house.replica()
         client = house.store.client
-        secret = Learn(record('{"unutterable": 1, "wheat": 2}', "unspeakable"), 1, [Unit(1, "hidden-key", b"b", "spy")])
-        other = Learn(record('{"wheat": 1}', "grain"), 1, [Unit(1, "plain-key", b"b")])
+        secret = LearnEvent(
+            record('{"unutterable": 1, "wheat": 2}', "unspeakable"), 1, [Unit(1, "hidden-key", b"b", "spy")]
+        )
+        other = LearnEvent(record('{"wheat": 1}', "grain"), 1, [Unit(1, "plain-key", b"b")])
         await house.append(*events(120, 1), secret, other)
         await archived(house)
         await house.append(*events(5, 2))
         await run(house, refit, RefitParams(search={}), job="refit")
         await house.append(*events(5, 3), secret)
         model = one.model(DEFAULT_MODEL)
-        reading = reading_of(model.live.config)
+        reading = vector_fingerprint(model.live.config)
         vector = model.live.vectorizer.vectorize(b'{"unutterable": 1, "wheat": 2}', None)
         plain = model.live.vectorizer.vectorize(b'{"wheat": 1}', None)
         remembering = RememberParams()
@@ -183,13 +187,13 @@ async def test_nothing_of_a_forgotten_event_is_left_anywhere(own_server: Server,
         assert outcome["segments_rewritten"]
         assert [await traces(house, word) for word in words] == [[], [], []]
         assert await recall(house.store, model.keys, kept, remembering, reading) == plain
-        assert await client.xlen(model.keys.of("remembered")) == 1
+        assert await client.xlen(model.keys.key("remembered")) == 1
         assert gone != kept
         await one.learn(DEFAULT_MODEL, drafts(5, 9))
         assert await digest_at(one, model.offset) == (
             await (
                 await rebuild(house.store, await house.living(), from_start=True, artifacts=house.artifacts)
-            ).take_digest()
+            ).compute_digest()
         )
     finally:
         await house.close()
@@ -200,7 +204,7 @@ async def test_what_those_who_died_have_left_is_forgotten_as_well(own_server: Se
     house = House(own_server, tmp_path)
     await house.open()
     try:
-        secret = Learn(record('{"unutterable": 1, "wheat": 2}', "unspeakable"), 1, [Unit(1, source="spy")])
+        secret = LearnEvent(record('{"unutterable": 1, "wheat": 2}', "unspeakable"), 1, [Unit(1, source="spy")])
         await teach(house, *events(20, 1), secret)
         living = await house.living()
         written: set[bytes] = set()
@@ -219,10 +223,10 @@ async def test_what_those_who_died_have_left_is_forgotten_as_well(own_server: Se
         [part] = written
         died = part.decode().rpartition(":snapshot:")[2].rpartition(":")[0]
         assert died not in await manifests.ids(house.store, living.keys)
-        await house.store.client.copy(living.keys.log, mended_key(living.keys.log))  # as a mend that dies leaves it
+        await house.store.client.copy(living.keys.log, repaired_key(living.keys.log))  # as a mend that dies leaves it
         outcome = await run(house, forget, ForgetParams(source="spy", reason="asked for"), job="forget")
         assert died in outcome["snapshots_deleted"]
-        assert not await house.store.client.exists(mended_key(living.keys.log))
+        assert not await house.store.client.exists(repaired_key(living.keys.log))
         assert [await traces(house, word) for word in (b"unutterable", b"unspeakable")] == [[], []]
         kept = set(await manifests.ids(house.store, living.keys))
         assert len(kept) == 2
@@ -241,9 +245,9 @@ async def traces(house: House, word: bytes) -> list[str]:
     for name in await house.artifacts.names():
         data = await house.artifacts.get(name)
         if name.endswith(".seg"):
-            from abound.service.history.segment import decode
+            from abound.service.history.segment import decode_segment
 
-            data = b"".join(part for _, fields in decode(data) for part in fields)
+            data = b"".join(part for _, fields in decode_segment(data) for part in fields)
         if word in data:
             found.append(name)
     for path in house.server.directory.rglob("*"):
@@ -256,17 +260,17 @@ async def test_events_before_history_cannot_be_forgotten(house: House) -> None:
     living = await house.living()
     await teach(house, *events(5, 1, "bad"), *keyed(3, 2, "early"))
     await archived(house)
-    await house.store.client.delete(living.keys.of("history"))
+    await house.store.client.delete(living.keys.key("history"))
     await teach(house, *events(5, 3))
     await archived(house)
     await teach(house, *keyed(3, 4, "late", "bad"))
     await archived(house)
-    contents = await History(house.store, house.artifacts, living.keys).contents()
+    contents = await History(house.store, house.artifacts, living.keys).manifest()
     assert contents is not None
     for params in (ForgetParams(source="bad", reason="r"), ForgetParams(key="early1", reason="r")):
         with pytest.raises(UnknownOffset) as refused:
             await run(house, forget, params, job="refused")
-        assert refused.value.first == contents.beginning
+        assert refused.value.first == contents.start
     outcome = await run(house, forget, ForgetParams(key="late1", reason="r"), job="late")
     assert outcome["forgotten"]["requests"] == 1
 
@@ -313,7 +317,7 @@ async def test_one_that_is_cancelled_when_it_is_to_commit_says_nothing_of_what_i
     context.commit = commit  # type: ignore[method-assign]
     with pytest.raises(Cancelled):
         await forget(cast("Any", context), ForgetParams(source="bad", reason="r"), context.progress)
-    assert not await erasures.unfinished(house.store, (await house.living()).keys)
+    assert not await erasures.unfinished_erasures(house.store, (await house.living()).keys)
 
 
 async def test_forgetting_what_never_was_changes_nothing(house: House) -> None:
@@ -329,7 +333,7 @@ async def test_a_key_that_was_learned_before_history_cannot_be_forgotten_by_its_
     living = await house.living()
     await teach(house, *keyed(3, 2, "early"))
     await archived(house)
-    await house.store.client.delete(living.keys.of("history"))
+    await house.store.client.delete(living.keys.key("history"))
     await teach(house, *events(5, 3))
     await archived(house)
     (at, *_) = await teach(house, *keyed(3, 2, "early"))
@@ -381,8 +385,10 @@ async def test_forgetting_costs_as_much_however_many_were_before_it(
         assert not outcome["indexes_rewritten"]
         (kept,) = await state_files.ids(house.artifacts, (await house.living()).keys)
         said = await of_history(house)
-        assert [event.index for event in said if isinstance(event, Adopt)] == [kept]
-        assert [event.token for event in said if isinstance(event, Mark)] == [f"adopted forget {i}" for i in range(n)]
+        assert [event.index for event in said if isinstance(event, AdoptEvent)] == [kept]
+        assert [event.token for event in said if isinstance(event, MarkEvent)] == [
+            f"adopted forget {i}" for i in range(n)
+        ]
         await same(house, one, await without(house, lambda unit, at: unit.source in gone))
     assert max(loaded[2:4]) <= loaded[1], loaded
     await run(house, restore, RestoreParams(to=str(middle), reason="back"), job="restore")

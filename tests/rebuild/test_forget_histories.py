@@ -10,7 +10,7 @@ import pytest
 from abound.core.model.apply import Unit
 from abound.core.model.live_model import LiveModel
 from abound.service.jobs.rebuild import forget
-from abound.service.log.events import Learn
+from abound.service.log.events import LearnEvent
 from abound.service.rebuild.adoption import Adoption
 from abound.service.rebuild.redaction import ForgetParams
 from tests.support.adoption_house import House, apply
@@ -25,7 +25,7 @@ Keys = dict[str, bytes]
 """By key, the body that came first."""
 
 
-def some(rng: random.Random, n: int) -> list[Learn]:
+def some(rng: random.Random, n: int) -> list[LearnEvent]:
     """Requests of two keys and three bodies, or without a key, of one who is forgotten or not."""
     units = []
     for _ in range(n):
@@ -33,7 +33,7 @@ def some(rng: random.Random, n: int) -> list[Learn]:
         source = "bad" if rng.random() < 0.25 else None
         units.append(Unit(1, key, rng.choice((b"a", b"b", b"c")) if key else b"", source))
     plain = drafts(n, rng.randrange(2**30))
-    return [Learn(draft.records, 1, [unit]) for draft, unit in zip(plain, units, strict=True)]
+    return [LearnEvent(draft.records, 1, [unit]) for draft, unit in zip(plain, units, strict=True)]
 
 
 class Busy(Context):
@@ -127,6 +127,6 @@ async def test_what_was_acknowledged_stays_and_what_was_refused_does_not_come(
     stay = expected(units, context.rounds)
     live = LiveModel((await house.living()).config, (8, 8))
     for i, (at, event) in enumerate(house.past):
-        left = event if i in stay else Learn(b"", 1, [Unit(1, emptied=True)])
+        left = event if i in stay else LearnEvent(b"", 1, [Unit(1, emptied=True)])
         apply(live, at, left)
     await same(house, one, live)

@@ -5,39 +5,39 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from abound.service.history.archive import Archiving, archive
-from abound.service.history.history import Contents, History, HistoryParams
+from abound.service.history.archive import ArchiveContext, archive
+from abound.service.history.history import History, HistoryManifest, HistoryParams
 from abound.service.history.replay import compact, rebuild
-from abound.service.history.retention import retain
+from abound.service.history.retention import enforce_retention
 from abound.service.jobs.rebuild import forget, refit
 from abound.service.log.catalog import DEFAULT_MODEL
 from abound.service.rebuild.redaction import ForgetParams
 from abound.service.rebuild.refit import RefitParams
 from abound.service.snapshots import manifest as manifests
-from abound.service.store.lease import take
+from abound.service.store.lease import acquire
 from tests.support.adoption_house import SMALL, House, events
 from tests.support.rebuild_context import archived, run, teach
 
 
-async def forgotten_in_part(house: House) -> Contents:
+async def forgotten_in_part(house: House) -> HistoryManifest:
     """History of several segments, in which something was forgotten."""
     for seed in range(6):
         await teach(house, *events(40, seed, "bad" if seed % 2 else "good"))
     await archived(house)
     await run(house, forget, ForgetParams(source="bad", reason="asked for"))
     await teach(house, *events(40, 20))
-    contents = await History(house.store, house.artifacts, (await house.living()).keys).contents()
+    contents = await History(house.store, house.artifacts, (await house.living()).keys).manifest()
     assert contents is not None
     assert len(contents.segments) > 3
     return contents
 
 
-async def retained(house: House, params: HistoryParams) -> Contents:
-    async with take(house.store, (await house.living()).keys) as lease:
-        to = Archiving(house.store, house.artifacts, await house.living(), lease, params)
+async def retained(house: House, params: HistoryParams) -> HistoryManifest:
+    async with acquire(house.store, (await house.living()).keys) as lease:
+        to = ArchiveContext(house.store, house.artifacts, await house.living(), lease, params)
         contents = await archive(to)
         assert contents is not None
-        return await retain(to, contents)
+        return await enforce_retention(to, contents)
 
 
 @pytest.mark.parametrize("keep", [1, 3])
@@ -80,7 +80,7 @@ async def test_replicas_agree_on_the_size_of_a_log_in_which_something_was_forgot
     after = (await house.replica()).model(DEFAULT_MODEL)
     await (house.replicas[0]).wait_for(DEFAULT_MODEL, after.offset, 10)
     assert after.position == before.position
-    assert after.held_bytes > 0
+    assert after.held_log_bytes > 0
 
 
 async def test_snapshots_that_count_too_little_of_the_log_are_corrected(house: House) -> None:
@@ -88,16 +88,16 @@ async def test_snapshots_that_count_too_little_of_the_log_are_corrected(house: H
     before = (await house.replica()).model(DEFAULT_MODEL)
     await forgotten_in_part(house)
     keys, store = (await house.living()).keys, house.store
-    right = await manifests.manifests(store, keys)
+    right = await manifests.read_manifests(store, keys)
     assert len({one.offset for one in right}) == 1
     await compact(store, await house.living(), SMALL, artifacts=house.artifacts)
-    right = await manifests.manifests(store, keys)
+    right = await manifests.read_manifests(store, keys)
     assert len({one.offset for one in right}) == 2
     for one in right:
-        wrong = msgspec.structs.replace(one, log_bytes=one.log_bytes - 5000).sealed()
+        wrong = msgspec.structs.replace(one, log_bytes=one.log_bytes - 5000).with_checksum()
         await store.client.set(manifests.manifest_key(keys, one.id), msgspec.json.encode(wrong))
     await retained(house, HistoryParams())
-    assert await manifests.manifests(store, keys) == right
+    assert await manifests.read_manifests(store, keys) == right
     after = (await house.replica()).model(DEFAULT_MODEL)
     await house.replicas[0].wait_for(DEFAULT_MODEL, after.offset, 10)
     assert after.position == before.position

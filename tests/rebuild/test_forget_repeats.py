@@ -9,9 +9,9 @@ import pytest
 
 from abound.core.errors import Damaged
 from abound.core.model.apply import Unit
-from abound.service.jobs.rebuild import MOST_ROUNDS, forget, refit
+from abound.service.jobs.rebuild import MAX_ROUNDS, forget, refit
 from abound.service.log.catalog import DEFAULT_MODEL
-from abound.service.log.events import Learn
+from abound.service.log.events import LearnEvent
 from abound.service.rebuild.adoption import Adoption
 from abound.service.rebuild.redaction import ForgetParams
 from abound.service.rebuild.refit import RefitParams
@@ -49,7 +49,7 @@ async def test_a_repeat_that_comes_while_it_is_forgotten_is_forgotten_as_well(
 class Coming(Context):
     """What comes after the end up to which each round looks, before its adoption: one list a round."""
 
-    def __init__(self, house: House, living: Any, *rounds: list[Learn], **given: Any) -> None:
+    def __init__(self, house: House, living: Any, *rounds: list[LearnEvent], **given: Any) -> None:
         super().__init__(house, living, "forget", **given)
         self.house = house
         self.rounds = [*rounds]
@@ -68,7 +68,7 @@ async def test_what_is_refused_while_its_key_is_forgotten_is_not_learned_by_the_
     one = await house.replica()
     plain = [draft.records for draft in drafts(2, 7)]
     await teach(house, *events(10, 1), *keyed(3, 3, "k", "bad"), *events(5, 4))
-    batch = Learn(b"".join(plain), 2, [Unit(1, "k1", b"other", batch=2), Unit(1, "l", b"l")])
+    batch = LearnEvent(b"".join(plain), 2, [Unit(1, "k1", b"other", batch=2), Unit(1, "l", b"l")])
     refused = [one_of(5, "k0", b"other"), batch]
     context = Coming(house, await house.living(), [*refused, *keyed(2, 6, "new")])
     params = ForgetParams(key="k0", reason="r") if by_key else ForgetParams(source="bad", reason="r")
@@ -134,11 +134,11 @@ async def test_what_came_while_one_forgot_that_died_is_left_out_by_the_next(hous
 async def test_what_comes_again_all_the_time_does_not_keep_a_forgetting_for_ever(house: House) -> None:
     one = await house.replica()
     await teach(house, *events(20, 1), *keyed(10, 3, "k", "bad"))
-    context = Repeating(house, await house.living(), MOST_ROUNDS)
+    context = Repeating(house, await house.living(), MAX_ROUNDS)
     outcome = await forget(cast("Any", context), ForgetParams(source="bad", reason="r"), context.progress)
     assert "run forget once more" in outcome["sent_again"]
     last = house.past[-3][0]
-    again = [at for at, event in house.past if isinstance(event, Learn) and event.units[0].source == "bad"][-10]
+    again = [at for at, event in house.past if isinstance(event, LearnEvent) and event.units[0].source == "bad"][-10]
     await teach(house, *events(3, 9))
     await same(house, one, await without(house, lambda unit, at: unit.source == "bad" and at < again))
     assert last >= again

@@ -14,11 +14,11 @@ from abound.service.history import erasures
 from abound.service.history.history import History
 from abound.service.jobs.rebuild import RestoreParams, forget, refit, restore
 from abound.service.log.catalog import DEFAULT_MODEL
-from abound.service.log.events import Adopt, Entry, Learn
+from abound.service.log.events import AdoptEvent, Entry, LearnEvent
 from abound.service.rebuild.adoption import Adoption
 from abound.service.rebuild.redaction import ForgetParams
 from abound.service.rebuild.refit import RefitParams
-from abound.service.replica.predictions import RememberParams, reading_of, remember
+from abound.service.replica.predictions import RememberParams, remember, vector_fingerprint
 from abound.service.snapshots import manifest as manifests
 from abound.service.snapshots import state_files
 from abound.service.store.client import Store
@@ -82,14 +82,14 @@ async def test_the_record_of_a_forgetting_lists_what_those_who_died_have_done(ho
     one = await house.replica()
     model = one.model(DEFAULT_MODEL)
     vector = model.live.vectorizer.vectorize(b'{"unutterable": 1, "wheat": 2}', None)
-    await remember(house.store, model.keys, vector, RememberParams(), reading_of(model.live.config))
-    secret = Learn(record('{"unutterable": 1, "wheat": 2}', "unspeakable"), 1, [Unit(1, source="bad")])
+    await remember(house.store, model.keys, vector, RememberParams(), vector_fingerprint(model.live.config))
+    secret = LearnEvent(record('{"unutterable": 1, "wheat": 2}', "unspeakable"), 1, [Unit(1, source="bad")])
     first = (await teach(house, *events(20, 1), secret, *events(50, 2, "bad")))[20]
     await archived(house)
     await run(house, refit, RefitParams(search={}, passes=1), job="refit")
     before = await manifests.ids(house.store, model.keys)
     params = ForgetParams(source="bad", reason="r")
-    contents = await History(house.store, house.artifacts, model.keys).contents()
+    contents = await History(house.store, house.artifacts, model.keys).manifest()
     assert contents is not None
     segments = {segment.name for segment in contents.segments}
     index = (await state_files.ids(house.artifacts, model.keys))[0]
@@ -115,8 +115,8 @@ async def test_remembered_instances_are_forgotten_by_the_one_who_goes_on(house: 
     one = await house.replica()
     model = one.model(DEFAULT_MODEL)
     vector = model.live.vectorizer.vectorize(b'{"unutterable": 1, "wheat": 2}', None)
-    await remember(house.store, model.keys, vector, RememberParams(), reading_of(model.live.config))
-    secret = Learn(record('{"unutterable": 1, "wheat": 2}', "unspeakable"), 1, [Unit(1, source="bad")])
+    await remember(house.store, model.keys, vector, RememberParams(), vector_fingerprint(model.live.config))
+    secret = LearnEvent(record('{"unutterable": 1, "wheat": 2}', "unspeakable"), 1, [Unit(1, source="bad")])
     await teach(house, *events(20, 1), secret, *events(5, 2))
     await archived(house)
     params = ForgetParams(source="bad", reason="r")
@@ -124,7 +124,7 @@ async def test_remembered_instances_are_forgotten_by_the_one_who_goes_on(house: 
     for stage in ("deleting stored predictions", "making the store"):
         so_far = await died_forgetting(house, params, stage, so_far)
     await run(house, forget, params, job="forget", committed=True)
-    assert await house.store.client.xlen(model.keys.of("remembered")) == 0
+    assert await house.store.client.xlen(model.keys.key("remembered")) == 0
     await same(house, one, await without(house, lambda unit, at: unit.source == "bad"))
 
 
@@ -132,7 +132,7 @@ async def test_forgetting_goes_on_where_history_has_nothing_of_it_any_more(house
     living = await house.living()
     await teach(house, *events(5, 1))
     await archived(house)
-    await house.store.client.delete(living.keys.of("history"))
+    await house.store.client.delete(living.keys.key("history"))
     await teach(house, *events(5, 3))
     await archived(house)
     await teach(house, *keyed(3, 4, "late"))
@@ -189,7 +189,7 @@ async def test_what_a_forgetting_has_left_in_history_does_not_come_back(house: H
     learned = learned_units([(START, event) for event in await of_history(house)])
     assert [unit.source for unit in learned if unit.source in gone] == ["bad"] * 5
     await run(house, forget, ForgetParams(source="bad", reason="r"), job="last")
-    assert [event.adoption for event in await of_history(house) if isinstance(event, Adopt)] == ["last"]
+    assert [event.adoption for event in await of_history(house) if isinstance(event, AdoptEvent)] == ["last"]
     await run(house, refit, RefitParams(search={}, passes=1), job="refit")
     await same(house, one, await without(house, lambda unit, at: unit.source in gone))
 
@@ -200,13 +200,13 @@ async def test_a_forgetting_goes_on_after_the_next_has_put_a_mark_in_its_adoptio
     await archived(house)
     so_far = await died_forgetting(house, ForgetParams(source="bad", reason="r"), "making the store")
     await run(house, forget, ForgetParams(source="other", reason="r"), job="next")
-    adopted = [event.adoption for event in await of_history(house) if isinstance(event, Adopt)]
+    adopted = [event.adoption for event in await of_history(house) if isinstance(event, AdoptEvent)]
     assert adopted == ["next"]
     outcome = await run(
         house, forget, ForgetParams(source="bad", reason="r"), job="forget", committed=True, outcome=so_far
     )
     assert (outcome["forgotten"]["requests"], bool(outcome["segments_rewritten"])) == (15, True)
-    assert [event.adoption for event in await of_history(house) if isinstance(event, Adopt)] == ["next"]
+    assert [event.adoption for event in await of_history(house) if isinstance(event, AdoptEvent)] == ["next"]
     await same(house, one, await without(house, lambda unit, at: unit.source in ("bad", "other")))
 
 
@@ -239,9 +239,9 @@ async def test_who_goes_on_with_a_prepared_index_says_what_it_forgets(
         patch.setattr(Adoption, "_append", dying_append)
         with pytest.raises(Died):
             await forget(cast("Any", context), params, context.progress)
-    assert "forget" in await erasures.unfinished(house.store, keys)
+    assert "forget" in await erasures.unfinished_erasures(house.store, keys)
     if rounds == 1:
-        await house.store.client.delete(keys.of("forgetting"))
+        await house.store.client.delete(keys.key("forgetting"))
     again = Repeating(
         house, await house.living(), 0, committed=True, outcome=context.job.outcome, kept=context.job.kept
     )
@@ -252,9 +252,9 @@ async def test_who_goes_on_with_a_prepared_index_says_what_it_forgets(
 
     with pytest.raises(Died):
         await forget(cast("Any", again), params, dying)
-    adopted = [event for event in await of_history(house) if isinstance(event, Adopt)]
+    adopted = [event for event in await of_history(house) if isinstance(event, AdoptEvent)]
     assert len(adopted) == rounds
-    assert (await erasures.unfinished(house.store, keys))["forget"].after == adopted[-1].after
+    assert (await erasures.unfinished_erasures(house.store, keys))["forget"].after == adopted[-1].after
     with pytest.raises(Conflict, match="the job forget has not removed"):
         await run(house, refit, RefitParams(search={}, passes=1), job="between")
     await run(house, forget, ForgetParams(source="other", reason="r"), job="next")
@@ -275,10 +275,10 @@ async def test_a_forgetting_that_older_code_has_finished_does_not_stop_the_other
         patch.setattr(erasures, "saying", lambda keys, adoptions, jobs: saying(keys, adoptions, []))
         await run(house, forget, ForgetParams(source="bad", reason="r"), job="forget")
     if not says_complete:
-        await house.store.client.delete(keys.of("forgotten"))
+        await house.store.client.delete(keys.key("forgotten"))
     with pytest.raises(Conflict, match="the job forget has not removed"):
         await run(house, refit, RefitParams(search={}, passes=1), job="refit")
     await run(house, forget, ForgetParams(source="bad", reason="r"), job="the same once more")
-    assert not await erasures.unfinished(house.store, keys)
+    assert not await erasures.unfinished_erasures(house.store, keys)
     await run(house, refit, RefitParams(search={}, passes=1), job="refit")
     await same(house, one, await without(house, lambda unit, at: unit.source == "bad"))

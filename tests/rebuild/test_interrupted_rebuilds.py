@@ -10,7 +10,7 @@ from abound.core.errors import Cancelled
 from abound.core.types import Offset
 from abound.service.jobs.rebuild import RestoreParams, forget, refit, restore
 from abound.service.log.catalog import DEFAULT_MODEL
-from abound.service.log.events import Adopt
+from abound.service.log.events import AdoptEvent
 from abound.service.rebuild.redaction import ForgetParams
 from abound.service.rebuild.refit import RefitParams
 from abound.service.snapshots import state_files
@@ -28,7 +28,7 @@ async def test_a_refit_that_is_cancelled_leaves_nothing(house: House) -> None:
         with pytest.raises(Cancelled):
             await refit(cast("Any", context), RefitParams(), context.progress)
     assert await state_files.ids(house.artifacts, living.keys) == []
-    assert not [event for _, event in await house.elements() if isinstance(event, Adopt)]
+    assert not [event for _, event in await house.elements() if isinstance(event, AdoptEvent)]
     assert await digest_at(one, one.model(DEFAULT_MODEL).offset) == await house.expected()
     await run(house, refit, RefitParams(search={}), job="another")
 
@@ -51,7 +51,7 @@ async def test_a_job_that_died_after_its_commit_comes_to_the_same_end(house: Hou
     outcome = await run(house, refit, RefitParams(search={}), job="job")
     again = await run(house, refit, RefitParams(search={}), job="job", committed=True)
     assert again["adopted"] == outcome["adopted"]
-    assert len([event for _, event in await house.elements() if isinstance(event, Adopt)]) == 1
+    assert len([event for _, event in await house.elements() if isinstance(event, AdoptEvent)]) == 1
     assert await digest_at(one, (await house.elements())[-1][0]) == await house.expected()
 
 
@@ -93,13 +93,13 @@ async def _left_there(*given: Any) -> None:
 async def test_of_two_rebuilds_at_one_time_one_waits_and_can_be_cancelled(house: House) -> None:
     await teach(house, *events(5))
     living = await house.living()
-    await house.store.client.set(living.keys.of("adopting"), b'{"adoption":"one that died"}', px=1500)
+    await house.store.client.set(living.keys.key("adopting"), b'{"adoption":"one that died"}', px=1500)
     context = Context(house, living)
     context.stop_at = "waiting for another rebuild"
     with pytest.raises(Cancelled):
         await refit(cast("Any", context), RefitParams(), context.progress)
     await run(house, refit, RefitParams(), job="another")
-    assert [type(event) for _, event in await house.elements()][-1] is Adopt
+    assert [type(event) for _, event in await house.elements()][-1] is AdoptEvent
 
 
 async def test_a_rebuild_says_which_events_it_reads(house: House) -> None:

@@ -73,7 +73,7 @@ async def test_refit_of_one_pass_without_a_search_is_a_replay(house: House) -> N
     await teach(house, *events(40, 1), *keyed(5, 2, "k"), *keyed(5, 2, "k"), *events(10, 3))
     expected = await rebuild(house.store, await house.living())
     outcome = await run(house, refit, RefitParams(passes=1, search={}, reason="the same again"))
-    assert await digest_at(one, one.model(DEFAULT_MODEL).offset) == await expected.take_digest()
+    assert await digest_at(one, one.model(DEFAULT_MODEL).offset) == await expected.compute_digest()
     assert outcome["passes"] == 1
     assert outcome["metrics"] == {"MRR": None, "held_out": 0}
 
@@ -87,7 +87,7 @@ async def test_refit_leaves_out_what_was_taken_back(house: House) -> None:
     expected = await rebuild(house.store, await house.living(), artifacts=house.artifacts)
     assert expected.live.n_learned == 40
     await run(house, refit, RefitParams(passes=1, search={}), job="refit")
-    assert await digest_at(one, (await house.elements())[-1][0]) == await expected.take_digest()
+    assert await digest_at(one, (await house.elements())[-1][0]) == await expected.compute_digest()
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from abound.service.history.history import History
 from abound.service.history.verify import verify
 from abound.service.jobs.rebuild import RestoreParams, forget, restore
 from abound.service.log.catalog import DEFAULT_MODEL
-from abound.service.log.events import Adopt, Configure, Learn
+from abound.service.log.events import AdoptEvent, ConfigureEvent, LearnEvent
 from abound.service.rebuild.redaction import ForgetParams
 from tests.support.adoption_house import House, apply, digest_at, digest_of, events
 from tests.support.rebuild_context import Context, archived, keyed, learned_units, run, same, teach, without
@@ -25,7 +25,7 @@ from tests.support.streams import drafts
 async def test_restore_takes_the_index_back_and_goes_on_from_there(house: House) -> None:
     one = await house.replica()
     early = await teach(house, *events(30, 1))
-    await teach(house, Configure({"d_max": 9}), *events(20, 2))
+    await teach(house, ConfigureEvent({"d_max": 9}), *events(20, 2))
     await teach(house, *events(10, 3))
     outcome = await run(house, restore, RestoreParams(to=str(early[-1]), reason="a bad batch"))
     await teach(house, *events(5, 4))
@@ -34,7 +34,7 @@ async def test_restore_takes_the_index_back_and_goes_on_from_there(house: House)
         apply(expected, at, event)
     assert outcome["learned"] == 30
     assert outcome["reason"] == "a bad batch"
-    assert [event.reason for _, event in await house.elements() if isinstance(event, Adopt)] == ["a bad batch"]
+    assert [event.reason for _, event in await house.elements() if isinstance(event, AdoptEvent)] == ["a bad batch"]
     await same(house, one, expected)
 
 
@@ -42,7 +42,7 @@ async def test_restore_into_the_middle_of_an_entry(house: House) -> None:
     one = await house.replica()
     records = [draft.records for draft in drafts(6)]
     units = [Unit(1), Unit(2), Unit(1, batch=2), Unit(1), Unit(1)]
-    (at,) = await teach(house, Learn(b"".join(records), 6, units))
+    (at,) = await teach(house, LearnEvent(b"".join(records), 6, units))
     for position, n in ((0, 1), (1, 3), (3, 5), (5, 6)):
         await run(house, restore, RestoreParams(to=str(at._replace(position=position)), reason="r"), job=f"j{position}")
         last = (await house.elements())[-1][0]
@@ -76,18 +76,18 @@ async def test_restore_past_the_log_or_before_history_is_refused(house: House) -
         await run(house, restore, RestoreParams(to=f"{2**50}-0.0", reason="r"))
     living = await house.living()
     await archived(house)
-    await house.store.client.delete(living.keys.of("history"))  # lost
+    await house.store.client.delete(living.keys.key("history"))  # lost
     await teach(house, *events(5))
     await archived(house)
-    contents = await History(house.store, house.artifacts, living.keys).contents()
+    contents = await History(house.store, house.artifacts, living.keys).manifest()
     assert contents is not None
-    with pytest.raises(UnknownOffset, match=str(contents.beginning)) as refused:
+    with pytest.raises(UnknownOffset, match=str(contents.start)) as refused:
         await run(house, restore, RestoreParams(to=str(house.past[1][0]), reason="r"))
-    assert refused.value.first == contents.beginning
-    assert not [event for _, event in await house.elements() if isinstance(event, Adopt)]
+    assert refused.value.first == contents.start
+    assert not [event for _, event in await house.elements() if isinstance(event, AdoptEvent)]
     one = await house.replica()
-    outcome = await run(house, restore, RestoreParams(to=str(contents.beginning), reason="r"), job="first")
-    assert outcome["learned"] == len([at for at, _ in house.past if at <= contents.beginning])
+    outcome = await run(house, restore, RestoreParams(to=str(contents.start), reason="r"), job="first")
+    assert outcome["learned"] == len([at for at, _ in house.past if at <= contents.start])
     assert one.model(DEFAULT_MODEL).live.n_learned == outcome["learned"]
     assert (await verify(house.store, DEFAULT_MODEL, artifacts=house.artifacts)).good
 
@@ -114,7 +114,7 @@ async def test_a_restore_that_died_after_its_commit_is_not_done_twice_whatever_c
     again = Context(house, await house.living(), committed=True, kept=context.job.kept if kept else [])
     again.job.created = time.time() + 3600
     assert (await restore(cast("Any", again), params, again.progress))["adopted"] == outcome["adopted"]
-    assert len([event for _, event in await house.elements() if isinstance(event, Adopt)]) == 1
+    assert len([event for _, event in await house.elements() if isinstance(event, AdoptEvent)]) == 1
     await one.wait_for(DEFAULT_MODEL, last, 10)
     assert one.model(DEFAULT_MODEL).live.n_learned == 11
 

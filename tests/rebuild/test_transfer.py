@@ -15,7 +15,7 @@ from abound.service.rebuild import transfer
 from abound.service.rebuild.adoption import begin
 from abound.service.rebuild.transfer import import_model
 from abound.service.replica import memory_budget
-from abound.service.replica.memory_budget import Budget, size_of
+from abound.service.replica.memory_budget import MemoryBudget, needed_bytes
 from abound.service.replica.replica import Replica
 from tests.snapshots.test_model_file import DIGEST, FILE, HEADER, LARGE, LIMIT, in_pieces
 from tests.support.adoption_house import House, until
@@ -39,8 +39,8 @@ class Upload:
         yield self._file[-100:]
 
 
-async def imported(replica: Replica, name: str, seconds: float = 10, most: Budget | None = None) -> Any:
-    return await import_model(replica, name, in_pieces(FILE, 10_000), LIMIT, seconds, most or Budget(None))
+async def imported(replica: Replica, name: str, seconds: float = 10, most: MemoryBudget | None = None) -> Any:
+    return await import_model(replica, name, in_pieces(FILE, 10_000), LIMIT, seconds, most or MemoryBudget(None))
 
 
 def indexes_of(house: House) -> list[str]:
@@ -51,7 +51,7 @@ async def test_what_another_replica_was_taught_is_not_put_aside(house: House) ->
     behind, ahead = await house.replica(), await house.replica()
     await ahead.models.create("m", ahead.model("default").live.config)
     await until(lambda: "m" in behind.models.names())
-    async with behind.model("m").at_rest():  # it is busy, and has not come to what the other one was taught
+    async with behind.model("m").paused():  # it is busy, and has not come to what the other one was taught
         await ahead.learn("m", drafts(5))
         with pytest.raises(NotReady):
             await imported(behind, "m", 0.3)
@@ -64,21 +64,21 @@ async def test_what_another_replica_was_taught_is_not_put_aside(house: House) ->
 
 async def test_nobody_knows_of_a_model_before_its_file_has_come_whole(house: House) -> None:
     one, upload = await house.replica(), Upload()
-    importing = asyncio.create_task(import_model(one, "m", upload.pieces(), LIMIT, 10, Budget(None)))
+    importing = asyncio.create_task(import_model(one, "m", upload.pieces(), LIMIT, 10, MemoryBudget(None)))
     await upload.stopped.wait()
     with pytest.raises(UnknownModel):
         await one.learn("m", drafts(1))
     assert await house.store.client.xlen("abound:catalog") == 1  # that of default
     upload.may_go_on.set()
     await importing
-    assert await one.model("m").take_digest() == DIGEST
+    assert await one.model("m").compute_digest() == DIGEST
 
 
 @pytest.mark.parametrize("how", ["whole", "damaged", "broken off", "cancelled"])
 async def test_what_a_model_was_taught_while_its_file_came_stays(house: House, how: str) -> None:
     one, other = await house.replica(), await house.replica()
     upload = Upload(FILE[:-1] + b"~" if how == "damaged" else FILE[:-1] if how == "broken off" else FILE)
-    importing = asyncio.create_task(import_model(one, "m", upload.pieces(), LIMIT, 10, Budget(None)))
+    importing = asyncio.create_task(import_model(one, "m", upload.pieces(), LIMIT, 10, MemoryBudget(None)))
     await upload.stopped.wait()
     await other.models.create("m", other.model("default").live.config)
     await other.learn("m", drafts(3), durability="fsync")
@@ -122,7 +122,7 @@ async def test_a_model_that_breaks_off_when_it_is_adopted_stays(house: House, mo
     monkeypatch.setattr(Replica, "wait_for", cut_off)
     with pytest.raises(NotReady):
         await imported(one, "m")
-    assert await one.model("m").take_digest() == DIGEST
+    assert await one.model("m").compute_digest() == DIGEST
 
 
 async def test_of_two_imports_of_one_name_the_one_that_is_late_takes_nothing_away(
@@ -157,14 +157,14 @@ async def test_a_model_that_there_is_no_memory_for_is_refused_before_anything_is
     monkeypatch.setattr(memory_budget, "LOOK_SECONDS", -1.0)
     one = await house.replica()
 
-    async def take(name: str, most: Budget, file: bytes = LARGE) -> None:
+    async def take(name: str, most: MemoryBudget, file: bytes = LARGE) -> None:
         await import_model(one, name, in_pieces(file, 10_000), LIMIT, 10, most)
 
-    await take("probe", Budget(None))
-    size, there = size_of(one.model("probe")), size_of(one.model("default"))
+    await take("probe", MemoryBudget(None))
+    size, there = needed_bytes(one.model("probe")), needed_bytes(one.model("default"))
     assert size > len(LARGE)
     await one.models.delete("probe")
-    most = Budget(there + 2 * size - 1)
+    most = MemoryBudget(there + 2 * size - 1)
     await take("first", most)
     left = indexes_of(house)
     with pytest.raises(NoRoom, match=rf"needs {size} bytes of .* {there + 2 * size} bytes, of at most {most.most}"):
@@ -175,7 +175,7 @@ async def test_a_model_that_there_is_no_memory_for_is_refused_before_anything_is
         most.check(one.model(name))  # they can go on learning
     header_ends = 32 + struct.unpack_from("<I", LARGE, 12)[0]
     with pytest.raises(NoRoom):  # what its header says is too much already, and nothing more is waited for
-        await take("third", Budget(there + (len(LARGE) - header_ends) - 1), LARGE[:header_ends])
+        await take("third", MemoryBudget(there + (len(LARGE) - header_ends) - 1), LARGE[:header_ends])
 
 
 async def test_of_two_models_that_come_at_one_time_and_do_not_fit_in_together_one_is_refused(
@@ -184,8 +184,8 @@ async def test_of_two_models_that_come_at_one_time_and_do_not_fit_in_together_on
     monkeypatch.setattr(memory_budget, "LOOK_SECONDS", -1.0)
     one, upload = await house.replica(), Upload()
     default = one.model("default")
-    there = size_of(default)
-    most = Budget(there + 2 * SIZE - 1)
+    there = needed_bytes(default)
+    most = MemoryBudget(there + 2 * SIZE - 1)
     importing = asyncio.create_task(import_model(one, "a", upload.pieces(), LIMIT, 10, most))
     await upload.stopped.wait()
     with pytest.raises(NoRoom, match=f"states that are being prepared need {SIZE}:"):

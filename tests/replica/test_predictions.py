@@ -22,7 +22,7 @@ async def test_an_instance_is_remembered_and_can_be_recalled_again(store: Store)
     assert len(set(ids)) == 20
     for i in (7, 0, 19, 7):
         assert await recall(store, KEYS, ids[i], PARAMS) == bytes([i]) * 100
-    assert 0 < await store.client.ttl(KEYS.of("remembered")) <= PARAMS.seconds
+    assert 0 < await store.client.ttl(KEYS.key("remembered")) <= PARAMS.seconds
 
 
 async def test_an_id_that_was_not_given_out_is_unknown(store: Store) -> None:
@@ -51,7 +51,7 @@ async def test_what_is_remembered_is_bounded(store: Store) -> None:
     ids = []
     for _ in range(8):
         ids += await asyncio.gather(*(remember(store, KEYS, b"vector", few) for _ in range(50)))
-    assert await store.client.xlen(KEYS.of("remembered")) <= 200
+    assert await store.client.xlen(KEYS.key("remembered")) <= 200
     with pytest.raises(UnknownPrediction):
         await recall(store, KEYS, min(ids, key=lambda name: Offset.of_entry(name[:-23])), few)
     newest = max(ids, key=lambda name: Offset.of_entry(name[:-23]))
@@ -62,11 +62,11 @@ async def test_what_is_too_old_is_forgotten(store: Store) -> None:
     seconds, _ = await store.client.time()
     token = "t" * 22
     for age in (50, 70):
-        await store.client.xadd(KEYS.of(f"{age}"), {"t": token, "v": b"v"}, id=f"{(seconds - age) * 1000}-0")
-    await store.client.rename(KEYS.of("50"), KEYS.of("remembered"))
+        await store.client.xadd(KEYS.key(f"{age}"), {"t": token, "v": b"v"}, id=f"{(seconds - age) * 1000}-0")
+    await store.client.rename(KEYS.key("50"), KEYS.key("remembered"))
     minute = RememberParams(seconds=60)
     assert await recall(store, KEYS, f"{(seconds - 50) * 1000}-0-{token}", minute) == b"v"
-    await store.client.rename(KEYS.of("70"), KEYS.of("remembered"))
+    await store.client.rename(KEYS.key("70"), KEYS.key("remembered"))
     with pytest.raises(UnknownPrediction, match="any more"):
         await recall(store, KEYS, f"{(seconds - 70) * 1000}-0-{token}", minute)
 

@@ -25,7 +25,7 @@ from abound.core.model.live_model import LiveModel
 from abound.core.types import START, Offset
 from abound.service.history import replay
 from abound.service.log.catalog import CATALOG_KEY, read_catalog
-from abound.service.log.events import APPLY_VERSION, Entry, Learn, Mark, encode
+from abound.service.log.events import APPLY_VERSION, Entry, LearnEvent, MarkEvent, encode
 from abound.service.log.stream import LogParams
 from abound.service.model import presence
 from abound.service.replica.replica import Replica, ReplicaParams
@@ -54,7 +54,7 @@ async def digests(*replicas: Replica, name: str = "default") -> set[str | None]:
     offset = replicas[0].model(name).offset
     for replica in replicas:
         await replica.wait_for(name, offset, 5)
-    return {await replica.model(name).take_digest() for replica in replicas}
+    return {await replica.model(name).compute_digest() for replica in replicas}
 
 
 async def test_the_default_model_is_there_from_the_start_and_only_once(
@@ -89,7 +89,7 @@ async def test_what_the_service_learns_is_what_the_library_learns(server: Server
         assert learned.updated == applying.updated.tolist()
     for _ in library.digest_steps():
         pass
-    assert library.digest() == await replica.model("default").take_digest()
+    assert library.digest() == await replica.model("default").compute_digest()
 
 
 async def test_a_long_batch_lets_others_have_their_turn(server: Server, start_replica: StartReplica) -> None:
@@ -205,15 +205,15 @@ async def test_a_mark_is_answered_by_all_with_one_digest(server: Server, start_r
     await teach(one, seed=2)
     keys = one.model("default").keys
     async with asyncio.timeout(5):
-        while len(said := await presence.marked(one.store, keys, "token")) < 2:  # noqa: ASYNC110
+        while len(said := await presence.mark_digests(one.store, keys, "token")) < 2:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
     assert {marked.replica for marked in said} == {one.id, other.id}
     assert {marked.offset for marked in said} == {str(offset)}
     living = (await read_catalog(one.store)).get("default")
     assert living is not None
     rebuilt = await replay.rebuild(one.store, living, offset)
-    assert {marked.digest for marked in said} == {await rebuilt.take_digest()}
-    assert 0 < await one.store.client.ttl(keys.of("marks:token")) <= presence.MARK_SECONDS
+    assert {marked.digest for marked in said} == {await rebuilt.compute_digest()}
+    assert 0 < await one.store.client.ttl(keys.key("marks:token")) <= presence.MARK_SECONDS
 
 
 async def test_replicas_describe_themselves(server: Server, start_replica: StartReplica) -> None:
@@ -229,7 +229,7 @@ async def test_replicas_describe_themselves(server: Server, start_replica: Start
             if len(said) == 2 and all(each.digest_offset == str(offset) for each in said.values()):
                 break
             await asyncio.sleep(0.1)
-    assert said[one.id].digest == said[other.id].digest == await one.model("default").take_digest()
+    assert said[one.id].digest == said[other.id].digest == await one.model("default").compute_digest()
     assert said[other.id].lag == 0
     assert said[other.id].log_bytes == one.model("default").log_bytes > 0
     await other.stop()
@@ -241,7 +241,7 @@ async def test_a_store_that_is_away_leaves_answers_and_comes_back(
 ) -> None:
     replica = await start_replica(own_server)
     await teach(replica)
-    before = await replica.model("default").take_digest()
+    before = await replica.model("default").compute_digest()
     own_server.kill()
     await until(lambda: replica.status().log == "cut off")
     with pytest.raises(StoreUnavailable):
@@ -253,7 +253,7 @@ async def test_a_store_that_is_away_leaves_answers_and_comes_back(
         await replica.wait_for("default", Offset(2**63, 0, 0), 1)
     own_server.start()
     await until(lambda: replica.status().log == "connected")
-    assert await replica.model("default").take_digest() == before
+    assert await replica.model("default").compute_digest() == before
     await teach(replica, seed=2)
     assert len(await digests(replica, await start_replica(own_server))) == 1
 
@@ -288,7 +288,7 @@ async def test_acknowledged_events_outlive_a_crash_of_the_store(
     for entry_id, fields in entries:
         at = Offset.of_entry(entry_id)
         event = msgspec.msgpack.decode(fields[b"e"], type=Entry).event
-        assert isinstance(event, Learn)
+        assert isinstance(event, LearnEvent)
         in_log |= {at._replace(position=position) for position in range(event.n)}
     assert len(acknowledged) == len(set(acknowledged)) > 100
     assert set(acknowledged) <= in_log
@@ -327,7 +327,7 @@ async def test_entries_too_large_for_one_reply_get_through(own_server: Server, s
         pipe = client.pipeline(transaction=True)
         for i in range(500):
             records = large.records if i >= 450 else draft('{"a": 1}', "y").records
-            payload, checksum = encode(Entry(APPLY_VERSION, b"somebody", i, Learn(records, 1, [Unit(1)])))
+            payload, checksum = encode(Entry(APPLY_VERSION, b"somebody", i, LearnEvent(records, 1, [Unit(1)])))
             pipe.xadd(model.keys.log, {"e": payload, "c": checksum})
         pipe.execute()
     await until(lambda: model.live.n_learned == 500, 20)
@@ -349,7 +349,7 @@ async def test_another_entry_in_the_place_of_the_last_one_is_noticed(
     with own_server.client() as client:
         client.delete(model.keys.log)
         other = draft('{"other": 1}', "other")
-        payload, checksum = encode(Entry(APPLY_VERSION, b"somebody", 1, Learn(other.records, 1, [Unit(1)])))
+        payload, checksum = encode(Entry(APPLY_VERSION, b"somebody", 1, LearnEvent(other.records, 1, [Unit(1)])))
         client.xadd(model.keys.log, {"e": payload, "c": checksum}, id=offset.entry)
     await until(lambda: model.live.n_learned == 1)
     assert model.live.label(0) == "other"
@@ -381,9 +381,9 @@ async def test_nothing_is_read_from_a_server_that_was_made_a_copy(start_replica:
             await until(lambda: new.xlen(log) == old.xlen(log), 20)
             new.execute_command("REPLICAOF", "NO", "ONE")
             await teach(replica, 3, 2)  # the new primary never gets it
-            async with model.at_rest():  # the follower is busy with an entry, and not with waiting for one
+            async with model.paused():  # the follower is busy with an entry, and not with waiting for one
                 old.xadd(log, entry(7))
-                await until(lambda: model.is_wanted)
+                await until(lambda: model.has_waiting_entry)
                 old.execute_command("REPLICAOF", "127.0.0.1", str(ports[1]))
                 for seed in range(6):
                     new.xadd(log, entry(seed))
@@ -402,7 +402,9 @@ async def test_nothing_is_read_from_a_server_that_was_made_a_copy(start_replica:
 
 def entry(seed: int) -> dict[str | bytes, bytes]:
     """The fields of an entry with one instance."""
-    payload, checksum = encode(Entry(APPLY_VERSION, b"somebody", seed, Learn(drafts(1, seed)[0].records, 1, [Unit(1)])))
+    payload, checksum = encode(
+        Entry(APPLY_VERSION, b"somebody", seed, LearnEvent(drafts(1, seed)[0].records, 1, [Unit(1)]))
+    )
     return {"e": payload, "c": checksum}
 
 
@@ -431,7 +433,7 @@ async def test_requests_in_flight_end_when_their_tail_is_lost(own_server: Server
 
 
 def damaged(kind: str) -> dict[str, bytes]:
-    payload = encode(Entry(APPLY_VERSION, b"somebody", 1, Mark("token")))[0]
+    payload = encode(Entry(APPLY_VERSION, b"somebody", 1, MarkEvent("token")))[0]
     if kind == "checksum":
         return {"e": payload, "c": b"00000000"}
     if kind == "bytes":
@@ -536,4 +538,4 @@ async def test_a_replica_that_spoke_before_the_clock_was_set_back_is_not_there_f
         await presence.publish(replica.store, [(keys, msgspec.structs.replace(own, replica=name, at=own.at + ahead))])
     there = {one.replica for one in await replica.replicas("default")}
     assert there == {replica.id, "near"}
-    assert await replica.store.client.hexists(keys.of("replicas"), "gone") == 0
+    assert await replica.store.client.hexists(keys.key("replicas"), "gone") == 0

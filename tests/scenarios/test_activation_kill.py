@@ -12,12 +12,12 @@ from typing import Any
 import httpx
 import pytest
 
-from abound.service.artifacts.artifact_store import Artifacts
+from abound.service.artifacts.artifact_store import ArtifactStore
 from abound.service.log.catalog import read_catalog
-from abound.service.log.events import Activate, PrepareVersion, decode_entry
+from abound.service.log.events import ActivateEvent, PrepareVersionEvent, decode_entry
 from abound.service.processes.embedded_store import EmbeddedStore
 from abound.service.store.client import Store
-from abound.service.versions.activation import active
+from abound.service.versions.activation import read_active
 from benchmarks.serving import Serving
 from tests.support.small_versions import FEATURES, fitted, ranked, write
 
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="finds processes
 
 async def write_versions(data: Path) -> list[str]:
     store = Store(EmbeddedStore(data).url)
-    artifacts = Artifacts(str(data / "artifacts"))
+    artifacts = ArtifactStore(str(data / "artifacts"))
     try:
         await artifacts.join(store)
         living = (await read_catalog(store)).get("default")
@@ -43,11 +43,11 @@ async def look(data: Path, free: bool = False) -> tuple[str, list[Any]]:
         living = (await read_catalog(store)).get("default")
         assert living is not None
         if free:
-            await store.client.delete(living.keys.of("activating"))
+            await store.client.delete(living.keys.key("activating"))
         found = await store.client.xrange(living.keys.log)
         events = [decode_entry([part for field in fields.items() for part in field]).event for _, fields in found]
-        told = [event for event in events if isinstance(event, Activate | PrepareVersion)]
-        return (await active(store, living.keys)).version, told
+        told = [event for event in events if isinstance(event, ActivateEvent | PrepareVersionEvent)]
+        return (await read_active(store, living.keys)).version, told
     finally:
         await store.close()
 
@@ -105,8 +105,8 @@ def test_an_activation_happens_everywhere_or_nowhere(tmp_path: Path, kills: int)
             assert (told["version"], told["labels"][0]["label"]) == (name, expected[name])
         version, events = asyncio.run(look(data))
         assert version == "live"
-        assert len({event.activation for event in events if isinstance(event, Activate)}) == len(
-            [event for event in events if isinstance(event, Activate)]
+        assert len({event.activation for event in events if isinstance(event, ActivateEvent)}) == len(
+            [event for event in events if isinstance(event, ActivateEvent)]
         )
         assert serving.stop() == 0
     finally:

@@ -21,7 +21,7 @@ from abound.core.methods.training.gather import Gathering
 from abound.core.methods.training.parallel import spread
 from abound.core.methods.training.progress import quietly
 from abound.core.metrics import Rankings
-from abound.service.processes.kernel_cache import place
+from abound.service.processes.kernel_cache import set_cache_dir
 from abound.service.processes.lifetime import dies_with_parent
 from abound.service.processes.parallel import parallel
 from tests.support.small_versions import vector
@@ -35,7 +35,7 @@ class Cluster:
     """A scheduler and workers, each in a process of its own."""
 
     def __init__(self, folder: Path) -> None:
-        place()
+        set_cache_dir()
         self._folder = folder
         self._file = folder / "scheduler.json"
         self.scheduler = self._start("scheduler", "--host", "127.0.0.1", "--port", "0", "--no-dashboard")
@@ -114,9 +114,9 @@ def applied(cluster: str) -> dict[int, int]:
     """How many pieces of work each worker has done, by its process."""
 
     def pieces() -> tuple[int, int]:
-        from abound.service.processes.parallel import unpacked
+        from abound.service.processes.parallel import unpack
 
-        return os.getpid(), sum(unpacked.cache_info()[:2])
+        return os.getpid(), sum(unpack.cache_info()[:2])
 
     with Client(cluster.replace("dask://", "tcp://")) as client:
         return dict(client.run(pieces).values())

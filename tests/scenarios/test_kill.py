@@ -78,11 +78,11 @@ def test_what_was_acknowledged_outlives_kills(tmp_path: Path, kills: int) -> Non
 def test_nothing_outlives_the_parent(tmp_path: Path) -> None:
     with Serving(tmp_path / "data", "--processes", "2", output=tmp_path / "output") as serving:
         serving.until_ready()
-        pids = {pid: lifetime.started(pid) for pid in serving.pids()}
+        pids = {pid: lifetime.start_time_of(pid) for pid in serving.pids()}
         assert len(pids) >= 4  # the parent, a store, at least one replica, and another or the worker
         serving.process.kill()
         serving.process.wait()
         with Serving(tmp_path / "data", output=tmp_path / "output") as again:
             again.until_ready()
-            assert [pid for pid, start in pids.items() if lifetime.started(pid) == start] == []
+            assert [pid for pid, start in pids.items() if lifetime.start_time_of(pid) == start] == []
             assert again.stop() == 0

@@ -128,7 +128,7 @@ def test_a_replica_that_is_killed_is_replaced(serving):
     first = one(serving, "abound.service.api.server")
     assert status(serving, "/learn", text="wheat", labels=["grain"]) == 200
     os.kill(first, signal.SIGKILL)
-    assert until(lambda: lifetime.started(first) is None)
+    assert until(lambda: lifetime.start_time_of(first) is None)
     assert until(lambda: len([pid for pid in serving.pids() if "abound.service.api.server" in command_of(pid)]) == 2)
     assert until(lambda: status(serving, "/readyz") == 200)
     assert serving.process.poll() is None
@@ -138,7 +138,7 @@ def test_classify_outlives_the_store_which_comes_back(serving):
     assert until(lambda: status(serving, "/learn", text="wheat", labels=["grain"]) == 200)
     store = one(serving, "valkey-server")
     os.kill(store, signal.SIGKILL)
-    assert until(lambda: lifetime.started(store) is None)
+    assert until(lambda: lifetime.start_time_of(store) is None)
     assert {status(serving, "/classify", text="wheat") for _ in range(20)} == {200}
     assert until(lambda: status(serving, "/learn", text="wheat", labels=["grain"]) == 200)
     assert httpx.post(f"{serving.url}/classify", json={"text": "wheat"}).json()["labels"][0]["label"] == "grain"
@@ -208,7 +208,7 @@ def test_a_request_in_flight_is_answered_before_the_end(tmp_path):
             connection.sendall(body[10:])
             assert connection.recv(1000).startswith(b"HTTP/1.1 200 ")
         assert service.process.wait(30) == 0
-        assert [pid for pid in pids if lifetime.started(pid) is not None] == []
+        assert [pid for pid in pids if lifetime.start_time_of(pid) is not None] == []
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -218,7 +218,7 @@ def test_a_stop_in_the_middle_of_the_start(tmp_path, number):
         pids = service.pids()
         service.process.send_signal(number)
         assert service.process.wait(30) == 0
-        assert [pid for pid in pids if lifetime.started(pid) is not None] == []
+        assert [pid for pid in pids if lifetime.start_time_of(pid) is not None] == []
     assert "stopped" in (tmp_path / "output").read_text()
 
 

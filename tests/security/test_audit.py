@@ -21,7 +21,7 @@ async def test_an_act_is_kept_with_who_when_and_what(store: Store) -> None:
     before = time.time()
     with capture_logs() as lines:
         await audit.record(store, WHO, "model.create", {"model": "m", "config": {"margin": 0.5}})
-    [act] = await audit.acts(store)
+    [act] = await audit.newest_acts(store)
     assert (act.key, act.address, act.request_id, act.forwarded) == WHO
     assert (act.action, act.details, act.outcome) == ("model.create", {"model": "m", "config": {"margin": 0.5}}, "done")
     assert act.reason is None
@@ -33,18 +33,18 @@ async def test_an_act_is_kept_with_who_when_and_what(store: Store) -> None:
 
 
 async def test_the_outcome_of_a_block_is_kept(store: Store) -> None:
-    async with audit.act(store, WHO, "model.delete", model="m") as details:
+    async with audit.audited(store, WHO, "model.delete", model="m") as details:
         details["bytes"] = 7
     with pytest.raises(Conflict):
-        async with audit.act(store, WHO, "model.configure", model="m"):
+        async with audit.audited(store, WHO, "model.configure", model="m"):
             raise Conflict("not so")
     with pytest.raises(OutcomeUnknown):
-        async with audit.act(store, WHO, "model.configure", model="m"):
+        async with audit.audited(store, WHO, "model.configure", model="m"):
             raise OutcomeUnknown("who knows")
     with pytest.raises(ValueError, match="a bug"):
-        async with audit.act(store, WHO, "model.configure", model="m"):
+        async with audit.audited(store, WHO, "model.configure", model="m"):
             raise ValueError("a bug")
-    kept = await audit.acts(store)
+    kept = await audit.newest_acts(store)
     assert [(act.outcome, act.reason) for act in kept] == [
         ("unknown", "who knows"),
         ("refused", "not so"),
@@ -56,8 +56,8 @@ async def test_the_outcome_of_a_block_is_kept(store: Store) -> None:
 async def test_the_newest_come_first_and_pages_follow_on(store: Store) -> None:
     for number in range(5):
         await audit.record(store, WHO, "model.create", {"number": number})
-    first = await audit.acts(store, 2)
-    rest = await audit.acts(store, 10, before=first[-1].id)
+    first = await audit.newest_acts(store, 2)
+    rest = await audit.newest_acts(store, 10, before=first[-1].id)
     assert [act.details["number"] for act in first + rest] == [4, 3, 2, 1, 0]
 
 
@@ -65,9 +65,9 @@ async def test_the_log_is_bounded_and_so_is_an_act(store: Store, monkeypatch: py
     monkeypatch.setattr(audit, "MOST_ACTS", 200)
     for _ in range(1000):
         await audit.record(store, WHO, "key.create", {})
-    assert 200 <= len(await audit.acts(store, 10_000)) < 400
+    assert 200 <= len(await audit.newest_acts(store, 10_000)) < 400
     await audit.record(store, WHO, "job.submit", {"reason": "x" * 10_000, "list": ["y" * 10_000]}, reason="z" * 10_000)
-    [act] = await audit.acts(store, 1)
+    [act] = await audit.newest_acts(store, 1)
     assert max(len(act.details["reason"]), len(act.details["list"][0]), len(act.reason or "")) < 600
 
 
@@ -85,10 +85,10 @@ async def test_many_details_are_cut_as_one_and_long_ones_too(store: Store, param
     with capture_logs() as lines:
         await audit.record(store, who, "job.submit", {"model": "m", "method": "forget", "params": params, "job": "j"})
     [(_, fields)] = await store.client.xrange(audit.AUDIT_KEY)
-    assert sum(map(len, fields.values())) < audit.MOST_BYTES + 4 * audit.MOST_TEXT
-    assert len(fields[b"details"]) <= audit.MOST_BYTES
-    assert len(str(lines)) < 2 * audit.MOST_BYTES
-    [act] = await audit.acts(store)
+    assert sum(map(len, fields.values())) < audit.MAX_DETAILS_BYTES + 4 * audit.MAX_TEXT
+    assert len(fields[b"details"]) <= audit.MAX_DETAILS_BYTES
+    assert len(str(lines)) < 2 * audit.MAX_DETAILS_BYTES
+    [act] = await audit.newest_acts(store)
     assert (act.details["model"], act.details["method"], act.details["job"]) == ("m", "forget", "j")
     assert act.details["params"].startswith(msgspec.json.encode(params)[:100].decode("ascii", "replace")[:80])
     assert len(act.details["params"]) < 600
@@ -97,7 +97,7 @@ async def test_many_details_are_cut_as_one_and_long_ones_too(store: Store, param
 async def test_what_a_job_is_usually_told_is_kept_whole(store: Store) -> None:
     params = {"reason": "asked for", "source": "\u20ac" * 256, "since": 1.5, "settings": {"margin": [0.1, 0.2, None]}}
     await audit.record(store, WHO, "job.submit", {"model": "m", "params": params})
-    [act] = await audit.acts(store)
+    [act] = await audit.newest_acts(store)
     assert act.details == {"model": "m", "params": params}
 
 
@@ -108,5 +108,5 @@ async def test_without_the_store_the_line_stays(own_server: Server, store: Store
         await audit.record(away, WHO, "model.delete", {"model": "m"})
     assert [(line["log_level"], line["stored"]) for line in lines] == [("warning", False)]
     with pytest.raises(StoreUnavailable):
-        await audit.acts(away)
+        await audit.newest_acts(away)
     await away.close()

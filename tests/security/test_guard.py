@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from abound.service.security.guard import Need, need_of
+from abound.service.security.guard import KeyRequirement, requirement_of
 
-ALL = Need("admin", None)
+ALL = KeyRequirement("admin", None)
 
 PATHS = {
     ("GET", "/livez"): None,
@@ -19,37 +19,37 @@ PATHS = {
     ("POST", "/"): ALL,
     ("GET", "/web"): ALL,
     ("POST", "/livez"): ALL,
-    ("POST", "/classify"): Need("classify", "default"),
-    ("POST", "/learn"): Need("learn", "default"),
+    ("POST", "/classify"): KeyRequirement("classify", "default"),
+    ("POST", "/learn"): KeyRequirement("learn", "default"),
     ("GET", "/classify"): ALL,
-    ("POST", "/models/m/classify"): Need("classify", "m"),
-    ("POST", "/models/m/learn"): Need("learn", "m"),
-    ("POST", "/models/m/learn/"): Need("admin", "m"),
+    ("POST", "/models/m/classify"): KeyRequirement("classify", "m"),
+    ("POST", "/models/m/learn"): KeyRequirement("learn", "m"),
+    ("POST", "/models/m/learn/"): KeyRequirement("admin", "m"),
     ("POST", "/models//learn"): ALL,
     ("POST", "//learn"): ALL,
-    ("GET", "/models"): Need(None, None, True),
-    ("GET", "/methods"): Need(None, None, True),
-    ("GET", "/models/m"): Need(None, "m"),
-    ("HEAD", "/models/m/stats"): Need(None, "m"),
-    ("GET", "/models/m/labels"): Need(None, "m"),
-    ("GET", "/models/m/labels/a/b"): Need(None, "m"),
-    ("GET", "/models/m/label"): Need(None, "m"),
-    ("GET", "/models/m/label/a"): Need("admin", "m"),
-    ("DELETE", "/models/m/labels/a"): Need("admin", "m"),
-    ("GET", "/models/m/snapshots"): Need(None, "m"),
-    ("GET", "/models/m/versions"): Need(None, "m"),
-    ("GET", "/models/m/contenders"): Need(None, "m"),
-    ("GET", "/models/m/export"): Need("admin", "m"),
-    ("GET", "/models/m/stats/x"): Need("admin", "m"),
-    ("PUT", "/models/m"): Need("admin", "m"),
-    ("DELETE", "/models/m"): Need("admin", "m"),
-    ("PUT", "/models/m/import"): Need("admin", "m"),
-    ("POST", "/models/m/snapshots"): Need("admin", "m"),
-    ("POST", "/models/m/activate"): Need("admin", "m"),
-    ("POST", "/models/m/contenders"): Need("admin", "m"),
-    ("DELETE", "/models/m/contenders/v"): Need("admin", "m"),
+    ("GET", "/models"): KeyRequirement(None, None, True),
+    ("GET", "/methods"): KeyRequirement(None, None, True),
+    ("GET", "/models/m"): KeyRequirement(None, "m"),
+    ("HEAD", "/models/m/stats"): KeyRequirement(None, "m"),
+    ("GET", "/models/m/labels"): KeyRequirement(None, "m"),
+    ("GET", "/models/m/labels/a/b"): KeyRequirement(None, "m"),
+    ("GET", "/models/m/label"): KeyRequirement(None, "m"),
+    ("GET", "/models/m/label/a"): KeyRequirement("admin", "m"),
+    ("DELETE", "/models/m/labels/a"): KeyRequirement("admin", "m"),
+    ("GET", "/models/m/snapshots"): KeyRequirement(None, "m"),
+    ("GET", "/models/m/versions"): KeyRequirement(None, "m"),
+    ("GET", "/models/m/contenders"): KeyRequirement(None, "m"),
+    ("GET", "/models/m/export"): KeyRequirement("admin", "m"),
+    ("GET", "/models/m/stats/x"): KeyRequirement("admin", "m"),
+    ("PUT", "/models/m"): KeyRequirement("admin", "m"),
+    ("DELETE", "/models/m"): KeyRequirement("admin", "m"),
+    ("PUT", "/models/m/import"): KeyRequirement("admin", "m"),
+    ("POST", "/models/m/snapshots"): KeyRequirement("admin", "m"),
+    ("POST", "/models/m/activate"): KeyRequirement("admin", "m"),
+    ("POST", "/models/m/contenders"): KeyRequirement("admin", "m"),
+    ("DELETE", "/models/m/contenders/v"): KeyRequirement("admin", "m"),
     ("POST", "/models"): ALL,
-    ("GET", "/metrics"): Need(None, None),
+    ("GET", "/metrics"): KeyRequirement(None, None),
     ("GET", "/keys"): ALL,
     ("POST", "/keys"): ALL,
     ("GET", "/audit"): ALL,
@@ -57,11 +57,11 @@ PATHS = {
     ("GET", "/jobs/1"): ALL,
     ("PUT", "/datasets/d"): ALL,
     ("GET", "/nothing"): ALL,
-    ("OPTIONS", "/keys"): Need(None, None, True),
-    ("TRACE", "/models/m"): Need("admin", "m"),
+    ("OPTIONS", "/keys"): KeyRequirement(None, None, True),
+    ("TRACE", "/models/m"): KeyRequirement("admin", "m"),
 }
 
 
 @pytest.mark.parametrize(("asked", "need"), PATHS.items(), ids=lambda value: str(value))
-def test_what_a_path_asks_for(asked: tuple[str, str], need: Need | None) -> None:
-    assert need_of(*asked) == need
+def test_what_a_path_asks_for(asked: tuple[str, str], need: KeyRequirement | None) -> None:
+    assert requirement_of(*asked) == need

@@ -12,13 +12,13 @@ import pytest
 
 from abound.core.errors import InvalidKey, StoreUnavailable
 from abound.service.security import key_store
-from abound.service.security.key import Made, Terms
+from abound.service.security.key import CreatedKey, KeyTerms
 from abound.service.security.key_ring import KeyRing
 from abound.service.store.client import Store
 from tests.support.valkey import QUICK, Server, free_port
 
 
-def header(made: Made) -> bytes:
+def header(made: CreatedKey) -> bytes:
     return b"Bearer " + made.secret.encode()
 
 
@@ -34,17 +34,17 @@ def losing_the_tail(server: Server) -> Iterator[None]:
 
 async def test_a_revoked_key_stays_out_when_the_store_loses_that(server: Server, store: Store) -> None:
     ring, other = KeyRing(store), KeyRing(store)
-    made, kept = await key_store.create(store, Terms(["learn"])), await key_store.create(store, Terms(["learn"]))
+    made, kept = await key_store.create(store, KeyTerms(["learn"])), await key_store.create(store, KeyTerms(["learn"]))
     with losing_the_tail(server):
         await key_store.revoke(store, made.key.id)
         await ring.load()
         with pytest.raises(InvalidKey, match="was revoked"):
             ring.find(header(made))
-    assert {one.state for one in await key_store.listed(store)} == {"valid"}
+    assert {one.state for one in await key_store.all_keys(store)} == {"valid"}
     await ring.load()
     with pytest.raises(InvalidKey, match="was revoked"):
         ring.find(header(made))
-    assert {one.key.id: one.state for one in await key_store.listed(store)} == {
+    assert {one.key.id: one.state for one in await key_store.all_keys(store)} == {
         made.key.id: "revoked",
         kept.key.id: "valid",
     }
@@ -58,7 +58,7 @@ async def test_a_revocation_is_written_again_as_soon_as_the_store_can(own_server
     store = Store(own_server.url, QUICK)
     try:
         ring = KeyRing(store)
-        made = await key_store.create(store, Terms(["learn"]))
+        made = await key_store.create(store, KeyTerms(["learn"]))
         with losing_the_tail(own_server):
             await key_store.revoke(store, made.key.id)
             await ring.load()
@@ -68,10 +68,10 @@ async def test_a_revocation_is_written_again_as_soon_as_the_store_can(own_server
                 await ring.load()
             with pytest.raises(InvalidKey, match="was revoked"):
                 ring.find(header(made))
-            keeping = asyncio.create_task(ring.keep())
+            keeping = asyncio.create_task(ring.run())
             client.config_set("min-replicas-to-write", 0)
         async with asyncio.timeout(10):
-            while (await key_store.listed(store))[0].state != "revoked":  # noqa: ASYNC110
+            while (await key_store.all_keys(store))[0].state != "revoked":  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
         keeping.cancel()
     finally:
@@ -80,7 +80,7 @@ async def test_a_revocation_is_written_again_as_soon_as_the_store_can(own_server
 
 async def test_a_rotated_key_ends_although_the_store_lost_that(server: Server, store: Store) -> None:
     ring = KeyRing(store)
-    made = await key_store.create(store, Terms(["learn"]))
+    made = await key_store.create(store, KeyTerms(["learn"]))
     with losing_the_tail(server):
         await key_store.rotate(store, made.key.id, 3600)
         await ring.load()
@@ -96,12 +96,12 @@ async def test_a_rotated_key_ends_although_the_store_lost_that(server: Server, s
 async def test_rotations_that_the_store_lost_leave_the_last_key_that_opens(server: Server, store: Store) -> None:
     """The old keys alone were ended again, so that nothing opened any more."""
     ring = KeyRing(store)
-    first = await key_store.create(store, Terms(["learn"]))
-    other = await key_store.create(store, Terms(["learn"]))
+    first = await key_store.create(store, KeyTerms(["learn"]))
+    other = await key_store.create(store, KeyTerms(["learn"]))
     with losing_the_tail(server):
         second = await key_store.rotate(store, first.key.id, 0)
         third = await key_store.rotate(store, second.key.id, 3600)
-        lost = await key_store.create(store, Terms(["learn"]))
+        lost = await key_store.create(store, KeyTerms(["learn"]))
         await ring.load()
     for _ in range(2):
         await ring.load()
@@ -127,7 +127,7 @@ async def test_rotations_that_the_store_lost_leave_the_last_key_that_opens(serve
 
 async def test_the_clock_does_not_go_back(store: Store) -> None:
     ring = KeyRing(store)
-    made = await key_store.create(store, Terms(["learn"], seconds=60))
+    made = await key_store.create(store, KeyTerms(["learn"], seconds=60))
     await ring.load()
     ring.find(header(made))
     now = ring.now()
@@ -142,7 +142,7 @@ async def test_the_clock_does_not_go_back(store: Store) -> None:
 
 async def test_clearing_forgets_how_keys_have_ended(server: Server, store: Store) -> None:
     ring = KeyRing(store)
-    made = await key_store.create(store, Terms(["learn"]))
+    made = await key_store.create(store, KeyTerms(["learn"]))
     await key_store.revoke(store, made.key.id)
     await ring.load()
     assert ring.required
@@ -158,7 +158,10 @@ async def test_who_revokes_is_told_when_no_copy_of_the_store_has_it() -> None:
     copy = Server(replicaof=f"127.0.0.1 {port}")
     store = Store(primary.url, QUICK)
     try:
-        made, other = await key_store.create(store, Terms(["learn"])), await key_store.create(store, Terms(["learn"]))
+        made, other = (
+            await key_store.create(store, KeyTerms(["learn"])),
+            await key_store.create(store, KeyTerms(["learn"])),
+        )
         with copy.client() as client:
             async with asyncio.timeout(20):
                 while client.hlen(key_store.KEYS_KEY) < 2:  # noqa: ASYNC110
@@ -168,7 +171,7 @@ async def test_who_revokes_is_told_when_no_copy_of_the_store_has_it() -> None:
         revoked = await key_store.revoke(store, other.key.id)
         with pytest.raises(StoreUnavailable, match=f"{other.key.id} is revoked, but none of the store's copies"):
             revoked.check()
-        assert {one.state for one in await key_store.listed(store)} == {"revoked"}
+        assert {one.state for one in await key_store.all_keys(store)} == {"revoked"}
         copy.resume()
         async with asyncio.timeout(20):
             while not (await key_store.revoke(store, other.key.id)).copied:
@@ -181,10 +184,10 @@ async def test_who_revokes_is_told_when_no_copy_of_the_store_has_it() -> None:
 
 async def test_what_the_ring_knows_of_ended_keys_does_not_grow_for_ever(store: Store) -> None:
     ring = KeyRing(store)
-    old, new = await key_store.create(store, Terms(["learn"])), await key_store.create(store, Terms(["learn"]))
+    old, new = await key_store.create(store, KeyTerms(["learn"])), await key_store.create(store, KeyTerms(["learn"]))
     await key_store.revoke(store, old.key.id)
     await key_store.revoke(store, new.key.id)
-    key = (await key_store.listed(store))[0].key
+    key = (await key_store.all_keys(store))[0].key
     key = msgspec.structs.replace(key, revoked=key.created - key_store.ENDED_SECONDS - 60)
     await store.client.hset(key_store.KEYS_KEY, key.id, msgspec.json.encode(key))
     await ring.load()

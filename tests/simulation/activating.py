@@ -11,11 +11,11 @@ from abound.core.errors import AboundError, OutcomeUnknown
 from abound.core.methods.fitted import Fitted
 from abound.core.model.active_version import LIVE
 from abound.core.types import Offset
-from abound.service.artifacts.artifact_store import Artifacts
-from abound.service.log.catalog import DEFAULT_MODEL, Living, read_catalog
+from abound.service.artifacts.artifact_store import ArtifactStore
+from abound.service.log.catalog import DEFAULT_MODEL, CatalogModel, read_catalog
 from abound.service.store.client import Store
 from abound.service.store.keys import ModelKeys
-from abound.service.versions.activation import Place, activate, weigh
+from abound.service.versions.activation import ActivationContext, activate, append_weights
 from tests.simulation.hosts import QUICK, URL, Host
 from tests.support.small_versions import fitted, write
 
@@ -59,19 +59,19 @@ class ActivatingHost(Host):
                 self.why = f"{type(error).__name__}: {error}"
                 self._network.note("activation failed", self.name, self.why)
 
-    async def _activate(self, store: Store, living: Living) -> None:
+    async def _activate(self, store: Store, living: CatalogModel) -> None:
         artifacts = self.artifacts
         assert artifacts is not None
         await artifacts.join(store)
         version = self.rng.choice([*await self._written(artifacts, living.keys), LIVE])
         if version != LIVE and self.rng.random() < 0.3:
-            await weigh(store, living.keys, version, (0.25, 0.75))
-        place = Place(store, artifacts, living.keys, PREPARE_SECONDS)
+            await append_weights(store, living.keys, version, (0.25, 0.75))
+        place = ActivationContext(store, artifacts, living.keys, PREPARE_SECONDS)
         at = await activate(place, version, "simulated", self.rng.choice((None, None, LIVE)))
         self.said.append((living.keys, version, at))
         self._network.note("activated", self.name, f"{version} {at}")
 
-    async def _written(self, artifacts: Artifacts, keys: ModelKeys) -> list[str]:
+    async def _written(self, artifacts: ArtifactStore, keys: ModelKeys) -> list[str]:
         """Two versions of the model."""
         there = self._versions.setdefault(keys, [])
         while len(there) < 2:

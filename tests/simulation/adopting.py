@@ -14,12 +14,12 @@ from abound.core.errors import AboundError, InvalidInstance, UnknownOffset
 from abound.core.types import Offset
 from abound.service.history.history import HistoryParams
 from abound.service.jobs import rebuild
-from abound.service.jobs.rebuild import Made, RestoreParams
-from abound.service.log.catalog import DEFAULT_MODEL, Living, read_catalog
+from abound.service.jobs.rebuild import RebuiltModel, RestoreParams
+from abound.service.log.catalog import DEFAULT_MODEL, CatalogModel, read_catalog
 from abound.service.log.stream import LogParams
 from abound.service.rebuild.adoption import Adoption
 from abound.service.snapshots.snapshots import SnapshotParams
-from abound.service.store.client import Store, reaching
+from abound.service.store.client import Store, store_errors
 from abound.service.store.lease import LeaseLost
 from tests.simulation.hosts import HISTORY, LOG, QUICK, SNAPSHOTS, URL, Host
 
@@ -97,10 +97,10 @@ class AdoptingHost(Host):
         self.n_adopted += 1
         self._network.note("adopted", self.name)
 
-    async def _choose(self, store: Store, living: Living, name: str) -> None:
+    async def _choose(self, store: Store, living: CatalogModel, name: str) -> None:
         """What the next adoption is to do."""
         if self.rng.random() < 0.5:
-            with reaching():
+            with store_errors():
                 found = await store.client.xrevrange(living.keys.log, count=8)
             if found:
                 at = Offset.of_entry(self.rng.choice(found)[0])
@@ -113,11 +113,11 @@ class AdoptingHost(Host):
     async def _adopt_as_it_is(self, context: Any) -> None:
         place = rebuild._place(context)
 
-        async def make(adoption: Adoption) -> Made:
-            live = await rebuild._as_it_was(place, adoption.after)
-            return Made(live, {"method": "restore", "to": str(adoption.after)}, {})
+        async def make(adoption: Adoption) -> RebuiltModel:
+            live = await rebuild._model_before(place, adoption.after)
+            return RebuiltModel(live, {"method": "restore", "to": str(adoption.after)}, {})
 
-        await rebuild._adopted(context, place, "simulated", lambda stage, done: None, make)
+        await rebuild._rebuild_and_adopt(context, place, "simulated", lambda stage, done: None, make)
 
     async def _commit(self, *prefixes: str) -> None:
         self._committed, self._kept = True, prefixes

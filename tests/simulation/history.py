@@ -266,7 +266,7 @@ class World:
 
                 async def state(replica: Replica, name: str = name) -> tuple[str | None, int, bytes, Serving]:
                     model = replica.model(name)
-                    digest = await model.take_digest()
+                    digest = await model.compute_digest()
                     model.check_serving()
                     return digest, model.live.n_learned, _learned_state(model.live), model.live.serving
 
@@ -308,7 +308,7 @@ async def _from_history(replica: Replica, name: str) -> str:
                 rebuilt = await rebuild(replica.store, living, params=LOG, artifacts=replica.artifacts, from_start=True)
             except (ArtifactsUnavailable, Damaged, UnknownArtifact) as error:
                 return f"none: {error}"
-            return await rebuilt.take_digest()
+            return await rebuilt.compute_digest()
     return "the store is away"
 
 
@@ -323,7 +323,7 @@ def _learned_state(live: object) -> bytes:
 _apply = LiveModel.apply
 
 
-_say_pending = partial(adoption_lock.say, seconds=3.0)
+_say_pending = partial(adoption_lock.renew, seconds=3.0)
 """One that died is under way for a shorter time than histories take."""
 
 

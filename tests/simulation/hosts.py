@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from abound.core.errors import CannotStart
-from abound.service.artifacts.artifact_store import Artifacts
+from abound.service.artifacts.artifact_store import ArtifactStore
 from abound.service.history.history import HistoryParams
 from abound.service.log.stream import LogParams
 from abound.service.replica.replica import Replica, ReplicaParams
@@ -73,9 +73,9 @@ class Host:
         process.kill()
 
     @property
-    def artifacts(self) -> Artifacts | None:
+    def artifacts(self) -> ArtifactStore | None:
         """The way to the artifact store, when there is one."""
-        return Artifacts(self.artifacts_url) if self.artifacts_url is not None else None
+        return ArtifactStore(self.artifacts_url) if self.artifacts_url is not None else None
 
     async def serve(self) -> None:
         """What its process does."""

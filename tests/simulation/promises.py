@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from abound.core.types import Offset
-from abound.service.log.append_group import Learned
-from abound.service.log.events import Learn
+from abound.service.log.append_group import LearnOutcome
+from abound.service.log.events import LearnEvent
 from abound.service.store.keys import ModelKeys
 from tests.simulation.requests import DONE, REFUSED, Attempt, Read, Request
 from tests.simulation.server import Loss
@@ -26,7 +26,7 @@ class Lost:
                     continue
                 at = Offset.of_entry(words[2])
                 self._entries.add(at)
-                if isinstance(entry.event, Learn):
+                if isinstance(entry.event, LearnEvent):
                     for position, event in enumerate(events_of(entry.event)):
                         self._by_event.setdefault(event, []).append((at._replace(position=position), loss))
 
@@ -93,7 +93,7 @@ def _false_answers(request: Request, attempt: Attempt, truth: Truth, lost: Lost)
                 yield f"{who}: event {event} was answered {_said(learned, at)}, but found {facts}"
 
 
-def _said(learned: Learned, at: int) -> tuple[int, bool]:
+def _said(learned: LearnOutcome, at: int) -> tuple[int, bool]:
     assert learned.ranks is not None
     assert learned.updated is not None
     return learned.ranks[at], learned.updated[at]

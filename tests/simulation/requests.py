@@ -12,7 +12,7 @@ from abound.core.instances.record import pack_labels
 from abound.core.instances.vectorizer import Vectorizer
 from abound.core.limits import Limits
 from abound.core.types import Offset
-from abound.service.log.append_group import Draft, Learned
+from abound.service.log.append_group import LearnDraft, LearnOutcome
 
 REFUSED, UNKNOWN, DONE = "refused", "unknown", "done"
 
@@ -54,7 +54,7 @@ class Attempt:
 
     replica: str
     outcome: str = UNKNOWN
-    learned: list[Learned] | None = None
+    learned: list[LearnOutcome] | None = None
     why: str = ""
     policy: str = ""
 
@@ -75,7 +75,7 @@ class Request:
     number: int
     model: str
     events: list[list[int]]
-    drafts: list[Draft]
+    drafts: list[LearnDraft]
     level: str
     wait: str
     attempts: list[Attempt] = field(default_factory=list)
@@ -137,7 +137,7 @@ class Author:
             own = (key if len(events) == 1 else f"{key}.{at}") if keyed else None
             body = b"%d" % some[0] if keyed else b""
             records = b"".join([record_of(event) for event in some])
-            drafts.append(Draft(records, len(some), own, body, None, len(events) if at == 0 else 1))
+            drafts.append(LearnDraft(records, len(some), own, body, None, len(events) if at == 0 else 1))
         request = Request(number, model, events, drafts, level, wait)
         self.requests.append(request)
         return request

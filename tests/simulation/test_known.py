@@ -20,7 +20,7 @@ import pytest
 
 from abound.service.jobs import rebuild
 from abound.service.log import stream
-from abound.service.model.replicated_model import ModelReplica
+from abound.service.model.replicated_model import ReplicatedModel
 from tests.simulation.history import run
 from tests.simulation.server import Store
 
@@ -45,7 +45,7 @@ def take_a_copy_for_its_primary(patch: Patch) -> None:
 def restore_to_no_adoption(patch: Patch) -> None:
     """Whoever restores to the offset of an adoption meets it without its index."""
 
-    async def wrong(model: ModelReplica, element: Any, source: Any) -> None:
+    async def wrong(model: ReplicatedModel, element: Any, source: Any) -> None:
         await model.apply(element)
 
     patch.setattr(rebuild, "apply", wrong)

@@ -12,16 +12,16 @@ from abound.core.model.receipts import Receipts
 from abound.core.types import Offset
 from abound.service.history.restore import restore_newest
 from abound.service.log import stream
-from abound.service.log.append_group import Group
-from abound.service.log.append_queue import Lane
+from abound.service.log.append_group import AppendGroup
+from abound.service.log.append_queue import AppendQueue
 from abound.service.log.appender import Appender
 from abound.service.log.events import checksum_of
 from abound.service.model.position import Position
-from abound.service.model.replicated_model import ModelReplica
-from abound.service.model.standby import Shadow
+from abound.service.model.replicated_model import ReplicatedModel
+from abound.service.model.standby import StandbyState
 from abound.service.replica.replica import Replica
-from abound.service.store.connection import Link, LinkLost
-from abound.service.store.reconnecting import Line
+from abound.service.store.connection import ConnectionLost, StoreConnection
+from abound.service.store.reconnecting import ReconnectingConnection
 from tests.simulation.history import run
 from tests.simulation.loop import Process, here
 
@@ -32,18 +32,18 @@ Patch = pytest.MonkeyPatch
 
 def wait_on_another_connection(patch: Patch) -> None:
     """WAITAOF and WAIT go out over the link that all models share, whose own last write is another one, if any."""
-    links: dict[Process, Link] = {}
-    opening, send = Link.open, Link.send
+    links: dict[Process, StoreConnection] = {}
+    opening, send = StoreConnection.open, StoreConnection.send
 
-    async def open_link(address: Any, name: str, *args: Any) -> Link:
+    async def open_link(address: Any, name: str, *args: Any) -> StoreConnection:
         link = await opening(address, name, *args)
         if name == "abound-append":
             links[here()] = link
         return link
 
-    held: dict[Link, list[Any]] = {}
+    held: dict[StoreConnection, list[Any]] = {}
 
-    def wrong(self: Link, command: bytes, on_reply: Any, seconds: float, n: int = 1) -> None:
+    def wrong(self: StoreConnection, command: bytes, on_reply: Any, seconds: float, n: int = 1) -> None:
         other = links.get(here(), self)
 
         def appended(reply: Any) -> None:
@@ -56,8 +56,8 @@ def wait_on_another_connection(patch: Patch) -> None:
         else:
             send(self, command, appended if self is not other else on_reply, seconds, n)
 
-    patch.setattr(Link, "open", open_link)
-    patch.setattr(Link, "send", wrong)
+    patch.setattr(StoreConnection, "open", open_link)
+    patch.setattr(StoreConnection, "send", wrong)
 
 
 def count_no_replies(patch: Patch) -> None:
@@ -74,40 +74,40 @@ def believe_what_the_store_was(patch: Patch) -> None:
 
 def refuse_what_may_be_there(patch: Patch) -> None:
     """An append without a reply is said to be none."""
-    answered = Lane._answered
+    answered = AppendQueue._answered
 
-    def wrong(self: Lane, group: Group, replies: list[Any], *args: Any) -> None:
-        first = RuntimeError("lost") if isinstance(replies[0], LinkLost) else replies[0]
+    def wrong(self: AppendQueue, group: AppendGroup, replies: list[Any], *args: Any) -> None:
+        first = RuntimeError("lost") if isinstance(replies[0], ConnectionLost) else replies[0]
         answered(self, group, [first, *replies[1:]], *args)
 
-    patch.setattr(Lane, "_answered", wrong)
+    patch.setattr(AppendQueue, "_answered", wrong)
 
 
 def send_again(patch: Patch) -> None:
     """An append without a reply is sent a second time."""
-    answered = Lane._answered
+    answered = AppendQueue._answered
 
-    def wrong(self: Lane, group: Group, replies: list[Any], *args: Any) -> None:
+    def wrong(self: AppendQueue, group: AppendGroup, replies: list[Any], *args: Any) -> None:
         answered(self, group, replies, *args)
-        if isinstance(replies[0], LinkLost) and group.waiting and not group.sighted:
+        if isinstance(replies[0], ConnectionLost) and group.waiting and not group.sighted:
             command = self._appender.command(group)
 
             def later() -> None:
-                if self.line.link is not None:
-                    self.line.link.send(command, lambda reply: None, 5.0)
+                if self.line.connection is not None:
+                    self.line.connection.send(command, lambda reply: None, 5.0)
                 else:
                     self._loop.call_later(0.1, later)
 
             later()
 
-    patch.setattr(Lane, "_answered", wrong)
+    patch.setattr(AppendQueue, "_answered", wrong)
 
 
 def answer_before_the_reply(patch: Patch) -> None:
     """What is sent counts as durable: its requests end when the follower has met it, whatever the waits say."""
     take = Appender.take
 
-    def wrong(self: Appender, queue: Any) -> Group | None:
+    def wrong(self: Appender, queue: Any) -> AppendGroup | None:
         group = take(self, queue)
         if group is not None:
             group.reached = max(waiting.level for waiting in group.waiting)
@@ -128,12 +128,12 @@ def do_not_check_on_return(patch: Patch) -> None:
 def append_to_anybody(patch: Patch) -> None:
     """A line takes any server for the one whose models it knows."""
 
-    init = Line.__init__
+    init = ReconnectingConnection.__init__
 
-    def wrong(self: Line, *args: Any, **options: Any) -> None:
+    def wrong(self: ReconnectingConnection, *args: Any, **options: Any) -> None:
         init(self, *args[:2])
 
-    patch.setattr(Line, "__init__", wrong)
+    patch.setattr(ReconnectingConnection, "__init__", wrong)
 
 
 def forget_keys(patch: Patch) -> None:
@@ -153,23 +153,23 @@ def do_not_wait_for_an_offset(patch: Patch) -> None:
 
 def apply_the_last_entry_again(patch: Patch) -> None:
     """A position names the entry before the one applied last."""
-    apply = ModelReplica.apply
+    apply = ReplicatedModel.apply
 
-    async def wrong(self: ModelReplica, element: Any) -> Any:
+    async def wrong(self: ReplicatedModel, element: Any) -> Any:
         before = self.position
         applied = await apply(self, element)
         if self.position.n_entries % 7 == 3:
             self.position = Position(before.offset, checksum_of(element[1]), before.n_entries, before.log_bytes)
         return applied
 
-    patch.setattr(ModelReplica, "apply", wrong)
+    patch.setattr(ReplicatedModel, "apply", wrong)
 
 
 def leave_an_entry_out(patch: Patch) -> None:
     """A snapshot says that it is one entry further than it is."""
     restore = restore_newest
 
-    async def wrong(store: Any, model: ModelReplica, *args: Any, **options: Any) -> Any:
+    async def wrong(store: Any, model: ReplicatedModel, *args: Any, **options: Any) -> Any:
         manifest = await restore(store, model, *args, **options)
         if manifest is not None:
             found = await store.client.xrange(model.keys.log, f"({model.offset.entry}", "+", 1)
@@ -184,23 +184,23 @@ def leave_an_entry_out(patch: Patch) -> None:
 def do_not_open_again(patch: Patch) -> None:
     """A line that is lost stays lost."""
 
-    async def once(self: Line) -> None:
+    async def once(self: ReconnectingConnection) -> None:
         try:
-            self.link, self.facts = await self._open()
+            self.connection, self.info = await self._open()
             self._opened.set()
         except StoreUnavailable:
             return
 
-    patch.setattr(Line, "_keep_open", once)
+    patch.setattr(ReconnectingConnection, "_keep_open", once)
 
 
 def adopt_without_what_came_since(patch: Patch) -> None:
     """A shadow that is attached is not told what is applied."""
 
-    async def nothing(self: Shadow, event: Any, at: Offset) -> None:
+    async def nothing(self: StandbyState, event: Any, at: Offset) -> None:
         self.offset = at
 
-    patch.setattr(Shadow, "apply", nothing)
+    patch.setattr(StandbyState, "apply", nothing)
 
 
 MISTAKES: list[Callable[[Patch], None]] = [

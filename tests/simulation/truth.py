@@ -17,8 +17,16 @@ from abound.core.model.active_version import LIVE
 from abound.core.model.apply import Unit
 from abound.core.model.live_model import LiveModel
 from abound.core.types import START, Offset
-from abound.service.log.catalog import CATALOG_KEY, Catalog, Living
-from abound.service.log.events import Activate, Adopt, Configure, Entry, Learn, Weigh, decode_entry
+from abound.service.log.catalog import CATALOG_KEY, Catalog, CatalogModel
+from abound.service.log.events import (
+    ActivateEvent,
+    AdoptEvent,
+    ConfigureEvent,
+    Entry,
+    LearnEvent,
+    WeighEvent,
+    decode_entry,
+)
 from tests.simulation.keyspace import Words
 
 
@@ -59,7 +67,7 @@ class Truth:
         Their ids.
     """
 
-    living: Living | None
+    living: CatalogModel | None
     restored: Mapping[str, Offset] = field(default_factory=dict)
     last: Offset | None = None
     n_entries: int = 0
@@ -88,24 +96,24 @@ class Truth:
         self.n_entries += 1
         event = entry.event
         self.last = at
-        if isinstance(event, Learn):
+        if isinstance(event, LearnEvent):
             self._learn(event, at, last)
             self.last = at._replace(position=event.n - 1)
-        elif isinstance(event, Configure):
+        elif isinstance(event, ConfigureEvent):
             self.live.configure(event.changes)
-        elif isinstance(event, Activate):
+        elif isinstance(event, ActivateEvent):
             before = self.live.serving
             self.live.serving = before.activated(event.activation, event.version, event.digest, at)
             self.activations.append(event.activation)
             if self.live.serving.version != before.version:
                 self.switches.append((at, event.version))
-        elif isinstance(event, Weigh):
+        elif isinstance(event, WeighEvent):
             self.live.serving = self.live.serving.weighed(event.version, event.weights)
-        elif isinstance(event, Adopt):
+        elif isinstance(event, AdoptEvent):
             self._adopt(event, at)
         self._entries.append((at, entry))
 
-    def _adopt(self, event: Adopt, at: Offset) -> None:
+    def _adopt(self, event: AdoptEvent, at: Offset) -> None:
         """Go back; what came after the offset that the index stands for is on top of it."""
         after, to = Offset.parse(event.after), self.restored.get(event.adoption)
         if after < self._adopted:
@@ -123,7 +131,7 @@ class Truth:
         for at, entry in self._entries:
             if at[:2] <= to[:2]:
                 past._take(at, entry, to.position if at[:2] == to[:2] else None)
-            elif at[:2] > after[:2] and isinstance(entry.event, Learn | Configure):
+            elif at[:2] > after[:2] and isinstance(entry.event, LearnEvent | ConfigureEvent):
                 past._take(at, entry)
         return past
 
@@ -136,7 +144,7 @@ class Truth:
         facts = [*self.ever.get(event, ()), *(fact for number, fact in self.again if number == event)]
         return [fact for fact in facts if fact.offset == offset]
 
-    def _learn(self, event: Learn, at: Offset, last: int | None) -> None:
+    def _learn(self, event: LearnEvent, at: Offset, last: int | None) -> None:
         ends = record_ends(event.records, event.n).tolist()
         numbers = events_of(event)
         place = unit_at = 0
@@ -167,7 +175,7 @@ class Truth:
         self.ever.setdefault(event, []).append(self.facts[event])
 
 
-def events_of(event: Learn) -> list[int]:
+def events_of(event: LearnEvent) -> list[int]:
     """The numbers of the events of an entry, in order."""
     numbers = []
     for record in iterate(event.records, event.n):

@@ -23,9 +23,9 @@ from abound.core.model.apply import Unit
 from abound.core.model.live_model import LiveModel
 from abound.core.types import START
 from abound.service.artifacts.checksums import checksum_of
-from abound.service.log.events import APPLY_VERSION, Learn
-from abound.service.snapshots.arrays import Part, live_of, parts_of, shapes_of
-from abound.service.snapshots.model_file import KIND, Header, Reader, packed
+from abound.service.log.events import APPLY_VERSION, LearnEvent
+from abound.service.snapshots.arrays import Part, load_model, parts_of, shapes_of
+from abound.service.snapshots.model_file import MODEL_FILE, ModelFileHeader, ModelFileReader, encode_header
 from tests.support.adoption_house import apply, digest_of, model_of
 
 REFUSALS = (Damaged, TooLarge, UnknownApplyVersion)
@@ -38,7 +38,7 @@ def file_of(live: LiveModel) -> tuple[bytes, str]:
     digest = asyncio.run(digest_of(live))
     arrays = live.to_arrays()
     parts = list(parts_of(arrays, 40_000))
-    header = Header(
+    header = ModelFileHeader(
         apply_version=APPLY_VERSION,
         model="news",
         offset="5-0.0",
@@ -48,7 +48,7 @@ def file_of(live: LiveModel) -> tuple[bytes, str]:
         parts=[Part(len(part), checksum_of(part)) for part in parts],
     )
     assert len(parts) > 2
-    return packed(header) + b"".join(parts), digest
+    return encode_header(header) + b"".join(parts), digest
 
 
 def large() -> LiveModel:
@@ -57,7 +57,7 @@ def large() -> LiveModel:
     for _ in range(800):
         features = ",".join(f'"{rng.randrange(2**30)}": 1' for _ in range(20))
         record = live.vectorizer.vectorize(b"{" + features.encode() + b"}", None) + pack_labels(["x"], live.limits)
-        apply(live, START, Learn(record, 1, [Unit(1)]))
+        apply(live, START, LearnEvent(record, 1, [Unit(1)]))
     return live
 
 
@@ -76,10 +76,10 @@ def read(data: bytes, size: int = 10_000, limit: int = LIMIT) -> LiveModel:
     """The model that a file is."""
 
     async def reading() -> LiveModel:
-        reader = Reader(in_pieces(data, size), limit)
+        reader = ModelFileReader(in_pieces(data, size), limit)
         header = await reader.header()
         _ = header.config
-        return await live_of(
+        return await load_model(
             header.state, header.arrays, header.size, header.digest, reader.parts(header), Limits(), lambda done: None
         )
 
@@ -89,7 +89,7 @@ def read(data: bytes, size: int = 10_000, limit: int = LIMIT) -> LiveModel:
 def with_header(changes: dict[str, object], body: bytes = BODY) -> bytes:
     """The file with another header, its checksum right."""
     plain = msgspec.json.encode({**HEADER, **changes})
-    head = struct.pack("<8sII16s", KIND.magic, KIND.format, len(plain), bytes.fromhex(checksum_of(plain)))
+    head = struct.pack("<8sII16s", MODEL_FILE.magic, MODEL_FILE.format, len(plain), bytes.fromhex(checksum_of(plain)))
     return head + plain + body
 
 
@@ -109,8 +109,16 @@ def test_a_file_is_the_model_however_it_comes(size: int) -> None:
         (FILE[:-1], Damaged, "ends in its part"),
         (FILE + b"x", Damaged, "follows the last part"),
         (b"PK" + FILE[2:], Damaged, "not the file of a model"),
-        (FILE[:8] + struct.pack("<I", KIND.format - 1) + FILE[12:], UnknownApplyVersion, f"format {KIND.format - 1}"),
-        (FILE[:8] + struct.pack("<I", KIND.format + 1) + FILE[12:], UnknownApplyVersion, f"format {KIND.format + 1}"),
+        (
+            FILE[:8] + struct.pack("<I", MODEL_FILE.format - 1) + FILE[12:],
+            UnknownApplyVersion,
+            f"format {MODEL_FILE.format - 1}",
+        ),
+        (
+            FILE[:8] + struct.pack("<I", MODEL_FILE.format + 1) + FILE[12:],
+            UnknownApplyVersion,
+            f"format {MODEL_FILE.format + 1}",
+        ),
         (FILE[:12] + struct.pack("<I", 2**31) + FILE[16:], Damaged, "larger than allowed"),
         (FILE[:60] + b"~" + FILE[61:], Damaged, "header of the file is not what was written"),
         (FILE[:-5] + bytes([FILE[-5] ^ 1]) + FILE[-4:], Damaged, "part .* is not what was written"),
@@ -193,7 +201,7 @@ def learned(config: ModelConfig) -> LiveModel:
         words = ",".join(f'"{rng.randrange(60)}": 1' for _ in range(6))
         labels = [f"label {rng.randrange(40)}" for _ in range(2)]
         record = live.vectorizer.vectorize(b"{" + words.encode() + b"}", None) + pack_labels(labels, live.limits)
-        apply(live, START, Learn(record, 1, [Unit(1, key=f"key {number}")]))
+        apply(live, START, LearnEvent(record, 1, [Unit(1, key=f"key {number}")]))
     return live
 
 
@@ -241,7 +249,7 @@ def made(config: str) -> tuple[dict[str, np.ndarray[Any, Any]], dict[str, Any]]:
 
 def assert_bounded(arrays: dict[str, np.ndarray[Any, Any]], state: dict[str, Any]) -> None:
     body = list(parts_of(arrays, 40_000))
-    header = Header(
+    header = ModelFileHeader(
         apply_version=APPLY_VERSION,
         model="news",
         offset="5-0.0",
@@ -250,7 +258,7 @@ def assert_bounded(arrays: dict[str, np.ndarray[Any, Any]], state: dict[str, Any
         arrays=shapes_of(arrays),
         parts=[Part(len(part), checksum_of(part)) for part in body],
     )
-    file = packed(header) + b"".join(body)
+    file = encode_header(header) + b"".join(body)
     tracemalloc.start()
     try:
         with pytest.raises(REFUSALS):

@@ -13,11 +13,11 @@ from abound.core.model.apply import Unit
 from abound.core.types import START
 from abound.service.history.replay import compact, rebuild
 from abound.service.history.restore import restore_newest
-from abound.service.log.catalog import CATALOG_KEY, DEFAULT_MODEL, Living, read_catalog
-from abound.service.log.events import APPLY_VERSION, CatalogEntry, Created, Entry, Learn, encode
-from abound.service.model.replicated_model import ModelReplica
+from abound.service.log.catalog import CATALOG_KEY, DEFAULT_MODEL, CatalogModel, read_catalog
+from abound.service.log.events import APPLY_VERSION, CatalogEntry, Entry, LearnEvent, ModelCreated, encode
+from abound.service.model.replicated_model import ReplicatedModel
 from abound.service.snapshots import manifest as manifests
-from abound.service.snapshots.manifest import Manifest
+from abound.service.snapshots.manifest import SnapshotManifest
 from abound.service.snapshots.snapshots import SnapshotParams
 from abound.service.store.client import Store
 from tests.support.streams import drafts
@@ -25,19 +25,19 @@ from tests.support.streams import drafts
 SMALL_PARTS = SnapshotParams(part_bytes=16_384)
 OLDER, NEWER = manifests.FORMAT - 1, manifests.FORMAT + 1
 
-Change = Callable[[Store, Living, Manifest], Awaitable[None]]
+Change = Callable[[Store, CatalogModel, SnapshotManifest], Awaitable[None]]
 
 
-async def append(store: Store, living: Living, n: int, seed: int) -> None:
+async def append(store: Store, living: CatalogModel, n: int, seed: int) -> None:
     async with store.client.pipeline() as pipe:
         for one in drafts(n, seed):
-            payload, checksum = encode(Entry(APPLY_VERSION, b"somebody", seed, Learn(one.records, 1, [Unit(1)])))
+            payload, checksum = encode(Entry(APPLY_VERSION, b"somebody", seed, LearnEvent(one.records, 1, [Unit(1)])))
             pipe.xadd(living.keys.log, {"e": payload, "c": checksum})
         await pipe.execute()
 
 
-async def create(store: Store, name: str = DEFAULT_MODEL) -> Living:
-    payload, checksum = encode(CatalogEntry(APPLY_VERSION, Created(name, {})))
+async def create(store: Store, name: str = DEFAULT_MODEL) -> CatalogModel:
+    payload, checksum = encode(CatalogEntry(APPLY_VERSION, ModelCreated(name, {})))
     await store.client.xadd(CATALOG_KEY, {"e": payload, "c": checksum})
     living = (await read_catalog(store)).get(name)
     assert living is not None
@@ -45,7 +45,7 @@ async def create(store: Store, name: str = DEFAULT_MODEL) -> Living:
 
 
 @pytest.fixture
-async def two(store: Store) -> tuple[Living, list[Manifest]]:
+async def two(store: Store) -> tuple[CatalogModel, list[SnapshotManifest]]:
     """A model with two snapshots, newest first, and a log that goes on after them."""
     living = await create(store)
     made = []
@@ -56,21 +56,21 @@ async def two(store: Store) -> tuple[Living, list[Manifest]]:
     return living, made[::-1]
 
 
-async def loaded(store: Store, living: Living) -> tuple[str | None, list[str]]:
+async def loaded(store: Store, living: CatalogModel) -> tuple[str | None, list[str]]:
     """Which snapshot a start would load, and the reasons why others were passed over."""
-    model = ModelReplica(living.keys, living.config)
+    model = ReplicatedModel(living.keys, living.config)
     with structlog.testing.capture_logs() as logs:
         manifest = await restore_newest(store, model)
     if manifest is not None:
         assert model.offset == manifest.position.offset
-        assert await model.take_digest() == manifest.digest
+        assert await model.compute_digest() == manifest.digest
     else:
         assert model.offset == START
     return manifest.id if manifest else None, [str(line["reason"]) for line in logs]
 
 
 async def test_a_snapshot_and_the_rest_of_the_log_are_as_good_as_the_whole_log(
-    store: Store, two: tuple[Living, list[Manifest]]
+    store: Store, two: tuple[CatalogModel, list[SnapshotManifest]]
 ) -> None:
     living, (newest, older) = two
     assert await loaded(store, living) == (newest.id, [])
@@ -81,9 +81,9 @@ async def test_a_snapshot_and_the_rest_of_the_log_are_as_good_as_the_whole_log(
     rest = await rebuild(store, living)
     assert whole.position == rest.position
     assert whole.live.n_learned == 180
-    assert await whole.take_digest() == await rest.take_digest()
+    assert await whole.compute_digest() == await rest.compute_digest()
     half = await rebuild(store, living, older.position.offset, from_start=True)
-    assert await half.take_digest() == older.digest
+    assert await half.compute_digest() == older.digest
 
 
 async def test_a_snapshot_of_a_model_that_has_learned_nothing(store: Store) -> None:
@@ -99,30 +99,30 @@ async def test_only_the_newest_are_kept_and_nothing_is_left_of_the_others(store:
     for seed in range(5):
         await append(store, living, 5, seed)
         made.append(await compact(store, living, SnapshotParams(keep=3, part_bytes=16_384)))
-    good = await manifests.manifests(store, living.keys)
+    good = await manifests.read_manifests(store, living.keys)
     assert good == made[:1:-1]
-    keys = {key async for key in store.client.scan_iter(match=living.keys.of("snapshot:*").replace(b"{", b"\\{"))}
-    expected = {living.keys.of(f"snapshot:{m.id}:{i}") for m in good for i in range(len(m.parts))}
-    assert keys == expected | {living.keys.of(f"snapshot:{m.id}:manifest") for m in good}
+    keys = {key async for key in store.client.scan_iter(match=living.keys.key("snapshot:*").replace(b"{", b"\\{"))}
+    expected = {living.keys.key(f"snapshot:{m.id}:{i}") for m in good for i in range(len(m.parts))}
+    assert keys == expected | {living.keys.key(f"snapshot:{m.id}:manifest") for m in good}
 
 
-def part(i: int) -> Callable[[Living, Manifest], bytes]:
-    return lambda living, manifest: living.keys.of(f"snapshot:{manifest.id}:{i}")
+def part(i: int) -> Callable[[CatalogModel, SnapshotManifest], bytes]:
+    return lambda living, manifest: living.keys.key(f"snapshot:{manifest.id}:{i}")
 
 
-def manifest_key(living: Living, manifest: Manifest) -> bytes:
-    return living.keys.of(f"snapshot:{manifest.id}:manifest")
+def manifest_key(living: CatalogModel, manifest: SnapshotManifest) -> bytes:
+    return living.keys.key(f"snapshot:{manifest.id}:manifest")
 
 
-def missing(key: Callable[[Living, Manifest], bytes]) -> Change:
-    async def change(store: Store, living: Living, manifest: Manifest) -> None:
+def missing(key: Callable[[CatalogModel, SnapshotManifest], bytes]) -> Change:
+    async def change(store: Store, living: CatalogModel, manifest: SnapshotManifest) -> None:
         assert await store.client.unlink(key(living, manifest)) == 1
 
     return change
 
 
-def rewritten(key: Callable[[Living, Manifest], bytes], how: Callable[[bytes], bytes]) -> Change:
-    async def change(store: Store, living: Living, manifest: Manifest) -> None:
+def rewritten(key: Callable[[CatalogModel, SnapshotManifest], bytes], how: Callable[[bytes], bytes]) -> Change:
+    async def change(store: Store, living: CatalogModel, manifest: SnapshotManifest) -> None:
         name = key(living, manifest)
         before = await store.client.get(name)
         assert how(before) != before
@@ -133,7 +133,7 @@ def rewritten(key: Callable[[Living, Manifest], bytes], how: Callable[[bytes], b
 
 def sealed(fields: dict[str, Any]) -> bytes:
     """A manifest with a right checksum, whatever it says."""
-    return msgspec.json.encode(msgspec.convert(fields, Manifest).sealed())
+    return msgspec.json.encode(msgspec.convert(fields, SnapshotManifest).with_checksum())
 
 
 def changed(**fields: Any) -> Change:
@@ -206,7 +206,7 @@ DAMAGES = {
 
 @pytest.mark.parametrize("kind", DAMAGES)
 async def test_a_damaged_snapshot_is_passed_over_for_the_one_before(
-    store: Store, two: tuple[Living, list[Manifest]], kind: str
+    store: Store, two: tuple[CatalogModel, list[SnapshotManifest]], kind: str
 ) -> None:
     living, (newest, older) = two
     change, what = DAMAGES[kind]
@@ -217,10 +217,12 @@ async def test_a_damaged_snapshot_is_passed_over_for_the_one_before(
     assert what in reasons[0]
 
 
-async def test_a_flipped_bit_in_any_part_is_found(store: Store, two: tuple[Living, list[Manifest]]) -> None:
+async def test_a_flipped_bit_in_any_part_is_found(
+    store: Store, two: tuple[CatalogModel, list[SnapshotManifest]]
+) -> None:
     living, (newest, older) = two
     for i in range(len(newest.parts)):
-        key = living.keys.of(f"snapshot:{newest.id}:{i}")
+        key = living.keys.key(f"snapshot:{newest.id}:{i}")
         before = await store.client.get(key)
         await store.client.set(key, flipped(before))
         assert await loaded(store, living) == (older.id, [f"its part {i} is not what was written"])
@@ -228,7 +230,9 @@ async def test_a_flipped_bit_in_any_part_is_found(store: Store, two: tuple[Livin
     assert await loaded(store, living) == (newest.id, [])
 
 
-async def test_arrays_in_the_place_of_others_are_found(store: Store, two: tuple[Living, list[Manifest]]) -> None:
+async def test_arrays_in_the_place_of_others_are_found(
+    store: Store, two: tuple[CatalogModel, list[SnapshotManifest]]
+) -> None:
     living, (newest, older) = two
     await rewritten(manifest_key, swapped)(store, living, newest)
     name, reasons = await loaded(store, living)
@@ -236,7 +240,7 @@ async def test_arrays_in_the_place_of_others_are_found(store: Store, two: tuple[
 
 
 async def test_without_a_good_snapshot_the_whole_log_is_replayed(
-    store: Store, two: tuple[Living, list[Manifest]]
+    store: Store, two: tuple[CatalogModel, list[SnapshotManifest]]
 ) -> None:
     living, both = two
     for manifest in both:
@@ -247,7 +251,7 @@ async def test_without_a_good_snapshot_the_whole_log_is_replayed(
 
 
 async def test_without_a_good_snapshot_and_without_the_beginning_there_is_no_state(
-    store: Store, two: tuple[Living, list[Manifest]]
+    store: Store, two: tuple[CatalogModel, list[SnapshotManifest]]
 ) -> None:
     living, (newest, older) = two
     await store.client.xtrim(living.keys.log, minid=newest.position.offset.entry, approximate=False)
@@ -256,13 +260,13 @@ async def test_without_a_good_snapshot_and_without_the_beginning_there_is_no_sta
     await missing(part(0))(store, living, newest)
     with pytest.raises(Damaged, match=r"part 0 is missing.*does not continue.*lost its beginning"):
         await rebuild(store, living)
-    assert older.id in [manifest.id for manifest in await manifests.manifests(store, living.keys)]
+    assert older.id in [manifest.id for manifest in await manifests.read_manifests(store, living.keys)]
 
 
-async def test_a_snapshot_that_is_not_there(store: Store, two: tuple[Living, list[Manifest]]) -> None:
+async def test_a_snapshot_that_is_not_there(store: Store, two: tuple[CatalogModel, list[SnapshotManifest]]) -> None:
     living, _ = two
     with pytest.raises(UnknownSnapshot):
-        await manifests.manifest_of(store, living.keys, "1-0.0-00000000")
+        await manifests.read_manifest(store, living.keys, "1-0.0-00000000")
 
 
 async def test_a_snapshot_is_not_pointed_to_before_it_is_whole(store: Store) -> None:

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from abound.core.model.apply import Unit
-from abound.service.log.events import APPLY_VERSION, Entry, Learn, encode
+from abound.service.log.events import APPLY_VERSION, Entry, LearnEvent, encode
 from abound.service.processes.embedded_store import EmbeddedStore
-from abound.service.security.audit import acts
-from abound.service.snapshots.snapshots import erase
+from abound.service.security.audit import newest_acts
+from abound.service.snapshots.snapshots import delete_incarnation
 from abound.service.store.client import Store
-from abound.service.store.replication import write_file_anew
+from abound.service.store.replication import rewrite_aof
 from tests.snapshots.test_snapshots import create
 from tests.support.streams import record
 from tests.support.valkey import QUICK, Server, free_port
@@ -40,7 +40,7 @@ async def test_the_files_of_copies_are_theirs_and_that_is_said() -> None:
                 client.delete("word")
                 while not client.wait(1, 100):
                     pass
-        said = await write_file_anew(store)
+        said = await rewrite_aof(store)
         assert said.startswith("rewritten; ")
         assert "send BGREWRITEAOF to each: 1 connected" in said
         assert not holds(primary, b"unspeakable")
@@ -50,7 +50,7 @@ async def test_the_files_of_copies_are_theirs_and_that_is_said() -> None:
             async with asyncio.timeout(10):
                 while client.info("replication")["connected_slaves"]:  # noqa: ASYNC110
                     await asyncio.sleep(0.05)
-        assert await write_file_anew(store) == "rewritten"
+        assert await rewrite_aof(store) == "rewritten"
     finally:
         await store.close()
         copy.close()
@@ -66,10 +66,10 @@ async def test_what_was_deleted_is_gone_from_the_file_once_the_command_was_given
         store = Store(url, QUICK)
         living = await create(store, "gone")
         payload, checksum = encode(
-            Entry(APPLY_VERSION, b"somebody", 1, Learn(record('{"a": 1}', "unspeakable"), 1, [Unit(1)]))
+            Entry(APPLY_VERSION, b"somebody", 1, LearnEvent(record('{"a": 1}', "unspeakable"), 1, [Unit(1)]))
         )
         await store.client.xadd(living.keys.log, {"e": payload, "c": checksum})
-        await erase(store, living.keys)
+        await delete_incarnation(store, living.keys)
         assert in_files(tmp_path, b"unspeakable")
         if not runs:
             await store.close()
@@ -79,7 +79,7 @@ async def test_what_was_deleted_is_gone_from_the_file_once_the_command_was_given
         assert (done.returncode, json.loads(done.stdout)) == (0, {"store_file": "rewritten"}), done.stderr
         assert not in_files(tmp_path, b"unspeakable")
         if runs:
-            [act] = await acts(store)
+            [act] = await newest_acts(store)
             assert (act.action, act.outcome, act.details) == ("store.rewrite", "done", {"store_file": "rewritten"})
             await store.close()
     finally:

@@ -12,16 +12,16 @@ import pytest
 from abound.core.errors import AboundError
 from abound.core.model.live_model import warmup
 from abound.core.types import START, Offset
-from abound.service.artifacts.artifact_store import Artifacts
-from abound.service.history.archive import Archiving, archive
-from abound.service.history.garbage import sweep_artifacts
+from abound.service.artifacts.artifact_store import ArtifactStore
+from abound.service.history.archive import ArchiveContext, archive
+from abound.service.history.garbage import collect_files
 from abound.service.history.history import History, HistoryParams
 from abound.service.history.replay import compact, rebuild
 from abound.service.history.verify import verify
 from abound.service.log.catalog import DEFAULT_MODEL, read_catalog
 from abound.service.replica.replica import Replica
 from abound.service.store.client import Store
-from abound.service.store.lease import take
+from abound.service.store.lease import acquire
 from tests.support.adoption_house import SMALL, House, events
 from tests.support.fixtures import StartReplica
 from tests.support.valkey import QUICK, Server
@@ -44,8 +44,8 @@ async def grow(house: House, seed: int) -> None:
     for half in (0, 1):
         await house.append(*events(40, seed + half))
         await compact(house.store, living, SMALL, artifacts=house.artifacts)
-    async with take(house.store, living.keys) as lease:
-        await archive(Archiving(house.store, house.artifacts, living, lease, SEGMENT))
+    async with acquire(house.store, living.keys) as lease:
+        await archive(ArchiveContext(house.store, house.artifacts, living, lease, SEGMENT))
 
 
 def copy(folder: Path, to: Path) -> None:
@@ -88,23 +88,23 @@ async def test_what_is_restored_from_a_backup_is_what_was_there(
     await grow(house, 3)
     dump = shutil.copy(await saved(house), tmp_path / "dump.rdb")
     model = await rebuild(house.store, living, artifacts=house.artifacts)
-    expected, end = await model.take_digest(), model.offset
+    expected, end = await model.compute_digest(), model.offset
     await grow(house, 5)  # a segment that was small was made larger, and the small one goes
     unlisted = set[str]()
-    await sweep_artifacts(house.store, house.artifacts, await read_catalog(house.store), unlisted)
+    await collect_files(house.store, house.artifacts, await read_catalog(house.store), unlisted)
     copy(house.folder, backup)  # what came meanwhile
-    await sweep_artifacts(house.store, house.artifacts, await read_catalog(house.store), unlisted)
+    await collect_files(house.store, house.artifacts, await read_catalog(house.store), unlisted)
 
     for folder, is_whole in ((backup, True), (early, False)):
         server = restored(dump)
-        store, artifacts = Store(server.url, QUICK), Artifacts(str(folder))
+        store, artifacts = Store(server.url, QUICK), ArtifactStore(str(folder))
         try:
-            replica = Replica(Store(server.url, QUICK), artifacts=Artifacts(str(folder)))
+            replica = Replica(Store(server.url, QUICK), artifacts=ArtifactStore(str(folder)))
             await replica.start()
             assert replica.model(DEFAULT_MODEL).offset == end
-            assert await replica.model(DEFAULT_MODEL).take_digest() == expected
+            assert await replica.model(DEFAULT_MODEL).compute_digest() == expected
             await artifacts.join(store)
-            contents = await History(store, artifacts, living.keys).contents()
+            contents = await History(store, artifacts, living.keys).manifest()
             assert contents is not None
             assert START < contents.end < end
             if is_whole:

@@ -6,12 +6,12 @@ import hiredis
 import pytest
 
 from abound.service.store.client import Store
-from abound.service.store.connection import LinkLost, packed
+from abound.service.store.connection import ConnectionLost, pack_command
 from tests.support.valkey import QUICK, Server
 
 
 async def test_commands_in_one_piece(store: Store) -> None:
-    link = await store.open_link("test")
+    link = await store.open_connection("test")
     for i in range(1, 4):
         assert await link.call_all(("INCR", "n"), ("GET", "n"), ("PING",), seconds=5) == [i, str(i).encode(), b"PONG"]
         assert await link.call("GET", "n", seconds=5) == str(i).encode()
@@ -20,7 +20,7 @@ async def test_commands_in_one_piece(store: Store) -> None:
             await link.call_all(*pair, seconds=5)
         assert await link.call("GET", "n", seconds=5) == b"3"
     link.close()
-    with pytest.raises(LinkLost):
+    with pytest.raises(ConnectionLost):
         await link.call_all(("INCR", "n"), ("GET", "n"), seconds=5)
     assert await store.client.get("n") == b"3"
 
@@ -29,7 +29,7 @@ async def test_nothing_of_another_comes_between_commands_in_one_piece(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They are one write, so the store has read them all before it begins with the first."""
-    link = await store.open_link("test")
+    link = await store.open_connection("test")
     written: list[bytes] = []
 
     class Transport:
@@ -39,20 +39,20 @@ async def test_nothing_of_another_comes_between_commands_in_one_piece(
     with monkeypatch.context() as patch:
         patch.setattr(link, "_transport", Transport())
         asked = link.call_all(("INCR", "n"), ("GET", "n"), ("PING",), seconds=5)
-    assert written == [packed(("INCR", "n")) + packed(("GET", "n")) + packed(("PING",))]
+    assert written == [pack_command(("INCR", "n")) + pack_command(("GET", "n")) + pack_command(("PING",))]
     link.close()
-    with pytest.raises(LinkLost):
+    with pytest.raises(ConnectionLost):
         await asked
 
 
 async def test_commands_and_a_link_that_is_lost(own_server: Server) -> None:
     store = Store(own_server.url, QUICK)
-    link = await store.open_link("test")
+    link = await store.open_connection("test")
     own_server.pause()
     both = link.call_all(("INCR", "n"), ("GET", "n"), seconds=5)
     given_up = link.call_all(("INCR", "n"), ("GET", "n"), seconds=5)
     given_up.cancel()
     own_server.kill()
-    with pytest.raises(LinkLost):
+    with pytest.raises(ConnectionLost):
         await both
     await store.close()

@@ -12,7 +12,7 @@ import redis
 from abound.core.errors import CannotStart, OutcomeUnknown, StoreUnavailable
 from abound.service.replica.replica import Replica
 from abound.service.store.client import Store, StoreParams
-from abound.service.store.server_info import Facts
+from abound.service.store.server_info import ServerInfo
 from tests.replica.test_replica import teach, until
 from tests.support.fixtures import StartReplica
 from tests.support.streams import draft
@@ -40,8 +40,8 @@ def is_rewriting(client: redis.Redis) -> bool:
     return bool(client.info("persistence")["aof_rewrite_in_progress"])
 
 
-def facts(replica: Replica) -> Facts:
-    said = replica.facts()
+def facts(replica: Replica) -> ServerInfo:
+    said = replica.server_info()
     assert said is not None
     return said
 
@@ -106,12 +106,12 @@ async def test_fsync_is_claimed_only_of_a_file_that_a_crash_leaves(
         client.bgrewriteaof()
         in_a_plain_one = await level()
         assert is_rewriting(client)
-        assert in_a_plain_one == ("fsync" if facts(replica).tells_whole else "log")
+        assert in_a_plain_one == ("fsync" if facts(replica).can_check_aof else "log")
         await until(lambda: not is_rewriting(client), 10)
         assert await level() == "fsync"
         client.config_set("appendonly", "no")
         client.config_set("appendonly", "yes")
-        if facts(replica).tells_whole:
+        if facts(replica).can_check_aof:
             with pytest.raises(OutcomeUnknown, match=r"may get lost: the store writes .* for the first time"):
                 await level()
             with pytest.raises(StoreUnavailable, match="nothing was appended"):

@@ -11,7 +11,7 @@ import structlog.testing
 
 from abound.core.errors import CannotStart, InvalidInstance
 from abound.service.replica.replica import Replica, ReplicaParams
-from abound.service.store.client import Store, facts_over
+from abound.service.store.client import Store, fetch_server_info
 from tests.support.fixtures import StartReplica
 from tests.support.served import served
 from tests.support.streams import draft
@@ -40,7 +40,7 @@ async def test_fsync_is_not_claimed_and_the_setting_is_named(pausing: Server, st
     with pausing.client() as client:
         client.config_set(SETTING, "no")
     async with asyncio.timeout(5):
-        while (facts := replica.facts()) is None or not facts.syncs:  # noqa: ASYNC110
+        while (facts := replica.server_info()) is None or not facts.syncs_writes:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
     assert facts.warning is None
     [learned] = await replica.learn("default", [draft('{"a": 1}', "x")], durability="fsync")
@@ -49,12 +49,12 @@ async def test_fsync_is_not_claimed_and_the_setting_is_named(pausing: Server, st
 
 async def test_both_ways_of_asking_say_the_same(pausing: Server) -> None:
     store = Store(pausing.url, QUICK)
-    link = await store.open_link("test")
+    link = await store.open_connection("test")
     for value in ("yes", "no"):
         with pausing.client() as client:
             client.config_set(SETTING, value)
-        for facts in (await store.facts(), await facts_over(link, 1.0)):
-            assert (facts.appendfsync, facts.pauses, facts.syncs) == ("always", value == "yes", value == "no")
+        for facts in (await store.server_info(), await fetch_server_info(link, 1.0)):
+            assert (facts.appendfsync, facts.pauses, facts.syncs_writes) == ("always", value == "yes", value == "no")
     link.close()
     await store.close()
 

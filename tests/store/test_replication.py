@@ -18,12 +18,12 @@ from abound.core.types import START
 from abound.service.history.history import History
 from abound.service.history.replay import rebuild
 from abound.service.jobs.rebuild import forget
-from abound.service.rebuild.erase import take_away
-from abound.service.rebuild.garbage import sweep_indexes
+from abound.service.rebuild.erase import delete_versions
+from abound.service.rebuild.garbage import collect_state_files
 from abound.service.rebuild.redaction import ForgetParams
 from abound.service.snapshots import state_files
 from abound.service.store.client import Store
-from abound.service.store.replication import is_copied, until_copied
+from abound.service.store.replication import is_replicated, wait_replicated
 from abound.service.versions import activation
 from abound.service.versions import repository as versions
 from abound.service.versions import retention as version_retention
@@ -109,18 +109,18 @@ async def test_a_failover_while_it_is_forgotten_loses_nothing(pair: Pair, house:
 
     forgetting = asyncio.create_task(forget(cast("Any", context), BAD, progress))
     await reached(context, "waiting until copies")
-    assert not await is_copied(house.store)
+    assert not await is_replicated(house.store)
     assert not forgetting.done()
     pair.fail_over()
     with pytest.raises(StoreUnavailable):
         await forgetting
     model = await rebuild(house.store, living, from_start=True, artifacts=house.artifacts)
     assert model.live.n_learned == 120  # by the adoption, which the copy had
-    assert (await History(house.store, house.artifacts, living.keys).contents()) is not None
+    assert (await History(house.store, house.artifacts, living.keys).manifest()) is not None
     again = Context(house, living, "forget", committed=True, outcome=context.job.outcome, kept=context.job.kept)
     outcome = await forget(cast("Any", again), BAD, again.progress)
     assert outcome["forgotten"] == {"requests": 60, "instances": 60}
-    contents = await History(house.store, house.artifacts, living.keys).contents()
+    contents = await History(house.store, house.artifacts, living.keys).manifest()
     assert contents is not None
     names = await house.artifacts.names(f"{living.keys.name}/{living.keys.incarnation}/history")
     assert sorted(names) == sorted(one.name for one in contents.segments)
@@ -141,10 +141,10 @@ async def test_a_forgetting_that_waits_for_a_copy_leaves_the_model_to_the_worker
 
     forgetting = asyncio.create_task(forget(cast("Any", context), BAD, progress))
     await reached(context, "waiting until copies")
-    before = await History(house.store, house.artifacts, living.keys).contents()
+    before = await History(house.store, house.artifacts, living.keys).manifest()
     await teach(house, *events(60, 4))
     await archived(house)
-    contents = await History(house.store, house.artifacts, living.keys).contents()
+    contents = await History(house.store, house.artifacts, living.keys).manifest()
     assert contents != before
     assert not forgetting.done()
     pair.copy.resume()
@@ -165,13 +165,13 @@ async def test_what_a_failover_took_back_of_an_adoption_is_not_taken_out_of_hist
     keys = living.keys
     context = Context(house, living, job="forget")
     client = house.store.client
-    before = {key: await client.dump(key) for key in await client.keys(keys.of("*")) if not key.endswith(b"fence")}
+    before = {key: await client.dump(key) for key in await client.keys(keys.key("*")) if not key.endswith(b"fence")}
 
     def progress(now: str, fraction: float) -> None:
         context.progress(now, fraction)
         if now.startswith("making snapshots"):
             with house.server.client() as direct:
-                for key in [*direct.scan_iter(match=keys.of("*"))]:
+                for key in [*direct.scan_iter(match=keys.key("*"))]:
                     if not key.endswith((b"fence", b"lease", b"adopting")):
                         direct.delete(key)
                 for key, dumped in before.items():
@@ -186,16 +186,16 @@ async def test_what_a_failover_took_back_of_an_adoption_is_not_taken_out_of_hist
 async def test_a_version_stays_as_long_as_a_failover_would_make_it_active(pair: Pair, house: House) -> None:
     keys = (await house.living()).keys
     card = await small_versions.write(house.artifacts, keys, small_versions.fitted("bad"))
-    place = activation.Place(house.store, house.artifacts, keys, 2.0)
+    place = activation.ActivationContext(house.store, house.artifacts, keys, 2.0)
     await activation.activate(place, card.id, "r")
-    await until_copied(house.store)
+    await wait_replicated(house.store)
     pair.copy.pause()
-    taking = asyncio.create_task(take_away(await house.place(), [card.id], "asked for", _quietly))
+    taking = asyncio.create_task(delete_versions(await house.place(), [card.id], "asked for", _quietly))
     async with asyncio.timeout(20):
-        while (await activation.active(house.store, keys)).version != LIVE:  # noqa: ASYNC110
+        while (await activation.read_active(house.store, keys)).version != LIVE:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
     for _ in range(2):
-        assert not await is_copied(house.store)
+        assert not await is_replicated(house.store)
     assert await versions.ids(house.artifacts, keys) == [card.id]
     assert not taking.done()
     pair.copy.resume()
@@ -206,9 +206,9 @@ async def test_a_version_stays_as_long_as_a_failover_would_make_it_active(pair: 
 async def test_a_version_that_was_active_a_moment_ago_is_not_deleted_yet(pair: Pair, house: House) -> None:
     keys = (await house.living()).keys
     card = await small_versions.write(house.artifacts, keys, small_versions.fitted("one"))
-    place = activation.Place(house.store, house.artifacts, keys, 2.0)
+    place = activation.ActivationContext(house.store, house.artifacts, keys, 2.0)
     await activation.activate(place, card.id, "r")
-    await until_copied(house.store)
+    await wait_replicated(house.store)
     pair.copy.pause()
     newer = await small_versions.write(house.artifacts, keys, small_versions.fitted("two"), created=2e9)
     for name in (LIVE, newer.id):  # neither active nor the way back any more
@@ -218,7 +218,7 @@ async def test_a_version_that_was_active_a_moment_ago_is_not_deleted_yet(pair: P
     assert await version_retention.retain(house.store, house.artifacts, keys, 1) == []
     assert card.id in await versions.ids(house.artifacts, keys)
     pair.copy.resume()
-    await until_copied(house.store)
+    await wait_replicated(house.store)
     assert await version_retention.retain(house.store, house.artifacts, keys, 1) == [card.id]
 
 
@@ -226,18 +226,18 @@ async def test_an_index_stays_as_long_as_a_copy_is_behind(pair: Pair, house: Hou
     place = await house.place()
     index = await house.index(model_of(5, 1), START)
     pair.copy.pause()
-    assert await sweep_indexes(place) == []
+    assert await collect_state_files(place) == []
     with pytest.raises(NotReady):
-        await until_copied(house.store, 0.1)
+        await wait_replicated(house.store, 0.1)
     pair.copy.resume()
-    await until_copied(house.store)
-    assert await sweep_indexes(place) == [index.id]
+    await wait_replicated(house.store)
+    assert await collect_state_files(place) == [index.id]
     assert await state_files.ids(house.artifacts, place.keys) == []
 
 
 async def test_one_copy_may_be_enough(store: Store) -> None:
-    assert await is_copied(store)
-    assert await is_copied(store, 1)
+    assert await is_replicated(store)
+    assert await is_replicated(store, 1)
 
 
 async def _quietly(names: list[str]) -> None:

@@ -12,27 +12,27 @@ from abound.core.config import ModelConfig
 from abound.core.model.apply import Unit
 from abound.core.model.live_model import LiveModel
 from abound.core.types import START, Offset
-from abound.service.artifacts.artifact_store import Artifacts
-from abound.service.log.catalog import CATALOG_KEY, DEFAULT_MODEL, Living, read_catalog
+from abound.service.artifacts.artifact_store import ArtifactStore
+from abound.service.log.catalog import CATALOG_KEY, DEFAULT_MODEL, CatalogModel, read_catalog
 from abound.service.log.events import (
     APPLY_VERSION,
-    Activate,
-    Adopt,
+    ActivateEvent,
+    AdoptEvent,
     CatalogEntry,
-    Configure,
-    Created,
+    ConfigureEvent,
     Entry,
-    Learn,
-    Weigh,
+    LearnEvent,
+    ModelCreated,
+    WeighEvent,
     decode_entry,
     encode,
 )
-from abound.service.model.replicated_model import ModelReplica
-from abound.service.rebuild.adoption import Place
+from abound.service.model.replicated_model import ReplicatedModel
+from abound.service.rebuild.adoption import AdoptionContext
 from abound.service.replica.replica import Replica, ReplicaParams
 from abound.service.snapshots import state_files
 from abound.service.snapshots.snapshots import SnapshotParams
-from abound.service.snapshots.state_files import IndexManifest
+from abound.service.snapshots.state_files import StateFileManifest
 from abound.service.store.client import Store
 from tests.support.streams import drafts
 from tests.support.valkey import QUICK, Server
@@ -47,7 +47,7 @@ class House:
         self.server = server
         self.folder = folder
         self.store = Store(server.url, QUICK)
-        self.artifacts = Artifacts(str(folder))
+        self.artifacts = ArtifactStore(str(folder))
         self.replicas: list[Replica] = []
         self.past: list[tuple[Offset, Any]] = []
 
@@ -62,7 +62,9 @@ class House:
     async def replica(self, artifacts: bool = True, **params: Any) -> Replica:
         """One more replica, ready."""
         replica = Replica(
-            Store(self.server.url, QUICK), ReplicaParams(**params), Artifacts(str(self.folder)) if artifacts else None
+            Store(self.server.url, QUICK),
+            ReplicaParams(**params),
+            ArtifactStore(str(self.folder)) if artifacts else None,
         )
         await replica.start()
         self.replicas.append(replica)
@@ -72,17 +74,17 @@ class House:
         self.replicas.remove(replica)
         await replica.stop()
 
-    async def living(self, name: str = DEFAULT_MODEL) -> Living:
+    async def living(self, name: str = DEFAULT_MODEL) -> CatalogModel:
         """The model, made if there is none."""
         living = (await read_catalog(self.store)).get(name)
         if living is None:
-            payload, checksum = encode(CatalogEntry(APPLY_VERSION, Created(name, {})))
+            payload, checksum = encode(CatalogEntry(APPLY_VERSION, ModelCreated(name, {})))
             await self.store.client.xadd(CATALOG_KEY, {"e": payload, "c": checksum})
             return await self.living(name)
         return living
 
-    async def place(self, **fields: Any) -> Place:
-        return Place(
+    async def place(self, **fields: Any) -> AdoptionContext:
+        return AdoptionContext(
             **{"store": self.store, "artifacts": self.artifacts, "living": await self.living(), "snapshots": SMALL}
             | fields
         )
@@ -98,7 +100,7 @@ class House:
             )
         return offsets
 
-    async def index(self, live: LiveModel, after: Offset, recipe: dict[str, Any] | None = None) -> IndexManifest:
+    async def index(self, live: LiveModel, after: Offset, recipe: dict[str, Any] | None = None) -> StateFileManifest:
         return await state_files.write(
             self.artifacts, (await self.living()).keys, live, after, recipe or {"method": "test"}
         )
@@ -120,7 +122,7 @@ class House:
         """The state after the first ``n`` events."""
         live, adopted = LiveModel((await self.living()).config, (7, 7)), START
         for i, (at, event) in enumerate(events[:n]):
-            if isinstance(event, Adopt) and not Offset.parse(event.after) < adopted:
+            if isinstance(event, AdoptEvent) and not Offset.parse(event.after) < adopted:
                 after, serving = Offset.parse(event.after), live.serving
                 live = await state_files.load(
                     self.artifacts, (await self.living()).keys, event.index, event.digest, live.limits
@@ -137,21 +139,21 @@ class House:
 
 def apply(live: LiveModel, at: Offset, event: Any) -> None:
     """Apply an event that is no adoption."""
-    if isinstance(event, Learn):
+    if isinstance(event, LearnEvent):
         applying = live.begin(event.records, event.n, event.units, at)
         while not applying.done:
             applying.step(100)
-    elif isinstance(event, Configure):
+    elif isinstance(event, ConfigureEvent):
         live.configure(event.changes)
-    elif isinstance(event, Activate):
+    elif isinstance(event, ActivateEvent):
         live.serving = live.serving.activated(event.activation, event.version, event.digest, at)
-    elif isinstance(event, Weigh):
+    elif isinstance(event, WeighEvent):
         live.serving = live.serving.weighed(event.version, event.weights)
 
 
-def events(n: int, seed: int = 1, source: str | None = None) -> list[Learn]:
+def events(n: int, seed: int = 1, source: str | None = None) -> list[LearnEvent]:
     """Events of an instance each."""
-    return [Learn(one.records, 1, [Unit(1, source=source)]) for one in drafts(n, seed)]
+    return [LearnEvent(one.records, 1, [Unit(1, source=source)]) for one in drafts(n, seed)]
 
 
 def model_of(n: int, seed: int, **config: Any) -> LiveModel:
@@ -168,13 +170,13 @@ async def digest_of(live: LiveModel) -> str:
     return live.digest()
 
 
-async def digest_at(replica: Replica | ModelReplica, offset: Offset, name: str = DEFAULT_MODEL) -> str | None:
+async def digest_at(replica: Replica | ReplicatedModel, offset: Offset, name: str = DEFAULT_MODEL) -> str | None:
     """The digest of a replica that has come to an offset, and not further."""
     if isinstance(replica, Replica):
         await replica.wait_for(name, offset, 10)
         replica = replica.model(name)
     assert replica.offset[:2] == offset[:2]
-    return await replica.take_digest()
+    return await replica.compute_digest()
 
 
 async def until(condition: Callable[[], Any], seconds: float = 10.0) -> None:

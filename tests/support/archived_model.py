@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from abound.core.types import START, Offset
-from abound.service.artifacts.artifact_store import Artifacts
+from abound.service.artifacts.artifact_store import ArtifactStore
 from abound.service.history import past
-from abound.service.history.archive import Archiving, archive
-from abound.service.history.history import Contents, History, HistoryParams
+from abound.service.history.archive import ArchiveContext, archive
+from abound.service.history.history import History, HistoryManifest, HistoryParams
 from abound.service.history.replay import compact
-from abound.service.log.catalog import Living
+from abound.service.log.catalog import CatalogModel
 from abound.service.log.stream import Element
 from abound.service.snapshots.snapshots import SnapshotParams
 from abound.service.store.client import Store
-from abound.service.store.lease import take
+from abound.service.store.lease import acquire
 from tests.snapshots.test_snapshots import append
 
 PARTS = SnapshotParams(part_bytes=16_384)
@@ -25,8 +25,8 @@ class Archived(NamedTuple):
     """A model, its artifact store, and every entry that was ever appended."""
 
     store: Store
-    artifacts: Artifacts
-    living: Living
+    artifacts: ArtifactStore
+    living: CatalogModel
     every: list[Element]
 
     async def grow(self, n: int, seed: int) -> None:
@@ -36,19 +36,19 @@ class Archived(NamedTuple):
         self.every.extend(await self.past(last))
         await compact(self.store, self.living, PARTS, artifacts=self.artifacts)
 
-    async def archive(self, params: HistoryParams = SMALL) -> Contents:
-        async with take(self.store, self.living.keys) as lease:
-            contents = await archive(Archiving(self.store, self.artifacts, self.living, lease, params))
+    async def archive(self, params: HistoryParams = SMALL) -> HistoryManifest:
+        async with acquire(self.store, self.living.keys) as lease:
+            contents = await archive(ArchiveContext(self.store, self.artifacts, self.living, lease, params))
         assert contents is not None
         return contents
 
-    async def contents(self) -> Contents:
-        contents = await History(self.store, self.artifacts, self.living.keys).contents()
+    async def contents(self) -> HistoryManifest:
+        contents = await History(self.store, self.artifacts, self.living.keys).manifest()
         assert contents is not None
         return contents
 
     async def past(self, after: Offset = START, until: Offset | None = None) -> list[Element]:
-        reading = past.entries(self.store, self.artifacts, self.living.keys, after, until)
+        reading = past.read_entries(self.store, self.artifacts, self.living.keys, after, until)
         return [element async for elements in reading for element in elements]
 
     def offset(self, i: int) -> Offset:

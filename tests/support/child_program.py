@@ -16,11 +16,11 @@ def main(words):
         if verb == "stage":
             reporter(value, 0.5)
         elif verb == "warm":
-            reporter.say(Report(warm=True))
+            reporter.send(Report(warm=True))
         elif verb == "ready":
-            reporter.say(Report(stage="ready", progress=1.0, ready=True))
+            reporter.send(Report(stage="ready", progress=1.0, ready=True))
         elif verb == "error":
-            reporter.say(Report(error=value))
+            reporter.send(Report(error=value))
         elif verb == "nonsense":
             os.write(int(words[status + 1]), b"nonsense\n")
         elif verb == "deaf":

@@ -16,13 +16,13 @@ from abound.core.methods import registry
 from abound.core.methods.fitted import Fitted
 from abound.core.methods.training.gather import Gathering
 from abound.core.methods.training.progress import quietly
-from abound.service.log.append_group import Draft
+from abound.service.log.append_group import LearnDraft
 from abound.service.log.catalog import DEFAULT_MODEL
 from abound.service.replica.replica import Replica
-from abound.service.store.lease import take
-from abound.service.versions.promotion.contest import Contending
+from abound.service.store.lease import acquire
+from abound.service.versions.promotion.contest import ContestFollower
 from abound.service.versions.promotion.params import ContendingParams
-from abound.service.versions.promotion.standings import PURPOSE, Standing
+from abound.service.versions.promotion.standings import PURPOSE, Standings
 from tests.support.adoption_house import House
 from tests.support.small_versions import vector
 
@@ -58,9 +58,9 @@ def wise() -> Fitted:
     return fitting.fit("ind", gathering.matrices(), registry.params_of("ind", {}), np.random.default_rng(5), quietly)
 
 
-def draft(pair: Pair) -> Draft:
+def draft(pair: Pair) -> LearnDraft:
     features, label = pair
-    return Draft(vector(dict.fromkeys(features.split(), 1)) + pack_labels([label], Limits()), 1)
+    return LearnDraft(vector(dict.fromkeys(features.split(), 1)) + pack_labels([label], Limits()), 1)
 
 
 async def teach(replica: Replica, pairs: Iterable[Pair]) -> None:
@@ -71,11 +71,11 @@ async def teach(replica: Replica, pairs: Iterable[Pair]) -> None:
 
 
 @contextlib.asynccontextmanager
-async def contest(house: House, params: ContendingParams = QUICK, **fields: Any) -> AsyncIterator[Contending]:
+async def contest(house: House, params: ContendingParams = QUICK, **fields: Any) -> AsyncIterator[ContestFollower]:
     """A contest that goes on when it is told to, with the lease."""
     living = await house.living()
-    async with take(house.store, living.keys, purpose=PURPOSE) as lease:
-        contending = Contending(
+    async with acquire(house.store, living.keys, purpose=PURPOSE) as lease:
+        contending = ContestFollower(
             house.store, house.artifacts, living, lease, params, **{"gate": GATE, "prepare_seconds": 10.0} | fields
         )
         try:
@@ -85,7 +85,7 @@ async def contest(house: House, params: ContendingParams = QUICK, **fields: Any)
             await contending.close()
 
 
-def n_scored(standing: Standing | None, name: str = "live") -> int:
+def n_scored(standing: Standings | None, name: str = "live") -> int:
     """Instances that a version was asked about."""
     if standing is None or name not in standing.contest.scores:
         return 0

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from abound.core.model.live_model import warmup
-from abound.service.artifacts.artifact_store import Artifacts
+from abound.service.artifacts.artifact_store import ArtifactStore
 from abound.service.replica.replica import Replica, ReplicaParams
 from abound.service.store.client import Store
 from tests.support.adoption_house import House
@@ -55,7 +55,7 @@ async def start_replica() -> AsyncIterator[StartReplica]:
     async with AsyncExitStack() as stack:
 
         async def start(
-            server: Server, params: ReplicaParams | None = None, artifacts: Artifacts | None = None
+            server: Server, params: ReplicaParams | None = None, artifacts: ArtifactStore | None = None
         ) -> Replica:
             replica = Replica(Store(server.url, QUICK), params, artifacts)
             await replica.start()

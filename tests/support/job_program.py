@@ -15,7 +15,7 @@ from abound.core.types import START
 from abound.service import worker
 from abound.service.jobs import runner
 from abound.service.jobs.context import JobContext
-from abound.service.jobs.methods import METHODS, JobMethod, Outcome, Progress, Sizes
+from abound.service.jobs.methods import METHODS, JobMethod, ModelSizes, Outcome, Progress
 from abound.service.processes import entry, parallel
 from abound.service.settings import Settings
 
@@ -46,7 +46,7 @@ async def steps(context: JobContext, params: Steps, progress: Progress) -> Outco
     if context.job.committed:
         (prefix,) = context.job.kept
         return {"version": prefix.rpartition("/")[2], "metrics": {"steps": params.steps}, "written": params.steps}
-    prefix = f"tests/{context.own}"
+    prefix = f"tests/{context.attempt_name}"
     await context.will_write(prefix)
     await context.pin(START)
     await context.range(None, START)
@@ -60,14 +60,14 @@ async def steps(context: JobContext, params: Steps, progress: Progress) -> Outco
 
 async def crunch(context: JobContext, params: Steps, progress: Progress) -> Outcome:
     """Compute in a thread that says how far it is, and leave what is written to be deleted."""
-    await context.will_write(f"tests/{context.own}")
+    await context.will_write(f"tests/{context.attempt_name}")
 
     def compute() -> None:
         for i in range(params.steps):
             progress(f"step {i + 1}", i / params.steps)
             time.sleep(params.seconds)
 
-    await context.artifacts.put(f"tests/{context.own}/scratch", b"x")
+    await context.artifacts.put(f"tests/{context.attempt_name}/scratch", b"x")
     await asyncio.to_thread(compute)
     return {"niceness": os.nice(0), "leads its session": os.getsid(0) == os.getpid(), "session": session_niceness()}
 
@@ -82,8 +82,8 @@ async def ending(context: JobContext, params: Ending, progress: Progress) -> Out
     if params.how == "gone":  # fails after it has committed, for good
         await context.commit()
         raise VersionGone("what it made was taken away")
-    await context.will_write(f"tests/{context.own}")
-    await context.artifacts.put(f"tests/{context.own}/part", b"x")
+    await context.will_write(f"tests/{context.attempt_name}")
+    await context.artifacts.put(f"tests/{context.attempt_name}/part", b"x")
     if params.how == "error":
         raise Conflict("it cannot be done")
     if params.how == "cluster":
@@ -93,7 +93,7 @@ async def ending(context: JobContext, params: Ending, progress: Progress) -> Out
     if params.how == "deaf":  # neither says a word nor listens
         time.sleep(60)  # noqa: ASYNC251
     if params.how == "committed":
-        await context.commit(f"tests/{context.own}")
+        await context.commit(f"tests/{context.attempt_name}")
         progress("committed", 0.9)
         await asyncio.sleep(60)
     if params.how.startswith("child"):
@@ -120,7 +120,7 @@ def reach(address: str) -> None:
         pass
 
 
-def needs(sizes: Sizes, params: Ending) -> dict[str, int]:
+def needs(sizes: ModelSizes, params: Ending) -> dict[str, int]:
     return {"what it asks for": params.needs, "features": 8 * sizes.features}
 
 

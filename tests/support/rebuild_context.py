@@ -11,12 +11,12 @@ from abound.core.model.apply import Unit
 from abound.core.model.live_model import LiveModel
 from abound.core.types import START, Offset
 from abound.service.history import past
-from abound.service.history.archive import Archiving, archive
+from abound.service.history.archive import ArchiveContext, archive
 from abound.service.history.history import HistoryParams
 from abound.service.history.replay import compact, rebuild
-from abound.service.log.events import Learn, decode_entry
+from abound.service.log.events import LearnEvent, decode_entry
 from abound.service.replica.replica import Replica
-from abound.service.store.lease import take
+from abound.service.store.lease import acquire
 from tests.support.adoption_house import SMALL, House, apply, digest_at, digest_of, events
 from tests.support.streams import drafts
 
@@ -88,11 +88,11 @@ async def without(house: House, gone: Any, until: Offset | None = None) -> LiveM
     for at, event in house.past:
         if until is not None and at > until:
             break
-        if isinstance(event, Learn):
+        if isinstance(event, LearnEvent):
             units = [Unit(unit.n, batch=unit.batch, emptied=True) if gone(unit, at) else unit for unit in event.units]
             assert len(units) == 1
             records = b"" if units[0].emptied else event.records
-            apply(live, at, Learn(records, event.n, units))
+            apply(live, at, LearnEvent(records, event.n, units))
         else:
             apply(live, at, event)
     return live
@@ -104,11 +104,13 @@ async def same(house: House, replica: Replica, expected: LiveModel) -> None:
     assert await digest_at(replica, (await house.elements())[-1][0]) == digest
     for from_start in (True, False):
         model = await rebuild(house.store, await house.living(), from_start=from_start, artifacts=house.artifacts)
-        assert await model.take_digest() == digest
+        assert await model.compute_digest() == digest
 
 
-def keyed(n: int, seed: int, prefix: str, source: str | None = None) -> list[Learn]:
-    return [Learn(one.records, 1, [Unit(1, f"{prefix}{i}", b"body", source)]) for i, one in enumerate(drafts(n, seed))]
+def keyed(n: int, seed: int, prefix: str, source: str | None = None) -> list[LearnEvent]:
+    return [
+        LearnEvent(one.records, 1, [Unit(1, f"{prefix}{i}", b"body", source)]) for i, one in enumerate(drafts(n, seed))
+    ]
 
 
 async def teach(house: House, *learned: Any) -> list[Offset]:
@@ -123,8 +125,8 @@ async def archived(house: House) -> None:
     living = await house.living()
     for _ in range(2):
         await compact(house.store, living, SMALL, artifacts=house.artifacts)
-    async with take(house.store, living.keys) as lease:
-        await archive(Archiving(house.store, house.artifacts, living, lease, HistoryParams(segment_bytes=4096)))
+    async with acquire(house.store, living.keys) as lease:
+        await archive(ArchiveContext(house.store, house.artifacts, living, lease, HistoryParams(segment_bytes=4096)))
 
 
 class Repeating(Context):
@@ -142,18 +144,18 @@ class Repeating(Context):
             await teach(self.house, *keyed(10, 3, "k", "bad"), *events(2, self.times))
 
 
-def one_of(seed: int, key: str, body: bytes) -> Learn:
-    return Learn(drafts(1, seed)[0].records, 1, [Unit(1, key, body)])
+def one_of(seed: int, key: str, body: bytes) -> LearnEvent:
+    return LearnEvent(drafts(1, seed)[0].records, 1, [Unit(1, key, body)])
 
 
 def learned_units(elements: list[tuple[Offset, Any]]) -> list[Unit]:
-    return [unit for _, event in elements if isinstance(event, Learn) for unit in event.units]
+    return [unit for _, event in elements if isinstance(event, LearnEvent) for unit in event.units]
 
 
 async def of_history(house: House) -> list[Any]:
     """The events in history and log, as they are there by now."""
     keys = (await house.living()).keys
     found = []
-    async for elements in past.entries(house.store, house.artifacts, keys, START):
+    async for elements in past.read_entries(house.store, house.artifacts, keys, START):
         found += [decode_entry(fields).event for _, fields in elements]
     return found

@@ -16,7 +16,7 @@ from abound.core.methods import registry
 from abound.core.methods.fitted import Fitted
 from abound.core.methods.training.gather import Gathering
 from abound.core.methods.training.progress import quietly
-from abound.service.artifacts.artifact_store import Artifacts
+from abound.service.artifacts.artifact_store import ArtifactStore
 from abound.service.log.catalog import DEFAULT_MODEL
 from abound.service.store.client import Store
 from abound.service.store.keys import ModelKeys
@@ -43,7 +43,7 @@ def fitted(name: str, n_labels: int = 5, method: str = "ind", n_features: int = 
     return fitting.fit(method, gathering.matrices(), params, np.random.default_rng(5), quietly)
 
 
-async def write(artifacts: Artifacts, keys: ModelKeys, made: Fitted, **fields: Any) -> Card:
+async def write(artifacts: ArtifactStore, keys: ModelKeys, made: Fitted, **fields: Any) -> Card:
     """A version of it."""
     given: dict[str, Any] = {
         "seed": 5,
@@ -68,9 +68,11 @@ def keys_of(vector: bytes) -> list[str]:
     return list(unpack_vector(vector)[0])
 
 
-def place(store: Store, artifacts: Artifacts | None, keys: ModelKeys, **fields: Any) -> activation.Place:
+def place(
+    store: Store, artifacts: ArtifactStore | None, keys: ModelKeys, **fields: Any
+) -> activation.ActivationContext:
     """Where to activate."""
-    return activation.Place(store, artifacts, keys, **({"prepare_seconds": 10.0} | fields))
+    return activation.ActivationContext(store, artifacts, keys, **({"prepare_seconds": 10.0} | fields))
 
 
 __all__ = ["DEFAULT_MODEL", "FEATURES", "fitted", "keys_of", "place", "ranked", "vector", "write"]

@@ -10,7 +10,7 @@ from abound.core.instances.record import pack_labels
 from abound.core.instances.vectorizer import Vectorizer
 from abound.core.limits import Limits
 from abound.core.types import Offset
-from abound.service.log.append_group import Draft
+from abound.service.log.append_group import LearnDraft
 from abound.service.store.client import Store
 
 
@@ -24,11 +24,11 @@ def record(features: str, *labels: str) -> bytes:
     return _vectorizer().vectorize(features.encode(), None) + pack_labels(list(labels), Limits())
 
 
-def draft(features: str, *labels: str, key: str | None = None, body: bytes = b"") -> Draft:
-    return Draft(record(features, *labels), 1, key, body)
+def draft(features: str, *labels: str, key: str | None = None, body: bytes = b"") -> LearnDraft:
+    return LearnDraft(record(features, *labels), 1, key, body)
 
 
-def drafts(n: int, seed: int = 1, n_features: int = 40, n_labels: int = 9) -> list[Draft]:
+def drafts(n: int, seed: int = 1, n_features: int = 40, n_labels: int = 9) -> list[LearnDraft]:
     """``n`` instances of three features and a label that depends on them."""
     rng = random.Random(seed)
     made = []
@@ -39,9 +39,9 @@ def drafts(n: int, seed: int = 1, n_features: int = 40, n_labels: int = 9) -> li
     return made
 
 
-def batch(n: int, seed: int = 1, key: str | None = None) -> Draft:
+def batch(n: int, seed: int = 1, key: str | None = None) -> LearnDraft:
     """One request with ``n`` instances."""
-    return Draft(b"".join(one.records for one in drafts(n, seed)), n, key, b"hash" if key else b"")
+    return LearnDraft(b"".join(one.records for one in drafts(n, seed)), n, key, b"hash" if key else b"")
 
 
 async def flip(store: Store, log: bytes, at: Offset) -> None:

@@ -15,9 +15,9 @@ from abound.core.model.active_version import LIVE
 from abound.core.model.live_model import warmup
 from abound.core.types import Offset
 from abound.service.history.replay import compact, rebuild
-from abound.service.log.events import Activate, PrepareVersion, Weigh
+from abound.service.log.events import ActivateEvent, PrepareVersionEvent, WeighEvent
 from abound.service.model import presence
-from abound.service.model.replicated_model import ModelReplica
+from abound.service.model.replicated_model import ReplicatedModel
 from abound.service.rebuild import adoption
 from abound.service.replica import heartbeat, loaded_versions
 from abound.service.replica.loaded_versions import ServingParams
@@ -25,7 +25,7 @@ from abound.service.replica.replica import Replica
 from abound.service.versions import activation
 from abound.service.versions import activation as activating
 from abound.service.versions import repository as versions
-from abound.service.versions.activation import activate, active
+from abound.service.versions.activation import activate, read_active
 from abound.service.versions.card import Card
 from tests.support.adoption_house import SMALL, House, digest_at, digest_of, events, learning, model_of, until
 from tests.support.small_versions import fitted, place, write
@@ -49,11 +49,11 @@ async def version(house: House, name: str = "first", **fields: Any) -> Card:
     return await write(house.artifacts, (await house.living()).keys, fitted(name, **fields))
 
 
-async def here(house: House, **fields: Any) -> activation.Place:
+async def here(house: House, **fields: Any) -> activation.ActivationContext:
     return place(house.store, house.artifacts, (await house.living()).keys, **fields)
 
 
-def model(replica: Replica) -> ModelReplica:
+def model(replica: Replica) -> ReplicatedModel:
     return replica.model("default")
 
 
@@ -68,7 +68,7 @@ def observe(replica: Replica) -> tuple[Offset, str] | None:
 
 async def truth(house: House) -> list[tuple[Offset, str]]:
     """From which offset on which version is active, by the log alone."""
-    return [(at, event.version) for at, event in await house.elements() if isinstance(event, Activate)]
+    return [(at, event.version) for at, event in await house.elements() if isinstance(event, ActivateEvent)]
 
 
 def active_at(switches: list[tuple[Offset, str]], offset: Offset) -> str:
@@ -93,7 +93,7 @@ async def test_all_replicas_switch_at_one_offset_and_none_answers_past_it_with_t
     async with learning(replicas[0]), learning(replicas[1], 5000):
         for name in (one.id, two.id, LIVE, one.id, LIVE):
             at = await activate(await here(house), name, "a test")
-            assert (await active(house.store, model(replicas[0]).keys)).at == at
+            assert (await read_active(house.store, model(replicas[0]).keys)).at == at
             await until(lambda at=at: all(model(replica).offset > at for replica in replicas))
     stop = True
     await watching
@@ -114,14 +114,14 @@ async def test_a_replica_that_is_not_ready_halts_before_the_activation_and_goes_
 ) -> None:
     one, slow = await house.replica(), await house.replica()
     gate = asyncio.Event()
-    put_on = loaded_versions.Shelf._put_on
+    put_on = loaded_versions.LoadedVersions._put_on
 
-    async def put_on_late(on: loaded_versions.Shelf, *given: Any) -> Any:
-        if on is slow.shelf:
+    async def put_on_late(on: loaded_versions.LoadedVersions, *given: Any) -> Any:
+        if on is slow.loaded_versions:
             await gate.wait()
         return await put_on(on, *given)
 
-    monkeypatch.setattr(loaded_versions.Shelf, "_put_on", put_on_late)
+    monkeypatch.setattr(loaded_versions.LoadedVersions, "_put_on", put_on_late)
     await one.learn("default", drafts(40))
     card = await version(house)
     with structlog.testing.capture_logs() as logs:
@@ -169,11 +169,11 @@ async def test_replays_and_snapshots_know_what_is_active_and_a_start_loads_it(ho
     gone, card = await version(house), await version(house, "second")
     await activate(await here(house), gone.id, "a test")
     at = await activate(await here(house), card.id, "a test")
-    await house.append(Weigh(gone.id, (0.1, 0.9)), Weigh(card.id, (0.25, 0.75)), *events(5, 4))
+    await house.append(WeighEvent(gone.id, (0.1, 0.9)), WeighEvent(card.id, (0.25, 0.75)), *events(5, 4))
     await activate(await here(house), LIVE, "a test")
     await versions.delete(house.artifacts, living.keys, gone.id)
     at = await activate(await here(house), card.id, "a test")
-    await house.append(Weigh(card.id, (0.25, 0.75)), *events(5, 5))
+    await house.append(WeighEvent(card.id, (0.25, 0.75)), *events(5, 5))
     last = (await house.elements())[-1][0]
     expected = await house.expected()
     assert await digest_at(one, last) == expected
@@ -190,7 +190,7 @@ async def test_replays_and_snapshots_know_what_is_active_and_a_start_loads_it(ho
         assert await digest_at(new, last) == expected
         await house.stop(new)
         if snapshot is not None:
-            await house.store.client.lrem(living.keys.of("snapshots"), 0, snapshot.id)
+            await house.store.client.lrem(living.keys.key("snapshots"), 0, snapshot.id)
 
 
 async def test_an_index_that_is_adopted_changes_nothing_of_what_is_active(house: House) -> None:
@@ -243,7 +243,7 @@ async def test_an_activation_that_lost_its_fence_changes_nothing(house: House, m
     async def overtaken() -> None:
         if not other:
             other.append(Offset(0, 0, 0))
-            await house.store.client.delete(keys.of("activating"))
+            await house.store.client.delete(keys.key("activating"))
             other[0] = await activate(await here(house), second.id, "a test")
 
     with pytest.raises(Conflict, match="took too long"):
@@ -273,7 +273,7 @@ async def test_an_answer_that_was_lost_on_the_way_activates_once(house: House, m
     async def append_and_lose(*given: Any) -> Offset:
         at = await append(*given)
         if next(attempts) < 3:
-            await house.store.client.delete(model(replica).keys.of("activating"))  # so long does it take
+            await house.store.client.delete(model(replica).keys.key("activating"))  # so long does it take
             raise StoreUnavailable("the reply was lost")
         return at
 
@@ -301,7 +301,7 @@ async def test_what_cannot_be_activated_is_refused_before_anything_is_appended(h
         await activate(await here(house), card.id, "a test")
     assert not await house.elements()
     assert model(one).offset == before
-    assert await activating.under_way(house.store, [model(one).keys]) == [None]
+    assert await activating.prepared_versions(house.store, [model(one).keys]) == [None]
 
 
 async def test_what_no_replica_could_load_is_not_activated(house: House) -> None:
@@ -310,7 +310,7 @@ async def test_what_no_replica_could_load_is_not_activated(house: House) -> None
     with pytest.raises(NotReady, match="no replica could load"):
         await activate(await here(house, prepare_seconds=2), card.id, "a test")
     assert blind.status().ready
-    assert [type(event) for _, event in await house.elements()] == [PrepareVersion]
+    assert [type(event) for _, event in await house.elements()] == [PrepareVersionEvent]
 
 
 async def test_a_replica_that_died_without_a_word_is_not_waited_for_long(
@@ -319,7 +319,7 @@ async def test_a_replica_that_died_without_a_word_is_not_waited_for_long(
     one = await house.replica()
     card = await version(house)
     monkeypatch.setattr(activation, "SILENT_SECONDS", 1.0)
-    [said] = await presence.present(house.store, model(one).keys)
+    [said] = await presence.live_replicas(house.store, model(one).keys)
     ghost = msgspec.structs.replace(said, replica="ghost")
     await presence.publish(house.store, [(model(one).keys, ghost)])
     loop = asyncio.get_running_loop()
@@ -334,11 +334,11 @@ async def test_replicas_let_go_of_a_version_that_was_not_activated_after_all(hou
     first, second = await version(house), await version(house, "second")
     keys = (await house.living()).keys
     async with activation.fence(house.store, keys) as held:
-        prepare = PrepareVersion("a", first.id, first.digest)
-        await held.say(activating.Activating(held.what.holder, prepare))
+        prepare = PrepareVersionEvent("a", first.id, first.digest)
+        await held.renew(activating.FenceRecord(held.record.holder, prepare))
         await house.append(prepare)
         await until(lambda: first.id in (model(one).versions or {}))
-        await one.shelf.get(model(one), second.id)  # there is room for one besides what is to be active
+        await one.loaded_versions.get(model(one), second.id)  # there is room for one besides what is to be active
         assert set(model(one).versions or {}) == {first.id, second.id}
     await until(lambda: set(model(one).versions or {}) == {second.id})
     assert await truth(house) == []
@@ -348,9 +348,9 @@ async def test_a_halted_replica_passes_over_versions_that_are_gone(house: House)
     one, blind = await house.replica(), await house.replica(artifacts=False)
     first, second = await version(house), await version(house, "second")
     await activate(await here(house, prepare_seconds=2), first.id, "a test")
-    await until(lambda: model(blind).lacks)
+    await until(lambda: model(blind).lacks_version)
     await activate(await here(house, prepare_seconds=2), second.id, "a test")
     await versions.delete(house.artifacts, model(one).keys, first.id)
-    blind.shelf._artifacts = house.artifacts  # it comes back
+    blind.loaded_versions._artifacts = house.artifacts  # it comes back
     await until(lambda: blind.status().ready)
     assert observe(blind) == (model(one).offset, second.id)

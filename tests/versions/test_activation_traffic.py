@@ -21,9 +21,9 @@ from abound.service.api.routes.classify import Classify
 from abound.service.replica import heartbeat, loaded_versions, rankers
 from abound.service.replica.predictions import RememberParams
 from abound.service.replica.replica import Replica
-from abound.service.security.rate_limits import RateParams, Rates
+from abound.service.security.rate_limits import RateLimiter, RateParams
 from abound.service.settings import Settings
-from abound.service.tasks import Pace
+from abound.service.tasks import TimeSlice
 from abound.service.versions import activation
 from abound.service.versions.activation import activate
 from abound.service.versions.ranking import rank_all
@@ -51,15 +51,15 @@ class Desk:
 
     def __init__(self, replica: Replica) -> None:
         self.replica = replica
-        self.ways = rankers.Ways(replica.shelf, replica.params.serving)
-        rates = Rates(replica.store, RateParams())
+        self.ways = rankers.Rankers(replica.loaded_versions, replica.params.serving)
+        rates = RateLimiter(replica.store, RateParams())
         self.work = Classify(replica, Settings(), RememberParams(), rates, self.ways)
 
     async def ask(self, **request: Any) -> dict[str, Any] | None:
         """An answer; None when there is none for now."""
         body = json.dumps(request).encode()
         try:
-            answer = self.work.at_once("default", body, None)
+            answer = self.work.answer_immediately("default", body, None)
             if answer is None:
                 _, answer = await self.work.answer("default", body, {}, None)
         except NotReady:
@@ -79,7 +79,7 @@ async def test_no_answer_is_by_another_version_than_was_active_at_its_offset(
         return rank_all(asked)
 
     monkeypatch.setattr(rankers, "rank_all", rank_slowly)
-    monkeypatch.setattr(Pace, "due", lambda self: rng.random() < 0.2)
+    monkeypatch.setattr(TimeSlice, "due", lambda self: rng.random() < 0.2)
     replicas = [await house.replica() for _ in range(3)]
     desks = [Desk(replica) for replica in replicas]
     await replicas[0].learn("default", drafts(50))
@@ -134,7 +134,7 @@ async def test_a_blend_is_by_what_was_active_and_the_weights_at_its_offset(house
             if stop:
                 return
             share = (n % 3) / 2
-            await activation.weigh(house.store, keys, ids[n % 2], (1 - share, share))
+            await activation.append_weights(house.store, keys, ids[n % 2], (1 - share, share))
 
     weighing = asyncio.create_task(weigh())
     told = []

@@ -11,18 +11,18 @@ import pytest
 
 from abound.core.config import ModelConfig
 from abound.core.errors import NotReady, UnknownVersion
-from abound.service.artifacts.artifact_store import Artifacts
+from abound.service.artifacts.artifact_store import ArtifactStore
 from abound.service.artifacts.file_cache import FileCache
-from abound.service.log.catalog import DEFAULT_MODEL, Living
-from abound.service.rebuild.adoption import Place
-from abound.service.rebuild.erase import take_away
+from abound.service.log.catalog import DEFAULT_MODEL, CatalogModel
+from abound.service.rebuild.adoption import AdoptionContext
+from abound.service.rebuild.erase import delete_versions
 from abound.service.replica.replica import Replica
 from abound.service.store.client import Store
 from abound.service.store.keys import ModelKeys
 from abound.service.versions import repository as versions
 from abound.service.versions.cache_cleanup import COPIES_KEY, N_ASKED
 from abound.service.versions.card import Card
-from abound.service.versions.promotion.process import Gatekeeper
+from abound.service.versions.promotion.process import PromotionRunner
 from tests.replica.test_replica import until
 from tests.support.fixtures import StartReplica
 from tests.support.valkey import Server
@@ -36,8 +36,8 @@ class Machines:
         self.url = url
         self.folder = folder
 
-    def artifacts(self, machine: str) -> Artifacts:
-        return Artifacts(self.url, FileCache(self.folder / machine, 2**20))
+    def artifacts(self, machine: str) -> ArtifactStore:
+        return ArtifactStore(self.url, FileCache(self.folder / machine, 2**20))
 
     def copies(self, machine: str) -> list[Path]:
         return sorted((self.folder / machine).glob("*.npy"))
@@ -47,12 +47,12 @@ class Machines:
 async def machines(store: Store, tmp_path: Path) -> AsyncIterator[Machines]:
     url = f"memory://copies/{tmp_path.name}-{os.getpid()}"
     yield Machines(url, tmp_path)
-    artifacts = Artifacts(url)
+    artifacts = ArtifactStore(url)
     await artifacts.join(store)
     await artifacts.clear("default")
 
 
-async def write(artifacts: Artifacts, keys: ModelKeys, method: str, until: str = "9-0.0") -> Card:
+async def write(artifacts: ArtifactStore, keys: ModelKeys, method: str, until: str = "9-0.0") -> Card:
     return await versions.write(
         artifacts,
         keys,
@@ -71,9 +71,11 @@ async def quietly(names: list[str]) -> None:
     pass
 
 
-def place_of(replica: Replica, artifacts: Artifacts, seconds: float = 20.0) -> Place:
+def place_of(replica: Replica, artifacts: ArtifactStore, seconds: float = 20.0) -> AdoptionContext:
     keys = replica.model(DEFAULT_MODEL).keys
-    return Place(store=replica.store, artifacts=artifacts, living=Living(keys, ModelConfig()), prepare_seconds=seconds)
+    return AdoptionContext(
+        store=replica.store, artifacts=artifacts, living=CatalogModel(keys, ModelConfig()), prepare_seconds=seconds
+    )
 
 
 async def test_copies_of_what_is_forgotten_go_from_every_machine(
@@ -81,22 +83,22 @@ async def test_copies_of_what_is_forgotten_go_from_every_machine(
 ) -> None:
     one = await start_replica(server, None, machines.artifacts("one"))
     other = await start_replica(server, None, machines.artifacts("other"))
-    artifacts = Artifacts(machines.url)
+    artifacts = ArtifactStore(machines.url)
     await artifacts.join(one.store)
     keys = one.model(DEFAULT_MODEL).keys
     bad, good = await write(artifacts, keys, "swnn"), await write(artifacts, keys, "frequency")
     for replica in (one, other):
         for card in (bad, good):
-            await replica.shelf.get(replica.model(DEFAULT_MODEL), card.id)
+            await replica.loaded_versions.get(replica.model(DEFAULT_MODEL), card.id)
     needed = {file.checksum for file in good.files}
     for machine in ("one", "other"):
         assert {path.stem for path in machines.copies(machine)} > needed
-    await take_away(place_of(one, artifacts), [bad.id], "asked for", quietly)
+    await delete_versions(place_of(one, artifacts), [bad.id], "asked for", quietly)
     for machine in ("one", "other"):
         assert {path.stem for path in machines.copies(machine)} == needed
     with pytest.raises(UnknownVersion):
-        await one.shelf.get(one.model(DEFAULT_MODEL), bad.id)
-    assert (await one.shelf.get(one.model(DEFAULT_MODEL), good.id)).card == good
+        await one.loaded_versions.get(one.model(DEFAULT_MODEL), bad.id)
+    assert (await one.loaded_versions.get(one.model(DEFAULT_MODEL), good.id)).card == good
 
 
 async def test_copies_of_what_was_deleted_before_go_as_well(
@@ -104,18 +106,18 @@ async def test_copies_of_what_was_deleted_before_go_as_well(
 ) -> None:
     """A machine that was away throws them away when it starts, any other when something is forgotten."""
     one = await start_replica(server, None, machines.artifacts("one"))
-    artifacts, away = machines.artifacts("away"), Artifacts(machines.url)
+    artifacts, away = machines.artifacts("away"), ArtifactStore(machines.url)
     for joined in (artifacts, away):
         await joined.join(one.store)
     keys = one.model(DEFAULT_MODEL).keys
     card = await write(away, keys, "swnn")
     await versions.load(artifacts, keys, card.id)
-    await one.shelf.get(one.model(DEFAULT_MODEL), card.id)
+    await one.loaded_versions.get(one.model(DEFAULT_MODEL), card.id)
     await versions.delete(away, keys, card.id)
     assert machines.copies("one")
     assert machines.copies("away")
     await until(lambda: not one.model(DEFAULT_MODEL).versions, 10)
-    await take_away(place_of(one, away), [], "asked for", quietly)
+    await delete_versions(place_of(one, away), [], "asked for", quietly)
     assert not machines.copies("one")
     assert machines.copies("away")
     await start_replica(server, None, machines.artifacts("away"))
@@ -134,17 +136,17 @@ async def test_who_forgets_waits_for_copies_that_are_on_their_way(
     one = await start_replica(server, None, machines.artifacts("one"))
     await until(lambda: one._copies._looked)
     monkeypatch.setattr(one._copies, "_fetched", fetched)
-    artifacts = Artifacts(machines.url)
+    artifacts = ArtifactStore(machines.url)
     await artifacts.join(one.store)
     with pytest.raises(NotReady, match=f"may still have copies of deleted versions: {one.id}"):
-        await take_away(place_of(one, artifacts, 1.5), [], "asked for", quietly)
+        await delete_versions(place_of(one, artifacts, 1.5), [], "asked for", quietly)
     async with asyncio.timeout(5):
         await waiting.wait()
     left = machines.folder / "one" / f"{'0' * 32}.npy"
     left.parent.mkdir(exist_ok=True)
     left.touch()  # it has come when the version was deleted already
     arrived.set()
-    await take_away(place_of(one, artifacts), [], "asked for", quietly)
+    await delete_versions(place_of(one, artifacts), [], "asked for", quietly)
     assert not left.exists()
 
 
@@ -152,23 +154,23 @@ async def test_a_failover_that_loses_what_was_asked_for_does_not_end_the_waiting
     server: Server, machines: Machines, start_replica: StartReplica, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = await start_replica(server, None, machines.artifacts("one"))
-    artifacts = Artifacts(machines.url)
+    artifacts = ArtifactStore(machines.url)
     await artifacts.join(one.store)
-    await take_away(place_of(one, artifacts), [], "asked for", quietly)
+    await delete_versions(place_of(one, artifacts), [], "asked for", quietly)
     before = await one.store.client.lrange(COPIES_KEY, 0, -1)
-    await take_away(place_of(one, artifacts), [], "asked for", quietly)
+    await delete_versions(place_of(one, artifacts), [], "asked for", quietly)
     await one.store.client.ltrim(COPIES_KEY, 1, -1)  # it loses the last one before somebody asks
     assert await one.store.client.lrange(COPIES_KEY, 0, -1) == before
     left = machines.folder / "one" / f"{'0' * 32}.npy"
     left.parent.mkdir(exist_ok=True)
     left.touch()
-    await take_away(place_of(one, artifacts), [], "asked for", quietly)
+    await delete_versions(place_of(one, artifacts), [], "asked for", quietly)
     assert not left.exists()
 
     arrived = asyncio.Event()
     monkeypatch.setattr(one._copies, "_fetched", arrived.wait)
     left.touch()
-    asking = asyncio.create_task(take_away(place_of(one, artifacts), [], "asked for", quietly))
+    asking = asyncio.create_task(delete_versions(place_of(one, artifacts), [], "asked for", quietly))
     known = set(await one.store.client.lrange(COPIES_KEY, 0, -1))
     while set(await one.store.client.lrange(COPIES_KEY, 0, -1)) == known:  # noqa: ASYNC110
         await asyncio.sleep(0.02)
@@ -183,9 +185,9 @@ async def test_several_who_forget_at_once_all_come_to_an_end(
     server: Server, machines: Machines, start_replica: StartReplica
 ) -> None:
     one = await start_replica(server, None, machines.artifacts("one"))
-    artifacts = Artifacts(machines.url)
+    artifacts = ArtifactStore(machines.url)
     await artifacts.join(one.store)
-    asking = [take_away(place_of(one, artifacts), [], "asked for", quietly) for _ in range(N_ASKED + 2)]
+    asking = [delete_versions(place_of(one, artifacts), [], "asked for", quietly) for _ in range(N_ASKED + 2)]
     async with asyncio.timeout(20):
         await asyncio.gather(*asking)
     assert await one.store.client.llen(COPIES_KEY) == N_ASKED
@@ -194,10 +196,10 @@ async def test_several_who_forget_at_once_all_come_to_an_end(
 async def test_nobody_waits_where_files_are_mapped_where_they_lie(
     server: Server, tmp_path: Path, start_replica: StartReplica
 ) -> None:
-    artifacts = Artifacts(str(tmp_path / "artifacts"), FileCache(tmp_path / "cache", 2**20))
+    artifacts = ArtifactStore(str(tmp_path / "artifacts"), FileCache(tmp_path / "cache", 2**20))
     one = await start_replica(server, None, artifacts)
-    assert one._copies.swept is None
-    await take_away(place_of(one, artifacts, 0.0), [], "asked for", quietly)
+    assert one._copies.done_requests is None
+    await delete_versions(place_of(one, artifacts, 0.0), [], "asked for", quietly)
     assert await one.store.client.get(COPIES_KEY) is None
 
 
@@ -208,7 +210,7 @@ async def test_a_machine_that_only_follows_contests_throws_them_away_too(
     left = machines.folder / "worker" / f"{'0' * 32}.npy"
     left.parent.mkdir()
     left.touch()
-    gatekeeper = Gatekeeper(store, machines.artifacts("worker"))
+    gatekeeper = PromotionRunner(store, machines.artifacts("worker"))
     running = asyncio.create_task(gatekeeper.run())
     await until(lambda: not left.exists())
     gatekeeper.stop()
@@ -227,7 +229,7 @@ async def test_following_contests_does_not_wait_for_an_artifact_store_that_hangs
         return ""
 
     monkeypatch.setattr(artifacts, "join", join)
-    gatekeeper = Gatekeeper(store, artifacts)
+    gatekeeper = PromotionRunner(store, artifacts)
     running = asyncio.create_task(gatekeeper.run())
     async with asyncio.timeout(10):
         await asked.wait()

@@ -15,10 +15,10 @@ from abound.core.config import ModelConfig
 from abound.core.errors import Overloaded
 from abound.core.model.live_model import LiveModel, warmup
 from abound.core.types import Offset
-from abound.service.replica.rankers import Pool
+from abound.service.replica.rankers import BatchingPool
 from abound.service.versions import ranking
-from abound.service.versions.ranking import Asked, Way, listed, rank_all
-from abound.service.versions.repository import Loaded
+from abound.service.versions.ranking import RankingChoice, RankingRequest, rank_all, rank_live
+from abound.service.versions.repository import LoadedVersion
 from tests.randomness import examples
 from tests.support.adoption_house import apply, events
 from tests.support.small_versions import FEATURES, fitted, ranked, vector
@@ -28,22 +28,22 @@ MADE = [fitted("one", 9), fitted("two", 4)]
 LABELS = [*sorted({label for made in MADE for label in made.labels}), "never learned"]
 
 
-def loaded(made: Any) -> Loaded:
+def loaded(made: Any) -> LoadedVersion:
     card: Any = SimpleNamespace(id="0123456789abcdef")
-    return Loaded(card, made)
+    return LoadedVersion(card, made)
 
 
 VERSIONS = [loaded(made) for made in MADE]
 
 
-def plain(version: int, features: dict[str, Any], asked: Asked) -> list[tuple[str, float]]:
+def plain(version: int, features: dict[str, Any], asked: RankingRequest) -> list[tuple[str, float]]:
     """What is to come, by asking for everything and leaving out what is not wanted."""
     found = ranked(MADE[version], features, len(MADE[version].labels))
     found = [one for one in found if asked.include is None or one[0] in asked.include]
     found = [one for one in found if one[0] not in (asked.exclude or ())][: asked.depth]
-    if asked.way.weights is not None and asked.live is not None:
+    if asked.choice.weights is not None and asked.live is not None:
         apart = Listed([label for label, _ in found], [score for _, score in found])
-        found = mix(asked.live, apart, asked.way.weights, asked.k)
+        found = mix(asked.live, apart, asked.choice.weights, asked.k)
     return [one for one in found if asked.threshold is None or one[1] >= asked.threshold][: asked.k]
 
 
@@ -71,8 +71,8 @@ def test_many_questions_at_once_are_answered_as_each_alone(
     before = ranking.MOST_SCORES
     for (version, features, k, include, exclude, threshold), weights in asked:
         its = vector(features)
-        said = None if weights is None else listed(live, its, k, include, exclude)
-        one = Asked(Way(VERSIONS[version], weights), its, k, include, exclude, threshold, AT, said)
+        said = None if weights is None else rank_live(live, its, k, include, exclude)
+        one = RankingRequest(RankingChoice(VERSIONS[version], weights), its, k, include, exclude, threshold, AT, said)
         given_.append(one)
         expected.append(plain(version, features, one))
     try:
@@ -85,12 +85,14 @@ def test_many_questions_at_once_are_answered_as_each_alone(
 def test_a_blend_of_the_index_alone_ranks_as_the_index(live: LiveModel) -> None:
     its = vector(FEATURES[3])
     whole = live.rank(its, 5)
-    one = Asked(Way(VERSIONS[0], (1.0, 0.0)), its, 5, None, None, None, AT, listed(live, its, 5, None, None))
+    one = RankingRequest(
+        RankingChoice(VERSIONS[0], (1.0, 0.0)), its, 5, None, None, None, AT, rank_live(live, its, 5, None, None)
+    )
     [found] = rank_all([one])
     assert [label for label, score in found if score > 0] == [live.label(i) for i in whole.class_ids.tolist()][
         : sum(score > 0 for _, score in found)
     ]
-    assert len(listed(live, its, 5, None, None).labels) <= DEPTH
+    assert len(rank_live(live, its, 5, None, None).labels) <= DEPTH
 
 
 class Gated:
@@ -109,7 +111,7 @@ class Gated:
 
 async def test_what_waits_for_a_thread_is_bounded_and_done_together() -> None:
     work = Gated()
-    pool = Pool(work, 1, 2)
+    pool = BatchingPool(work, 1, 2)
     first = asyncio.create_task(pool.run([1]))
     await asyncio.to_thread(work.begun.wait, 10)
     waiting = [asyncio.create_task(pool.run(items)) for items in ([2], [4, 5])]
@@ -128,7 +130,7 @@ async def test_what_waits_for_a_thread_is_bounded_and_done_together() -> None:
 
 async def test_none_fails_for_another_one() -> None:
     work = Gated()
-    pool = Pool(work, 1, 8)
+    pool = BatchingPool(work, 1, 8)
     first = asyncio.create_task(pool.run([1]))
     await asyncio.to_thread(work.begun.wait, 10)
     good, bad, gone = (asyncio.create_task(pool.run(items)) for items in ([2], [0], [5]))

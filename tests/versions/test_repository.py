@@ -18,8 +18,8 @@ from abound.core.methods import fitted as fitting
 from abound.core.methods import registry
 from abound.core.methods.fitted import Fitted
 from abound.core.methods.training.progress import quietly
-from abound.service.artifacts.artifact_store import Artifacts
-from abound.service.artifacts.npy import mapped
+from abound.service.artifacts.artifact_store import ArtifactStore
+from abound.service.artifacts.npy import map_array
 from abound.service.store.client import Store
 from abound.service.store.keys import ModelKeys
 from abound.service.versions import repository as versions
@@ -35,7 +35,7 @@ def fit(method: str = "swnn", given: dict[str, Any] | None = None, use_idf: bool
     return fitting.fit(method, made(80, seed=0), params, np.random.default_rng(5), quietly, use_idf=use_idf)
 
 
-async def write(artifacts: Artifacts, fitted: Fitted, **fields: Any) -> Card:
+async def write(artifacts: ArtifactStore, fitted: Fitted, **fields: Any) -> Card:
     given: dict[str, Any] = {
         "seed": 5,
         "data": "history",
@@ -59,27 +59,27 @@ def vectors(n: int) -> list[bytes]:
 
 
 @pytest.fixture(params=["directory", "memory"])
-async def artifacts(request: pytest.FixtureRequest, store: Store, tmp_path: Path) -> Artifacts:
-    artifacts = Artifacts(str(tmp_path) if request.param == "directory" else f"memory:/{tmp_path}")
+async def artifacts(request: pytest.FixtureRequest, store: Store, tmp_path: Path) -> ArtifactStore:
+    artifacts = ArtifactStore(str(tmp_path) if request.param == "directory" else f"memory:/{tmp_path}")
     await artifacts.join(store)
     return artifacts
 
 
 @pytest.fixture
-async def local(store: Store, tmp_path: Path) -> Artifacts:
-    artifacts = Artifacts(str(tmp_path))
+async def local(store: Store, tmp_path: Path) -> ArtifactStore:
+    artifacts = ArtifactStore(str(tmp_path))
     await artifacts.join(store)
     return artifacts
 
 
-def folder(local: Artifacts, card: Card) -> Path:
+def folder(local: ArtifactStore, card: Card) -> Path:
     path = local.path(versions.folder(KEYS, card.id))
     assert path is not None
     return path
 
 
 @pytest.mark.parametrize("method", sorted(registry.METHODS))
-async def test_what_is_loaded_answers_as_what_was_written(local: Artifacts, method: str) -> None:
+async def test_what_is_loaded_answers_as_what_was_written(local: ArtifactStore, method: str) -> None:
     fitted = fit(method)
     card = await write(local, fitted)
     loaded = await versions.load(local, KEYS, card.id, card.digest)
@@ -92,7 +92,7 @@ async def test_what_is_loaded_answers_as_what_was_written(local: Artifacts, meth
     assert [loaded.fitted.labels[i] for i in after.ids] == [fitted.labels[i] for i in before.ids]
 
 
-async def test_a_version_survives_any_artifact_store(artifacts: Artifacts) -> None:
+async def test_a_version_survives_any_artifact_store(artifacts: ArtifactStore) -> None:
     fitted = fit(use_idf=True)
     card = await write(artifacts, fitted)
     loaded = (await versions.load(artifacts, KEYS, card.id)).fitted
@@ -107,7 +107,7 @@ async def test_a_version_survives_any_artifact_store(artifacts: Artifacts) -> No
         await versions.load(artifacts, KEYS, card.id)
 
 
-async def test_the_card_tells_what_it_was_made_of_and_by(local: Artifacts) -> None:
+async def test_the_card_tells_what_it_was_made_of_and_by(local: ArtifactStore) -> None:
     card = await write(local, fit())
     assert await versions.card_of(local, KEYS, card.id) == card
     assert (card.method, card.seed, card.data, card.metrics) == ("swnn", 5, "history", {"R@1": 0.5})
@@ -120,7 +120,7 @@ async def test_the_card_tells_what_it_was_made_of_and_by(local: Artifacts) -> No
     assert not is_id("blend")
 
 
-async def test_the_digest_is_that_of_what_was_fitted_and_of_nothing_else(local: Artifacts) -> None:
+async def test_the_digest_is_that_of_what_was_fitted_and_of_nothing_else(local: ArtifactStore) -> None:
     first = await write(local, fit())
     again = await write(local, fit(), created=2e9, metrics={}, job=None)
     other = await write(local, fit(use_idf=True))
@@ -129,18 +129,18 @@ async def test_the_digest_is_that_of_what_was_fitted_and_of_nothing_else(local: 
         await versions.load(local, KEYS, first.id, other.digest)
 
 
-async def test_arrays_are_mapped_and_what_is_written_to_them_stays_out_of_the_file(local: Artifacts) -> None:
+async def test_arrays_are_mapped_and_what_is_written_to_them_stays_out_of_the_file(local: ArtifactStore) -> None:
     card = await write(local, fit())
     before = {path: path.read_bytes() for path in folder(local, card).iterdir()}
     for one in card.files:
-        array = mapped(one, folder(local, card) / one.file)
+        array = map_array(one, folder(local, card) / one.file)
         assert not array.flags.owndata
         if array.size:
             array.reshape(-1).view(np.uint8)[:] = 255
     assert {path: path.read_bytes() for path in folder(local, card).iterdir()} == before
 
 
-async def test_a_flipped_bit_of_any_file_is_found(local: Artifacts) -> None:
+async def test_a_flipped_bit_of_any_file_is_found(local: ArtifactStore) -> None:
     card = await write(local, fit())
     for path in sorted(folder(local, card).iterdir()):
         whole = path.read_bytes()
@@ -156,7 +156,7 @@ async def test_a_flipped_bit_of_any_file_is_found(local: Artifacts) -> None:
     await versions.load(local, KEYS, card.id)
 
 
-async def test_a_lost_file_is_found(local: Artifacts) -> None:
+async def test_a_lost_file_is_found(local: ArtifactStore) -> None:
     card = await write(local, fit())
     (folder(local, card) / card.files[-1].file).unlink()
     with pytest.raises(Damaged, match="is missing"):
@@ -166,16 +166,16 @@ async def test_a_lost_file_is_found(local: Artifacts) -> None:
         await versions.load(local, KEYS, card.id)
 
 
-async def test_another_format_is_named(local: Artifacts) -> None:
+async def test_another_format_is_named(local: ArtifactStore) -> None:
     card = await write(local, fit())
-    newer = msgspec.structs.replace(card, format=FORMAT + 1).sealed()
+    newer = msgspec.structs.replace(card, format=FORMAT + 1).with_checksum()
     (folder(local, card) / CARD).write_bytes(msgspec.json.encode(newer))
     with pytest.raises(UnknownApplyVersion, match="format 2; this release reads 1"):
         await versions.load(local, KEYS, card.id)
     assert await versions.cards(local, KEYS) == []
 
 
-async def test_a_version_of_another_model_is_not_taken(local: Artifacts) -> None:
+async def test_a_version_of_another_model_is_not_taken(local: ArtifactStore) -> None:
     card = await write(local, fit())
     await local.put(f"{versions.folder(OTHER, card.id)}/card.json", msgspec.json.encode(card))
     with pytest.raises(Damaged, match="belongs to another model: m 1-0"):
@@ -195,7 +195,7 @@ def _explode() -> None:
     Bomb.went_off = True
 
 
-async def test_nothing_in_a_version_is_run(local: Artifacts) -> None:
+async def test_nothing_in_a_version_is_run(local: ArtifactStore) -> None:
     """Even where all checksums are right, so whoever wrote it meant it."""
     card = await write(local, fit())
     file = io.BytesIO()
@@ -211,7 +211,7 @@ async def test_nothing_in_a_version_is_run(local: Artifacts) -> None:
             shape=[1],
         )
         files = [forged, *card.files[1:]]
-        new = msgspec.structs.replace(card, files=files, digest=digest_of(card.meta, files)).sealed()
+        new = msgspec.structs.replace(card, files=files, digest=digest_of(card.meta, files)).with_checksum()
         (folder(local, card) / one.file).write_bytes(packed)
         (folder(local, card) / CARD).write_bytes(msgspec.json.encode(new))
         with pytest.raises(Damaged, match="another array than its card describes"):
@@ -220,14 +220,14 @@ async def test_nothing_in_a_version_is_run(local: Artifacts) -> None:
 
 
 @pytest.mark.parametrize("name", ["../../card", "live", "blend", "", "A" * 16, "0" * 33, "0123456/"])
-async def test_what_is_no_id_is_no_version(local: Artifacts, name: str) -> None:
+async def test_what_is_no_id_is_no_version(local: ArtifactStore, name: str) -> None:
     with pytest.raises(UnknownVersion):
         await versions.card_of(local, KEYS, name)
     with pytest.raises(UnknownVersion):
         await versions.delete(local, KEYS, name)
 
 
-async def test_versions_are_listed_newest_first_without_those_that_are_not_whole(local: Artifacts) -> None:
+async def test_versions_are_listed_newest_first_without_those_that_are_not_whole(local: ArtifactStore) -> None:
     fitted = fit("frequency")
     made = [await write(local, fitted, created=float(second)) for second in (2, 3, 1)]
     await local.put(f"{versions.folder(KEYS, 'f' * 16)}/000-x.npy", b"begun")
@@ -236,7 +236,7 @@ async def test_versions_are_listed_newest_first_without_those_that_are_not_whole
     assert [card.id for card in await versions.cards(local, KEYS)] == [made[0].id, made[2].id]
 
 
-async def test_what_is_needed_is_not_deleted(local: Artifacts) -> None:
+async def test_what_is_needed_is_not_deleted(local: ArtifactStore) -> None:
     card = await write(local, fit("frequency"))
     with pytest.raises(Conflict, match="it is active"):
         await versions.delete(local, KEYS, card.id, {card.id: "it is active"})
@@ -245,7 +245,7 @@ async def test_what_is_needed_is_not_deleted(local: Artifacts) -> None:
 
 
 @pytest.mark.parametrize("at", [0, 3, 10])
-async def test_a_write_that_is_stopped_leaves_nothing(artifacts: Artifacts, at: int) -> None:
+async def test_a_write_that_is_stopped_leaves_nothing(artifacts: ArtifactStore, at: int) -> None:
     calls = 0
 
     def check() -> None:
@@ -259,7 +259,7 @@ async def test_a_write_that_is_stopped_leaves_nothing(artifacts: Artifacts, at: 
     assert await artifacts.names(versions.folder(KEYS)) == []
 
 
-async def test_reading_goes_on_while_a_version_is_deleted(local: Artifacts) -> None:
+async def test_reading_goes_on_while_a_version_is_deleted(local: ArtifactStore) -> None:
     """What is mapped stays readable."""
     card = await write(local, fit())
     loaded = await versions.load(local, KEYS, card.id)
@@ -268,7 +268,7 @@ async def test_reading_goes_on_while_a_version_is_deleted(local: Artifacts) -> N
     np.testing.assert_array_equal(loaded.fitted.rank_vectors(vectors(5), 3).ids, before.ids)
 
 
-async def test_many_read_at_one_time(local: Artifacts) -> None:
+async def test_many_read_at_one_time(local: ArtifactStore) -> None:
     card = await write(local, fit())
     loaded = await asyncio.gather(*(versions.load(local, KEYS, card.id, card.digest) for _ in range(4)))
     assert len({one.card.digest for one in loaded}) == 1

@@ -14,8 +14,8 @@ from abound.core.config import ModelConfig
 from abound.core.errors import Cancelled, Conflict, StoreUnavailable, UnknownVersion, VersionGone
 from abound.core.types import Offset
 from abound.service.artifacts import write_marks
-from abound.service.artifacts.artifact_store import Artifacts
-from abound.service.datasets.repository import FOLDER, WRITING_KEY, Datasets
+from abound.service.artifacts.artifact_store import ArtifactStore
+from abound.service.datasets.repository import FOLDER, WRITING_KEY, DatasetRepository
 from abound.service.jobs import fit as fitting
 from abound.service.jobs.fit_params import fit_params
 from abound.service.rebuild import erase
@@ -30,54 +30,60 @@ from tests.versions.test_repository import KEYS, fit, write
 
 
 @pytest.fixture
-async def artifacts(store: Store, tmp_path: Path) -> Artifacts:
-    artifacts = Artifacts(str(tmp_path))
+async def artifacts(store: Store, tmp_path: Path) -> ArtifactStore:
+    artifacts = ArtifactStore(str(tmp_path))
     await artifacts.join(store)
     return artifacts
 
 
-async def test_what_nobody_writes_any_more_is_swept(store: Store, artifacts: Artifacts) -> None:
+async def test_what_nobody_writes_any_more_is_swept(store: Store, artifacts: ArtifactStore) -> None:
     whole = await write(artifacts, fit("frequency"))
     begun = [new_id() for _ in range(2)]
     for name in begun:
         await artifacts.put(f"{versions.folder(KEYS, name)}/000-x.npy", b"x")
     async with version_retention.writing(store, KEYS, begun[0]):
-        assert await version_retention.sweep(store, artifacts, KEYS) == 1
+        assert await version_retention.collect_garbage(store, artifacts, KEYS) == 1
         left = {name.split("/")[3] for name in await artifacts.names(versions.folder(KEYS))}
         assert left == {whole.id, begun[0]}
-    assert await version_retention.sweep(store, artifacts, KEYS) == 1
+    assert await version_retention.collect_garbage(store, artifacts, KEYS) == 1
     assert await versions.ids(artifacts, KEYS) == [whole.id]
     assert (await versions.load(artifacts, KEYS, whole.id)).card == whole
-    assert await version_retention.sweep(store, artifacts, KEYS) == 0
+    assert await version_retention.collect_garbage(store, artifacts, KEYS) == 0
 
 
-async def test_whoever_died_while_writing_is_not_waited_for_for_ever(store: Store, artifacts: Artifacts) -> None:
+async def test_whoever_died_while_writing_is_not_waited_for_for_ever(store: Store, artifacts: ArtifactStore) -> None:
     name = new_id()
     await artifacts.put(f"{versions.folder(KEYS, name)}/000-x.npy", b"x")
-    await store.client.hset(KEYS.of("writing"), name, "1")
-    assert await version_retention.sweep(store, artifacts, KEYS) == 1
+    await store.client.hset(KEYS.key("writing"), name, "1")
+    assert await version_retention.collect_garbage(store, artifacts, KEYS) == 1
 
 
 async def test_whoever_died_before_the_clock_was_set_back_is_not_waited_for_for_as_much_longer(
-    store: Store, artifacts: Artifacts, monkeypatch: pytest.MonkeyPatch
+    store: Store, artifacts: ArtifactStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As long as a new mark holds nothing is taken away, since whoever lives renews it meanwhile."""
     monkeypatch.setattr(write_marks, "WRITING_SECONDS", 1)
-    name, known, file = new_id(), Datasets(store), f"{FOLDER}/lost.jsonl"
+    name, known, file = new_id(), DatasetRepository(store), f"{FOLDER}/lost.jsonl"
     await artifacts.put(f"{versions.folder(KEYS, name)}/000-x.npy", b"x")
     await artifacts.put(file, b"x")
     now, _ = await store.client.time()
     ahead = str(now + 86_400)
-    await store.client.hset(KEYS.of("writing"), mapping={name: ahead, f"{name}.bytes": "50000000000"})
+    await store.client.hset(KEYS.key("writing"), mapping={name: ahead, f"{name}.bytes": "50000000000"})
     await store.client.hset(WRITING_KEY, file, ahead)
     assert await version_retention.written_bytes(store, artifacts, KEYS) == 50_000_000_000
-    assert (await version_retention.sweep(store, artifacts, KEYS), await known.sweep(artifacts)) == (0, 0)
+    assert (
+        await version_retention.collect_garbage(store, artifacts, KEYS),
+        await known.collect_garbage(artifacts),
+    ) == (0, 0)
     await asyncio.sleep(2.1)
     assert await version_retention.written_bytes(store, artifacts, KEYS) == 0
-    assert (await version_retention.sweep(store, artifacts, KEYS), await known.sweep(artifacts)) == (1, 1)
+    assert (
+        await version_retention.collect_garbage(store, artifacts, KEYS),
+        await known.collect_garbage(artifacts),
+    ) == (1, 1)
 
 
-async def test_nothing_is_deleted_while_a_version_is_activated(store: Store, artifacts: Artifacts) -> None:
+async def test_nothing_is_deleted_while_a_version_is_activated(store: Store, artifacts: ArtifactStore) -> None:
     made = [await write(artifacts, fit("frequency"), created=float(second)) for second in (1, 2)]
     async with activation.fence(store, KEYS):
         assert await version_retention.retain(store, artifacts, KEYS, 1) == []
@@ -89,7 +95,7 @@ async def test_nothing_is_deleted_while_a_version_is_activated(store: Store, art
 
 @pytest.mark.parametrize("way", ["delete", "retain", "forget"])
 async def test_what_comes_to_contend_while_it_is_deleted_keeps_no_place(
-    store: Store, artifacts: Artifacts, monkeypatch: pytest.MonkeyPatch, way: str
+    store: Store, artifacts: ArtifactStore, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
     """After it was looked at whether it contends."""
     cards = [await write(artifacts, fit("frequency"), created=float(second)) for second in (1, 2)]
@@ -108,21 +114,21 @@ async def test_what_comes_to_contend_while_it_is_deleted_keeps_no_place(
         place = cast(Any, SimpleNamespace(store=store, artifacts=artifacts, keys=KEYS, prepare_seconds=1, between=None))
         assert await erase._deleted(place, [cards[0].id], "a test")
     assert await versions.ids(artifacts, KEYS) == [cards[1].id]
-    assert await contenders.entered(store, KEYS) == []
+    assert await contenders.list_challengers(store, KEYS) == []
 
 
-async def test_what_was_deleted_before_it_contends_keeps_no_place(store: Store, artifacts: Artifacts) -> None:
+async def test_what_was_deleted_before_it_contends_keeps_no_place(store: Store, artifacts: ArtifactStore) -> None:
     card = await write(artifacts, fit("frequency"))
-    await version_retention.contend(store, artifacts, KEYS, card.id, "it is there")
-    assert [one.version for one in await contenders.entered(store, KEYS)] == [card.id]
+    await version_retention.enter_challenger(store, artifacts, KEYS, card.id, "it is there")
+    assert [one.version for one in await contenders.list_challengers(store, KEYS)] == [card.id]
     await artifacts.clear(versions.folder(KEYS, card.id))
     with pytest.raises(UnknownVersion):
-        await version_retention.contend(store, artifacts, KEYS, card.id, "it is gone")
-    assert await contenders.entered(store, KEYS) == []
+        await version_retention.enter_challenger(store, artifacts, KEYS, card.id, "it is gone")
+    assert await contenders.list_challengers(store, KEYS) == []
 
 
 async def test_a_job_whose_version_is_deleted_as_soon_as_it_is_seen_says_so(
-    store: Store, artifacts: Artifacts, monkeypatch: pytest.MonkeyPatch
+    store: Store, artifacts: ArtifactStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun = await begin(artifacts)
     publish = version_retention.publish
@@ -143,29 +149,29 @@ async def test_a_job_whose_version_is_deleted_as_soon_as_it_is_seen_says_so(
     )
     outcome = await fitting.fit(cast(Any, context), fit_params("frequency")(), lambda stage, fraction: None)
     assert f"no version {begun.id}" in outcome["contends"]
-    assert await contenders.entered(store, KEYS) == []
+    assert await contenders.list_challengers(store, KEYS) == []
 
 
-async def test_files_of_data_sets_that_nothing_points_to_are_swept(store: Store, artifacts: Artifacts) -> None:
-    known = Datasets(store)
+async def test_files_of_data_sets_that_nothing_points_to_are_swept(store: Store, artifacts: ArtifactStore) -> None:
+    known = DatasetRepository(store)
     for name in ("lost", "busy"):
         await artifacts.put(f"{FOLDER}/{name}.jsonl", b"x")
-    async with write_marks.writing(store, WRITING_KEY, f"{FOLDER}/busy.jsonl"):
-        assert await known.sweep(artifacts) == 1
+    async with write_marks.hold_write_mark(store, WRITING_KEY, f"{FOLDER}/busy.jsonl"):
+        assert await known.collect_garbage(artifacts) == 1
         assert await artifacts.names(FOLDER) == [f"{FOLDER}/busy.jsonl"]
-    assert await known.sweep(artifacts) == 1
+    assert await known.collect_garbage(artifacts) == 1
 
 
-async def begin(artifacts: Artifacts, **given: Any) -> Card:
+async def begin(artifacts: ArtifactStore, **given: Any) -> Card:
     """A version as a job writes it before it commits."""
     return await write(artifacts, fit("frequency"), whole=False, **given)
 
 
-def place_of(store: Store, artifacts: Artifacts) -> activation.Place:
-    return activation.Place(store, artifacts, KEYS)
+def place_of(store: Store, artifacts: ArtifactStore) -> activation.ActivationContext:
+    return activation.ActivationContext(store, artifacts, KEYS)
 
 
-async def test_what_is_not_published_is_not_seen(store: Store, artifacts: Artifacts) -> None:
+async def test_what_is_not_published_is_not_seen(store: Store, artifacts: ArtifactStore) -> None:
     begun = await begin(artifacts)
     assert await versions.ids(artifacts, KEYS) == []
     with pytest.raises(UnknownVersion):
@@ -173,11 +179,11 @@ async def test_what_is_not_published_is_not_seen(store: Store, artifacts: Artifa
     for _ in range(2):
         assert await version_retention.publish(store, artifacts, KEYS, begun.id) == begun
     assert [card.id for card in await versions.cards(artifacts, KEYS)] == [begun.id]
-    assert await versions.ready(artifacts, KEYS) == []
+    assert await versions.unpublished_ids(artifacts, KEYS) == []
     assert (await versions.load(artifacts, KEYS, begun.id)).card == begun
 
 
-async def test_a_version_is_published_when_nobody_activates_any_more(store: Store, artifacts: Artifacts) -> None:
+async def test_a_version_is_published_when_nobody_activates_any_more(store: Store, artifacts: ArtifactStore) -> None:
     begun = await begin(artifacts)
     async with activation.fence(store, KEYS):
         publishing = asyncio.create_task(version_retention.publish(store, artifacts, KEYS, begun.id))
@@ -186,23 +192,23 @@ async def test_a_version_is_published_when_nobody_activates_any_more(store: Stor
     assert await publishing == begun
 
 
-async def test_what_was_taken_away_is_not_published(store: Store, artifacts: Artifacts) -> None:
+async def test_what_was_taken_away_is_not_published(store: Store, artifacts: ArtifactStore) -> None:
     begun = await begin(artifacts)
     await artifacts.clear(versions.folder(KEYS, begun.id))
     with pytest.raises(VersionGone, match="was deleted before its job ended"):
         await version_retention.publish(store, artifacts, KEYS, begun.id)
 
 
-async def test_a_forgetting_finds_what_is_not_published(store: Store, artifacts: Artifacts) -> None:
+async def test_a_forgetting_finds_what_is_not_published(store: Store, artifacts: ArtifactStore) -> None:
     place = cast(Any, SimpleNamespace(artifacts=artifacts, keys=KEYS))
     older = await begin(artifacts, data_range={"after": None, "until": "5-0.0"})
     newer = await begin(artifacts, data_range={"after": None, "until": "50-0.0"})
     unclear = await write(artifacts, fit("frequency"), data_range={"after": None, "until": "not an offset"})
-    assert await erase.fitted_on(place, Offset.parse("10-0.0")) == sorted([newer.id, unclear.id])
-    assert older.id in await erase.fitted_on(place, Offset.parse("1-0.0"))
+    assert await erase.versions_fitted_since(place, Offset.parse("10-0.0")) == sorted([newer.id, unclear.id])
+    assert older.id in await erase.versions_fitted_since(place, Offset.parse("1-0.0"))
 
 
-async def test_a_job_that_died_after_it_committed_goes_on(store: Store, artifacts: Artifacts) -> None:
+async def test_a_job_that_died_after_it_committed_goes_on(store: Store, artifacts: ArtifactStore) -> None:
     begun = await begin(artifacts)
     job = SimpleNamespace(id="j", committed=True, kept=[versions.folder(KEYS, begun.id)], activate="no")
     context = SimpleNamespace(
@@ -220,12 +226,12 @@ async def test_a_job_that_died_after_it_committed_goes_on(store: Store, artifact
 
 @pytest.mark.parametrize("cancelled", [False, True])
 async def test_a_job_commits_before_its_version_is_seen(
-    store: Store, artifacts: Artifacts, monkeypatch: pytest.MonkeyPatch, cancelled: bool
+    store: Store, artifacts: ArtifactStore, monkeypatch: pytest.MonkeyPatch, cancelled: bool
 ) -> None:
     seen: list[list[str]] = []
 
-    async def read(*given: object) -> fitting.Read:
-        return fitting.Read(made(80, seed=0), None, Offset.parse("5-0.0"))
+    async def read(*given: object) -> fitting.TrainingData:
+        return fitting.TrainingData(made(80, seed=0), None, Offset.parse("5-0.0"))
 
     async def commit(prefix: str) -> None:
         seen.append(await versions.ids(artifacts, KEYS))
@@ -271,5 +277,5 @@ async def test_a_file_is_said_again_after_the_store_was_away(store: Store, monke
             enough.set()
 
     monkeypatch.setattr(write_marks, "_say", say)
-    async with write_marks.writing(store, WRITING_KEY, "x"), asyncio.timeout(30):
+    async with write_marks.hold_write_mark(store, WRITING_KEY, "x"), asyncio.timeout(30):
         await enough.wait()

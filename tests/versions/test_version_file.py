@@ -17,7 +17,7 @@ from abound.core.config import ModelConfig
 from abound.core.errors import Conflict, InvalidInstance, Malformed
 from abound.core.methods.fitted import Fitted
 from abound.core.types import Offset
-from abound.service.artifacts.artifact_store import Artifacts
+from abound.service.artifacts.artifact_store import ArtifactStore
 from abound.service.artifacts.checksums import checksum_of
 from abound.service.artifacts.npy import ArrayFile
 from abound.service.history import erasures
@@ -26,7 +26,7 @@ from abound.service.store.keys import ModelKeys
 from abound.service.versions import repository as versions
 from abound.service.versions import retention as version_retention
 from abound.service.versions import version_file
-from abound.service.versions.card import Card, digest_of, reading_of
+from abound.service.versions.card import Card, digest_of, reading_settings
 from abound.service.versions.retention import VersionParams
 from abound.service.versions.version_file import DEFAULT, KIND, export_version, import_version
 from tests.versions.test_repository import KEYS, OTHER, fit, write
@@ -35,15 +35,15 @@ HEAD = struct.Struct("<8sII16s")
 
 
 @pytest.fixture
-async def artifacts(store: Store, tmp_path: Path) -> Artifacts:
-    artifacts = Artifacts(str(tmp_path))
+async def artifacts(store: Store, tmp_path: Path) -> ArtifactStore:
+    artifacts = ArtifactStore(str(tmp_path))
     await artifacts.join(store)
     return artifacts
 
 
 async def taken(
     store: Store,
-    artifacts: Artifacts,
+    artifacts: ArtifactStore,
     card: Card,
     bodies: list[bytes],
     params: VersionParams = DEFAULT,
@@ -51,7 +51,9 @@ async def taken(
 ) -> Card:
     """Import a file of this card, whose checksums are made to fit, and of these files."""
     plain = msgspec.json.encode(
-        msgspec.structs.replace(card, digest=digest_of(card.meta, card.files), n_bytes=sum(map(len, bodies))).sealed()
+        msgspec.structs.replace(
+            card, digest=digest_of(card.meta, card.files), n_bytes=sum(map(len, bodies))
+        ).with_checksum()
     )
 
     async def pieces() -> AsyncIterator[bytes]:
@@ -62,7 +64,7 @@ async def taken(
     return await import_version(store, artifacts, keys, pieces(), 2**30, "9-0.0", params)
 
 
-async def whole(artifacts: Artifacts) -> tuple[Card, list[bytes]]:
+async def whole(artifacts: ArtifactStore) -> tuple[Card, list[bytes]]:
     card = await write(artifacts, fit("swnn"))
     names = [f"{versions.folder(KEYS, card.id)}/{one.file}" for one in card.files]
     return card, [await artifacts.get(name) for name in names]
@@ -72,13 +74,13 @@ def header(text: str, data: bytes) -> bytes:
     return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text) + 1) + text.encode() + b"\n" + data
 
 
-async def refused(store: Store, artifacts: Artifacts, card: Card, bodies: list[bytes]) -> None:
+async def refused(store: Store, artifacts: ArtifactStore, card: Card, bodies: list[bytes]) -> None:
     with pytest.raises((Malformed, InvalidInstance)):
         await taken(store, artifacts, card, bodies)
     assert await artifacts.names(versions.folder(OTHER)) == []
 
 
-async def test_what_was_not_changed_is_taken(store: Store, artifacts: Artifacts) -> None:
+async def test_what_was_not_changed_is_taken(store: Store, artifacts: ArtifactStore) -> None:
     card, bodies = await whole(artifacts)
     new = await taken(store, artifacts, card, bodies)
     assert [one.id for one in await versions.cards(artifacts, OTHER)] == [new.id]
@@ -96,7 +98,7 @@ async def test_what_was_not_changed_is_taken(store: Store, artifacts: Artifacts)
         {"offset": "now"},
         {"reads": {"analyzer": {"kind": "word"}}},
         {"reads": {"analyzer": 7, "boolean": False, "negative": "ignore"}},
-        {"reads": reading_of(ModelConfig()) | {"negative": "x"}},
+        {"reads": reading_settings(ModelConfig()) | {"negative": "x"}},
         {"created": -1.0},
         {"seed": -1},
         {"metrics": {"R@1": "text"}},
@@ -108,7 +110,9 @@ async def test_what_was_not_changed_is_taken(store: Store, artifacts: Artifacts)
     ],
     ids=str,
 )
-async def test_a_card_that_breaks_a_rule_is_refused(store: Store, artifacts: Artifacts, fields: dict[str, Any]) -> None:
+async def test_a_card_that_breaks_a_rule_is_refused(
+    store: Store, artifacts: ArtifactStore, fields: dict[str, Any]
+) -> None:
     card, bodies = await whole(artifacts)
     await refused(store, artifacts, msgspec.structs.replace(card, **fields), bodies)
 
@@ -122,7 +126,7 @@ async def test_a_card_that_breaks_a_rule_is_refused(store: Store, artifacts: Art
     ],
 )
 async def test_a_version_of_the_model_has_learned_nothing_that_the_log_does_not_have(
-    store: Store, artifacts: Artifacts, fields: dict[str, Any], said: str
+    store: Store, artifacts: ArtifactStore, fields: dict[str, Any], said: str
 ) -> None:
     """Another model's offsets say nothing here."""
     card, bodies = await whole(artifacts)
@@ -135,14 +139,14 @@ async def test_a_version_of_the_model_has_learned_nothing_that_the_log_does_not_
 
 
 async def test_a_version_that_may_have_learned_what_was_forgotten_since_is_not_taken(
-    store: Store, artifacts: Artifacts
+    store: Store, artifacts: ArtifactStore
 ) -> None:
     """One that was fitted after it is."""
     card, bodies = await whole(artifacts)
     await store.client.xadd(KEYS.log, {"e": b""}, id="20-0")
     later = msgspec.structs.replace(card, data_range={"after": None, "until": "11-0.0"}, offset="11-0.0")
     of_a_data_set = msgspec.structs.replace(card, data_range=None, data="rows")
-    await erasures.begin(store, KEYS, "j", erasures.Unfinished("9-0.0", source="s"))
+    await erasures.add_unfinished(store, KEYS, "j", erasures.UnfinishedErasure("9-0.0", source="s"))
     with pytest.raises(Conflict, match="being forgotten"):
         await taken(store, artifacts, card, bodies, keys=KEYS)
     for command in erasures.saying(KEYS, [Offset.parse("10-0.0")], ["j"]):
@@ -155,7 +159,7 @@ async def test_a_version_that_may_have_learned_what_was_forgotten_since_is_not_t
 
 
 async def test_a_forgetting_that_begins_while_a_version_is_taken_over_is_seen(
-    store: Store, artifacts: Artifacts, monkeypatch: pytest.MonkeyPatch
+    store: Store, artifacts: ArtifactStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It has looked for versions before there was this one."""
     card, bodies = await whole(artifacts)
@@ -163,7 +167,7 @@ async def test_a_forgetting_that_begins_while_a_version_is_taken_over_is_seen(
     finish = versions.finish
 
     async def late(*given: Any) -> Card:
-        await erasures.begin(store, KEYS, "j", erasures.Unfinished("19-0.0", source="s"))
+        await erasures.add_unfinished(store, KEYS, "j", erasures.UnfinishedErasure("19-0.0", source="s"))
         return await finish(*given)
 
     monkeypatch.setattr(version_file.versions, "finish", late)
@@ -172,7 +176,7 @@ async def test_a_forgetting_that_begins_while_a_version_is_taken_over_is_seen(
     assert await versions.ids(artifacts, KEYS) == [card.id]
 
 
-async def test_a_card_that_breaks_a_rule_does_not_hide_the_others(store: Store, artifacts: Artifacts) -> None:
+async def test_a_card_that_breaks_a_rule_does_not_hide_the_others(store: Store, artifacts: ArtifactStore) -> None:
     kept = await write(artifacts, fit("frequency"))
     await write(artifacts, fit("frequency"), sizes={"instances": -1})
     assert await versions.cards(artifacts, KEYS) == [kept]
@@ -198,7 +202,7 @@ WRONG_FILES = [
 
 @pytest.mark.parametrize(("fields", "body"), WRONG_FILES)
 async def test_a_file_that_is_no_array_is_refused(
-    store: Store, artifacts: Artifacts, fields: dict[str, Any], body: bytes | None
+    store: Store, artifacts: ArtifactStore, fields: dict[str, Any], body: bytes | None
 ) -> None:
     card, bodies = await whole(artifacts)
     bodies[0] = bodies[0] if body is None else body
@@ -213,7 +217,7 @@ def npy(array: np.ndarray) -> bytes:
     return file.getvalue()
 
 
-async def test_numbers_out_of_range_are_refused(store: Store, artifacts: Artifacts) -> None:
+async def test_numbers_out_of_range_are_refused(store: Store, artifacts: ArtifactStore) -> None:
     card, bodies = await whole(artifacts)
     at = [one.name for one in card.files].index("model/features")
     wrong = np.full_like(np.load(io.BytesIO(bodies[at])), 2**31 - 1)
@@ -223,20 +227,20 @@ async def test_numbers_out_of_range_are_refused(store: Store, artifacts: Artifac
     await refused(store, artifacts, msgspec.structs.replace(card, files=files), bodies)
 
 
-async def test_a_graph_that_belongs_to_nothing_is_not_taken(store: Store, artifacts: Artifacts) -> None:
+async def test_a_graph_that_belongs_to_nothing_is_not_taken(store: Store, artifacts: ArtifactStore) -> None:
     card, bodies = await whole(artifacts)
     body = npy(np.zeros(9, np.uint8))
     graph = ArrayFile("model/graph/0", "099-graph.npy", len(body), checksum_of(body), "|u1", [9])
     await refused(store, artifacts, msgspec.structs.replace(card, files=[*card.files, graph]), [*bodies, body])
 
 
-async def with_graphs(artifacts: Artifacts) -> tuple[Card, list[bytes]]:
+async def with_graphs(artifacts: ArtifactStore) -> tuple[Card, list[bytes]]:
     pytest.importorskip("usearch")
     card = await write(artifacts, fit("ogeec", {"index": "graph", "dim": 8, "neighbors": 3, "learners": 2}))
     return card, [await artifacts.get(f"{versions.folder(KEYS, card.id)}/{one.file}") for one in card.files]
 
 
-async def test_a_graph_that_comes_out_the_same_is_taken(store: Store, artifacts: Artifacts) -> None:
+async def test_a_graph_that_comes_out_the_same_is_taken(store: Store, artifacts: ArtifactStore) -> None:
     card, bodies = await with_graphs(artifacts)
     new = await taken(store, artifacts, card, bodies)
     assert new.digest == card.digest
@@ -245,7 +249,7 @@ async def test_a_graph_that_comes_out_the_same_is_taken(store: Store, artifacts:
 
 
 async def test_a_graph_that_somebody_changed_is_never_loaded(
-    store: Store, artifacts: Artifacts, monkeypatch: pytest.MonkeyPatch
+    store: Store, artifacts: ArtifactStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     card, bodies = await with_graphs(artifacts)
     at = [one.name for one in card.files].index("model/graph/1")
@@ -258,7 +262,7 @@ async def test_a_graph_that_somebody_changed_is_never_loaded(
     assert loaded == []
 
 
-async def test_versions_that_come_at_the_same_time_count(store: Store, artifacts: Artifacts) -> None:
+async def test_versions_that_come_at_the_same_time_count(store: Store, artifacts: ArtifactStore) -> None:
     card, bodies = await whole(artifacts)
     bound = VersionParams(total_bytes=card.n_bytes * 3 // 2)
     async with version_retention.writing(store, OTHER, "anotherone", card.n_bytes):
@@ -271,16 +275,16 @@ async def test_versions_that_come_at_the_same_time_count(store: Store, artifacts
     )
     assert all(isinstance(one, (Card, Conflict)) for one in outcomes)
     assert sum(one.n_bytes for one in await versions.cards(artifacts, OTHER)) <= card.n_bytes * 7 // 2
-    assert await store.client.hgetall(OTHER.of("writing")) == {}
+    assert await store.client.hgetall(OTHER.key("writing")) == {}
 
 
-async def test_the_newest_stay_when_one_comes(store: Store, artifacts: Artifacts) -> None:
+async def test_the_newest_stay_when_one_comes(store: Store, artifacts: ArtifactStore) -> None:
     card, bodies = await whole(artifacts)
     made = [await taken(store, artifacts, card, bodies, VersionParams(keep=2)) for _ in range(3)]
     assert [one.id for one in await versions.cards(artifacts, OTHER)] == [one.id for one in made[:0:-1]]
 
 
-async def test_versions_of_too_many_bytes_are_not_taken(store: Store, artifacts: Artifacts) -> None:
+async def test_versions_of_too_many_bytes_are_not_taken(store: Store, artifacts: ArtifactStore) -> None:
     card, bodies = await whole(artifacts)
     bound = VersionParams(total_bytes=card.n_bytes * 3 // 2)
     first = await taken(store, artifacts, card, bodies, bound)

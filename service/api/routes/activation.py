@@ -11,11 +11,11 @@ from abound.core.errors import NotReady
 from abound.core.model.active_version import LIVE
 from abound.service.api.dependencies import ActorDep, JsonObject, ModelName, PartsDep
 from abound.service.api.openapi import JSON, REF, problems
-from abound.service.api.problems import unreadable
+from abound.service.api.problems import decoding_error
 from abound.service.api.schemas.versions import ActivatedAnswer, ActivateRequest
-from abound.service.security.audit import act
-from abound.service.versions.activation import Place, activate, active
-from abound.service.versions.card import refuse_read_otherwise
+from abound.service.security.audit import audited
+from abound.service.versions.activation import ActivationContext, activate, read_active
+from abound.service.versions.card import refuse_other_reading
 
 router = APIRouter(tags=["versions"])
 
@@ -46,16 +46,16 @@ async def activate_version(model: ModelName, given: JsonObject, parts: PartsDep,
     try:
         request = msgspec.convert(given, ActivateRequest)
     except msgspec.ValidationError as error:
-        raise unreadable(error) from None
+        raise decoding_error(error) from None
     replica = parts.replica
     known = replica.model(model)
-    async with act(replica.store, actor, "version.activate", model=model, version=request.version) as details:
+    async with audited(replica.store, actor, "version.activate", model=model, version=request.version) as details:
         if request.version != LIVE:
-            refuse_read_otherwise((await replica.shelf.get(known, request.version)).card, known.live.config)
-        place = Place(replica.store, replica.artifacts, known.keys, parts.settings.prepare_seconds)
+            refuse_other_reading((await replica.loaded_versions.get(known, request.version)).card, known.live.config)
+        place = ActivationContext(replica.store, replica.artifacts, known.keys, parts.settings.prepare_seconds)
         at = await activate(place, request.version, request.reason)
         details |= {"offset": str(at), "reason": request.reason}
         with contextlib.suppress(NotReady):  # the version is active even if this replica lags
             await replica.wait_for(model, at, parts.settings.wait_seconds)
-        former = (await active(replica.store, known.keys)).former
+        former = (await read_active(replica.store, known.keys)).former
     return ActivatedAnswer(version=request.version, offset=str(at), former=former)

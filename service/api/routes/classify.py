@@ -16,12 +16,12 @@ from abound.core.config import ModelConfig
 from abound.core.errors import AboundError, InvalidInstance, StoreUnavailable, TooLarge
 from abound.core.model.active_version import LIVE
 from abound.core.types import Offset
-from abound.service.api.answer_json import Answers
+from abound.service.api.answer_json import AnswerEncoder
 from abound.service.api.asgi import Headers
-from abound.service.api.decoding import ABSENT, decode, features_alone, vector_of
+from abound.service.api.decoding import ABSENT, decode, sole_features, vector_of
 from abound.service.api.dependencies import trusted_model
-from abound.service.api.learning import Room
-from abound.service.api.ndjson import AnswerLines, Line, RequestLines
+from abound.service.api.learning import VectorBudget
+from abound.service.api.ndjson import AnswerLines, NdjsonLine, RequestLines
 from abound.service.api.problems import problem_of
 from abound.service.api.schemas.hot import (
     ClassifyAnswer,
@@ -31,36 +31,36 @@ from abound.service.api.schemas.hot import (
     classify_decoder,
     encoder,
 )
-from abound.service.model.replicated_model import ModelReplica
-from abound.service.replica.predictions import RememberParams, reading_of, remember
-from abound.service.replica.rankers import Ways
+from abound.service.model.replicated_model import ReplicatedModel
+from abound.service.replica.predictions import RememberParams, remember, vector_fingerprint
+from abound.service.replica.rankers import Rankers
 from abound.service.replica.replica import Replica
 from abound.service.security.key_ring import Grant
-from abound.service.security.rate_limits import Rates
+from abound.service.security.rate_limits import RateLimiter
 from abound.service.settings import Settings
-from abound.service.tasks import Pace
-from abound.service.versions.ranking import Asked, Labels
+from abound.service.tasks import TimeSlice
+from abound.service.versions.ranking import Labels, RankingRequest
 
-REMEMBERED_BYTES = 2**21
+MAX_REMEMBERED_BYTES = 2**21
 """Approximate bytes of vectors of one NDJSON request that wait for being stored at a time."""
 
 MAX_ANSWER_BYTES = 64 * 2**20
 """Largest answer to a batch: a request for many labels of many instances is refused before memory runs out."""
 
 
-NOTHING_MORE = ClassifyRequest()
+DEFAULT_OPTIONS = ClassifyRequest()
 """The options of a request that has only an instance."""
 
 
-class Later(NamedTuple):
+class DeferredLine(NamedTuple):
     """A line to be ranked in a thread, and the configuration that made its vector."""
 
-    asked: Asked
+    asked: RankingRequest
     remember: bool
     config: ModelConfig
 
 
-class Results:
+class BatchResults:
     """The answers of a batch."""
 
     def __init__(self) -> None:
@@ -83,7 +83,7 @@ class Results:
         for coroutine in self._waiting:
             coroutine.close()
 
-    async def packed(self, offset: str, version: str) -> bytes:
+    async def encode(self, offset: str, version: str) -> bytes:
         """Return the JSON of the whole batch after storing the instances to be remembered."""
         results = await asyncio.gather(*self._waiting) if self._waiting else self._answers
         return b'{"results":[%b],"offset":"%b","version":"%b"}' % (
@@ -97,7 +97,7 @@ class Classify:
     """The handler of ``/classify``."""
 
     def __init__(
-        self, replica: Replica, settings: Settings, remember_params: RememberParams, rates: Rates, ways: Ways
+        self, replica: Replica, settings: Settings, remember_params: RememberParams, rates: RateLimiter, ways: Rankers
     ) -> None:
         self._replica = replica
         self._ways = ways
@@ -106,20 +106,20 @@ class Classify:
         self._request_bytes = replica.params.log.request_bytes
         self._max_batch = settings.max_batch
         self._min_offset_seconds = settings.min_offset_seconds
-        self._answers = Answers()
+        self._answers = AnswerEncoder()
 
-    def at_once(self, name: str, body: bytes, grant: Grant | None) -> bytes | None:
+    def answer_immediately(self, name: str, body: bytes, grant: Grant | None) -> bytes | None:
         """Return the answer for one instance that needs nothing from the store, else None."""
         model = trusted_model(self._replica, name)
-        features = features_alone(body)
-        if features is not None and model.live.serving.is_live and not self._rates.watches(grant):
+        features = sole_features(body)
+        if features is not None and model.live.serving.is_live and not self._rates.limits(grant):
             vector = model.live.vectorizer.usual(features)
             if vector is not None:
-                return self._rank(model, vector, NOTHING_MORE, model.live.config)[0]
+                return self._rank(model, vector, DEFAULT_OPTIONS, model.live.config)[0]
         request = decode(classify_decoder, body)
         version = model.live.serving.version if request.version is None else request.version
         usual = version == LIVE and request.min_offset is None and request.instances is None
-        if not usual or request.remember or self._rates.watches(grant):
+        if not usual or request.remember or self._rates.limits(grant):
             return None
         vector = vector_of(model.live, request.features, request.text)
         return self._rank(model, vector, request, model.live.config)[0]
@@ -128,20 +128,20 @@ class Classify:
         """Return status and answer for one instance or a batch."""
         model = trusted_model(self._replica, name)
         request = decode(classify_decoder, body)
-        if self._rates.watches(grant):
+        if self._rates.limits(grant):
             await self._rates.admit(grant, 1 if request.instances is None else len(request.instances))
         if request.min_offset is not None:
             await self._wait(name, model, request.min_offset)
         if request.instances is not None:
             return 200, await self._batch(model, request, request.instances)
-        way = await self._ways.of(model, request)
+        way = await self._ways.choose(model, request)
         vector, config = vector_of(model.live, request.features, request.text), model.live.config
         if way is None:
             answer, remembering = self._rank(model, vector, request, config)
         else:
-            later = Later(self._ways.ask(model, way, vector, request), request.remember, config)
+            later = DeferredLine(self._ways.query(model, way, vector, request), request.remember, config)
             [labels] = await self._ways.rank([later.asked])
-            answer, remembering = self._answer_later(model, later, labels)
+            answer, remembering = self._deferred_answer(model, later, labels)
         return 200, answer if remembering is None else await remembering
 
     async def answer_lines(
@@ -155,21 +155,21 @@ class Classify:
     ) -> None:
         """Put one answer per line; each line is an independent request."""
         model = trusted_model(self._replica, name)
-        pace = Pace()
+        pace = TimeSlice()
         async for group in lines.groups():
-            if self._rates.watches(grant):
+            if self._rates.limits(grant):
                 await self._rates.admit_lines(grant, group, learns=False)
-            waiting: list[bytes | asyncio.Task[bytes] | Later] = []
+            waiting: list[bytes | asyncio.Task[bytes] | DeferredLine] = []
             size = 0
             for line in group:
                 try:
                     answer, remembering, vector_bytes = await self._line(name, model, line)
                 except AboundError as error:
                     answer, remembering = encoder.encode(problem_of(error, request_id, line.number)), None
-                if remembering is not None or isinstance(answer, Later):
+                if remembering is not None or isinstance(answer, DeferredLine):
                     waiting.append(answer if remembering is None else asyncio.create_task(remembering))
                     size += vector_bytes
-                    if size >= REMEMBERED_BYTES:
+                    if size >= MAX_REMEMBERED_BYTES:
                         await self._put(model, waiting, answers)
                         waiting, size = [], 0
                 elif waiting:
@@ -177,14 +177,14 @@ class Classify:
                 else:
                     answers.put(answer)
                 if pace.due():
-                    await answers.room()
-                    await pace.rest()
+                    await answers.wait_for_client()
+                    await pace.pause()
             await self._put(model, waiting, answers)
-            await answers.room()
+            await answers.wait_for_client()
 
     async def _line(
-        self, name: str, model: ModelReplica, line: Line
-    ) -> tuple[bytes | Later, Coroutine[Any, Any, bytes] | None, int]:
+        self, name: str, model: ReplicatedModel, line: NdjsonLine
+    ) -> tuple[bytes | DeferredLine, Coroutine[Any, Any, bytes] | None, int]:
         """Return the answer to a line, the coroutine that gives its final form, and the bytes of its vector."""
         if line.error is not None:
             raise line.error
@@ -193,29 +193,29 @@ class Classify:
             raise InvalidInstance("instances: a line has one instance; send each on a line of its own", "instances")
         if request.min_offset is not None:
             await self._wait(name, model, request.min_offset)
-        way = await self._ways.of(model, request)
+        way = await self._ways.choose(model, request)
         vector, config = vector_of(model.live, request.features, request.text), model.live.config
         if way is None:
             return *self._rank(model, vector, request, config), len(vector)
-        later = Later(self._ways.ask(model, way, vector, request), request.remember, config)
+        later = DeferredLine(self._ways.query(model, way, vector, request), request.remember, config)
         return later, None, len(vector)
 
     async def _put(
-        self, model: ModelReplica, waiting: list[bytes | asyncio.Task[bytes] | Later], answers: AnswerLines
+        self, model: ReplicatedModel, waiting: list[bytes | asyncio.Task[bytes] | DeferredLine], answers: AnswerLines
     ) -> None:
         """Put answers in order, after a thread has ranked all deferred lines together."""
-        places = [at for at, kept in enumerate(waiting) if isinstance(kept, Later)]
-        later = [kept for kept in waiting if isinstance(kept, Later)]
+        places = [at for at, kept in enumerate(waiting) if isinstance(kept, DeferredLine)]
+        later = [kept for kept in waiting if isinstance(kept, DeferredLine)]
         if later:
             ranked = await self._ways.rank([one.asked for one in later], patient=True)
             for at, one, labels in zip(places, later, ranked, strict=True):
-                answer, remembering = self._answer_later(model, one, labels)
+                answer, remembering = self._deferred_answer(model, one, labels)
                 waiting[at] = answer if remembering is None else asyncio.create_task(remembering)
         for kept in waiting:
-            if not isinstance(kept, Later):
+            if not isinstance(kept, DeferredLine):
                 answers.put(kept if isinstance(kept, bytes) else await kept)
 
-    async def _wait(self, name: str, model: ModelReplica, min_offset: str) -> None:
+    async def _wait(self, name: str, model: ReplicatedModel, min_offset: str) -> None:
         """Wait until the requested offset is applied."""
         try:
             offset = Offset.parse(min_offset)
@@ -224,46 +224,46 @@ class Classify:
         if offset > model.offset:
             await self._replica.wait_for(name, offset, self._min_offset_seconds)
 
-    async def _batch(self, model: ModelReplica, request: ClassifyRequest, instances: list[Instance]) -> bytes:
+    async def _batch(self, model: ReplicatedModel, request: ClassifyRequest, instances: list[Instance]) -> bytes:
         check_batch(request.features, request.text, len(instances), self._max_batch)
-        pace = Pace()
-        room = Room(self._request_bytes)
+        pace = TimeSlice()
+        room = VectorBudget(self._request_bytes)
         vectors = []
         for at, instance in enumerate(instances):
             try:
                 vector = vector_of(model.live, instance.features, instance.text)
             except InvalidInstance as error:
                 raise error.inside(f"instances[{at}]") from None
-            room.take(len(vector))
+            room.reserve(len(vector))
             vectors.append((vector, model.live.config))
             if pace.due():
-                await pace.rest()
+                await pace.pause()
         while True:
             serving = model.live.serving
-            way = await self._ways.of(model, request)
-            results = Results()
+            way = await self._ways.choose(model, request)
+            results = BatchResults()
             asked = []
             for vector, config in vectors:
                 if way is None:
                     results.add(*self._rank(model, vector, request, config))
                 else:
-                    asked.append(self._ways.ask(model, way, vector, request))
+                    asked.append(self._ways.query(model, way, vector, request))
                 if pace.due():
-                    await pace.rest()
-            if self._ways.is_still(model, request, serving):
+                    await pace.pause()
+            if self._ways.is_current(model, request, serving):
                 break
             results.abandon()  # another version has become active meanwhile: rank again with that one
         offset = self._answers.offset_text(model.offset)
         if way is not None:
             ranked = await self._ways.rank(asked)
             for one, labels, (_, config) in zip(asked, ranked, vectors, strict=True):
-                results.add(*self._answer_later(model, Later(one, request.remember, config), labels))
+                results.add(*self._deferred_answer(model, DeferredLine(one, request.remember, config), labels))
                 if pace.due():
-                    await pace.rest()
-        return await results.packed(offset, LIVE if way is None else way.name)
+                    await pace.pause()
+        return await results.encode(offset, LIVE if way is None else way.name)
 
     def _rank(
-        self, model: ModelReplica, vector: bytes, request: ClassifyRequest, config: ModelConfig
+        self, model: ReplicatedModel, vector: bytes, request: ClassifyRequest, config: ModelConfig
     ) -> tuple[bytes, Coroutine[Any, Any, bytes] | None]:
         """Rank one vector with the index; return the answer, and the coroutine that stores the instance if requested.
 
@@ -277,23 +277,25 @@ class Classify:
             ranking = live.rank(vector, *filters)
         if not request.explain and not request.remember:
             return self._answers.plain(live, ranking, model.offset), None
-        answer = self._answers.whole(live, vector, ranking, model.offset, request.explain)
+        answer = self._answers.explained(live, vector, ranking, model.offset, request.explain)
         return encoder.encode(answer), self._remember(model, vector, answer, config) if request.remember else None
 
-    def _answer_later(
-        self, model: ModelReplica, later: Later, labels: Labels
+    def _deferred_answer(
+        self, model: ReplicatedModel, later: DeferredLine, labels: Labels
     ) -> tuple[bytes, Coroutine[Any, Any, bytes] | None]:
         """Return the answer for labels ranked in a thread, and the coroutine that stores the instance if requested."""
         asked = later.asked
         scored = [ScoredLabel(label, score) for label, score in labels]
-        answer = ClassifyAnswer(scored, str(asked.offset), asked.way.name)
+        answer = ClassifyAnswer(scored, str(asked.offset), asked.choice.name)
         remembering = self._remember(model, asked.vector, answer, later.config) if later.remember else None
         return encoder.encode(answer), remembering
 
-    async def _remember(self, model: ModelReplica, vector: bytes, answer: ClassifyAnswer, config: ModelConfig) -> bytes:
+    async def _remember(
+        self, model: ReplicatedModel, vector: bytes, answer: ClassifyAnswer, config: ModelConfig
+    ) -> bytes:
         try:
             answer.id = await remember(
-                self._replica.store, model.keys, vector, self._remember_params, reading_of(config)
+                self._replica.store, model.keys, vector, self._remember_params, vector_fingerprint(config)
             )
         except StoreUnavailable:
             answer.remembered = False

@@ -13,12 +13,12 @@ from abound.service.api.dependencies import ActorDep, ModelName, PartsDep
 from abound.service.api.openapi import problems
 from abound.service.api.schemas.contenders import ContendersAnswer, ContestShape, EnteredShape, EnterRequest
 from abound.service.replica.replica import Replica
-from abound.service.security.audit import act
+from abound.service.security.audit import audited
 from abound.service.settings import Settings
 from abound.service.store.keys import ModelKeys
 from abound.service.versions import repository as versions
 from abound.service.versions import retention as version_retention
-from abound.service.versions.card import refuse_read_otherwise
+from abound.service.versions.card import refuse_other_reading
 from abound.service.versions.promotion import candidates as contenders
 from abound.service.versions.promotion import standings
 
@@ -50,12 +50,14 @@ async def enter(model: ModelName, request: EnterRequest, parts: PartsDep, actor:
     replica = parts.replica
     known = replica.model(model)
     keys = known.keys
-    async with act(replica.store, actor, "contender.enter", model=model, version=request.version):
+    async with audited(replica.store, actor, "contender.enter", model=model, version=request.version):
         if replica.artifacts is None:
             raise ArtifactsUnavailable("there is no artifact store: set ABOUND_ARTIFACTS_URL")
         await replica.artifacts.join(replica.store)
-        refuse_read_otherwise(await versions.card_of(replica.artifacts, keys, request.version), known.live.config)
-        await version_retention.contend(replica.store, replica.artifacts, keys, request.version, request.reason)
+        refuse_other_reading(await versions.card_of(replica.artifacts, keys, request.version), known.live.config)
+        await version_retention.enter_challenger(
+            replica.store, replica.artifacts, keys, request.version, request.reason
+        )
     return await _answer(replica, parts.settings, keys)
 
 
@@ -69,29 +71,29 @@ async def leave(model: ModelName, version: VersionId, parts: PartsDep, actor: Ac
     """Stop scoring a version. It stays a version, and active if it is."""
     replica = parts.replica
     keys = replica.model(model).keys
-    async with act(replica.store, actor, "contender.leave", model=model, version=version):
-        if not await contenders.leave(replica.store, keys, version):
+    async with audited(replica.store, actor, "contender.leave", model=model, version=version):
+        if not await contenders.withdraw(replica.store, keys, version):
             raise UnknownVersion(f"version {version} of {model} does not contend")
     return Response(status_code=204)
 
 
 async def _answer(replica: Replica, settings: Settings, keys: ModelKeys) -> ContendersAnswer:
-    entered = await contenders.entered(replica.store, keys)
+    entered = await contenders.list_challengers(replica.store, keys)
     return ContendersAnswer(
         contenders=[EnteredShape(**msgspec.structs.asdict(one)) for one in entered],
         contest=contest_of(await _standing(replica, keys), settings),
     )
 
 
-async def _standing(replica: Replica, keys: ModelKeys) -> standings.Standing | None:
+async def _standing(replica: Replica, keys: ModelKeys) -> standings.Standings | None:
     try:
         return await standings.read(replica.store, keys)
     except Damaged:
         return None  # written by another release; the worker starts the contest again
 
 
-def contest_of(found: standings.Standing | None, settings: Settings) -> ContestShape | None:
+def contest_of(found: standings.Standings | None, settings: Settings) -> ContestShape | None:
     """Return the state of a contest; None when no version is compared and none failed to load."""
     if found is None or not (found.contest.scores or found.trouble):
         return None
-    return ContestShape.model_validate(standings.told(found, settings.group(GateParams)))
+    return ContestShape.model_validate(standings.to_public(found, settings.group(GateParams)))

@@ -15,8 +15,8 @@ from abound.service.api.routes.transfer import pieces_of
 from abound.service.api.routes.versions import ArtifactsDep
 from abound.service.api.schemas.hot import Shape
 from abound.service.datasets.files import STANDARD_INPUT, format_of
-from abound.service.datasets.repository import NAME, DatasetCard, DatasetParams, Datasets
-from abound.service.security.audit import act
+from abound.service.datasets.repository import NAME, DatasetCard, DatasetParams, DatasetRepository
+from abound.service.security.audit import audited
 
 router = APIRouter(tags=["datasets"])
 
@@ -70,15 +70,15 @@ class DatasetsAnswer(Shape):
     datasets: list[DatasetAnswer]
 
 
-def datasets(request: Request, parts: PartsDep) -> Datasets:
+def datasets(request: Request, parts: PartsDep) -> DatasetRepository:
     """Return the data sets of this service."""
-    found: Datasets | None = getattr(request.app.state, "datasets", None)
+    found: DatasetRepository | None = getattr(request.app.state, "datasets", None)
     if found is None:
-        found = request.app.state.datasets = Datasets(parts.replica.store, parts.settings.group(DatasetParams))
+        found = request.app.state.datasets = DatasetRepository(parts.replica.store, parts.settings.group(DatasetParams))
     return found
 
 
-DatasetsDep = Annotated[Datasets, Depends(datasets)]
+DatasetsDep = Annotated[DatasetRepository, Depends(datasets)]
 
 
 @router.get("/datasets", summary="All data sets", responses=problems(503))
@@ -121,7 +121,7 @@ async def put_dataset(
     params = parts.settings.group(DatasetParams)
     check_length(headers, params.max_bytes)
     named = _named(dataset, filename, headers.get(b"content-type", b""))
-    async with act(parts.replica.store, actor, "dataset.put", dataset=dataset) as details:
+    async with audited(parts.replica.store, actor, "dataset.put", dataset=dataset) as details:
         pieces = pieces_of(request, params.max_bytes)
         card, is_new = await known.put(place, dataset, named, pieces, parts.settings.child_environment())
         details["bytes"] = card.bytes
@@ -142,7 +142,7 @@ async def delete_dataset(
     dataset: DatasetName, parts: PartsDep, known: DatasetsDep, place: ArtifactsDep, actor: ActorDep
 ) -> Response:
     """Delete a data set. Versions that were fitted on it stay."""
-    async with act(parts.replica.store, actor, "dataset.delete", dataset=dataset):
+    async with audited(parts.replica.store, actor, "dataset.delete", dataset=dataset):
         await known.delete(place, dataset)
     return Response(status_code=204)
 

@@ -15,7 +15,7 @@ from abound.service.api.dependencies import PartsDep
 from abound.service.api.openapi import problems
 from abound.service.api.problems import UnknownPath
 from abound.service.api.schemas.hot import Shape
-from abound.service.replica.health import Status
+from abound.service.replica.health import ReplicaStatus
 
 router = APIRouter(tags=["health"])
 
@@ -49,7 +49,7 @@ class ReadyAnswer(Shape):
     keys: bool = Field(description="Whether requests need a key.")
 
 
-def unready(app: FastAPI, status: Status) -> str | None:
+def unready_reason(app: FastAPI, status: ReplicaStatus) -> str | None:
     """Return why this replica should get no requests, or None."""
     if app.state.draining:
         return "draining: this replica is about to stop"
@@ -74,7 +74,7 @@ async def readyz(request: Request, parts: PartsDep) -> ReadyAnswer:
     A replica that is cut off from the store stays ready, and `log` and `since` say so.
     """
     status = parts.replica.status()
-    reason = unready(request.app, status)
+    reason = unready_reason(request.app, status)
     if reason is not None:
         raise NotReady(reason, lag=status.lag)
     history, keys = status.history or "kept", parts.ring.required
@@ -95,7 +95,7 @@ async def readyz(request: Request, parts: PartsDep) -> ReadyAnswer:
 )
 async def metrics(parts: PartsDep) -> Response:
     """Return the metrics of all processes of this service on this host."""
-    parts.observe()
+    parts.update_metrics()
     return Response(parts.telemetry.exposition(), media_type=parts.telemetry.content_type)
 
 

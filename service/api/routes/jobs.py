@@ -16,10 +16,10 @@ from abound.service.api.dependencies import ActorDep, JsonObject, PartsDep, trus
 from abound.service.api.openapi import JSON, REF, problems
 from abound.service.api.schemas.jobs import JobAnswer, JobsAnswer, MethodsAnswer, MethodShape, RangeShape
 from abound.service.jobs.record import Job
-from abound.service.jobs.submission import Desk, JobRequest, load_methods
-from abound.service.security.audit import act
+from abound.service.jobs.submission import JobRequest, JobSubmission, load_methods
+from abound.service.security.audit import audited
 
-FOLLOW_SECONDS = 0.2
+POLL_SECONDS = 0.2
 """Interval at which a followed job is read."""
 
 MOST_FOLLOWERS = 256
@@ -60,12 +60,12 @@ Accepted: dict[int | str, dict[str, Any]] = {
 }
 
 
-def desk(parts: PartsDep) -> Desk:
+def desk(parts: PartsDep) -> JobSubmission:
     """Return the job submission of this replica."""
     return parts.desk
 
 
-DeskDep = Annotated[Desk, Depends(desk)]
+DeskDep = Annotated[JobSubmission, Depends(desk)]
 
 
 async def known_job(job: JobId, desk: DeskDep) -> Job:
@@ -101,12 +101,12 @@ async def submit_job(
     request = read_request(body)
     replica = parts.replica
     model = trusted_model(replica, request.model)
-    async with act(replica.store, actor, "job.submit", model=request.model, method=request.method) as details:
+    async with audited(replica.store, actor, "job.submit", model=request.model, method=request.method) as details:
         details["params"] = request.params
         job = await desk.submit(request, model, actor.key, key)
         details["job"] = job.id
     response.headers["location"] = f"/jobs/{job.id}"
-    return shape(job)
+    return job_answer(job)
 
 
 @router.get("/jobs", summary="All jobs", responses=problems(422, 503))
@@ -120,13 +120,13 @@ async def list_jobs(
     limit: Annotated[int, Query(ge=1, le=1000, description="Maximum number of jobs.")] = 100,
 ) -> JobsAnswer:
     """List the jobs, newest first. Ended jobs are kept for a while."""
-    return JobsAnswer(jobs=[shape(job) for job in await desk.jobs.all(state, model, limit)])
+    return JobsAnswer(jobs=[job_answer(job) for job in await desk.jobs.all(state, model, limit)])
 
 
 @router.get("/jobs/{id}", summary="A job", responses=problems(404, 422, 503))
 async def get_job(job: KnownJob) -> JobAnswer:
     """Return the state and the result of a job."""
-    return shape(job)
+    return job_answer(job)
 
 
 @router.delete(
@@ -140,17 +140,17 @@ async def cancel_job(job: KnownJob, parts: PartsDep, desk: DeskDep, actor: Actor
     Returns 202 while the job has not stopped yet, 200 when it has ended, and 409 when it is about to take effect.
     """
     if job.has_ended:
-        return shape(job)
-    async with act(parts.replica.store, actor, "job.cancel", job=job.id, method=job.method, model=job.model):
+        return job_answer(job)
+    async with audited(parts.replica.store, actor, "job.cancel", job=job.id, method=job.method, model=job.model):
         by = f" with the key {actor.key}" if actor.key else ""
         job = await desk.jobs.cancel(job.id, f"cancelled{by} from {actor.address}")
     if not job.has_ended:
         response.status_code = 202
         response.headers["location"] = f"/jobs/{job.id}"
-    return shape(job)
+    return job_answer(job)
 
 
-class Followers:
+class JobFollowers:
     """Counts the requests of this process that follow a job."""
 
     count = 0
@@ -169,17 +169,17 @@ class Followers:
     responses=problems(404, 422, 503),
 )
 async def follow_job(
-    job: KnownJob, desk: DeskDep, request: Request, room: Annotated[None, Depends(Followers.check)]
+    job: KnownJob, desk: DeskDep, request: Request, room: Annotated[None, Depends(JobFollowers.check)]
 ) -> AsyncIterator[ServerSentEvent]:
     """Follow a job by server-sent events: `progress` on every change, and finally `ended`; each carries the job.
 
     A client that reconnects gets the current state of the job. The events end early when the service stops.
     """
-    Followers.count += 1
+    JobFollowers.count += 1
     try:
         told: JobAnswer | None = None
         while True:
-            answer = shape(job)
+            answer = job_answer(job)
             if told is None or answer.model_copy(update={"heartbeat": told.heartbeat}) != told:
                 told = answer
                 yield ServerSentEvent(
@@ -187,17 +187,17 @@ async def follow_job(
                 )
             if job.has_ended or request.app.state.stopping:
                 return
-            await asyncio.sleep(FOLLOW_SECONDS)
+            await asyncio.sleep(POLL_SECONDS)
             try:
                 job = await desk.jobs.get(job.id)
             except StoreUnavailable as error:
                 yield ServerSentEvent(comment=str(error))
                 await asyncio.sleep(1.0)
     finally:
-        Followers.count -= 1
+        JobFollowers.count -= 1
 
 
-def shape(job: Job) -> JobAnswer:
+def job_answer(job: Job) -> JobAnswer:
     """Convert a job record to its answer."""
     own = ("progress", "worker", "data_range")
     return JobAnswer(
@@ -210,10 +210,10 @@ def shape(job: Job) -> JobAnswer:
 
 def read_request(given: dict[str, Any]) -> JobRequest:
     """Decode a job request from its JSON object; raise InvalidInstance with the name of a wrong field."""
-    from abound.service.api.problems import unreadable
+    from abound.service.api.problems import decoding_error
 
     try:
         return msgspec.convert(given, JobRequest)
     except msgspec.ValidationError as error:
-        wrong: AboundError = unreadable(error)
+        wrong: AboundError = decoding_error(error)
         raise wrong from None

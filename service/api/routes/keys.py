@@ -12,11 +12,11 @@ from abound.core.errors import Conflict
 from abound.core.limits import MODEL_NAME
 from abound.service.api.dependencies import ActorDep, JsonObject, PartsDep, ReplicaDep
 from abound.service.api.openapi import JSON, problems
-from abound.service.api.problems import unreadable
+from abound.service.api.problems import decoding_error
 from abound.service.api.schemas.hot import Shape
 from abound.service.security import key_store as keys
-from abound.service.security.audit import act, acts
-from abound.service.security.key import LONGEST, MOST_DESCRIPTION, MOST_MODELS, Key, Terms
+from abound.service.security.audit import audited, newest_acts
+from abound.service.security.key import MAX_DESCRIPTION, MAX_LIFETIME_SECONDS, MAX_MODELS, Key, KeyTerms
 
 router = APIRouter(tags=["keys"])
 
@@ -38,9 +38,9 @@ class NewKey(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """A key to be created. ``seconds``: its lifetime; ``admin`` includes the other scopes."""
 
     scopes: Annotated[list[Literal["classify", "learn", "admin"]], msgspec.Meta(min_length=1)]
-    models: Annotated[list[ModelName], msgspec.Meta(min_length=1, max_length=MOST_MODELS)] | None = None
-    description: Annotated[str, msgspec.Meta(max_length=MOST_DESCRIPTION, extra_json_schema=PRINTABLE)] = ""
-    seconds: Annotated[float, msgspec.Meta(ge=1, le=LONGEST)] | None = None
+    models: Annotated[list[ModelName], msgspec.Meta(min_length=1, max_length=MAX_MODELS)] | None = None
+    description: Annotated[str, msgspec.Meta(max_length=MAX_DESCRIPTION, extra_json_schema=PRINTABLE)] = ""
+    seconds: Annotated[float, msgspec.Meta(ge=1, le=MAX_LIFETIME_SECONDS)] | None = None
     rate: Annotated[str, msgspec.Meta(examples=["1000/second"], extra_json_schema=RATE)] | None = None
     source_rate: Annotated[str, msgspec.Meta(examples=["100/minute"], extra_json_schema=RATE)] | None = None
 
@@ -48,7 +48,7 @@ class NewKey(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 class Rotation(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """The end of the old key: ``grace`` seconds from now."""
 
-    grace: Annotated[float, msgspec.Meta(ge=0, le=LONGEST)] = DEFAULT_GRACE
+    grace: Annotated[float, msgspec.Meta(ge=0, le=MAX_LIFETIME_SECONDS)] = DEFAULT_GRACE
 
 
 class KeyShape(Shape):
@@ -110,8 +110,8 @@ def _body(kind: type[msgspec.Struct], example: dict[str, Any], required: bool) -
 @router.get("/keys", summary="All keys", responses=problems(503))
 async def list_keys(replica: ReplicaDep) -> KeysAnswer:
     """List the keys without their secrets, which the service does not store."""
-    listed = await keys.listed(replica.store)
-    return KeysAnswer(keys=[KeyShape(**shape_of(one.key, one.state, one.used)) for one in listed])
+    listed = await keys.all_keys(replica.store)
+    return KeysAnswer(keys=[KeyShape(**key_fields(one.key, one.state, one.used)) for one in listed])
 
 
 @router.post(
@@ -125,14 +125,14 @@ async def create_key(body: JsonObject, parts: PartsDep, actor: ActorDep, respons
     """Create a key. Only this answer shows the secret. All replicas know the key within about a second."""
     if not parts.ring.required:
         raise Conflict("there is no key yet; create the first one on the machine of the store: abound keys create")
-    new = _converted(body, NewKey)
-    terms = Terms(new.scopes, new.models, new.description, new.seconds, new.rate, new.source_rate)
+    new = _decode_body(body, NewKey)
+    terms = KeyTerms(new.scopes, new.models, new.description, new.seconds, new.rate, new.source_rate)
     store = parts.replica.store
-    async with act(store, actor, "key.create", scopes=new.scopes, models=new.models) as details:
+    async with audited(store, actor, "key.create", scopes=new.scopes, models=new.models) as details:
         made = await keys.create(store, terms)
         details["key"] = made.key.id
     response.headers["cache-control"] = "no-store"
-    return MadeKeyShape(**shape_of(made.key, "valid", None), key=made.secret)
+    return MadeKeyShape(**key_fields(made.key, "valid", None), key=made.secret)
 
 
 @router.post(
@@ -146,12 +146,12 @@ async def rotate_key(
     key_id: KeyId, body: JsonObject, replica: ReplicaDep, actor: ActorDep, response: Response
 ) -> MadeKeyShape:
     """Create a new key with the same permissions; the old one ends after the grace period."""
-    grace = _converted(body, Rotation).grace
-    async with act(replica.store, actor, "key.rotate", key=key_id, grace=grace) as details:
+    grace = _decode_body(body, Rotation).grace
+    async with audited(replica.store, actor, "key.rotate", key=key_id, grace=grace) as details:
         made = await keys.rotate(replica.store, key_id, grace)
         details["by"] = made.key.id
     response.headers["cache-control"] = "no-store"
-    return MadeKeyShape(**shape_of(made.key, "valid", None), key=made.secret)
+    return MadeKeyShape(**key_fields(made.key, "valid", None), key=made.secret)
 
 
 @router.delete("/keys/{key_id}", status_code=204, summary="Revoke a key", responses=problems(404, 422, 503))
@@ -161,7 +161,7 @@ async def revoke_key(key_id: KeyId, replica: ReplicaDep, actor: ActorDep) -> Res
     Returns 503 when the store has replicas and none has confirmed: the key is revoked, but a failover could
     undo that.
     """
-    async with act(replica.store, actor, "key.revoke", key=key_id) as details:
+    async with audited(replica.store, actor, "key.revoke", key=key_id) as details:
         revoked = await keys.revoke(replica.store, key_id)
         details["copied"] = revoked.copied
     revoked.check()
@@ -177,19 +177,19 @@ async def list_acts(
     ] = None,
 ) -> AuditAnswer:
     """List administrative acts, newest first."""
-    found = await acts(replica.store, limit, before)
+    found = await newest_acts(replica.store, limit, before)
     return AuditAnswer(acts=[ActShape(**msgspec.structs.asdict(one)) for one in found])
 
 
-def shape_of(key: Key, state: str, used: float | None) -> dict[str, Any]:
+def key_fields(key: Key, state: str, used: float | None) -> dict[str, Any]:
     """Return the public fields of a key."""
     plain = msgspec.structs.asdict(key) | {"state": state, "used": used}
     del plain["digest"]
     return plain
 
 
-def _converted(body: dict[str, Any], kind: type[Any]) -> Any:
+def _decode_body(body: dict[str, Any], kind: type[Any]) -> Any:
     try:
         return msgspec.convert(body, kind)
     except msgspec.ValidationError as error:
-        raise unreadable(error) from None
+        raise decoding_error(error) from None

@@ -16,7 +16,7 @@ from abound.core.model.live_model import LiveModel
 from abound.service.api.dependencies import ModelName, ReplicaDep
 from abound.service.api.openapi import problems
 from abound.service.api.schemas.hot import Shape
-from abound.service.tasks import Pace
+from abound.service.tasks import TimeSlice
 
 MAX_LABELS_LISTED = 10_000
 MAX_FEATURES_LISTED = 1000
@@ -24,7 +24,7 @@ MAX_FEATURES_LISTED = 1000
 SLICE = 4096
 """Features that are read before other tasks get a turn."""
 
-MOST_SEARCHES = 4
+MAX_SEARCHES = 4
 """Most concurrent searches for features, per process."""
 
 Limit = Annotated[int, Query(ge=1, le=MAX_FEATURES_LISTED, description="Maximum number of features.")]
@@ -76,7 +76,7 @@ async def get_labels(
         n = len(live.labels)
         return _answer(live, list(range(min(offset, n), min(offset + limit, n))), n)
     begin, part = prefix.encode("utf-8", "surrogatepass"), contains.casefold()
-    pace = Pace()
+    pace = TimeSlice()
     found = []
     total = 0
     for class_id in range(len(live.labels)):
@@ -86,11 +86,11 @@ async def get_labels(
                 found.append(class_id)
             total += 1
         if pace.due():
-            await pace.rest()
+            await pace.pause()
     return _answer(live, found, total)
 
 
-class Searches:
+class LabelSearches:
     """Counts the searches for features in progress in this process."""
 
     count = 0
@@ -98,8 +98,8 @@ class Searches:
     @classmethod
     def check(cls) -> None:
         """Raise Overloaded when too many searches are in progress."""
-        if cls.count >= MOST_SEARCHES:
-            raise Overloaded(f"{MOST_SEARCHES} searches for features of labels are already running", retry_after=1.0)
+        if cls.count >= MAX_SEARCHES:
+            raise Overloaded(f"{MAX_SEARCHES} searches for features of labels are already running", retry_after=1.0)
 
 
 @router.get(
@@ -111,7 +111,7 @@ async def get_label(
     model: ModelName,
     label: Annotated[str, Path(max_length=512, description="The label; `/` may stand in it.", examples=["grain"])],
     replica: ReplicaDep,
-    room: Annotated[None, Depends(Searches.check)],
+    room: Annotated[None, Depends(LabelSearches.check)],
     limit: Limit = 100,
 ) -> LabelAnswer:
     """Return a label and its heaviest features in the index.
@@ -130,7 +130,7 @@ async def get_label_by_name(
     model: ModelName,
     name: Annotated[str, Query(max_length=512, description="The label.", examples=["grain"])],
     replica: ReplicaDep,
-    room: Annotated[None, Depends(Searches.check)],
+    room: Annotated[None, Depends(LabelSearches.check)],
     limit: Limit = 100,
 ) -> LabelAnswer:
     """Do the same as `/labels/{label}`, also for the labels `.` and `..`, which cannot be part of a path."""
@@ -141,19 +141,19 @@ async def _label_of(live: LiveModel, model: str, label: str, limit: int) -> Labe
     class_id = live.labels.find(label.encode("utf-8", "surrogatepass"))
     if class_id < 0:
         raise UnknownLabel(f"the model {model} has never learned the label {label[:100]!r}")
-    Searches.count += 1
+    LabelSearches.count += 1
     try:
-        features, total = await _pointing(live, class_id, limit)
+        features, total = await _voting_features(live, class_id, limit)
     finally:
-        Searches.count -= 1
+        LabelSearches.count -= 1
     return LabelAnswer(label=label, learned=live.times_learned(class_id), features=features, total=total)
 
 
-async def _pointing(live: LiveModel, class_id: int, limit: int) -> tuple[list[PointingShape], int]:
+async def _voting_features(live: LiveModel, class_id: int, limit: int) -> tuple[list[PointingShape], int]:
     """Return the heaviest features of a class, and the number of features that vote for it."""
     best: list[tuple[float, str]] = []
     total = 0
-    pace = Pace()
+    pace = TimeSlice()
     for first in range(0, live.index.n_features, SLICE):
         weights = weights_to(live.index, class_id, first, min(first + SLICE, live.index.n_features))
         voting = np.flatnonzero(weights)
@@ -162,7 +162,7 @@ async def _pointing(live: LiveModel, class_id: int, limit: int) -> tuple[list[Po
         found = [(float(weights[at]), live.features.key(first + at).decode()) for at in heaviest.tolist()]
         best = nlargest(limit, best + found, key=itemgetter(0))
         if pace.due():
-            await pace.rest()
+            await pace.pause()
     return [PointingShape(feature=feature, weight=weight) for weight, feature in best], total
 
 

@@ -15,51 +15,51 @@ from abound.core.errors import InvalidInstance, OutcomeUnknown, UnknownPredictio
 from abound.service.api.asgi import Headers
 from abound.service.api.decoding import decode
 from abound.service.api.dependencies import trusted_model
-from abound.service.api.learn_stream import LearnLines
+from abound.service.api.learn_stream import LearnStream
 from abound.service.api.learning import (
     KEY_HEADER,
-    Brought,
-    Learning,
-    Room,
+    LearnService,
+    RequestClasses,
+    VectorBudget,
     answer_of,
     batch_answer_of,
     body_hash,
-    check_keys,
+    check_instance_keys,
     draft_of,
-    key_of,
-    merged,
+    idempotency_key_of,
+    merge_results,
 )
 from abound.service.api.ndjson import AnswerLines, RequestLines
 from abound.service.api.routes.classify import check_batch
 from abound.service.api.schemas.hot import LabelledInstance, LearnRequest, encoder, learn_decoder
-from abound.service.log.append_group import Draft, Learned
-from abound.service.model.replicated_model import ModelReplica
+from abound.service.log.append_group import LearnDraft, LearnOutcome
+from abound.service.model.replicated_model import ReplicatedModel
 from abound.service.replica.replica import Replica
 from abound.service.security.key_ring import Grant
-from abound.service.security.rate_limits import Rates
-from abound.service.tasks import Pace
+from abound.service.security.rate_limits import RateLimiter
+from abound.service.tasks import TimeSlice
 
 
-class Learn:
+class LearnHandler:
     """The handler of ``/learn``."""
 
-    def __init__(self, replica: Replica, learning: Learning, rates: Rates, max_batch: int) -> None:
+    def __init__(self, replica: Replica, learning: LearnService, rates: RateLimiter, max_batch: int) -> None:
         self._replica = replica
         self._learning = learning
         self._rates = rates
         self._max_batch = max_batch
         self._request_bytes = replica.params.log.request_bytes
-        self._lines = LearnLines(learning, rates, self._request_bytes)
+        self._lines = LearnStream(learning, rates, self._request_bytes)
 
-    def at_once(self, name: str, body: bytes, grant: Grant | None) -> None:
+    def answer_immediately(self, name: str, body: bytes, grant: Grant | None) -> None:
         """Return None: learning waits for the log."""
 
     async def answer(self, name: str, body: bytes, headers: Headers, grant: Grant | None) -> tuple[int, bytes]:
         """Return status and answer for one instance or a batch."""
         model = trusted_model(self._replica, name)
-        header_key = key_of(headers)
+        header_key = idempotency_key_of(headers)
         request = decode(learn_decoder, body)
-        if self._rates.watches(grant):
+        if self._rates.limits(grant):
             n = 1 if request.instances is None else len(request.instances)
             await self._rates.admit(grant, n, request.source, learns=True)
         if request.instances is not None:
@@ -68,14 +68,14 @@ class Learn:
             if request.key is not None and request.key != header_key:
                 raise InvalidInstance("key differs from the header Idempotency-Key; give only one of them", "key")
             request.key = header_key
-        learned = await self._learning.again(model, request, request.source, request.durability)
+        learned = await self._learning.earlier_instance_result(model, request, request.source, request.durability)
         if learned is None:
             config = model.live.config
-            with self._learning.new_classes(model) as new:
+            with self._learning.track_new_classes(model) as new:
                 record = await self._learning.record(model, config, request, new)
-                Room(self._request_bytes).take(len(record))
-                terms = self._learning.terms(request, request.key is not None)
-                [learned] = await self._surely(
+                VectorBudget(self._request_bytes).reserve(len(record))
+                terms = self._learning.append_options(request, request.key is not None)
+                [learned] = await self._await_learning(
                     self._learning.append(model, config, [draft_of(request, record, request.source)], terms)
                 )
         if learned.refused is not None:
@@ -100,29 +100,29 @@ class Learn:
         await self._lines.answer(model, request_id, lines, answers, grant)
 
     async def _batch(
-        self, model: ModelReplica, request: LearnRequest, instances: list[LabelledInstance], header_key: str | None
+        self, model: ReplicatedModel, request: LearnRequest, instances: list[LabelledInstance], header_key: str | None
     ) -> tuple[int, bytes]:
         check_batch(request.features, request.text, len(instances), self._max_batch)
         for field in ("labels", "prediction", "key"):
             if getattr(request, field) is not None:
                 instead = "use the header Idempotency-Key" if field == "key" else "move it into instances"
                 raise InvalidInstance(f"{field}: a batch has none; {instead}", field)
-        check_keys(model, request, instances, header_key)
+        check_instance_keys(model, request, instances, header_key)
         if header_key is not None and any(instance.prediction is not None for instance in instances):
             body = body_hash(instances, request.source)
-            first = await self._learning.first_time(model, header_key, body, request.durability)
+            first = await self._learning.earlier_result(model, header_key, body, request.durability)
             if first is not None:
                 return 200, encoder.encode(batch_answer_of([first]))
-        with self._learning.new_classes(model) as new:
+        with self._learning.track_new_classes(model) as new:
             return await self._learn_batch(model, request, instances, header_key, new)
 
     async def _learn_batch(
         self,
-        model: ModelReplica,
+        model: ReplicatedModel,
         request: LearnRequest,
         instances: list[LabelledInstance],
         header_key: str | None,
-        new: Brought,
+        new: RequestClasses,
     ) -> tuple[int, bytes]:
         config = model.live.config
         outcomes, records = await self._records(model, config, request, instances, new)
@@ -132,50 +132,52 @@ class Learn:
             learned = []
         elif header_key is not None or not keyed:
             body = body_hash(fresh, request.source) if header_key is not None else b""
-            drafts = [Draft(b"".join(records), len(records), header_key, body, request.source)]
+            drafts = [LearnDraft(b"".join(records), len(records), header_key, body, request.source)]
         else:
             drafts = [
                 draft_of(instance, record, request.source, len(records) if at == 0 else 1)
                 for at, (instance, record) in enumerate(zip(fresh, records, strict=True))
             ]
         if fresh:
-            learned = await self._surely(
-                self._learning.append(model, config, drafts, self._learning.terms(request, keyed))
+            learned = await self._await_learning(
+                self._learning.append(model, config, drafts, self._learning.append_options(request, keyed))
             )
             _refuse_batch(learned)
         if len(fresh) < len(instances):
-            learned = merged(outcomes, learned)
+            learned = merge_results(outcomes, learned)
         applied = all(one.applied for one in learned)
         return 200 if applied else 202, encoder.encode(batch_answer_of(learned))
 
     async def _records(
         self,
-        model: ModelReplica,
+        model: ReplicatedModel,
         config: ModelConfig,
         request: LearnRequest,
         instances: list[LabelledInstance],
-        new: Brought,
-    ) -> tuple[list[Learned | None], list[bytes]]:
+        new: RequestClasses,
+    ) -> tuple[list[LearnOutcome | None], list[bytes]]:
         """Return the earlier result or None for each instance of a batch, and the records of those without a result."""
-        pace = Pace()
-        room = Room(self._request_bytes)
-        outcomes: list[Learned | None] = []
+        pace = TimeSlice()
+        room = VectorBudget(self._request_bytes)
+        outcomes: list[LearnOutcome | None] = []
         records = []
         for at, instance in enumerate(instances):
             try:
-                outcomes.append(await self._learning.again(model, instance, request.source, request.durability))
+                outcomes.append(
+                    await self._learning.earlier_instance_result(model, instance, request.source, request.durability)
+                )
                 if outcomes[-1] is None:
                     records.append(await self._learning.record(model, config, instance, new))
-                    room.take(len(records[-1]))
+                    room.reserve(len(records[-1]))
             except InvalidInstance as error:
                 raise error.inside(f"instances[{at}]") from None
             except UnknownPrediction as error:
                 raise UnknownPrediction(str(error), f"instances[{at}].prediction") from None
             if pace.due():
-                await pace.rest()
+                await pace.pause()
         return outcomes, records
 
-    async def _surely(self, learning: Coroutine[Any, Any, list[Learned]]) -> list[Learned]:
+    async def _await_learning(self, learning: Coroutine[Any, Any, list[LearnOutcome]]) -> list[LearnOutcome]:
         """Await learning; raise OutcomeUnknown when the service stops meanwhile."""
         try:
             return await learning
@@ -183,7 +185,7 @@ class Learn:
             raise OutcomeUnknown("the service stopped before the event was applied.") from None
 
 
-def _refuse_batch(learned: list[Learned]) -> None:
+def _refuse_batch(learned: list[LearnOutcome]) -> None:
     """Raise the refusal of a batch whose key turned out to belong to another body when it was applied."""
     refused = next((one.refused for one in learned if one.refused is not None), None)
     if refused is None:

@@ -16,14 +16,14 @@ from abound.service.api.openapi import JSON, config_schema, problems
 from abound.service.api.routes.contenders import contest_of
 from abound.service.api.schemas.models import ModelAnswer, ModelsAnswer, ServingShape
 from abound.service.api.schemas.stats import ReplicaShape, StatsAnswer
-from abound.service.model.replicated_model import ModelReplica
-from abound.service.replica.storage_status import Kept
-from abound.service.security.audit import act
+from abound.service.model.replicated_model import ReplicatedModel
+from abound.service.replica.storage_status import ModelStorage
+from abound.service.security.audit import audited
 from abound.service.versions.promotion import standings
 
 router = APIRouter(tags=["models"])
 
-TOLD_SECONDS = 1.0
+STORE_WAIT_SECONDS = 1.0
 """Time that an answer waits for facts that only the store has; the rest of it is in memory."""
 
 CONFIG_BODY = {
@@ -53,7 +53,7 @@ async def list_models(replica: ReplicaDep, grant: GrantDep) -> ModelsAnswer:
 @router.get("/models/{model}", summary="A model", responses=problems(404, 422, 503))
 async def get_model(model: ModelName, replica: ReplicaDep) -> ModelAnswer:
     """Return the configuration and size of a model, and the digest of its state at `offset`."""
-    return await whole(replica.model(model))
+    return await model_answer(replica.model(model))
 
 
 @router.put(
@@ -71,27 +71,27 @@ async def put_model(
     """
     replica = parts.replica
     if model not in replica.models.names():
-        async with act(replica.store, actor, "model.create", model=model, config=changes):
+        async with audited(replica.store, actor, "model.create", model=model, config=changes):
             created = await replica.models.create(model, ModelConfig.from_dict(changes))
         if created:
             response.status_code = 201
             response.headers["location"] = f"/models/{model}"
-            return await whole(replica.model(model))
+            return await model_answer(replica.model(model))
     live = replica.model(model).live
     changes = live.config.completed(changes)
     if live.config.changed(changes) != live.config:
-        async with act(replica.store, actor, "model.configure", model=model, config=changes):
+        async with audited(replica.store, actor, "model.configure", model=model, config=changes):
             live.check_change(changes)
-            with parts.changing.to(model, changes):
+            with parts.changing.pending(model, changes):
                 await replica.configure(model, changes)
-    return await whole(replica.model(model))
+    return await model_answer(replica.model(model))
 
 
 @router.delete("/models/{model}", status_code=204, summary="Delete a model", responses=problems(404, 422, 503, 504))
 async def delete_model(model: ModelName, replica: ReplicaDep, actor: ActorDep) -> Response:
     """Delete a model and everything it has learned. The name can be used again."""
     learned = replica.model(model).live.n_learned
-    async with act(replica.store, actor, "model.delete", model=model, learned=learned):
+    async with audited(replica.store, actor, "model.delete", model=model, learned=learned):
         await replica.models.delete(model)
     return Response(status_code=204)
 
@@ -104,20 +104,22 @@ async def get_stats(model: ModelName, parts: PartsDep) -> StatsAnswer:
     figures = {"offset": str(present.offset)} | present.live.stats() | _memory(present)
     replicas, found = [], None
     with contextlib.suppress(StoreUnavailable, TimeoutError):
-        async with asyncio.timeout(TOLD_SECONDS):
+        async with asyncio.timeout(STORE_WAIT_SECONDS):
             replicas = await replica.replicas(model)
             with contextlib.suppress(Damaged):
                 found = await standings.read(replica.store, present.keys)
     named = [{name: getattr(said, name) for name in ReplicaShape.model_fields} for said in replicas]
-    kept = replica.keeping.of(present)
+    kept = replica.storage_status.get(present)
     contest = {
         "drift_marks": [msgspec.structs.asdict(mark) for mark in found.drift.marks] if found else [],
         "contenders": contest_of(found, parts.settings),
     }
-    return StatsAnswer.model_validate({**figures, **contest, "kept": _kept(kept) if kept else None, "replicas": named})
+    return StatsAnswer.model_validate(
+        {**figures, **contest, "kept": _storage_fields(kept) if kept else None, "replicas": named}
+    )
 
 
-def _kept(kept: Kept) -> dict[str, Any]:
+def _storage_fields(kept: ModelStorage) -> dict[str, Any]:
     extent, newest, age = kept.history, kept.snapshot, kept.snapshot_age
     archived: dict[str, Any] | None = None
     if extent is not None:
@@ -131,17 +133,17 @@ def _kept(kept: Kept) -> dict[str, Any]:
         "log": {"entries": kept.log_entries, "bytes": kept.log_bytes, "trimmed": kept.trimmed_entries},
         "history": archived,
         "snapshot": {"offset": newest.offset, "age": age} if newest is not None else None,
-        "trouble": kept.trouble,
+        "trouble": kept.failure,
     }
 
 
-async def whole(model: ModelReplica) -> ModelAnswer:
+async def model_answer(model: ReplicatedModel) -> ModelAnswer:
     """Return the answer for a model, including its digest."""
-    digest = await model.take_digest()
+    digest = await model.compute_digest()
     return ModelAnswer(**_summary(model), digest=str(digest))
 
 
-def _summary(model: ModelReplica) -> dict[str, Any]:
+def _summary(model: ReplicatedModel) -> dict[str, Any]:
     live = model.live
     return {
         "name": model.name,
@@ -156,6 +158,6 @@ def _summary(model: ModelReplica) -> dict[str, Any]:
     }
 
 
-def _memory(model: ModelReplica) -> dict[str, Any]:
+def _memory(model: ReplicatedModel) -> dict[str, Any]:
     parts = model.live.sizes()["memory"] | {"versions": model.n_loaded_bytes}
     return {"memory": sum(parts.values()), "memory_parts": parts}

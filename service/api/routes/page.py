@@ -8,27 +8,27 @@ from functools import cache
 from fastapi import APIRouter, Request, Response
 
 from abound.service.api.problems import UnknownPath
-from abound.service.api.static_files import Site
+from abound.service.api.static_files import StaticSite
 
 router = APIRouter(include_in_schema=False)
 
 
 @cache
-def site() -> Site:
+def static_site() -> StaticSite:
     """Return the files, read and compressed on first use."""
-    return Site()
+    return StaticSite()
 
 
 @router.get("/")
 async def page(request: Request) -> Response:
     """Return the page. It needs no key because it contains no data; it fetches them with the user's key."""
-    return (await asyncio.to_thread(site)).page(dict(request.scope["headers"]))
+    return (await asyncio.to_thread(static_site)).page(dict(request.scope["headers"]))
 
 
 @router.get("/web/{digest}/{name}")
 async def page_file(digest: str, name: str, request: Request) -> Response:
     """Return a file of the page."""
-    found = (await asyncio.to_thread(site)).file(digest, name, dict(request.scope["headers"]))
+    found = (await asyncio.to_thread(static_site)).file(digest, name, dict(request.scope["headers"]))
     if found is None:
         raise UnknownPath(f"nothing is served under /web/{digest[:100]}/{name[:100]}")
     return found

@@ -8,8 +8,8 @@ from pydantic import Field
 from abound.service.api.dependencies import ActorDep, ModelName, ReplicaDep
 from abound.service.api.openapi import problems
 from abound.service.api.schemas.hot import Shape
-from abound.service.security.audit import act
-from abound.service.snapshots.manifest import Manifest
+from abound.service.security.audit import audited
+from abound.service.snapshots.manifest import SnapshotManifest
 
 router = APIRouter(tags=["snapshots"])
 
@@ -45,13 +45,13 @@ async def list_snapshots(model: ModelName, replica: ReplicaDep) -> SnapshotsAnsw
 async def make_snapshot(model: ModelName, replica: ReplicaDep, actor: ActorDep) -> SnapshotShape:
     """Let the worker write a snapshot of the current offset or a later one, and wait until it is stored."""
     replica.model(model)
-    async with act(replica.store, actor, "snapshot.make", model=model) as details:
+    async with audited(replica.store, actor, "snapshot.make", model=model) as details:
         manifest = await replica.request_snapshot(model)
         details["snapshot"] = manifest.id
     return _shape(manifest)
 
 
-def _shape(manifest: Manifest) -> SnapshotShape:
+def _shape(manifest: SnapshotManifest) -> SnapshotShape:
     return SnapshotShape(
         id=manifest.id,
         offset=manifest.offset,

@@ -10,11 +10,11 @@ from fastapi.responses import StreamingResponse
 from abound.service.api.asgi import Disconnected, check_coding, check_length, too_large
 from abound.service.api.dependencies import ActorDep, ModelName, PartsDep
 from abound.service.api.openapi import problems
-from abound.service.api.routes.models import whole
+from abound.service.api.routes.models import model_answer
 from abound.service.api.schemas.models import ModelAnswer
 from abound.service.rebuild.transfer import export_model, import_model
 from abound.service.replica.models import check_name
-from abound.service.security.audit import act
+from abound.service.security.audit import audited
 from abound.service.snapshots.model_file import MEDIA_TYPE
 
 router = APIRouter(tags=["models"])
@@ -35,7 +35,7 @@ async def export(model: ModelName, parts: PartsDep, actor: ActorDep) -> Streamin
     """
     replica = parts.replica
     replica.model(model)
-    async with act(replica.store, actor, "model.export", model=model) as details:
+    async with audited(replica.store, actor, "model.export", model=model) as details:
         exported = await export_model(replica, model)
         details["offset"] = exported.manifest.offset
     headers = {
@@ -62,12 +62,12 @@ async def import_(model: ModelName, request: Request, parts: PartsDep, actor: Ac
     headers = dict(request.scope["headers"])
     check_coding(headers)
     check_length(headers, limit)
-    async with act(replica.store, actor, "model.import", model=model) as details:
+    async with audited(replica.store, actor, "model.import", model=model) as details:
         adopted = await import_model(
             replica, model, pieces_of(request, limit), limit, parts.settings.prepare_seconds, parts.budget
         )
         details["offset"] = str(adopted)
-    return await whole(replica.model(model))
+    return await model_answer(replica.model(model))
 
 
 async def pieces_of(request: Request, limit: int) -> AsyncIterator[bytes]:

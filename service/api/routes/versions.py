@@ -13,14 +13,14 @@ from abound.service.api.asgi import check_coding, check_length
 from abound.service.api.dependencies import ActorDep, ModelName, PartsDep
 from abound.service.api.openapi import problems
 from abound.service.api.routes.transfer import pieces_of
-from abound.service.api.schemas.versions import CardAnswer, Comparison, VersionsAnswer, card_shape
-from abound.service.artifacts.artifact_store import Artifacts
-from abound.service.security.audit import act
+from abound.service.api.schemas.versions import CardAnswer, Comparison, VersionsAnswer, card_answer
+from abound.service.artifacts.artifact_store import ArtifactStore
+from abound.service.security.audit import audited
 from abound.service.versions import repository as versions
 from abound.service.versions import retention as version_retention
 from abound.service.versions.version_file import MEDIA_TYPE, export_version, import_version
 
-MOST_COMPARED = 20
+MAX_COMPARED = 20
 
 router = APIRouter(tags=["versions"])
 
@@ -28,7 +28,7 @@ FILE = {MEDIA_TYPE: {"schema": {"type": "string", "format": "binary"}}}
 VersionId = Annotated[str, Path(alias="version", pattern=r"^[0-9a-z]{8,32}$", description="Id of the version.")]
 
 
-async def artifacts(parts: PartsDep) -> Artifacts:
+async def artifacts(parts: PartsDep) -> ArtifactStore:
     """Return the artifact store, joined."""
     found = parts.replica.artifacts
     if found is None:
@@ -38,16 +38,16 @@ async def artifacts(parts: PartsDep) -> Artifacts:
     return found
 
 
-ArtifactsDep = Annotated[Artifacts, Depends(artifacts)]
+ArtifactsDep = Annotated[ArtifactStore, Depends(artifacts)]
 
 
 @router.get("/models/{model}/versions", summary="All versions of a model", responses=problems(404, 422, 503))
 async def list_versions(model: ModelName, parts: PartsDep, place: ArtifactsDep) -> VersionsAnswer:
     """List the versions, newest first, with their parameters and metrics."""
     replica = parts.replica.model(model)
-    needed = await version_retention.uses(parts.replica.store, replica.keys)
+    needed = await version_retention.needed_versions(parts.replica.store, replica.keys)
     cards = await versions.cards(place, replica.keys)
-    return VersionsAnswer(versions=[card_shape(card, needed) for card in cards])
+    return VersionsAnswer(versions=[card_answer(card, needed) for card in cards])
 
 
 @router.get("/models/{model}/comparison", summary="Compare versions", responses=problems(404, 422, 503))
@@ -57,7 +57,7 @@ async def compare_versions(
     place: ArtifactsDep,
     ids: Annotated[
         list[str],
-        Query(alias="id", min_length=1, max_length=MOST_COMPARED, description="Ids of the versions; repeat for each."),
+        Query(alias="id", min_length=1, max_length=MAX_COMPARED, description="Ids of the versions; repeat for each."),
     ],
 ) -> Comparison:
     """Compare versions: every metric, size and parameter that any of them has, as a list with a value for each."""
@@ -70,7 +70,7 @@ async def get_version(model: ModelName, version: VersionId, parts: PartsDep, pla
     """Return the card of a version."""
     keys = parts.replica.model(model).keys
     card = await versions.card_of(place, keys, version)
-    return card_shape(card, await version_retention.uses(parts.replica.store, keys))
+    return card_answer(card, await version_retention.needed_versions(parts.replica.store, keys))
 
 
 @router.delete(
@@ -84,7 +84,7 @@ async def delete_version(
 ) -> Response:
     """Delete a version. A version that is active, contends, or is needed for a rollback is kept (409)."""
     store, keys = parts.replica.store, parts.replica.model(model).keys
-    async with act(store, actor, "version.delete", model=model, version=version):
+    async with audited(store, actor, "version.delete", model=model, version=version):
         await version_retention.delete(store, place, keys, version)
     return Response(status_code=204)
 
@@ -100,7 +100,7 @@ async def export(
 ) -> StreamingResponse:
     """Return everything needed to answer with the version, in this service or another one."""
     keys = parts.replica.model(model).keys
-    async with act(parts.replica.store, actor, "version.export", model=model, version=version):
+    async with audited(parts.replica.store, actor, "version.export", model=model, version=version):
         exported = await export_version(place, keys, version)
     headers = {
         "content-length": str(exported.size),
@@ -128,7 +128,7 @@ async def import_(
     headers = dict(request.scope["headers"])
     check_coding(headers)
     check_length(headers, limit)
-    async with act(replica.store, actor, "version.import", model=model) as details:
+    async with audited(replica.store, actor, "version.import", model=model) as details:
         body: AsyncIterator[bytes] = pieces_of(request, limit)
         kept = parts.settings.group(version_retention.VersionParams)
         card = await import_version(
@@ -136,4 +136,4 @@ async def import_(
         )
         details["version"] = card.id
     response.headers["location"] = f"/models/{model}/versions/{card.id}"
-    return card_shape(card, {})
+    return card_answer(card, {})

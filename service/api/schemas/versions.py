@@ -86,13 +86,13 @@ class Comparison(Shape):
             methods=[card.method for card in cards],
             created=[card.created for card in cards],
             bytes=[card.n_bytes for card in cards],
-            metrics=_beside([card.metrics for card in cards]),
-            sizes=_beside([card.sizes for card in cards]),
-            params=_beside([{"seed": card.seed, **card.params} for card in cards]),
+            metrics=_columns([card.metrics for card in cards]),
+            sizes=_columns([card.sizes for card in cards]),
+            params=_columns([{"seed": card.seed, **card.params} for card in cards]),
         )
 
 
-def card_shape(card: Card, needed: Mapping[str, str]) -> CardAnswer:
+def card_answer(card: Card, needed: Mapping[str, str]) -> CardAnswer:
     """Convert a card to its answer."""
     own = ("bytes", "upload", "data_range", "sizes", "needed")
     return CardAnswer(
@@ -105,6 +105,6 @@ def card_shape(card: Card, needed: Mapping[str, str]) -> CardAnswer:
     )
 
 
-def _beside(columns: list[dict[str, Any]]) -> dict[str, list[Any]]:
+def _columns(columns: list[dict[str, Any]]) -> dict[str, list[Any]]:
     names = dict.fromkeys(name for column in columns for name in column)
     return {name: [column.get(name) for column in columns] for name in names}

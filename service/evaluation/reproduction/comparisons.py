@@ -10,11 +10,11 @@ from abound.service.evaluation.reproduction.experiment import Experiment
 TABLES = (*indexes.TABLES, *neighbors.TABLES, *embeddings.TABLES, *large.TABLES)
 PLOTS = plots.PLOTS
 
-QUICK = 4.0
+QUICK_SECONDS = 4.0
 """Longest duration of an experiment that ``--quick`` runs, in seconds."""
 
 
-def wanted(names: Iterable[str], *, quick: bool) -> list[Experiment]:
+def select_experiments(names: Iterable[str], *, quick: bool) -> list[Experiment]:
     """Return the experiments with these ids, or of the tables and plots with these names; all if no name is
     given.
 
@@ -37,10 +37,10 @@ def wanted(names: Iterable[str], *, quick: bool) -> list[Experiment]:
                 raise KeyError(name)
             found = sources.get(name) or [everything[name]]
             chosen |= {experiment.id: experiment for experiment in found}
-    kept = [experiment for experiment in chosen.values() if not quick or experiment.seconds <= QUICK]
+    kept = [experiment for experiment in chosen.values() if not quick or experiment.seconds <= QUICK_SECONDS]
     return sorted(kept, key=_order)
 
 
 def _order(experiment: Experiment) -> tuple[int, str, bool, float]:
-    bucket = sum(experiment.seconds > bound for bound in (QUICK, 30, 120, 600))
+    bucket = sum(experiment.seconds > bound for bound in (QUICK_SECONDS, 30, 120, 600))
     return bucket, experiment.data, bool(experiment.params.get("boolean")), experiment.seconds

@@ -109,7 +109,7 @@ SETS = {
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Held:
+class LoadedDataSet:
     """A data set in memory.
 
     Attributes
@@ -144,7 +144,7 @@ class Held:
         return read, replace(of_dataset(test, (seed, 1), like=read), text=self.text)
 
 
-def read(source: DataSet, data: Path, *, boolean: bool) -> Held:
+def read(source: DataSet, data: Path, *, boolean: bool) -> LoadedDataSet:
     """Read and vectorize a data set whose files exist.
 
     Raises
@@ -162,10 +162,12 @@ def read(source: DataSet, data: Path, *, boolean: bool) -> Held:
     files = source.files(data)
     parts = [austen.stream()] if files is None else [read_file(str(file)) for file in files]
     if source.test_share is not None:
-        return Held(train=held(chain(*parts)), test=None, test_share=source.test_share, text=seen.text, pairs=())
+        return LoadedDataSet(
+            train=held(chain(*parts)), test=None, test_share=source.test_share, text=seen.text, pairs=()
+        )
     train, test = held(islice(parts[0], source.instances)), held(islice(parts[1], source.queries))
     pairs = _hypernyms(files, set(train.names)) if source.tree and files else ()
-    return Held(train=train, test=test, test_share=0.0, text=seen.text, pairs=pairs)
+    return LoadedDataSet(train=train, test=test, test_share=0.0, text=seen.text, pairs=pairs)
 
 
 class _Seen:

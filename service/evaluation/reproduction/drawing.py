@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from abound.core.errors import CannotStart
-from abound.service.evaluation.reproduction.experiment import Line, Plot
-from abound.service.evaluation.reproduction.results import Kept
+from abound.service.evaluation.reproduction.experiment import Plot, PlotLine
+from abound.service.evaluation.reproduction.results import ResultsFile
 
 SIZE = (6.4, 4.0)
 
@@ -18,7 +18,7 @@ MARKERS = "os^vD*P"
 """Markers of points; with the ten colours there are 70 different ones."""
 
 
-def drawing() -> Any:
+def load_pyplot() -> Any:
     """Return matplotlib's pyplot, set up without a screen.
 
     Raises
@@ -38,9 +38,9 @@ def drawing() -> Any:
     return pyplot
 
 
-def draw(plots: tuple[Plot, ...], kept: Kept, folder: Path) -> list[str]:
+def draw(plots: tuple[Plot, ...], kept: ResultsFile, folder: Path) -> list[str]:
     """Draw all plots that have figures into ``folder``. Return the names of the drawn plots."""
-    pyplot = drawing()
+    pyplot = load_pyplot()
     drawn = []
     for plot in plots:
         found = [(line, _points(line, plot.y, kept)) for line in plot.lines]
@@ -70,12 +70,12 @@ def draw(plots: tuple[Plot, ...], kept: Kept, folder: Path) -> list[str]:
     return drawn
 
 
-def _points(line: Line, measure: str, kept: Kept) -> tuple[list[Any], list[float]]:
+def _points(line: PlotLine, measure: str, kept: ResultsFile) -> tuple[list[Any], list[float]]:
     """Return x and y of a line, as far as there are figures."""
     xs: list[Any] = []
     ys: list[float] = []
     for x, experiment in line.points:
-        figures = kept.of(experiment)
+        figures = kept.figures_of(experiment)
         if figures is None or "refused" in figures:
             continue
         if line.curve:

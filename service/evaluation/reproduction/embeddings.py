@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from abound.service.evaluation.reproduction.experiment import Bound, Experiment, Row, Table
+from abound.service.evaluation.reproduction.experiment import Bound, Experiment, ResultTable, Row
 from abound.service.evaluation.reproduction.indexes import FIVE
 
 
@@ -26,7 +26,7 @@ def at_least(*values: float, fit: float | None = None) -> tuple[Bound, ...]:
 
 ALOI_50, ALOI_TENTH = rembrandt("aloi", 120, FIVE, k=50), rembrandt("aloi", 120, FIVE, k=50, ridge=0.1)
 
-ALOI = Table(
+ALOI = ResultTable(
     name="aloi",
     title="Rembrandt on ALOI",
     note="Table 2, test error; `ridge` is relative to the mean of the diagonal of X'X, and rows have length 1 here, "
@@ -85,7 +85,7 @@ ALOI = Table(
     ),
 )
 
-SQUARED = Table(
+SQUARED = ResultTable(
     name="rembrandt",
     title="Rembrandt, squared loss, several labels",
     note="Not in the paper; compared with another implementation.",
@@ -106,7 +106,7 @@ def _siblings(label: str, embedding: str, paper: str) -> Row:
     )
 
 
-SIBLINGS = Table(
+SIBLINGS = ResultTable(
     name="siblings",
     title="Labels whose nearest one is a sibling",
     note="Table 4, k 100, on LSHTC (not at hand); here on WordNet's hypernyms, a label's parent being the hypernym of "
@@ -128,7 +128,7 @@ def _joint(data: str, seconds: float, first: Experiment, **params: Any) -> Row:
     return Row(label=label, experiment=exmlds("exmlds_joint", data, seconds, **params), bounds=bounds)
 
 
-EXMLDS = Table(
+EXMLDS = ResultTable(
     name="exmlds",
     title="ExMLDS",
     note="Table 3, and training times of table 2.",
@@ -178,7 +178,7 @@ def _hidden(data: str, seconds: float, **params: Any) -> Experiment:
     return Experiment(data=data, method="exmlds3", params=params, seeds=FIVE, hidden=0.8, seconds=seconds)
 
 
-HIDDEN = Table(
+HIDDEN = ResultTable(
     name="hidden",
     title="ExMLDS3 with 80 % of the training labels hidden",
     note="Table 4; co-occurrence of labels from all of them. The paper gives mu1 a higher weight than the others, and "

@@ -153,7 +153,7 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
+class ResultTable:
     """Rows with the same measures.
 
     Attributes
@@ -173,7 +173,7 @@ class Table:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class PlotLine:
     """A line of a plot.
 
     Attributes
@@ -215,7 +215,7 @@ class Plot:
     title: str
     x: str
     y: str
-    lines: tuple[Line, ...]
+    lines: tuple[PlotLine, ...]
     log: bool = False
     bars: bool = False
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from abound.service.evaluation.reproduction.experiment import Bound, Experiment, Row, Table
+from abound.service.evaluation.reproduction.experiment import Bound, Experiment, ResultTable, Row
 
 FIVE = (0, 1, 2, 3, 4)
 
@@ -43,7 +43,7 @@ NEWS_IND = Experiment(data="newsgroups20-random", method="ind", seeds=FIVE, seco
 REUTERS = "reuters10-words"
 REUTERS_5 = ff(REUTERS, 8, FIVE, margin=0.5)
 
-INDEX = Table(
+INDEX = ResultTable(
     name="index",
     title="The live index: FF with FSU",
     note="Figures 9 and 10. The paper's versions of these sets differ: newsgroups without headers, RCV1 with 414 "
@@ -118,7 +118,7 @@ INDEX = Table(
     ),
 )
 
-OLDER = Table(
+OLDER = ResultTable(
     name="older-indexes",
     title="IND, the unweighted index, the frequency of classes",
     note="Sections 4.2 and 6.4.1, figures 9, 17 and 18. p_ind is chosen on held-out instances.",
@@ -206,7 +206,7 @@ OLDER = Table(
     ),
 )
 
-LINEAR = Table(
+LINEAR = ResultTable(
     name="linear",
     title="Linear classifiers, one against the rest",
     note="Section 5 and figure 9. Vectors without idf, as the index takes them. " + BETTER + " For comparison, "
@@ -281,7 +281,7 @@ RCV_REST, RCV_DOWN = linear("rcv1v2", "svm", 30), linear("rcv1v2", "svm", 30, me
 WORD_REST = linear("wordnet-hypernyms", "perceptron", 900)
 WORD_DOWN = linear("wordnet-hypernyms", "perceptron", 40, method="top_down")
 
-TOP_DOWN = Table(
+TOP_DOWN = ResultTable(
     name="top-down",
     title="Down a hierarchy, against one against the rest",
     note="Section 5 and figure 10; the same classifiers in both. For data without a hierarchy, "
@@ -329,7 +329,7 @@ def _free(data: str, seconds: float, **params: Any) -> Experiment:
     return ff(data, seconds, margin=0.0, w_min=0.0, d_max=1000, **params)
 
 
-ABLATIONS = Table(
+ABLATIONS = ResultTable(
     name="ablations",
     title="What each part of the index is worth",
     note="Figures 11, 13, 15, 16 and 17; RCV1-v2 with margin 0.1 and 4 passes, newsgroups with margin 0.5. The values "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from abound.service.evaluation.reproduction.experiment import Bound, Experiment, Row, Table
+from abound.service.evaluation.reproduction.experiment import Bound, Experiment, ResultTable, Row
 from abound.service.evaluation.reproduction.indexes import WORD_DOWN, WORD_REST
 
 LARGE = {"wordnet-hypernyms": "WordNet", "yso-finna-en-2000": "yso"}
@@ -87,7 +87,7 @@ def _slow_rows() -> tuple[Row, ...]:
 
 
 TABLES = (
-    Table(
+    ResultTable(
         name="large",
         title="All methods on large data",
         note="WordNet: 85,873 instances, 19,387 labels; yso: 588,314 instances, 24,975 labels, 2,000 queries. A "
@@ -96,7 +96,7 @@ TABLES = (
         measures=("P@1", "P@3", "P@5", "peak GB"),
         rows=tuple(_rows()),
     ),
-    Table(
+    ResultTable(
         name="slow",
         title="Slow methods on a part of the large data",
         note="The first 10,000 instances of WordNet and the first 50,000 of yso, which stand in a random order; 2,000 "

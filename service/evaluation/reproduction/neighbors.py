@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from abound.service.evaluation.reproduction.experiment import Bound, Experiment, Row, Table
+from abound.service.evaluation.reproduction.experiment import Bound, Experiment, ResultTable, Row
 from abound.service.evaluation.reproduction.indexes import FIVE
 
 VOTES = ((25, 1, 1), (75, 2, 1))
@@ -52,7 +52,7 @@ def _of_reference(data: str, number: int) -> Row:
 YSO = "yso-finna-en-2000"
 PLAIN = swnn(YSO, 30, 5, S=25, alpha=1, beta=1, prune=False)
 
-SWNN = Table(
+SWNN = ResultTable(
     name="swnn",
     title="SWNN",
     note="Before: the authors' program on these data. That program computes P over the instances that have labels, "
@@ -96,7 +96,7 @@ def _ensemble(
     ]
 
 
-OGEEC = Table(
+OGEEC = ResultTable(
     name="ogeec",
     title="OGEEC",
     note="The paper: Delicious-200K 40.54 with five learners, 36.89 with one, 38.90 by hashing. graph: approximate "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from abound.service.evaluation.reproduction.experiment import Experiment, Line, Plot
+from abound.service.evaluation.reproduction.experiment import Experiment, Plot, PlotLine
 from abound.service.evaluation.reproduction.indexes import ff
 from abound.service.evaluation.reproduction.neighbors import ogeec, swnn
 
@@ -24,7 +24,7 @@ def _passes(data: str, name: str, margins: tuple[float, ...], figure: str) -> Pl
         experiment = Experiment(data=data, method="ff", params=params, each_pass=True, seconds=90)
         for part in ("test", "train"):
             label = f"margin {margin:g}, {part}"
-            lines.append(Line(label=label, points=(("pass", experiment),), curve=part, dashed=part == "train"))
+            lines.append(PlotLine(label=label, points=(("pass", experiment),), curve=part, dashed=part == "train"))
     return Plot(
         name=name,
         title=f"FF on {SHOWN[data]}: passes and margin ({figure} of Madani et al.)",
@@ -34,12 +34,12 @@ def _passes(data: str, name: str, margins: tuple[float, ...], figure: str) -> Pl
     )
 
 
-def _index(field: str, values: tuple[float, ...], data: str) -> Line:
+def _index(field: str, values: tuple[float, ...], data: str) -> PlotLine:
     points = []
     for value in values:
         params: dict[str, Any] = {"margin": 0.0, field: value}
         points.append((max(value, 3e-4), ff(data, {NEWS: 6, RCV: 3, WORD: 20}[data], **params)))
-    return Line(label=SHOWN[data], points=tuple(points))
+    return PlotLine(label=SHOWN[data], points=tuple(points))
 
 
 def _parts() -> Plot:
@@ -62,7 +62,7 @@ def _parts() -> Plot:
                 name: value for name, value in (params | change).items() if name != "margin"
             }
             points.append((SHOWN[data], ff(data, seconds[data], seeds, **given)))
-        lines.append(Line(label=label, points=tuple(points)))
+        lines.append(PlotLine(label=label, points=tuple(points)))
     return Plot(
         name="parts",
         title="Leak, rating, Boolean features (figures 15 to 17)",
@@ -84,7 +84,7 @@ def _deviations(classes: int | str, name: str, title: str) -> Plot:
         x="p*",
         y="deviation of the top class's proportion / p*",
         lines=tuple(
-            Line(label=f"w_min {w_min:g}", points=(("p*", _alone(classes, w_min)),), curve="deviation")
+            PlotLine(label=f"w_min {w_min:g}", points=(("p*", _alone(classes, w_min)),), curve="deviation")
             for w_min in (0.0, 0.01, 0.1)
         ),
     )
@@ -97,7 +97,7 @@ def _distances() -> Plot:
         x="",
         y="distance",
         lines=tuple(
-            Line(label=f"w_min {w_min:g}", points=tuple((name, _alone("drawn", w_min)) for name in ("l1", "max")))
+            PlotLine(label=f"w_min {w_min:g}", points=tuple((name, _alone("drawn", w_min)) for name in ("l1", "max")))
             for w_min in (0.0, 0.01, 0.1)
         ),
         bars=True,
@@ -111,7 +111,7 @@ def _embedding_size() -> Plot:
         for k in (5, 20, 50, 100):
             params: dict[str, Any] = {"k": k} | ({} if embedding == "rembrandt" else {"embedding": embedding})
             points.append((k, Experiment(data="aloi", method="rembrandt", params=params, seconds=22)))
-        lines.append(Line(label=embedding, points=tuple(points)))
+        lines.append(PlotLine(label=embedding, points=tuple(points)))
     return Plot(name="rembrandt-k", title="Rembrandt on ALOI (figure 1 of 2015)", x="k", y="error", lines=tuple(lines))
 
 
@@ -126,7 +126,7 @@ def _projections(field: str, values: tuple[int, ...], name: str, title: str) -> 
             if (field, value) == ("dim", 200):
                 del params["dim"]
             points.append((value, ogeec(data, seconds * (value if field == "learners" else 3), **params)))
-        lines.append(Line(label=data, points=tuple(points)))
+        lines.append(PlotLine(label=data, points=tuple(points)))
     return Plot(name=name, title=title, x=field, y="P@1", lines=tuple(lines))
 
 
@@ -134,7 +134,7 @@ def _votes(data: str) -> Plot:
     lines = []
     for alpha, beta in GRID:
         points = [(s, swnn(data, 1.0, 5, S=s, alpha=alpha, beta=beta)) for s in NEIGHBORS]
-        lines.append(Line(label=f"alpha {alpha:g}, beta {beta:g}", points=tuple(points)))
+        lines.append(PlotLine(label=f"alpha {alpha:g}, beta {beta:g}", points=tuple(points)))
     return Plot(name=f"swnn-{data}", title=f"SWNN on {data}", x="S", y="P@1", lines=tuple(lines))
 
 
@@ -161,7 +161,7 @@ def _all(data: str, cost: str, title: str) -> Plot:
     lines = []
     for label, method, params, seconds in MANY:
         experiment = Experiment(data=data, method=method, params=params, seconds=seconds[data])
-        lines.append(Line(label=label, points=((f"cost {cost}", experiment),)))
+        lines.append(PlotLine(label=label, points=((f"cost {cost}", experiment),)))
     units = {"fit": "seconds to fit", "rank": "milliseconds to rank one", "megabytes": "MB of the model"}
     return Plot(name=f"{data}-{cost}", title=title, x=units[cost], y="P@1", lines=tuple(lines), log=True)
 

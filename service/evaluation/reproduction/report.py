@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from abound.service.evaluation.reproduction.data_sets import SETS
-from abound.service.evaluation.reproduction.experiment import Bound, Experiment, Plot, Row, Table
-from abound.service.evaluation.reproduction.results import Kept
+from abound.service.evaluation.reproduction.experiment import Bound, Experiment, Plot, ResultTable, Row
+from abound.service.evaluation.reproduction.results import ResultsFile
 from abound.service.evaluation.reproduction.run import Figures
 
 NOT_RUN = "not run"
@@ -24,12 +24,14 @@ DIGITS = {"edges": 0, "HR": 3, "MRR": 3, "peak GB": 2}
 """Decimals of these measures; others have 1, and P, R and error have 2."""
 
 
-def page(tables: Sequence[Table], plots: Sequence[Plot], kept: Kept, folder: str, drawn: Iterable[str]) -> str:
+def page(
+    tables: Sequence[ResultTable], plots: Sequence[Plot], kept: ResultsFile, folder: str, drawn: Iterable[str]
+) -> str:
     """Return the page as Markdown. ``drawn`` holds the names of the plots that exist in ``folder``."""
     experiments = [row.experiment for table in tables for row in table.rows]
     experiments += [experiment for plot in plots for experiment in plot.experiments]
     ids = {experiment.id: experiment for experiment in experiments}
-    found = [figures for experiment in ids.values() if (figures := kept.of(experiment)) is not None]
+    found = [figures for experiment in ids.values() if (figures := kept.figures_of(experiment)) is not None]
     parts = [HEAD.format(folder=folder), _summary(tables, kept, len(ids), found)]
     parts += [_table(table, kept) for table in tables]
     parts.append("## Plots\n")
@@ -38,7 +40,7 @@ def page(tables: Sequence[Table], plots: Sequence[Plot], kept: Kept, folder: str
     return "\n".join(parts)
 
 
-def _summary(tables: Sequence[Table], kept: Kept, n: int, found: Sequence[Figures]) -> str:
+def _summary(tables: Sequence[ResultTable], kept: ResultsFile, n: int, found: Sequence[Figures]) -> str:
     lines = [f"{len(found)} of {n} experiments ran."]
     missed, above = [], []
     n_bounds = 0
@@ -65,13 +67,13 @@ def _summary(tables: Sequence[Table], kept: Kept, n: int, found: Sequence[Figure
     return "\n".join([" ".join(lines), *listed, ""])
 
 
-def _table(table: Table, kept: Kept) -> str:
+def _table(table: ResultTable, kept: ResultsFile) -> str:
     columns = [name for name in ("paper", "rival", "before") if any(getattr(row, name) for row in table.rows)]
     head = ["", *columns, "here: " + ", ".join(table.measures), "to reach", "fit", "rank", "MB", "seeds"]
     lines = [f"## {table.title}", "", f"`abound reproduce --only {table.name}`. {table.note}", ""]
     lines += [_cells(head), _cells(["---"] * len(head))]
     for row in table.rows:
-        figures = kept.of(row.experiment)
+        figures = kept.figures_of(row.experiment)
         left = [row.label, *(getattr(row, column) for column in columns)]
         lines.append(_cells([*left, *_here(row, figures, table.measures, _values(row, kept))]))
     commands = [f"- {row.label}: `{command(row.experiment)}`" for row in table.rows]
@@ -98,11 +100,12 @@ def _here(
 _COSTS = (("fit", 1), ("rank", 3), ("megabytes", 1))
 
 
-def _values(row: Row, kept: Kept) -> list[tuple[Bound, float]]:
+def _values(row: Row, kept: ResultsFile) -> list[tuple[Bound, float]]:
     """Return each bound with the value that it bounds, if that is known."""
-    own = _known(kept.of(row.experiment))
+    own = _known(kept.figures_of(row.experiment))
     values = [
-        (bound, bound.value(own, {} if bound.than is None else _known(kept.of(bound.than)))) for bound in row.bounds
+        (bound, bound.value(own, {} if bound.than is None else _known(kept.figures_of(bound.than))))
+        for bound in row.bounds
     ]
     return [(bound, value) for bound, value in values if value is not None]
 
@@ -122,9 +125,9 @@ def _shown(name: str, value: float | None, spread: Sequence[float] | None) -> st
     return f"{text} ({spread[0]:,.{digits}f} to {spread[1]:,.{digits}f})"
 
 
-def _plot(plot: Plot, kept: Kept, folder: str, drawn: bool) -> str:
+def _plot(plot: Plot, kept: ResultsFile, folder: str, drawn: bool) -> str:
     ids = {experiment.id: experiment for experiment in plot.experiments}
-    missing = sum(1 for experiment in ids.values() if kept.of(experiment) is None)
+    missing = sum(1 for experiment in ids.values() if kept.figures_of(experiment) is None)
     lines = [f"### {plot.title}", "", f"`abound reproduce --only {plot.name}`."]
     if missing:
         lines[-1] += f" {missing} of its {len(ids)} experiments: {NOT_RUN}."

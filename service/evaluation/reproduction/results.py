@@ -13,7 +13,7 @@ from abound.service.evaluation.reproduction.run import Figures
 NAME = "figures.json"
 
 
-class Kept:
+class ResultsFile:
     """Figures by the id of their experiment.
 
     Parameters
@@ -39,19 +39,19 @@ class Kept:
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise Malformed(f"{self._path} cannot be read: {error}") from error
 
-    def of(self, experiment: Experiment) -> Figures | None:
+    def figures_of(self, experiment: Experiment) -> Figures | None:
         """Return the figures of an experiment, or the reason why it was refused; None if it did not run."""
         return self._all.get(experiment.id)
 
     def is_done(self, experiment: Experiment, memory: int | None) -> bool:
         """Return whether a run would add nothing. An experiment that was refused with less memory runs again."""
-        figures = self.of(experiment)
+        figures = self.figures_of(experiment)
         if figures is None:
             return False
         had = figures.get("memory")
         return "refused" not in figures or had is None or (memory is not None and memory <= had)
 
-    def keep(self, figures: Figures) -> None:
+    def store(self, figures: Figures) -> None:
         """Store figures together with those that another run has written meanwhile. The file is replaced as a whole."""
         self._all = self._read()
         self._all[figures["id"]] = {name: _rounded(value) for name, value in figures.items()}

@@ -22,8 +22,8 @@ from abound.core.methods import registry
 from abound.core.methods.training.gather import of_dataset
 from abound.core.methods.training.progress import Progress, part, quietly
 from abound.core.metrics import Propensity
-from abound.service.evaluation.batch import Trial, evaluate_matrices
-from abound.service.evaluation.reproduction.data_sets import Held
+from abound.service.evaluation.batch import BatchEvaluation, evaluate_matrices
+from abound.service.evaluation.reproduction.data_sets import LoadedDataSet
 from abound.service.evaluation.reproduction.experiment import Experiment
 
 LIVE, FSU = "ff", "fsu"
@@ -44,7 +44,9 @@ _RESET, _STATUS = Path("/proc/self/clear_refs"), Path("/proc/self/status")
 Figures = dict[str, Any]
 
 
-def run(experiment: Experiment, held: Held | None, memory: int | None, progress: Progress = quietly) -> Figures:
+def run(
+    experiment: Experiment, held: LoadedDataSet | None, memory: int | None, progress: Progress = quietly
+) -> Figures:
     """Run an experiment and return its figures, as plain values.
 
     Parameters
@@ -76,12 +78,12 @@ def run(experiment: Experiment, held: Held | None, memory: int | None, progress:
     return figures | {"seconds": round(time.perf_counter() - begun, 2)}
 
 
-def warm(experiment: Experiment, held: Held | None) -> None:
+def warm(experiment: Experiment, held: LoadedDataSet | None) -> None:
     """Compile the kernels of the method by a run on a few instances."""
     if held is None:
         return
     train, test = held.split(experiment.seeds[0])
-    few = Held(
+    few = LoadedDataSet(
         train=train.taken(train.learnable[:WARM].tolist()),
         test=test.taken(range(min(WARM, len(test)))),
         test_share=0.0,
@@ -105,7 +107,7 @@ def versions() -> str:
     return ", ".join(found)
 
 
-def _seeds(experiment: Experiment, held: Held, memory: int | None, progress: Progress) -> Figures:
+def _seeds(experiment: Experiment, held: LoadedDataSet, memory: int | None, progress: Progress) -> Figures:
     outcomes = []
     share = len(experiment.seeds)
     for number, seed in enumerate(experiment.seeds):
@@ -119,13 +121,13 @@ def _seeds(experiment: Experiment, held: Held, memory: int | None, progress: Pro
     return figures
 
 
-def _one(experiment: Experiment, held: Held, seed: int, memory: int | None, progress: Progress) -> Figures:
+def _one(experiment: Experiment, held: LoadedDataSet, seed: int, memory: int | None, progress: Progress) -> Figures:
     if experiment.is_live:
         return _live(experiment, held, seed, progress)
     train, test = held.matrices(seed)
     others: dict[str, Any] = {"seed": seed, "hidden": experiment.hidden, "memory": memory, "hierarchy": held.pairs}
     others["depth"] = experiment.depth
-    trial = Trial.of(experiment.method, dict(experiment.params), **others)
+    trial = BatchEvaluation.from_fields(experiment.method, dict(experiment.params), **others)
     result = evaluate_matrices(train, test, trial, progress=progress)
     siblings = result.get("nearest_labels_that_are_siblings")
     recall = result.get("recall_of_neighbors")
@@ -143,7 +145,7 @@ def _one(experiment: Experiment, held: Held, seed: int, memory: int | None, prog
     }
 
 
-def _live(experiment: Experiment, held: Held, seed: int, progress: Progress) -> Figures:
+def _live(experiment: Experiment, held: LoadedDataSet, seed: int, progress: Progress) -> Figures:
     changes = dict(experiment.params)
     passes = int(changes.pop("passes", 1))
     train, test = held.split(seed)

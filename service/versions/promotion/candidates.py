@@ -17,11 +17,11 @@ import structlog
 from abound.core.comparison.sequential_test import MOST
 from abound.core.errors import AboundError, ArtifactsUnavailable, Conflict, Damaged, StoreUnavailable
 from abound.core.model.active_version import LIVE
-from abound.service.artifacts.artifact_store import Artifacts
-from abound.service.store.client import Store, reaching
+from abound.service.artifacts.artifact_store import ArtifactStore
+from abound.service.store.client import Store, store_errors
 from abound.service.store.keys import ModelKeys
 from abound.service.versions import repository as versions
-from abound.service.versions.repository import Loaded
+from abound.service.versions.repository import LoadedVersion
 
 _ENTER = """
 if redis.call('HEXISTS', KEYS[1], ARGV[1]) == 1 then return 1 end
@@ -31,7 +31,7 @@ return 1
 """
 
 
-class Entered(msgspec.Struct, frozen=True, kw_only=True):
+class Challenger(msgspec.Struct, frozen=True, kw_only=True):
     """Version entered as a challenger.
 
     Attributes
@@ -48,7 +48,7 @@ class Entered(msgspec.Struct, frozen=True, kw_only=True):
     since: float
 
 
-_entered = msgspec.json.Decoder(Entered)
+_entered = msgspec.json.Decoder(Challenger)
 
 
 async def enter(store: Store, keys: ModelKeys, version: str, reason: str) -> None:
@@ -60,31 +60,31 @@ async def enter(store: Store, keys: ModelKeys, version: str, reason: str) -> Non
         The model has ``MOST`` challengers already.
     StoreUnavailable
     """
-    with reaching():
+    with store_errors():
         seconds, microseconds = await store.client.time()
-        packed = msgspec.json.encode(Entered(version=version, reason=reason, since=seconds + microseconds / 1e6))
-        done = await store.client.eval(_ENTER, 1, keys.of("contenders"), version, packed, MOST)
+        packed = msgspec.json.encode(Challenger(version=version, reason=reason, since=seconds + microseconds / 1e6))
+        done = await store.client.eval(_ENTER, 1, keys.key("contenders"), version, packed, MOST)
     if not done:
         raise Conflict(f"{MOST} versions of {keys.name} are contenders already, the maximum; remove one of them first")
 
 
-async def leave(store: Store, keys: ModelKeys, version: str) -> bool:
+async def withdraw(store: Store, keys: ModelKeys, version: str) -> bool:
     """Withdraw a challenger; return whether it was one. Raises StoreUnavailable."""
-    with reaching():
-        return bool(await store.client.hdel(keys.of("contenders"), version))
+    with store_errors():
+        return bool(await store.client.hdel(keys.key("contenders"), version))
 
 
-async def entered(store: Store, keys: ModelKeys) -> list[Entered]:
+async def list_challengers(store: Store, keys: ModelKeys) -> list[Challenger]:
     """Return the challengers in the order in which they were entered. Raises StoreUnavailable."""
-    with reaching():
-        found = await store.client.hvals(keys.of("contenders"))
+    with store_errors():
+        found = await store.client.hvals(keys.key("contenders"))
     return sorted((_entered.decode(packed) for packed in found), key=lambda one: (one.since, one.version))
 
 
 log = structlog.get_logger(__name__)
 
 
-class Roster:
+class LoadedChallengers:
     """Loaded versions that take part in the contest of one model.
 
     Parameters
@@ -103,20 +103,20 @@ class Roster:
         Whether one of them failed because a store was unavailable; other failures rarely pass without intervention.
     """
 
-    def __init__(self, store: Store, artifacts: Artifacts | None, keys: ModelKeys, loaded_bytes: int) -> None:
-        self.entered: list[str] = []
-        self.loaded: dict[str, Loaded] = {}
-        self.trouble: dict[str, str] = {}
-        self.away = False
+    def __init__(self, store: Store, artifacts: ArtifactStore | None, keys: ModelKeys, loaded_bytes: int) -> None:
+        self.challengers: list[str] = []
+        self.loaded: dict[str, LoadedVersion] = {}
+        self.load_errors: dict[str, str] = {}
+        self.is_store_away = False
         self._store = store
         self._artifacts = artifacts
         self._keys = keys
         self._loaded_bytes = loaded_bytes
 
-    async def call(self, others: Iterable[str]) -> None:
+    async def reload(self, others: Iterable[str]) -> None:
         """Load the current challengers and the ``others``, and release all other versions. Raises StoreUnavailable."""
-        self.entered = [one.version for one in await entered(self._store, self._keys)]
-        wanted = [name for name in dict.fromkeys([*others, *self.entered]) if name != LIVE]
+        self.challengers = [one.version for one in await list_challengers(self._store, self._keys)]
+        wanted = [name for name in dict.fromkeys([*others, *self.challengers]) if name != LIVE]
         loaded = {name: self.loaded[name] for name in wanted if name in self.loaded}
         trouble, away = {}, False
         for name in wanted:
@@ -126,11 +126,11 @@ class Roster:
                 except AboundError as error:
                     trouble[name] = str(error)
                     away = away or isinstance(error, ArtifactsUnavailable | StoreUnavailable)
-        for name in trouble.keys() - self.trouble.keys():
+        for name in trouble.keys() - self.load_errors.keys():
             log.warning("a version cannot be scored", model=self._keys.name, version=name, reason=trouble[name])
-        self.loaded, self.trouble, self.away = loaded, trouble, away
+        self.loaded, self.load_errors, self.is_store_away = loaded, trouble, away
 
-    async def _load(self, name: str, n_bytes: int) -> Loaded:
+    async def _load(self, name: str, n_bytes: int) -> LoadedVersion:
         if self._artifacts is None:
             raise ArtifactsUnavailable("there is no artifact store")
         await self._artifacts.join(self._store)

@@ -30,28 +30,34 @@ from abound.core.comparison.sequential_test import Contest, GateParams
 from abound.core.errors import ArtifactsUnavailable, Damaged, UnknownOffset
 from abound.core.model.active_version import BLEND, LIVE, Serving
 from abound.core.types import Offset
-from abound.service.artifacts.artifact_store import Artifacts
+from abound.service.artifacts.artifact_store import ArtifactStore
 from abound.service.history import past
-from abound.service.history.replay import Source
+from abound.service.history.replay import ReplaySource
 from abound.service.history.restore import restore_newest
 from abound.service.log import stream
-from abound.service.log.catalog import Living
-from abound.service.log.events import Activate, Learn, decode_entry
+from abound.service.log.catalog import CatalogModel
+from abound.service.log.events import ActivateEvent, LearnEvent, decode_entry
 from abound.service.log.stream import Element, LogParams
 from abound.service.model.standby import apply
 from abound.service.store.client import Store
 from abound.service.store.lease import Lease, LeaseLost
 from abound.service.versions import activation
-from abound.service.versions.activation import Place
+from abound.service.versions.activation import ActivationContext
 from abound.service.versions.card import Card
 from abound.service.versions.promotion import candidates as contenders
 from abound.service.versions.promotion import standings as standing
-from abound.service.versions.promotion.candidates import Roster
+from abound.service.versions.promotion.candidates import LoadedChallengers
 from abound.service.versions.promotion.drift import Detector
 from abound.service.versions.promotion.gate import Gate
 from abound.service.versions.promotion.params import ContendingParams
-from abound.service.versions.promotion.scoring import Seen, Watched, learned_up_to, listed_by, rank_in
-from abound.service.versions.promotion.standings import NEVER_WEIGHED, Standing
+from abound.service.versions.promotion.scoring import (
+    LearnedInstance,
+    ScoredModel,
+    fitted_until,
+    rank_by_version,
+    rank_in,
+)
+from abound.service.versions.promotion.standings import NEVER_WEIGHED, Standings
 
 AT_ONCE = 256
 """Instances that the versions rank in one call."""
@@ -61,7 +67,7 @@ MOST_EVERY = 1024
 NEVER = 2**62
 
 
-class Contending:
+class ContestFollower:
     """Contest of one model, followed while the lease is held.
 
     Attributes
@@ -70,29 +76,31 @@ class Contending:
     model : ScoredModel
     """
 
-    standing: Standing
+    standing: Standings
 
     def __init__(
         self,
         store: Store,
-        artifacts: Artifacts | None,
-        living: Living,
+        artifacts: ArtifactStore | None,
+        living: CatalogModel,
         lease: Lease,
         params: ContendingParams | None = None,
         gate: GateParams | None = None,
         log_params: LogParams | None = None,
         prepare_seconds: float = 300.0,
     ) -> None:
-        self.model = Watched(living.keys, living.config, SLICE_EVENTS)
+        self.model = ScoredModel(living.keys, living.config, SLICE_EVENTS)
         self._store = store
         self._artifacts = artifacts
         self._keys = living.keys
         self._lease = lease
         self._params = params or ContendingParams()
         self._log_params = log_params or LogParams()
-        self._source = Source(store, artifacts, log_params)
-        self._roster = Roster(store, artifacts, living.keys, self._params.loaded_bytes)
-        self._gate = Gate(Place(store, artifacts, living.keys, prepare_seconds), lease, gate or GateParams())
+        self._source = ReplaySource(store, artifacts, log_params)
+        self._roster = LoadedChallengers(store, artifacts, living.keys, self._params.loaded_bytes)
+        self._gate = Gate(
+            ActivationContext(store, artifacts, living.keys, prepare_seconds), lease, gate or GateParams()
+        )
         self._every = 1
 
     # 1
@@ -118,9 +126,9 @@ class Contending:
             await restore_newest(self._store, self.model, artifacts=self._artifacts)
         alpha = self._gate.params.alpha
         if found is None or until is None:
-            found = Standing(since=str(self.model.offset), contest=Contest(served=LIVE, alpha=alpha))
+            found = Standings(since=str(self.model.offset), contest=Contest(served=LIVE, alpha=alpha))
             until = (await stream.tail(self._store, self._keys.log)).last
-            self.model.every = NEVER
+            self.model.sample_every = NEVER
         elif self.model.offset[:2] > until[:2]:
             found.gaps += 1
         if found.contest.alpha != alpha:
@@ -129,13 +137,13 @@ class Contending:
         self._detector = Detector(found.drift)
         await self._learn_up_to(until)
         found.contest.serve(self.model.live.serving.version)
-        await self.call()
+        await self.reload_challengers()
 
     async def _learn_up_to(self, until: Offset) -> None:
         """Learn the entries up to ``until`` without scoring versions on them."""
         if self.model.offset[:2] >= until[:2]:
             return
-        reading = past.entries(
+        reading = past.read_entries(
             self._store, self._artifacts, self._keys, self.model.offset, until, params=self._log_params
         )
         async with contextlib.aclosing(reading):
@@ -151,7 +159,7 @@ class Contending:
 
     # challengers
 
-    async def call(self) -> None:
+    async def reload_challengers(self) -> None:
         """Reload the challengers and choose the blend partner.
 
         Versions that fail to load are listed in ``standing.trouble``.
@@ -161,10 +169,10 @@ class Contending:
         LeaseLost, StoreUnavailable
         """
         serving = self.model.live.serving
-        await self._roster.call([serving.version, *self._gate.fallback(self.standing, serving)])
-        self.standing.trouble = self._roster.trouble
+        await self._roster.reload([serving.version, *self._gate.fallback(self.standing, serving)])
+        self.standing.trouble = self._roster.load_errors
         # A version that failed to load may load later; keep its scores.
-        self.standing.contest.keep([*self._roster.loaded, *self._roster.trouble, LIVE, BLEND])
+        self.standing.contest.keep([*self._roster.loaded, *self._roster.load_errors, LIVE, BLEND])
         self._choose_partner(serving)
         self._set_every()
         await self._weigh(serving)
@@ -174,8 +182,8 @@ class Contending:
 
         A current partner that fails to load is kept while its load is retried.
         """
-        there = {*self._roster.loaded, *({self.standing.partner} & self._roster.trouble.keys())}
-        names = [name for name in (serving.version, *self._roster.entered) if name in there]
+        there = {*self._roster.loaded, *({self.standing.partner} & self._roster.load_errors.keys())}
+        names = [name for name in (serving.version, *self._roster.challengers) if name in there]
         partner = names[0] if names else None
         if partner != self.standing.partner:
             self.standing.partner = partner
@@ -198,18 +206,18 @@ class Contending:
         return theirs - ours if ours is not None else 0.0
 
     @property
-    def is_away(self) -> bool:
+    def is_store_away(self) -> bool:
         """Whether a version failed to load because a store was unavailable. Such loads may soon succeed."""
-        return self._roster.away
+        return self._roster.is_store_away
 
     @property
     def is_contended(self) -> bool:
         """Whether any version is compared with the index."""
-        return bool(self._roster.entered) or not self.model.live.serving.is_live
+        return bool(self._roster.challengers) or not self.model.live.serving.is_live
 
     # 2
 
-    async def go_on(self) -> bool:
+    async def follow_log(self) -> bool:
         """Follow the log to its end, or for ``lag_seconds``; return whether the end was reached.
 
         Raises
@@ -220,7 +228,7 @@ class Contending:
         """
         loop = asyncio.get_running_loop()
         began = loop.time()
-        reading = past.entries(
+        reading = past.read_entries(
             self._store,
             self._artifacts,
             self._keys,
@@ -244,47 +252,47 @@ class Contending:
 
     def _set_every(self) -> None:
         """Set how many instances are sampled: fewer while the process lags, none while no version is loaded."""
-        self.model.every = self._every if self._roster.loaded else NEVER
+        self.model.sample_every = self._every if self._roster.loaded else NEVER
         self.standing.share = 1.0 / self._every
 
     async def _take(self, element: Element) -> None:
         event = decode_entry(element[1]).event
-        if type(event) is Learn:
+        if type(event) is LearnEvent:
             await apply(self.model, element, self._source)
-            if len(self.model.seen) >= AT_ONCE:
+            if len(self.model.recorded) >= AT_ONCE:
                 await self._flush()
             return
         await self._flush()
         before = self.model.live.serving
         await apply(self.model, element, self._source)
         serving = self.model.live.serving
-        if type(event) is Activate and serving.activation != before.activation:
+        if type(event) is ActivateEvent and serving.activation != before.activation:
             await self._served(before, serving, event.reason)
 
     async def _served(self, before: Serving, serving: Serving, reason: str) -> None:
         """Handle the activation of another version in the log."""
         if serving.version == before.version:
             return
-        if not self._gate.activated(self.standing, serving, reason) and not before.is_live:
+        if not self._gate.on_activated(self.standing, serving, reason) and not before.is_live:
             # An operator replaced this version: withdraw it, so that the gate does not promote it again.
-            await contenders.leave(self._store, self._keys, before.version)
+            await contenders.withdraw(self._store, self._keys, before.version)
         self.standing.contest.serve(serving.version)
         self.standing.weighed = NEVER_WEIGHED
-        await self.call()
+        await self.reload_challengers()
 
     async def _flush(self) -> None:
         """Let the versions rank the instances collected so far, and record all ranks."""
-        seen, self.model.seen = self.model.seen, []
+        seen, self.model.recorded = self.model.recorded, []
         for first in range(0, len(seen), AT_ONCE):
             await self._note(seen[first : first + AT_ONCE])
         self.standing.offset = str(self.model.offset)
         if seen and self._roster.loaded:
             serving = self.model.live.serving
-            contending = [name for name in self._roster.entered if name in self._roster.loaded]
+            contending = [name for name in self._roster.challengers if name in self._roster.loaded]
             await self._gate.decide(self.standing, serving, contending)
             await self._weigh(serving)
 
-    async def _note(self, seen: Sequence[Seen]) -> None:
+    async def _note(self, seen: Sequence[LearnedInstance]) -> None:
         for one in seen:
             self._detector.note(one.rank, str(one.at), one.learned)
         asked = [one for one in seen if one.vector]
@@ -296,26 +304,26 @@ class Contending:
             return
         self.standing.passed += len(seen) - len(asked)
         vectors = [one.vector for one in asked]
-        listed = {name: await asyncio.to_thread(listed_by, version, vectors) for name, version in loaded.items()}
-        knows = {name: learned_up_to(version)[:2] for name, version in loaded.items()}
+        listed = {name: await asyncio.to_thread(rank_by_version, version, vectors) for name, version in loaded.items()}
+        knows = {name: fitted_until(version)[:2] for name, version in loaded.items()}
         for i, one in enumerate(asked):
-            ranks = {LIVE: rank_in(one.live.labels, one.true)}
+            ranks = {LIVE: rank_in(one.live.labels, one.true_labels)}
             for name, lists in listed.items():
                 if one.at[:2] > knows[name]:
-                    ranks[name] = rank_in(lists[i].labels, one.true)
+                    ranks[name] = rank_in(lists[i].labels, one.true_labels)
             partner = self.standing.partner
             if partner is not None and partner in ranks:
                 ranks[BLEND] = self._blended(one, listed[partner][i])
             self.standing.contest.note(ranks)
 
-    def _blended(self, one: Seen, listed: Listed) -> int:
+    def _blended(self, one: LearnedInstance, listed: Listed) -> int:
         """Return the rank under the blend as it is served, and update the blend weights from this instance."""
         serving, weighing = self.model.live.serving, self.standing.weighing
         weights = serving.weights if serving.version == self.standing.partner else weighing.weights
-        ranks = weighing.note(one.live, listed, one.true)
+        ranks = weighing.note(one.live, listed, one.true_labels)
         if weights in MIXTURES:
             return int(ranks[MIXTURES.index(weights)])
-        return int(ranks_under(one.live, listed, np.array([weights]), one.true)[0])
+        return int(ranks_under(one.live, listed, np.array([weights]), one.true_labels)[0])
 
     # 4
 
@@ -335,16 +343,16 @@ class Contending:
         if weights != serving.weights:
             self.standing.offset = str(self.model.offset)
             await standing.keep(self._lease, self.standing)
-            await activation.weigh(self._store, self._keys, partner, weights)
+            await activation.append_weights(self._store, self._keys, partner, weights)
 
     # 5
 
-    async def keep(self) -> None:
+    async def save(self) -> None:
         """Write the standings. Raises LeaseLost, StoreUnavailable."""
         await self._flush()
         await standing.keep(self._lease, self.standing)
 
-    async def leave(self) -> None:
+    async def drop_standings(self) -> None:
         """Delete the standings of a model that is no longer followed. Raises LeaseLost, StoreUnavailable."""
         await standing.drop(self._lease)
 

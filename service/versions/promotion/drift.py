@@ -21,7 +21,7 @@ import msgspec
 if TYPE_CHECKING:
     from river.drift import ADWIN
 
-BLOCK = 8
+BLOCK_SIZE = 8
 """Instances per mean."""
 
 LONGEST = 2048
@@ -33,10 +33,10 @@ DELTA = 0.002
 LEAST = 10
 """Fewest means in each of the two parts that are compared."""
 
-LOOK = 4
+CHECK_EVERY = 4
 """Means between two checks."""
 
-TOGETHER = 2000
+MERGE_WITHIN = 2000
 
 
 class Detector:
@@ -52,11 +52,11 @@ class Detector:
             one = self.drift.measures[name]
             one.n += 1
             one.total += value
-            if one.n == BLOCK:
-                mean, one.n, one.total = round(one.total / BLOCK, 6), 0, 0.0
+            if one.n == BLOCK_SIZE:
+                mean, one.n, one.total = round(one.total / BLOCK_SIZE, 6), 0, 0.0
                 self._feed(name, one, mean, offset, learned)
 
-    def _feed(self, name: str, one: Detecting, mean: float, offset: str, learned: int) -> None:
+    def _feed(self, name: str, one: DetectorState, mean: float, offset: str, learned: int) -> None:
         window = self._windows[name]
         one.fed.append(mean)
         window.update(mean)  # type: ignore[no-untyped-call]
@@ -64,7 +64,7 @@ class Detector:
             width = max(1, int(window.width))
             older, newer = one.fed[:-width] or one.fed[:1], one.fed[-width:]
             before, after = round(sum(older) / len(older), 4), round(sum(newer) / len(newer), 4)
-            mark = Mark(offset=offset, learned=learned, measure=name, before=before, after=after)
+            mark = DriftMark(offset=offset, learned=learned, measure=name, before=before, after=after)
             self.drift.marks = _with(self.drift.marks, mark)
             one.fed = newer
         elif len(one.fed) >= LONGEST:
@@ -74,14 +74,14 @@ class Detector:
         self._windows[name] = _window(one.fed)
 
 
-def _with(marks: list[Mark], mark: Mark) -> list[Mark]:
+def _with(marks: list[DriftMark], mark: DriftMark) -> list[DriftMark]:
     """Return the marks with one more, which may be merged into the last mark of the same measure."""
     place, last = next(
         ((i, one) for i, one in reversed(list(enumerate(marks))) if one.measure == mark.measure), (0, None)
     )
     if (
         last is not None
-        and mark.learned - last.learned < TOGETHER
+        and mark.learned - last.learned < MERGE_WITHIN
         and (mark.after > mark.before) == (last.after > last.before)
     ):
         again = msgspec.structs.replace(last, after=mark.after)
@@ -93,7 +93,7 @@ def _window(fed: list[float]) -> ADWIN:
     from river.drift import ADWIN  # with it comes scikit-learn, which a replica does not need
 
     window = ADWIN(  # type: ignore[no-untyped-call]
-        delta=DELTA, clock=LOOK, min_window_length=LEAST, grace_period=2 * LEAST
+        delta=DELTA, clock=CHECK_EVERY, min_window_length=LEAST, grace_period=2 * LEAST
     )
     for mean in fed:
         window.update(mean)  # type: ignore[no-untyped-call]
@@ -104,7 +104,7 @@ MARKS = 50
 """Number of newest marks that are kept."""
 
 
-class Mark(msgspec.Struct, frozen=True, kw_only=True):
+class DriftMark(msgspec.Struct, frozen=True, kw_only=True):
     """Detected change of one measure.
 
     Attributes
@@ -126,7 +126,7 @@ class Mark(msgspec.Struct, frozen=True, kw_only=True):
     after: float
 
 
-class Detecting(msgspec.Struct):
+class DetectorState(msgspec.Struct):
     """Persisted state of the detector of one measure."""
 
     n: int = 0
@@ -137,5 +137,7 @@ class Detecting(msgspec.Struct):
 class Drift(msgspec.Struct):
     """Drift marks of a model and the state of their detectors."""
 
-    marks: list[Mark] = msgspec.field(default_factory=list)
-    measures: dict[str, Detecting] = msgspec.field(default_factory=lambda: {"R@1": Detecting(), "MRR": Detecting()})
+    marks: list[DriftMark] = msgspec.field(default_factory=list)
+    measures: dict[str, DetectorState] = msgspec.field(
+        default_factory=lambda: {"R@1": DetectorState(), "MRR": DetectorState()}
+    )

@@ -20,10 +20,10 @@ from abound.core.errors import AboundError
 from abound.core.model.active_version import LIVE, Serving
 from abound.core.types import Offset
 from abound.service.store.lease import Lease, LeaseLost
-from abound.service.tasks import end
+from abound.service.tasks import cancel_and_wait
 from abound.service.versions import activation
-from abound.service.versions.activation import Place
-from abound.service.versions.promotion.standings import Standing, keep
+from abound.service.versions.activation import ActivationContext
+from abound.service.versions.promotion.standings import Standings, keep
 
 log = structlog.get_logger(__name__)
 
@@ -53,7 +53,7 @@ class Gate:
         Lease of the contest.
     """
 
-    def __init__(self, place: Place, lease: Lease, params: GateParams) -> None:
+    def __init__(self, place: ActivationContext, lease: Lease, params: GateParams) -> None:
         self.params = params
         self._place = place
         self._lease = lease
@@ -61,13 +61,13 @@ class Gate:
         self._quiet_until = 0.0
         self._due: Offset | None = None
 
-    def fallback(self, standing: Standing, serving: Serving) -> list[str]:
+    def fallback(self, standing: Standings, serving: Serving) -> list[str]:
         """Return the versions that the gate may roll back to; empty unless the gate activated the served version."""
         if serving.is_live or serving.activation != standing.promoted:
             return []
         return list(dict.fromkeys([serving.former, LIVE]))
 
-    async def decide(self, standing: Standing, serving: Serving, contenders: list[str]) -> None:
+    async def decide(self, standing: Standings, serving: Serving, contenders: list[str]) -> None:
         """Activate another version if the rule says so. Raises LeaseLost, StoreUnavailable."""
         if self._activating is not None and self._activating.done():
             done, self._activating = self._activating, None
@@ -81,11 +81,11 @@ class Gate:
         fallback = [name for name in self.fallback(standing, serving) if name not in standing.trouble]
         decision = standing.contest.decide(self.params, promotable, fallback)
         if decision is not None:
-            standing.decided(standing.offset, decision, "under way")
+            standing.record_decision(standing.offset, decision, "under way")
             await keep(self._lease, standing)
             self._activating = asyncio.create_task(self._carry_out(standing, standing.offset, decision))
 
-    async def _carry_out(self, standing: Standing, at: str, decision: Decision) -> None:
+    async def _carry_out(self, standing: Standings, at: str, decision: Decision) -> None:
         said = reason_of(decision)
         log.info(
             "activating a version by the gate's decision",
@@ -100,10 +100,10 @@ class Gate:
             return
         except AboundError as error:
             log.warning("the gate's decision could not be carried out", model=self._place.keys.name, reason=str(error))
-            standing.decided(at, decision, f"failed: {error}")
+            standing.record_decision(at, decision, f"failed: {error}")
             self._quiet_until = asyncio.get_running_loop().time() + QUIET_SECONDS
 
-    def activated(self, standing: Standing, serving: Serving, reason: str) -> bool:
+    def on_activated(self, standing: Standings, serving: Serving, reason: str) -> bool:
         """Record an activation read from the log; return whether the gate made it.
 
         An activation is the gate's if its version and reason are those of a recorded decision that is not done
@@ -113,7 +113,7 @@ class Gate:
             decided = (one.decision.version, reason_of(one.decision))
             if decided == (serving.version, reason) and not one.outcome.startswith(DONE):
                 standing.promoted = "" if serving.is_live else serving.activation
-                standing.decided(one.offset, one.decision, f"{DONE}{serving.at}")
+                standing.record_decision(one.offset, one.decision, f"{DONE}{serving.at}")
                 standing.promotions += one.decision.kind == "promote"
                 standing.rollbacks += one.decision.kind == "roll back"
                 return True
@@ -123,4 +123,4 @@ class Gate:
     async def close(self) -> None:
         """Cancel the activation in progress, which may already have been appended."""
         if self._activating is not None:
-            await end(self._activating)
+            await cancel_and_wait(self._activating)

@@ -15,25 +15,25 @@ from abound.core.errors import Damaged, StoreUnavailable, UnknownApplyVersion
 from abound.service.log.catalog import read_catalog
 from abound.service.processes.child import Child
 from abound.service.settings import Settings
-from abound.service.store.client import Store, reaching
-from abound.service.tasks import end
+from abound.service.store.client import Store, store_errors
+from abound.service.tasks import cancel_and_wait
 from abound.service.versions.promotion.params import ContendingParams
 
 log = structlog.get_logger(__name__)
 
 LOOK_SECONDS = 1.0
-DRIFT_SECONDS = 30.0
+DRIFT_DELAY_SECONDS = 30.0
 """A worker that has run for this long is not short-lived."""
 
 STOP_SECONDS = 5.0
 
-GATEKEEPER = "abound.service.versions.promotion.process"
+PROCESS_MODULE = "abound.service.versions.promotion.process"
 
 
-class ContestKeeper:
+class PromotionLauncher:
     """Supervises the promotion process. ``module`` is the module that ``python -m`` runs."""
 
-    def __init__(self, settings: Settings, store: Store, module: str = GATEKEEPER) -> None:
+    def __init__(self, settings: Settings, store: Store, module: str = PROCESS_MODULE) -> None:
         self._store = store
         self._drift = settings.group(ContendingParams).drift
         self._child = Child(
@@ -57,25 +57,25 @@ class ContestKeeper:
                 keeping.result()
         finally:
             await self._child.stop(STOP_SECONDS)
-            await end(stopped, keeping)
+            await cancel_and_wait(stopped, keeping)
 
     async def _keep(self) -> None:
         loop = asyncio.get_running_loop()
         began = loop.time()
         while True:
-            if await self._is_contended() or (self._drift and loop.time() - began > DRIFT_SECONDS):
+            if await self._is_contended() or (self._drift and loop.time() - began > DRIFT_DELAY_SECONDS):
                 break
             await asyncio.sleep(LOOK_SECONDS)
-        await self._child.keep()
+        await self._child.run()
 
     async def _is_contended(self) -> bool:
         with contextlib.suppress(StoreUnavailable, Damaged, UnknownApplyVersion):
             models = [living.keys for living in await read_catalog(self._store)]
             async with self._store.client.pipeline(transaction=False) as pipe:
                 for keys in models:
-                    pipe.hlen(keys.of("contenders"))
-                    pipe.hget(keys.of("active"), "version")
-                with reaching():
+                    pipe.hlen(keys.key("contenders"))
+                    pipe.hget(keys.key("active"), "version")
+                with store_errors():
                     found = await pipe.execute()
             return any(answer not in (None, 0, b"live") for answer in found)
         return False

@@ -29,19 +29,19 @@ from abound.core.errors import (
     StoreUnavailable,
     UnknownApplyVersion,
 )
-from abound.service.artifacts.artifact_store import PATIENCE_SECONDS, Artifacts
+from abound.service.artifacts.artifact_store import PATIENCE_SECONDS, ArtifactStore
 from abound.service.artifacts.file_cache import cache_in
-from abound.service.log.catalog import Catalog, Living, read_on
+from abound.service.log.catalog import Catalog, CatalogModel, reread_catalog
 from abound.service.log.stream import LogParams
 from abound.service.processes import entry
 from abound.service.processes.status_pipe import Report, Reporter
 from abound.service.settings import Settings
 from abound.service.snapshots import manifest as manifests
-from abound.service.store.client import Store, StoreParams, reaching
-from abound.service.store.lease import LEASE_SECONDS, LeaseLost, take
-from abound.service.tasks import end
-from abound.service.versions.cache_cleanup import Copies
-from abound.service.versions.promotion.contest import Contending
+from abound.service.store.client import Store, StoreParams, store_errors
+from abound.service.store.lease import LEASE_SECONDS, LeaseLost, acquire
+from abound.service.tasks import cancel_and_wait
+from abound.service.versions.cache_cleanup import CacheCleaner
+from abound.service.versions.promotion.contest import ContestFollower
 from abound.service.versions.promotion.params import ContendingParams
 from abound.service.versions.promotion.standings import PURPOSE
 from abound.service.versions.retention import VersionParams
@@ -56,11 +56,11 @@ DAMAGED_VERSION_SECONDS = 4 * 3600.0
 NICE = 10
 
 
-class TooLarge(Exception):
+class IndexTooLarge(Exception):
     """Raised for a model without challengers whose index is too large to be followed for drift marks alone."""
 
 
-class Followed:
+class FollowedModel:
     """Model that is followed, or may be, and its state in the store when it was last read.
 
     Attributes
@@ -72,10 +72,10 @@ class Followed:
         Set when there are new log entries or the challengers changed.
     """
 
-    def __init__(self, living: Living) -> None:
+    def __init__(self, living: CatalogModel) -> None:
         self.living = living
-        self.contended = self.wanted = False
-        self.woken = asyncio.Event()
+        self.is_contested = self.should_follow = False
+        self.wake = asyncio.Event()
         self.changed = True
         self.n_bytes = 0
         self.too_large = False
@@ -83,18 +83,18 @@ class Followed:
         self._entered: frozenset[bytes] = frozenset()
         self._last: bytes | None = None
 
-    def see(self, entered: frozenset[bytes], active: bytes | None, last: bytes | None, drift: bool) -> None:
+    def update(self, entered: frozenset[bytes], active: bytes | None, last: bytes | None, drift: bool) -> None:
         """Update from the store: the entered challengers, the active version and the last entry of the log."""
-        self.contended = bool(entered) or active not in (None, b"live")
-        self.wanted = self.contended or (drift and last is not None and not self.too_large)
+        self.is_contested = bool(entered) or active not in (None, b"live")
+        self.should_follow = self.is_contested or (drift and last is not None and not self.too_large)
         if entered != self._entered:
             self._entered, self.changed = entered, True
         if self.changed or last != self._last:
             self._last = last
-            self.woken.set()
+            self.wake.set()
 
 
-class Again:
+class RetrySchedule:
     """Retry schedule for versions that failed to load. The pause doubles after each attempt.
 
     An unavailable artifact store usually returns soon. A damaged version would be read completely at each
@@ -119,13 +119,13 @@ class Again:
         return True
 
 
-class Gatekeeper:
+class PromotionRunner:
     """Follows the contests of all models in a store until ``stop`` is called."""
 
     def __init__(
         self,
         store: Store,
-        artifacts: Artifacts | None,
+        artifacts: ArtifactStore | None,
         params: ContendingParams | None = None,
         gate: GateParams | None = None,
         log_params: LogParams | None = None,
@@ -137,15 +137,15 @@ class Gatekeeper:
         self._gate = gate or GateParams()
         self._log_params = log_params
         self._prepare_seconds = prepare_seconds
-        self._followed: dict[str, Followed] = {}
-        self._copies = Copies(store, artifacts, lambda: [one.living.keys for one in self._followed.values()])
+        self._followed: dict[str, FollowedModel] = {}
+        self._copies = CacheCleaner(store, artifacts, lambda: [one.living.keys for one in self._followed.values()])
         self._stopping = asyncio.Event()
 
     def stop(self) -> None:
         """Stop following, after the standings of each model are written."""
         self._stopping.set()
         for one in self._followed.values():
-            one.woken.set()
+            one.wake.set()
 
     async def run(self) -> None:
         """Poll the catalog and follow models until stopped. Raises CannotStart if the store is unsuitable."""
@@ -156,7 +156,7 @@ class Gatekeeper:
             try:
                 catalog = await self._look(catalog)
                 if copies is None:  # cleaning before the models are known would delete files that they need
-                    copies = asyncio.create_task(self._copies.keep(), name="copies")
+                    copies = asyncio.create_task(self._copies.run(), name="copies")
                 elif copies.done():
                     copies.result()
             except StoreUnavailable as error:
@@ -169,46 +169,46 @@ class Gatekeeper:
         tasks = [one.task for one in self._followed.values() if one.task is not None]
         if tasks:
             await asyncio.wait(tasks, timeout=LEASE_SECONDS)
-        await end(*tasks, *([] if copies is None else [copies]))
+        await cancel_and_wait(*tasks, *([] if copies is None else [copies]))
 
     async def _look(self, catalog: Catalog) -> Catalog:
-        catalog = await read_on(self._store, catalog)
+        catalog = await reread_catalog(self._store, catalog)
         living = {one.keys.incarnation: one for one in catalog}
         for incarnation in self._followed.keys() - living.keys():
             gone = self._followed.pop(incarnation)
             if gone.task is not None:
-                await end(gone.task)
+                await cancel_and_wait(gone.task)
         for incarnation in living.keys() - self._followed.keys():
-            self._followed[incarnation] = Followed(living[incarnation])
+            self._followed[incarnation] = FollowedModel(living[incarnation])
         models = list(self._followed.values())
         async with self._store.client.pipeline(transaction=False) as pipe:
             for one in models:
                 keys = one.living.keys
-                pipe.hkeys(keys.of("contenders"))
-                pipe.hget(keys.of("active"), "version")
+                pipe.hkeys(keys.key("contenders"))
+                pipe.hget(keys.key("active"), "version")
                 pipe.xrevrange(keys.log, count=1)
-            with reaching():
+            with store_errors():
                 found = iter(await pipe.execute())
         for one in models:
             entered, active, newest = next(found), next(found), next(found)
-            one.see(frozenset(entered), active, newest[0][0] if newest else None, self._params.drift)
+            one.update(frozenset(entered), active, newest[0][0] if newest else None, self._params.drift)
             if one.task is not None and one.task.done():
                 done, one.task = one.task, None
                 done.result()
-            if one.wanted and one.task is None:
+            if one.should_follow and one.task is None:
                 one.task = asyncio.create_task(self._follow(one), name=f"contest of {one.living.keys.name}")
         return catalog
 
-    async def _follow(self, one: Followed) -> None:
+    async def _follow(self, one: FollowedModel) -> None:
         """Follow a model while ``should_follow`` is set. Errors are logged and retried."""
         name = one.living.keys.name
-        while one.wanted and not self._stopping.is_set():
+        while one.should_follow and not self._stopping.is_set():
             seconds = AGAIN_SECONDS
             try:
                 await self._follow_once(one)
                 continue
-            except TooLarge:
-                one.too_large, one.wanted = True, False
+            except IndexTooLarge:
+                one.too_large, one.should_follow = True, False
                 log.info("no drift marks: the index exceeds ABOUND_CONTENDING_MEMORY", model=name)
                 return
             except Conflict:
@@ -226,10 +226,10 @@ class Gatekeeper:
                 async with asyncio.timeout(seconds):
                     await self._stopping.wait()
 
-    async def _follow_once(self, one: Followed) -> None:
+    async def _follow_once(self, one: FollowedModel) -> None:
         await self._refuse_large(one)
-        async with take(self._store, one.living.keys, LEASE_SECONDS, PURPOSE) as lease:
-            contending = Contending(
+        async with acquire(self._store, one.living.keys, LEASE_SECONDS, PURPOSE) as lease:
+            contending = ContestFollower(
                 self._store,
                 self._artifacts,
                 one.living,
@@ -244,58 +244,58 @@ class Gatekeeper:
                 await self._go_on(one, contending)
             finally:
                 await contending.close()
-            if not one.wanted:
-                await contending.leave()
+            if not one.should_follow:
+                await contending.drop_standings()
 
-    async def _go_on(self, one: Followed, contending: Contending) -> None:
+    async def _go_on(self, one: FollowedModel, contending: ContestFollower) -> None:
         loop = asyncio.get_running_loop()
         kept = 0.0
-        again = Again(loop.time())
+        again = RetrySchedule(loop.time())
         while True:
             one.n_bytes = contending.model.live.n_bytes
             self._check_size(one)
             if not contending.standing.trouble:
-                again = Again(loop.time())
-            if one.changed or again.due(loop.time(), contending.is_away):
+                again = RetrySchedule(loop.time())
+            if one.changed or again.due(loop.time(), contending.is_store_away):
                 one.changed = False
-                await contending.call()
-            one.woken.clear()
-            reached = await contending.go_on()
-            stopping = self._stopping.is_set() or not one.wanted
+                await contending.reload_challengers()
+            one.wake.clear()
+            reached = await contending.follow_log()
+            stopping = self._stopping.is_set() or not one.should_follow
             if stopping or loop.time() - kept >= self._params.keep_seconds:
-                await contending.keep()
+                await contending.save()
                 kept = loop.time()
             if stopping:
                 return
             if reached:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(self._params.keep_seconds):
-                        await one.woken.wait()
+                        await one.wake.wait()
 
-    async def _refuse_large(self, one: Followed) -> None:
+    async def _refuse_large(self, one: FollowedModel) -> None:
         """Raise IndexTooLarge if the newest snapshot shows that the index is too large, before it is loaded."""
-        if one.contended:
+        if one.is_contested:
             return
         newest = await manifests.newest(self._store, one.living.keys)
         if newest is not None:
             one.n_bytes = newest.size
         self._check_size(one)
 
-    def _check_size(self, one: Followed) -> None:
-        if not one.contended:
-            total = sum(other.n_bytes for other in self._followed.values() if not other.contended)
+    def _check_size(self, one: FollowedModel) -> None:
+        if not one.is_contested:
+            total = sum(other.n_bytes for other in self._followed.values() if not other.is_contested)
             if total > self._params.memory:
-                raise TooLarge
+                raise IndexTooLarge
 
 
-async def keep(settings: Settings, reporter: Reporter) -> None:
+async def run_until_signal(settings: Settings, reporter: Reporter) -> None:
     """Run until SIGTERM or SIGINT."""
     store = Store(settings.store_url(), settings.group(StoreParams))
-    place = settings.artifacts_place()
+    place = settings.artifacts_location()
     cache = cache_in(settings.data_dir, settings.group(VersionParams).cache_bytes)
-    gatekeeper = Gatekeeper(
+    gatekeeper = PromotionRunner(
         store,
-        Artifacts(place, cache, PATIENCE_SECONDS) if place is not None else None,
+        ArtifactStore(place, cache, PATIENCE_SECONDS) if place is not None else None,
         settings.group(ContendingParams),
         settings.group(GateParams),
         settings.group(LogParams),
@@ -304,7 +304,7 @@ async def keep(settings: Settings, reporter: Reporter) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, gatekeeper.stop)
     try:
-        reporter.say(Report(stage="following contests", progress=1.0, ready=True))
+        reporter.send(Report(stage="following contests", progress=1.0, ready=True))
         await gatekeeper.run()
     finally:
         await store.close()
@@ -315,8 +315,8 @@ def main() -> int:
 
     def run(settings: Settings, reporter: Reporter) -> None:
         os.nice(NICE)
-        entry.warm(reporter)
-        uvloop.run(keep(settings, reporter))
+        entry.load_kernels(reporter)
+        uvloop.run(run_until_signal(settings, reporter))
 
     return entry.run("gatekeeper", entry.parser("gatekeeper", __doc__).parse_args().status, run)
 

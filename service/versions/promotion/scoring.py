@@ -22,12 +22,12 @@ from abound.core.model.apply import Applying
 from abound.core.model.live_model import LiveModel
 from abound.core.model.receipts import Receipts
 from abound.core.types import START, Offset
-from abound.service.log.events import Event, Learn
-from abound.service.model.replicated_model import ModelReplica, enlarge
-from abound.service.versions.repository import Loaded
+from abound.service.log.events import Event, LearnEvent
+from abound.service.model.replicated_model import ReplicatedModel, enlarge
+from abound.service.versions.repository import LoadedVersion
 
 
-class Seen(NamedTuple):
+class LearnedInstance(NamedTuple):
     """Learned instance and its ranking by the index.
 
     Attributes
@@ -49,14 +49,14 @@ class Seen(NamedTuple):
     rank: int
     learned: int
     vector: bytes = b""
-    true: Set[str] = frozenset()
+    true_labels: Set[str] = frozenset()
     live: Listed = Listed((), ())
 
 
-class Tap:
+class RankingProxy:
     """Proxy of a LiveModel that ranks records before it applies them; ``Applying`` uses it like the model."""
 
-    def __init__(self, live: LiveModel, at: Offset, every: int, seen: list[Seen]) -> None:
+    def __init__(self, live: LiveModel, at: Offset, every: int, seen: list[LearnedInstance]) -> None:
         self.receipts: Receipts = live.receipts
         self._live = live
         self._at = at
@@ -80,7 +80,7 @@ class Tap:
             learned = live.n_learned
             at, n = live.apply(buffer, at, ranks[done : done + n], updated[done : done + n])
             for i, rank in enumerate(ranks[done : done + n].tolist(), 1):
-                self._seen.append(Seen(self._at, rank, learned + i, vector, true, listed))
+                self._seen.append(LearnedInstance(self._at, rank, learned + i, vector, true, listed))
             done += n
         return at, done
 
@@ -89,7 +89,7 @@ class Tap:
         return self._live.pass_over(buffer, at, n)
 
 
-class Watched(ModelReplica):
+class ScoredModel(ReplicatedModel):
     """Model replica that records how the index ranked each instance before learning it.
 
     Attributes
@@ -100,19 +100,21 @@ class Watched(ModelReplica):
         Instances recorded since the list was last emptied.
     """
 
-    every = 0
-    seen: list[Seen]
+    sample_every = 0
+    recorded: list[LearnedInstance]
 
     def start_anew(self) -> None:
         """Reset the model and discard the recorded instances."""
-        self.seen = []
-        super().start_anew()
+        self.recorded = []
+        super().reset()
 
     async def _apply_event(self, event: Event, at: Offset) -> Applying | None:
-        if self.every == 0 or type(event) is not Learn:
+        if self.sample_every == 0 or type(event) is not LearnEvent:
             return await super()._apply_event(event, at)
         live = self.live
-        applying = Applying(Tap(live, at, self.every, self.seen), event.records, event.n, event.units, at)
+        applying = Applying(
+            RankingProxy(live, at, self.sample_every, self.recorded), event.records, event.n, event.units, at
+        )
         while not applying.done:
             if live.crowded:
                 await enlarge(live)
@@ -126,7 +128,7 @@ def rank_in(labels: Sequence[str], true: Set[str]) -> int:
     return next((place for place, label in enumerate(labels, 1) if label in true), 0)
 
 
-def listed_by(loaded: Loaded, vectors: Sequence[bytes]) -> list[Listed]:
+def rank_by_version(loaded: LoadedVersion, vectors: Sequence[bytes]) -> list[Listed]:
     """Return the ``DEPTH`` best labels of a version for each vector."""
     rankings = loaded.fitted.rank_vectors(vectors, DEPTH)
     labels, starts = loaded.fitted.labels, rankings.starts.tolist()
@@ -136,7 +138,7 @@ def listed_by(loaded: Loaded, vectors: Sequence[bytes]) -> list[Listed]:
     ]
 
 
-def learned_up_to(loaded: Loaded) -> Offset:
+def fitted_until(loaded: LoadedVersion) -> Offset:
     """Return the last offset that a version was fitted on. It must not be scored on instances up to there."""
     until = (loaded.card.data_range or {}).get("until")
     return START if until is None else Offset.parse(until)

@@ -17,13 +17,13 @@ from abound.core.comparison.sequential_test import Contest, Decision, GateParams
 from abound.core.errors import Damaged
 from abound.core.model.active_version import BLEND, LIVE
 from abound.core.types import START
-from abound.service.store.client import Store, reaching
+from abound.service.store.client import Store, store_errors
 from abound.service.store.keys import ModelKeys
 from abound.service.store.lease import Lease
 from abound.service.versions.promotion.drift import Drift
 
 FORMAT = 1
-DECISIONS = 20
+MAX_DECISIONS = 20
 
 PURPOSE = "contending"
 """Purpose of the lease."""
@@ -32,7 +32,7 @@ NEVER_WEIGHED = -1
 """``Standings.weighed`` before any weights were appended."""
 
 
-class Decided(msgspec.Struct, frozen=True, kw_only=True):
+class DecisionRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Decision of the gate, the offset at which it was made, and its outcome."""
 
     offset: str
@@ -40,7 +40,7 @@ class Decided(msgspec.Struct, frozen=True, kw_only=True):
     outcome: str
 
 
-class Standing(msgspec.Struct, kw_only=True):
+class Standings(msgspec.Struct, kw_only=True):
     """Persisted state of a contest.
 
     Attributes
@@ -79,7 +79,7 @@ class Standing(msgspec.Struct, kw_only=True):
     partner: str | None = None
     weighed: int = NEVER_WEIGHED
     promoted: str = ""
-    decisions: list[Decided] = msgspec.field(default_factory=list)
+    decisions: list[DecisionRecord] = msgspec.field(default_factory=list)
     promotions: int = 0
     rollbacks: int = 0
     drift: Drift = msgspec.field(default_factory=Drift)
@@ -88,17 +88,17 @@ class Standing(msgspec.Struct, kw_only=True):
     gaps: int = 0
     trouble: dict[str, str] = msgspec.field(default_factory=dict)
 
-    def decided(self, offset: str, decision: Decision, outcome: str) -> None:
+    def record_decision(self, offset: str, decision: Decision, outcome: str) -> None:
         """Record a decision, or a new outcome of a recorded one."""
-        noted = Decided(offset=offset, decision=decision, outcome=outcome)
+        noted = DecisionRecord(offset=offset, decision=decision, outcome=outcome)
         before = [one for one in self.decisions if (one.offset, one.decision) != (offset, decision)]
-        self.decisions = [*before, noted][-DECISIONS:]
+        self.decisions = [*before, noted][-MAX_DECISIONS:]
 
 
-_decoder = msgspec.json.Decoder(Standing)
+_decoder = msgspec.json.Decoder(Standings)
 
 
-async def read(store: Store, keys: ModelKeys) -> Standing | None:
+async def read(store: Store, keys: ModelKeys) -> Standings | None:
     """Return the standings of a model, or None if its contest has never been followed.
 
     Raises
@@ -107,8 +107,8 @@ async def read(store: Store, keys: ModelKeys) -> Standing | None:
         Another release wrote the standings.
     StoreUnavailable
     """
-    with reaching():
-        packed = await store.client.get(keys.of("contending"))
+    with store_errors():
+        packed = await store.client.get(keys.key("contending"))
     if packed is None:
         return None
     try:
@@ -120,17 +120,17 @@ async def read(store: Store, keys: ModelKeys) -> Standing | None:
     return standing
 
 
-async def keep(lease: Lease, standing: Standing) -> None:
+async def keep(lease: Lease, standing: Standings) -> None:
     """Write the standings. Raises LeaseLost when another process follows the model, StoreUnavailable."""
-    await lease.swap([("SET", lease.keys.of("contending"), msgspec.json.encode(standing))])
+    await lease.swap([("SET", lease.keys.key("contending"), msgspec.json.encode(standing))])
 
 
 async def drop(lease: Lease) -> None:
     """Delete the standings. Raises LeaseLost, StoreUnavailable."""
-    await lease.swap([("DEL", lease.keys.of("contending"))])
+    await lease.swap([("DEL", lease.keys.key("contending"))])
 
 
-def told(standing: Standing, gate: GateParams) -> dict[str, Any]:
+def to_public(standing: Standings, gate: GateParams) -> dict[str, Any]:
     """Return the contest as the API shows it: see ``ContestShape`` in ``service/api/schemas/contenders.py``."""
     contest = standing.contest
     order = [LIVE, BLEND]
@@ -155,7 +155,7 @@ def told(standing: Standing, gate: GateParams) -> dict[str, Any]:
     }
 
 
-def _told_of(standing: Standing, name: str, gate: GateParams) -> dict[str, Any]:
+def _told_of(standing: Standings, name: str, gate: GateParams) -> dict[str, Any]:
     contest = standing.contest
     score = contest.scores[name]
     one = contest.comparisons.get(name)

@@ -16,14 +16,14 @@ from abound.core.model.active_version import BLEND, EVEN, LIVE
 from abound.core.model.apply import Unit
 from abound.core.model.live_model import LiveModel, warmup
 from abound.core.types import START
-from abound.service.log.events import Activate, Learn, Weigh
+from abound.service.log.events import ActivateEvent, LearnEvent, WeighEvent
 from abound.service.replica import heartbeat, loaded_versions
-from abound.service.store.lease import LeaseLost, take
+from abound.service.store.lease import LeaseLost, acquire
 from abound.service.versions import activation
 from abound.service.versions.card import Card
 from abound.service.versions.promotion import candidates as contenders
 from abound.service.versions.promotion import standings
-from abound.service.versions.promotion.contest import Contending
+from abound.service.versions.promotion.contest import ContestFollower
 from abound.service.versions.promotion.gate import GATE as BY_GATE
 from abound.service.versions.promotion.gate import reason_of
 from abound.service.versions.promotion.params import ContendingParams
@@ -70,11 +70,11 @@ async def entered(house: House, **fields: object) -> Card:
     return card
 
 
-async def go_on_until(contending: Contending, condition: object, seconds: float = 20.0) -> None:
+async def go_on_until(contending: ContestFollower, condition: object, seconds: float = 20.0) -> None:
     """Follow until something holds."""
     async with asyncio.timeout(seconds):
         while not condition():  # type: ignore[operator]
-            await contending.go_on()
+            await contending.follow_log()
             await asyncio.sleep(0.01)
 
 
@@ -83,7 +83,7 @@ async def test_scores_are_those_of_a_plain_loop(house: House) -> None:
     card = await entered(house)
     async with contest(house) as contending:
         await teach(replica, [*familiar(30), *changed(50), *familiar(15, 20)])
-        await contending.go_on()
+        await contending.follow_log()
         found = contending.standing
     live, made = LiveModel(ModelConfig(), (3, 4)), wise()
     expected, weighing = Contest(served=LIVE, alpha=GATE.alpha), Weighing()
@@ -97,7 +97,7 @@ async def test_scores_are_those_of_a_plain_loop(house: House) -> None:
         at = MIXTURES.index(weighing.weights)
         ranks[BLEND] = int(weighing.note(index, batch, {pair[1]})[at])
         expected.note(ranks)
-        apply(live, START, Learn(draft(pair).records, 1, [Unit(1)]))
+        apply(live, START, LearnEvent(draft(pair).records, 1, [Unit(1)]))
     assert found.contest == expected
     assert found.weighing == weighing
     assert found.passed == 0
@@ -117,7 +117,7 @@ async def test_promotes_what_is_better_and_rolls_it_back_when_the_concept_change
         await go_on_until(contending, lambda: model.live.serving.version == LIVE)
         await go_on_until(contending, lambda: contending.standing.contest.served == LIVE)
         found = contending.standing
-    activations = [event for _, event in await house.elements() if isinstance(event, Activate)]
+    activations = [event for _, event in await house.elements() if isinstance(event, ActivateEvent)]
     assert [event.version for event in activations] == [card.id, LIVE]
     assert all(event.reason.startswith(BY_GATE) for event in activations)
     assert (found.promotions, found.rollbacks) == (1, 1)
@@ -126,7 +126,7 @@ async def test_promotes_what_is_better_and_rolls_it_back_when_the_concept_change
         ("roll back", "done"),
     ]
     assert all(one.decision.evidence >= GATE.needed and one.decision.n >= GATE.min_events for one in found.decisions)
-    told = standings.told(found, GATE)
+    told = standings.to_public(found, GATE)
     assert {one["version"] for one in told["versions"]} == {LIVE, BLEND, card.id}
     assert next(one for one in told["versions"] if one["version"] == card.id)["decision"] == "waits"
 
@@ -137,15 +137,15 @@ async def test_goes_on_from_what_was_written_and_counts_nothing_twice(house: Hou
     keys = (await house.living()).keys
     async with contest(house, gate=NEVER) as contending:
         await teach(replica, familiar(30))
-        await contending.go_on()
-        await contending.keep()
+        await contending.follow_log()
+        await contending.save()
         await teach(replica, familiar(30, 30))
-        await contending.go_on()  # and dies before it writes
+        await contending.follow_log()  # and dies before it writes
     kept = await standings.read(house.store, keys)
     assert n_scored(kept) == n_scored(kept, card.id) == 30
     await teach(replica, familiar(30, 60))
     async with contest(house, gate=NEVER) as contending:
-        await contending.go_on()
+        await contending.follow_log()
         again = contending.standing
     assert n_scored(again) == n_scored(again, card.id) == 90
     assert again.contest.scores[card.id].all.hits_1 == 90
@@ -158,16 +158,16 @@ async def test_a_late_process_writes_nothing(house: House) -> None:
     keys = (await house.living()).keys
     async with contest(house) as late:
         await teach(replica, familiar(20))
-        await late.go_on()
-        await house.store.client.delete(keys.of("contending-lease"))  # it has expired
-        async with take(house.store, keys, purpose=PURPOSE):
+        await late.follow_log()
+        await house.store.client.delete(keys.key("contending-lease"))  # it has expired
+        async with acquire(house.store, keys, purpose=PURPOSE):
             with pytest.raises(LeaseLost):
-                await late.keep()
+                await late.save()
             assert await standings.read(house.store, keys) is None
             with pytest.raises(Conflict):
-                async with take(house.store, keys, purpose=PURPOSE):
+                async with acquire(house.store, keys, purpose=PURPOSE):
                     pass
-        async with take(house.store, keys):  # that of snapshots is another one
+        async with acquire(house.store, keys):  # that of snapshots is another one
             pass
 
 
@@ -184,7 +184,7 @@ async def test_weights_of_the_blend_come_as_events_for_what_is_active(house: Hou
         await go_on_until(contending, lambda: contending.model.live.serving.weights[1] > 0.2)
         await until(lambda: model.serving == contending.model.live.serving)
         assert contending.standing.contest.served == card.id  # what was activated by hand is left alone
-    weights = [event.weights for _, event in await house.elements() if isinstance(event, Weigh)]
+    weights = [event.weights for _, event in await house.elements() if isinstance(event, WeighEvent)]
     assert 2 <= len(weights) <= 20
     assert weights[0] == Weighing().weights  # of a version of which nothing is known
     assert weights[1][1] <= 0.2  # by all that was seen before, and not by the one instance
@@ -196,7 +196,7 @@ async def test_what_becomes_active_is_blended_as_is_known_before_anything_more_i
     at = place(house.store, house.artifacts, (await house.living()).keys)
     async with contest(house, gate=NEVER) as contending:
         await teach(replica, changed(20 * LABELS))
-        await contending.go_on()
+        await contending.follow_log()
         known = contending.standing.weighing.weights
         assert known != EVEN
         await activation.activate(at, card.id, "by hand")
@@ -208,9 +208,9 @@ async def test_what_becomes_active_is_blended_as_is_known_before_anything_more_i
         assert known != EVEN
         await go_on_until(contending, lambda: contending.model.live.serving.weights == known)
         for _ in range(3):
-            await contending.call()
+            await contending.reload_challengers()
         await go_on_until(contending, lambda: replica.model("default").live.serving == contending.model.live.serving)
-    assert [type(event) for _, event in await house.elements()].count(Weigh) == 2
+    assert [type(event) for _, event in await house.elements()].count(WeighEvent) == 2
 
 
 async def test_what_was_active_before_anybody_followed_is_blended_as_it_was_judged(house: House) -> None:
@@ -232,18 +232,18 @@ async def test_who_dies_again_and_again_before_it_writes_appends_weights_once(ho
     card = await version(house, metrics={"MRR": 0.0, "held_out": 20}, data_range={"after": None, "until": "0-0.0"})
     keys = (await house.living()).keys
     async with contest(house) as contending:
-        await contending.keep()
+        await contending.save()
     await activation.activate(place(house.store, house.artifacts, keys), card.id, "by hand")
     for _ in range(3):
         async with contest(house) as contending:  # and dies
-            await contending.go_on()
-    assert [type(event) for _, event in await house.elements()].count(Weigh) == 1
+            await contending.follow_log()
+    assert [type(event) for _, event in await house.elements()].count(WeighEvent) == 1
     assert contending.model.live.serving.weights == contending.standing.weighing.weights != EVEN
     for _ in range(2):
         await teach(replica, changed(20))
         async with contest(house) as contending:
-            await contending.go_on()
-    weights = [event.weights for _, event in await house.elements() if isinstance(event, Weigh)]
+            await contending.follow_log()
+    weights = [event.weights for _, event in await house.elements() if isinstance(event, WeighEvent)]
     assert len(weights) == len(set(weights))
 
 
@@ -261,7 +261,7 @@ async def test_the_blend_begins_with_what_the_version_was_judged_to_be(
     await teach(replica, changed(20 * LABELS))
     async with contest(house) as contending:
         await entered(house, metrics={"MRR": 0.75, "held_out": 20}, **fields)
-        await contending.call()
+        await contending.reload_challengers()
         ours = contending.model.live.prequential.newest(20)["MRR"]
         assert contending.standing.weighing.advantage == (0.75 - ours if known else 0.0)
         assert ours > 0.0
@@ -275,10 +275,10 @@ async def test_what_somebody_took_out_of_service_contends_no_more(house: House) 
         await teach(replica, familiar(60))
         await go_on_until(contending, lambda: contending.standing.contest.served == card.id)
         await activation.activate(place(house.store, house.artifacts, keys), LIVE, "the customer wants it so")
-        await contending.go_on()
-        assert await contenders.entered(house.store, keys) == []
+        await contending.follow_log()
+        assert await contenders.list_challengers(house.store, keys) == []
         await teach(replica, familiar(100, 60))
-        await contending.go_on()
+        await contending.follow_log()
         assert contending.standing.contest.served == LIVE
         assert contending.standing.promotions == 1
 
@@ -290,9 +290,9 @@ async def test_a_version_is_not_asked_about_what_it_was_fitted_on(house: House) 
         await teach(replica, familiar(20, 20))
         offset = replica.model("default").offset
         card = await entered(house, data_range={"after": None, "until": str(offset)})
-        await contending.call()
+        await contending.reload_challengers()
         await teach(replica, familiar(10, 40))
-        await contending.go_on()
+        await contending.follow_log()
         assert n_scored(contending.standing, card.id) == 10
         assert n_scored(contending.standing) == 30
 
@@ -305,7 +305,7 @@ async def test_asks_about_fewer_while_it_lags_and_says_so(house: House) -> None:
         for i in range(8):
             await teach(replica, familiar(60, 60 * i))
         for _ in range(200):
-            await contending.go_on()
+            await contending.follow_log()
         found = contending.standing
         assert contending.model.offset == replica.model("default").offset
     assert found.passed > 0
@@ -319,9 +319,9 @@ async def test_a_version_that_cannot_be_loaded_is_told_and_the_others_go_on(hous
     await contenders.enter(house.store, (await house.living()).keys, "0123456789abcdef", "a mistake")
     async with contest(house, QUICK, gate=NEVER) as contending:
         await teach(replica, familiar(20))
-        await contending.go_on()
+        await contending.follow_log()
         assert "0123456789abcdef" in contending.standing.trouble
-        assert not contending.is_away, "it does not come back by itself"
+        assert not contending.is_store_away, "it does not come back by itself"
         assert n_scored(contending.standing, card.id) == 20
 
 
@@ -331,21 +331,21 @@ async def test_nothing_is_forgotten_of_a_version_that_is_out_of_reach_for_a_whil
     other = await entered(house)
     async with contest(house, gate=NEVER) as contending:
         await teach(replica, familiar(40))
-        await contending.go_on()
-        await contending.keep()
+        await contending.follow_log()
+        await contending.save()
     away = house.folder.rename(house.folder.with_name("away"))
     async with contest(house, gate=NEVER) as contending:
         assert contending.standing.trouble.keys() == {card.id, other.id}
-        assert contending.is_away
+        assert contending.is_store_away
         await teach(replica, familiar(5, 40))
-        await contending.go_on()
-        await contending.keep()
+        await contending.follow_log()
+        await contending.save()
         away.rename(house.folder)
-        await contending.call()
+        await contending.reload_challengers()
         assert not contending.standing.trouble
-        assert not contending.is_away
+        assert not contending.is_store_away
         await teach(replica, familiar(20, 45))
-        await contending.go_on()
+        await contending.follow_log()
         found = contending.standing
     assert found.partner == card.id
     for name in (card.id, other.id, BLEND):
@@ -357,15 +357,15 @@ async def test_what_is_out_of_reach_does_not_come_back_in_place_of_what_is_serve
     replica = await house.replica()
     former, promoted = await entered(house), await entered(house)
     keys = (await house.living()).keys
-    at = activation.Place(house.store, house.artifacts, keys, 10.0)
+    at = activation.ActivationContext(house.store, house.artifacts, keys, 10.0)
     async with contest(house) as contending:
         decision = Decision("promote", promoted.id, former.id, 60, 0.5, 0.1, 0.9, 200.0)
-        contending.standing.decided(contending.standing.offset, decision, "under way")
+        contending.standing.record_decision(contending.standing.offset, decision, "under way")
         await activation.activate(at, former.id, "a test")
         await activation.activate(at, promoted.id, reason_of(decision))
         await until(lambda: replica.model("default").live.serving.version == promoted.id)
         serving = replica.model("default").live.serving
-        await contending.go_on()
+        await contending.follow_log()
         assert contending._gate.fallback(contending.standing, serving) == [former.id, LIVE]
         for _ in range(100):
             contending.standing.contest.note({promoted.id: 0, former.id: 1, LIVE: 2})
@@ -382,14 +382,14 @@ async def test_what_somebody_activated_in_words_of_the_gate_is_left_alone(house:
     async with contest(house) as contending:
         await teach(replica, familiar(60))
         await go_on_until(contending, lambda: contending.standing.contest.served == card.id)
-        *_, promoted = (event for _, event in await house.elements() if isinstance(event, Activate))
+        *_, promoted = (event for _, event in await house.elements() if isinstance(event, ActivateEvent))
         for reason in (f"{BY_GATE}that of our own deployments", promoted.reason):
             for version in (LIVE, card.id):
                 await activation.activate(place(house.store, house.artifacts, keys), version, reason)
                 await contenders.enter(house.store, keys, card.id, "a test")
             await go_on_until(contending, lambda: model.live.serving.version == card.id)
             await teach(replica, changed(40 * LABELS))
-            await contending.go_on()
+            await contending.follow_log()
             assert contending.standing.contest.comparisons[LIVE].evidence > GATE.needed
             assert contending._gate.fallback(contending.standing, model.live.serving) == []
         assert (contending.standing.promotions, contending.standing.rollbacks) == (1, 0)
@@ -401,7 +401,7 @@ async def test_no_more_than_four_contend(house: House) -> None:
         await contenders.enter(house.store, keys, name, "one of four")
     with pytest.raises(Conflict, match="4 versions"):
         await contenders.enter(house.store, keys, "e" * 16, "one too many")
-    assert await contenders.leave(house.store, keys, "b" * 16)
-    assert not await contenders.leave(house.store, keys, "b" * 16)
+    assert await contenders.withdraw(house.store, keys, "b" * 16)
+    assert not await contenders.withdraw(house.store, keys, "b" * 16)
     await contenders.enter(house.store, keys, "e" * 16, "now it fits")
-    assert [one.version[0] for one in await contenders.entered(house.store, keys)] == ["a", "c", "d", "e"]
+    assert [one.version[0] for one in await contenders.list_challengers(house.store, keys)] == ["a", "c", "d", "e"]

@@ -3,7 +3,7 @@
 import msgspec
 import numpy as np
 
-from abound.service.versions.promotion.drift import BLOCK, LONGEST, MARKS, Detector, Drift
+from abound.service.versions.promotion.drift import BLOCK_SIZE, LONGEST, MARKS, Detector, Drift
 
 
 def feed(detector: Detector, n: int, chance: float, seed: int, first: int = 0) -> None:
@@ -47,7 +47,7 @@ def test_made_anew_it_goes_on_as_if_it_had_never_stopped() -> None:
 def test_is_bounded() -> None:
     detector = Detector(Drift())
     for i in range(2 * LONGEST + 10):
-        detector._feed("MRR", detector.drift.measures["MRR"], 0.5, "0-0.0", i * BLOCK)
+        detector._feed("MRR", detector.drift.measures["MRR"], 0.5, "0-0.0", i * BLOCK_SIZE)
     assert len(detector.drift.measures["MRR"].fed) <= LONGEST
     for i in range(4 * MARKS):
         feed(detector, 400, 0.05 if i % 2 else 0.95, i, 5000 * i)

@@ -14,7 +14,7 @@ from abound.core.model.active_version import Serving
 from abound.core.types import Offset
 from abound.service.versions.promotion import gate as gates
 from abound.service.versions.promotion.gate import Gate
-from abound.service.versions.promotion.standings import Standing
+from abound.service.versions.promotion.standings import Standings
 
 DECISION = Decision("promote", "a" * 8, "live", 400, 0.1, 0.05, 0.15, 1000.0)
 
@@ -24,7 +24,7 @@ async def test_nothing_is_decided_before_an_activation_comes_back(monkeypatch: p
     monkeypatch.setattr(gates, "keep", AsyncMock())
     monkeypatch.setattr(gates.activation, "activate", activate)
     contest = SimpleNamespace(decide=lambda *given: DECISION)
-    standing = Standing(contest=cast(Any, contest), offset="10-0.0")
+    standing = Standings(contest=cast(Any, contest), offset="10-0.0")
     place = cast(Any, SimpleNamespace(keys=SimpleNamespace(name="m")))
     gate = Gate(place, cast(Any, SimpleNamespace(check=AsyncMock())), GateParams())
 

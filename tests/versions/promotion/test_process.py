@@ -18,8 +18,8 @@ from abound.service.versions.promotion import candidates as contenders
 from abound.service.versions.promotion import process as promotion_process
 from abound.service.versions.promotion import standings
 from abound.service.versions.promotion.params import ContendingParams
-from abound.service.versions.promotion.process import Again, Gatekeeper
-from abound.service.versions.promotion.standings import Standing
+from abound.service.versions.promotion.process import PromotionRunner, RetrySchedule
+from abound.service.versions.promotion.standings import Standings
 from tests.support.adoption_house import House
 from tests.support.contest_streams import GATE, changed, familiar, n_scored, teach, wise
 from tests.support.small_versions import write
@@ -38,10 +38,10 @@ async def house(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 @contextlib.asynccontextmanager
-async def running(house: House, **fields: object) -> AsyncIterator[Gatekeeper]:
+async def running(house: House, **fields: object) -> AsyncIterator[PromotionRunner]:
     """A gatekeeper at work; it comes to an end by itself when it is told to stop."""
     params = ContendingParams(**({"keep_seconds": 0.05} | fields))  # type: ignore[arg-type]
-    keeper = Gatekeeper(house.store, house.artifacts, params, GATE, prepare_seconds=10.0)
+    keeper = PromotionRunner(house.store, house.artifacts, params, GATE, prepare_seconds=10.0)
     task = asyncio.create_task(keeper.run())
     try:
         yield keeper
@@ -50,7 +50,7 @@ async def running(house: House, **fields: object) -> AsyncIterator[Gatekeeper]:
         await asyncio.wait_for(task, 20)
 
 
-async def kept(house: House) -> Standing | None:
+async def kept(house: House) -> Standings | None:
     return await standings.read(house.store, (await house.living()).keys)
 
 
@@ -65,7 +65,7 @@ async def is_kept(house: House) -> bool:
     return await kept(house) is not None
 
 
-async def until_kept(house: House, offset: object) -> Standing:
+async def until_kept(house: House, offset: object) -> Standings:
     """The standing that is written, once it is as far as an offset."""
 
     async def is_there() -> bool:
@@ -107,7 +107,7 @@ async def test_follows_contenders_alone_when_told_so_and_lets_go_of_them(house: 
         await teach(replica, familiar(20, 20))
         found = await until_kept(house, replica.model("default").offset)
         assert n_scored(found, version) == 20
-        assert await contenders.leave(house.store, (await house.living()).keys, version)
+        assert await contenders.withdraw(house.store, (await house.living()).keys, version)
 
         async def is_gone() -> bool:
             return not await is_kept(house)
@@ -177,7 +177,7 @@ async def test_a_version_is_tried_again_until_it_can_be_had(house: House, monkey
 
 
 def test_what_is_away_is_tried_soon_and_then_later_each_time() -> None:
-    again, tried = Again(0.0), [0.0]
+    again, tried = RetrySchedule(0.0), [0.0]
     for now in range(200):
         if again.due(float(now), away=True):
             tried.append(float(now))
@@ -185,7 +185,7 @@ def test_what_is_away_is_tried_soon_and_then_later_each_time() -> None:
 
 
 def test_what_is_damaged_is_read_a_few_times_a_day() -> None:
-    again = Again(0.0)
+    again = RetrySchedule(0.0)
     tried = [now for now in range(24 * 3600) if again.due(float(now), away=False)]
     assert tried[:3] == [2, 6, 14]
     assert len(tried) < 20
