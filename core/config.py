@@ -48,7 +48,7 @@ def _flag(field: str, value: object) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnalyzerConfig:
-    """How text becomes terms.
+    """The rules that turn text into terms.
 
     Attributes
     ----------

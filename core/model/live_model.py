@@ -233,7 +233,7 @@ class LiveModel(State):
         )
 
     def take(self, tables: Tables) -> None:
-        """Switch to the tables of ``enlarged_tables``. The model must not have learned since. The state stays the
+        """Switch to the tables of ``enlarged``. The model must not have learned since. The state stays the
         same.
         """
         if tables.features is not None:

@@ -1,6 +1,6 @@
 """Parallel work in independent pieces on an executor, by default threads of this process.
 
-The caller sets the executor with ``executed_by``; methods call ``run_parallel``. An executor without shared memory
+The caller sets the executor with ``executed_by``; methods call ``spread``. An executor without shared memory
 gets a copy of the work, so the work must not change shared data. The results are bit-equal on every executor.
 """
 
@@ -26,7 +26,7 @@ class Executor(Protocol):
         """Whether the pieces run in this process."""
 
     def map(self, work: Callable[..., T], pieces: Sequence[tuple[Any, ...]], told: Told | None) -> list[T]:
-        """Return ``work(*piece)`` for each piece, in the order of the pieces; see ``run_parallel``."""
+        """Return ``work(*piece)`` for each piece, in the order of the pieces; see ``spread``."""
 
 
 class Threads:
@@ -51,7 +51,7 @@ _executor: ContextVar[Executor] = ContextVar("executor", default=Threads())  # n
 
 @contextmanager
 def executed_by(executor: Executor) -> Iterator[None]:
-    """Run the pieces of every ``run_parallel`` inside on ``executor``."""
+    """Run the pieces of every ``spread`` inside on ``executor``."""
     token = _executor.set(executor)
     try:
         yield
