@@ -152,7 +152,7 @@ def fit(
     factors = None
     suits = registry.method_of(method).idf
     if use_idf and not suits:
-        raise InvalidInstance(f"{method} does not use idf weights", "idf")
+        raise InvalidInstance(f"{method} takes no idf weights", "idf")
     if data.text and suits if use_idf is None else use_idf:
         factors = idf.weights(data.X)
         data = data.with_values(idf.weighted(data.X, factors))

@@ -181,7 +181,7 @@ class Receipts:
             if key in table:
                 raise ValueError("two receipts have one key")
             if not 0 < len(ranks) == len(updated) or min(ranks) < 0 or min(offset) < 0:
-                raise ValueError("a receipt has no ranks, or a negative rank or offset")
+                raise ValueError("a receipt has invalid ranks or a negative offset")
             table.put([row])
         return table
 

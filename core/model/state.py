@@ -116,7 +116,7 @@ class State:
 
     @property
     def n_bytes_ahead(self) -> int:
-        """Bytes that growth may need soon. The model stops learning while this much is free below ``max_memory``."""
+        """Bytes that growth may need soon. Learning stops when less than this is left below ``max_memory``."""
         return self.index.n_bytes_ahead + self.features.n_bytes_ahead + self.labels.n_bytes_ahead
 
     def digest_steps(self) -> Iterator[None]:
