@@ -196,8 +196,9 @@ class ModelConfig:
 
     @classmethod
     def from_dict(cls, plain: dict[str, Any]) -> ModelConfig:
-        """Return the defaults with the given fields replaced. Raises InvalidInstance for an unknown field or a bad
-        value.
+        """Return the defaults with the given fields replaced.
+
+        Raises InvalidInstance for an unknown field or a bad value.
         """
         return cls().asked(plain)
 

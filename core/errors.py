@@ -202,8 +202,9 @@ class StoreUnavailable(AboundError):
 
 
 class ArtifactsUnavailable(AboundError):
-    """The artifact store cannot be reached, cannot be written, or is the wrong one. The message says which, and the
-    fix.
+    """The artifact store cannot be reached, cannot be written, or is the wrong one.
+
+    The message says which, and the fix.
 
     Attributes
     ----------

@@ -227,9 +227,7 @@ def _first_ranks(rankings: Rankings, hits: npt.NDArray[np.bool_]) -> Ints:
 
 
 def _top(rankings: Rankings, values: Floats, depth: int) -> Floats:
-    """Return the values of the first ``depth`` labels of each instance, 0 where a ranking is shorter; shape (n,
-    depth).
-    """
+    """Return the values of the first ``depth`` labels of each instance, padded with 0; shape (n, depth)."""
     rows, places = _places(rankings.starts)
     shallow = places < depth
     table = np.zeros((len(rankings.starts) - 1, depth))
@@ -238,9 +236,7 @@ def _top(rankings: Rankings, values: Floats, depth: int) -> Floats:
 
 
 def _best(truth: LabelSets, weights: Floats, depth: int) -> Floats:
-    """Return the ``depth`` largest weights of each instance's true labels, largest first, padded with 0; shape (n,
-    depth).
-    """
+    """Return the ``depth`` largest weights of each instance's true labels, padded with 0; shape (n, depth)."""
     heaviest = Rankings.of(truth.starts, truth.ids, weights[truth.ids])
     return _top(heaviest, heaviest.scores, depth)
 

@@ -79,8 +79,7 @@ class Listed(NamedTuple):
 
 
 def shares_of(scores: Sequence[float] | Floats) -> Floats:
-    """Convert the scores of a list, best first, to shares of 1. The ``DEPTH``-th or last score and all below it have
-    0.
+    """Convert the scores of a list, best first, to shares of 1. The ``DEPTH``-th or last score and all below it have 0.
 
     Equal scores have equal shares.
     """
@@ -154,8 +153,9 @@ def _together(live: Listed, batch: Listed) -> tuple[list[str], Floats]:
 
 
 class Weighing(msgspec.Struct, kw_only=True):
-    """The state of the choice among the mixtures. Plain values that can be stored; the same ranks give the same
-    weights.
+    """The state of the choice among the mixtures.
+
+    Plain values that can be stored; the same ranks give the same weights.
 
     Attributes
     ----------

@@ -79,9 +79,7 @@ class GateParams:
 
 
 class Sums(msgspec.Struct, array_like=True):
-    """Sums over instances: their number, those with a true label at rank 1 and up to rank 5, sum of the reciprocal
-    ranks.
-    """
+    """Sums over instances: number, hits at rank 1 and up to rank 5, and sum of the reciprocal ranks."""
 
     n: int = 0
     hits_1: int = 0
@@ -292,8 +290,9 @@ class Contest(msgspec.Struct):
                 one.note(_reciprocal(rank) - against, self.alpha)
 
     def decide(self, params: GateParams, promotable: Collection[str], fallback: Collection[str]) -> Decision | None:
-        """Return the version to promote or to roll back to, by the rule in the module docstring; the one with most
-        evidence.
+        """Return the version to promote or to roll back to, by the rule in the module docstring.
+
+        Of several, the one with the most evidence wins.
 
         Parameters
         ----------

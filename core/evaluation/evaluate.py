@@ -129,8 +129,7 @@ def measure(
 
 
 def calibrated(live: LiveModel, test: Dataset, ranked: Ranked) -> dict[str, dict[str, Any]]:
-    """Return how reliable the probabilities of a calibrating model are: ``error`` and ``brier``, as in its
-    reliability.
+    """Return how reliable the probabilities of a calibrating model are: ``error`` and ``brier``, as in its reliability.
 
     ``prequential`` covers the learned instances, each estimated before its outcome. ``test`` covers the data set,
     with the micro-averaged ``F1`` of the labels estimated at a half or more. ``score`` uses scores clipped to 0 .. 1

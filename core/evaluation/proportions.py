@@ -1,5 +1,4 @@
-"""Accuracy of proportions estimated by the Feature Streaming Update: Madani, Connor and Greiner (JMLR 2009), appendix
-B.
+"""Accuracy of proportions estimated by the FSU: Madani, Connor and Greiner (JMLR 2009), appendix B.
 
 A single feature sees a stream of classes; its weights estimate how often each class occurs.
 """
@@ -39,8 +38,9 @@ def peaked(p: float, n_classes: int) -> Floats:
 
 
 def broken(rng: np.random.Generator) -> Floats:
-    """Return probabilities drawn from [0, 1] in turn. The first draw that exceeds the rest takes the rest and is the
-    last.
+    """Return probabilities drawn from [0, 1] in turn.
+
+    The first draw that exceeds the rest takes the rest and is the last.
     """
     shares: list[float] = []
     left = 1.0

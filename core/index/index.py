@@ -89,9 +89,7 @@ class Index:
         )
 
     def reader(self) -> Index:
-        """Return the same index with its own memory for sums, for a thread that only ranks while other threads rank
-        too.
-        """
+        """Return the same index with its own memory for sums, for a thread that ranks while others rank too."""
         other = object.__new__(type(self))
         other.__dict__.update(self.__dict__)
         other._scores, other._touched = np.zeros_like(self._scores), np.zeros_like(self._touched)
@@ -113,9 +111,7 @@ class Index:
 
     @property
     def in_rows(self) -> bool:
-        """Whether the index holds a weight for every feature and class and an intercept for every class:
-        ``abound.core.kernels.index.sls_rows``.
-        """
+        """Whether the index is in rows, with a weight for every feature and class; see ``kernels.index.sls_rows``."""
         return self._rows.in_use
 
     @property
@@ -140,15 +136,14 @@ class Index:
 
     @property
     def n_bytes_used(self) -> int:
-        """Bytes of headers, rows and blocks up to the arena's front. Free blocks count; the reserve for growth does
-        not.
+        """Bytes of headers, rows and blocks up to the arena's front.
+
+        Free blocks count; the reserve for growth does not.
         """
         return 16 * self.n_features + 8 * int(self._counters[layout.USED]) + self._rows.n_bytes_used
 
     def _n_bytes_of_rows_ahead(self) -> int:
-        """Return the part of ``growth_bytes`` for rows that may be created or grow, and for the lists that may
-        replace them.
-        """
+        """Return the part of ``growth_bytes`` for rows that may be created or grow, and for lists in their place."""
         if not self.kernel_params.most_cells:
             return 0
         size = np.uint64(self.n_features), np.uint64(self.n_classes)
@@ -215,8 +210,9 @@ class Index:
     def _make_room_for_form(
         self, ids: npt.NDArray[np.int32], class_ids: npt.NDArray[np.int32], m: np.uint64, units: int
     ) -> int:
-        """Allocate the rows that an instance needs. Return the units it needs, including those for rows that become
-        lists.
+        """Allocate the rows that an instance needs.
+
+        Return the units it needs, including those for rows that become lists.
         """
         lacking, n_units = ff.room_for_form(self.arrays, self.kernel_params, ids, class_ids, m)
         n_features = max(int(ids.max(initial=-1)) + 1, self.n_features)
@@ -323,9 +319,7 @@ class Index:
         return self._digested == 0 and not self._dirty[:n_pages].any()
 
     def digest(self) -> bytes:
-        """Return 16 bytes that are equal for equal logical states: totals, times seen and connections of all
-        features.
-        """
+        """Return 16 bytes over the logical state: totals, times seen and connections of all features."""
         while not self.digest_pages(2**62):
             pass
         n_pages = -(-self.n_features // 256)

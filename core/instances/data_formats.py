@@ -304,8 +304,9 @@ def _id(text: bytes, bound: int | None, what: str) -> int:
 
 
 def _label_text(label: bytes) -> str:
-    """Return a label of svmlight. Whole numbers get one spelling (``+1`` and ``1.0`` are ``1``); others stay as they
-    are.
+    """Return a label of svmlight.
+
+    Whole numbers get one spelling (``+1`` and ``1.0`` are ``1``); others stay as they are.
     """
     number = _float(label)
     if number.is_integer() and abs(number) < 2**53:

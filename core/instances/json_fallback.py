@@ -37,8 +37,9 @@ def field_of(name: str) -> str:
 
 
 def read_json(features: bytes) -> Iterable[tuple[str, Any]]:
-    """Return the pairs of a JSON object. Raises InvalidInstance if it is not JSON, not an object, or nested too
-    deeply.
+    """Return the pairs of a JSON object.
+
+    Raises InvalidInstance if it is not JSON, not an object, or nested too deeply.
     """
     try:
         pairs = json.loads(

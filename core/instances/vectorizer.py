@@ -95,9 +95,7 @@ class Vectorizer:
         return active.vector(self._boolean)
 
     def usual(self, features: bytes) -> bytes | None:
-        """Return ``vectorize(features, None)`` by the kernel, or None if the features are unusual or not a JSON
-        object.
-        """
+        """Return ``vectorize(features, None)`` by the kernel, or None for unusual or invalid features."""
         return self._read(b"", features)
 
     def vectorize_mapping(self, features: Mapping[str, Any]) -> bytes:

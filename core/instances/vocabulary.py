@@ -39,9 +39,7 @@ _LARGEST_STEP = 1 << 22
 
 
 def _grown(size: int, needed: int) -> int:
-    """Return the next size of an array: an eighth more, between a thousand and 4 million elements, or the size
-    needed.
-    """
+    """Return the next size of an array: an eighth more, by 1,024 to 4 million elements, or the size needed."""
     return max(needed, size + min(max(size >> 3, _SMALLEST_STEP), _LARGEST_STEP))
 
 
@@ -91,9 +89,7 @@ class Vocabulary:
 
     @property
     def n_bytes_ahead(self) -> int:
-        """Bytes that growth may need soon: a step of each array and, once a table is 45 % full, a second one of twice
-        the size.
-        """
+        """Bytes that growth may need soon: a step of each array and, from 45 % full on, a table of twice the size."""
         slots = self._arrays.slots
         table = 2 * slots.nbytes if len(self) * 20 > slots.size * 9 else 0
         return table + (self._spans.nbytes + self._arena.nbytes) // 8
@@ -113,8 +109,9 @@ class Vocabulary:
         return int(kernels.find_key(self._arrays, key, 0, len(key))) if key else -1
 
     def add(self, key: bytes) -> int:
-        """Return the id of a key, assigning one if needed. Raises ValueError if the key is empty or over 65,535
-        bytes.
+        """Return the id of a key, assigning one if needed.
+
+        Raises ValueError if the key is empty or over 65,535 bytes.
         """
         if not 0 < len(key) <= MAX_KEY_BYTES:
             raise ValueError(f"a key has 1 to {MAX_KEY_BYTES} bytes, not {len(key)}")
@@ -173,9 +170,7 @@ class Vocabulary:
         self._arrays = self._arrays._replace(slots=slots)
 
     def _grow_arena(self, n_bytes: int) -> None:
-        """Allocate space for more bytes: compact the arena if removed keys take over a quarter of it, else enlarge
-        it.
-        """
+        """Make space for more bytes: compact the arena if removed keys take over a quarter, else enlarge it."""
         used, garbage = int(self._state[kernels.USED]), int(self._state[kernels.GARBAGE])
         if garbage * 4 > used:
             self._arena = np.zeros(_grown(used - garbage, used - garbage + n_bytes), np.uint8)

@@ -161,8 +161,9 @@ def leading_zeros(typing_context, word):
 
 @njit(cache=True, nogil=True)
 def load_part(buffer, at, length):
-    """Return the ``length`` (0 to 7) bytes from ``at`` on as the low bytes of a uint64, zeros above; reads nothing
-    else.
+    """Return the ``length`` (0 to 7) bytes from ``at`` on as the low bytes of a uint64, zeros above.
+
+    Reads nothing else.
     """
     word = types.uint64(0)
     if length >= 4:
@@ -377,9 +378,7 @@ def _bits(builder, flags):
 
 @intrinsic
 def find_lane(typingctx, arena, first, n, key):
-    """Return which of the ``n`` (at most 8) records from place ``first`` on has ``key`` in its lower 24 bits; 8 if
-    none.
-    """
+    """Return which of the ``n`` <= 8 records from place ``first`` on has ``key`` in its lower 24 bits; 8 if none."""
 
     def generate(context, builder, signature, arguments):
         arena, first, n, key = arguments

@@ -30,8 +30,7 @@ OPAQUE = "model/graph/"
 
 
 def check_opaque(arrays: Mapping[str, npt.NDArray[Any]], progress: Progress) -> None:
-    """Raise Corrupted unless each graph is byte-identical to the graph built here from its vectors; costs building
-    it.
+    """Raise Corrupted unless each graph is byte-identical to the graph built here from its vectors; costs building it.
 
     Raises
     ------
@@ -82,8 +81,9 @@ class Fitted:
         return self.model.rank(self.weigh(X), k)
 
     def rank_vectors(self, vectors: Iterable[bytes], k: int) -> Rankings:
-        """Rank the best ``k`` labels for vectors of the service (``core/instances/record.py``); unknown features are
-        ignored.
+        """Rank the best ``k`` labels for vectors of the service (``core/instances/record.py``).
+
+        Unknown features are ignored.
         """
         return self.rank(vector_rows(vectors, self.features), k)
 

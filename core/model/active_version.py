@@ -61,9 +61,7 @@ class Serving(msgspec.Struct, frozen=True):
         return Serving(version, digest, self.version, self.digest, activation, str(at))
 
     def weighed(self, version: str, weights: tuple[float, float]) -> Serving:
-        """Return the state with other blend weights for ``version``, or the same state if that is not the active
-        version.
-        """
+        """Return the state with other blend weights, or the same state if ``version`` is not active."""
         return msgspec.structs.replace(self, weights=weights) if version == self.version else self
 
     def packed(self) -> bytes:

@@ -211,8 +211,9 @@ class Applying:
         self._record += n
 
     def _is_refused(self, first: int, n_units: int) -> bool:
-        """Return whether a key of a batch was used with another body, before the batch or in it; then set all its
-        outcomes.
+        """Return whether a key of a batch was used with another body, before the batch or in it.
+
+        Then set all its outcomes.
         """
         bodies: dict[str, bytes] = {}
         for unit in self._units[first : first + n_units]:
@@ -289,8 +290,9 @@ class Outcomes:
     def apply(
         self, buffer: bytes, at: int, ranks: npt.NDArray[np.int32], updated: npt.NDArray[np.bool_]
     ) -> tuple[int, int]:
-        """Skip ``len(ranks)`` records from byte ``at`` on; return the position of the next record and the number of
-        records.
+        """Skip ``len(ranks)`` records from byte ``at`` on.
+
+        Return the position of the next record and the number of records.
         """
         return self.pass_over(buffer, at, len(ranks)), len(ranks)
 

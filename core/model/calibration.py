@@ -84,9 +84,7 @@ class Calibration:
         return estimates
 
     def reliability(self) -> dict[str, Any] | None:
-        """Return pairs, calibration error, Brier score and bins, for ``all`` and ``newest``; None unless the model
-        calibrates.
-        """
+        """Return pairs, error, Brier score and bins, for ``all`` and ``newest``; None unless the model calibrates."""
         if not self.on:
             return None
         bins = self.arrays.bins

@@ -63,8 +63,9 @@ class Tallies:
         }
 
     def take(self, arrays: Mapping[str, npt.NDArray[Any]], n_features: int, n_classes: int) -> None:
-        """Load the output of ``to_arrays`` of counters with the same bound. Raises ValueError if it does not fit the
-        ids.
+        """Load the output of ``to_arrays`` of counters with the same bound.
+
+        Raises ValueError if it does not fit the ids.
         """
         sizes = {"label_counts": n_classes, "credits": n_features if self.is_bounded else 0, "hand": 1}
         for name, dtype in _PARTS.items():

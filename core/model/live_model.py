@@ -233,9 +233,7 @@ class LiveModel(State):
         )
 
     def take(self, tables: Tables) -> None:
-        """Switch to the tables of ``enlarged``. The model must not have learned since. The state stays the
-        same.
-        """
+        """Switch to the tables of ``enlarged``. The model must not have learned since. The state stays the same."""
         if tables.features is not None:
             self.features.take(tables.features)
         if tables.labels is not None:
@@ -337,8 +335,7 @@ class LiveModel(State):
         return Ranking(class_ids[kept], scores[kept], estimates[kept])
 
     def explain(self, vector: bytes, ranking: Ranking) -> list[list[tuple[str, float]]]:
-        """Return the contributions of the features to the score of each class of a ranking: (key, contribution),
-        largest first.
+        """Return (key, contribution) of the features to the score of each class of a ranking, largest first.
 
         The contributions of a class sum to its score, up to rounding. An intercept (``sls`` in rows) is one of them,
         under the key ``INTERCEPT``.

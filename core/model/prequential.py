@@ -95,8 +95,7 @@ class Prequential:
         return int(self.arrays.counts[0, UPDATED])
 
     def scores(self) -> dict[str, Any]:
-        """Return R@1, R@5 and MRR (each 0..1, None before the first event) over all time and over the window, and by
-        group.
+        """Return R@1, R@5 and MRR (0..1, None before the first event) over all time and the window, and by group.
 
         ``drift`` is the difference of the window and all time: negative where the newest events are ranked worse.
         """
@@ -147,8 +146,9 @@ class Prequential:
 
     @classmethod
     def from_arrays(cls, arrays: dict[str, npt.NDArray[Any]]) -> Prequential:
-        """Load the state from the output of ``to_arrays``. Raises ValueError if a shape, a dtype or a number is
-        wrong.
+        """Load the state from the output of ``to_arrays``.
+
+        Raises ValueError if a shape, a dtype or a number is wrong.
         """
         fresh = cls()
         for name, own in fresh.arrays._asdict().items():

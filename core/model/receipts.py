@@ -160,9 +160,7 @@ class Receipts:
         return hashlib.blake2b(packed, digest_size=16).digest()
 
     def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """Return the table as one uint8 array of msgpack: the number of dropped pages, and the receipts of the
-        others.
-        """
+        """Return one uint8 array of msgpack: the number of dropped pages, and the receipts of the others."""
         rows = [msgspec.Raw(packed) for page in self._pages for packed in page.packed]
         return {"receipts": np.frombuffer(_encode((self._n_gone, rows)), np.uint8)}
 

@@ -102,8 +102,9 @@ class State:
 
     @property
     def n_pairs(self) -> int:
-        """Pairs of instances that share a label, counted once per shared label; each instance is also paired with
-        itself.
+        """Pairs of instances that share a label, counted once per shared label.
+
+        Each instance is also paired with itself.
         """
         counts = self._tallies.label_counts[: self.labels.n_ids]
         return int(counts @ counts)
@@ -156,9 +157,7 @@ class State:
         return {"config": self.config.written(), **serving}
 
     def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """Return the whole logical state as named arrays such as ``index/counts``; ``from_arrays`` returns an equal
-        model.
-        """
+        """Return the logical state as named arrays such as ``index/counts``; ``from_arrays`` restores it."""
         parts: dict[str, Mapping[str, npt.NDArray[Any]]] = {
             "features": self.features.to_arrays(),
             "labels": self.labels.to_arrays(),

@@ -304,9 +304,7 @@ def add_noting(postings, start, end, factor, sums, touched, n_touched):
 
 @kernel
 def mask_rest(features, order, m):
-    """Return 64 bits with one bit set for each feature from the m-th list on; most other features need no look at
-    ``left``.
-    """
+    """Return 64 bits, one set for each feature from the m-th list on, to avoid most lookups in ``left``."""
     mask = U0
     for i in range(m, len(features)):
         mask |= U1 << (np.uint64(features[order[i]]) & BITS)

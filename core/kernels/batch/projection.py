@@ -29,8 +29,7 @@ def mixed(number):
 
 @inlined
 def sine_and_cosine(part):
-    """Return sin and cos of ``part`` / 2^32 of a full turn, to about 2^-52, the same on every processor: uses + - *
-    only.
+    """Return sin and cos of ``part`` / 2^32 of a turn, to about 2^-52, equal on every processor: uses + - * only.
 
     ``part`` is an int64 from 0 to 2^32 - 1. The nearest quarter turn is subtracted exactly. The rest, at most an
     eighth of a turn, goes through nine terms of the series.

@@ -229,9 +229,7 @@ def learn_instance(arrays, params, ids, values, class_ids, counted, ranks_out):
 
 @inlined
 def units_between(size, last):
-    """Return a bound of the units that one block of each size class above ``size``, up to ``last``, takes from the
-    front.
-    """
+    """Return a bound of the units from the front for one block of each size class above ``size`` up to ``last``."""
     return UNITS_UP_TO[max(size, last)] - UNITS_UP_TO[size]
 
 
@@ -251,8 +249,7 @@ def most_units(size, length, m):
 
 @inlined
 def most_units_in_lists(size, length, m, slots):
-    """Return a bound of the units that ``sls`` takes from the arena's front to connect one feature to ``m`` more
-    classes.
+    """Return a bound of the units from the arena's front with which ``sls`` connects a feature to ``m`` classes.
 
     Blocks only grow, from one size class to the next, and lists of ``slots`` connections or more do not grow.
     """

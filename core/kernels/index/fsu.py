@@ -229,8 +229,7 @@ def shrink(memory, header):
 
 @inlined
 def only_adds(memory, params, header, new_total, value, place):
-    """Return whether an update changes only the total: the class is absent and would be dropped at once, and no other
-    is.
+    """Return whether an update changes only the total: the class would be dropped at once, and no other is.
 
     This is the most frequent case for a feature that was seen often. The code has no branches, since none could be
     predicted.

@@ -112,9 +112,7 @@ class KernelParams(NamedTuple):
 
 
 class SquaresParams(KernelParams):
-    """The same for ``sls``: a separate type, so that the kernels of each rule are compiled without those of the
-    other.
-    """
+    """The parameters for ``sls``, as a separate type: each rule's kernels compile without those of the other."""
 
 
 def by_rule(params: KernelParams, fsu: Any, sls: Any) -> Any:
@@ -291,8 +289,9 @@ def release_rest(memory, front, left):
 
 @kernel
 def reserve(memory, size):
-    """Return a block of a size class: a free one, or one from the arena's front. ``has_room`` must have returned
-    true.
+    """Return a block of a size class: a free one, or one from the arena's front.
+
+    ``has_room`` must have returned true.
     """
     units = UNITS[size]
     head = load_word(memory.counters, FREE + size)

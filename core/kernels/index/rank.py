@@ -21,8 +21,9 @@ from abound.core.kernels.numba import U1, U2, inlined, kernel, load_float, load_
 
 @kernel
 def score_either(memory, params, ids, values, counted, wanted):
-    """Add the votes for ``sls``, in lists or in rows, like ``add_votes``; the last two arguments are for ``fsu``
-    only.
+    """Add the votes for ``sls``, in lists or in rows, like ``add_votes``.
+
+    The last two arguments are for ``fsu`` only.
     """
     if load_word(memory.counters, FORM) == ROWS:
         return touch_all(memory, params, ids, values)

@@ -91,9 +91,7 @@ def most_others(params, m):
 
 @inlined
 def most_slots(memory, params):
-    """Return the maximum number of connections of a feature: ``slots``, or an equal part of the shared total if
-    larger.
-    """
+    """Return the maximum number of connections of a feature: ``slots``, or its part of ``shared`` if larger."""
     shared = params.shared // max(load_word(memory.counters, N_FEATURES), U1)
     return max(params.slots, min(shared, MOST_SLOTS))
 
@@ -393,9 +391,7 @@ def learn_squares(arrays, params, ids, values, class_ids, counted, ranks_out):
 
 @kernel
 def explain_squares(memory, params, ids, values, class_id, contributions_out):
-    """Compute the contribution of each feature to the score of a class, as in ``add_weighted``; overwrites
-    ``values``.
-    """
+    """Compute the contribution of each feature to a class's score, as in ``add_weighted``; overwrites ``values``."""
     weigh(memory, params, ids, values)
     for i in range(np.uint64(len(ids))):
         contributions_out[i] = 0.0

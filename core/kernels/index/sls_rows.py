@@ -180,9 +180,7 @@ def touch_all(memory, params, ids, values):
 
 @kernel
 def count_before(scores, n, class_id):
-    """Return how many of ``n`` classes are ranked before ``class_id``: a higher score, or an equal one and a smaller
-    id.
-    """
+    """Return how many of ``n`` classes rank before ``class_id``, by higher score or equal score and smaller id."""
     own, n_before = load_float(scores, class_id), 0
     for c in range(class_id):
         n_before += np.int64(load_float(scores, c) >= own)
@@ -298,8 +296,9 @@ def forget(arrays, feature):
 
 @kernel
 def digest_rows_page(memory, page):
-    """Return the 64-bit hash of the logical state of 256 features; weights of 0 are ignored, whatever the number of
-    classes.
+    """Return the 64-bit hash of the logical state of 256 features.
+
+    Weights of 0 are ignored, whatever the number of classes.
     """
     state, first = page, page << PAGE_BITS
     last = min(first + (U1 << PAGE_BITS), load_word(memory.counters, N_FEATURES))
@@ -380,8 +379,9 @@ def note_labels(memory, class_ids, counted):
 
 @kernel
 def take_form(arrays, params, ids, class_ids, counted):
-    """Change the index to the form for an instance, and record its size and its labels; return whether the form is
-    rows.
+    """Change the index to the form for an instance, and record its size and its labels.
+
+    Return whether the form is rows.
 
     Only for an index for which ``may_have_rows`` is true.
     """
@@ -520,8 +520,6 @@ def longest_list(memory, params):
 
 @kernel
 def units_as_lists(memory, params):
-    """Return a bound of the arena units for ``to_lists``: all lists of maximum length, half of the cache lines
-    skipped.
-    """
+    """Return a bound of the arena units for ``to_lists``: longest lists, half of the cache lines skipped."""
     units = UNITS[size_for(longest_list(memory, params), False)]
     return load_word(memory.counters, N_FEATURES) * (units + min(units, LINE))

@@ -187,8 +187,9 @@ def may_rank(mask, class_id):
 
 @kernel
 def take_small(memory, n_touched, mask, ids_out, scores_out):
-    """Select the best touched classes by insertion and zero the scores. For small k, where most classes fail one
-    comparison.
+    """Select the best touched classes by insertion and zero the scores.
+
+    For small k, where most classes fail one comparison.
     """
     n_kept, masked = 0, len(mask) > 0
     last_score, last_id = -np.inf, np.int32(-1)

@@ -85,8 +85,9 @@ def rank_estimated(vector, held, mask, ids_out, scores_out, estimates_out):
 
 @njit(cache=True, nogil=True)
 def explain_vector(vector, held, class_id, contributions):
-    """Write the contribution of each feature of a vector to a class's score: float64, shape (n,). Scratch must
-    suffice.
+    """Write the contribution of each feature of a vector to a class's score: float64, shape (n,).
+
+    Scratch must suffice.
     """
     live, scratch = held.live, held.scratch
     n = resolve(vector, live.features, scratch.ids, scratch.values)
@@ -102,8 +103,7 @@ class _HeldType(types.StructRef):
 
 
 class Held(structref.StructRefProxy):
-    """``live`` (LiveArrays) and ``scratch`` (ApplyScratch) of ``abound.core.kernels.model.apply``, and
-    ``calibration``.
+    """``live`` (LiveArrays) and ``scratch`` (ApplyScratch) of ``abound.core.kernels.model.apply``, and ``calibration``.
 
     The calibration is not part of ``live``, which kernels take as a whole: three more arrays in it made learning
     slower by a twentieth.

@@ -225,9 +225,7 @@ def intern_bounded(live, buffer, shape, scratch):
 
 @inner
 def make_way(live, n_new, n_pinned):
-    """Evict features until ``n_new`` more fit under the bound, only pinned ones remain, or ``MOST_EVICTED`` are
-    evicted.
-    """
+    """Evict up to ``MOST_EVICTED`` features until ``n_new`` more fit under the bound or only pinned ones remain."""
     state, control = live.features.state, live.control
     n_evict = min(state[N_LIVE] + n_new - control[MAX_FEATURES], state[N_LIVE] - n_pinned, MOST_EVICTED)
     hand = control[HAND]

@@ -48,8 +48,10 @@ def tame(score):
 
 @inlined
 def put_terms(score, best, second, is_best, terms):
-    """Write the terms of a label: 1, score, lead on the second (for the best), distance from the best (for the
-    others), whether it is the best, ln(0.02 + score). All scores are clipped.
+    """Write the terms of a label. All scores are clipped.
+
+    The terms are 1, the score, the lead on the second (for the best), the distance from the best (for the others),
+    whether it is the best, and ln(0.02 + score).
     """
     terms[0] = 1.0
     terms[1] = score

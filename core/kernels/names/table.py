@@ -305,8 +305,9 @@ AHEAD = 16
 
 @njit(cache=True, nogil=True)
 def rehash(slots, larger):
-    """Rehash ``slots`` into the larger, zeroed table. Destroys ``slots``. Uses the stored half hashes and reads no
-    keys.
+    """Rehash ``slots`` into the larger, zeroed table.
+
+    Destroys ``slots``. Uses the stored half hashes and reads no keys.
 
     Both tables are swept from one end to the other. The used slots are first moved together, without a branch, since
     the processor would mispredict every second one.
@@ -325,8 +326,9 @@ def rehash(slots, larger):
 
 @njit(cache=True, nogil=True)
 def spread(slots, larger):
-    """Fill the table ``larger``, whatever its contents, from ``slots`` without changing them; return the number of
-    keys.
+    """Fill the table ``larger``, whatever its contents, from ``slots`` without changing them.
+
+    Return the number of keys.
 
     ``rehash`` is faster, but this kernel lets other threads read the old table meanwhile.
     """

@@ -60,8 +60,9 @@ class Source(NamedTuple):
 
 @njit(cache=True, nogil=True, forceinline=True)
 def _after_space(data, at):
-    """Return the first byte from ``at`` on that is not white space; the last byte of the source must not be white
-    space.
+    """Return the first byte from ``at`` on that is not white space.
+
+    The last byte of the source must not be white space.
     """
     while data[at] == 32 or 9 <= data[at] <= 10 or data[at] == 13:
         at += 1
@@ -152,8 +153,7 @@ def _copy_string(source, at, memory, to, most):
 
 @inner
 def _add_string(draft, source, at, to, length):
-    """Add a string value: append ``=`` and the string to the key of ``length`` bytes at ``to``; ``at`` is after its
-    quote.
+    """Add a string value: append ``=`` and the string after the quote before ``at`` to the key at ``to``.
 
     Returns where the string ends in the source and where the next key goes; the latter is UNUSUAL on failure.
     """

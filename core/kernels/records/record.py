@@ -75,9 +75,7 @@ def _shape(data, size, start):
 
 @njit(cache=True, nogil=True)
 def vector_end(buffer, start):
-    """Return the end of the vector that starts at byte ``start``, including its padding; -1 if it overruns the
-    buffer.
-    """
+    """Return the end of the vector at byte ``start``, including its padding; -1 if it overruns the buffer."""
     return _vector_end(pointer(buffer), len(buffer), start)
 
 

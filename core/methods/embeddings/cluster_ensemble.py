@@ -1,5 +1,4 @@
-"""An ensemble of clusterings: linear embeddings of the clusters of instances, and votes of the nearest neighbors
-there.
+"""An ensemble of clusterings: linear embeddings of the clusters of instances, and votes of the nearest neighbors there.
 
 All ExMLDS methods (Wadbude et al. 2017, algorithm 1) share this framework of SLEEC (Bhatia et al., NIPS 2015). A
 query goes to the nearest cluster of each clustering and is projected by the regressor V of that cluster. The k
@@ -195,8 +194,7 @@ def fit(
     *,
     travels: bool = True,
 ) -> Model:
-    """Cluster the instances and fit each cluster separately; with a Dask cluster, all clusters of all learners in
-    parallel.
+    """Cluster the instances and fit each cluster separately, on a Dask cluster all of them in parallel.
 
     Parameters
     ----------

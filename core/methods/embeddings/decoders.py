@@ -147,8 +147,9 @@ class Descent:
 
 
 def _weights(Y: Csr, loss: Loss) -> tuple[npt.NDArray[np.int64], Singles]:
-    """Return the row and the weight of each asserted label. The weights of an instance sum to 1 (softmax), or are 1
-    each.
+    """Return the row and the weight of each asserted label.
+
+    The weights of an instance sum to 1 (softmax), or are 1 each.
     """
     sizes = np.diff(Y.indptr)
     rows = np.repeat(np.arange(Y.shape[0]), sizes)

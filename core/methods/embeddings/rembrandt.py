@@ -279,8 +279,9 @@ def _inputs(
 
 
 def _whitening(H: npt.NDArray[np.float32]) -> tuple[Floats, Floats]:
-    """Return the map that gives the columns of H - mean unit covariance, and the mean. Degenerate directions become
-    0.
+    """Return the map that gives the columns of H - mean unit covariance, and the mean.
+
+    Degenerate directions become 0.
     """
     mean = H.mean(axis=0, dtype=np.float64)
     covariance = np.zeros((H.shape[1], H.shape[1]))
@@ -304,9 +305,7 @@ def _decoder(
 
 
 def _least_squares(H: npt.NDArray[np.float32], Y: Csr, progress: Progress) -> npt.NDArray[np.float32]:
-    """Return the map Q with the least |Y - HQ|, computed in blocks of rows and labels of at most a second or two
-    each.
-    """
+    """Return the map Q with the least |Y - HQ|, in blocks of rows and labels of at most a second or two."""
     n, m = H.shape
     size = max(1, min(BLOCK_BYTES // (8 * m), PRODUCTS // m**2))
     gram, right = np.zeros((m, m)), np.zeros((m, Y.shape[1]))

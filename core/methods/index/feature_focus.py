@@ -163,8 +163,9 @@ def fit(data: Matrices, params: Params, rng: np.random.Generator, progress: Prog
 
 
 def search(data: Matrices, rng: np.random.Generator, progress: Progress) -> Params:
-    """Choose ``passes`` and ``margin`` by R@1 on held-out rows; each margin is fitted once and ranked after each
-    pass.
+    """Choose ``passes`` and ``margin`` by R@1 on held-out rows.
+
+    Each margin is fitted once and ranked after each pass.
     """
     train, test = held_out(data, rng)
     candidates = [Params(passes=passes, margin=margin) for margin in MARGINS for passes in range(1, PASSES + 1)]

@@ -1,5 +1,4 @@
-"""IND: P(c | f), estimated for each feature independently (Madani, Connor and Greiner, JMLR 2009, section 4.2, figure
-5).
+"""IND: P(c | f) for each feature independently (Madani, Connor and Greiner, JMLR 2009, section 4.2, figure 5).
 
 w_fc = n_fc / n_f, kept where it is at least p_ind. Features are Boolean while counting. The weights can start a live
 index (``seed_live``).

@@ -67,8 +67,9 @@ class Weights:
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]], d: int, n_labels: int) -> Weights:
-        """Load the weights from the arrays of ``to_arrays``. Raises Corrupted if they do not fit ``d`` and
-        ``n_labels``.
+        """Load the weights from the arrays of ``to_arrays``.
+
+        Raises Corrupted if they do not fit ``d`` and ``n_labels``.
         """
         told = array_checks.taken(arrays, "shape", np.int64, 3).tolist()
         if told[:2] != [d, n_labels]:

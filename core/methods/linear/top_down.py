@@ -232,9 +232,7 @@ class Layout:
         return np.sort(_column(self.carries, place))
 
     def children(self, place: int) -> npt.NDArray[np.int64]:
-        """Return the children of a node that have instances, and the node itself if it is a label with instances of
-        its own.
-        """
+        """Return the children of a node that have instances, and the node itself if it is a label with instances."""
         if place == self.n_nodes:
             return self.tops
         under = _column(self.below, place)

@@ -13,8 +13,7 @@ Vectors = npt.NDArray[np.float32]
 
 
 def project(X: Csr, seed: np.uint64, dim: int) -> Vectors:
-    """Return R'x of each row x, scaled to length 1; R of shape (d, dim) has independent N(0, 1). Empty rows give
-    zeros.
+    """Return R'x of each row x, scaled to length 1; R of shape (d, dim) has independent N(0, 1). Empty rows give zeros.
 
     Draws only the rows of R for the features that occur, and discards them: dim x 4 bytes each, about 15 ns a number.
     R is the same on every machine; the product with it may differ in its last bits.

@@ -32,8 +32,9 @@ def of_pairs(labels: Sequence[str], pairs: Iterable[tuple[str, str]]) -> Hierarc
 
 
 def above(hierarchy: Hierarchy) -> Csr:
-    """Return a matrix with 1 at (i, j) where node j is node i or above it. Raises ValueError if a node is above
-    itself.
+    """Return a matrix with 1 at (i, j) where node j is node i or above it.
+
+    Raises ValueError if a node is above itself.
     """
     parents = hierarchy.parents.astype(np.int32)
     result = sparse.csr_matrix(sparse.identity(parents.shape[0], np.int32, format="csr"))

@@ -15,8 +15,7 @@ LEAST = 0.01
 
 
 def weights(X: Csr) -> Weights:
-    """Return the weight of each feature, shape (d,): ln((n + 1) / (df + 1/2)) if df of n instances have it, at least
-    0.01.
+    """Return each feature's weight, shape (d,): ln((n + 1) / (df + 1/2)), df of n instances have it; at least 0.01.
 
     A feature that every instance has weighs almost nothing, but no weight is 0.
     """

@@ -66,9 +66,7 @@ class Sizes:
 
     @property
     def told_feature_labels(self) -> int:
-        """Maximum number of distinct pairs; if ``feature_labels`` is unknown, as if all instances had equally many
-        labels.
-        """
+        """Maximum number of distinct pairs; without ``feature_labels``, for equally many labels per instance."""
         mean = self.nnz * -(-self.assertions // max(self.n, 1))
         return min(self.d * self.L, mean if self.feature_labels is None else self.feature_labels)
 

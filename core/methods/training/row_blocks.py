@@ -13,8 +13,7 @@ from abound.core.metrics import Ints
 
 
 def pieces(costs: Ints, most: int, rows: int | None = None) -> Iterator[tuple[int, int]]:
-    """Yield (first, end) of blocks of rows that cost at most ``most`` and have at most ``rows`` rows; at least one
-    row.
+    """Yield (first, end) of blocks of rows that cost at most ``most`` and have at most ``rows`` rows; at least one row.
 
     Parameters
     ----------
