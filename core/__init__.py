@@ -1,1 +1,1 @@
-"""The learner itself: no I/O, no async, no clock, no environment."""
+"""The learning algorithms. Code in this package uses no I/O, no async, no clock and no environment variables."""

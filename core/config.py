@@ -1,6 +1,6 @@
-"""The configuration of a model: a frozen value that validates itself.
+"""The configuration of a model: a frozen dataclass that validates itself.
 
-Every default of a model stands here and nowhere else.
+Every default of a model is defined here and nowhere else.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from typing import Any, Literal
 from abound.core.errors import InvalidInstance
 
 FIXED_ONCE_LEARNED = ("update", "rows", "idf", "boolean", "analyzer", "negative", "leak", "memory")
-"""Fields that cannot change on a model that has learned: its state would not mean the same any more."""
+"""Fields that cannot change on a model that has learned, because its state would get another meaning."""
 
 FIXED_FOR_GOOD = ("boolean", "analyzer", "negative")
-"""Those that decide how an instance becomes a vector: a log of vectors cannot be learned anew with other ones."""
+"""Fields that decide how an instance becomes a vector. A log of vectors cannot be replayed with other values."""
 
 LATER = {"calibrate": False, "rows": False}
-"""Fields that came after others were written, with what a configuration without them means.
+"""Fields added in later releases, each with its value in configurations that do not have the field.
 
-Where they have that value they are not written: what is kept and its digests stay as they were, and earlier releases
-read it.
+A field with this value is not stored. Stored configurations and their digests therefore stay the same, and earlier
+releases can read them.
 """
 
 MAX_COUNT = 2**31 - 1
@@ -48,21 +48,21 @@ def _flag(field: str, value: object) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnalyzerConfig:
-    """How text becomes terms.
+    """The rules that turn text into terms.
 
     Attributes
     ----------
     kind : ``word`` | ``char`` | ``char_wb``
         Words (runs of letters, digits and ``_``), characters, or characters inside word bounds.
     ngrams : (low, high)
-        Lengths of the n-grams of words or characters, 1 to 8.
+        Shortest and longest n-gram of words or characters, 1 to 8.
     lowercase : bool
     strip_accents : bool
-        Take accents and other marks off letters.
+        Remove accents and other marks from letters.
     min_length : int
-        Words shorter than this are left out (only ``word``).
+        Skip words shorter than this (only ``word``).
     stop_words : ``english`` | None
-        Leave out scikit-learn's list of English stop words (only ``word``).
+        Skip scikit-learn's list of English stop words (only ``word``).
     """
 
     kind: Literal["word", "char", "char_wb"] = "word"
@@ -91,48 +91,51 @@ class AnalyzerConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig:
-    """What a model is. The paper is Madani, Connor and Greiner (JMLR 2009).
+    """The settings of a model. The paper is Madani, Connor and Greiner (JMLR 2009).
 
     Attributes
     ----------
     update : ``fsu`` | ``sls``
-        The Feature Streaming Update of the paper, section 4.2, or sparse least squares: more accurate on nearly all
-        data, with weights of either sign; it learns at about half and ranks at about a third of the speed.
+        The Feature Streaming Update of the paper, section 4.2, or sparse least squares. The latter is more accurate
+        on nearly all data and has weights of either sign. It learns at about half and ranks at about a third of the
+        speed.
     eta : float, 0.001 to 10
-        ``sls``: the step of a connection that was never corrected; it falls with every correction, to a tenth.
+        ``sls``: step size of a connection that was never corrected. It falls with every correction, to a tenth.
     slots : int, 1 to 1024
-        ``sls``: connections of a feature at most; up to 1,024 as long as all features share 131,072.
+        ``sls``: maximum number of connections of a feature; up to 1,024 as long as all features share 131,072.
     rows : bool
-        ``sls``: while a model is small and its instances have two labels or more in the mean, it keeps a weight for
-        every feature and class, and an intercept a class: more accurate, and learns faster. Always false with ``fsu``.
+        ``sls``: use dense rows while the model is small and its instances have two or more labels on average: a
+        weight for every feature and class, and an intercept for every class. This is more accurate and learns faster.
+        Always false with ``fsu``.
     idf : bool
-        ``sls``: weigh features by their inverse frequency so far. False for vectors that carry such weights already.
+        ``sls``: weigh features by their inverse frequency so far. Use false for vectors that already carry such
+        weights.
     w_min : float, 0 to 1
-        Connections of less weight are dropped. With 0 a feature keeps its 65,535 heaviest.
+        Drop connections with a smaller weight. With 0 a feature keeps its 65,535 heaviest connections.
     d_max : int, 1 to 65535
         Only the heaviest ``d_max`` connections of a feature vote.
     margin : float >= 0
-        A true class whose score exceeds the best other one by no more than this is updated.
+        Update a true class unless its score exceeds the best other score by more than this.
     leak : bool
         Keep the weight of dropped connections in the feature's total (section 6.3.5).
     rating : bool
         Features seen fewer than ten times vote less (section 4.3.2).
     boolean : bool
-        Every active feature has the value 1 and nothing is normalised.
+        Every active feature has the value 1, and vectors are not normalised.
     memory : float or None
-        Horizon of the adaptive update, in feature weight: the total of a feature never grows beyond it, so
-        that weights become exponentially weighted means. None: the plain running mean of the paper.
+        Horizon of the adaptive update, in feature weight. The total of a feature never exceeds it, so weights become
+        exponentially weighted means. None: the plain running mean of the paper.
     max_features : int or None
-        Features held at once; beyond it one is evicted for each new one.
+        Maximum number of features; beyond it, each new feature evicts one.
     max_classes : int or None
-        A new class beyond this is refused.
+        Maximum number of classes; a new class beyond it is refused.
     max_memory : int or None
-        Bytes of memory that the model may take in a replica, from 1 MiB; nothing is learned beyond it.
+        Bytes of memory that the model may use in a replica, at least 1 MiB. At the limit the model stops learning.
     analyzer : AnalyzerConfig
     negative : ``ignore`` | ``split``
-        Negative numbers are ignored, as in the paper, or become the feature ``name=-`` with the absolute value.
+        Ignore negative numbers, as in the paper, or turn them into the feature ``name=-`` with the absolute value.
     calibrate : bool
-        Learn what scores are worth as probabilities. May be turned on and off at any time; it begins anew each time.
+        Learn to convert scores into probabilities. Can be turned on and off at any time; each start begins from zero.
     """
 
     update: Literal["fsu", "sls"] = "fsu"
@@ -182,38 +185,42 @@ class ModelConfig:
             object.__setattr__(self, "rows", False)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values; ``from_dict`` gives an equal configuration back."""
+        """Return the fields as plain JSON values; ``from_dict`` returns an equal configuration."""
         plain = {field.name: getattr(self, field.name) for field in fields(self)}
         analyzer = {field.name: getattr(self.analyzer, field.name) for field in fields(self.analyzer)}
         return plain | {"analyzer": analyzer | {"ngrams": list(self.analyzer.ngrams)}}
 
     def written(self) -> dict[str, Any]:
-        """``to_dict`` as it is kept: without the fields of ``LATER`` that have the value of a configuration without."""
+        """Return ``to_dict`` in its stored form, without the fields that have their value of ``OMITTED_DEFAULTS``."""
         return {name: value for name, value in self.to_dict().items() if name not in LATER or value != LATER[name]}
 
     @classmethod
     def from_dict(cls, plain: dict[str, Any]) -> ModelConfig:
-        """Defaults with the given fields in their place; InvalidInstance names a field that is unknown or wrong."""
+        """Return the defaults with the given fields replaced.
+
+        Raises InvalidInstance for an unknown field or a bad value.
+        """
         return cls().asked(plain)
 
     @classmethod
     def stored(cls, plain: dict[str, Any]) -> ModelConfig:
-        """What ``written`` gave, by this release or an earlier one. Raises as ``from_dict``."""
+        """Read the output of ``to_stored``, of this release or an earlier one. Raises like ``from_dict``."""
         return cls().changed(LATER | plain)
 
     def asked(self, changes: dict[str, Any]) -> ModelConfig:
-        """This configuration as somebody wants it changed: ``changed`` with what ``completed`` adds."""
+        """Return this configuration with the changes of a user: ``with_changes`` after ``with_implied_changes``."""
         return self.changed(self.completed(changes))
 
     def completed(self, changes: dict[str, Any]) -> dict[str, Any]:
-        """The changes as the log is to hold them, with a default that goes by another field.
+        """Return the changes to write into the log, with the default that depends on another field filled in.
 
-        What becomes ``sls`` has rows unless it is told otherwise; a log that does not say so is of an earlier release.
+        A model that switches to ``sls`` uses rows unless the changes say otherwise. Log entries of earlier releases
+        have no ``rows`` and are applied without it.
 
         Raises
         ------
         InvalidInstance
-            Rows are asked for and the update is another.
+            The changes enable rows, and the update is not ``sls``.
         """
         if changes.get("rows") is True and changes.get("update", self.update) != "sls":
             _refuse("rows", "is for update sls")
@@ -221,7 +228,7 @@ class ModelConfig:
         return {"rows": ModelConfig(update="sls").rows} | changes if becomes else changes
 
     def changed(self, changes: dict[str, Any]) -> ModelConfig:
-        """This configuration with some fields changed; fields that are not named keep their value.
+        """Return this configuration with some fields changed; fields that are not named keep their value.
 
         Raises
         ------
@@ -242,5 +249,5 @@ class ModelConfig:
         return replace(self, **values)
 
     def refused_once_learned(self, other: ModelConfig) -> list[str]:
-        """Names of the fields that differ in ``other`` and cannot change on a model that has learned."""
+        """Return the names of the fields that differ in ``other`` and cannot change on a model that has learned."""
         return [name for name in FIXED_ONCE_LEARNED if getattr(self, name) != getattr(other, name)]

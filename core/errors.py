@@ -1,32 +1,32 @@
-"""The errors of the product, and nothing else.
+"""Exceptions that Abound raises on purpose.
 
     AboundError
-    ├── Malformed            the body is not what its content type says
+    ├── Malformed            the body does not match its content type
     ├── InvalidInstance      well formed, but a field breaks a rule; names the field
-    ├── TooLarge             a size limit is broken
+    ├── TooLarge             a size limit is exceeded
     ├── UnknownModel  UnknownVersion  UnknownPrediction  UnknownSnapshot
     ├── UnknownArtifact  UnknownOffset  UnknownJob  UnknownDataset  UnknownKey
-    ├── Conflict             against the present state: a configuration change, a class too many
-    │   └── VersionGone      the version that a job made was taken away before the job had ended
-    ├── Unauthorized         no key was shown where one is asked for
-    │   └── InvalidKey       one was shown that opens nothing
-    ├── Forbidden            the key does not have the scope, or is for other models
-    ├── RateLimited          more instances than may come in a time
-    ├── NoRoom               the model has the memory that it may have
-    ├── NeedsMemory          a job would not fit in the memory of any worker
-    ├── NotReady             this replica cannot answer (yet): starting, draining, behind
-    │   └── ClusterUnavailable   the machines that batch work is spread over are gone, or not there yet
-    ├── Overloaded           a queue is full; the same request may be sent again later
-    ├── StoreUnavailable     the store is away; nothing was appended
-    ├── ArtifactsUnavailable the artifact store cannot be reached or is not the right one
-    ├── Cancelled            a job was told to stop
-    ├── OutcomeUnknown       the store went away in the middle of an append
-    ├── Damaged              a snapshot part, a manifest or a log entry does not have its checksum or shape
-    ├── UnknownApplyVersion  a log entry or a snapshot of a release that is newer than this one
-    └── CannotStart          the service refuses to start, and says what mends it
-        └── WrongSetting     a setting is none, or has a value that it cannot have
+    ├── Conflict             the request contradicts the present state: a configuration change, a class too many
+    │   └── VersionDeleted   the version that a job produced was deleted before the job ended
+    ├── Unauthorized         the request needs an API key and has none
+    │   └── InvalidKey       the API key is unknown, revoked or expired
+    ├── Forbidden            the API key lacks the scope, or is for other models
+    ├── RateLimited          more instances than the rate limit allows
+    ├── MemoryLimitExceeded  the model has reached its memory limit
+    ├── InsufficientMemory   a job would not fit in the memory of any worker
+    ├── NotReady             this replica cannot answer now: starting, draining, or behind the log
+    │   └── ClusterUnavailable   the Dask cluster for batch work is not there, or was lost
+    ├── Overloaded           a queue is full; the client may retry later
+    ├── StoreUnavailable     the store cannot be reached; nothing was appended
+    ├── ArtifactsUnavailable the artifact store cannot be reached or is the wrong one
+    ├── Cancelled            a job was cancelled
+    ├── OutcomeUnknown       the connection to the store was lost in the middle of an append
+    ├── Corrupted            a snapshot part, a manifest or a log entry has a wrong checksum or shape
+    ├── UnknownApplyVersion  a log entry or a snapshot was written by a newer release
+    └── CannotStart          the service refuses to start; the message says how to fix it
+        └── WrongSetting     a setting is unknown, or its value is not allowed
 
-``service/api/problems.py`` maps them to HTTP; nothing else does.
+Only ``service/api/problems.py`` maps them to HTTP.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ if TYPE_CHECKING:
 
 
 class AboundError(Exception):
-    """Anything that this product raises on purpose. ``str(error)`` is the sentence for the user."""
+    """The base class of all errors that Abound raises on purpose. ``str(error)`` is the sentence for the user."""
 
 
 class Malformed(AboundError):
-    """The body cannot be read as what its content type says it is."""
+    """The body does not match its content type."""
 
 
 class InvalidInstance(AboundError):
@@ -51,9 +51,9 @@ class InvalidInstance(AboundError):
     Parameters
     ----------
     detail : str
-        What is wrong, in a sentence.
+        What is wrong, as a sentence.
     field : str
-        Where, as a path like ``features.price`` or ``instances[3].labels``.
+        The path of the field, such as ``features.price`` or ``instances[3].labels``.
     """
 
     def __init__(self, detail: str, field: str) -> None:
@@ -61,12 +61,12 @@ class InvalidInstance(AboundError):
         self.field = field
 
     def inside(self, outer: str) -> InvalidInstance:
-        """The same error with ``outer`` in front of its field: ``instances[3]`` + ``labels``."""
+        """Return the same error with ``outer`` in front of its field, such as ``instances[3]`` + ``labels``."""
         return InvalidInstance(str(self), f"{outer}.{self.field}" if self.field else outer)
 
 
 class TooLarge(AboundError):
-    """A body, a batch or a line is over its limit."""
+    """A body, a batch or a line exceeds its size limit."""
 
 
 class UnknownModel(AboundError):
@@ -78,11 +78,11 @@ class UnknownVersion(AboundError):
 
 
 class UnknownLabel(AboundError):
-    """The model was never taught this label."""
+    """The model has never learned this label."""
 
 
 class UnknownPrediction(AboundError):
-    """No instance is remembered under this id, or no longer. ``field``: where the id stands in a request."""
+    """No instance is stored under this id, or it has expired. ``field`` is the place of the id in the request."""
 
     def __init__(self, detail: str, field: str | None = None) -> None:
         super().__init__(detail)
@@ -98,7 +98,7 @@ class UnknownArtifact(AboundError):
 
 
 class UnknownOffset(AboundError):
-    """What came after this offset is gone; ``first`` is the first one after which everything can be had."""
+    """The log no longer holds the events after this offset. ``first`` is the earliest offset that can be read from."""
 
     def __init__(self, detail: str, first: Offset) -> None:
         super().__init__(detail)
@@ -106,27 +106,27 @@ class UnknownOffset(AboundError):
 
 
 class UnknownJob(AboundError):
-    """There is no such job, or no longer."""
+    """The job does not exist or has expired."""
 
 
 class UnknownDataset(AboundError):
-    """There is no such data set, or no longer."""
+    """The data set does not exist or has been deleted."""
 
 
 class UnknownKey(AboundError):
-    """No key has this id."""
+    """No API key has this id."""
 
 
 class Unauthorized(AboundError):
-    """No key was shown where one is asked for."""
+    """The request needs an API key and has none."""
 
 
 class InvalidKey(Unauthorized):
-    """The key that was shown opens nothing: unknown, revoked or expired."""
+    """The API key is unknown, revoked or expired."""
 
 
 class Forbidden(AboundError):
-    """The key that was shown is not for this. Names the ``scope`` or the ``model`` that it lacks."""
+    """The API key lacks a permission: ``scope`` or ``model`` names it."""
 
     def __init__(self, detail: str, scope: str | None = None, model: str | None = None) -> None:
         super().__init__(detail)
@@ -135,7 +135,7 @@ class Forbidden(AboundError):
 
 
 class RateLimited(AboundError):
-    """More instances than may come in a time. Nothing of the request was taken."""
+    """The request exceeds the rate limit in instances. Nothing of the request was applied."""
 
     def __init__(self, detail: str, retry_after: float) -> None:
         super().__init__(detail)
@@ -143,23 +143,23 @@ class RateLimited(AboundError):
 
 
 class NoRoom(AboundError):
-    """The model may not take so much memory. Nothing was changed, and trying again alone will not help."""
+    """The model has reached its memory limit. Nothing was changed, and a retry alone will not help."""
 
 
 class NeedsMemory(AboundError):
-    """A job would need more memory than any worker has. Says the arithmetic."""
+    """A job would need more memory than any worker has. The message shows the calculation."""
 
 
 class Cancelled(AboundError):
-    """A job was told to stop. Whoever is told so lets it through."""
+    """A job was cancelled. Code that receives this error must not swallow it."""
 
 
 class Conflict(AboundError):
-    """Right in itself, but not in the present state of the model."""
+    """The request is valid but contradicts the present state of the model."""
 
 
 class VersionGone(Conflict):
-    """The version that a job made was taken away before the job had ended. Trying again does not bring it back."""
+    """The version that a job produced was deleted before the job ended. A retry does not bring it back."""
 
 
 class NotReady(AboundError):
@@ -168,9 +168,9 @@ class NotReady(AboundError):
     Parameters
     ----------
     detail : str
-        Why, in a sentence.
+        The reason, as a sentence.
     retry_after : float
-        Seconds after which another try makes sense.
+        Seconds after which a retry makes sense.
     lag : int or None
         Entries that this replica is behind the log, where that is the reason.
     """
@@ -182,11 +182,11 @@ class NotReady(AboundError):
 
 
 class ClusterUnavailable(NotReady):
-    """The cluster that batch work is spread over cannot be reached, has no worker, or lost what it was doing."""
+    """The Dask cluster for batch work cannot be reached, has no worker, or lost its tasks."""
 
 
 class Overloaded(AboundError):
-    """A bounded queue is full. Nothing of the request was taken."""
+    """A bounded queue is full. Nothing of the request was applied."""
 
     def __init__(self, detail: str, retry_after: float = 1.0) -> None:
         super().__init__(detail)
@@ -202,32 +202,34 @@ class StoreUnavailable(AboundError):
 
 
 class ArtifactsUnavailable(AboundError):
-    """The artifact store cannot be reached, cannot be written or is another one. Says which, and what mends it.
+    """The artifact store cannot be reached, cannot be written, or is the wrong one.
+
+    The message says which, and the fix.
 
     Attributes
     ----------
     retry_after : float
-        Seconds after which another try makes sense.
+        Seconds after which a retry makes sense.
     """
 
     retry_after = 60.0
 
 
 class OutcomeUnknown(AboundError):
-    """The store went away during an append: the event may or may not be in the log."""
+    """The connection to the store was lost during an append: the event may or may not be in the log."""
 
 
 class Damaged(AboundError):
-    """Stored bytes that do not have their checksum, format or shape. Says which."""
+    """Stored bytes have a wrong checksum, format or shape. The message says which."""
 
 
 class UnknownApplyVersion(AboundError):
-    """A log entry or a snapshot was written by a release that means something else by it."""
+    """A log entry or a snapshot was written by a release that interprets it differently."""
 
 
 class CannotStart(AboundError):
-    """The service refuses to start. Says why and which command or setting mends it."""
+    """The service refuses to start. The message names the reason and the command or setting that fixes it."""
 
 
 class WrongSetting(CannotStart):
-    """A setting has a value that it cannot have: wrong use, of a command or of its environment."""
+    """A setting, or a command line, has a value that is not allowed."""

@@ -1,4 +1,4 @@
-"""How large an instance and its labels may be."""
+"""Size limits of instances, labels and names."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ MAX_SOURCE_CHARACTERS = 512
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Bounds of one instance; ValueError when one is out of its own range.
+    """Size limits of one instance. Raises ValueError when a limit is outside its own range.
 
     Attributes
     ----------
     max_features : int, 1 to 1,048,576
-        Different active features of an instance, terms of its text included.
+        Distinct active features of an instance, including the terms of its text.
     max_key_bytes : int, 1 to 32,768
-        UTF-8 bytes of a feature key, composed ones like ``country=FI`` as a whole.
+        UTF-8 bytes of a whole feature key, such as ``country=FI``.
     max_labels : int, 1 to 1,048,576
     max_label_bytes : int, 1 to 32,768
     max_text_bytes : int >= 0
-        UTF-8 bytes of a text. Its terms are counted by ``max_features``.
+        UTF-8 bytes of a text. ``max_features`` limits its terms.
     """
 
     max_features: int = 10_000

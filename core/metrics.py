@@ -1,11 +1,11 @@
-"""Measures of rankings against true labels, for one label an instance and for many.
+"""Measures of rankings against true labels, for single-label and multi-label data.
 
-``R@k``, ``MRR`` and ``HR`` are those of Madani, Connor and Greiner (JMLR 2009), section 5: they look at the rank k_x
-of the highest ranked true label and are taken **over the instances that have a true label**. ``P@k``, ``nDCG@k`` and
+``R@k``, ``MRR`` and ``HR`` are those of Madani, Connor and Greiner (JMLR 2009), section 5. They use the rank k_x of
+the best ranked true label and are averaged **over the instances that have a true label**. ``P@k``, ``nDCG@k`` and
 their propensity-scored forms ``PSP@k`` and ``PSnDCG@k`` are those of the Extreme Classification repository (Jain,
-Prabhu and Varma, KDD 2016): they are taken over **all** instances, and one without true labels counts with 0.
+Prabhu and Varma, KDD 2016). They are averaged over **all** instances; an instance without true labels counts as 0.
 
-Everything is in label ids: whole numbers >= 0 that rankings, true labels and training counts share.
+Labels are ids: whole numbers >= 0 that rankings, true labels and training counts share.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
 AT = (1, 3, 5)
-"""The k of the multi-label measures."""
+"""The values of k of the multi-label measures."""
 
 RECALL_AT = (1, 5)
-"""The k of R@k."""
+"""The values of k of R@k."""
 
 RANK_MEASURES = (*(f"R@{k}" for k in RECALL_AT), "MRR", "HR")
-"""Names of the measures over the rank of the best true label."""
+"""Names of the measures based on the rank of the best true label."""
 
 
 class LabelSets(NamedTuple):
-    """The label sets of n instances, one after the other.
+    """The label sets of n instances in one ragged array.
 
     Attributes
     ----------
@@ -47,18 +47,18 @@ class LabelSets(NamedTuple):
 
     @classmethod
     def of(cls, sets: Iterable[Sequence[int]]) -> LabelSets:
-        """From one sequence of ids an instance; repeated ids of an instance are taken once."""
+        """Build from one sequence of ids per instance; drop duplicate ids of an instance."""
         unique = [list(dict.fromkeys(ids)) for ids in sets]
         return cls(*_joined(unique))
 
     @property
     def sizes(self) -> Ints:
-        """Number of labels of each instance, shape (n,)."""
+        """Return the number of labels of each instance, shape (n,)."""
         return np.diff(self.starts)
 
 
 class Rankings(NamedTuple):
-    """The ranked labels of n instances, one after the other: best first, ties by label id.
+    """The ranked labels of n instances in one ragged array: best first, ties by label id.
 
     Attributes
     ----------
@@ -74,14 +74,14 @@ class Rankings(NamedTuple):
 
     @classmethod
     def of(cls, starts: Ints, ids: Ints, scores: Floats) -> Rankings:
-        """Put each instance's labels in order: by score, highest first, then by label id. Scores must not be NaN."""
+        """Sort the labels of each instance by score, highest first, then by label id. Scores must not be NaN."""
         rows = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
         order = np.lexsort((ids, -scores, rows))
         return cls(starts, ids[order].astype(np.int64), scores[order].astype(np.float64))
 
     @classmethod
     def of_lists(cls, rankings: Iterable[tuple[Sequence[int], Sequence[float]]]) -> Rankings:
-        """From one pair (ids, scores) an instance, in any order."""
+        """Build from one pair (ids, scores) per instance, in any order."""
         pairs = list(rankings)
         starts, ids = _joined([list(ids) for ids, _ in pairs])
         scores = np.fromiter((score for _, scores in pairs for score in scores), dtype=np.float64)
@@ -90,15 +90,16 @@ class Rankings(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Propensity:
-    """How likely a true label is to have been recorded (Jain, Prabhu and Varma, KDD 2016, section 3).
+    """The probability that a true label was recorded (Jain, Prabhu and Varma, KDD 2016, section 3).
 
-    p_l = 1 / (1 + C exp(-A ln(N_l + B))) with C = (ln n - 1) (B + 1)^A, for n training instances of which N_l carry l.
+    p_l = 1 / (1 + C exp(-A ln(N_l + B))) with C = (ln n - 1) (B + 1)^A, for n training instances of which N_l carry
+    l.
 
     Attributes
     ----------
     a, b : float
-        0.55 and 1.5; the Amazon sets take 0.6 and 2.6, the Wikipedia sets 0.5 and 0.4. ``b`` > 0 keeps the weight of a
-        label that the training data lack finite.
+        0.55 and 1.5 by default; the Amazon sets use 0.6 and 2.6, the Wikipedia sets 0.5 and 0.4. ``b`` > 0 keeps the
+        weight of a label finite that is not in the training data.
     """
 
     a: float = 0.55
@@ -109,19 +110,19 @@ class Propensity:
             raise ValueError("a propensity needs a finite a and a finite b > 0")
 
     def weights(self, counts: npt.ArrayLike, n_train: int) -> Floats:
-        """1 / p_l of each label.
+        """Return 1 / p_l of each label.
 
         Parameters
         ----------
         counts : array, shape (n_labels,)
-            N_l: training instances with the label, 0 for one that only the test data know.
+            N_l: training instances with the label, 0 for a label that occurs only in the test data.
         n_train : int
-            All training instances, also those without labels.
+            All training instances, including those without labels.
 
         Returns
         -------
         float64 array, shape (n_labels,)
-            At least 1 (with fewer than e training instances C would be negative; it is then taken as 0).
+            At least 1. With fewer than e training instances C would be negative; it is then taken as 0.
         """
         c = max(math.log(max(n_train, 1)) - 1.0, 0.0) * (self.b + 1.0) ** self.a
         seen: Floats = np.asarray(counts, dtype=np.float64) + self.b
@@ -130,7 +131,7 @@ class Propensity:
 
 
 def first_ranks(rankings: Rankings, truth: LabelSets) -> Ints:
-    """k_x: the rank of the best true label of each instance, from 1; 0 = no true label is in the ranking.
+    """Return k_x, the rank of the best true label of each instance, from 1; 0 if the ranking has no true label.
 
     Returns
     -------
@@ -140,12 +141,12 @@ def first_ranks(rankings: Rankings, truth: LabelSets) -> Ints:
 
 
 def rank_measures(ranks: Ints) -> dict[str, float | None]:
-    """R@1, R@5, MRR and HR of instances that have a true label.
+    """Return R@1, R@5, MRR and HR of instances that have a true label.
 
     Parameters
     ----------
     ranks : int array, shape (n,)
-        k_x of each, 0 for infinite (the ranking has no true label).
+        k_x of each instance, 0 for infinite (the ranking has no true label).
 
     Returns
     -------
@@ -161,12 +162,12 @@ def rank_measures(ranks: Ints) -> dict[str, float | None]:
 
 
 def evaluate(rankings: Rankings, truth: LabelSets, weights: Floats) -> dict[str, float | None]:
-    """Every measure of the rankings of n instances.
+    """Return every measure of the rankings of n instances.
 
     Parameters
     ----------
     rankings : Rankings
-        The deeper, the more exact is MRR; P@5 and the like need 5 labels an instance.
+        Deeper rankings give a more exact MRR; P@5 and the like need 5 labels per instance.
     truth : LabelSets
     weights : float64 array, shape (n_labels,)
         1 / p_l of every label id that occurs in ``rankings`` or ``truth``.
@@ -175,7 +176,7 @@ def evaluate(rankings: Rankings, truth: LabelSets, weights: Floats) -> dict[str,
     -------
     dict
         ``R@1 R@5 MRR HR`` over the instances that have a true label; ``P@k nDCG@k PSP@k PSnDCG@k`` for k = 1, 3, 5
-        over all. Each is in 0..1, but HR >= 1, or None where MRR is 0.
+        over all. Each is in 0..1, except HR, which is >= 1, or None where MRR is 0.
     """
     hits = _hits(rankings, truth)
     ranks = _first_ranks(rankings, hits)
@@ -205,13 +206,13 @@ def _joined(lists: list[list[int]]) -> tuple[Ints, Ints]:
 
 
 def _places(starts: Ints) -> tuple[Ints, Ints]:
-    """Of each element of a ragged array: its row, and its place in the row from 0."""
+    """Return the row of each element of a ragged array, and its position in the row from 0."""
     rows = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
     return rows, np.arange(int(starts[-1])) - starts[rows]
 
 
 def _hits(rankings: Rankings, truth: LabelSets) -> npt.NDArray[np.bool_]:
-    """Whether each ranked label is true, in the order of ``rankings.ids``."""
+    """Return whether each ranked label is true, in the order of ``rankings.ids``."""
     n_labels = 1 + int(max(rankings.ids.max(initial=0), truth.ids.max(initial=0)))
     ranked = _places(rankings.starts)[0] * n_labels + rankings.ids
     return np.isin(ranked, _places(truth.starts)[0] * n_labels + truth.ids)
@@ -226,7 +227,7 @@ def _first_ranks(rankings: Rankings, hits: npt.NDArray[np.bool_]) -> Ints:
 
 
 def _top(rankings: Rankings, values: Floats, depth: int) -> Floats:
-    """The values of the first ``depth`` labels of each instance, 0 where a ranking is shorter; shape (n, depth)."""
+    """Return the values of the first ``depth`` labels of each instance, padded with 0; shape (n, depth)."""
     rows, places = _places(rankings.starts)
     shallow = places < depth
     table = np.zeros((len(rankings.starts) - 1, depth))
@@ -235,7 +236,7 @@ def _top(rankings: Rankings, values: Floats, depth: int) -> Floats:
 
 
 def _best(truth: LabelSets, weights: Floats, depth: int) -> Floats:
-    """The ``depth`` greatest weights of each instance's true labels, greatest first, then 0; shape (n, depth)."""
+    """Return the ``depth`` largest weights of each instance's true labels, padded with 0; shape (n, depth)."""
     heaviest = Rankings.of(truth.starts, truth.ids, weights[truth.ids])
     return _top(heaviest, heaviest.scores, depth)
 

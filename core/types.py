@@ -1,4 +1,4 @@
-"""Small values that every part speaks in: offsets and rankings."""
+"""Small value types shared by all packages: offsets and rankings."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _OFFSET = re.compile(r"(\d{1,20})-(\d{1,20})\.(\d{1,9})", re.ASCII)
 
 
 class Offset(NamedTuple):
-    """A place in a model's log: the stream entry (milliseconds, sequence) and the position of an event in it.
+    """A position in a model's log: the stream entry (milliseconds, sequence) and the position of an event in it.
 
-    Ordered numerically. Written ``1763600000000-0.3``.
+    Offsets are ordered numerically and written as ``1763600000000-0.3``.
     """
 
     milliseconds: int
@@ -23,12 +23,12 @@ class Offset(NamedTuple):
 
     @property
     def entry(self) -> str:
-        """The id of the stream entry, without the position."""
+        """Return the id of the stream entry, without the position."""
         return f"{self.milliseconds}-{self.sequence}"
 
     @property
     def before(self) -> Offset:
-        """The last place that is in no entry at or past this one's."""
+        """Return the largest offset that belongs to an entry before this one's."""
         if self.sequence:
             return Offset(self.milliseconds, self.sequence - 1, 2**64 - 1)
         return Offset(self.milliseconds - 1, 2**64 - 1, 2**64 - 1) if self.milliseconds else Offset(0, 0, 0)
@@ -38,7 +38,7 @@ class Offset(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Offset:
-        """Read ``1763600000000-0.3``; ValueError when it is not of this form or a number is past 64 bits."""
+        """Parse ``1763600000000-0.3``. Raises ValueError if the text has another form or a number exceeds 64 bits."""
         match = _OFFSET.fullmatch(text)
         if match is None:
             raise ValueError(f"not an offset: {text[:64]!r}")
@@ -49,24 +49,24 @@ class Offset(NamedTuple):
 
     @classmethod
     def of_entry(cls, entry_id: bytes | str, position: int = 0) -> Offset:
-        """The offset of an event in the stream entry ``b'1763600000000-0'``."""
+        """Return the offset of an event in the stream entry ``b'1763600000000-0'``."""
         milliseconds, _, sequence = (entry_id if isinstance(entry_id, str) else entry_id.decode()).partition("-")
         return cls(int(milliseconds), int(sequence), position)
 
 
 START = Offset(0, 0, 0)
-"""Before everything: the offset of a model that has applied nothing."""
+"""The offset of a model that has applied nothing, before every entry."""
 
 
 class Ranking(NamedTuple):
-    """Classes in order of their score, best first; equal scores by the class seen first.
+    """Classes by score, best first. Of classes with equal scores, the one learned first comes first.
 
     Attributes
     ----------
     class_ids : int32 array, shape (k,)
     scores : float64 array, shape (k,)
     probabilities : float64 array, shape (k,), or None
-        Of a model that calibrates, where they were asked for.
+        Set only for a model that calibrates, when the caller asks for them.
     """
 
     class_ids: npt.NDArray[np.int32]

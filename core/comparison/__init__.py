@@ -1,1 +1,1 @@
-"""Comparing two rankings: the sequential test, and blending them."""
+"""Comparison of two rankings: the sequential test, and the blend."""

@@ -1,26 +1,27 @@
-"""The blend: one ranking out of two, that of the live index and that of a batch version.
+"""The blend: one ranking made of two, that of the live index and that of a batch version.
 
-The live index knows the newest labels and what was learned a moment ago, the version what many passes over the past
-can find. Their scores have nothing in common, so each list is brought to shares first: of its best ``DEPTH``, the
-squares of what each score is above the last one, divided by their sum. So scores of any sign can be taken, and a list
-whose first label stands out says so louder than one that hesitates. A label that a list lacks has 0 there. (Between
-the first and the last alone is what fusion of retrieval systems calls min-max, or CombSUM: Fox and Shaw, TREC-2, 1994;
-Lee, SIGIR 1997. ``docs/results.md`` has what was measured of it.)
+The live index knows the newest labels and events; the version has made many passes over older data. Their scores are
+not comparable, so each list is first converted to shares. Of the best ``DEPTH`` labels, take the squares of the
+differences between each score and the last one, divided by their sum. This accepts scores of any sign, and gives more
+weight to a list whose first label stands out. A label missing from a list has 0 there. (The linear form of this, from
+the last score to the first, is called min-max or CombSUM in the fusion of retrieval systems: Fox and Shaw, TREC-2,
+1994; Lee, SIGIR 1997. ``docs/results.md`` has measurements.)
 
-How much each counts is **learned** from the ranks that the true labels would have had under each of ``MIXTURES``,
-before they were learned. Of discounted sums of their reciprocal ranks
+The weights are **learned** from the ranks that the true labels would have had under each of ``MIXTURES``, before they
+were learned. The rule uses discounted sums of the reciprocal ranks:
 
-1. the better of the index alone and the version alone is the *side*;
-2. the mixture is the mean of all, weighed by the exponentials of their sums (the exponentially weighted forecaster:
-   Cesa-Bianchi and Lugosi, Prediction, Learning, and Games, 2006, section 2.2);
-3. the mixture is taken where it has gained more than the side, by ``SURE`` standard errors of that difference, and the
-   side where it has not. For the first instances with a version the mixture has the benefit of the doubt.
+1. the *side* is the better of the index alone and the version alone;
+2. the mixture is the mean of all mixtures, weighted by the exponentials of their sums (the exponentially weighted
+   forecaster: Cesa-Bianchi and Lugosi, Prediction, Learning, and Games, 2006, section 2.2);
+3. the mixture is used where its gain exceeds that of the side by ``STANDARD_ERRORS`` standard errors of the
+difference,
+   else the side. For the first instances with a version the mixture may be used with a smaller gain.
 
-The discount is what lets it change its mind: what was ``1 / (1 - DISCOUNT)`` instances ago counts a third. Before the
-first instance it goes by what may be expected: the version beats the index by as much as on the instances that it was
-judged on, and of two lists both are mostly worth something.
+The discount lets the rule adapt: an instance ``1 / (1 - DISCOUNT)`` instances ago has a third of the weight. Before
+the first instance the rule uses prior gains: the version beats the index by as much as on its evaluation instances,
+and a mixture of both lists usually beats either.
 
->>> mix(Listed(["a", "b"], [2.0, 1.0]), Listed(["b", "c"], [0.9, 0.1]), (0.6, 0.4), 2)
+>>> mix(LabelRanking(["a", "b"], [2.0, 1.0]), LabelRanking(["b", "c"], [0.9, 0.1]), (0.6, 0.4), 2)
 [('a', 0.6), ('b', 0.4)]
 """
 
@@ -35,35 +36,35 @@ import numpy as np
 import numpy.typing as npt
 
 DEPTH = 50
-"""So many of the best labels of each list bring their scores; what stands behind them has 0."""
+"""Number of the best labels of each list whose scores count; labels below have 0."""
 
 SHARES = (0.0, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
-"""How much the version may count; the live index counts the rest."""
+"""Weights of the version to choose from; the live index has the rest."""
 
 MIXTURES: tuple[tuple[float, float], ...] = tuple((1.0 - share, share) for share in SHARES)
-"""The weights that are tried: of the live index, of the version."""
+"""The weights to choose from: of the live index, of the version."""
 
 DISCOUNT = 0.9995
 RATE = 0.05
-"""Of the exponential weights, an instance's reciprocal rank being 1 at most."""
+"""Learning rate of the exponential weights; the reciprocal rank of an instance is at most 1."""
 
 SURE = 2.1
-"""Standard errors."""
+"""Standard errors by which the mixture must beat the side."""
 
 DOUBT = 5.0
-"""So much, in reciprocal ranks, may a mixture have lost at the beginning before the side is taken in its place ..."""
+"""Reciprocal ranks by which a mixture may trail the side at the beginning and still be used."""
 
 DOUBT_KEPT = 0.995
-"""... and so much of that is left after each instance."""
+"""Factor on ``INITIAL_ALLOWANCE`` after each instance."""
 
 JUDGED = 200.0
-"""The instances that a version was judged on count as so many."""
+"""Number of instances that the prior ``advantage`` of a version counts for."""
 
 BOTH = 6.0
-"""What an even mixture is expected to have gained at the beginning, beyond what lies between both sides."""
+"""Prior gain of an even mixture, beyond the interpolation between both sides."""
 
 KEPT = 1000.0
-"""Evidence that a new version begins with is no more than that of so many instances."""
+"""When the version changes, the evidence is scaled down to at most that of so many instances."""
 
 _MIXTURES = np.array(MIXTURES)
 
@@ -78,7 +79,7 @@ class Listed(NamedTuple):
 
 
 def shares_of(scores: Sequence[float] | Floats) -> Floats:
-    """Scores of a list, best first, as shares of 1; 0 for the ``DEPTH``-th or the last, and for all behind it.
+    """Convert the scores of a list, best first, to shares of 1. The ``DEPTH``-th or last score and all below it have 0.
 
     Equal scores have equal shares.
     """
@@ -94,16 +95,16 @@ def shares_of(scores: Sequence[float] | Floats) -> Floats:
 
 
 def mix(live: Listed, batch: Listed, weights: tuple[float, float], k: int) -> list[tuple[str, float]]:
-    """The best ``k`` labels of both lists together, best first, with their shares, 0..1.
+    """Return the best ``k`` labels of both lists together, best first, with their shares, 0..1.
 
-    Equal scores go by the place in the live list, then in the other one. Ask for ``DEPTH`` labels of each, or ``k``
-    where that is more: so the first of the answer do not depend on ``k``.
+    Ties are broken by the position in the live list, then in the other one. Pass ``DEPTH`` labels of each list, or
+    ``k`` if that is more, so that the first labels of the result do not depend on ``k``.
 
     Parameters
     ----------
-    live, batch : Listed
+    live, batch : LabelRanking
     weights : (float, float)
-        Of each, at least 0.
+        Weight of each list, at least 0.
     k : int
     """
     labels, shares = _together(live, batch)
@@ -113,11 +114,11 @@ def mix(live: Listed, batch: Listed, weights: tuple[float, float], k: int) -> li
 
 
 def ranks_under(live: Listed, batch: Listed, mixtures: Floats, true: Set[str]) -> npt.NDArray[np.int64]:
-    """The rank, from 1, that the best true label has under each mixture; 0 where neither list has one.
+    """Return the rank, from 1, of the best true label under each mixture; 0 where neither list has one.
 
     Parameters
     ----------
-    live, batch : Listed
+    live, batch : LabelRanking
         At most ``DEPTH`` labels each.
     mixtures : float64 array, shape (m, 2)
     true : set of labels
@@ -125,13 +126,15 @@ def ranks_under(live: Listed, batch: Listed, mixtures: Floats, true: Set[str]) -
     Returns
     -------
     int64 array, shape (m,)
-        As ``mix`` ranks.
+        The ranks in the result of ``mix``.
     """
     labels, shares = _together(live, batch)
     places = [i for i, label in enumerate(labels) if label in true]
     if not places:
         return np.zeros(len(mixtures), np.int64)
-    scores = np.array([np.array([weights]) @ shares for weights in mixtures])[:, 0]  # to the bit what ``mix`` has
+    scores = np.array([np.array([weights]) @ shares for weights in mixtures])[
+        :, 0
+    ]  # bit-equal to the scores in ``mix``
     found = np.array(places)[np.argmax(scores[:, places], axis=1)]
     best = scores[np.arange(len(scores)), found][:, None]
     before = (scores > best) | ((scores == best) & (np.arange(len(labels)) < found[:, None]))
@@ -140,7 +143,7 @@ def ranks_under(live: Listed, batch: Listed, mixtures: Floats, true: Set[str]) -
 
 
 def _together(live: Listed, batch: Listed) -> tuple[list[str], Floats]:
-    """All labels of two lists in the order of ties, and their shares, shape (2, n)."""
+    """Return all labels of two lists in the order of ties, and their shares, shape (2, n)."""
     places: dict[str, int] = {}
     columns = [[places.setdefault(label, len(places)) for label in one.labels] for one in (live, batch)]
     shares = np.zeros((2, len(places)))
@@ -150,22 +153,25 @@ def _together(live: Listed, batch: Listed) -> tuple[list[str], Floats]:
 
 
 class Weighing(msgspec.Struct, kw_only=True):
-    """Which mixture leads. Plain values, so that it can be kept; the same ranks give the same weights.
+    """The state of the choice among the mixtures.
+
+    Plain values that can be stored; the same ranks give the same weights.
 
     Attributes
     ----------
     n : int
-        Instances that it has seen.
+        Instances seen.
     since : int
-        Of these, the ones with the present version.
-    gains : list of float, one a mixture
+        Instances seen with the present version.
+    gains : list of float, one per mixture
         Discounted sums of reciprocal ranks.
-    squares : (list of float, list of float), one a mixture
-        Sums of the squares of what a mixture had more or less than the index alone, and than the version. Discounted by
-        the square of what the gains are: so they are the variances of the differences of these.
+    squares : (list of float, list of float), one per mixture
+        Sums of the squared differences between a mixture and the index alone, and between a mixture and the version
+        alone. They are discounted by the square of the discount of the gains, so they are the variances of the
+        differences of the gains.
     advantage : float
-        By how much the version was better than the index, in reciprocal ranks, where both were judged before it came;
-        0 where that is not known.
+        Lead of the version over the index, in reciprocal ranks, when both were evaluated before its activation; 0 if
+        unknown.
     """
 
     n: int = 0
@@ -182,7 +188,7 @@ class Weighing(msgspec.Struct, kw_only=True):
 
     @property
     def weights(self) -> tuple[float, float]:
-        """Of the live index and the version, by the three steps at the top of this file; one of ``MIXTURES``."""
+        """Weights of the live index and the version, by the three steps of the module docstring; in ``MIXTURES``."""
         shares = _MIXTURES[:, 1]
         expected = JUDGED * self.advantage * shares + BOTH * 4.0 * shares * (1.0 - shares)
         gains = np.array(self.gains) + DISCOUNT**self.since * expected
@@ -194,9 +200,9 @@ class Weighing(msgspec.Struct, kw_only=True):
         return MIXTURES[mixed if gains[mixed] - gains[side] > SURE * error - doubt else side]
 
     def due(self, weighed: int, every: int) -> bool:
-        """Whether others are to hear of the weights: after ``every`` instances, and at the beginning after fewer.
+        """Return whether to publish the weights: after ``every`` instances, and after fewer at the beginning.
 
-        ``weighed``: ``since`` when they heard of them last.
+        ``weighed`` is the value of ``since`` at the last publication.
         """
         return not 0 <= self.since - weighed < min(every, max(1, self.since // 4))
 
@@ -215,9 +221,9 @@ class Weighing(msgspec.Struct, kw_only=True):
         return ranks
 
     def begin_anew(self, advantage: float = 0.0) -> None:
-        """Another version comes into the mixture: of what was learned with the one before only a part stays.
+        """Start with another version and keep only a part of the evidence gained with the former one.
 
-        ``advantage``: see above.
+        ``advantage`` is described in the class docstring.
         """
         full = (1.0 - DISCOUNT**self.n) / (1.0 - DISCOUNT)
         if full > KEPT:

@@ -1,29 +1,30 @@
-"""Contenders: versions that are scored on live traffic without being served, and the rule by which one takes over.
+"""The sequential test: challengers are scored on live traffic without serving, and a rule decides which is promoted.
 
-Every scored instance is ranked by what is served and by each contender before it is learned (prequential evaluation:
-Dawid, 1984). What is compared is the **paired difference** d of their reciprocal ranks, in [-1, 1]: both saw the same
-instance, so what is hard for all cancels out.
+Before a scored instance is learned, the served version and each challenger rank it (prequential evaluation: Dawid,
+1984). The test uses the **paired difference** d of their reciprocal ranks, in [-1, 1]. Both rank the same instance,
+so the difficulty of the instance cancels out.
 
-**The rule.** A contender replaces what is served when its evidence reaches ``5 / alpha`` after at least ``min_events``
-paired instances. Evidence is the capital of a gambler who bets, fairly, that d is above 0 in the mean: each instance
-multiplies it by 1 + b d, where the bet b in [0, 1/2] is fixed by the instances before (aGRAPA of Waudby-Smith and
-Ramdas, Estimating means of bounded random variables by betting, JRSS B 2024, appendix B). As long as the contender is
-not better, whatever the instances before were, that is a supermartingale, and with it never reaches 1/p with more than
-chance p (Ville, 1939), *however often one looks*; at most four contenders and the index make it ``5 / alpha``. So from
-one change of what is served to the next the chance that anything takes over without being better is at most ``alpha``
-for those that contend together, and at most ``alpha / 5`` more for each that comes after another has left.
+**The rule.** A challenger replaces the served version when its evidence reaches ``5 / alpha`` after at least
+``min_events`` paired instances. Evidence is the capital of a gambler who bets, fairly, that the mean of d is above 0.
+Each instance multiplies the capital by 1 + b d, where the earlier instances determine the bet b in [0, 1/2] (aGRAPA
+of Waudby-Smith and Ramdas, Estimating means of bounded random variables by betting, JRSS B 2024, appendix B). If the
+challenger is not better, whatever the earlier instances were, the capital is a supermartingale. The probability that
+it ever reaches 1/p is then at most p (Ville, 1939), *however often the test is evaluated*. Four challengers at most,
+and the index, make the bound ``5 / alpha``. From one change of the served version to the next, the probability that
+any challenger is promoted without being better is therefore at most ``alpha`` for those that run together. Each
+challenger that enters after another has left adds at most ``alpha / 5``.
 
-Being better can begin late: a bet that lost for months would have to win it back. So a new gambler begins every
-``EVERY`` instances with a part 1/(j (j + 1)) of the capital, and the parts sum to 1 (mixtures over the time of a
-change: Shin, Ramdas and Rinaldo, E-detectors, 2023). At most ``GAMBLERS`` play: when one more begins, the one whose own
-mean is least leaves, and hands it all that it has. (Were it the poorest that leaves, it would soon always be the
-newest.) That keeps the bound: as long as the contender is not better, nobody's capital is expected to grow by the next
-instance, whoever holds it; so neither is the sum of all with what is put by for those to come, which is 1 at the
-beginning. Handing over changes no sum, and who hands what to whom is fixed by the instances before the one that is bet
-on next.
+A challenger may become better late, and a bet that lost for months would first have to win that back. So a new
+gambler begins every ``INSTANCES_PER_GAMBLER`` instances with a part 1/(j (j + 1)) of the capital; the parts sum to 1
+(mixtures over the time of a change: Shin, Ramdas and Rinaldo, E-detectors, 2023). At most ``MAX_GAMBLERS`` play. When
+another one begins, the gambler with the smallest mean leaves and hands all its capital to the new one. (If the
+poorest left, it would soon always be the newest.) This keeps the bound. While the challenger is not better, no
+gambler's capital is expected to grow with the next instance, and neither is the sum of all capital and the reserve
+for later gamblers, which is 1 at the beginning. Handing over does not change the sum, and only instances before the
+next bet decide it.
 
-The same rule, with the roles changed, brings back the index or the former version when what was promoted falls behind.
-The interval that is told with a difference holds for all times at once as well: the predictable plug-in empirical
+The same rule with exchanged roles rolls back to the index or the former version when the promoted version falls
+behind. The confidence interval of a difference also holds at all times at once: the predictable plug-in empirical
 Bernstein sequence (theorem 2 of the same paper).
 """
 
@@ -37,7 +38,7 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 MOST = 4
-"""Versions that can contend at a time."""
+"""Maximum number of challengers at a time."""
 
 EVERY = 500
 GAMBLERS = 8
@@ -45,20 +46,21 @@ LARGEST_BET = 0.5
 
 BLOCK = 500
 BLOCKS = 10
-"""The window of a score: so many blocks of instances, the newest one still filling."""
+"""Number of blocks in the window of a score; the newest block is still filling."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GateParams:
-    """When a contender takes over.
+    """Parameters of the promotion rule.
 
     Attributes
     ----------
     alpha : float, 1e-6 to 0.5
-        Largest chance that something takes over though it is not better, between two changes of what is served, of
-        all that contend together; each that comes after another has left has a fifth of it.
+        Maximum probability that a challenger is promoted without being better, between two changes of the served
+        version, for all challengers that run together. Each one that enters after another has left adds a fifth of
+        it.
     min_events : int
-        Fewest paired instances.
+        Minimum number of paired instances.
     """
 
     alpha: float = 0.05
@@ -77,7 +79,7 @@ class GateParams:
 
 
 class Sums(msgspec.Struct, array_like=True):
-    """Of some instances: how many, how many with a true label at rank 1 and up to 5, sum of the reciprocal ranks."""
+    """Sums over instances: number, hits at rank 1 and up to rank 5, and sum of the reciprocal ranks."""
 
     n: int = 0
     hits_1: int = 0
@@ -85,7 +87,7 @@ class Sums(msgspec.Struct, array_like=True):
     reciprocal: float = 0.0
 
     def note(self, rank: int) -> None:
-        """Count an instance; rank 0: no true label was ranked."""
+        """Add an instance; rank 0 means that no true label was ranked."""
         self.n += 1
         if rank > 0:
             self.hits_1 += rank == 1
@@ -93,7 +95,7 @@ class Sums(msgspec.Struct, array_like=True):
             self.reciprocal += 1.0 / rank
 
     def measures(self) -> dict[str, Any]:
-        """``n``, and R@1, R@5 and MRR, None without an instance."""
+        """Return ``n``, R@1, R@5 and MRR; the measures are None without instances."""
         if not self.n:
             return {"n": 0, "R@1": None, "R@5": None, "MRR": None}
         n = self.n
@@ -101,13 +103,13 @@ class Sums(msgspec.Struct, array_like=True):
 
 
 class Score(msgspec.Struct):
-    """The prequential score of one version: over all that it was asked, and over a window of the newest."""
+    """The prequential score of one version, over all instances that it ranked and over a window of the newest."""
 
     all: Sums = msgspec.field(default_factory=Sums)
     blocks: list[Sums] = msgspec.field(default_factory=list)
 
     def note(self, rank: int) -> None:
-        """Count an instance."""
+        """Add an instance."""
         self.all.note(rank)
         if not self.blocks or self.blocks[-1].n == BLOCK:
             self.blocks = [*self.blocks[1 - BLOCKS :], Sums()]
@@ -115,7 +117,7 @@ class Score(msgspec.Struct):
 
     @property
     def window(self) -> Sums:
-        """The newest ``BLOCKS - 1`` to ``BLOCKS`` blocks."""
+        """Sums over the newest ``BLOCKS - 1`` to ``BLOCKS`` blocks."""
         return Sums(
             sum(block.n for block in self.blocks),
             sum(block.hits_1 for block in self.blocks),
@@ -125,9 +127,9 @@ class Score(msgspec.Struct):
 
 
 class Gambler(msgspec.Struct, array_like=True):
-    """One that bets on a difference above 0, from some instance on.
+    """A sequence of bets, from some instance on, that the mean difference is above 0.
 
-    ``capital`` is a logarithm; ``total`` and ``squares`` are sums of what came since it began.
+    ``capital`` is a logarithm; ``total`` and ``squares`` are sums of the differences since the gambler began.
     """
 
     capital: float
@@ -136,7 +138,7 @@ class Gambler(msgspec.Struct, array_like=True):
     squares: float = 0.0
 
     def note(self, d: float) -> None:
-        """Bet by what came before, then see the difference."""
+        """Set the bet from the earlier differences, then apply it to ``d``."""
         mean = self.total / (self.n + 1)
         if mean > 0.0:
             variance = max(0.0, (0.25 + self.squares - self.total * mean) / (self.n + 1))
@@ -147,14 +149,14 @@ class Gambler(msgspec.Struct, array_like=True):
 
 
 class Interval(NamedTuple):
-    """Where the mean difference lies, at all times at once."""
+    """A confidence interval of the mean difference that holds at all times at once."""
 
     low: float
     high: float
 
 
 class Comparison(msgspec.Struct):
-    """A contender against what is served, since both are what they are.
+    """A challenger compared with the served version, since either changed last.
 
     Attributes
     ----------
@@ -174,9 +176,9 @@ class Comparison(msgspec.Struct):
     deviation: float = 0.0
 
     def note(self, d: float, alpha: float) -> None:
-        """Take the next difference of reciprocal ranks; ``alpha``: of the interval, the same at every call.
+        """Add the next difference of reciprocal ranks. ``alpha`` is that of the interval, the same at every call.
 
-        Who begins and who leaves is settled before ``d`` is looked at: the bound rests on that.
+        Gamblers begin and leave before ``d`` is used; the bound depends on this order.
         """
         self._widen(0.5 + 0.5 * d, alpha)
         if self.n % EVERY == 0:
@@ -193,7 +195,7 @@ class Comparison(msgspec.Struct):
         self.total += d
 
     def _widen(self, x: float, alpha: float) -> None:
-        """The empirical Bernstein sequence of x in 0..1; all that it bets is fixed by what came before."""
+        """Update the empirical Bernstein sequence with x in 0..1; its bets depend only on earlier instances."""
         t = self.n + 1
         mean = (0.5 + 0.5 * (self.n + self.total)) / t
         variance = (0.25 + self.deviation) / t
@@ -205,12 +207,12 @@ class Comparison(msgspec.Struct):
 
     @property
     def mean(self) -> float:
-        """Of the differences so far."""
+        """Mean of the differences so far."""
         return self.total / self.n if self.n else 0.0
 
     @property
     def evidence(self) -> float:
-        """The capital of all gamblers together, 1 at the beginning; the part of those to come counts as it is."""
+        """Total capital of all gamblers, 1 at the beginning; the reserve for later gamblers counts unchanged."""
         if not self.gamblers:
             return 1.0
         greatest = max(gambler.capital for gambler in self.gamblers)
@@ -219,7 +221,7 @@ class Comparison(msgspec.Struct):
         return math.fsum(math.exp(gambler.capital) for gambler in self.gamblers) + 1.0 / (self.begun + 1.0)
 
     def interval(self, alpha: float) -> Interval:
-        """Of the mean difference; wrong at any time at all with a chance of at most ``alpha``."""
+        """Return the interval of the mean difference; the probability that it is ever wrong is at most ``alpha``."""
         if not self.n:
             return Interval(-1.0, 1.0)
         middle = self.weighted / self.weights
@@ -228,7 +230,7 @@ class Comparison(msgspec.Struct):
 
 
 class Decision(msgspec.Struct, frozen=True):
-    """What is to be served from now on, and why."""
+    """The version to serve from now on, with the figures that decided."""
 
     kind: Literal["promote", "roll back"]
     version: str
@@ -241,18 +243,18 @@ class Decision(msgspec.Struct, frozen=True):
 
 
 class Contest(msgspec.Struct):
-    """All versions that are asked about the same instances, against the one that is served. Plain values.
+    """All versions that rank the same instances, compared with the served one. Plain values.
 
     Attributes
     ----------
     served : str
-        Its name.
+        Name of the served version.
     alpha : float
-        Of the intervals.
+        Error probability of the intervals.
     scores : dict of Score
-        By name, of what is served too.
-    comparisons : dict of Comparison
-        By name, of everything else.
+        By name, including the served version.
+    comparisons : dict of PairedComparison
+        By name, for all versions but the served one.
     """
 
     served: str
@@ -261,21 +263,21 @@ class Contest(msgspec.Struct):
     comparisons: dict[str, Comparison] = msgspec.field(default_factory=dict)
 
     def serve(self, name: str) -> None:
-        """Another version is served: all comparisons begin anew, the scores go on."""
+        """Set the served version. If it changes, all comparisons start again and the scores continue."""
         if name != self.served:
             self.served = name
             self.comparisons = {}
 
     def keep(self, names: Collection[str]) -> None:
-        """Forget all but these, and what is served."""
+        """Drop all versions except these and the served one."""
         kept = {*names, self.served}
         self.scores = {name: score for name, score in self.scores.items() if name in kept}
         self.comparisons = {name: one for name, one in self.comparisons.items() if name in kept}
 
     def note(self, ranks: Mapping[str, int]) -> None:
-        """Take an instance: the rank of the best true label by each version that was asked, 0 where it has none.
+        """Add an instance: the rank of the best true label by each version that ranked it, 0 where it was not ranked.
 
-        Without the one that is served nothing is compared.
+        Comparisons need the rank of the served version.
         """
         for name, rank in ranks.items():
             self.scores.setdefault(name, Score()).note(rank)
@@ -288,15 +290,17 @@ class Contest(msgspec.Struct):
                 one.note(_reciprocal(rank) - against, self.alpha)
 
     def decide(self, params: GateParams, promotable: Collection[str], fallback: Collection[str]) -> Decision | None:
-        """What is to take over, by the rule at the top of this file: of several the one with the most evidence.
+        """Return the version to promote or to roll back to, by the rule in the module docstring.
+
+        Of several, the one with the most evidence wins.
 
         Parameters
         ----------
         params : GateParams
         promotable : names
-            Contenders that may take over.
+            Challengers that may be promoted.
         fallback : names
-            What may come back in place of one that was promoted: the index, the former version.
+            Versions to which a promotion may be rolled back: the index, the former version.
         """
         ready = [
             (one.evidence, name)
@@ -317,5 +321,5 @@ def _reciprocal(rank: int) -> float:
 
 
 def _sum(one: float, other: float) -> float:
-    """Of two capitals, all three as logarithms."""
+    """Return the sum of two capitals, all three as logarithms."""
     return max(one, other) + math.log1p(math.exp(-abs(one - other)))

@@ -1,1 +1,1 @@
-"""Evaluation of an index on instances at hand."""
+"""Evaluation of the index on data sets in memory."""

@@ -1,4 +1,4 @@
-"""Fitting the live index on a data set, ranking another one, and measuring: the same code path as the service."""
+"""Offline evaluation: fit the live index on a data set, rank another one, and measure, with the code of the service."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ from abound.core.model.live_model import LiveModel
 from abound.core.types import Ranking
 
 LIMITS = Limits(max_features=2**20, max_key_bytes=2**15, max_labels=2**20, max_label_bytes=2**15, max_text_bytes=2**26)
-"""For data sets, which may hold larger instances than a service would take."""
+"""Limits for data sets, which may hold larger instances than a service accepts."""
 
 CHUNK = 1000
-"""Instances between two reports of progress."""
+"""Instances between two progress reports."""
 
 Progress = Callable[[int], None]
-"""Told how many instances were done since the last time."""
+"""Receives the number of instances processed since the last call."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Ranked:
-    """The rankings of a data set, and what they cost.
+    """The rankings of a data set, and their cost.
 
     Attributes
     ----------
-    rankings : list of Ranking, one an instance
+    rankings : list of Ranking, one per instance
         Every class that has a score, in class ids of the model.
     work_per_feature : float
-        Connections that voted per active feature, of all instances together.
+        Voting connections per active feature, over all instances.
     """
 
     rankings: list[Ranking]
@@ -58,22 +58,22 @@ def fit(
 ) -> LiveModel:
     """Learn a data set by FF with FSU (Madani, Connor and Greiner, JMLR 2009, section 4).
 
-    Instances without labels or without active features are passed over.
+    Instances without labels or without active features are skipped.
 
     Parameters
     ----------
     train : Dataset
     config : ModelConfig
-        The one that the data set was vectorized with.
+        The configuration with which the data set was vectorized.
     secret : (int, int)
-        Of the key tables; does not change the outcome.
+        Secret of the hash tables; does not change the result.
     passes : int
-        How often the data are gone through. Features count as seen in the first pass only.
+        Number of passes over the data. Features count as seen in the first pass only.
     rng : Generator or None
         Draws a new order for each pass; None keeps the order of the data.
     progress : callable
     after_pass : callable
-        Given the model after each pass.
+        Called with the model after each pass.
     """
     live = LiveModel(config, secret)
     class_ids: list[int] = []
@@ -101,7 +101,7 @@ def rank(live: LiveModel, test: Dataset, *, progress: Progress = lambda n: None)
     for count, vector in enumerate(test.vectors, start=1):
         ids, values = _active(live, vector)
         visited = int(lengths[ids[(ids >= 0) & (ids < len(lengths))]].sum())
-        # No more classes than votes have a score, or all in rows, so this is all of them.
+        # At most as many classes have a score as there are votes, or all classes in rows. So this ranks all of them.
         rankings.append(live.index.rank(ids, values, max(visited, in_rows)))
         active += len(ids)
         votes += visited
@@ -113,9 +113,9 @@ def rank(live: LiveModel, test: Dataset, *, progress: Progress = lambda n: None)
 def measure(
     live: LiveModel, train: Dataset, test: Dataset, ranked: Ranked, propensity: Propensity
 ) -> dict[str, float | None]:
-    """All measures of the rankings; see ``core/metrics.py``.
+    """Return all measures of the rankings; see ``core/metrics.py``.
 
-    A label that the model does not know gets an id behind all classes, so it is never ranked and never found.
+    A label that the model does not know gets an id above all class ids, so it is never found.
     """
     ids = _label_ids(live, [*train.names, *test.names])
     counts = np.zeros(max(ids.values(), default=-1) + 1, dtype=np.int64)
@@ -129,10 +129,11 @@ def measure(
 
 
 def calibrated(live: LiveModel, test: Dataset, ranked: Ranked) -> dict[str, dict[str, Any]]:
-    """How far probabilities are right, of a model that calibrates: ``error`` and ``brier``, as in its reliability.
+    """Return how reliable the probabilities of a calibrating model are: ``error`` and ``brier``, as in its reliability.
 
-    ``prequential``: of what it learned, each estimate before its outcome. ``test``: of the data set, with ``F1`` of the
-    labels that are given a half or more, micro-averaged. ``score``: the same by the score instead, cut to 0 .. 1.
+    ``prequential`` covers the learned instances, each estimated before its outcome. ``test`` covers the data set,
+    with the micro-averaged ``F1`` of the labels estimated at a half or more. ``score`` uses scores clipped to 0 .. 1
+    instead.
     """
     ids = _label_ids(live, test.names)
     starts, labels = test.labels
@@ -167,12 +168,12 @@ def _learn_again(live: LiveModel, train: Dataset, places: Ints, class_ids: list[
         vector = train.vectors[place]
         true = [class_ids[label] for label in labels[starts[place] : starts[place + 1]].tolist()]
         ids, values = _active(live, vector)
-        known = ids >= 0  # all, unless max_features made the model forget some
+        known = ids >= 0  # all, unless max_features evicted some
         live.learn_again(ids[known], values[known], np.array(true, dtype=np.int32))
 
 
 def _active(live: LiveModel, vector: bytes) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]:
-    """The ids of a vector's features, -1 where the model has none, and their values."""
+    """Return the ids of a vector's features, -1 for unknown ones, and their values."""
     n = int.from_bytes(vector[:4], "little")
     ids = np.empty(n, dtype=np.int32)
     find_vector(live.features.arrays, vector, ids)

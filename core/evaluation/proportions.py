@@ -1,6 +1,6 @@
-"""How well the Feature Streaming Update estimates proportions: appendix B of Madani, Connor and Greiner (JMLR 2009).
+"""Accuracy of proportions estimated by the FSU: Madani, Connor and Greiner (JMLR 2009), appendix B.
 
-A single feature sees a stream of classes; its weights are its estimate of how often each comes.
+A single feature sees a stream of classes; its weights estimate how often each class occurs.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from abound.core.index.params import IndexParams
 Floats = npt.NDArray[np.float64]
 
 OBSERVATIONS = 1000
-"""Of a stream."""
+"""Length of a stream."""
 
 
 def estimated(stream: npt.NDArray[np.int32], n_classes: int, w_min: float) -> Floats:
-    """The weights of a feature after a stream of classes, shape (n_classes,)."""
+    """Return the weights of a feature after a stream of classes, shape (n_classes,)."""
     index = Index(IndexParams.of(ModelConfig(w_min=w_min, margin=1e9)))
     feature, value = np.zeros(1, np.int32), np.ones(1, np.float32)
     for place in range(len(stream)):
@@ -33,12 +33,15 @@ def estimated(stream: npt.NDArray[np.int32], n_classes: int, w_min: float) -> Fl
 
 
 def peaked(p: float, n_classes: int) -> Floats:
-    """One class with probability ``p``, the others with what is left in equal parts."""
+    """Return probabilities: ``p`` for one class, the rest in equal parts for the others."""
     return np.array([p, *[(1.0 - p) / (n_classes - 1)] * (n_classes - 1)]) if n_classes > 1 else np.ones(1)
 
 
 def broken(rng: np.random.Generator) -> Floats:
-    """Probabilities drawn from [0, 1] one after the other, until one is more than what is left, and takes it."""
+    """Return probabilities drawn from [0, 1] in turn.
+
+    The first draw that exceeds the rest takes the rest and is the last.
+    """
     shares: list[float] = []
     left = 1.0
     while left > 0.0:
@@ -49,14 +52,14 @@ def broken(rng: np.random.Generator) -> Floats:
 
 
 def deviation(p: float, n_classes: int, w_min: float, rng: np.random.Generator) -> float:
-    """|estimate - p| / p for the class that is estimated highest (figure 21), of one stream."""
+    """Return |estimate - p| / p for the class with the highest estimate (figure 21), of one stream."""
     truth = peaked(p, n_classes)
     stream = rng.choice(len(truth), OBSERVATIONS, p=truth).astype(np.int32)
     return abs(float(estimated(stream, len(truth), w_min).max()) - p) / p
 
 
 def distances(w_min: float, rng: np.random.Generator) -> tuple[float, float]:
-    """The l1 and the greatest distance of estimate and truth (figure 22), of one stream."""
+    """Return the l1 and the largest distance between estimate and truth (figure 22), of one stream."""
     truth = broken(rng)
     stream = rng.choice(len(truth), OBSERVATIONS, p=truth).astype(np.int32)
     away = np.abs(estimated(stream, len(truth), w_min) - truth)
@@ -64,5 +67,5 @@ def distances(w_min: float, rng: np.random.Generator) -> tuple[float, float]:
 
 
 def mean(of: Callable[[np.random.Generator], float], trials: int, rng: np.random.Generator) -> float:
-    """The mean over trials."""
+    """Return the mean over trials."""
     return float(np.mean([of(rng) for _ in range(trials)]))

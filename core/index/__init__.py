@@ -1,1 +1,1 @@
-"""The live index of features and classes."""
+"""The live index, which connects features to classes."""

@@ -1,4 +1,4 @@
-"""An index as plain arrays: its logical state, whatever its layout in memory, as it is written and read."""
+"""Conversion of an index to and from plain arrays that hold its logical state, independent of the layout in memory."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from abound.core.kernels.index import export, layout, sls
 from abound.core.kernels.index.layout import IndexArrays
 
 PARTS = {"lengths": np.uint16, "seen": np.uint16, "totals": np.float64, "class_ids": np.uint32, "counts": np.float64}
-"""Names and types of the arrays, in the order in which kernels take them."""
+"""Names and types of the arrays with ``fsu``, in the order in which the kernels take them."""
 
 SQUARES_PARTS = {
     "lengths": np.uint16,
@@ -23,14 +23,14 @@ SQUARES_PARTS = {
     "steps": np.uint16,
     "counted": np.int64,
 }
-"""The same with ``sls``."""
+"""Names and types of the arrays with ``sls``."""
 
 OF_FEATURES = ("lengths", "seen", "totals")
-"""Those with a number a feature; the others have one a connection, but for ``counted``, which is one number."""
+"""The arrays with one number per feature. The others have one per connection, except ``counted``, a single number."""
 
 
 def export_index(index: IndexArrays, squares: bool) -> dict[str, npt.NDArray[Any]]:
-    """The logical state as fresh arrays, ``PARTS`` or ``SQUARES_PARTS``."""
+    """Return the logical state as new arrays, ``PARTS`` or ``SQUARES_PARTS``."""
     n_features, n_connections = (int(index.counters[at]) for at in (layout.N_FEATURES, layout.N_CONNECTIONS))
     arrays = {
         name: np.empty(_length(name, n_features, n_connections), dtype)
@@ -41,18 +41,18 @@ def export_index(index: IndexArrays, squares: bool) -> dict[str, npt.NDArray[Any
 
 
 def check_parts(arrays: Mapping[str, npt.NDArray[Any]], squares: bool) -> list[npt.NDArray[Any]]:
-    """The arrays in the order of their names.
+    """Return the arrays in the order of their names.
 
     Raises
     ------
-    Damaged
-        One is missing or of another type, or they do not fit together.
+    Corrupted
+        An array is missing or has another type, or the arrays do not fit together.
     """
     types = SQUARES_PARTS if squares else PARTS
     if any(
         name not in arrays or arrays[name].dtype != dtype or arrays[name].ndim != 1 for name, dtype in types.items()
     ):
-        raise Damaged(f"an index has the arrays {', '.join(types)}, each of its own type and one dimension")
+        raise Damaged(f"an index needs the arrays {', '.join(types)}, each with its own type and one dimension")
     lengths, class_ids = arrays["lengths"], arrays["class_ids"]
     if any(len(arrays[name]) != _length(name, len(lengths), len(class_ids)) for name in types):
         raise Damaged("the arrays of the index do not have matching lengths")
@@ -62,7 +62,7 @@ def check_parts(arrays: Mapping[str, npt.NDArray[Any]], squares: bool) -> list[n
 
 
 def import_index(index: IndexArrays, parts: Sequence[npt.NDArray[Any]], squares: bool) -> None:
-    """Fill an empty index that has room. Damaged when the numbers are not what an index can have."""
+    """Fill an empty index that is large enough. Raises Corrupted if a number is outside the range of an index."""
     if squares and not sls.import_squares(index, *parts):
         raise Damaged("a number of the index is out of range, or a feature is connected to a class twice")
     if not squares and not export.import_features(index, *parts):

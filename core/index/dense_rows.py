@@ -1,6 +1,7 @@
-"""The arrays of an index in rows: their room, and their part of an index as plain arrays and of its digest.
+"""The dense rows of an index: allocation, conversion to plain arrays, and their part of the digest.
 
-What of them is in use, and where they are, stand in the index's counters: see ``abound.core.kernels.index.sls_rows``.
+The index's counters hold the addresses of the arrays and their used sizes: see
+``abound.core.kernels.index.sls_rows``.
 """
 
 from __future__ import annotations
@@ -22,23 +23,24 @@ PARTS = {
     "intercepts": np.float64,
     "class_times": np.float64,
 }
-"""Names and types of the arrays that an index has beside the others if it may ever be in rows.
+"""Names and types of the additional arrays of an index that may use rows.
 
-``form`` holds the form, the number of classes, the labels learned in all and the instances learned in rows; the others
-are empty in lists. ``row_weights`` has row after row; ``class_times`` is n_c.
+``form`` holds the form, the number of classes, the labels learned in total and the instances learned in rows. The
+other arrays are empty while the index is in lists. ``row_weights`` has one row after the other; ``class_times`` is
+n_c.
 """
 
 STATE = [int(at) for at in (layout.FORM, sls_rows.N_CLASSES, sls_rows.N_LABELS, sls_rows.N_IN_ROWS)]
-"""Places in the counters of what ``form`` holds."""
+"""Indices of the counters that ``form`` holds."""
 
 
 class Rows:
-    """The arrays, empty at first.
+    """The arrays of the rows, empty at first.
 
     Parameters
     ----------
     counters : uint64 array
-        Of the index; they are told where the arrays are.
+        The counters of the index; this class writes the addresses of its arrays into them.
     """
 
     def __init__(self, counters: npt.NDArray[np.uint64]) -> None:
@@ -57,21 +59,21 @@ class Rows:
 
     @property
     def n_bytes(self) -> int:
-        """Bytes of memory, with what is reserved for growth."""
+        """Bytes of memory, including the reserve for growth."""
         return sum(array.nbytes for array in (self._weights, self._steps, self._classes))
 
     @property
     def n_bytes_used(self) -> int:
-        """Bytes of what is in use."""
+        """Bytes in use."""
         return _n_bytes(*self._size()) if self.in_use else 0
 
     @property
     def n_bytes_ahead(self) -> int:
-        """Bytes that arrays take when they grow next, or are begun: the old ones are there until they are copied."""
+        """Bytes that the arrays need when they grow next or are created: the old arrays stay until they are copied."""
         return _n_bytes(*_roomy(*self._size()))
 
     def make_room(self, n_features: int, n_classes: int) -> None:
-        """Grow to so many features and classes, and a quarter more of each that is exceeded."""
+        """Grow to so many features and classes; a dimension that is exceeded gets a reserve of a quarter."""
         capacity, stride = self._weights.shape
         grown = _roomy(n_features, n_classes)
         old = self._weights, self._steps, self._classes
@@ -81,7 +83,7 @@ class Rows:
         self._classes[:, :stride] = old[2]
 
     def make_none(self) -> None:
-        """Give the memory back; the index is in lists for good."""
+        """Free the memory. From then on the index stays in lists."""
         if self._weights.size:
             self._take_room(0, 0)
 
@@ -104,13 +106,13 @@ class Rows:
         return int(self._counters[layout.N_FEATURES]), self.n_classes
 
     def intercept(self, class_id: int) -> float:
-        """What every instance has of the score of a class; 0 in lists."""
+        """Return the constant part of the score of a class; 0 while the index is in lists."""
         return float(self._classes[0, class_id]) if self.in_use and 0 <= class_id < self.n_classes else 0.0
 
     # --- as arrays
 
     def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """Fresh arrays, ``PARTS``."""
+        """Return new arrays, ``PARTS``."""
         n_features, n_classes = self._size() if self.in_use else (0, 0)
         form = self._counters[STATE].astype(np.int64)
         of_classes = self._classes[:, :n_classes].copy()
@@ -118,24 +120,24 @@ class Rows:
         return dict(zip(PARTS, (form, weights, self._steps[:n_features].copy(), *of_classes), strict=True))
 
     def digest_bytes(self) -> bytes:
-        """What the digest of an index is over beside its pages."""
+        """Return the bytes that the digest of an index covers in addition to its pages."""
         n_classes = self.n_classes if self.in_use else 0
         return self._counters[STATE].tobytes() + self._classes[:, :n_classes].tobytes()
 
     def take(self, arrays: Mapping[str, npt.NDArray[Any]], n_features: int, n_connections: int, highest: int) -> None:
-        """Become what ``to_arrays`` wrote.
+        """Load the arrays that ``to_arrays`` returned.
 
         Parameters
         ----------
         n_features, n_connections : int
-            Of the index.
+            Sizes of the index.
         highest : int
-            The highest class that a connection is to, -1 without any.
+            The highest class id of a connection, -1 without connections.
 
         Raises
         ------
-        Damaged
-            Missing arrays, other types, or what no index can look like.
+        Corrupted
+            Arrays are missing, have other types, or contradict each other.
         """
         form, weights, steps, intercepts, times = self._checked(arrays)
         in_rows, n_classes = bool(form[0]), int(form[1])
@@ -146,7 +148,7 @@ class Rows:
         if in_rows and (n_connections or too_large):
             raise Damaged("an index in rows has connections, or is too large for rows")
         if highest >= n_classes or (not in_rows and form[3]):
-            raise Damaged("the classes of the index are fewer than it has connections to, or its form is none")
+            raise Damaged("the index has connections to classes beyond its number of classes, or its form is unknown")
         if not all(np.isfinite(part).all() for part in (weights, steps, intercepts, times)):
             raise Damaged("a number in the rows of the index is not finite")
         if (steps < 0).any() or (times < 0).any():
@@ -164,15 +166,15 @@ class Rows:
         if any(
             name not in arrays or arrays[name].dtype != dtype or arrays[name].ndim != 1 for name, dtype in PARTS.items()
         ):
-            raise Damaged(f"an index with rows also has the arrays {', '.join(PARTS)}, each of its own type")
+            raise Damaged(f"an index with rows also needs the arrays {', '.join(PARTS)}, each with its own type")
         form = arrays["form"]
         if len(form) != len(STATE) or form[0] not in (0, 1) or (form < 0).any() or form[1] > 2**31:
-            raise Damaged("the form of the index is none")
+            raise Damaged("the form of the index is unknown")
         return [arrays[name] for name in PARTS]
 
 
 def _roomy(n_features: int, n_classes: int) -> tuple[int, int]:
-    """Room for so many features and classes, and for some more: at most three times the cells."""
+    """Return sizes with a reserve for growth: at most three times the cells."""
     return n_features + n_features // 4 + 1, n_classes + n_classes // 4 + 1
 
 

@@ -1,15 +1,15 @@
 """The live index: feature -> classes, learned by FF with FSU (Madani, Connor and Greiner, JMLR 2009).
 
-The state is a bundle of plain arrays (``abound.core.kernels.index.layout``), and this class is the way to hold it: it
-grows the arrays, hands them to the kernels and names what comes back. Another kernel may take ``index.arrays`` and
-``index.kernel_params`` and call these itself, after ``has_room`` said yes for the same arguments:
+The state is a tuple of plain arrays (``abound.core.kernels.index.layout``). The class ``Index`` owns the arrays,
+grows them, passes them to the kernels and names the results. Another kernel may use ``index.arrays`` and
+``index.kernel_params`` to call these directly, after ``has_room`` returned true for the same arguments:
 
 - ``abound.core.kernels.index.ff.has_room(arrays, params, ids, class_ids) -> bool``
 - ``abound.core.kernels.index.ff.learn_instance(arrays, params, ids, values, class_ids, counted, ranks_out) -> bool``
 - ``abound.core.kernels.index.rank.rank_classes(arrays, params, ids, values, mask, ids_out, scores_out) -> n``
 
-When ``has_room`` says no: ``index.make_room_for(ids, class_ids)``, and fetch ``index.arrays`` anew, because arrays may
-have moved. Nothing here is safe for two threads at once: scores are accumulated in one shared array.
+If ``has_room`` returns false, call ``index.make_room_for(ids, class_ids)`` and fetch ``index.arrays`` again, because
+arrays may have moved. Nothing here is thread-safe: scores are accumulated in one shared array.
 """
 
 from __future__ import annotations
@@ -30,24 +30,24 @@ from abound.core.kernels.index.layout import IndexArrays
 from abound.core.types import Ranking
 
 EVERYTHING: npt.NDArray[np.uint8] = np.zeros(0, np.uint8)
-"""The mask that lets every class be ranked."""
+"""The mask that allows every class in a ranking."""
 
 NO_IDS: npt.NDArray[np.int32] = np.zeros(0, np.int32)
 
 MOST_UNITS = 2**32
-"""Units of 8 bytes in the arena: a header has 32 bits for the place of its block."""
+"""Maximum number of 8-byte units in the arena: a header has 32 bits for the position of its block."""
 
 
 class Index:
-    """An index, empty at first.
+    """The live index of one model, empty at first.
 
-    Feature and class ids are small whole numbers given by the caller; arrays grow to the highest ones.
+    Feature and class ids are small whole numbers given by the caller. The arrays grow to the highest ids.
 
     Parameters
     ----------
     params : IndexParams
-        May be changed at any time by setting ``index.params``; what it means
-        for a feature's connections takes effect with its next update.
+        Can be changed at any time by setting ``index.params``. The connections of a feature follow the new parameters
+        from its next update on.
     """
 
     def __init__(self, params: IndexParams) -> None:
@@ -67,7 +67,7 @@ class Index:
 
     @property
     def params(self) -> IndexParams:
-        """What the index was told."""
+        """The parameters of the index."""
         return self._params
 
     @params.setter
@@ -76,7 +76,7 @@ class Index:
         self.kernel_params = params.for_kernels()
 
     def _bind(self) -> None:
-        """Make ``arrays`` of the present arrays; after any of them has grown."""
+        """Rebuild ``arrays`` after any of the arrays has grown."""
         self._counters[layout.SKEW] = self._arena.ctypes.data % 64 // 8
         self.arrays = IndexArrays(
             self._headers,
@@ -89,7 +89,7 @@ class Index:
         )
 
     def reader(self) -> Index:
-        """The same index to rank by, with memory of its own for sums: for a thread beside others that only rank."""
+        """Return the same index with its own memory for sums, for a thread that ranks while others rank too."""
         other = object.__new__(type(self))
         other.__dict__.update(self.__dict__)
         other._scores, other._touched = np.zeros_like(self._scores), np.zeros_like(self._touched)
@@ -104,44 +104,46 @@ class Index:
 
     @property
     def n_connections(self) -> int:
-        """Connections of all features together; in rows each feature is connected to each class."""
+        """Connections of all features together. In rows each feature is connected to each class."""
         if self.in_rows:
             return self.n_features * self.n_classes
         return int(self._counters[layout.N_CONNECTIONS])
 
     @property
     def in_rows(self) -> bool:
-        """Whether there is a weight for every feature and class, and an intercept a class:
-        ``abound.core.kernels.index.sls_rows``."""
+        """Whether the index is in rows, with a weight for every feature and class; see ``kernels.index.sls_rows``."""
         return self._rows.in_use
 
     @property
     def n_classes(self) -> int:
-        """1 + the highest class id that was learned; with ``rows``, else 0."""
+        """1 + the highest class id that was learned, if the index may use rows; else 0."""
         return self._rows.n_classes
 
     @property
     def most_classes(self) -> int | None:
-        """So many classes can be learned at most: with ``sls`` an id has 24 bits. None: as many as ids count."""
+        """Maximum number of classes: with ``sls`` a class id has 24 bits. None: no limit but that of int32."""
         return int(layout.CLASS_MASK) + 1 if self.params.update == "sls" else None
 
     @property
     def n_bytes(self) -> int:
-        """Bytes of memory that the index holds, with what is reserved for growth."""
+        """Bytes of memory that the index holds, including the reserve for growth."""
         return sum(array.nbytes for array in (*self.arrays, self._hashes)) + self._rows.n_bytes
 
     @property
     def n_bytes_ahead(self) -> int:
-        """Bytes that growing may take soon: arrays grow by an eighth, rows at once when they are begun or left."""
+        """Bytes that growth may need soon: arrays grow by an eighth; rows are created or left in one step."""
         return self.n_bytes // 8 + self._n_bytes_of_rows_ahead()
 
     @property
     def n_bytes_used(self) -> int:
-        """Bytes of headers, rows and blocks up to the arena's front: free blocks count, room for growth does not."""
+        """Bytes of headers, rows and blocks up to the arena's front.
+
+        Free blocks count; the reserve for growth does not.
+        """
         return 16 * self.n_features + 8 * int(self._counters[layout.USED]) + self._rows.n_bytes_used
 
     def _n_bytes_of_rows_ahead(self) -> int:
-        """Of ``n_bytes_ahead``: rows that may be begun or grow, and the lists that they may become."""
+        """Return the part of ``growth_bytes`` for rows that may be created or grow, and for lists in their place."""
         if not self.kernel_params.most_cells:
             return 0
         size = np.uint64(self.n_features), np.uint64(self.n_classes)
@@ -158,7 +160,7 @@ class Index:
     def make_room(
         self, n_features: int, n_classes: int, n_labels: int = 1, n_units: int = 0, n_active: int = 0
     ) -> None:
-        """Grow so that ids below these numbers can be learned; existing ``arrays`` are void afterwards.
+        """Grow so that ids below these numbers can be learned. References to ``arrays`` are invalid afterwards.
 
         Parameters
         ----------
@@ -167,7 +169,7 @@ class Index:
         n_labels : int
             True classes of one instance.
         n_units : int
-            Room after the arena's front, in units of 8 bytes.
+            Space needed after the arena's front, in units of 8 bytes.
         n_active : int
             Active features of one instance.
 
@@ -178,7 +180,7 @@ class Index:
         Raises
         ------
         MemoryError
-            Past 32 GiB of connections, which is as far as a header can point.
+            The connections would exceed 32 GiB, the limit of the positions in headers.
         """
         if int(self._counters[layout.USED]) + n_units > MOST_UNITS:
             raise MemoryError("an index holds at most 32 GiB of connections")
@@ -196,7 +198,7 @@ class Index:
             self._bind()
 
     def make_room_for(self, ids: npt.NDArray[np.int32], class_ids: npt.NDArray[np.int32]) -> None:
-        """Grow so that ``has_room`` says yes for this instance."""
+        """Grow so that ``has_room`` returns true for this instance."""
         params = self.kernel_params
         self.make_room(int(ids.max(initial=-1)) + 1, int(class_ids.max(initial=-1)) + 1, len(class_ids))
         m = np.uint64(ff.new_classes(params, np.uint64(len(class_ids))))
@@ -208,7 +210,10 @@ class Index:
     def _make_room_for_form(
         self, ids: npt.NDArray[np.int32], class_ids: npt.NDArray[np.int32], m: np.uint64, units: int
     ) -> int:
-        """Make room for rows where an instance needs them; the units that it needs where rows become lists, too."""
+        """Allocate the rows that an instance needs.
+
+        Return the units it needs, including those for rows that become lists.
+        """
         lacking, n_units = ff.room_for_form(self.arrays, self.kernel_params, ids, class_ids, m)
         n_features = max(int(ids.max(initial=-1)) + 1, self.n_features)
         n_classes = max(int(class_ids.max(initial=-1)) + 1, self.n_classes)
@@ -232,14 +237,14 @@ class Index:
         ids, values : int32, float32, shape (l,)
             Active features, unique, and their values, > 0.
         class_ids : int32, shape (m,)
-            True classes, unique, m > 0; new ids may come.
+            True classes, unique, m > 0; ids may be new.
         count_seen : bool
-            Whether the features count as seen once more: False in all passes but the first.
+            Whether to count the features as seen once more. Pass False in all passes but the first.
 
         Returns
         -------
         rank : int
-            Of the best true class before learning, from 1; 0 when none was retrieved.
+            Rank of the best true class before learning, from 1; 0 if none was retrieved.
         updated : bool
             Whether connections were updated.
 
@@ -265,12 +270,12 @@ class Index:
         k: int,
         mask: npt.NDArray[np.uint8] | None = None,
     ) -> Ranking:
-        """The k best classes for an instance (section 3.2); fewer when fewer have a score.
+        """Return the k best classes for an instance (section 3.2), or fewer if fewer have a score.
 
         Parameters
         ----------
         ids, values : int32, float32, shape (l,)
-            Active features and their values; ids below 0 or not learned are skipped.
+            Active features and their values; ids that are negative or not learned are skipped.
         k : int
         mask : uint8, shape (n_classes,)
             1 for a class that may be ranked.
@@ -285,36 +290,36 @@ class Index:
     def explain(
         self, ids: npt.NDArray[np.int32], values: npt.NDArray[np.float32], class_id: int
     ) -> npt.NDArray[np.float64]:
-        """What each feature adds to the score of a class, shape (l,); 0 without a voting connection.
+        """Return the contribution of each feature to the score of a class, shape (l,); 0 without a voting connection.
 
-        They sum to the score, with ``intercept``.
+        The score is the sum of the contributions and ``intercept``.
         """
         contributions = np.empty(len(ids), np.float64)
         retrieval.explain_score(self.arrays, self.kernel_params, ids, values.copy(), class_id, contributions)
         return contributions
 
     def intercept(self, class_id: int) -> float:
-        """What is part of the score of a class in every instance: 0 but in rows."""
+        """Return the constant part of the score of a class; 0 unless the index is in rows."""
         return self._rows.intercept(class_id)
 
     def _writable(self, values: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-        """The values for a kernel that may write into them: ``sls`` does."""
+        """Return values that a kernel may overwrite, as ``sls`` does."""
         return values.copy() if self.kernel_params.squares or not values.flags.writeable else values
 
     def forget_feature(self, feature_id: int) -> None:
-        """Make a feature as if it had never been seen; its block is used again."""
+        """Reset a feature to the state before it was first seen, and free its block."""
         if 0 <= feature_id < self.n_features:
             sls_rows.forget(self.arrays, np.uint64(feature_id))
 
     def digest_pages(self, limit: int) -> bool:
-        """Digest up to ``limit`` changed pages of 256 features; True when no changed page is left."""
+        """Digest up to ``limit`` changed pages of 256 features; return whether no changed page is left."""
         done = export.digest_dirty(self.arrays, self._hashes, self._digested, limit)
         n_pages = -(-self.n_features // 256)
         self._digested = int(done) if done < n_pages else 0
         return self._digested == 0 and not self._dirty[:n_pages].any()
 
     def digest(self) -> bytes:
-        """16 bytes that are equal for equal logical states: totals, times seen and connections of all features."""
+        """Return 16 bytes over the logical state: totals, times seen and connections of all features."""
         while not self.digest_pages(2**62):
             pass
         n_pages = -(-self.n_features // 256)
@@ -325,18 +330,18 @@ class Index:
         ).digest()
 
     def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """The logical state as fresh arrays: see ``abound.core.index.arrays``."""
+        """Return the logical state as new arrays: see ``abound.core.index.arrays``."""
         of_rows = self._rows.to_arrays() if self.kernel_params.most_cells else {}
         return export_index(self.arrays, self.kernel_params.squares) | of_rows
 
     @classmethod
     def from_arrays(cls, params: IndexParams, arrays: dict[str, npt.NDArray[Any]]) -> Index:
-        """The index that ``to_arrays`` wrote.
+        """Load an index from the output of ``to_arrays``.
 
         Raises
         ------
-        Damaged
-            Missing arrays, other types, or what no index can look like.
+        Corrupted
+            Arrays are missing, have other types, or contradict each other.
         """
         is_squares = params.update == "sls"
         parts = check_parts(arrays, is_squares)
@@ -350,13 +355,13 @@ class Index:
             index._rows.take(arrays, len(lengths), len(arrays["class_ids"]), highest)
             if index.in_rows:
                 index.make_room(0, index.n_classes)
-        index._arena.resize(int(index._counters[layout.USED]) + 64, refcheck=False)  # back from the worst case
+        index._arena.resize(int(index._counters[layout.USED]) + 64, refcheck=False)  # shrink from the worst-case size
         index._bind()
         return index
 
 
 def _grow(array: npt.NDArray[Any], n: int, fill: int = 0) -> bool:
-    """Make an array at least ``n`` long, in place; new elements are ``fill``. Whether it had to grow."""
+    """Make an array at least ``n`` long, in place; set new elements to ``fill``. Return whether it grew."""
     old = len(array)
     if n <= old:
         return False
@@ -367,7 +372,7 @@ def _grow(array: npt.NDArray[Any], n: int, fill: int = 0) -> bool:
 
 
 def warmup(update: Literal["fsu", "sls"]) -> None:
-    """Compile the kernels of an index by one rule, without learning by ``fsu``, or load them from numba's cache."""
+    """Compile the index kernels of one update rule, except learning by ``fsu``, or load them from numba's cache."""
     params = IndexParams(w_min=0.01, d_max=25, margin=0.0, leak=True, rating=True, memory=None, update=update)
     ids, values, one = np.arange(2, dtype=np.int32), np.ones(2, np.float32), np.zeros(1, np.int32)
     plain = Index(params)

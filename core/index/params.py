@@ -1,8 +1,7 @@
-"""What an index is told, and the same as its kernels take it.
+"""The parameters of an index, and the same values in the form that its kernels take.
 
-Feature Focus and FSU by the names of Madani, Connor and Greiner (JMLR 2009, section 4); what ``sls`` has beside them is
-explained in ``abound.core.kernels.index.sls``, ``abound.core.kernels.index.sls_rows`` and
-``abound.core.kernels.index.sls_rows``.
+The names of Feature Focus and FSU are those of Madani, Connor and Greiner (JMLR 2009, section 4). The additional
+parameters of ``sls`` are explained in ``abound.core.kernels.index.sls`` and ``abound.core.kernels.index.sls_rows``.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from abound.core.kernels.index.layout import KernelParams, SquaresParams
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexParams:
-    """What the index is told; the fields are those of ``ModelConfig``, where their ranges are checked.
+    """The parameters of an index. The fields are those of ``ModelConfig``, which checks their ranges.
 
     ``vote_min``, the least weight with which a connection votes, is a field of the batch method ``ff`` alone.
     """
@@ -40,7 +39,7 @@ class IndexParams:
 
     @classmethod
     def of(cls, config: ModelConfig) -> IndexParams:
-        """The part of a model's configuration that the index needs."""
+        """Return the part of a model's configuration that the index needs."""
         return cls(
             w_min=config.w_min,
             d_max=config.d_max,
@@ -56,7 +55,7 @@ class IndexParams:
         )
 
     def for_kernels(self) -> KernelParams:
-        """The same, with the constants of ``sls``."""
+        """Return the parameters for kernels, with the constants of ``sls``."""
         memory = math.inf if self.memory is None else float(self.memory)
         is_squares = self.update == "sls"
         return (SquaresParams if is_squares else KernelParams)(

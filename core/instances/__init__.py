@@ -1,1 +1,1 @@
-"""Instances: records, vectors, names, text, data formats."""
+"""Conversion of instances: records, vectors, vocabularies, text, data formats."""

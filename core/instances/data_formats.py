@@ -1,17 +1,17 @@
-"""Data sets: reading their lines, and holding them vectorized.
+"""Data set formats: parsing of lines, and vectorized data sets in memory.
 
-Reading is pure, bytes in and instances out; ``service/datasets/files.py`` opens the files. Three formats:
+Parsing is pure: bytes in, instances out. ``service/datasets/files.py`` opens the files. There are three formats:
 
 ``txt``
     The text of the Extreme Classification repository: a header ``N D L``, then N lines ``l1,l2 f:v f:v``. A line
     without labels starts with a space or with its first feature.
 ``svm``
-    svmlight: ``l1,l2 f:v f:v # comment``. Blank lines and ``qid:`` are passed over.
+    svmlight: ``l1,l2 f:v f:v # comment``. Blank lines and ``qid:`` are skipped.
 ``jsonl``
-    One JSON object a line with ``text``, ``features`` or both, and ``labels`` (strings or whole numbers). Other fields
-    are passed over.
+    One JSON object per line with ``text``, ``features`` or both, and ``labels`` (strings or whole numbers). Other
+    fields are skipped.
 
-The feature and label numbers of the first two become keys and labels as text: feature 17 is the key ``17``.
+The feature and label numbers of the first two formats become text keys and labels: feature 17 is the key ``17``.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from abound.core.metrics import Ints, LabelSets
 Format = Literal["txt", "svm", "jsonl"]
 
 MOST_DIGITS = 18
-"""Of a whole number in a file."""
+"""Maximum number of digits of a whole number in a file."""
 
 _PLAIN_PAIR = rb"(?:0|[1-9]\d{0,17}):-?(?:0|[1-9]\d{0,17})(?:\.\d+)?"
 _PLAIN_PAIRS = re.compile(rb"(?:%b(?: %b)*)?" % (_PLAIN_PAIR, _PLAIN_PAIR))
@@ -42,7 +42,7 @@ _PLAIN_ID = re.compile(rb"(\d+):")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Instance:
-    """An instance as it stands in a file.
+    """An instance as parsed from a file.
 
     Attributes
     ----------
@@ -52,9 +52,9 @@ class Instance:
     features : bytes or None
         A JSON object, not validated beyond its syntax.
     source : str
-        The file that it comes from, as messages call it.
+        Name of the file in messages.
     line : int
-        Where it stands in its file, from 1; 0 when it comes from elsewhere.
+        Line number in the file, from 1; 0 if the instance is not from a file.
     """
 
     labels: tuple[str, ...] = ()
@@ -65,11 +65,11 @@ class Instance:
 
     @property
     def place(self) -> str:
-        """Where it comes from, for messages: ``train.jsonl: line 3``."""
+        """The location of the instance, for messages: ``train.jsonl: line 3``."""
         return f"{self.source}: line {self.line}" if self.source else f"line {self.line}"
 
     def to_json(self, *, labels: bool = True) -> bytes:
-        """The instance as one line of JSON, as the service takes it; without its labels for classify."""
+        """Return the instance as one line of JSON for the service; leave out its labels for classify."""
         fields: dict[str, object] = {}
         if self.text is not None:
             fields["text"] = self.text
@@ -82,16 +82,16 @@ class Instance:
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Dataset:
-    """Instances vectorized, with their labels.
+    """Vectorized instances with their labels.
 
     Attributes
     ----------
     vectors : list of bytes, n of them
         See ``core/instances/record.py``.
     label_parts : list of bytes, n of them
-        What makes a record of a vector; empty for an instance without labels.
+        The part that completes a vector to a record; empty for an instance without labels.
     labels : LabelSets
-        Of each instance, as places in ``names``.
+        Labels of each instance, as indices into ``names``.
     names : list of str
         Every label once, in order of first appearance.
     """
@@ -106,17 +106,17 @@ class Dataset:
 
     @property
     def learnable(self) -> Ints:
-        """Places of the instances that have a label and an active feature, in order."""
+        """Indices of the instances that have a label and an active feature, in order."""
         active = np.fromiter((vector != EMPTY_VECTOR for vector in self.vectors), dtype=np.bool_, count=len(self))
         return np.flatnonzero(active & (self.labels.sizes > 0))
 
     @property
     def label_counts(self) -> Ints:
-        """Instances that carry each label, shape (len(names),)."""
+        """Number of instances with each label, shape (len(names),)."""
         return np.bincount(self.labels.ids, minlength=len(self.names))
 
     def taken(self, places: Sequence[int]) -> Dataset:
-        """These instances in this order, with all names."""
+        """Return these instances in this order, with all names."""
         starts, ids = self.labels
         return Dataset(
             vectors=[self.vectors[place] for place in places],
@@ -126,27 +126,27 @@ class Dataset:
         )
 
     def records(self, places: Iterable[int]) -> bytes:
-        """Records of these instances, one after the other; each must have a label."""
+        """Return the concatenated records of these instances. Each must have a label."""
         return b"".join([part for place in places for part in (self.vectors[place], self.label_parts[place])])
 
 
 def vectorized(
     instances: Iterable[Instance], vectorize: Callable[[bytes | None, str | None], bytes], limits: Limits
 ) -> Dataset:
-    """Hold a whole stream of instances vectorized.
+    """Vectorize a stream of instances and keep all of them in memory.
 
     Parameters
     ----------
-    instances : iterable of Instance
+    instances : iterable of DatasetInstance
     vectorize : callable
-        ``Vectorizer.vectorize`` of the model that is to learn.
+        ``Vectorizer.vectorize`` of the model that will learn.
     limits : Limits
-        Of the labels.
+        Limits of the labels.
 
     Raises
     ------
     Malformed
-        An instance is not valid; the sentence starts with its place.
+        An instance is invalid; the message starts with its location.
     """
     vectors: list[bytes] = []
     label_sets: list[list[int]] = []
@@ -167,7 +167,7 @@ def vectorized(
 
 
 def read_instances(lines: Iterable[bytes], form: Format, source: str = "") -> Iterator[Instance]:
-    """The instances of a file, one after the other.
+    """Yield the instances of a file.
 
     Parameters
     ----------
@@ -175,12 +175,12 @@ def read_instances(lines: Iterable[bytes], form: Format, source: str = "") -> It
         All lines of the file, with or without their line ends.
     form : ``txt`` | ``svm`` | ``jsonl``
     source : str
-        What messages call the file.
+        Name of the file in messages.
 
     Raises
     ------
     Malformed
-        A line is not of the format; the sentence starts with ``<source>: line <number>``.
+        A line does not match the format; the message starts with ``<source>: line <number>``.
     """
     numbered = enumerate(lines, start=1)
     if form == "txt":
@@ -261,7 +261,7 @@ def _at(source: str, number: int, detail: object) -> Malformed:
 
 
 def _cut_labels(line: bytes) -> tuple[list[bytes], list[bytes]]:
-    """The labels and the ``f:v`` pairs of a line."""
+    """Return the labels and the ``f:v`` pairs of a line."""
     pairs = line.split()
     if not pairs or line[:1].isspace() or b":" in pairs[0]:
         return [], pairs
@@ -274,7 +274,7 @@ def _pairs_to_json(pairs: list[bytes], n_features: int | None) -> bytes:
     if _PLAIN_PAIRS.fullmatch(plain) and (
         n_features is None or max(map(int, _PLAIN_ID.findall(plain)), default=-1) < n_features
     ):
-        # Keys and numbers are as JSON wants them already.
+        # The keys and numbers are already valid JSON.
         return b'{"%b}' % plain.replace(b":", b'":').replace(b" ", b',"') if plain else b"{}"
     parts = []
     for pair in pairs:
@@ -287,7 +287,7 @@ def _pairs_to_json(pairs: list[bytes], n_features: int | None) -> bytes:
 
 
 def _float(text: bytes) -> float:
-    """A number; NaN for what is none."""
+    """Parse a number; return NaN if it is invalid."""
     try:
         return math.nan if b"_" in text else float(text)
     except ValueError:
@@ -304,7 +304,10 @@ def _id(text: bytes, bound: int | None, what: str) -> int:
 
 
 def _label_text(label: bytes) -> str:
-    """A label of svmlight: whole numbers in one spelling (``+1`` and ``1.0`` are ``1``), others as they are."""
+    """Return a label of svmlight.
+
+    Whole numbers get one spelling (``+1`` and ``1.0`` are ``1``); others stay as they are.
+    """
     number = _float(label)
     if number.is_integer() and abs(number) < 2**53:
         return str(int(number))

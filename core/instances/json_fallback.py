@@ -1,7 +1,8 @@
-"""The active features of an instance, gathered in plain Python: whatever an instance may be, and what is wrong with it.
+"""The active features of an instance, collected in plain Python: handles every instance and reports what is invalid.
 
-The reading kernel takes the usual instances; the rest comes here, and both give the same bytes. Keys are compared by
-a dict, sums of repeated keys run in order of appearance, nothing is quadratic in the size of an instance.
+The kernel for JSON handles the usual instances and this module the rest; both give the same bytes. A dict compares
+the keys, and values of repeated keys are added in order of appearance. No step is quadratic in the size of an
+instance.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _WANTED = "must be a number, a string, true, false or a list of strings"
 
 
 class _Object(tuple[tuple[str, Any], ...]):
-    """The pairs of a JSON object, in order and with repetitions."""
+    """The pairs of a JSON object, in order and including repeated keys."""
 
 
 def _no_constant(name: str) -> NoReturn:
@@ -30,13 +31,16 @@ def _no_constant(name: str) -> NoReturn:
 
 
 def field_of(name: str) -> str:
-    """How a feature is named in an error: ``features.price``; long names are cut at 64 characters."""
+    """Return the name of a feature in an error, such as ``features.price``; long names are cut at 64 characters."""
     shown = name if len(name) <= _LONGEST_NAME else name[: _LONGEST_NAME - 3] + "..."
     return "features." + shown.encode("utf-8", "backslashreplace").decode()
 
 
 def read_json(features: bytes) -> Iterable[tuple[str, Any]]:
-    """The pairs of a JSON object; InvalidInstance when it is no object, or no JSON, or nested too deeply."""
+    """Return the pairs of a JSON object.
+
+    Raises InvalidInstance if it is not JSON, not an object, or nested too deeply.
+    """
     try:
         pairs = json.loads(
             features.decode(),
@@ -56,13 +60,13 @@ def read_json(features: bytes) -> Iterable[tuple[str, Any]]:
 
 
 class ActiveFeatures:
-    """Keys and their values so far.
+    """Keys and values collected so far.
 
     Parameters
     ----------
     limits : Limits
     split : bool
-        A negative number is the value of ``name=-``; otherwise it is ignored.
+        Whether a negative number becomes the value of ``name=-``; otherwise it is ignored.
     """
 
     def __init__(self, limits: Limits, split: bool) -> None:
@@ -71,7 +75,7 @@ class ActiveFeatures:
         self._values: dict[bytes, float] = {}
 
     def add_terms(self, weights: Mapping[str, float]) -> None:
-        """Take the terms of a text; those of more than ``max_key_bytes`` are left out."""
+        """Add the terms of a text; skip terms of more than ``max_key_bytes``."""
         most = self._limits.max_key_bytes
         for term, weight in weights.items():
             key = term.encode()
@@ -81,7 +85,7 @@ class ActiveFeatures:
             raise InvalidInstance(f"text has more than {self._limits.max_features} different terms", "text")
 
     def add_pairs(self, pairs: Iterable[tuple[str, Any]]) -> None:
-        """Take names with values as in JSON; InvalidInstance names the first that breaks a rule."""
+        """Add names with values as in JSON. Raises InvalidInstance for the first pair that breaks a rule."""
         for name, value in pairs:
             key = self._key(name)
             if value is True:
@@ -116,7 +120,7 @@ class ActiveFeatures:
         raise InvalidInstance(f"a feature key has at most {most} bytes, this one has {len(key)}", field)
 
     def _composed(self, key: bytes, value: str, field: str) -> bytes:
-        """The key of a name with a string."""
+        """Return the key of a name with a string value."""
         try:
             composed = key + b"=" + value.encode()
         except UnicodeEncodeError:
@@ -150,7 +154,7 @@ class ActiveFeatures:
             raise InvalidInstance(f"an instance has at most {self._limits.max_features} active features", "features")
 
     def vector(self, boolean: bool) -> bytes:
-        """The vector of what was gathered: l2-normalised, or every value 1 in a Boolean model."""
+        """Return the vector of the collected features: l2-normalised, or with all values 1 in a Boolean model."""
         keys = list(self._values)
         if not keys:
             return pack_vector(keys, np.zeros(0, np.float32))
@@ -159,7 +163,7 @@ class ActiveFeatures:
         values = np.fromiter(self._values.values(), np.float64, len(keys))
         largest = values.max()
         if not 1e-150 <= largest <= 1e150:
-            values /= largest  # so that no square is lost
+            values /= largest  # so that no square overflows or underflows
         norm = math.sqrt(np.add.accumulate(values * values)[-1])
         stored = (values / norm).astype(np.float32)
         if not stored.all():

@@ -1,13 +1,14 @@
-"""A record: a vectorized instance and its labels as flat bytes, which travel through the log as they are.
+"""Records: a vectorized instance and its labels as flat bytes, which go through the log unchanged.
 
     vector        u32 n | n x f32 value | n x u16 length | n keys, one after the other | zeros to a multiple of 4
     labels part   u32 m | m x u16 length | m labels, one after the other | zeros to a multiple of 4
 
-A record is a vector followed by a labels part; records follow each other without anything between them, so each begins
-at a multiple of 4. Numbers are little-endian. Keys and labels are UTF-8 and not empty; keys of a vector differ from
-each other; values are finite and above 0, l2-normalised unless the model is Boolean.
+A record is a vector followed by a labels part. Records follow each other without gaps, so each begins at a multiple
+of
+4. Numbers are little-endian. Keys and labels are UTF-8 and not empty; the keys of a vector are distinct; values are
+finite and above 0, and l2-normalised unless the model is Boolean.
 
-Kernels read records in place by ``abound.core.kernels.records.record.record_shape``.
+Kernels read records in place with ``abound.core.kernels.records.record.record_shape``.
 """
 
 from __future__ import annotations
@@ -48,14 +49,14 @@ _PROBLEMS = {
     kernels.EMPTY_KEY: "has an empty key or label",
     kernels.BAD_VALUE: "has a value that is not finite and above 0",
     kernels.BAD_UTF8: "has a key or label that is not UTF-8",
-    kernels.BAD_PADDING: "is padded with something else than zeros",
+    kernels.BAD_PADDING: "has padding other than zeros",
     kernels.NO_LABEL: "has no label",
     kernels.KEY_TWICE: "has the same key twice",
 }
 
 
 class Record(NamedTuple):
-    """A record taken apart.
+    """An unpacked record.
 
     Attributes
     ----------
@@ -70,27 +71,28 @@ class Record(NamedTuple):
 
 
 def _pack_strings(strings: Sequence[bytes]) -> bytes:
-    """The lengths of strings as u16, then the strings, without padding."""
+    """Return the lengths of strings as u16, followed by the strings, without padding."""
     return struct.pack(f"<{len(strings)}H", *map(len, strings)) + b"".join(strings)
 
 
 def _padded(part: bytes) -> bytes:
-    """A part with zeros to a multiple of 4."""
+    """Return the part padded with zeros to a multiple of 4."""
     return part + bytes(-len(part) % 4)
 
 
 def pack_vector(keys: Sequence[bytes], values: npt.NDArray[np.float32]) -> bytes:
-    """A vector of keys that differ from each other and are not empty, with their values; nothing is checked."""
+    """Pack keys and values into a vector. The keys must be distinct and not empty; this is not checked."""
     return _padded(struct.pack("<I", len(keys)) + values.astype("<f4", copy=False).tobytes() + _pack_strings(keys))
 
 
 def pack_labels(labels: Sequence[str], limits: Limits) -> bytes:
-    """The labels part of a record: the labels in the order given, a repeated one once.
+    """Return the labels part of a record: the distinct labels in the given order.
 
     Raises
     ------
     InvalidInstance
-        There is none or too many, or one is empty, too long or no Unicode text; names ``labels`` or ``labels[2]``.
+        There are no labels or too many, or a label is empty, too long or not valid Unicode; names ``labels`` or
+        ``labels[2]``.
     """
     if not labels:
         raise InvalidInstance("labels must name at least one label", "labels")
@@ -111,7 +113,7 @@ def pack_labels(labels: Sequence[str], limits: Limits) -> bytes:
 
 
 def record_ends(payload: bytes, n: int) -> npt.NDArray[np.int64]:
-    """Check that bytes are exactly ``n`` records, and tell where each ends.
+    """Check that the bytes are exactly ``n`` records, and return where each ends.
 
     Returns
     -------
@@ -120,8 +122,8 @@ def record_ends(payload: bytes, n: int) -> npt.NDArray[np.int64]:
 
     Raises
     ------
-    Damaged
-        The bytes are anything else, whatever they are.
+    Corrupted
+        The bytes are not ``n`` well-formed records.
     """
     if not 0 <= n <= len(payload) // 8:
         raise Damaged(f"{len(payload)} bytes are too few for {n} records")
@@ -141,12 +143,12 @@ def record_ends(payload: bytes, n: int) -> npt.NDArray[np.int64]:
 
 
 def check_records(payload: bytes, n: int) -> None:
-    """Damaged unless the bytes are exactly ``n`` well-formed records; see ``record_ends``."""
+    """Raise Corrupted unless the bytes are exactly ``n`` well-formed records; see ``record_ends``."""
     record_ends(payload, n)
 
 
 def _strings(payload: bytes, lengths_at: int, n: int) -> tuple[list[str], int]:
-    """The ``n`` strings of a part and where they end."""
+    """Return the ``n`` strings of a part and where they end."""
     at = lengths_at + 2 * n
     strings = []
     for length in struct.unpack_from(f"<{n}H", payload, lengths_at):
@@ -156,12 +158,12 @@ def _strings(payload: bytes, lengths_at: int, n: int) -> tuple[list[str], int]:
 
 
 def unpack_vector(vector: bytes, start: int = 0) -> tuple[list[str], npt.NDArray[np.float32]]:
-    """Keys and values of the vector at byte ``start``, which may have a labels part behind it.
+    """Return keys and values of the vector at byte ``start``. A labels part may follow the vector.
 
     Raises
     ------
-    Damaged
-        It runs past the end, or a key is not UTF-8.
+    Corrupted
+        The vector runs past the end, or a key is not UTF-8.
     """
     if kernels.vector_end(vector, start) < 0:
         raise Damaged("a vector runs past the end of its bytes")
@@ -174,7 +176,7 @@ def unpack_vector(vector: bytes, start: int = 0) -> tuple[list[str], npt.NDArray
 
 
 def unpack(record: bytes) -> Record:
-    """One record taken apart; Damaged unless the bytes are exactly one record."""
+    """Unpack one record. Raises Corrupted unless the bytes are exactly one record."""
     check_records(record, 1)
     keys, values = unpack_vector(record)
     return Record(keys, values, _labels(record, 0))
@@ -185,12 +187,12 @@ def _labels(payload: bytes, start: int) -> list[str]:
 
 
 def unpack_labels(payload: bytes, start: int) -> list[str]:
-    """The labels of the labels part at byte ``start``; nothing is checked."""
+    """Return the labels of the labels part at byte ``start``, without checks."""
     return _strings(payload, start + 4, struct.unpack_from("<I", payload, start)[0])[0]
 
 
 def iterate(payload: bytes, n: int) -> Iterator[Record]:
-    """The ``n`` records of a payload one after the other; Damaged, before the first, unless it is exactly these."""
+    """Yield the ``n`` records of a payload. Raises Corrupted before the first one unless the payload is well formed."""
     ends = record_ends(payload, n).tolist()
     for start in ends[:-1]:
         keys, values = unpack_vector(payload, start)
@@ -198,6 +200,6 @@ def iterate(payload: bytes, n: int) -> Iterator[Record]:
 
 
 def warmup() -> None:
-    """Compile every kernel of this module once, for the types that are used."""
+    """Compile every kernel of this module for the types in use."""
     record = EMPTY_VECTOR + pack_labels(["a"], Limits())
     unpack(record)

@@ -1,4 +1,4 @@
-"""Text to terms: scikit-learn's analyzers, set up from a model's configuration.
+"""Text analysis with scikit-learn's analyzers, set up from a model's configuration.
 
 A term is a feature key like any other: the word ``wheat`` of a text and ``wheat`` in the features are one feature.
 """
@@ -15,13 +15,13 @@ from abound.core.config import AnalyzerConfig
 
 
 def build(config: AnalyzerConfig) -> Callable[[str], list[str]]:
-    """The function from a text to its terms, in order and with repetitions.
+    """Return the function from a text to its terms, in order and including repetitions.
 
     Notes
     -----
-    ``CountVectorizer(...).build_analyzer()`` of scikit-learn. Words are runs of letters, digits and ``_``. Of single
-    words that is one regular expression, and needs nothing else: scikit-learn takes most of a second to import and
-    60 MB, so it is imported here, by those who ask for more.
+    The result equals ``CountVectorizer(...).build_analyzer()`` of scikit-learn. Words are runs of letters, digits and
+    ``_``. Single words need only a regular expression. The import of scikit-learn takes most of a second and 60 MB,
+    so this function imports it only for other settings.
     """
     words = config.kind == "word"
     pattern = r"\w+" if config.min_length == 1 else rf"\w{{{config.min_length},}}"
@@ -43,5 +43,5 @@ def build(config: AnalyzerConfig) -> Callable[[str], list[str]]:
 
 
 def weights(terms: list[str]) -> dict[str, float]:
-    """Each different term in order of first appearance, with 1 + the natural logarithm of its count."""
+    """Return each distinct term in order of first appearance, with 1 + the natural logarithm of its count."""
     return {term: 1.0 if count == 1 else 1.0 + math.log(count) for term, count in Counter(terms).items()}

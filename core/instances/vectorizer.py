@@ -1,7 +1,7 @@
-"""Instances to vectors: the one vectorizer of the live index, of batch methods and of evaluation.
+"""The vectorizer, which turns instances into vectors for the live index, batch methods and evaluation.
 
-Stateless: keys travel, dense ids are given where a vector is applied. See ``abound.core.instances.record`` for the
-bytes.
+It is stateless: vectors contain keys, and dense ids are assigned where a vector is applied. See
+``abound.core.instances.record`` for the bytes.
 
     features {"price": 3}                 price        3          numbers <= 0 are ignored, or -3 is price=- with 3
              {"country": "FI"}            country=FI   1
@@ -9,8 +9,8 @@ bytes.
              {"urgent": true}             urgent       1          false is absent
     text     "wheat and wheat"            wheat        1 + ln 2, and 1
 
-A key that comes up more than once has the sum of its values, the text's first. Then the vector is l2-normalised, or
-all values are 1 in a Boolean model.
+The values of a repeated key are added, those of the text first. Then the vector is l2-normalised; in a Boolean model
+all values are 1 instead.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ _ROOM = 2**16
 
 
 class Vectorizer:
-    """Vectors for one configuration of a model.
+    """A vectorizer for one configuration of a model.
 
-    Not for use by two threads at once: scratch memory is kept between calls.
+    Not thread-safe: scratch memory is reused between calls.
 
     Parameters
     ----------
     config : ModelConfig
-        Of which ``boolean``, ``negative`` and ``analyzer`` matter here.
+        Only ``boolean``, ``negative`` and ``analyzer`` matter here.
     limits : Limits
     """
 
@@ -50,7 +50,9 @@ class Vectorizer:
         self._boolean = config.boolean
         self._split = config.negative == "split"
         self._analyzer_config = config.analyzer
-        self._analyzer = analyzers.build(self._analyzer_config)  # now: its library may take long to import
+        self._analyzer = analyzers.build(
+            self._analyzer_config
+        )  # built here because its library may take long to import
         self._rules = np.array([limits.max_features, limits.max_key_bytes, self._split, self._boolean, 0, 0, 0])
         self._values = np.zeros(limits.max_features)
         self._spans = np.zeros(limits.max_features, np.uint64)
@@ -63,12 +65,12 @@ class Vectorizer:
         self._view = self._memory.data
 
     def vectorize(self, features: bytes | None, text: str | None) -> bytes:
-        """The vector of an instance.
+        """Return the vector of an instance.
 
         Parameters
         ----------
         features : bytes or None
-            A JSON object as it came, UTF-8.
+            A JSON object as received, UTF-8.
         text : str or None
 
         Raises
@@ -93,23 +95,23 @@ class Vectorizer:
         return active.vector(self._boolean)
 
     def usual(self, features: bytes) -> bytes | None:
-        """What ``vectorize`` gives for these features, or None if they are unusual, or no JSON object at all."""
+        """Return ``vectorize(features, None)`` by the kernel, or None for unusual or invalid features."""
         return self._read(b"", features)
 
     def vectorize_mapping(self, features: Mapping[str, Any]) -> bytes:
-        """The vector of features as Python values, by the same rules as JSON."""
+        """Return the vector of features given as Python values, by the same rules as JSON."""
         active = ActiveFeatures(self._limits, self._split)
         active.add_pairs(features.items())
         return active.vector(self._boolean)
 
     def vectorize_sparse(self, keys: Sequence[str], values: Sequence[float]) -> bytes:
-        """The vector of a sparse row: names and numbers of the same count, by the same rules as JSON."""
+        """Return the vector of a sparse row, given as names and numbers of equal count, by the same rules as JSON."""
         active = ActiveFeatures(self._limits, self._split)
         active.add_pairs(zip(keys, values, strict=True))
         return active.vector(self._boolean)
 
     def _read(self, lines: bytes, features: bytes | None) -> bytes | None:
-        """The vector by the kernel, None when the instance is unusual or wrong."""
+        """Return the vector by the kernel, or None if the instance is unusual or invalid."""
         if features is None:
             features = b""
         elif not features:
@@ -142,12 +144,12 @@ class Vectorizer:
 
 
 def _lines(terms: list[str], text: str, config: AnalyzerConfig) -> bytes | None:
-    """The terms as the kernel takes them, None when one of them could hold the end of a line."""
+    """Return the terms as the kernel takes them, or None if a term could contain a line break."""
     if config.kind != "word" and "\n" in text:
         return None
     return "\n".join(terms).encode()
 
 
 def warmup() -> None:
-    """Compile every kernel of this module once, for the types that are used."""
+    """Compile every kernel of this module for the types in use."""
     Vectorizer(ModelConfig(), Limits()).vectorize(b'{"a": 1.5, "b": "c", "d": ["e"], "f": true, "g": false}', None)

@@ -1,12 +1,13 @@
-"""A vocabulary: keys to dense ids in order of arrival, for features and for labels.
+"""Vocabularies: keys to dense ids in order of arrival, for features and for labels.
 
-Keys are bytes of any content, 1 to 65,535 long, compared byte by byte. Ids start at 0; an id freed by ``remove`` is
-given to the next new key, last one first, so the same calls give the same ids everywhere. The table is keyed by a
-secret that is local to the process and is no part of the state.
+Keys are arbitrary bytes, 1 to 65,535 long, compared byte by byte. Ids start at 0. An id freed by ``remove`` goes to
+the next new key, last freed first, so the same calls give the same ids everywhere. The hash table is keyed by a
+secret that is local to the process and not part of the state.
 
-Arrays grow in place by small steps (``ndarray.resize``: realloc, for large ones a remapping of pages); only the hash
-slots are doubled, in one sweep that reads no key. For a large table that sweep takes a while. Who cannot stand still
-so long looks for ``crowded`` in time, has ``enlarged`` done elsewhere, and ``take``s what comes of it.
+Arrays grow in place by small steps (``ndarray.resize``: realloc, for large arrays a remapping of pages). Only the
+hash slots are doubled, in one sweep that reads no keys. For a large table the sweep takes a while. To avoid the
+pause, a caller checks ``is_crowded``, builds ``enlarged_table`` in another thread, and passes the result to
+``replace_table``.
 """
 
 from __future__ import annotations
@@ -26,17 +27,19 @@ from abound.core.kernels.names.table import KeyArrays
 MAX_KEY_BYTES = 2**16 - 1
 MAX_IDS = 2**31 - 1
 PAGE = 1 << kernels.PAGE_BITS
-"""Ids in a page of the digest."""
+"""Ids per page of the digest."""
 
 LARGE_TABLE = 1 << 17
-"""Slots from which on a table can be ``crowded``; a smaller one is doubled in less than a millisecond or so."""
+"""Number of slots from which a table can be ``is_crowded``. A smaller table is doubled in about a millisecond or
+less.
+"""
 
 _SMALLEST_STEP = 1024
 _LARGEST_STEP = 1 << 22
 
 
 def _grown(size: int, needed: int) -> int:
-    """The next size of an array: an eighth more, between a thousand and 4 million elements, or what is needed."""
+    """Return the next size of an array: an eighth more, by 1,024 to 4 million elements, or the size needed."""
     return max(needed, size + min(max(size >> 3, _SMALLEST_STEP), _LARGEST_STEP))
 
 
@@ -62,16 +65,16 @@ class Vocabulary:
 
     @property
     def arrays(self) -> KeyArrays:
-        """The arrays, for kernels. Take them anew after ``make_room`` or ``add``; never keep a view of one."""
+        """The arrays, for kernels. Fetch them again after ``make_room`` or ``add``, and never keep a view of one."""
         return self._arrays
 
     def __len__(self) -> int:
-        """Keys that have an id."""
+        """Return the number of keys that have an id."""
         return int(self._state[kernels.N_LIVE])
 
     @property
     def n_ids(self) -> int:
-        """Ids ever given: every id is below this. More than ``len`` only while there are freed ids."""
+        """Number of ids ever assigned: every id is below this. Exceeds ``len`` only while there are freed ids."""
         return int(self._state[kernels.N_IDS])
 
     @property
@@ -81,18 +84,18 @@ class Vocabulary:
 
     @property
     def n_key_bytes(self) -> int:
-        """Bytes of all keys together."""
+        """Total bytes of all keys."""
         return int(self._state[kernels.USED] - self._state[kernels.GARBAGE])
 
     @property
     def n_bytes_ahead(self) -> int:
-        """Bytes that growing may take soon: a step of each array and, from 45 % of a table on, its double beside it."""
+        """Bytes that growth may need soon: a step of each array and, from 45 % full on, a table of twice the size."""
         slots = self._arrays.slots
         table = 2 * slots.nbytes if len(self) * 20 > slots.size * 9 else 0
         return table + (self._spans.nbytes + self._arena.nbytes) // 8
 
     def key(self, key_id: int) -> bytes:
-        """The key of an id; IndexError when the id has none."""
+        """Return the key of an id. Raises IndexError if the id has none."""
         if not 0 <= key_id < self.n_ids:
             raise IndexError(f"no key has the id {key_id}")
         span = int(self._spans[key_id])
@@ -102,28 +105,31 @@ class Vocabulary:
         return self._arena[start : start + length].tobytes()
 
     def find(self, key: bytes) -> int:
-        """The id of a key, -1 when it has none."""
+        """Return the id of a key, or -1 if it has none."""
         return int(kernels.find_key(self._arrays, key, 0, len(key))) if key else -1
 
     def add(self, key: bytes) -> int:
-        """The id of a key, given now if it has none yet; ValueError when the key is empty or over 65,535 bytes."""
+        """Return the id of a key, assigning one if needed.
+
+        Raises ValueError if the key is empty or over 65,535 bytes.
+        """
         if not 0 < len(key) <= MAX_KEY_BYTES:
             raise ValueError(f"a key has 1 to {MAX_KEY_BYTES} bytes, not {len(key)}")
         self.make_room(1, len(key))
         return int(kernels.add_key(self._arrays, key, 0, len(key)))
 
     def remove(self, key_id: int) -> None:
-        """Take the key off an id, which is then the next to be given; IndexError when the id has none."""
+        """Free an id, which is then the next to be assigned. Raises IndexError if the id has no key."""
         self.key(key_id)
         kernels.remove_key(self._arrays, key_id)
 
     def make_room(self, n_keys: int, n_bytes: int) -> None:
-        """Grow the arrays so that ``n_keys`` more keys of ``n_bytes`` bytes altogether can be added by a kernel.
+        """Grow the arrays so that a kernel can add ``n_keys`` more keys of ``n_bytes`` bytes in total.
 
         Raises
         ------
         MemoryError
-            Past 2**31 - 1 ids, or the machine has no more memory.
+            There would be more than 2**31 - 1 ids, or the machine has no more memory.
         """
         n_ids, n_used = self.n_ids + n_keys, int(self._state[kernels.USED]) + n_bytes
         if n_ids > MAX_IDS:
@@ -145,26 +151,26 @@ class Vocabulary:
 
     @property
     def crowded(self) -> bool:
-        """Whether the table is large and will have to be doubled soon: it is over 54 % full, of at most 60 %."""
+        """Whether the table is large and must be doubled soon: it is over 54 % full, of at most 60 %."""
         n_slots = self._arrays.slots.size
         return n_slots >= LARGE_TABLE and len(self) * 50 > n_slots * 27
 
     def enlarged(self) -> npt.NDArray[np.uint64]:
-        """A table of twice the slots, for ``take``.
+        """Return a table of twice the slots, for ``replace_table``.
 
-        Only reads, and holds no lock of the interpreter for long: it may run beside anything that only reads too, and
-        beside nothing that changes the vocabulary.
+        Only reads, and does not hold the GIL for long. It may run while other threads read the vocabulary, but
+        nothing may change the vocabulary meanwhile.
         """
         larger = np.empty(2 * self._arrays.slots.size, np.uint64)
         upkeep.spread(self._arrays.slots, larger)
         return larger
 
     def take(self, slots: npt.NDArray[np.uint64]) -> None:
-        """Go on with a table from ``enlarged``; nothing was added or removed since."""
+        """Switch to a table from ``enlarged_table``. No key may have been added or removed since."""
         self._arrays = self._arrays._replace(slots=slots)
 
     def _grow_arena(self, n_bytes: int) -> None:
-        """Room for more bytes: take back those of removed keys when they are over a quarter, else enlarge."""
+        """Make space for more bytes: compact the arena if removed keys take over a quarter, else enlarge it."""
         used, garbage = int(self._state[kernels.USED]), int(self._state[kernels.GARBAGE])
         if garbage * 4 > used:
             self._arena = np.zeros(_grown(used - garbage, used - garbage + n_bytes), np.uint8)
@@ -174,16 +180,16 @@ class Vocabulary:
             self._arena.resize(_grown(self._arena.size, used + n_bytes), refcheck=False)
 
     def digest_pages(self, limit: int) -> bool:
-        """Hash at most ``limit`` of the changed pages; True when none is left. Pages may change again in between."""
+        """Hash at most ``limit`` of the changed pages; return whether none is left. Pages may change between calls."""
         page = int(upkeep.digest_pages(self._arrays, self._pages, self._next_page, limit))
         done = page * PAGE >= self.n_ids
         self._next_page = 0 if done else page
         return done
 
     def digest(self) -> bytes:
-        """16 bytes over keys, ids and the order of free ids; the same for the same state, whatever its layout.
+        """Return 16 bytes over keys, ids and the order of free ids, independent of the layout.
 
-        Costs what changed since the last digest, by pages of 256 ids, and 8 bytes a page.
+        Only changed pages of 256 ids are hashed again, plus 8 bytes per page.
         """
         self._next_page = 0
         self.digest_pages(MAX_IDS)
@@ -193,7 +199,7 @@ class Vocabulary:
         return hashed.digest()
 
     def is_text(self) -> bool:
-        """Whether all keys are UTF-8: their bytes together are, and none begins inside a character."""
+        """Return whether all keys are UTF-8: their concatenation is, and no key begins inside a character."""
         parts = self.to_arrays()
         starts = (np.cumsum(parts["lengths"], dtype=np.int64) - parts["lengths"])[parts["lengths"] > 0]
         try:
@@ -203,13 +209,13 @@ class Vocabulary:
         return bool(np.all(parts["bytes"][starts] & 0xC0 != 0x80))
 
     def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """Copies of the logical state.
+        """Return copies of the logical state.
 
         Returns
         -------
         arrays : dict
-            ``lengths`` uint16 an id, 0 for one without a key; ``bytes`` uint8, the keys in id order; ``free`` int32,
-            the ids without a key in the order in which they will be given.
+            ``lengths`` uint16, one per id, 0 for an id without a key; ``bytes`` uint8, the keys in id order; ``free``
+            int32, the ids without a key in the order in which they will be assigned.
         """
         n_bytes = int(self._state[kernels.USED] - self._state[kernels.GARBAGE])
         arrays: dict[str, npt.NDArray[Any]] = {
@@ -222,12 +228,12 @@ class Vocabulary:
 
     @classmethod
     def from_arrays(cls, secret: tuple[int, int], arrays: Mapping[str, npt.NDArray[Any]]) -> Vocabulary:
-        """The vocabulary that ``to_arrays`` described; Damaged when the arrays do not fit together."""
+        """Load the vocabulary from the output of ``to_arrays``. Raises Corrupted if the arrays do not fit together."""
         parts = {}
         for name, kind in (("lengths", np.uint16), ("bytes", np.uint8), ("free", np.int32)):
             part = arrays.get(name)
             if part is None or part.ndim != 1 or part.dtype != kind:
-                raise Damaged(f"a vocabulary has no array {name} of one dimension and type {np.dtype(kind).name}")
+                raise Damaged(f"a vocabulary needs an array {name} of one dimension and type {np.dtype(kind).name}")
             parts[name] = np.ascontiguousarray(part)
         lengths, data = parts["lengths"], parts["bytes"]
         if lengths.size > MAX_IDS or int(lengths.sum(dtype=np.int64)) != data.size:
@@ -240,7 +246,7 @@ class Vocabulary:
 
 
 def warmup() -> None:
-    """Compile every kernel of this module once, for the types that are used."""
+    """Compile every kernel of this module for the types in use."""
     vocabulary = Vocabulary((1, 2))
     first = vocabulary.add(b"wheat")
     vocabulary.add(b"grain")

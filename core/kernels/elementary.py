@@ -1,8 +1,7 @@
-"""An exponential that is the same on every processor: made of + - * and the bits of a power of two.
+"""The exponential and the natural logarithm, with the same bits on every processor.
 
-A natural logarithm that is the same on every processor: made of + - * / alone.
-
-Libraries' logarithms differ in the last bit from one processor to the next, and replicas must not.
+The exponential uses + - * and the bits of a power of two, the logarithm + - * / only. Mathematical libraries differ
+in the last bit between processors, and replicas must not.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from abound.core.kernels.numba import as_bits, as_float, inlined
 
 _PER_LN2 = 1.4426950408889634
 _LN2_HIGH, _LN2_LOW = 0.6931471803691238, 1.9082149292705877e-10
-"""ln 2 in two parts; the high one has 21 bits of zeros at its end, so that n times it is exact."""
+"""ln 2 in two parts; the high one ends in 21 zero bits, so that n times it is exact."""
 
 _PARTS = tuple(1.0 / math.factorial(n) for n in range(13, -1, -1))
 _EXPONENT = np.uint64(52)
@@ -23,9 +22,9 @@ _EXPONENT = np.uint64(52)
 
 @inlined
 def exponential(number):
-    """e^number for a float64 from -700 to 700, to about 2 units in the last place.
+    """Return e^number for a float64 from -700 to 700, to about 2 units in the last place.
 
-    With number = n ln 2 + r and r within half of ln 2 around 0: e^number = 2^n e^r, of whose series 14 terms are taken.
+    With number = n ln 2 + r and |r| at most half of ln 2: e^number = 2^n e^r, by 14 terms of the series of e^r.
     """
     twos = number * _PER_LN2
     n = np.int64(twos + 0.5) if twos >= 0.0 else np.int64(twos - 0.5)
@@ -46,10 +45,10 @@ _ROOT = 1.4142135623730951
 
 @inlined
 def logarithm(number):
-    """ln of a normal float64 > 0, to about 2 units in the last place.
+    """Return ln of a normal float64 > 0, to about 2 units in the last place.
 
-    With number = 2^e * m and m within a factor of the square root of 2 around 1: ln m = 2 artanh((m - 1) / (m + 1)), of
-    which eight terms are taken.
+    With number = 2^e * m and m within a factor of the square root of 2 around 1: ln m = 2 artanh((m - 1) / (m + 1)),
+    by ten terms of its series.
     """
     bits = as_bits(number)
     exponent = as_float((bits >> _EXPONENT) | _WHOLE) - _BIAS

@@ -1,4 +1,4 @@
-"""The best labels of rows of scores."""
+"""Heaps of ranked classes, and the best labels of rows of scores."""
 
 import numpy as np
 
@@ -7,7 +7,7 @@ from abound.core.kernels.numba import inlined, kernel
 
 @kernel
 def top_of_row(scores, ids_out, scores_out):
-    """The best labels of one row, best first, equal scores by label id.
+    """Find the best labels of one row, best first, equal scores by label id.
 
     Parameters
     ----------
@@ -42,7 +42,7 @@ def top_of_row(scores, ids_out, scores_out):
 
 @kernel
 def top_of_rows(scores, ids_out, scores_out, counts_out):
-    """``top_of_row`` for each row.
+    """Run ``top_of_row`` for each row.
 
     Parameters
     ----------
@@ -56,13 +56,13 @@ def top_of_rows(scores, ids_out, scores_out, counts_out):
 
 @inlined
 def comes_before(score, class_id, other_score, other_id):
-    """Whether one class is ranked before another: the higher score, then the smaller id."""
+    """Return whether one class is ranked before another: the higher score, then the smaller id."""
     return score > other_score or (score == other_score and class_id < other_id)
 
 
 @kernel
 def keep_best(score, class_id, ids_out, scores_out, n_kept):
-    """Insert into the sorted ``n_kept`` best, where a full list loses its last; the new ``n_kept``."""
+    """Insert into the sorted ``n_kept`` best, dropping the last of a full list; return the new ``n_kept``."""
     at = n_kept
     if at == len(ids_out):
         at -= 1
@@ -94,14 +94,14 @@ def sift_down(ids, scores, top, end):
 
 @kernel
 def make_heap(ids, scores, n):
-    """Put ``n`` classes in heap order, the last-ranked on top."""
+    """Put ``n`` classes into heap order, the last-ranked on top."""
     for top in range(n // 2 - 1, -1, -1):
         sift_down(ids, scores, top, n)
 
 
 @kernel
 def sort_heap(ids, scores, n):
-    """Turn a heap of ``n`` classes into a ranking, best first."""
+    """Sort a heap of ``n`` classes into a ranking, best first."""
     for end in range(n - 1, 0, -1):
         ids[0], ids[end] = ids[end], ids[0]
         scores[0], scores[end] = scores[end], scores[0]

@@ -1,17 +1,14 @@
-"""Pointers, unaligned loads and stores, and the high half of a product: what numba has no name for.
+"""Primitives that numba lacks: pointers, unaligned loads and stores, prefetching, bit casts and vector lanes.
 
-All numbers are little-endian, as in a record. None of these checks bounds: the caller does.
+All numbers are little-endian, as in a record. Nothing here checks bounds; the caller must.
 
-Eight narrow records at once: finding one among them, and putting one in its place.
+Inner kernels take addresses instead of arrays. Numba counts references to every array that it takes out of a tuple
+and copies all fields of the tuple at each call; at a few nanoseconds of work per feature, that would take most of the
+time.
 
-Most features have at most eight connections, so that these need no loop and hence no branch that the processor could
-guess wrong. Lanes at or past ``n`` are neither read nor changed: they may not be there, and their cache line is not
-wanted.
-
-What numba has no word for: words in memory by their address, prefetching, a float64 as its bits.
-
-Inner kernels take addresses instead of arrays. Numba counts references to every array that it takes out of a tuple and
-copies all fields of the tuple at each call; for work of a few nanoseconds a feature that is most of the time.
+``find_lane`` and ``place_lane`` find and insert one of eight narrow records at once. Most features have at most eight
+connections, so these need no loop and hence no branch that the processor could mispredict. Lanes at or past ``n`` are
+neither read nor changed: they may not exist, and their cache line is not needed.
 """
 
 from __future__ import annotations
@@ -30,7 +27,7 @@ if sys.byteorder != "little":
 
 
 def _address(context, builder, kind, buffer, at):
-    """Pointer to element ``at`` of a contiguous array or behind a pointer (no wrap-around of negative indices)."""
+    """Return a pointer to element ``at`` of a contiguous array or pointer (without wrap-around of negative indices)."""
     data = buffer if isinstance(kind, types.CPointer) else context.make_array(kind)(context, builder, buffer).data
     return builder.gep(data, [at])
 
@@ -45,10 +42,10 @@ def _is_bytes(kind, at) -> bool:
 
 @intrinsic
 def pointer(typing_context, array):
-    """``pointer(array)``: where the elements of a contiguous array lie, to be indexed like it.
+    """``pointer(array)``: the address of the elements of a contiguous array, indexed like the array.
 
-    It holds no reference, so passing it on costs nothing; whoever called the kernel keeps the array alive. There is no
-    size, no check, and a negative index means what is before the array.
+    It holds no reference, so passing it on costs nothing; the caller of the kernel keeps the array alive. There is no
+    size and no check, and a negative index reads memory before the array.
     """
     if not _is_flat(array):
         return None
@@ -109,7 +106,7 @@ store_f32 = _storer("store_f32", types.float32, ir.FloatType())
 
 @intrinsic
 def prefetch(typing_context, array, index):
-    """``prefetch(array, index)``: ask for the cache line of an element behind a pointer or of an array.
+    """``prefetch(array, index)``: prefetch the cache line of an element of an array or pointer.
 
     Only a hint: nothing is read or checked, and an index past the end does no harm.
     """
@@ -164,7 +161,10 @@ def leading_zeros(typing_context, word):
 
 @njit(cache=True, nogil=True)
 def load_part(buffer, at, length):
-    """The ``length`` (0 to 7) bytes from ``at`` on as the low bytes of a uint64, zeros above; reads nothing else."""
+    """Return the ``length`` (0 to 7) bytes from ``at`` on as the low bytes of a uint64, zeros above.
+
+    Reads nothing else.
+    """
     word = types.uint64(0)
     if length >= 4:
         word = types.uint64(load_u32(buffer, at))
@@ -177,7 +177,7 @@ def load_part(buffer, at, length):
 
 @njit(cache=True, nogil=True)
 def same_bytes(a, a_at, b, b_at, length):
-    """Whether ``length`` bytes of ``a`` from ``a_at`` on equal those of ``b`` from ``b_at`` on."""
+    """Return whether ``length`` bytes of ``a`` from ``a_at`` on equal those of ``b`` from ``b_at`` on."""
     i = 0
     while i + 8 <= length:
         if load_u64(a, a_at + i) != load_u64(b, b_at + i):
@@ -188,7 +188,7 @@ def same_bytes(a, a_at, b, b_at, length):
 
 @njit(cache=True, nogil=True)
 def copy_bytes(source, source_at, target, target_at, length):
-    """Copy ``length`` bytes between two arrays, in place in ``target``; the ranges do not overlap."""
+    """Copy ``length`` bytes between two arrays, in place in ``target``; the ranges must not overlap."""
     i = 0
     while i + 8 <= length:
         store_u64(target, target_at + i, load_u64(source, source_at + i))
@@ -199,20 +199,21 @@ def copy_bytes(source, source_at, target, target_at, length):
 
 
 kernel = njit(cache=True, nogil=True, error_model="numpy")
-"""Compiled when first called, once for a machine. Division by zero gives what IEEE 754 says instead of an exception."""
+"""Compiled at the first call and cached. Division by zero follows IEEE 754 instead of raising an exception."""
 
 inlined = njit(cache=True, nogil=True, error_model="numpy", forceinline=True)
-"""A kernel that becomes part of each kernel that calls it."""
+"""A kernel that is inlined into each kernel that calls it."""
 
 inner = njit(cache=True, nogil=True, no_cpython_wrapper=True)  # type: ignore[call-overload]
-"""A kernel for other kernels only: a call from Python crashes. For arguments that hold many arrays it compiles faster,
-by up to half, since what takes them out of Python objects is left out."""
+"""A kernel for other kernels only: a call from Python crashes. With arguments of many arrays it compiles up to twice
+as fast, because the code that unpacks Python objects is left out.
+"""
 
 WORD = ir.IntType(64)
 
 
 def address_in(builder, base, index, kind):
-    """Pointer to element ``index`` of type ``kind`` from the address ``base`` on."""
+    """Return a pointer to element ``index`` of type ``kind`` from the address ``base`` on."""
     return builder.gep(builder.inttoptr(base, kind.as_pointer()), [index])
 
 
@@ -247,12 +248,13 @@ store_id = intrinsic(_store(ir.IntType(32), types.uint32))
 store_single = intrinsic(_store(ir.FloatType(), types.float32))
 store_byte = intrinsic(_store(ir.IntType(8), types.uint8))
 """``load_...(base, index)``, ``store_...(base, index, value)``: element ``index`` of the array that starts at address
-``base``, both uint64. Nothing is checked."""
+``base``, both uint64. Nothing is checked.
+"""
 
 
 @intrinsic
 def address_of(typingctx, array):
-    """The address of the first element of a contiguous array, as uint64."""
+    """Return the address of the first element of a contiguous array, as uint64."""
 
     def generate(context, builder, signature, arguments):
         view = context.make_array(signature.args[0])(context, builder, arguments[0])
@@ -262,7 +264,7 @@ def address_of(typingctx, array):
 
 
 def prefetch_at(context, builder, pointer):
-    """Emit a prefetch of the cache line that ``pointer`` is in."""
+    """Emit a prefetch of the cache line at ``pointer``."""
     i32 = ir.IntType(32)
     function = cgutils.get_or_insert_function(
         builder.module, ir.FunctionType(ir.VoidType(), [cgutils.voidptr_t, i32, i32, i32]), "llvm.prefetch.p0"
@@ -274,9 +276,9 @@ def prefetch_at(context, builder, pointer):
 
 @intrinsic
 def prefetch_word(typingctx, base, index):
-    """Ask for the cache line of the 8-byte word ``index`` from the address ``base`` on, both uint64.
+    """Prefetch the cache line of the 8-byte word ``index`` from the address ``base`` on, both uint64.
 
-    Changes nothing, may be of any place and is never waited for.
+    Changes nothing, accepts any address, and never waits.
     """
 
     def generate(context, builder, signature, arguments):
@@ -287,7 +289,7 @@ def prefetch_word(typingctx, base, index):
 
 @intrinsic
 def as_float(typingctx, bits):
-    """The float64 that has these 64 bits."""
+    """Return the float64 with these 64 bits."""
 
     def generate(context, builder, signature, arguments):
         return builder.bitcast(arguments[0], ir.DoubleType())
@@ -297,7 +299,7 @@ def as_float(typingctx, bits):
 
 @intrinsic
 def as_bits(typingctx, number):
-    """The 64 bits of a float64, as uint64. For numbers >= 0 they are ordered as the numbers are."""
+    """Return the 64 bits of a float64, as uint64. For numbers >= 0 their order is that of the numbers."""
 
     def generate(context, builder, signature, arguments):
         return builder.bitcast(arguments[0], WORD)
@@ -307,7 +309,7 @@ def as_bits(typingctx, number):
 
 @intrinsic
 def as_single(typingctx, bits):
-    """The float32 that has the lower 32 of these bits."""
+    """Return the float32 with the lower 32 of these bits."""
 
     def generate(context, builder, signature, arguments):
         return builder.bitcast(builder.trunc(arguments[0], ir.IntType(32)), ir.FloatType())
@@ -317,7 +319,7 @@ def as_single(typingctx, bits):
 
 @intrinsic
 def single_bits(typingctx, number):
-    """The 32 bits of a float64, rounded to float32, as uint64."""
+    """Return the 32 bits of a float64, rounded to float32, as uint64."""
 
     def generate(context, builder, signature, arguments):
         rounded = builder.fptrunc(arguments[0], ir.FloatType())
@@ -329,7 +331,7 @@ def single_bits(typingctx, number):
 U0 = np.uint64(0)
 U1 = np.uint64(1)
 U2 = np.uint64(2)
-"""Numba makes float64 of uint64 + int64, so unsigned arithmetic needs unsigned constants."""
+"""Numba converts uint64 + int64 to float64, so unsigned arithmetic needs unsigned constants."""
 
 
 LANES = 8
@@ -341,7 +343,7 @@ CLASS_BITS = 24
 
 
 def _splat(builder, scalar):
-    """A vector with the same number in all lanes."""
+    """Return a vector with the same number in all lanes."""
     kind = ir.VectorType(scalar.type, LANES)
     one = builder.insert_element(ir.Constant(kind, ir.Undefined), scalar, I32(0))
     return builder.shuffle_vector(
@@ -360,7 +362,7 @@ def _call(builder, name, result, *arguments):
 
 
 def _load_lanes(builder, base, index, lanes):
-    """The records from word ``index`` on in the lanes that are set, 0 in the others."""
+    """Load the records from word ``index`` on into the lanes that are set, 0 into the others."""
     pointer = builder.bitcast(address_in(builder, base, index, WORD), WORDS.as_pointer())
     return _call(builder, "llvm.masked.load.v8i64.p0", WORDS, pointer, I32(8), lanes, _all(0))
 
@@ -370,13 +372,13 @@ def _below(builder, n):
 
 
 def _bits(builder, flags):
-    """One bit for each lane, as a word."""
+    """Return one bit for each lane, as a word."""
     return builder.zext(builder.bitcast(flags, ir.IntType(LANES)), WORD)
 
 
 @intrinsic
 def find_lane(typingctx, arena, first, n, key):
-    """Which of the ``n`` (at most 8) records from place ``first`` on has ``key`` in its lower 24 bits; 8: none has."""
+    """Return which of the ``n`` <= 8 records from place ``first`` on has ``key`` in its lower 24 bits; 8 if none."""
 
     def generate(context, builder, signature, arguments):
         arena, first, n, key = arguments
@@ -391,7 +393,7 @@ def find_lane(typingctx, arena, first, n, key):
 
 @intrinsic
 def place_lane(typingctx, arena, first, n, record):
-    """Insert a record among the ``n`` (at most 7) in falling order from place ``first`` on; place ``n`` is free."""
+    """Insert a record among the ``n`` (at most 7) in descending order from place ``first`` on; place ``n`` is free."""
 
     def generate(context, builder, signature, arguments):
         arena, first, n, record = arguments

@@ -1,2 +1,4 @@
-"""The batch methods: each one is a file with ``Params``, ``fit`` and ``Model``, and one line in
-``core/methods/registry.py``."""
+"""Batch methods.
+
+Each one is a module with ``Params``, ``fit`` and ``Model``, and one line in ``core/methods/registry.py``.
+"""

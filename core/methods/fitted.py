@@ -1,6 +1,6 @@
-"""A fitted method with everything that it takes to answer: the names of columns, the idf weights, the method's model.
+"""A fitted method with everything needed to rank: column names, idf weights, and the method's model.
 
-Its arrays are what an artifact holds, with ``meta`` beside them; there is no pickle anywhere.
+Its arrays are the contents of an artifact, next to ``meta``. Nothing is pickled.
 """
 
 from __future__ import annotations
@@ -23,34 +23,34 @@ from abound.core.methods.training.progress import Progress
 from abound.core.metrics import Rankings
 
 WRONG = (LookupError, TypeError, ValueError, ArithmeticError, RuntimeError, MemoryError, InvalidInstance)
-"""What loading may meet in arrays that do not fit together, besides Damaged."""
+"""Errors that loading can raise for arrays that do not fit together, besides Corrupted."""
 
 OPAQUE = "model/graph/"
-"""Arrays below this name are read by a library that believes them: load none that came from elsewhere unchecked."""
+"""Prefix of arrays that a library reads without checks. Never load such arrays of foreign origin unchecked."""
 
 
 def check_opaque(arrays: Mapping[str, npt.NDArray[Any]], progress: Progress) -> None:
-    """Damaged unless each graph is, byte for byte, the one that is made here of its vectors; costs making it.
+    """Raise Corrupted unless each graph is byte-identical to the graph built here from its vectors; costs building it.
 
     Raises
     ------
-    Damaged
+    Corrupted
     InvalidInstance
-        What makes graphs is not installed.
+        The library that builds graphs is not installed.
     """
     for name in (one for one in arrays if one.startswith(OPAQUE)):
         number = name.removeprefix(OPAQUE)
         vectors = array_checks.taken(arrays, f"model/vectors/{number}", np.float32, None, None)
         graph = array_checks.taken(arrays, name, np.uint8, None)
         if not vectors.size or not np.isfinite(vectors).all():
-            raise Damaged(f"the vectors of the graph {number} are none")
+            raise Damaged(f"the vectors of the graph {number} are empty or not finite")
         if not np.array_equal(Graph.made(np.ascontiguousarray(vectors), progress).saved(), graph):
-            raise Damaged(f"the graph {number} is not the one that is made of its vectors here; fit the version here")
+            raise Damaged(f"the graph {number} differs from the one built here from its vectors; fit the version here")
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Fitted:
-    """A method that has learned.
+    """A fitted method.
 
     Attributes
     ----------
@@ -61,7 +61,7 @@ class Fitted:
         Column of each feature key.
     labels : list of str
     idf : float32 array, shape (d,), or None
-        Factor of each feature; None: vectors are taken as they are.
+        Factor of each feature; None: vectors are used as they are.
     model : Model
     """
 
@@ -73,24 +73,26 @@ class Fitted:
     model: registry.Model
 
     def weigh(self, X: Csr) -> Csr:
-        """Rows as the model wants them: with the idf weights, where it has any."""
+        """Return the rows as the model expects them: with idf weights, if it has any."""
         return X if self.idf is None else idf.weighted(X, self.idf)
 
     def rank(self, X: Csr, k: int) -> Rankings:
-        """The best ``k`` labels for rows in the columns of ``features``, before idf."""
+        """Rank the best ``k`` labels for rows in the columns of ``features``, before idf."""
         return self.model.rank(self.weigh(X), k)
 
     def rank_vectors(self, vectors: Iterable[bytes], k: int) -> Rankings:
-        """The best ``k`` labels for vectors of the service (``core/instances/record.py``); unknown features count for
-        nothing."""
+        """Rank the best ``k`` labels for vectors of the service (``core/instances/record.py``).
+
+        Unknown features are ignored.
+        """
         return self.rank(vector_rows(vectors, self.features), k)
 
     def meta(self) -> dict[str, Any]:
-        """What goes beside the arrays: plain JSON values."""
+        """Return the plain JSON values to store next to the arrays."""
         return {"method": self.method, "params": asdict(self.params)}
 
     def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """Everything as named arrays; ``from_arrays`` gives an equal one."""
+        """Return everything as named arrays; ``from_arrays`` returns an equal one."""
         encoded = [label.encode() for label in self.labels]
         arrays: dict[str, npt.NDArray[Any]] = {
             "labels/lengths": np.array([len(label) for label in encoded], np.uint16),
@@ -104,7 +106,7 @@ class Fitted:
     def from_arrays(
         cls, meta: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]], secret: tuple[int, int]
     ) -> Fitted:
-        """What ``meta`` and ``to_arrays`` described; Damaged when they do not fit together."""
+        """Load the output of ``to_arrays`` with its ``meta``. Raises Corrupted if they do not fit together."""
 
         def under(folder: str) -> dict[str, npt.NDArray[Any]]:
             return {name[len(folder) :]: array for name, array in arrays.items() if name.startswith(folder)}
@@ -138,14 +140,14 @@ def fit(
     use_idf: bool | None = None,
     memory: int | None = None,
 ) -> Fitted:
-    """Fit a method, with idf weights from the training vectors where wanted.
+    """Fit a method, with idf weights from the training vectors if requested.
 
     Parameters
     ----------
     use_idf : bool or None
-        None: where the data came as text and the method has a use for them.
+        None: use idf weights for text data if the method supports them.
     method, data, params, rng, progress, memory
-        See ``registry.fit``, which also says what is raised.
+        See ``registry.fit``, which also documents the errors.
     """
     factors = None
     suits = registry.method_of(method).idf

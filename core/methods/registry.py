@@ -1,13 +1,19 @@
-"""All batch methods, one line each: what the command line, jobs, the artifacts and the contract tests know of them.
+"""The registry of batch methods: everything that the command line, jobs, artifacts and contract tests know of them.
 
-A method is a file with ``Params`` (a frozen value that validates itself: ValueError with the field's name),
-``fit(data, params, rng, progress) -> Model``, ``needs(sizes, params)`` (bytes of memory, by what they are for), and the
-sentences ``COST`` and ``USE``. Where more than sizes decides on the memory it has ``needs_of(data, params)``; where it
-cannot take all data, ``check(data, params)``, which raises ValueError before anything starts; where its parameters can
-be searched for, ``search(data, rng, progress) -> Params``; where idf weights do not suit it, ``IDF`` = False. A
-``Model`` has frozen arrays, ``rank(X, k) -> Rankings``, ``to_arrays()`` and
-``from_arrays(arrays, d, n_labels)``, which checks them all (``core/methods/training/array_checks.py``) and raises
-Damaged, and ``facts()`` where there is more to tell of it.
+A method is a module with these names:
+
+- ``Params``: a frozen dataclass that validates itself, raising ValueError with the field's name;
+- ``fit(data, params, rng, progress) -> Model``;
+- ``needs(sizes, params)``: bytes of memory by purpose;
+- ``COST`` and ``USE``: sentences;
+- optional: ``needs_of(data, params)``, if the memory depends on more than sizes;
+- optional: ``check(data, params)``, which raises ValueError before the fit for data that the method does not support;
+- optional: ``search(data, rng, progress) -> Params``, which chooses parameters;
+- optional: ``IDF`` = False, if idf weights do not suit the method.
+
+A ``Model`` has frozen arrays, ``rank(X, k) -> Rankings``, ``to_arrays()`` and ``from_arrays(arrays, d, n_labels)``.
+The latter checks all arrays (``core/methods/training/array_checks.py``) and raises Corrupted. ``facts()`` is optional
+and returns additional figures.
 """
 
 from __future__ import annotations
@@ -33,14 +39,14 @@ Arrays = Mapping[str, npt.NDArray[Any]]
 
 
 class Model(Protocol):
-    """What every method fits."""
+    """The result of fitting any method."""
 
     def rank(self, X: Csr, k: int) -> Rankings:
-        """The best ``k`` labels of each row, or fewer; equal scores by label id."""
+        """Rank the best ``k`` labels of each row, or fewer; equal scores by label id."""
         ...
 
     def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """The whole model as named arrays."""
+        """Return the whole model as named arrays."""
         ...
 
 
@@ -50,7 +56,7 @@ Search = Callable[[Matrices, np.random.Generator, Progress], Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Method:
-    """A method as the rest of the product sees it; see the top of this file."""
+    """A method as other packages see it; see the module docstring."""
 
     params: type[Any]
     fit: Fit
@@ -65,7 +71,7 @@ class Method:
 
     @classmethod
     def of(cls, module: ModuleType) -> Method:
-        """The method that a file holds."""
+        """Return the method that a module defines."""
         return cls(
             params=module.Params,
             fit=module.fit,
@@ -81,7 +87,7 @@ class Method:
 
 
 def _take_all(data: Matrices, params: Any) -> None:
-    """The check of a method that takes any data with something to learn."""
+    """Accept any data with something to learn; the default check."""
 
 
 METHODS: dict[str, Method] = {
@@ -102,19 +108,19 @@ METHODS: dict[str, Method] = {
 
 
 def method_of(name: str) -> Method:
-    """The method of this name; InvalidInstance when there is none."""
+    """Return the method of this name. Raises InvalidInstance if there is none."""
     if name not in METHODS:
-        raise InvalidInstance(f"there is no method {name}; there is: {', '.join(METHODS)}", "method")
+        raise InvalidInstance(f"there is no method {name}; the methods are {', '.join(METHODS)}", "method")
     return METHODS[name]
 
 
 def params_of(name: str, plain: Mapping[str, Any]) -> Any:
-    """The parameters of a method out of plain JSON values; what is not named has its default.
+    """Build the parameters of a method from plain JSON values; missing fields have their defaults.
 
     Raises
     ------
     InvalidInstance
-        A field is unknown or out of range; names it.
+        A field is unknown or out of range; the error names it.
     """
     method = method_of(name)
     known = [field.name for field in fields(method.params)]
@@ -136,7 +142,7 @@ def fit(
     progress: Progress,
     memory: int | None = None,
 ) -> tuple[Model, Any]:
-    """Fit a method after making sure that it can be done; the model, and the parameters that it was fitted with.
+    """Check the requirements and fit a method; return the model and the parameters used.
 
     Parameters
     ----------
@@ -144,19 +150,19 @@ def fit(
     data : Matrices
         Rows without a label or without an active feature are left out.
     params : Params of the method, or ``auto``
-        ``auto``: searched for on a part of the data that is held out. Memory is refused before that by the defaults.
+        ``auto``: chosen on a held-out part of the data. The memory limit is first checked with the defaults.
     rng : Generator
-        Decides everything that is random, whatever the number of threads.
+        Determines everything random, whatever the number of threads.
     progress : callable
     memory : int or None
-        Bytes that may be used; None: no bound.
+        Bytes that may be used; None: no limit.
 
     Raises
     ------
     InvalidInstance
-        The data have nothing to learn, or not enough memory is allowed; the sentence has the arithmetic.
+        The data have nothing to learn, or the memory does not suffice; the message shows the calculation.
     Cancelled
-        By ``progress``.
+        Raised by ``progress``.
     """
     method = method_of(name)
     rows = data.learnable
@@ -185,7 +191,7 @@ def fit(
 
 
 def _refused(error: ValueError) -> InvalidInstance:
-    """A sentence that begins with the name of a field."""
+    """Return an error whose field is the first word of the message."""
     return InvalidInstance(str(error), str(error).partition(" ")[0])
 
 

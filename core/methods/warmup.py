@@ -1,7 +1,7 @@
-"""Compile the kernels of all batch methods.
+"""Compilation of the kernels of all batch methods.
 
-Each method is fitted on, and ranks, a few instances, by its defaults and by the parameters that have kernels of their
-own; what it compiles for these serves for all.
+Each method is fitted on a few instances and ranks some, with its defaults and with the parameters that need other
+kernels. The compiled kernels then serve all uses.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ FITS: list[tuple[str, dict[str, Any]]] = [
 
 
 def warmup() -> None:
-    """Compile, or load from numba's cache."""
+    """Compile the kernels, or load them from numba's cache."""
     data = few()
     for name, params in FITS:
         made = fitted.fit(name, data, registry.params_of(name, params), np.random.default_rng(0), quietly)
@@ -33,7 +33,7 @@ def warmup() -> None:
 
 
 def few() -> Matrices:
-    """A few instances."""
+    """Return a small data set."""
     rng = np.random.default_rng(0)
     gathering = Gathering((1, 2))
     for i in range(INSTANCES):

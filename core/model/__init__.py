@@ -1,1 +1,1 @@
-"""The replicated state of a model: learning, answering, calibration, receipts."""
+"""The replicated state of a model: learning, ranking, calibration, receipts."""

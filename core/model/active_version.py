@@ -1,7 +1,7 @@
-"""Which version of a model answers: part of the replicated state, changed only by events of the log.
+"""The version of a model that answers requests: replicated state, changed only by log events.
 
-Every model has its index, the version ``live``; a fitted one has an id. The index learns on whatever is active, and an
-index that is adopted changes nothing of this.
+Every model has its index, the version ``live``; a fitted version has an id. The index keeps learning whichever
+version is active, and the adoption of a new index state does not change the active version.
 """
 
 from __future__ import annotations
@@ -11,29 +11,29 @@ import msgspec
 from abound.core.types import START, Offset
 
 LIVE = "live"
-"""The version that is the index."""
+"""Id of the index as a version."""
 
 BLEND = "blend"
-"""No version, but the index and the active one together."""
+"""The index and the active version blended; not a version of its own."""
 
 EVEN = (0.5, 0.5)
 
 
 class Serving(msgspec.Struct, frozen=True):
-    """What is active, and since when.
+    """The active version, and the activation that made it active.
 
     Attributes
     ----------
     version, digest : str
         The active version; ``live`` has no digest, since it changes with every event.
     former, former_digest : str
-        The one that was active before.
+        The version that was active before.
     activation : str
-        Id of the activation that made it so.
+        Id of the activation.
     at : str
-        Offset of that event.
+        Offset of the activation event.
     weights : (float, float)
-        Of the index and of the active version, when both are blended: >= 0, not both 0.
+        Blend weights of the index and of the active version: >= 0, not both 0.
     """
 
     version: str = LIVE
@@ -46,11 +46,14 @@ class Serving(msgspec.Struct, frozen=True):
 
     @property
     def is_live(self) -> bool:
-        """Whether the index answers."""
+        """Whether the index answers requests."""
         return self.version == LIVE
 
     def activated(self, activation: str, version: str, digest: str, at: Offset) -> Serving:
-        """After an activation. One that came already, or of what is active already, changes nothing but its id."""
+        """Return the state after an activation.
+
+        A repeated activation changes nothing. An activation of the active version changes only the activation id.
+        """
         if activation == self.activation:
             return self
         if (version, digest) == (self.version, self.digest):
@@ -58,13 +61,13 @@ class Serving(msgspec.Struct, frozen=True):
         return Serving(version, digest, self.version, self.digest, activation, str(at))
 
     def weighed(self, version: str, weights: tuple[float, float]) -> Serving:
-        """With other weights for blending with ``version``; with any but the active one nothing changes."""
+        """Return the state with other blend weights, or the same state if ``version`` is not active."""
         return msgspec.structs.replace(self, weights=weights) if version == self.version else self
 
     def packed(self) -> bytes:
-        """For digests."""
+        """Return the bytes that digests cover."""
         return msgspec.json.encode(self)
 
 
 FROM_THE_START = Serving()
-"""Nothing was ever activated."""
+"""The state of a model on which no version was ever activated."""

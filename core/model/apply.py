@@ -1,19 +1,19 @@
-"""Applying the records of one log entry to a live model, in slices.
+"""Application of the records of one log entry to a live model, in slices.
 
-An entry holds the records of one or more **units**: an instance, or a batch under one key or none. A unit with an
-idempotency key is looked up in the receipts first: when it came before, its records are passed over and its outcome
-says what came of the first. The units of a batch whose instances have keys of their own are learned whole or not at
-all: if one of these keys came with another body, none of them is. A unit that was **emptied** (forgotten) keeps its
-positions, so that all offsets stay, and does nothing.
+An entry holds the records of one or more **units**. A unit is an instance, or a batch with at most one idempotency
+key. A unit with a key is first looked up in the receipts. If the key has a receipt, the records are skipped and the
+outcome is that of the first request. If the instances of a batch have keys of their own, the batch is learned
+entirely or not at all: one key that was used with another body refuses the whole batch. An **emptied** unit (its
+instances were forgotten) keeps its positions, so that all offsets stay the same, and changes nothing.
 
-Units in a row are applied together where nothing of what one leads to is asked by the next: those without keys, and
-those whose keys are new and differ from each other. What they led to is kept when all of them are applied.
+Consecutive units are applied together where none depends on the outcome of another: units without keys, and units
+whose keys are new and distinct. Their receipts are written after all of them are applied.
 
-Which requests of a log were learned, found without learning: only the receipts of their keys are kept.
+``OutcomeReplay`` finds which requests of a log were learned, without learning: it keeps only the receipts.
 
->>> outcomes = Outcomes()
->>> outcomes.of(records, units, entry)
-[True, False]                                   # the second came before, or was refused
+>>> outcomes = OutcomeReplay()
+>>> outcomes.were_learned(records, units, entry)
+[True, False]                                   # the second was a duplicate, or was refused
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from abound.core.model.receipts import AnotherBody, Outcome, Receipts
 from abound.core.types import START, Offset
 
 TOGETHER = 128
-"""Most units with keys that are looked up and applied together."""
+"""Maximum number of units with keys that are looked up and applied together."""
 
 
 class Unit(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -39,13 +39,13 @@ class Unit(msgspec.Struct, array_like=True, frozen=True, gc=False):
     Attributes
     ----------
     n : int
-        Records.
+        Number of records.
     key : str or None
         Idempotency key.
     body : bytes
         Hash of the request's body; empty without a key.
     source : str or None
-        Where the event came from, as the client named it.
+        Origin of the event, as the client named it.
     """
 
     n: int
@@ -53,24 +53,24 @@ class Unit(msgspec.Struct, array_like=True, frozen=True, gc=False):
     body: bytes = b""
     source: str | None = None
     batch: int = 1
-    """Units from this one on that are learned whole or not at all."""
+    """Number of units, from this one on, that are learned together or not at all."""
     emptied: bool = False
-    """Its instances were forgotten: it still counts ``n`` positions, and has no records."""
+    """Whether its instances were forgotten. Such a unit still counts ``n`` positions, and has no records."""
 
 
 class _Run(NamedTuple):
-    """Units in a row that are alike.
+    """Consecutive units of the same kind.
 
     Attributes
     ----------
     n : int
-        Their records.
+        Number of records.
     keyed : int
-        The first unit when they have keys, else -1.
+        Index of the first unit if they have keys, else -1.
     n_units : int
     batch : bool
-        It is no run but stands before the ``n_runs`` runs of the units of a batch, which are all passed over when a
-        key of theirs came with another body.
+        True for the header of a batch, which precedes the ``n_runs`` runs of its units. All of them are skipped if
+        one of their keys was used with another body.
     n_empty : int
         Positions without a record.
     """
@@ -84,32 +84,35 @@ class _Run(NamedTuple):
 
 
 class Applied(Protocol):
-    """What records are applied to: a live model, or what only looks at their keys (``core/model/apply.py``)."""
+    """A target for records: a live model, or ``OutcomeReplay``, which only looks at their keys."""
 
     receipts: Receipts
 
     def apply(
         self, buffer: bytes, at: int, ranks: npt.NDArray[np.int32], updated: npt.NDArray[np.bool_]
     ) -> tuple[int, int]:
-        """Apply at most ``len(ranks)`` records from byte ``at`` on, at least one; where the next begins, how many."""
+        """Apply at least one and at most ``len(ranks)`` records from byte ``at`` on.
+
+        Returns the position of the next record and the number of records applied.
+        """
 
     def pass_over(self, buffer: bytes, at: int, n: int) -> int:
-        """Where the record after the next ``n`` begins."""
+        """Return the position after the next ``n`` records."""
 
 
 class Applying:
-    """The records of one entry on their way into a model; made by ``LiveModel.begin``.
+    """The progress of applying one entry to a model; made by ``LiveModel.begin``.
 
     Attributes
     ----------
     ranks : int32 array, shape (n,)
-        Rank of the best true label before learning, from 1; 0 when not retrieved. Filled as ``step`` goes on. One a
-        position; those of emptied units stay 0.
+        Rank of the best true label before learning, from 1; 0 if not retrieved. ``step`` fills it in, one number per
+        position. Positions of emptied units stay 0.
     updated : bool array, shape (n,)
         Whether the index changed.
-    outcomes : list, an item a unit
-        None: learned now. A receipt: it came before, this is what came of it. AnotherBody: its key came before with
-        another body. In the last two cases nothing was learned.
+    outcomes : list, one item per unit
+        None: the unit is learned. A receipt: the unit is a duplicate, and this is the outcome of the first request.
+        BodyMismatch: its key was used with another body. In the last two cases nothing is learned.
     """
 
     def __init__(self, model: Applied, records: bytes, n: int, units: Sequence[Unit], entry: Offset) -> None:
@@ -122,24 +125,24 @@ class Applying:
         self._entry = entry
         self._runs = _runs(units)
         self._run = 0
-        self._in_run = 0  # units of a run with keys that are dealt with
+        self._in_run = 0  # units of the current run with keys that are finished
         self._new: Sequence[Unit] = ()  # units with new keys that are applied together
-        self._left = 0  # records that are applied together and are not yet
+        self._left = 0  # records of the current group that are not applied yet
         self._record = 0
         self._at = 0
 
     @property
     def done(self) -> bool:
-        """Whether every record is applied or passed over."""
+        """Whether every record is applied or skipped."""
         return self._left == 0 and self._run == len(self._runs)
 
     @property
     def n_done(self) -> int:
-        """Records applied or passed over so far."""
+        """Records applied or skipped so far."""
         return self._record
 
     def step(self, limit: int) -> None:
-        """Apply up to ``limit`` records, fewer when they are large. Never refuses."""
+        """Apply up to ``limit`` records, fewer if they are large. Does not raise for any checked record."""
         while limit > 0 and not self.done:
             if self._left == 0:
                 self._begin_next()
@@ -155,7 +158,7 @@ class Applying:
                 self._keep_receipts()
 
     def _begin_next(self) -> None:
-        """Go to the next records that are applied together, or past some that are not applied."""
+        """Go to the next group of records to apply, and skip records that must not be applied."""
         run = self._runs[self._run]
         if run.keyed >= 0 and not run.batch:
             self._begin_keyed(run)
@@ -170,7 +173,7 @@ class Applying:
             self._run += run.n_runs
 
     def _begin_keyed(self, run: _Run) -> None:
-        """The next unit of a run with keys when it came before, else as many as are new."""
+        """Skip the next unit of a run with keys if it has a receipt; else select as many new units as possible."""
         at, end = run.keyed + self._in_run, run.keyed + run.n_units
         unit = self._units[at]
         receipt = self._model.receipts.get(unit.key or "")
@@ -188,7 +191,7 @@ class Applying:
             self._in_run = 0
 
     def _keep_receipts(self) -> None:
-        """Keep what the units led to that were just applied together."""
+        """Write the receipts of the units that were just applied together."""
         milliseconds, sequence, _ = self._entry
         first = self._record - sum([unit.n for unit in self._new])
         ranks = self.ranks[first : self._record].tolist()
@@ -208,7 +211,10 @@ class Applying:
         self._record += n
 
     def _is_refused(self, first: int, n_units: int) -> bool:
-        """Whether a key of a batch came with another body, before it or inside it; then all its outcomes say so."""
+        """Return whether a key of a batch was used with another body, before the batch or in it.
+
+        Then set all its outcomes.
+        """
         bodies: dict[str, bytes] = {}
         for unit in self._units[first : first + n_units]:
             if unit.key is None:
@@ -222,7 +228,7 @@ class Applying:
 
 
 def _runs(units: Sequence[Unit], first: int = 0) -> list[_Run]:
-    """The runs of an entry; ``first`` is the index of the first unit."""
+    """Return the runs of an entry; ``first`` is the index of the first unit."""
     runs: list[_Run] = []
     at = 0
     while at < len(units):
@@ -242,12 +248,12 @@ def _runs(units: Sequence[Unit], first: int = 0) -> list[_Run]:
 
 
 def _are_alike(unit: Unit, other: Unit) -> bool:
-    """Whether another unit can go on with the run of a unit."""
+    """Return whether ``other`` can continue the run of ``unit``."""
     return other.batch == 1 and not other.emptied and (other.key is None) == (unit.key is None)
 
 
 def _runs_of_batch(batch: Sequence[Unit], first: int) -> list[_Run]:
-    """Those of a batch that has keys or emptied units, behind the one that says so."""
+    """Return the header of a batch that has keys or emptied units, followed by the runs of its units."""
     inside = _runs([msgspec.structs.replace(part, batch=1) for part in batch], first)
     n = sum([part.n for part in batch if not part.emptied])
     n_empty = sum([part.n for part in batch if part.emptied])
@@ -258,24 +264,24 @@ ALL_AT_ONCE = 2**31 - 1
 
 
 class Outcomes:
-    """What became of each request, told in log order.
+    """The outcome of each request in log order, found without learning.
 
     Attributes
     ----------
     receipts : Receipts
-        As those of a model that has applied the same entries; ranks and whether the index changed are left out.
+        The receipts of a model that has applied the same entries, without ranks and without ``updated``.
     """
 
     def __init__(self, receipts: Receipts | None = None) -> None:
         self.receipts = receipts or Receipts()
 
     def of(self, records: bytes, units: Sequence[Unit], entry: Offset = START) -> list[bool]:
-        """Whether each unit of the next entry was learned: not emptied, no repeat, no other body under a known key."""
+        """Return whether each unit of the next entry was learned: not emptied, not a duplicate, not refused."""
         told = self.told(records, units, entry)
         return [outcome is None and not unit.emptied for outcome, unit in zip(told, units, strict=True)]
 
     def told(self, records: bytes, units: Sequence[Unit], entry: Offset = START) -> list[Outcome]:
-        """What applying did with each unit of the next entry; None for one that is emptied as well."""
+        """Return the outcome of each unit of the next entry; None for emptied units too."""
         applying = Applying(self, records, sum([unit.n for unit in units]), units, entry)
         while not applying.done:
             applying.step(ALL_AT_ONCE)
@@ -284,9 +290,12 @@ class Outcomes:
     def apply(
         self, buffer: bytes, at: int, ranks: npt.NDArray[np.int32], updated: npt.NDArray[np.bool_]
     ) -> tuple[int, int]:
-        """Pass over ``len(ranks)`` records from byte ``at`` on; where the next begins, and how many."""
+        """Skip ``len(ranks)`` records from byte ``at`` on.
+
+        Return the position of the next record and the number of records.
+        """
         return self.pass_over(buffer, at, len(ranks)), len(ranks)
 
     def pass_over(self, buffer: bytes, at: int, n: int) -> int:
-        """Where the record after the next ``n`` begins."""
+        """Return the position after the next ``n`` records."""
         return int(pass_over_records(buffer, at, n))

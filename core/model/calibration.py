@@ -1,13 +1,13 @@
-"""Calibration: what a label's score is worth as a probability, learned from the stream and checked on it.
+"""Calibration: the conversion of a label's score into a probability, learned from the stream and checked on it.
 
-A model that is configured to ``calibrate`` has 42 numbers more, a logistic model of the scores, and counts how reliable
-its estimates are: each is taken before the outcome is known, as in the prequential score, and so is what is told of
-it. All of it is part of the model's state: the same log gives the same numbers on every replica. How it learns is in
-``core/kernels/model/calibration.py``.
+A model with ``calibrate`` has 42 additional numbers, a logistic model of the scores. It also counts how reliable its
+estimates are. As in the prequential score, each estimate is made before the outcome is known. All of it is part of
+the model's state: the same log gives the same numbers on every replica. ``core/kernels/model/calibration.py`` has the
+learning rule.
 
-Reliability is kept over all time and for the **newest** pairs of a label and its outcome, 10,000 to 20,000 of them, in
-tenths of the estimate. The calibration error is the mean distance between estimate and share of true ones (expected
-calibration error: Naeini, Cooper and Hauskrecht, AAAI 2015).
+Reliability is counted over all time and for the **newest** 10,000 to 20,000 pairs of a label and its outcome, in
+tenths of the estimate. The calibration error is the mean distance between the estimate and the share of true labels
+(expected calibration error: Naeini, Cooper and Hauskrecht, AAAI 2015).
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from abound.core.kernels.model.calibration import (
 from abound.core.types import Ranking
 
 FIRST_WEIGHTS = (-2.0, 4.0, 0.0, 0.0, 0.0, 0.0)
-"""What is believed before the first event: half a score is an even chance."""
+"""The prior before the first event: a score of one half means an even chance."""
 
 Floats = npt.NDArray[np.float64]
 
 
 class CalibrationArrays(NamedTuple):
-    """What the kernels see; all of it is empty where nothing is calibrated.
+    """The arrays that the kernels use; all are empty unless the model calibrates.
 
     Attributes
     ----------
@@ -64,7 +64,7 @@ class Calibration:
     Parameters
     ----------
     on : bool
-        False: there is none, and nothing is kept.
+        False: the model does not calibrate, and the state is empty.
     """
 
     def __init__(self, on: bool) -> None:
@@ -76,7 +76,7 @@ class Calibration:
             self.arrays = CalibrationArrays(np.zeros(0), np.zeros((0, N_TERMS)), np.zeros((0, N_BINS, N_COLUMNS)))
 
     def probabilities(self, ranking: Ranking) -> Floats:
-        """Of the classes of a ranking of all classes, shape (k,)."""
+        """Return the probabilities of the classes of a ranking of all classes, shape (k,)."""
         estimates = np.empty(len(ranking.scores))
         ids, scores = ranking.class_ids, ranking.scores
         if len(ids):
@@ -84,39 +84,41 @@ class Calibration:
         return estimates
 
     def reliability(self) -> dict[str, Any] | None:
-        """``all`` and ``newest``: pairs, calibration error, Brier score and bins; None where nothing is calibrated."""
+        """Return pairs, error, Brier score and bins, for ``all`` and ``newest``; None unless the model calibrates."""
         if not self.on:
             return None
         bins = self.arrays.bins
         return {"all": reliability_of(bins[ALL]), "newest": reliability_of(bins[BEFORE] + bins[NOW])}
 
     def to_arrays(self) -> dict[str, Floats]:
-        """The state as named arrays; none where nothing is calibrated."""
+        """Return the state as named arrays, none unless the model calibrates."""
         return self.arrays._asdict() if self.on else {}
 
     @classmethod
     def from_arrays(cls, on: bool, arrays: Mapping[str, npt.NDArray[Any]]) -> Calibration:
-        """The state that ``to_arrays`` gave; ValueError when it cannot be."""
+        """Load the state from the output of ``to_arrays``. Raises ValueError if it is invalid."""
         fresh = cls(on)
         if set(arrays) != set(fresh.to_arrays()):
-            raise ValueError(f"a calibration has the arrays {sorted(fresh.to_arrays())}, not {sorted(arrays)}")
+            raise ValueError(f"a calibration needs the arrays {sorted(fresh.to_arrays())}, not {sorted(arrays)}")
         for name, own in fresh.to_arrays().items():
             given = arrays[name]
             if given.shape != own.shape or given.dtype != own.dtype or not np.all(np.isfinite(given)):
-                raise ValueError(f"calibration {name} is not {own.dtype} of the shape {own.shape}, all finite")
+                raise ValueError(
+                    f"calibration {name} must have dtype {own.dtype}, shape {own.shape} and only finite numbers"
+                )
             own[...] = given
         bins = fresh.arrays.bins
         if np.any(bins < 0) or np.any(bins[..., [TRUE, ESTIMATES, ERRORS]] > bins[..., [PAIRS]]):
-            raise ValueError("calibration bins have counts that cannot be")
+            raise ValueError("calibration bins have negative or contradictory counts")
         return fresh
 
     def digest_bytes(self) -> bytes:
-        """All the state, in a fixed order; empty where nothing is calibrated."""
+        """Return the whole state in a fixed order; empty unless the model calibrates."""
         return b"".join(array.tobytes() for array in self.arrays)
 
 
 def reliability_of(bins: Floats) -> dict[str, Any]:
-    """What the bins of one row say; None for what cannot be said of no pairs.
+    """Return the reliability figures of one row of bins, with None where a bin or the row has no pairs.
 
     Parameters
     ----------
@@ -141,7 +143,7 @@ _EMPTY = {"n": 0, "estimate": None, "true": None}
 
 
 def binned(estimates: Floats, true: npt.NDArray[np.bool_]) -> Floats:
-    """The bins of estimates whose outcomes are known, shape (N_BINS, N_COLUMNS)."""
+    """Return the bins of estimates whose outcomes are known, shape (N_BINS, N_COLUMNS)."""
     bins = np.zeros((N_BINS, N_COLUMNS))
     at = np.minimum((estimates * N_BINS).astype(np.int64), N_BINS - 1)
     for column, summands in (

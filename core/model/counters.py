@@ -1,6 +1,6 @@
-"""What is kept beside the ids: how often each label was learned, and the credits of the clock that evicts features.
+"""Counters by id: how often each label was learned, and the credits of the clock algorithm that evicts features.
 
-The rule of eviction stands in ``abound.core.kernels.model.apply``.
+``abound.core.kernels.model.apply`` implements the eviction rule.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Tallies:
     credits : uint8 array, shape (>= n_features,) or (0,)
         0 to ``MAX_CREDIT``; empty without ``max_features``.
     control : int64 array, shape (2,)
-        The bound (0: none), and the feature id that the clock's hand is at.
+        The bound (0: none), and the feature id at the clock's hand.
     """
 
     def __init__(self) -> None:
@@ -40,7 +40,7 @@ class Tallies:
         return bool(self.control[MAX_FEATURES])
 
     def set_bound(self, max_features: int | None) -> None:
-        """Take over ``max_features``; without a bound the credits are forgotten."""
+        """Set ``max_features``. Without a bound the credits are dropped."""
         if max_features is None:
             self.credits = np.zeros(0, np.uint8)
             self.control[:] = 0
@@ -55,7 +55,7 @@ class Tallies:
             self.credits.resize(n_features + n_features // 8 + 64, refcheck=False)
 
     def to_arrays(self, n_features: int, n_classes: int) -> dict[str, npt.NDArray[Any]]:
-        """Copies for so many ids: ``label_counts``, ``credits`` and ``hand``."""
+        """Return copies for so many ids: ``label_counts``, ``credits`` and ``hand``."""
         return {
             "label_counts": self.label_counts[:n_classes].copy(),
             "credits": self.credits[: n_features if self.is_bounded else 0].copy(),
@@ -63,18 +63,21 @@ class Tallies:
         }
 
     def take(self, arrays: Mapping[str, npt.NDArray[Any]], n_features: int, n_classes: int) -> None:
-        """Take over what ``to_arrays`` gave, for the same bound; ValueError when it does not fit so many ids."""
+        """Load the output of ``to_arrays`` of counters with the same bound.
+
+        Raises ValueError if it does not fit the ids.
+        """
         sizes = {"label_counts": n_classes, "credits": n_features if self.is_bounded else 0, "hand": 1}
         for name, dtype in _PARTS.items():
             part = arrays[name]
             if part.dtype != dtype or part.shape != (sizes[name],) or int(part.min(initial=0)) < 0:
                 raise ValueError(f"{name} does not fit the ids of the model")
         if int(arrays["credits"].max(initial=0)) > MAX_CREDIT or int(arrays["hand"][0]) > n_features:
-            raise ValueError("the clock of the model has credits or a hand that cannot be")
+            raise ValueError("the eviction clock of the model has credits or a hand out of range")
         self.label_counts, self.credits = arrays["label_counts"].copy(), arrays["credits"].copy()
         self.control[HAND] = arrays["hand"][0]
 
     def digest_bytes(self, n_features: int, n_classes: int) -> bytes:
-        """All of it, for so many ids, in a fixed order."""
+        """Return all counters for so many ids, in a fixed order."""
         own_credits = self.credits[:n_features].tobytes() if self.is_bounded else b""
         return self.label_counts[:n_classes].tobytes() + own_credits + self.control.tobytes()

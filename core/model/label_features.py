@@ -1,4 +1,4 @@
-"""Which features point to a class: what each of them, alone and with the value 1, adds to its score."""
+"""The features that point to a class, with the contribution of each one alone, at value 1, to its score."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from abound.core.kernels.index.rank import explain_score
 
 
 def weights_to(index: Index, class_id: int, first: int, end: int) -> npt.NDArray[np.float64]:
-    """What each of the features ``first`` to ``end`` adds to the score of a class, 0 where it does not vote for it.
+    """Return the contribution of each feature from ``first`` to ``end`` to the score of a class, 0 without a vote.
 
     Parameters
     ----------
     class_id, first, end : int
-        Ids need not have been learned.
+        The ids may be unknown to the index.
 
     Returns
     -------
     weights : float64 array, shape (end - first,)
-        Dimensionless. With ``sls`` they may be below 0.
+        Dimensionless. With ``sls`` they may be negative.
 
     Notes
     -----
-    Visits every connection of these features that votes, about 2 ns each.
+    Visits every voting connection of these features, about 2 ns each.
     """
     ids = np.arange(first, end, dtype=np.int32)
     values = np.ones(len(ids), np.float32)
@@ -32,6 +32,7 @@ def weights_to(index: Index, class_id: int, first: int, end: int) -> npt.NDArray
     if len(ids):
         explain_score(index.arrays, index.kernel_params, ids, values, class_id, weights)
         if index.kernel_params.squares:
-            # The kernel took the features for one instance and normalised it; each alone has the value 1.
+            # The kernel treated the features as one instance and normalised it. Undo this: each feature alone has
+            # the value 1.
             weights /= values
     return weights

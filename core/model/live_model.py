@@ -1,10 +1,10 @@
-"""The live model: the state of one model that answers, and is changed only by applying what the log holds.
+"""The live model: the state of one model that answers requests and is changed only by applying log entries.
 
-The same events in the same order give the same ``abound.core.model.state``, bit for bit; its ``digest`` says so in 32
-hex characters. There is no clock, no randomness and no thread in here: the secret of the key tables decides where a key
-lies in memory and nothing else.
+The same events in the same order give the same ``abound.core.model.state``, bit for bit; ``digest`` identifies it in
+32 hex characters. This module uses no clock, no randomness and no threads. The secret of the hash tables decides only
+where a key lies in memory.
 
-Learning goes in slices, so that the one event loop that owns the model can answer in between::
+Records are applied in slices, so that the event loop that owns the model can answer requests in between::
 
     applying = model.begin(records, n, units, entry)
     while not applying.done:
@@ -60,11 +60,11 @@ from abound.core.model.state import State
 from abound.core.types import START, Offset, Ranking
 
 INTERCEPT = "(intercept)"
-"""Among the reasons for a class: what every instance has of its score."""
+"""Key of the intercept among the contributions to a score."""
 
 
 class Tables(NamedTuple):
-    """Larger key tables for the vocabularies of a model, None for one that needs none."""
+    """Larger hash tables for the vocabularies of a model; None for a vocabulary that does not need one."""
 
     features: npt.NDArray[np.uint64] | None
     labels: npt.NDArray[np.uint64] | None
@@ -77,9 +77,9 @@ class LiveModel(State):
     ----------
     config : ModelConfig
     secret : (int, int)
-        Two random 64-bit numbers, local to the process: they key the hash tables against crafted collisions.
+        Two random 64-bit numbers, local to the process. They key the hash tables against crafted collisions.
     limits : Limits
-        What the door lets in. Not part of the state: what is in the log applies, whatever the limits are now.
+        Limits for incoming requests. They are not part of the state: log entries apply whatever the limits are now.
     """
 
     def __init__(self, config: ModelConfig, secret: tuple[int, int], limits: Limits | None = None) -> None:
@@ -97,7 +97,7 @@ class LiveModel(State):
         secret: tuple[int, int],
         limits: Limits | None = None,
     ) -> Self:
-        """The model that ``meta`` and ``to_arrays`` described; Damaged when they do not fit together."""
+        """Load the model from ``meta`` and the output of ``to_arrays``. Raises Corrupted if they do not match."""
         model = super().from_arrays(meta, arrays, secret)
         model.limits = limits or Limits()
         model._take_config(model.config)
@@ -115,33 +115,33 @@ class LiveModel(State):
         self._make_room(0, 0, 0, 0)
 
     def check_change(self, changes: dict[str, Any]) -> ModelConfig:
-        """The configuration that ``changes`` lead to.
+        """Return the configuration that results from ``changes``.
 
         Raises
         ------
         InvalidInstance
             A field is unknown or out of range.
         Conflict
-            The model has learned, and a field is one that would change what its state means; or a version is active,
-            and it is one that would change what reaches that.
+            The model has learned and the field would change the meaning of its state, or a version is active and the
+            field would change the vectors that it gets.
         """
         config = self.config.changed(changes)
         refused = self.config.refused_once_learned(config) if self.n_learned else []
         if refused:
-            way = "a new model can be created instead"
+            way = "create a new model instead"
             if not set(refused) & set(FIXED_FOR_GOOD):
-                way = "the job refit learns its past anew with other values (settings)"
+                way = "run the job refit, which learns the log again with other values (settings)"
             raise Conflict(f"{', '.join(refused)} cannot change on a model that has learned; {way}")
         refused = [name for name in FIXED_FOR_GOOD if getattr(config, name) != getattr(self.config, name)]
         if refused and not self.serving.is_live:
             raise Conflict(
-                f"{', '.join(refused)} cannot change while a version is active: it was fitted on instances as they are "
-                f"read now; activate {LIVE} before"
+                f"{', '.join(refused)} cannot change while a version is active: it was fitted with their present "
+                f"values; activate {LIVE} first"
             )
         return config
 
     def configure(self, changes: dict[str, Any]) -> None:
-        """Apply a configuration event. Fields that may not change any more by now keep their value."""
+        """Apply a configuration event. Fields that can no longer change keep their value."""
         config = self.config.changed(changes)
         if self.n_learned:
             kept = {name: getattr(self.config, name) for name in self.config.refused_once_learned(config)}
@@ -157,12 +157,12 @@ class LiveModel(State):
     def apply(
         self, buffer: bytes, at: int, ranks: npt.NDArray[np.int32], updated: npt.NDArray[np.bool_]
     ) -> tuple[int, int]:
-        """Apply at most ``len(ranks)`` records from byte ``at`` on, at least one.
+        """Apply at least one and at most ``len(ranks)`` records from byte ``at`` on.
 
         Returns
         -------
         at : int
-            Where the next record begins.
+            Position of the next record.
         done : int
             Records applied; ``ranks[:done]`` and ``updated[:done]`` are written.
         """
@@ -175,7 +175,7 @@ class LiveModel(State):
             done += int(self._cursor[DONE])
             if self._cursor[STATUS] == ENOUGH or (done > 0 and not calibrating):
                 return int(self._cursor[AT]), done
-            # One that is calibrated is applied in the same call, so that it is not calibrated again in the next.
+            # Apply a record that is already calibrated in this call; the next call would calibrate it a second time.
             ranks_left, updated_left = ranks[done : done + 1], updated[done : done + 1]
             shape = record_shape(buffer, int(self._cursor[AT]))
             if self._cursor[STATUS] == NAMES_FULL:
@@ -187,9 +187,9 @@ class LiveModel(State):
                 self._bind()
 
     def continue_score(self, other: LiveModel) -> None:
-        """Go on with the prequential score and the receipts of another state of the same model.
+        """Take over the prequential score and the receipts of another state of the same model.
 
-        A model that was fitted anew has not been asked yet; what is told of it is how well it did as it was.
+        A refitted model has not been scored yet. Its statistics continue those of the state that it replaces.
         """
         self.prequential = Prequential.from_arrays(other.prequential.to_arrays())
         self.receipts = Receipts.from_arrays(other.receipts.to_arrays())
@@ -213,18 +213,19 @@ class LiveModel(State):
             self._bind()
 
     def pass_over(self, buffer: bytes, at: int, n: int) -> int:
-        """Where the record after the next ``n`` begins."""
+        """Return the position after the next ``n`` records."""
         return int(pass_over_records(buffer, at, n))
 
     @property
     def crowded(self) -> bool:
-        """Whether a vocabulary is so large and so full that it is better ``enlarged`` before it must grow."""
+        """Whether a vocabulary is so large and full that its table should be enlarged before it must grow."""
         return self.features.crowded or self.labels.crowded
 
     def enlarged(self) -> Tables:
-        """Larger tables for the vocabularies that are crowded: the long part of their growth, ahead of time.
+        """Build larger tables for the vocabularies that need them: the slow part of their growth, ahead of time.
 
-        Only reads. It may run in another thread beside whatever asks the model, while nothing changes it.
+        Only reads the model. It may run in another thread while requests are answered, as long as nothing changes the
+        model.
         """
         return Tables(
             self.features.enlarged() if self.features.crowded else None,
@@ -232,7 +233,7 @@ class LiveModel(State):
         )
 
     def take(self, tables: Tables) -> None:
-        """Go on with what ``enlarged`` gave; nothing was learned since. Changes where keys lie, and no state."""
+        """Switch to the tables of ``enlarged``. The model must not have learned since. The state stays the same."""
         if tables.features is not None:
             self.features.take(tables.features)
         if tables.labels is not None:
@@ -240,7 +241,7 @@ class LiveModel(State):
         self._bind()
 
     def _make_room(self, n_features: int, key_bytes: int, n_labels: int, label_bytes: int) -> None:
-        """Room for the names of one more record: ids, their bytes, and what is kept beside each id."""
+        """Allocate space for the names of one more record: ids, key bytes, and counters of each id."""
         self.features.make_room(n_features, key_bytes)
         self.labels.make_room(n_labels, label_bytes)
         features, classes = self.features.n_ids + n_features, self.labels.n_ids + n_labels
@@ -253,7 +254,7 @@ class LiveModel(State):
         self._bind()
 
     def _bind(self) -> None:
-        """Make a handle on the present arrays; after any of them has moved."""
+        """Rebuild the kernel handle after any of the arrays has moved."""
         self._held = Held(self._arrays(), self._scratch, self.calibration.arrays)
 
     def _arrays(self) -> LiveArrays:
@@ -278,14 +279,14 @@ class LiveModel(State):
         exclude: Collection[str] | None = None,
         threshold: float | None = None,
     ) -> Ranking:
-        """The best classes for a vector, at most ``k``, best first; equal scores by the class seen first.
+        """Return the best classes for a vector, at most ``k``, best first; of equal scores the class learned first.
 
         Parameters
         ----------
         vector : bytes
             From ``vectorizer``.
         include, exclude : collections of labels
-            Only these, all but these; labels that were never learned change nothing.
+            Only these labels; all but these labels. Labels that were never learned have no effect.
         threshold : float
             Only classes with at least this score.
         """
@@ -307,7 +308,9 @@ class LiveModel(State):
         threshold: float | None = None,
         min_probability: float | None = None,
     ) -> Ranking:
-        """``rank`` by a model that calibrates, with ``probabilities``; of the best k those of at least one are kept.
+        """Return ``rank`` of a model that calibrates, with ``probabilities``.
+
+        ``min_probability`` filters the best k classes.
 
         Raises
         ------
@@ -316,7 +319,7 @@ class LiveModel(State):
         """
         if not self.calibration.on:
             raise InvalidInstance(
-                "min_probability is for a model that calibrates: configure it with calibrate true", "min_probability"
+                "min_probability needs a model that calibrates; configure it with calibrate true", "min_probability"
             )
         class_ids, scores, mask = self._asked(k, include, exclude)
         estimates = np.empty(len(scores), np.float64)
@@ -332,10 +335,10 @@ class LiveModel(State):
         return Ranking(class_ids[kept], scores[kept], estimates[kept])
 
     def explain(self, vector: bytes, ranking: Ranking) -> list[list[tuple[str, float]]]:
-        """Which features speak for each class of a ranking, and which against it: (key, contribution), largest first.
+        """Return (key, contribution) of the features to the score of each class of a ranking, largest first.
 
-        The contributions of a class sum to its score, up to the rounding of the sum. Where it has an intercept
-        (``sls`` in rows), that is one of them, under the key ``INTERCEPT``.
+        The contributions of a class sum to its score, up to rounding. An intercept (``sls`` in rows) is one of them,
+        under the key ``INTERCEPT``.
         """
         keys = [*unpack_vector(vector)[0], INTERCEPT]
         if len(keys) > len(self._scratch.ids) + 1:
@@ -346,14 +349,14 @@ class LiveModel(State):
             explain_vector(vector, self._held, class_id, contributions[:-1])
             contributions[-1] = self.index.intercept(class_id)
             order = np.argsort(-contributions, kind="stable")
-            order = order[contributions[order] != 0.0]  # what says nothing lies between what speaks for and against
+            order = order[contributions[order] != 0.0]  # zeros lie between the positive and the negative ones
             because.append([(keys[i], float(contributions[i])) for i in order.tolist()])
         return because
 
     def _asked(
         self, k: int, include: Collection[str] | None, exclude: Collection[str] | None
     ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float64], npt.NDArray[np.uint8]]:
-        """Room for the class ids and scores of a ranking, and which classes may be in it."""
+        """Return arrays for the class ids and scores of a ranking, and the mask of allowed classes."""
         if k > self.labels.n_ids:
             k = self.labels.n_ids
         mask = EVERYTHING if include is None and exclude is None else self._mask(include, exclude)
@@ -386,16 +389,16 @@ def _scratch(n_features: int, n_labels: int) -> ApplyScratch:
 # --- compiling
 
 FIRST = ("learning", "answering")
-"""The groups of kernels that a model of the default configuration uses. No other model uses less."""
+"""The groups of kernels that a model of the default configuration uses. Every model uses them."""
 
 
 def groups_of(config: ModelConfig) -> list[str]:
-    """Return the groups of kernels that a model uses beside ``FIRST``."""
+    """Return the groups of kernels that a model uses in addition to ``DEFAULT_GROUPS``."""
     return [group for group, used in (("sls", config.update == "sls"), ("calibrated", config.calibrate)) if used]
 
 
 def warmup(*groups: str) -> None:
-    """Compile the kernels of these groups, of all without any, or load them from numba's cache.
+    """Compile the kernels of these groups (default: all), or load them from numba's cache.
 
     ``learning`` and ``answering`` have little in common and take equally long, so two processes can compile one each.
     """
@@ -406,7 +409,7 @@ def warmup(*groups: str) -> None:
 def _warm_learning() -> None:
     ids, values = np.arange(2, dtype=np.int32), np.ones(2, np.float32)
     Index(IndexParams.of(ModelConfig())).learn(ids, values, ids)
-    model = _learned(ModelConfig())  # the other process has compiled what this takes from _warm_naming
+    model = _learned(ModelConfig())  # the other process compiles the kernels of _warm_naming that this needs
     vocabulary.warmup()
     index.warmup("fsu")
     _keep(model)
@@ -420,7 +423,7 @@ def _warm_answering() -> None:
 
 
 def _warm_naming() -> None:
-    """What applying records takes beside learning."""
+    """Compile the kernels that applying records needs in addition to learning."""
     model = LiveModel(ModelConfig(), (1, 2))
     live, scratch, buffer = model._arrays(), model._scratch, _WARMING + pack_labels(["a"], model.limits)
     shape = record_shape(buffer, 0)
@@ -450,7 +453,7 @@ _WARMING = pack_vector([b"wheat", b"price"], np.array([0.6, 0.8], np.float32))
 
 
 def _learned(config: ModelConfig) -> LiveModel:
-    """A model that has learned two instances."""
+    """Return a model that has learned two instances."""
     model = LiveModel(config, (1, 2))
     for label in ("a", "b"):
         learned = _WARMING + pack_labels([label], model.limits)

@@ -1,12 +1,13 @@
-"""The prequential score: every event is ranked before it is learned, and these ranks are the running accuracy.
+"""The prequential score: every event is ranked before it is learned, and the ranks give a running accuracy.
 
-Kept over all time and over a window of the newest, for whole instances (the rank of the best true label) and for
-single labels by how often the label had been learned before: **tail** fewer than 10 times, **torso** fewer than
-100, **head** the rest. It is part of a model's state: the same log gives the same figures on every replica.
+The score is kept over all time and over a window of the newest events. It covers whole instances (the rank of the
+best true label) and single labels, grouped by how often the label had been learned before: **tail** fewer than 10
+times, **torso** fewer than 100, **head** the rest. It is part of a model's state: the same log gives the same figures
+on every replica.
 
-The **trace** is the score over time in bounded room: the counts as they stood after every ``stride`` instances. When
-there is no room for another point, every second one is dropped and the stride doubles, so a model of any age has
-between ``TRACE_POINTS / 2`` and ``TRACE_POINTS`` of them, evenly spaced over all that it learned.
+The **trace** is the score over time in bounded memory: the counts after every ``stride`` instances. When the trace is
+full, every second point is dropped and the stride doubles. A model of any age therefore has between
+``TRACE_POINTS / 2`` and ``TRACE_POINTS`` points, evenly spaced over its history.
 
 R_k, MRR: Madani, Connor and Greiner (JMLR 2009), section 3.3. Prequential evaluation: Dawid (1984).
 """
@@ -30,7 +31,7 @@ from abound.core.kernels.model.prequential import (
 )
 
 WINDOW = 10_000
-"""Length of the window, in instances for the whole and in labels for the groups."""
+"""Length of the window, in instances for the total and in labels for the groups."""
 
 TRACE_POINTS = 256
 FIRST_STRIDE = 10
@@ -40,22 +41,22 @@ MEASURES = ("R@1", "R@5", "MRR")
 
 
 class PrequentialArrays(NamedTuple):
-    """What the kernels see.
+    """The arrays that the kernels use.
 
     Attributes
     ----------
     counts : int64 array, shape (N_GROUPS + 1, N_COUNTS)
-        Row 0 the instances, then a row a group of labels.
+        Row 0 for the instances, then one row per group of labels.
     reciprocal : float64 array, shape (N_GROUPS + 1,)
         Sums of 1/rank.
     window : int32 array, shape (WINDOW,)
-        Ring of the newest instances' ranks, 0 where no true label was retrieved.
+        Ring buffer of the newest instances' ranks, 0 where no true label was retrieved.
     label_window : int32 array, shape (WINDOW,)
-        Ring of the newest labels: rank << GROUP_BITS | group.
+        Ring buffer of the newest labels: rank << GROUP_BITS | group.
     trace_counts : int64 array, shape (TRACE_POINTS, N_GROUPS + 1, N_COUNTS)
-        ``counts`` after each ``stride`` instances; 0 beyond the points that there are.
+        ``counts`` after each ``stride`` instances; 0 after the last point.
     trace_reciprocal : float64 array, shape (TRACE_POINTS, N_GROUPS + 1)
-        ``reciprocal`` then.
+        ``reciprocal`` at the same points.
     stride : int64 array, shape (1,)
         Instances from one point to the next.
     """
@@ -85,18 +86,18 @@ class Prequential:
 
     @property
     def n_learned(self) -> int:
-        """Instances learned since the beginning."""
+        """Instances learned so far."""
         return int(self.arrays.counts[0, LEARNED])
 
     @property
     def n_updated(self) -> int:
-        """Of these, the ones that changed the index."""
+        """Learned instances that changed the index."""
         return int(self.arrays.counts[0, UPDATED])
 
     def scores(self) -> dict[str, Any]:
-        """R@1, R@5 and MRR (each 0..1, None before the first event) over all time and over the window, and by group.
+        """Return R@1, R@5 and MRR (0..1, None before the first event) over all time and the window, and by group.
 
-        ``drift`` is how far the window is from all time: below 0 where the newest events are ranked worse.
+        ``drift`` is the difference of the window and all time: negative where the newest events are ranked worse.
         """
         counts, reciprocal, window, label_window = self.arrays[:4]
         newest = window[: min(self.n_learned, WINDOW)]
@@ -114,16 +115,16 @@ class Prequential:
         }
 
     def newest(self, n: int) -> dict[str, Any]:
-        """R@1, R@5 and MRR over the newest ``n`` instances, of which there are ``WINDOW`` at most."""
+        """Return R@1, R@5 and MRR over the newest ``n`` instances, at most ``WINDOW``."""
         learned = self.n_learned
         n = min(n, learned, WINDOW)
         return _of_ranks(self.arrays.window[np.arange(learned - n, learned) % WINDOW])
 
     def trace(self) -> dict[str, Any]:
-        """R@1, R@5 and MRR over time: each point is over the ``stride`` instances that end with it.
+        """Return R@1, R@5 and MRR over time: each point covers the ``stride`` instances that end with it.
 
-        Lists of one length: ``learned`` has the instances learned by then, ``groups`` the ``n`` labels of each group
-        that came in between and their measures, None where none did.
+        All lists have one length. ``learned`` has the instances learned at each point. ``groups`` has the number
+        ``n`` of labels of each group in between and their measures, None without labels.
         """
         n_points = self.n_learned // int(self.arrays.stride[0])
         counts = np.diff(self.arrays.trace_counts[:n_points], axis=0, prepend=0)
@@ -140,19 +141,22 @@ class Prequential:
         }
 
     def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """The state as named arrays."""
+        """Return the state as named arrays."""
         return self.arrays._asdict()
 
     @classmethod
     def from_arrays(cls, arrays: dict[str, npt.NDArray[Any]]) -> Prequential:
-        """The state that ``to_arrays`` gave; ValueError when a shape or dtype is not as it was."""
+        """Load the state from the output of ``to_arrays``.
+
+        Raises ValueError if a shape, a dtype or a number is wrong.
+        """
         fresh = cls()
         for name, own in fresh.arrays._asdict().items():
             given = arrays[name]
             if given.shape != own.shape or given.dtype != own.dtype:
                 raise ValueError(f"prequential {name} has shape {given.shape} and dtype {given.dtype}")
             if not np.all(given >= 0):
-                raise ValueError(f"prequential {name} has a number below 0 or none at all")
+                raise ValueError(f"prequential {name} has a negative number or NaN")
             own[...] = given
         stride = int(fresh.arrays.stride[0])
         if stride < FIRST_STRIDE or fresh.n_learned // stride > TRACE_POINTS:
@@ -160,11 +164,11 @@ class Prequential:
         n_points = fresh.n_learned // stride
         learned = fresh.arrays.trace_counts[:, 0, LEARNED]
         if not np.array_equal(learned[:n_points], stride * np.arange(1, n_points + 1)) or np.any(learned[n_points:]):
-            raise ValueError("prequential trace has points that are not its own")
+            raise ValueError("prequential trace has points that do not match its stride")
         return fresh
 
     def digest_bytes(self) -> bytes:
-        """All the state, in a fixed order."""
+        """Return the whole state in a fixed order."""
         return b"".join(array.tobytes() for array in self.arrays)
 
 

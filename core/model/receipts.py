@@ -1,12 +1,12 @@
-"""Receipts: what each idempotency key led to, so that a request that comes twice is learned once.
+"""Receipts: the outcome of each idempotency key, so that a repeated request is learned once.
 
-The table is part of a model's state and is asked while applying, so two replicas that race on one key cannot both
-learn: the entry that comes first in the log wins, the other one applies as nothing. It holds the newest
-``CAPACITY`` keys; an older key is forgotten and would be learned again.
+The table is part of a model's state and is consulted while applying. Two replicas that race on one key therefore
+cannot both learn: the entry that comes first in the log wins, and the other changes nothing. The table holds the
+newest ``CAPACITY`` keys. An older key is forgotten and would be learned again.
 
-Receipts are numbered as they come and lie in **pages** of ``PAGE``: a page that is full is hashed once, and one whose
-receipts are all forgotten goes as a whole. So what stands in which page depends on the log alone. A receipt is found by
-its number, and by that it is known to be forgotten while its page is still there.
+Receipts are numbered in log order and lie in **pages** of ``PAGE``. A full page is hashed once, and a page whose
+receipts are all forgotten is dropped as a whole. The contents of each page thus depend on the log alone. A receipt is
+found by its number, which also shows whether it is forgotten while its page is still present.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ CAPACITY = 100_000
 PAGE = 256
 
 MOST_GONE = 2**48
-"""Pages that may be gone; to count them on, numbers of 64 bits have room."""
+"""Maximum number of dropped pages; receipt numbers of 64 bits cannot overflow below it."""
 
 
 class Receipt(msgspec.Struct, frozen=True, gc=False):
-    """What a request with an idempotency key led to.
+    """The outcome of a request with an idempotency key.
 
     Attributes
     ----------
     body : bytes
         Hash of the request's body: the same key with another body is refused.
     offset : (milliseconds, sequence, position)
-        Of the request's first event.
+        Offset of the request's first event.
     ranks : list of int
-        Rank before learning, an instance; 0 when not retrieved.
+        Rank before learning, one per instance; 0 if not retrieved.
     updated : list of bool
     """
 
@@ -59,7 +59,7 @@ _decode_table = msgspec.msgpack.Decoder(tuple[int, list[Row]]).decode
 
 
 class AnotherBody(msgspec.Struct, frozen=True):
-    """The answer to a key that came before with another body: nothing was learned.
+    """The outcome for a key that was used before with another body: nothing was learned.
 
     Attributes
     ----------
@@ -70,17 +70,17 @@ class AnotherBody(msgspec.Struct, frozen=True):
 
 
 Outcome = Receipt | AnotherBody | None
-"""What applying did with a unit: the receipt of its first time, a refusal, or None: it was learned now."""
+"""The outcome of a unit: the receipt of the first request for a duplicate, a refusal, or None if it was learned."""
 
 
 class _Page(NamedTuple):
-    """Receipts that follow each other: their keys, and each packed, the key as well."""
+    """Consecutive receipts: their keys, and each receipt packed together with its key."""
 
     keys: list[str]
     packed: list[bytes]
 
     def digest(self) -> bytes:
-        """16 bytes over all of it."""
+        """Return 16 bytes over the whole page."""
         return hashlib.blake2b(b"".join(self.packed), digest_size=16).digest()
 
 
@@ -90,24 +90,24 @@ class Receipts:
     Parameters
     ----------
     capacity : int
-        Keys that are remembered.
+        Maximum number of keys.
     """
 
     def __init__(self, capacity: int = CAPACITY) -> None:
         self._capacity = capacity
-        self._numbers: dict[str, int] = {}  # of all keys in the pages
-        self._n = 0  # receipts that there ever were
-        self._n_gone = 0  # pages that there were before those that are here
+        self._numbers: dict[str, int] = {}  # number of the receipt of each key in the pages
+        self._n = 0  # receipts ever written
+        self._n_gone = 0  # pages dropped so far
         self._pages = deque([_Page([], [])])  # the last one is not full
         self._digests: deque[bytes] = deque()  # of all pages before the last
-        self._n_packed = 0  # bytes of all that are packed
+        self._n_packed = 0  # bytes of all packed receipts
 
     def __len__(self) -> int:
         return min(self._n, self._capacity)
 
     @property
     def n_bytes(self) -> int:
-        """Bytes of memory, about: those of what is packed, and 280 a key."""
+        """Approximate bytes of memory: the packed receipts and 280 bytes per key."""
         return 280 * len(self._numbers) + self._n_packed
 
     def __contains__(self, key: str) -> bool:
@@ -119,7 +119,7 @@ class Receipts:
         return max(0, self._n - self._capacity)
 
     def get(self, key: str) -> Receipt | None:
-        """The receipt of ``key``, or None when it never came or is forgotten."""
+        """Return the receipt of ``key``, or None if it has none or is forgotten."""
         if key not in self:
             return None
         page, place = divmod(self._numbers[key], PAGE)
@@ -127,7 +127,7 @@ class Receipts:
         return Receipt(body, Offset(*offset), ranks, updated)
 
     def n_new(self, keys: Sequence[str]) -> int:
-        """How many of these keys, from the first one on, have no receipt and differ from each other."""
+        """Return how many of these keys, from the first one on, have no receipt and are distinct."""
         if self._numbers.keys().isdisjoint(keys) and len(set(keys)) == len(keys):
             return len(keys)
         seen: set[str] = set()
@@ -138,7 +138,7 @@ class Receipts:
         return len(seen)
 
     def put(self, rows: Sequence[Row]) -> None:
-        """Keep receipts under keys that have none, and forget the oldest ones beyond the capacity."""
+        """Add receipts for keys that have none, and forget the oldest ones beyond the capacity."""
         page = self._pages[-1]
         for row in rows:
             key, packed = row[0], _encode(row)
@@ -155,36 +155,36 @@ class Receipts:
             self._drop_page()
 
     def digest_bytes(self) -> bytes:
-        """A hash over all pages in their order; costs the newest one, and 16 bytes for each other."""
+        """Return a hash over all pages in their order. Hashes only the newest page and 16 bytes for each other one."""
         packed = _encode((self._n_gone, [*self._digests, self._pages[-1].digest()]))
         return hashlib.blake2b(packed, digest_size=16).digest()
 
     def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """The table as one uint8 array of msgpack: how many pages are gone, and what is in the others."""
+        """Return one uint8 array of msgpack: the number of dropped pages, and the receipts of the others."""
         rows = [msgspec.Raw(packed) for page in self._pages for packed in page.packed]
         return {"receipts": np.frombuffer(_encode((self._n_gone, rows)), np.uint8)}
 
     @classmethod
     def from_arrays(cls, arrays: dict[str, npt.NDArray[Any]], capacity: int = CAPACITY) -> Receipts:
-        """The table that ``to_arrays`` gave; ValueError when it cannot be read, or has a key twice."""
+        """Load the table from the output of ``to_arrays``. Raises ValueError if it is unreadable or has a key twice."""
         table = cls(capacity)
         table._n_gone, rows = _decode_table(arrays["receipts"].tobytes())
         table._n = table._n_gone * PAGE
         if table._n < 0:
-            raise ValueError("fewer pages of receipts are gone than none")
+            raise ValueError("the number of dropped pages of receipts is negative")
         if table._n_gone > MOST_GONE:
-            raise ValueError("more pages of receipts are gone than there can ever be")
+            raise ValueError("the number of dropped pages of receipts is too large")
         for row in rows:
             key, _, offset, ranks, updated = row
             if key in table:
                 raise ValueError("two receipts have one key")
             if not 0 < len(ranks) == len(updated) or min(ranks) < 0 or min(offset) < 0:
-                raise ValueError("a receipt is of something that cannot be")
+                raise ValueError("a receipt has invalid ranks or a negative offset")
             table.put([row])
         return table
 
     def _drop_page(self) -> None:
-        """Let go of the oldest page; one of its keys may have come again since it was forgotten."""
+        """Drop the oldest page. Keep those of its keys that were used again after they were forgotten."""
         page = self._pages.popleft()
         self._digests.popleft()
         self._n_gone += 1

@@ -1,8 +1,8 @@
-"""Fitting the live index anew: several passes over a stream, with settings that a held-out newest part chose.
+"""Refitting of the live index: several passes over a stream, with settings chosen on a held-out newest part.
 
-The stream is given piece by piece, as often as there are passes, so memory is that of the model. The first pass is
-what the service does; in later ones features do not count as seen again and nothing is scored (Madani, Connor and
-Greiner, JMLR 2009, section 4.1: several passes are of use where instances are few).
+The caller feeds the stream piece by piece, once per pass, so memory use is that of the model. The first pass does the
+same as the service. In later passes features do not count as seen again and nothing is scored (Madani, Connor and
+Greiner, JMLR 2009, section 4.1: several passes help where instances are few).
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from abound.core.model.live_model import LiveModel
 from abound.core.types import Offset
 
 MOST_RANKED = 50
-"""A true label that is ranked after so many counts as not found."""
+"""Depth of rankings; a true label below it counts as not found."""
 
 
 class Fitting:
-    """One model on its way: ``learn`` each entry of the stream in each pass, ``next_pass`` between two.
+    """A refit in progress: call ``learn`` for each entry of the stream, and ``next_pass`` between two passes.
 
     Parameters
     ----------
     live : LiveModel
-        Empty, or what is to be learned on top of.
+        An empty model, or a state to learn on top of.
     most : int or None
-        Instances that are learned; those after them are held out.
+        Number of instances to learn; later instances are held out.
     """
 
     def __init__(self, live: LiveModel, most: int | None = None) -> None:
@@ -43,13 +43,13 @@ class Fitting:
         self._outcomes = self._fresh()
 
     def next_pass(self) -> None:
-        """Begin the stream again."""
+        """Start the next pass."""
         self._pass += 1
         self.n_learned = 0
         self._outcomes = self._fresh()
 
     def learn(self, records: bytes, units: Sequence[Unit], entry: Offset) -> list[bytes]:
-        """Learn the next entry of the stream; the records of it that are held out."""
+        """Learn the next entry of the stream; return its records that are held out."""
         learned = self._outcomes.of(records, units, entry)
         ends = record_ends(records, sum([unit.n for unit in units if not unit.emptied])).tolist()
         places: list[int] = []
@@ -84,12 +84,12 @@ class Fitting:
     def _learn_again(self, record: bytes) -> None:
         ids, values = _active(self.live, record)
         labels = [self.live.labels.find(label.encode()) for label in unpack(record).labels]
-        known = ids >= 0  # all, unless max_features made the model forget some
+        known = ids >= 0  # all, unless max_features evicted some
         self.live.learn_again(ids[known], values[known], np.array(labels, dtype=np.int32))
 
 
 def reciprocal_rank(live: LiveModel, record: bytes) -> float:
-    """1 / rank of the best true label of a record, 0 when it is not among the ``MOST_RANKED`` best."""
+    """Return 1 / rank of the best true label of a record, 0 if it is not among the best ``MAX_RANKED``."""
     true = set(unpack(record).labels)
     ranking = live.rank(record[: int(vector_end(record, 0))], MOST_RANKED)
     for rank, class_id in enumerate(ranking.class_ids.tolist(), start=1):
@@ -99,7 +99,7 @@ def reciprocal_rank(live: LiveModel, record: bytes) -> float:
 
 
 def _active(live: LiveModel, record: bytes) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]:
-    """The ids of a record's features, -1 where the model has none, and their values."""
+    """Return the ids of a record's features, -1 for unknown ones, and their values."""
     n = int.from_bytes(record[:4], "little")
     ids = np.empty(n, dtype=np.int32)
     find_vector(live.features.arrays, record, ids)

@@ -1,8 +1,8 @@
-"""The whole replicated state of one model: what replicas must agree on, its digest, and the arrays it is kept as.
+"""The replicated state of one model, its digest, and its conversion to and from arrays.
 
-The feature-to-class index, the two vocabularies that give dense ids in log order, how often each label was learned,
-the prequential score, what scores are worth as probabilities, the receipts of idempotency keys, the configuration,
-and which version answers. ``abound.core.model.live_model`` changes it, and nothing else does.
+It consists of the feature-to-class index, the two vocabularies that assign dense ids in log order, how often each
+label was learned, the prequential score, the calibration, the receipts of idempotency keys, the configuration, and
+the active version. Only ``abound.core.model.live_model`` changes it.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from abound.core.model.prequential import Prequential
 from abound.core.model.receipts import Receipts
 
 STATE_FORMAT = 3
-"""Of the arrays that a state is kept as, and of what its digest is over; raised when either changes.
+"""Version of the arrays of a state and of the bytes that its digest covers; raised when either changes.
 
-3: receipts lie in pages, each packed by itself. (2: packed by pages. 1: no pages.)
+3: receipts lie in pages, each receipt packed separately. (2: packed by pages. 1: no pages.)
 """
 
 DIGEST_SLICE = 8
-"""Pages of 256 features or labels that are digested between two chances for others to go on."""
+"""Pages of 256 features or labels to digest before yielding to other tasks."""
 
 _json = msgspec.json.Encoder()
 
@@ -44,7 +44,7 @@ class State:
     ----------
     config : ModelConfig
     secret : (int, int)
-        Two random 64-bit numbers, local to the process: they key the hash tables against crafted collisions.
+        Two random 64-bit numbers, local to the process. They key the hash tables against crafted collisions.
     """
 
     def __init__(self, config: ModelConfig, secret: tuple[int, int]) -> None:
@@ -61,17 +61,17 @@ class State:
 
     @property
     def n_learned(self) -> int:
-        """Instances learned since the beginning."""
+        """Instances learned so far."""
         return self.prequential.n_learned
 
     def stats(self) -> dict[str, Any]:
-        """The prequential score and the size of the model, as plain values."""
+        """Return the prequential score and the sizes of the model, as plain values."""
         learned = {"learned": self.n_learned, "updated": self.prequential.n_updated}
         told = {"trace": self.prequential.trace(), "calibration": self.calibration.reliability()}
         return {**learned, **self.prequential.scores(), **told, **self.sizes()}
 
     def sizes(self) -> dict[str, Any]:
-        """Counts, and bytes of memory."""
+        """Return counts, and bytes of memory."""
         features = len(self.features)
         return {
             "connections": self.index.n_connections,
@@ -88,46 +88,49 @@ class State:
         }
 
     def label(self, class_id: int) -> str:
-        """The label that a class id stands for."""
+        """Return the label of a class id."""
         return self.labels.key(class_id).decode()
 
     def times_learned(self, class_id: int) -> int:
-        """How often a label was learned."""
+        """Return how often a label was learned."""
         return int(self._tallies.label_counts[class_id])
 
     @property
     def n_assertions(self) -> int:
-        """Labels of all instances together that it has learned."""
+        """Total number of labels of all learned instances."""
         return int(self._tallies.label_counts[: self.labels.n_ids].sum())
 
     @property
     def n_pairs(self) -> int:
-        """Pairs of instances that share a label, counted once a label they share, each instance with itself as well."""
+        """Pairs of instances that share a label, counted once per shared label.
+
+        Each instance is also paired with itself.
+        """
         counts = self._tallies.label_counts[: self.labels.n_ids]
         return int(counts @ counts)
 
     @property
     def n_bytes(self) -> int:
-        """Bytes of memory, with what is reserved for growth."""
+        """Bytes of memory, including the reserve for growth."""
         labels = self.labels.n_bytes + self._tallies.label_counts.nbytes
         return self.index.n_bytes + self.features.n_bytes + labels + self.receipts.n_bytes
 
     @property
     def n_bytes_ahead(self) -> int:
-        """Bytes that growing may take soon: what ``max_memory`` must leave, so that it is never passed."""
+        """Bytes that growth may need soon. Learning stops when less than this is left below ``max_memory``."""
         return self.index.n_bytes_ahead + self.features.n_bytes_ahead + self.labels.n_bytes_ahead
 
     def digest_steps(self) -> Iterator[None]:
-        """Do the work of ``digest`` in slices of a millisecond or so; the model must not learn in between."""
+        """Do the work of ``digest`` in slices of about a millisecond. The model must not learn in between."""
         for part in (self.features, self.labels, self.index):
             while not part.digest_pages(DIGEST_SLICE):
                 yield
 
     def digest(self) -> str:
-        """32 hex characters over the whole logical state, whatever its layout.
+        """Return 32 hex characters over the whole logical state, independent of its layout.
 
-        Costs what changed since the last time, by pages of 256 features; equal for a model that never stopped and
-        one that was loaded from a snapshot and caught up.
+        Only pages of 256 features that changed since the last call are hashed again. A model that never stopped and a
+        model that was loaded from a snapshot and caught up have equal digests.
         """
         hashed = hashlib.blake2b(digest_size=16)
         for part in (
@@ -149,12 +152,12 @@ class State:
     # --- as arrays
 
     def meta(self) -> dict[str, Any]:
-        """What goes beside the arrays: plain JSON values."""
+        """Return the plain JSON values to store next to the arrays."""
         serving = {} if self.serving == FROM_THE_START else {"serving": msgspec.to_builtins(self.serving)}
         return {"config": self.config.written(), **serving}
 
     def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """The whole logical state as named arrays, ``index/counts`` and so on; ``from_arrays`` gives an equal model."""
+        """Return the logical state as named arrays such as ``index/counts``; ``from_arrays`` restores it."""
         parts: dict[str, Mapping[str, npt.NDArray[Any]]] = {
             "features": self.features.to_arrays(),
             "labels": self.labels.to_arrays(),
@@ -170,7 +173,7 @@ class State:
     def from_arrays(
         cls, meta: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]], secret: tuple[int, int]
     ) -> Self:
-        """The state that ``meta`` and ``to_arrays`` described; Damaged when they do not fit together."""
+        """Load the state from ``meta`` and the output of ``to_arrays``. Raises Corrupted if they do not match."""
         parts: dict[str, dict[str, npt.NDArray[Any]]] = {
             name: {} for name in ("features", "labels", "index", "prequential", "receipts", "tallies", "calibration")
         }
@@ -181,7 +184,9 @@ class State:
             state = cls(ModelConfig.stored(meta["config"]), secret)
             state.features = Vocabulary.from_arrays(secret, parts["features"])
             state.labels = Vocabulary.from_arrays(secret, parts["labels"])
-            _check_ids(parts["index"], state.features.n_ids, state.labels.n_ids)  # memory is taken by them
+            _check_ids(
+                parts["index"], state.features.n_ids, state.labels.n_ids
+            )  # before memory is allocated for the ids
             state.index = Index.from_arrays(IndexParams.of(state.config), parts["index"])
             state.serving = msgspec.convert(meta.get("serving", {}), Serving)
             state.prequential = Prequential.from_arrays(parts["prequential"])
@@ -198,6 +203,6 @@ class State:
 
 
 def _check_ids(index: Mapping[str, npt.NDArray[Any]], n_features: int, n_labels: int) -> None:
-    """Damaged when the arrays of an index have features or classes without a name."""
+    """Raise Corrupted if the arrays of an index have features or classes without a name."""
     if len(index["lengths"]) > n_features or (len(index["class_ids"]) and index["class_ids"].max() >= n_labels):
         raise Damaged("the index of a model does not fit its vocabularies")

@@ -175,7 +175,7 @@ def test_keys_that_meet_in_one_place_are_told_apart_and_cost_little():
 
 def test_padding_and_missing_labels():
     good = packed({"a": 1.0}, ["x"])
-    with pytest.raises(Damaged, match="padded"):
+    with pytest.raises(Damaged, match="padding"):
         check_records(good[:-1] + b"\x01", 1)
     with pytest.raises(Damaged, match="no label"):
         check_records(EMPTY_VECTOR + bytes(4), 1)

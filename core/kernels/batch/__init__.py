@@ -1,1 +1,1 @@
-"""Kernels of batch methods."""
+"""Kernels of the batch methods."""

@@ -1,4 +1,4 @@
-"""Products of the sparse rows of a matrix with themselves."""
+"""Gram matrices of sparse rows."""
 
 import numpy as np
 
@@ -7,7 +7,7 @@ from abound.core.kernels.numba import kernel
 
 @kernel
 def add_gram(indptr, indices, values, gram):
-    """Add X'X of sparse rows to a matrix, in place, its upper triangle only.
+    """Add X'X of sparse rows to the upper triangle of a matrix, in place.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Scores of labels by sparse weights: each active feature votes for the labels that it has a weight for."""
+"""Scores of labels by sparse weights: each active feature votes for the labels for which it has a weight."""
 
 import numpy as np
 
@@ -20,14 +20,14 @@ def rank_rows(rows, weights, boolean, n_labels, ids_out, scores_out):
     rows, weights : (int32 or int64, int32, float32)
         Compressed rows: the instances, shape (m, d), and the weights, shape (d, n_labels), >= 0.
     boolean : bool
-        Take every active feature as 1.
+        Whether every active feature counts as 1.
     ids_out, scores_out : int32, float64, shape (m, k)
-        Written: the best labels of each, best first, equal scores by label id.
+        Written: the best labels of each row, best first, equal scores by label id.
 
     Returns
     -------
     counts : int64, shape (m,)
-        Labels of each row; one without a vote above 0 is not ranked.
+        Number of labels of each row; a label without a vote above 0 is not ranked.
     """
     starts, features, values = rows
     weight_starts, labels, weight_values = weights
@@ -63,15 +63,15 @@ def rank_retrieved(rows, edges, weights, n_labels, ids_out, scores_out):
     rows, weights : (int32 or int64, int32, float32)
         Compressed rows: the instances, shape (m, d), and the weights of the classifiers, shape (d, n_labels).
     edges : (int32 or int64, int32)
-        Compressed rows of the index, shape (d, n_labels). An instance retrieves the labels that an active feature has
-        an edge to.
+        Compressed rows of the index, shape (d, n_labels). An instance retrieves the labels that have an edge from an
+        active feature.
     ids_out, scores_out : int32, float64, shape (m, k)
-        Written: the best labels of each, best first, equal scores by label id.
+        Written: the best labels of each row, best first, equal scores by label id.
 
     Returns
     -------
     counts : int64, shape (m,)
-        Labels of each row.
+        Number of labels of each row.
     """
     starts, features, values = rows
     weight_starts, weight_labels, weight_values = weights
@@ -105,22 +105,22 @@ def rank_retrieved(rows, edges, weights, n_labels, ids_out, scores_out):
 
 @inlined
 def first_weight(seed, place):
-    """A weight in [-1, 1), not 0, of its own for each place."""
+    """Return a weight in [-1, 1), not 0, determined by the seed and the place."""
     bits = mixed(seed + np.uint64(place) * _STEP) >> _S11
     return np.float32((np.float64(bits) + 0.5) * 2.0**-52 - 1.0)
 
 
 @inlined
 def learn_class(features, values, weights, first, is_true, seed):
-    """Learn one instance by the perceptrons of one class, in place; the number of those that were wrong.
+    """Update the perceptrons of one class for one instance, in place; return the number of wrong ones.
 
     Parameters
     ----------
     features, values : int32, float32, shape (l,)
     weights : float32, shape (d, members)
-        A weight that was never updated is 0, and begins at random in [-1, 1] when it is.
+        A weight is 0 before its first update, and begins at random in [-1, 1] with it.
     first : int
-        A number of the class in the seeds of its weights.
+        Offset of the class in the seeds of its weights.
     """
     n_wrong = 0
     for member in range(weights.shape[1]):
@@ -140,21 +140,21 @@ def learn_class(features, values, weights, first, is_true, seed):
 
 @kernel
 def learn_retrieved(features, values, retrieved, true_labels, marks, classifiers, seed):
-    """Learn one instance by the perceptrons of the classes that were retrieved or are true, in place.
+    """Update the perceptrons of the retrieved and the true classes for one instance, in place.
 
     Parameters
     ----------
     features, values : int32, float32, shape (l,)
     retrieved, true_labels : int32, shape (n,), (m,)
     marks : uint8, shape (L,)
-        1 for a retrieved class, and 2 more for a true one.
+        1 for a retrieved class, plus 2 for a true one.
     classifiers : float32, shape (L, d, members)
     seed : uint64
 
     Returns
     -------
     n_wrong : int
-        Perceptrons that were wrong.
+        Number of wrong perceptrons.
     """
     n_wrong, size = 0, classifiers.shape[1] * classifiers.shape[2]
     for label in retrieved:
@@ -168,30 +168,30 @@ def learn_retrieved(features, values, retrieved, true_labels, marks, classifiers
 
 @kernel
 def learn_unweighted(rows, truth, edges, weights, bounds, marks, classifiers, seed):
-    """Go through instances once and update the weights that decide which edges there are, in place.
+    """Run one pass over the instances, updating in place the weights that decide which edges exist.
 
     Parameters
     ----------
     rows, truth : (int32 or int64, int32, float32 or int8)
         Compressed rows: the instances, shape (m, d), and their labels, shape (m, L).
     edges : (int32 or int64, int32)
-        Compressed rows, shape (d, L): all edges that may ever be.
-    weights : float32, of each of these
-        One that is at least ``edge`` is in the index.
+        Compressed rows, shape (d, L): all possible edges.
+    weights : float32, one per edge
+        An edge with a weight of at least ``edge`` is in the index.
     bounds : (int, float32)
-        So many labels may be retrieved wrongly; ``edge``.
+        Number of labels that may be retrieved wrongly; ``edge``.
     marks : uint8, shape (L,)
-        Zero in between.
+        Zero between calls.
     classifiers : float32, shape (L, d, members)
-        Perceptrons of each class that learn in tandem: those of the classes that an instance retrieves, and of its true
-        ones. Shape (0, 0, 0): none.
+        Perceptrons of each class, which learn the instances that retrieve the class or have it as a true one.
+        Shape (0, 0, 0): none.
     seed : uint64
-        Of the weights that perceptrons begin with.
+        Seed of the initial weights of perceptrons.
 
     Returns
     -------
     n_updated : int
-        Instances with an update of the index, and perceptrons with a mistake.
+        Instances that updated the index, plus perceptrons with a mistake.
     """
     starts, features, values = rows
     tolerance, edge = bounds

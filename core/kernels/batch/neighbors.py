@@ -1,30 +1,31 @@
-"""Nearest neighbours over inverted lists: Sim(x, x_i) = J(x, x_i)^beta cos(x, x_i), exactly.
+"""Exact nearest neighbors over inverted lists: Sim(x, x_i) = J(x, x_i)^beta cos(x, x_i).
 
-A **posting** is a uint64: the number of an instance in the upper half, its value for the feature in the lower, as a
-whole multiple of 2^-31. A **sum** is a uint64 an instance: the overlap with the query from bit 40 on, below it the dot
-product as a whole multiple of 2^-32. Adding whole numbers gives the same in any order, so that a scan that leaves lists
-out can give exactly what a full scan gives.
+A **posting** is a uint64: the number of an instance in the upper half, and its value for the feature in the lower
+half, as a multiple of 2^-31. A **sum** is one uint64 per instance: the overlap with the query from bit 40 on, and
+below it the dot product as a multiple of 2^-32. Sums of whole numbers do not depend on the order, so a scan that
+skips lists can give exactly the result of a full scan.
 
 Equal similarities are ordered by the number of the instance.
 
-The search of ``abound.core.kernels.batch.neighbors`` without going through the longest lists: the same neighbours, bit
-for bit.
+``search_pruned`` avoids reading the longest lists and finds the same neighbors, bit for bit:
 
-1. The lists of the query's features are put in order, shortest first.
-2. ``rest[1, m]`` bounds the similarity of an instance that is in none of the first m lists: its dot product is at most
-   that of the features left (their values times the greatest in their lists, or by Cauchy and Schwarz), its overlap at
-   most their number, its union with the query at least the query's size.
-3. Lists are added in this order. Whenever the postings have tripled, the S best of the instances touched so far are
-   looked at: with what the lists left add to them, looked up in their own rows, the least of them is a bound that the
-   S-th neighbour reaches.
-4. Once ``rest[1, m]`` is below that bound, the lists from m on are left out. When too many postings have come before
-   that, all lists are added and the neighbours are taken as ``scan`` takes them.
-5. An instance whose sum and the most that the lists left can add are below the bound is dropped. What the others have
-   of the lists left is looked up in their own rows.
+1. Order the lists of the query's features, shortest first.
+2. ``rest[1, m]`` bounds the similarity of an instance that is in none of the first m lists. Its dot product is at
+most
+   that of the remaining features (their values times the largest in their lists, or by Cauchy and Schwarz). Its
+   overlap is at most their number, and its union with the query at least the query's size.
+3. Add lists in this order. Whenever the number of postings has tripled, complete the S best of the touched instances:
+   look up the values of the remaining lists in the instances' own rows. The least of these similarities is a bound
+   that the S-th neighbor reaches.
+4. Once ``rest[1, m]`` is below that bound, skip the lists from m on. If too many postings come before that, add all
+   lists and select the neighbors as ``scan`` does.
+5. Drop an instance if its sum plus the most that the skipped lists can add is below the bound. For the others, look
+up
+   the values of the skipped lists in their own rows.
 
-Sums are whole numbers, so the order in which they are added does not matter; bounds are rounded up by ``SLACK``.
+Sums are whole numbers, so the order of addition does not matter; bounds are rounded up by ``SLACK``.
 
-Labels by the votes of the nearest neighbours of an instance: f(x) = sum of Sim(x, x_i)^alpha y_i.
+Labels are ranked by the votes of the nearest neighbors of an instance: f(x) = sum of Sim(x, x_i)^alpha y_i.
 """
 
 from typing import NamedTuple
@@ -35,7 +36,7 @@ from abound.core.kernels.heap import comes_before, make_heap, sift_down, sort_he
 from abound.core.kernels.numba import U0, U1, address_of, inlined, kernel, prefetch_word
 
 SCALE = 2.0**31
-"""What a value is multiplied by in a posting and in a query."""
+"""Scale of the values in postings and queries."""
 
 HALF = np.uint64(32)
 LOW = np.uint64(0xFFFFFFFF)
@@ -49,7 +50,7 @@ GROUP = 32
 
 
 class Lists(NamedTuple):
-    """What is searched.
+    """The inverted lists and rows of the training data.
 
     Attributes
     ----------
@@ -58,12 +59,12 @@ class Lists(NamedTuple):
     postings : uint64, shape (nnz,)
         Instances ascend in a list.
     greatest : uint64, shape (d,)
-        The greatest value in each list, as in a posting.
+        The largest value in each list, as in a posting.
     sizes : int32, shape (n,)
-        Active features of each instance.
+        Number of active features of each instance.
     row_starts : int64, shape (n + 1,)
     rows : uint64, shape (nnz,)
-        The same by instance: the feature in the upper half, its value in the lower.
+        The same data by instance: the feature in the upper half, its value in the lower half.
     """
 
     starts: np.ndarray
@@ -75,7 +76,7 @@ class Lists(NamedTuple):
 
 
 class Search(NamedTuple):
-    """What one thread searches with; ``sums`` is zero in between.
+    """The working memory of one thread; ``sums`` is zero between searches.
 
     Attributes
     ----------
@@ -85,9 +86,9 @@ class Search(NamedTuple):
     order, rest : int64, float64, shape (l,), (2, l + 1)
         For l active features of a query.
     left : uint64, shape (d,)
-        The query's values of features whose lists were not added; zero in between.
+        The query's values of features whose lists were not added; zero between searches.
     ids, sims : int32, float64, shape (S,)
-        The neighbours found: after a search in order, nearest first.
+        The neighbors found; after a search in order, nearest first.
     """
 
     sums: np.ndarray
@@ -102,13 +103,13 @@ class Search(NamedTuple):
 
 @inlined
 def product(value, factor):
-    """A summand of the dot product, with the overlap that it means."""
+    """Return a summand of the dot product, including its 1 of overlap."""
     return ((value * factor) >> SHIFT) + ONE
 
 
 @inlined
 def similarity(total, size, query_size, beta):
-    """Sim out of the sum of an instance and the active features of both."""
+    """Return Sim from the sum of an instance and the numbers of active features of both."""
     overlap = np.float64(np.int64(total >> OVERLAP))
     cosine = np.float64(np.int64(total & DOT)) * UNIT
     if beta == 0.0:
@@ -119,7 +120,7 @@ def similarity(total, size, query_size, beta):
 
 @kernel
 def measure(sums, sizes, query_size, beta, sims):
-    """The similarity of each instance of a block, out of its sum, which is zero afterwards.
+    """Compute the similarity of each instance of a block from its sum, and zero the sum.
 
     ``sums``, ``sizes``, ``sims`` : uint64, int32, float64, shape (m,)
     """
@@ -139,7 +140,7 @@ def measure(sums, sizes, query_size, beta, sims):
 
 @kernel
 def add_list(postings, start, end, factor, sums):
-    """Add a list to the sums, for a query that has the value ``factor`` of its feature."""
+    """Add a list to the sums; ``factor`` is the query's value of the feature."""
     for at in range(np.uint64(start), np.uint64(end)):
         posting = postings[at]
         sums[posting >> HALF] += product(posting & LOW, factor)
@@ -147,7 +148,7 @@ def add_list(postings, start, end, factor, sums):
 
 @kernel
 def any_above(sims, bound):
-    """Whether one of these similarities is above the bound."""
+    """Return whether any of these similarities is above the bound."""
     found = False
     for i in range(len(sims)):
         found |= sims[i] > bound
@@ -156,7 +157,7 @@ def any_above(sims, bound):
 
 @inlined
 def offer(instance, sim, ids, kept, n_kept):
-    """Offer a neighbour with a similarity > 0 to the heap (the farthest on top); the new count."""
+    """Offer a neighbor with a similarity > 0 to the heap (the farthest on top); return the new count."""
     most = len(ids)
     if n_kept < most:
         ids[n_kept], kept[n_kept] = instance, sim
@@ -171,7 +172,7 @@ def offer(instance, sim, ids, kept, n_kept):
 
 @kernel
 def keep_block(sims, first, ids, kept, n_kept):
-    """Offer the instances of a block, ``first`` and the following, that may be near enough; the new count."""
+    """Offer the instances of a block, numbered from ``first`` on, to the heap; return the new count."""
     for start in range(0, len(sims), GROUP):
         group = sims[start : start + GROUP]
         bound = kept[0] if n_kept == len(ids) else 0.0
@@ -185,18 +186,18 @@ def keep_block(sims, first, ids, kept, n_kept):
 
 @kernel
 def scan(lists, search, features, factors, beta):
-    """Find the neighbours of a query by going through all lists of its features.
+    """Find the neighbors of a query by reading all lists of its features.
 
     Parameters
     ----------
     features : int32, shape (l,)
     factors : uint64, shape (l,)
-        Its values, as in a posting.
+        The query's values, as in a posting.
 
     Returns
     -------
     n_kept : int
-        Neighbours in ``search``, as a heap (as a list where fewer than S).
+        Number of neighbors in ``search``, as a heap (unordered if fewer than S).
     """
     sums = search.sums
     for i in range(len(features)):
@@ -206,7 +207,7 @@ def scan(lists, search, features, factors, beta):
 
 @kernel
 def take_nearest(sizes, search, query_size, beta):
-    """The neighbours out of all sums, which are zero afterwards; their number. ``search`` holds them as a heap."""
+    """Select the neighbors from all sums into a heap in ``search`` and zero the sums; return their number."""
     n_kept, sums = 0, search.sums
     for first in range(0, len(sums), BLOCK):
         part = sums[first : first + BLOCK]
@@ -218,7 +219,7 @@ def take_nearest(sizes, search, query_size, beta):
 
 @kernel
 def sort_nearest(ids, sims, n_kept):
-    """Put the neighbours of a search in order, nearest first."""
+    """Sort the neighbors of a search, nearest first."""
     if n_kept < len(ids):
         make_heap(ids, sims, n_kept)
     sort_heap(ids, sims, n_kept)
@@ -228,16 +229,16 @@ SLACK = 1.0 + 1e-6
 
 
 class Effort(NamedTuple):
-    """When pruning pays; decides the time, never what is found.
+    """Thresholds that decide when pruning pays. They change the time, never the result.
 
     Attributes
     ----------
     small : int
-        Postings and half the instances together: with fewer, all lists are gone through.
+        Postings plus half the instances; below this, all lists are read.
     first : int
-        Postings after which the bound is taken for the first time.
+        Postings after which the bound is computed for the first time.
     few : float
-        Of all instances at most so many postings are added and noted one by one.
+        Maximum number of postings, as a share of all instances, that are added with touched instances recorded.
     """
 
     small: int
@@ -248,18 +249,18 @@ class Effort(NamedTuple):
 EFFORT = Effort(small=250_000, first=1024, few=0.12)
 BITS = np.uint64(63)
 HOPE = 1.25
-"""How much the bound is expected to grow; where that would not do, nothing is left out."""
+"""Expected growth of the bound; if even this would not suffice, no list is skipped."""
 
 FAR = np.uint64(32)
-"""Postings whose sums are fetched ahead."""
+"""Distance in postings at which sums are prefetched."""
 
 AHEAD = 12
-"""Instances whose rows are fetched ahead."""
+"""Distance in instances at which rows are prefetched."""
 
 
 @kernel
 def order_lists(lists, features, order):
-    """Put the places of a query's features in order of their lists, shortest first, equal ones as they come."""
+    """Order the places of a query's features by the lengths of their lists, shortest first; the sort is stable."""
     lengths = np.empty(len(features), np.int64)
     for i in range(len(features)):
         lengths[i] = lists.starts[features[i] + 1] - lists.starts[features[i]]
@@ -268,13 +269,13 @@ def order_lists(lists, features, order):
 
 @kernel
 def bound_rest(lists, features, factors, order, beta, rest):
-    """Bound what the lists from each place on can give.
+    """Compute bounds of the contribution of the lists from each place on.
 
     Parameters
     ----------
     rest : float64, shape (2, l + 1)
-        Written: ``rest[0, m]`` the dot product with the lists from m on, ``rest[1, m]`` the similarity of an instance
-        that is in no list before m.
+        Written: ``rest[0, m]`` bounds the dot product with the lists from m on, ``rest[1, m]`` the similarity of an
+        instance that is in no list before m.
     """
     n, dot, squares = len(features), 0.0, 0.0
     rest[0, n] = rest[1, n] = 0.0
@@ -288,7 +289,7 @@ def bound_rest(lists, features, factors, order, beta, rest):
 
 @kernel
 def add_noting(postings, start, end, factor, sums, touched, n_touched):
-    """Add a list to the sums and note the instances that it touches first; the new number of noted ones."""
+    """Add a list to the sums and record newly touched instances; return the new number of touched instances."""
     n, start, end, base = np.uint64(n_touched), np.uint64(start), np.uint64(end), address_of(sums)
     for at in range(start, end):
         prefetch_word(base, postings[min(at + FAR, end - U1)] >> HALF)
@@ -303,7 +304,7 @@ def add_noting(postings, start, end, factor, sums, touched, n_touched):
 
 @kernel
 def mask_rest(features, order, m):
-    """64 bits, of which one is set for each feature from the m-th list on: most others need no look at ``left``."""
+    """Return 64 bits, one set for each feature from the m-th list on, to avoid most lookups in ``left``."""
     mask = U0
     for i in range(m, len(features)):
         mask |= U1 << (np.uint64(features[order[i]]) & BITS)
@@ -312,7 +313,7 @@ def mask_rest(features, order, m):
 
 @inlined
 def completed(lists, instance, sums, left, mask):
-    """The whole sum of an instance: with what the lists left out add to it, from its own row."""
+    """Return the complete sum of an instance, with the values of the skipped lists from its own row."""
     total = sums[instance]
     for at in range(np.uint64(lists.row_starts[instance]), np.uint64(lists.row_starts[instance + U1])):
         entry = lists.rows[at]
@@ -325,7 +326,7 @@ def completed(lists, instance, sums, left, mask):
 
 @kernel
 def measure_touched(touched, sums, sizes, query_size, jaccard, sims):
-    """The similarities of touched instances so far; ``jaccard``: whether beta is 1 and not 0."""
+    """Compute the similarities of touched instances so far; ``jaccard`` is true for beta = 1 and false for beta = 0."""
     if jaccard:
         for i in range(len(touched)):
             instance = np.uint64(touched[i])
@@ -337,7 +338,7 @@ def measure_touched(touched, sums, sizes, query_size, jaccard, sims):
 
 @kernel
 def least_bound(lists, search, n_touched, query_size, beta, mask):
-    """The similarity that the S-th neighbour has at least, 0 where fewer instances than S were touched."""
+    """Return a lower bound of the similarity of the S-th neighbor; 0 if fewer than S instances were touched."""
     n_kept, block, ids, kept, sums = 0, search.block, search.ids, search.sims, search.sums
     for first in range(0, n_touched, BLOCK):
         part = search.touched[first : min(first + BLOCK, n_touched)]
@@ -355,9 +356,9 @@ def least_bound(lists, search, n_touched, query_size, beta, mask):
 
 @kernel
 def narrow(touched, sums, sizes, query_size, most_dot, most_lists, bound):
-    """Keep the touched instances that may still reach the bound, first in ``touched``; their number.
+    """Keep the touched instances that can still reach the bound, first in ``touched``; return their number.
 
-    The sums of the others are zero afterwards. ``most_lists`` is taken as beta = 1 wants it; less than 0: beta = 0.
+    Zeroes the sums of the others. ``most_lists`` is meant for beta = 1; a negative value means beta = 0.
     """
     n = U0
     for i in range(len(touched)):
@@ -377,7 +378,7 @@ def narrow(touched, sums, sizes, query_size, most_dot, most_lists, bound):
 
 @kernel
 def postings_until(lists, features, order, rest, m, bound):
-    """Postings of the lists from m on that must be added before the rest is below the bound."""
+    """Return the number of postings of the lists from m on that must be added until the rest is below the bound."""
     postings = 0
     while m < len(features) and rest[1, m] >= bound:
         postings += lists.starts[features[order[m]] + 1] - lists.starts[features[order[m]]]
@@ -387,15 +388,15 @@ def postings_until(lists, features, order, rest, m, bound):
 
 @kernel
 def add_few(lists, search, features, factors, beta, effort):
-    """Steps 3 and 4.
+    """Run steps 3 and 4 of the pruned search.
 
     Returns
     -------
     m : int
-        The first list that is left out, -1 where none can be: then the sums are whole.
+        The first list that is skipped, -1 if none can be; then the sums are complete.
     n_touched : int
     bound : float
-        Of the similarity of the S-th neighbour.
+        Bound of the similarity of the S-th neighbor.
     """
     n, rest, order = len(features), search.rest, search.order
     most, next_bound = effort.few * len(search.sums), effort.first
@@ -424,7 +425,7 @@ def add_few(lists, search, features, factors, beta, effort):
 
 @kernel
 def verify(lists, search, candidates, query_size, beta, mask):
-    """Complete the sums of the candidates and keep the nearest; their sums are zero afterwards."""
+    """Complete the sums of the candidates, keep the nearest, and zero the sums; return the number of neighbors."""
     n_kept, n = 0, len(candidates)
     starts, rows = address_of(lists.row_starts), address_of(lists.rows)
     for i in range(n + 2 * AHEAD):
@@ -446,7 +447,7 @@ def verify(lists, search, candidates, query_size, beta, mask):
 
 @kernel
 def search_pruned(lists, search, features, factors, beta, effort):
-    """As ``inverted.scan``, whose arguments it has; ``beta`` must be 0 or 1."""
+    """Find the neighbors like ``scan``, with pruning; ``beta`` must be 0 or 1."""
     work = len(search.sums) // 2
     for i in range(len(features)):
         work += lists.starts[features[i] + 1] - lists.starts[features[i]]
@@ -471,12 +472,12 @@ def search_pruned(lists, search, features, factors, beta, effort):
 
 @kernel
 def vote(ids, sims, n_kept, alpha, label_starts, label_ids, scores):
-    """Add the votes of the neighbours, nearest first, to the scores of their labels.
+    """Add the votes of the neighbors, nearest first, to the scores of their labels.
 
     Parameters
     ----------
     scores : float64, shape (L,)
-        Zero before; the caller takes them out and zeroes them again.
+        Zero before; the caller reads and zeroes them.
     """
     for i in range(n_kept):
         weight = 1.0 if alpha == 0.0 else sims[i] if alpha == 1.0 else sims[i] ** alpha
@@ -486,7 +487,7 @@ def vote(ids, sims, n_kept, alpha, label_starts, label_ids, scores):
 
 @kernel
 def take_labels(ids, n_kept, label_starts, label_ids, scores, ids_out, scores_out):
-    """The best labels of the neighbours, best first, equal scores by label id; zeroes the scores. Their number."""
+    """Return the number of best labels of the neighbors, best first, equal scores by label id; zero the scores."""
     n, k = 0, len(ids_out)
     for i in range(n_kept):
         for at in range(np.uint64(label_starts[ids[i]]), np.uint64(label_starts[ids[i] + 1])):
@@ -509,19 +510,19 @@ def rank_rows(lists, search, queries, labels, alpha_beta, prune, ids_out, scores
     Parameters
     ----------
     queries : (int32 or int64, int32, float32), shapes (m + 1,), (nnz,), (nnz,)
-        The rows in compressed form.
+        Compressed rows.
     labels : (int32 or int64, int32, float64), shapes (n + 1,), (assertions,), (L,)
-        Labels of the instances, and scores, zero in between.
+        Labels of the instances, and scores, zero between calls.
     alpha_beta : (float, float)
     prune : bool
-        Whether long lists may be left out; changes nothing else than the time.
+        Whether long lists may be skipped; changes only the time.
     ids_out, scores_out : int32, float64, shape (m, k)
         Written, as far as there are labels.
 
     Returns
     -------
     counts : int64, shape (m,)
-        Labels of each row.
+        Number of labels of each row.
     """
     starts, columns, values = queries
     label_starts, label_ids, scores = labels
@@ -544,14 +545,14 @@ def rank_rows(lists, search, queries, labels, alpha_beta, prune, ids_out, scores
 
 @kernel
 def vote_rows(ids, sims, counts, labels, alpha, ids_out, scores_out):
-    """Rank the labels of the neighbours of each row.
+    """Rank the labels of the neighbors of each row.
 
     Parameters
     ----------
     ids, sims, counts : int32, float64, int64, shape (m, s), (m, s), (m,)
-        The neighbours; one that stands twice votes twice.
+        The neighbors; a repeated one votes repeatedly.
     labels : (int32 or int64, int32, float64)
-        As of ``rank_rows``.
+        As for ``rank_rows``.
     ids_out, scores_out : int32, float64, shape (m, k)
         Written, as far as there are labels.
 

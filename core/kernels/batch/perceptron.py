@@ -7,21 +7,21 @@ from abound.core.kernels.numba import kernel
 
 @kernel
 def learn_perceptron(rows, positive, order, weights, initial, patience, passes):
-    """Learn one class against the rest, in place, until a pass makes no fewer errors for ``patience`` passes.
+    """Learn one class against the rest, in place, until ``patience`` passes in a row bring no fewer errors.
 
     Parameters
     ----------
     rows : (int32 or int64, int32, float32), compressed rows of X
     positive : bool, shape (n,)
     order : int64, shape (n,)
-        In which the rows are gone through, every pass.
+        Order of the rows in every pass.
     weights : float64, shape (d,)
-        Zeros, written. There is no bias: among rows of length 1 it would swing more than all else, and spoil the
+        Zeros, written. There is no bias: with rows of length 1 it would vary more than all else, and spoil the
         ranking of classes.
     initial : float64, shape (d,)
-        What a weight begins with when it is updated for the first time; before that it is 0.
+        Added to a weight at its first update; before that a weight is 0.
     patience, passes : int
-        ``passes``: at most.
+        ``passes`` is the maximum.
 
     Returns
     -------

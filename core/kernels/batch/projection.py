@@ -1,4 +1,4 @@
-"""Random projections out of seeds, and the nearest of many dense vectors out of a tile of products."""
+"""Random projections drawn from seeds, and nearest-neighbor selection from a tile of products."""
 
 import math
 
@@ -21,7 +21,7 @@ _COSINE = tuple((-1.0) ** n / math.factorial(2 * n) for n in range(8, -1, -1))
 
 @inlined
 def mixed(number):
-    """64 bits that look random, of any 64 bits (the finalizer of splitmix64)."""
+    """Return 64 random-looking bits from any 64 bits (the finalizer of splitmix64)."""
     number = (number ^ (number >> _S30)) * _FIRST
     number = (number ^ (number >> _S27)) * _SECOND
     return number ^ (number >> _S31)
@@ -29,10 +29,10 @@ def mixed(number):
 
 @inlined
 def sine_and_cosine(part):
-    """sin and cos of ``part`` / 2^32 of a full turn, to about 2^-52, the same on every processor: of + - * alone.
+    """Return sin and cos of ``part`` / 2^32 of a turn, to about 2^-52, equal on every processor: uses + - * only.
 
-    ``part`` is an int64 from 0 to 2^32 - 1. The nearest quarter turn is taken off exactly; of the series for what is
-    left, at most an eighth of a turn, nine terms are taken.
+    ``part`` is an int64 from 0 to 2^32 - 1. The nearest quarter turn is subtracted exactly. The rest, at most an
+    eighth of a turn, goes through nine terms of the series.
     """
     quarter = (part + _EIGHTH) >> 30
     x = np.float64(part - (quarter << 30)) * _TURN
@@ -49,7 +49,7 @@ def sine_and_cosine(part):
 
 @kernel
 def draw_rows(seed, features, out):
-    """Rows of a matrix of independent N(0, 1), each of its own: out of the seed and the number of the feature.
+    """Draw rows of a matrix of independent N(0, 1), each determined by the seed and the number of its feature.
 
     Parameters
     ----------
@@ -60,8 +60,8 @@ def draw_rows(seed, features, out):
 
     Notes
     -----
-    Two numbers at a time by Box and Muller, 32 random bits each. No function of a mathematical library is called, whose
-    last bits differ between processors.
+    Draws two numbers at a time by Box and Muller, from 32 random bits each. Calls no mathematical library, because
+    the last bits of their results differ between processors.
     """
     dim = out.shape[1]
     for i in range(len(features)):
@@ -78,12 +78,12 @@ def draw_rows(seed, features, out):
 
 @kernel
 def keep_tile(tile, first, ids, sims, counts):
-    """Offer a tile of similarities to the heaps of its rows; similarities of 0 and less are not kept.
+    """Offer a tile of similarities to the heaps of its rows; similarities of 0 and less are ignored.
 
     Parameters
     ----------
     tile : float32, shape (m, t)
-        Of each query to the instances ``first`` and the following.
+        Similarities of each query to the instances from ``first`` on.
     ids, sims, counts : int32, float64, int64, shape (m, k), (m, k), (m,)
         The heaps, changed in place.
     """

@@ -1,4 +1,4 @@
-"""Skip-grams with negative sampling over instances, and the contexts that they have."""
+"""Skip-grams with negative sampling over instances, and the contexts of instances."""
 
 import numpy as np
 from numba import njit
@@ -7,17 +7,17 @@ from abound.core.kernels.batch.neighbors import offer
 from abound.core.kernels.numba import kernel
 
 regrouped = njit(cache=True, nogil=True, error_model="numpy", fastmath={"reassoc", "contract", "nsz"})
-"""A kernel whose sums may run in several strands, always the same ones on the same kind of processor."""
+"""A kernel whose sums may be split into partial sums, in a way that is fixed for a kind of processor."""
 
 _STEPS = 1000
 _LARGEST = 6.0
 SIGMOID = (1.0 / (1.0 + np.exp(-((np.arange(_STEPS + 1) / _STEPS * 2.0 - 1.0) * _LARGEST)))).astype(np.float32)
-"""Of -6 to 6; beyond, 0 and 1."""
+"""The logistic function from -6 to 6; outside it counts as 0 and 1."""
 
 
 @regrouped
 def dot(left, right):
-    """The dot product of two float32 vectors, in an order of its own."""
+    """Return the dot product of two float32 vectors; the compiler chooses the order of the sum."""
     total = np.float32(0.0)
     for i in range(len(left)):
         total += left[i] * right[i]
@@ -26,7 +26,7 @@ def dot(left, right):
 
 @kernel
 def sigmoid(score):
-    """1 / (1 + exp(-score)), to 0.005, out of a table."""
+    """Return 1 / (1 + exp(-score)) from a table, to 0.005."""
     if score >= _LARGEST:
         return np.float32(1.0)
     if score <= -_LARGEST:
@@ -36,17 +36,17 @@ def sigmoid(score):
 
 @kernel
 def nearest_by_labels(first, end, labels, carriers, lengths, jitter, contexts_out):
-    """The nearest other rows of rows ``first`` to ``end`` by the cosine of their label vectors.
+    """Find the nearest other rows of rows ``first`` to ``end`` by the cosine of their label vectors.
 
     Parameters
     ----------
     labels, carriers : (int32 or int64, int32), compressed rows of Y and of Y'
     lengths : float64, shape (n,)
-        Of the rows of Y.
+        Lengths of the rows of Y.
     jitter : float64, shape (n,)
-        Small numbers that decide between equal ones.
+        Small numbers that break ties.
     contexts_out : int32, shape (end - first, k)
-        Written, -1 where there are fewer that share a label.
+        Written; -1 where fewer rows share a label.
     """
     starts, ids = labels
     carrier_starts, carrier_ids = carriers
@@ -76,7 +76,7 @@ def nearest_by_labels(first, end, labels, carriers, lengths, jitter, contexts_ou
 
 @kernel
 def next_below(state, n):
-    """The next number of a xorshift generator below n, less than 2^32; the state is one uint64 that is not 0."""
+    """Return the next number below n < 2^32 of a xorshift generator; the state is one uint64 other than 0."""
     word = state[0]
     word ^= word << np.uint64(13)
     word ^= word >> np.uint64(7)
@@ -87,22 +87,22 @@ def next_below(state, n):
 
 @kernel
 def learn_skip_grams(centres, contexts, pairs, order, negatives, steps, state):
-    """One pass over all pairs of an instance and one of its contexts, in place.
+    """Run one pass over all pairs of an instance and one of its contexts, in place.
 
     Parameters
     ----------
     centres, contexts : float32, shape (n, dim)
         Vectors of an instance as a centre and as a context.
     pairs : int32, shape (n, k)
-        Contexts of each instance, -1 behind the last.
+        Contexts of each instance, padded with -1.
     order : int64, shape (n,)
-        Of the instances.
+        Order of the instances.
     negatives : int
         Random contexts for each pair.
     steps : (float, float)
-        Length of a step at the first and at the last instance.
+        Step size at the first and at the last instance.
     state : uint64, shape (1,)
-        Of the generator; not 0.
+        State of the generator; not 0.
     """
     n, dim = centres.shape
     slope = np.empty(dim, np.float32)

@@ -7,7 +7,7 @@ from abound.core.kernels.numba import kernel
 
 @kernel
 def fill_rows(first, end, labels, carriers, log_sums, offset, ids_out, values_out, counts_out):
-    """Rows ``first`` to ``end`` of max(log(M_ij T / (s_i s_j)) - log(shift), 0) for M = Y Y', without zeros.
+    """Compute rows ``first`` to ``end`` of max(log(M_ij T / (s_i s_j)) - log(shift), 0) for M = Y Y', without zeros.
 
     Parameters
     ----------
@@ -17,7 +17,7 @@ def fill_rows(first, end, labels, carriers, log_sums, offset, ids_out, values_ou
     offset : float
         log T - log shift, T the sum of M.
     ids_out, values_out : int32, float32, shape ((end - first) n,)
-        Written one row after the other, as far as there is something.
+        Written, one row after the other without gaps.
     counts_out : int64, shape (end - first,)
 
     Returns

@@ -1,8 +1,8 @@
-"""The logical state of an index: digested page by page, written into plain arrays and read back.
+"""The logical state of an index: its digest by pages, and its conversion to and from plain arrays.
 
-The logical state of a feature is its total, how often it was seen, and its connections in their order. Neither places
-nor forms of blocks nor free lists are part of it. In rows (``abound.core.kernels.index.sls_rows``) its weights are
-instead of its connections.
+The logical state of a feature consists of its total, how often it was seen, and its connections in their order.
+Positions and forms of blocks and free lists are not part of it. In rows (``abound.core.kernels.index.sls_rows``) the
+weights take the place of the connections.
 """
 
 import numpy as np
@@ -46,13 +46,13 @@ from abound.core.kernels.numba import (
 
 @kernel
 def digest_page(memory, page):
-    """The 64-bit hash of the logical state of 256 features."""
+    """Return the 64-bit hash of the logical state of 256 features."""
     state, first = page, page << PAGE_BITS
     last = min(first + (U1 << PAGE_BITS), load_word(memory.counters, N_FEATURES))
     for feature in range(first, last):
         header, total = load_word(memory.headers, feature * U2), load_word(memory.headers, feature * U2 + U1)
         if header == U0 and total == U0:
-            continue  # never learned: as if the index ended before it
+            continue  # never learned: equal to an index that ends before it
         state = mix(mix(state, feature), (seen_of(header) << np.uint64(16)) | length_of(header))
         state = mix(state, total)
         for at in range(length_of(header)):
@@ -73,7 +73,7 @@ def digest_dirty(arrays, hashes, start, limit):
     Returns
     -------
     next : int
-        Where to go on; the number of pages when done.
+        Page to continue with; the number of pages when done.
     """
     memory = memory_of(arrays)
     in_rows = load_word(memory.counters, FORM) == ROWS
@@ -111,7 +111,7 @@ def export_features(arrays, lengths, seen, totals, class_ids, counts):
 
 @kernel
 def is_ordered(class_ids, counts, first, end):
-    """Whether connections ``first`` to ``end`` are >= 0, finite, and in order; equal counts by class id."""
+    """Return whether connections ``first`` to ``end`` are >= 0, finite, and in order; equal counts by class id."""
     for at in range(first, end):
         if not 0.0 <= counts[at] < np.inf:
             return False
@@ -124,7 +124,7 @@ def is_ordered(class_ids, counts, first, end):
 
 @kernel
 def units_to_import(lengths):
-    """A bound of the arena units that ``import_features`` takes: all blocks wide, half of the cache lines skipped."""
+    """Return a bound of the arena units for ``import_features``: all blocks wide, half of the cache lines skipped."""
     units = U0
     for feature in range(len(lengths)):
         units += U2 * UNITS[size_for(np.uint64(lengths[feature]), True)]
@@ -133,7 +133,7 @@ def units_to_import(lengths):
 
 @kernel
 def import_features(arrays, lengths, seen, totals, class_ids, counts):
-    """Fill an empty index that has room; the reverse of ``export_features``. False where the arrays are no index."""
+    """Fill an empty index that is large enough, the reverse of ``export_features``; return False for invalid arrays."""
     memory, first = memory_of(arrays), U0
     for feature in range(np.uint64(len(lengths))):
         length = np.uint64(lengths[feature])

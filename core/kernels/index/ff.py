@@ -1,4 +1,4 @@
-"""Feature Focus: rank an instance, take the margins of its true classes, update what is due (paper, section 4.1)."""
+"""Feature Focus: rank an instance, compute the margins of its true classes, update where due (paper, section 4.1)."""
 
 import numpy as np
 
@@ -51,17 +51,17 @@ from abound.core.kernels.numba import (
 )
 
 BEST = 50
-"""A true class that is ranked after this many counts as not scored when its margin is taken."""
+"""A true class that is ranked below this counts as not scored in its margin."""
 
 PADDING = LINE - U1
 
 UNITS_UP_TO = np.cumsum(np.where(UNITS > 0, UNITS + PADDING, U0), dtype=np.uint64)
-"""Units of a block of each size class up to this one, each with what may be skipped before it."""
+"""Units of one block of each size class up to this one, each with the units that may be skipped before it."""
 
 
 @inlined
 def update_one(memory, params, ids, values, class_id):
-    """Update every active feature for one class, whose places ``add_votes`` has noted."""
+    """Update every active feature for one class, whose places ``add_votes`` has recorded."""
     change, longest = U0, load_word(memory.counters, LONGEST)
     for i in range(np.uint64(len(ids))):
         feature, value = np.uint64(ids[i]), np.float64(values[i])
@@ -81,7 +81,7 @@ def update_one(memory, params, ids, values, class_id):
 
 @kernel
 def update_several(memory, params, ids, values, class_ids):
-    """Update every active feature for each class that is due by ``scratch``, in the order given."""
+    """Update every active feature for each class marked in ``scratch``, in the order given."""
     change, longest = U0, load_word(memory.counters, LONGEST)
     for i in range(np.uint64(len(ids))):
         feature, value = np.uint64(ids[i]), np.float64(values[i])
@@ -100,7 +100,7 @@ def update_several(memory, params, ids, values, class_ids):
 
 @inlined
 def note_features(memory, ids):
-    """Make the number of features at least 1 + the highest of these ids."""
+    """Raise the number of features to at least 1 + the highest of these ids."""
     n_features = load_word(memory.counters, N_FEATURES)
     for i in range(np.uint64(len(ids))):
         n_features = max(n_features, np.uint64(ids[i]) + U1)
@@ -109,7 +109,7 @@ def note_features(memory, ids):
 
 @inlined
 def rank_one(memory, n_touched, class_id, ranks_out):
-    """The rank of the one true class and its margin; zeroes the scores."""
+    """Compute the rank of the one true class, return its margin, and zero the scores."""
     true_score = take_score(memory, class_id)
     n_better, best_other = U0, 0.0
     for i in range(n_touched):
@@ -123,9 +123,9 @@ def rank_one(memory, n_touched, class_id, ranks_out):
 
 @kernel
 def rank_several(memory, n_touched, class_ids, ranks_out):
-    """The ranks of all true classes and the best score of another class; zeroes the scores.
+    """Compute the ranks of all true classes, return the best score of another class, and zero the scores.
 
-    ``scratch`` then holds the bits of the true scores, and the places of the true classes, best to worst.
+    Afterwards ``scratch`` holds the bits of the true scores, and the places of the true classes, best to worst.
     """
     m = np.uint64(len(class_ids))
     scores, order = memory.scratch, memory.scratch + m * np.uint64(8)
@@ -164,7 +164,7 @@ def rank_several(memory, n_touched, class_ids, ranks_out):
 
 @kernel
 def learn_focus(arrays, params, ids, values, class_ids, counted, ranks_out):
-    """``learn_instance`` by ``fsu``."""
+    """Run ``learn_instance`` for ``fsu``."""
     memory = memory_of(arrays)
     if len(class_ids) == 1:
         class_id = np.uint64(class_ids[0])
@@ -190,7 +190,7 @@ def learn_focus(arrays, params, ids, values, class_ids, counted, ranks_out):
 
 @kernel
 def learn_either(arrays, params, ids, values, class_ids, counted, ranks_out):
-    """``learn_instance`` by ``sls``, in lists or in rows."""
+    """Run ``learn_instance`` for ``sls``, in lists or in rows."""
     memory = memory_of(arrays)
     if may_have_rows(memory, params):
         if take_form(arrays, params, ids, class_ids, counted):
@@ -202,7 +202,7 @@ def learn_either(arrays, params, ids, values, class_ids, counted, ranks_out):
 
 @kernel
 def learn_instance(arrays, params, ids, values, class_ids, counted, ranks_out):
-    """FF: rank, take the margins, update what is due. The index must have room (``has_room``).
+    """Learn one instance by FF: rank, compute the margins, update where needed. ``has_room`` must have returned true.
 
     Parameters
     ----------
@@ -214,9 +214,9 @@ def learn_instance(arrays, params, ids, values, class_ids, counted, ranks_out):
     class_ids : int32, shape (m,)
         True classes, unique.
     counted : bool
-        Whether this counts as having seen the features: False in all passes but the first.
+        Whether to count the features as seen: False in all passes but the first.
     ranks_out : int32, shape (m,)
-        Written: the rank that each true class had before learning, from 1; 0 when not retrieved.
+        Written: the rank of each true class before learning, from 1; 0 if not retrieved.
 
     Returns
     -------
@@ -229,18 +229,18 @@ def learn_instance(arrays, params, ids, values, class_ids, counted, ranks_out):
 
 @inlined
 def units_between(size, last):
-    """A bound of the units that one block of each size class above ``size``, up to ``last``, takes from the front."""
+    """Return a bound of the units from the front for one block of each size class above ``size`` up to ``last``."""
     return UNITS_UP_TO[max(size, last)] - UNITS_UP_TO[size]
 
 
 @kernel
 def most_units(size, length, m):
-    """A bound of the units that ``fsu`` takes from the arena's front to update one feature for ``m`` classes.
+    """Return a bound of the units that ``fsu`` takes from the arena's front to update one feature for ``m`` classes.
 
-    A full narrow block goes to the next size class; a block that becomes wide goes to any class, also to its own or a
-    smaller one; a full wide block goes to the next class; at the end what is left may go to a smaller block. Without
-    the change of form and the last move, no class is taken twice, but where many connections were dropped in between:
-    then the blocks are that much smaller.
+    A full narrow block moves to the next size class. A block that becomes wide may move to any class, including its
+    own or a smaller one. A full wide block moves to the next class. At the end the rest may move to a smaller block.
+    Apart from the change of form and the last move, no class is used twice, unless many connections were dropped in
+    between; then the blocks are smaller by as much.
     """
     last = size_for(min(length + m, MAX_LENGTH + U1), True)
     units = U2 * (UNITS[last] + PADDING)
@@ -249,16 +249,16 @@ def most_units(size, length, m):
 
 @inlined
 def most_units_in_lists(size, length, m, slots):
-    """A bound of the units that ``sls`` takes from the arena's front to connect one feature to ``m`` more classes.
+    """Return a bound of the units from the arena's front with which ``sls`` connects a feature to ``m`` classes.
 
-    Blocks only grow, from one size class to the next, and no list of ``slots`` connections or more does.
+    Blocks only grow, from one size class to the next, and lists of ``slots`` connections or more do not grow.
     """
     return units_between(size, size_for(max(length, min(length + m, slots)), False))
 
 
 @kernel
 def units_needed(arrays, params, ids, m):
-    """A bound of the arena units that learning ``m`` classes of these features can take."""
+    """Return a bound of the arena units for learning ``m`` classes of these features."""
     memory = memory_of(arrays)
     units, slots = U0, most_slots(memory, params)
     for i in range(len(ids)):
@@ -273,7 +273,7 @@ def units_needed(arrays, params, ids, m):
 
 @kernel
 def most_units_of_any(memory, params, m):
-    """``units_needed`` for one feature, whichever it is."""
+    """Return a bound of ``units_needed`` for any single feature."""
     longest = load_word(memory.counters, LONGEST)
     if not params.squares:
         return most_units(U0, longest, m)
@@ -285,7 +285,7 @@ def most_units_of_any(memory, params, m):
 
 @kernel
 def units_to_leave(arrays, params, ids, m):
-    """A bound of the arena units that are taken when rows become lists, and these learn ``m`` classes."""
+    """Return a bound of the arena units to convert rows to lists and then learn ``m`` classes."""
     memory = memory_of(arrays)
     units, n_features = units_as_lists(memory, params), load_word(memory.counters, N_FEATURES)
     slots = most_slots(memory, params)
@@ -298,7 +298,7 @@ def units_to_leave(arrays, params, ids, m):
 
 @kernel
 def room_for_form(arrays, params, ids, class_ids, m):
-    """Whether rows must grow, and a bound of the arena units that are taken where rows become lists."""
+    """Return whether rows must grow, and a bound of the arena units to convert rows to lists if that is due."""
     memory = memory_of(arrays)
     leaving = is_leaving(memory, params, ids, class_ids)
     return lacks_rows(memory, params, ids, class_ids), units_to_leave(arrays, params, ids, m) if leaving else U0
@@ -306,29 +306,29 @@ def room_for_form(arrays, params, ids, class_ids, m):
 
 @kernel
 def new_classes(params, m):
-    """How many classes an instance with ``m`` true ones may connect a feature to."""
+    """Return the maximum number of classes to which an instance with ``m`` true ones may connect a feature."""
     return m + most_others(params, m) if params.squares else m
 
 
 @kernel
 def scratch_needed(params, n, m):
-    """Words of scratch that learning an instance with ``n`` features and ``m`` true classes takes."""
+    """Return the words of scratch for learning an instance with ``n`` features and ``m`` true classes."""
     return U3 * (m + most_others(params, m)) if params.squares else max(U2 * m, n + U1)
 
 
 LACKING, ENOUGH, UNKNOWN = range(3)
-"""What rows say of the room for an instance; unknown: the lists must say."""
+"""Whether the rows have space for an instance; UNKNOWN means that the lists decide."""
 
 
 @inlined
 def has_no_rows(arrays, params, ids, class_ids, m, left):
-    """``has_room_in_rows`` of ``fsu``."""
+    """Return UNKNOWN: the variant of ``has_room_in_rows`` for ``fsu``."""
     return UNKNOWN
 
 
 @kernel
 def has_room_in_rows(arrays, params, ids, class_ids, m, left):
-    """Whether there is room for an instance that may be learned in rows, or make lists of them."""
+    """Return whether there is space for an instance that may be learned in rows, or may convert rows to lists."""
     memory = memory_of(arrays)
     if may_have_rows(memory, params):
         if lacks_rows(memory, params, ids, class_ids):
@@ -341,7 +341,7 @@ def has_room_in_rows(arrays, params, ids, class_ids, m, left):
 
 @kernel
 def has_room(arrays, params, ids, class_ids):
-    """Whether ``learn_instance`` can run without any array growing.
+    """Return whether ``learn_instance`` can run without growth of any array.
 
     Parameters
     ----------
@@ -351,7 +351,7 @@ def has_room(arrays, params, ids, class_ids):
 
     Notes
     -----
-    One multiplication while the arena has much room left; near its end the headers are looked at.
+    Costs one multiplication while the arena has much free space; near its end the kernel reads the headers.
     """
     memory = memory_of(arrays)
     m, highest = np.uint64(len(class_ids)), U0

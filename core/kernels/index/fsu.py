@@ -1,9 +1,9 @@
-"""The Feature Streaming Update: how one feature takes one class of an instance (paper, section 4.2).
+"""The Feature Streaming Update: the update of one feature for one class of an instance (paper, section 4.2).
 
-The update of a connection goes: find the class in the block; add the value to its count and to the total; move the
-record forward to its place; drop from the tail what is below ``w_min``. Where a block is full, or a count does not fit
-in a narrow record, the connections move to another block first. A new class that would be dropped at once is not
-inserted at all.
+The update finds the class in the block and adds the value to its count and to the total. It then moves the record
+forward to its place, and drops connections below ``w_min`` from the tail. If a block is full, or a count does not fit
+into a narrow record, the connections first move to another block. A new class that would be dropped at once is not
+inserted.
 """
 
 import numpy as np
@@ -49,7 +49,7 @@ from abound.core.kernels.numba import (
 
 @kernel
 def move(memory, header, size, wide):
-    """Move a feature's connections into a block of another size class or form; its new header."""
+    """Move a feature's connections into a block of another size class or form; return its new header."""
     flags = header | WIDE_FLAG if wide else header
     moved = make_header(reserve(memory, size), length_of(header), size, flags)
     for at in range(length_of(header)):
@@ -65,7 +65,7 @@ def move(memory, header, size, wide):
 
 @kernel
 def place_wide(arena, counts, ids, at, count):
-    """Put a count and its class, of place ``at`` in a wide block, where they belong in the order: there or before."""
+    """Insert the count and class at place ``at`` of a wide block in order, at that place or before."""
     class_id = load_id(arena, ids + at)
     while at:
         other, other_id = load_float(arena, counts + at - U1), load_id(arena, ids + at - U1)
@@ -80,7 +80,7 @@ def place_wide(arena, counts, ids, at, count):
 
 @kernel
 def update_wide(memory, params, header, total, value, class_id):
-    """FSU on a wide block that has room for one more; the new header and total."""
+    """Run FSU on a wide block with space for one more connection; return the new header and total."""
     arena, counts, ids, length = memory.arena, block_of(header), first_id(header), length_of(header)
     at = U0
     while at < length and np.uint64(load_id(arena, ids + at)) != class_id:
@@ -110,7 +110,7 @@ def update_wide(memory, params, header, total, value, class_id):
 
 @inlined
 def total_after(params, total, dropped, length):
-    """The total of a feature after its drops: without leakage, what was dropped leaves it."""
+    """Return the total of a feature after its drops: without leakage, the dropped weight is subtracted."""
     if params.leak:
         return total
     return max(total - dropped, 0.0) if length else 0.0
@@ -118,7 +118,7 @@ def total_after(params, total, dropped, length):
 
 @kernel
 def widened_update(memory, params, header, total, value, class_id):
-    """``update_wide``, after the block was made wide and large enough."""
+    """Run ``update_wide`` after making the block wide and large enough."""
     length = length_of(header)
     if not header & WIDE_FLAG or length == wide_capacity(size_of(header)):
         header = move(memory, header, size_for(length + U1, True), True)
@@ -127,7 +127,7 @@ def widened_update(memory, params, header, total, value, class_id):
 
 @inlined
 def find_narrow(arena, first, end, class_id):
-    """The place of a class among narrow records, or ``end``."""
+    """Return the place of a class among narrow records, or ``end``."""
     key = CLASS_MASK - class_id
     place = end
     for at in range(first, end, LINE):
@@ -138,7 +138,7 @@ def find_narrow(arena, first, end, class_id):
 
 @inlined
 def place_narrow(arena, first, at, record):
-    """Put a record where it belongs in the order: at place ``at`` or before; what it passes moves on by one."""
+    """Insert a record in order, at place ``at`` or before; the records behind it move on by one."""
     while at - first >= LINE:
         other = load_word(arena, at - U1)
         if other >= record:
@@ -151,16 +151,16 @@ def place_narrow(arena, first, at, record):
 
 @inlined
 def update_connection(memory, params, header, total, value, class_id, known):
-    """FSU(f, c, v): steps 1 to 4 for one feature and one class.
+    """Run FSU(f, c, v), steps 1 to 4, for one feature and one class.
 
     Parameters
     ----------
     header, total : uint64, float64
-        Of the feature.
+        Header and total of the feature.
     value : float64
         The feature's value in the instance, > 0.
     class_id, known : uint64
-        The class, and the place in the block from which on it is looked for first.
+        The class, and the place in the block at which the search begins.
 
     Returns
     -------
@@ -172,7 +172,7 @@ def update_connection(memory, params, header, total, value, class_id, known):
     if header & WIDE_FLAG or new_total > params.memory:
         return widened_update(memory, params, header, total, value, class_id)
     end = first + length
-    # A feature that an instance has twice: its first update may have moved the block, or the connection forward.
+    # If an instance has a feature twice, the first update may have moved the block, or the connection forward.
     known = known if known - first <= length else first
     at = known
     if known < end and class_of(load_word(arena, known)) != class_id:
@@ -188,7 +188,7 @@ def update_connection(memory, params, header, total, value, class_id, known):
         place_narrow(arena, first, at, record)
     elif value / new_total < params.w_min:
         if not params.leak and length and count_of(load_word(arena, end - U1)) / new_total < params.w_min:
-            # What is dropped together is added up in the order of the block, which the wide form has at hand.
+            # Connections dropped together are summed in the order of the block, which the wide form provides.
             return widened_update(memory, params, header, total, value, class_id)
         dropped = value
     else:
@@ -212,14 +212,14 @@ def update_connection(memory, params, header, total, value, class_id, known):
 
 @inlined
 def is_roomy(header):
-    """Whether a block holds less than half of what it could, and more than a little."""
+    """Return whether a block's capacity is at least twice its length plus 4."""
     capacity = wide_capacity(size_of(header)) if header & WIDE_FLAG else narrow_capacity(size_of(header))
     return capacity >= U2 * length_of(header) + U4
 
 
 @kernel
 def shrink(memory, header):
-    """Move a feature that has lost most of its connections into a smaller block; its new header."""
+    """Move a feature that lost most of its connections into a smaller block; return its new header."""
     wide = (header & WIDE_FLAG) != U0
     if length_of(header):
         return move(memory, header, size_for(length_of(header) + U1, wide), wide)
@@ -229,9 +229,10 @@ def shrink(memory, header):
 
 @inlined
 def only_adds(memory, params, header, new_total, value, place):
-    """Whether an update changes only the total: the class is not there and would be dropped at once, and no other.
+    """Return whether an update changes only the total: the class would be dropped at once, and no other is.
 
-    It is what happens most to a feature that was seen often. Without a branch, as none could be guessed.
+    This is the most frequent case for a feature that was seen often. The code has no branches, since none could be
+    predicted.
     """
     end = block_of(header) + length_of(header)
     last = count_of(load_word(memory.arena, max(end, U1) - U1))
@@ -242,7 +243,7 @@ def only_adds(memory, params, header, new_total, value, place):
 
 @inlined
 def store_update(memory, feature, before, header, total):
-    """Store a feature's new header and total, its block made smaller where it can be; the change of its length."""
+    """Store a feature's new header and total, shrinking its block if possible; return the change of its length."""
     if length_of(header) < length_of(before) and is_roomy(header):
         header = shrink(memory, header)
     store_word(memory.headers, feature * U2, header)

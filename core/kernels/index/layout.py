@@ -1,24 +1,24 @@
-"""The memory of the index: a header a feature, blocks of connections in an arena, free lists.
+"""The memory of the index: one header per feature, blocks of connections in an arena, free lists.
 
-**Header**, two uint64 a feature: the first holds where the block starts (32 bits, in units of 8 bytes), the length
-(16), the size class (6), the wide flag (1) and how often the feature was seen (9, stays at 511); the second holds the
+**Header**, two uint64 per feature. The first holds the start of the block (32 bits, in units of 8 bytes), the length
+(16), the size class (6), the wide flag (1) and how often the feature was seen (9, stays at 511). The second holds the
 bits of the float64 total w'_f.
 
-**Block**: the connections of one feature in order of count w'_fc, heaviest first, equal counts by class id, so that the
-``d_max`` heaviest are a prefix and the ones to be dropped are the tail. There are two forms:
+**Block**: the connections of one feature in order of count w'_fc, heaviest first, equal counts by class id. The
+``d_max`` heaviest are therefore a prefix, and connections to be dropped are the tail. There are two forms:
 
-- *narrow*, 8 bytes a connection: ``count | 2^24 - 1 - class``, where the count has 8 bits of exponent and 32 of
+- *narrow*, 8 bytes per connection: ``count | 2^24 - 1 - class``, where the count has 8 bits of exponent and 32 of
   mantissa in the upper 40 bits. One unsigned comparison orders two of them.
-- *wide*, 12 bytes a connection: the float64 counts of the whole capacity, then the uint32 class ids.
+- *wide*, 12 bytes per connection: the float64 counts of the whole capacity, then the uint32 class ids.
 
-A count is stored narrow only when that loses no bit of its float64; the first count that would lose one (a sum of very
-many or very unequal values, a class id past 24 bits) makes the block wide for good. So what is stored is always what
-double precision gives, and the form is not part of the logical state.
+A count is stored narrow only if that loses no bit of its float64. The first count that would lose one (a sum of very
+many or very unequal values, a class id above 24 bits) makes the block permanently wide. The stored values are
+therefore always those of double precision, and the form is not part of the logical state.
 
-**Arena**: uint64, given out from the front. A freed block goes to the free list of its size class (its first word
-is the next free block) and is handed out again before the front moves. Blocks touch as few cache lines as
-they can; what is skipped for that goes to the free lists. Nothing here allocates memory: ``has_room`` of
-``learning`` asks before.
+**Arena**: uint64, allocated from the front. A freed block goes to the free list of its size class (its first word is
+the next free block) and is reused before the front moves. Blocks touch as few cache lines as possible; units skipped
+for that go to the free lists. The kernels never allocate memory: callers use ``has_room`` of
+``abound.core.kernels.index.ff`` first.
 """
 
 from typing import Any, NamedTuple
@@ -43,7 +43,7 @@ from abound.core.kernels.numba import (
 
 
 class IndexArrays(NamedTuple):
-    """The whole state of an index, as kernels take it. Fetch it anew after every ``make_room``.
+    """The whole state of an index, as kernels take it. Fetch it again after every ``make_room``.
 
     Attributes
     ----------
@@ -52,12 +52,12 @@ class IndexArrays(NamedTuple):
     scores : float64, shape (classes,)
         Accumulator, all zero between calls.
     touched : int32, shape (classes + 1,)
-        Classes that have a score, in the order in which they got it; in rows, while learning, errors as float32.
+        Classes with a score, in the order of their first vote; in rows, while learning, errors as float32.
     scratch : uint64, shape (n,)
         Notes on one instance: two for each true class, or one for each active feature and one more. At least 64.
     counters : uint64, shape (N_COUNTERS,)
     dirty : uint8, shape (pages,)
-        1 for a page of 256 features that changed since it was last digested.
+        1 for a page of 256 features that changed since its last digest.
     """
 
     headers: npt.NDArray[np.uint64]
@@ -70,7 +70,7 @@ class IndexArrays(NamedTuple):
 
 
 class Memory(NamedTuple):
-    """The addresses of the arrays, for the inner kernels, and how many headers there are; all uint64."""
+    """The addresses of the arrays, for the inner kernels, and the number of headers; all uint64."""
 
     headers: np.uint64
     arena: np.uint64
@@ -83,11 +83,11 @@ class Memory(NamedTuple):
 
 
 class KernelParams(NamedTuple):
-    """``IndexParams`` as kernels take them; ``memory`` is infinite where there is none.
+    """``IndexParams`` as kernels take them; ``memory`` is infinite for None.
 
-    The first six are of ``fsu``, those from ``squares`` on (whether the update is ``sls``) of ``sls``. ``most_cells``
-    is how many weights are kept in ``rows`` at most; 0: none ever. ``vote_min`` (of ``fsu``) is the least weight with
-    which a connection votes.
+    The first six belong to ``fsu``, those from ``squares`` on (whether the update is ``sls``) to ``sls``.
+    ``most_cells`` is the maximum number of weights in rows; 0: rows are never used. ``vote_min`` (of ``fsu``) is the
+    least weight with which a connection votes.
     """
 
     w_min: float
@@ -112,11 +112,11 @@ class KernelParams(NamedTuple):
 
 
 class SquaresParams(KernelParams):
-    """The same for ``sls``: a type of its own, so that each rule's kernels are compiled without those of the other."""
+    """The parameters for ``sls``, as a separate type: each rule's kernels compile without those of the other."""
 
 
 def by_rule(params: KernelParams, fsu: Any, sls: Any) -> Any:
-    """Return the kernel for the update rule of ``params``; inside kernels it is chosen while they are compiled."""
+    """Return the kernel for the update rule of ``params``; inside kernels the choice is made at compile time."""
     return sls if isinstance(params, SquaresParams) else fsu
 
 
@@ -128,14 +128,15 @@ def _by_rule(params, fsu, sls):
 
 
 UNITS = np.array([0, 1, *(m << e for e in range(16) for m in (2, 3))], np.uint64)
-"""Units of 8 bytes in a block of each size class; class 0 is no block."""
+"""Units of 8 bytes in a block of each size class; class 0 means no block."""
 
 USED, N_CONNECTIONS, N_FEATURES, LONGEST, SKEW, FREE_UNITS, N_COUNTED, FORM, FREE = (
     np.uint64(n) for n in (0, 1, 2, 3, 4, 5, 6, 7, 24)
 )
-"""Places in ``counters``: arena front (units), connections, 1 + highest learned id, longest posting ever, where cache
-lines begin, units in free lists, instances counted (``sls``), the form that weights are kept in (``rows``), and from
-``FREE`` on the first free block of each size class (``NONE``: no block)."""
+"""Places in ``counters``: arena front (units), connections, 1 + highest learned id, longest posting ever, start of
+the cache lines, units in free lists, instances counted (``sls``), the form of the weights (``sls_rows``), and from
+``FREE`` on the first free block of each size class (``NONE``: no block).
+"""
 
 N_COUNTERS = int(FREE) + len(UNITS)
 NONE = np.uint64(2**64 - 1)
@@ -162,7 +163,7 @@ DIRTY = np.uint8(1)
 
 @inlined
 def memory_of(arrays):
-    """The addresses of an index's arrays. Good as long as the caller holds the arrays."""
+    """Return the addresses of an index's arrays, valid as long as the caller holds the arrays."""
     return Memory(
         address_of(arrays.headers),
         address_of(arrays.arena),
@@ -177,49 +178,49 @@ def memory_of(arrays):
 
 @inlined
 def block_of(header):
-    """Where the block of a header starts, in units."""
+    """Return the start of a header's block, in units."""
     return header & OFFSET_MASK
 
 
 @inlined
 def length_of(header):
-    """How many connections a header has."""
+    """Return the number of connections of a header."""
     return (header >> U32) & LENGTH_MASK
 
 
 @inlined
 def size_of(header):
-    """The size class of a header's block."""
+    """Return the size class of a header's block."""
     return (header >> U48) & SIZE_MASK
 
 
 @inlined
 def seen_of(header):
-    """How often the feature was seen, at most 511."""
+    """Return how often the feature was seen, at most 511."""
     return header >> SEEN_SHIFT
 
 
 @inlined
 def make_header(block, length, size, flags):
-    """A header's first word; ``flags`` is any header that the wide flag and the times seen are taken from."""
+    """Return a header's first word; the wide flag and the times seen come from the header ``flags``."""
     return (flags & FLAGS_MASK) | block | (length << U32) | (size << U48)
 
 
 @inlined
 def count_of(record):
-    """The float64 count of a narrow record."""
+    """Return the float64 count of a narrow record."""
     return as_float(((record >> U24) << U20) + EXPONENT_BASE)
 
 
 @inlined
 def class_of(record):
-    """The class id of a narrow record."""
+    """Return the class id of a narrow record."""
     return ~record & CLASS_MASK
 
 
 @inlined
 def narrow_record(count, class_id):
-    """A narrow record, or 0 where it would not be exact (2^-127 of class 2^24 - 1 counts as such)."""
+    """Return a narrow record, or 0 if it would not be exact (2^-127 of class 2^24 - 1 counts as inexact)."""
     bits = as_bits(count) - EXPONENT_BASE
     if bits >= NARROW_END or bits & LOW_MANTISSA or class_id > CLASS_MASK:
         return U0
@@ -228,41 +229,41 @@ def narrow_record(count, class_id):
 
 @inlined
 def narrow_capacity(size):
-    """Connections that a narrow block of a size class holds."""
+    """Return the number of connections that a narrow block of a size class holds."""
     return UNITS[size]
 
 
 @inlined
 def wide_capacity(size):
-    """Connections that a wide block of a size class holds: 12 bytes each."""
+    """Return the number of connections that a wide block of a size class holds: 12 bytes each."""
     return UNITS[size] * U2 // U3
 
 
 @inlined
 def first_id(header):
-    """Place of the first class id of a wide block in the arena, in units of 4 bytes."""
+    """Return the place of the first class id of a wide block in the arena, in units of 4 bytes."""
     return (block_of(header) + wide_capacity(size_of(header))) * U2
 
 
 @inlined
 def size_for(length, wide):
-    """The smallest size class that holds ``length`` connections."""
+    """Return the smallest size class that holds ``length`` connections."""
     units = length + ((length + U1) >> U1 if wide else U0)
     if units <= U2:
         return units
-    # Two classes to a power of two: the exponent and the first bit of the mantissa count them.
+    # There are two classes per power of two: the exponent and the first bit of the mantissa count them.
     return (as_bits(np.float64(units - U1)) >> U51) - SIZES_BELOW
 
 
 @inlined
 def add_to(memory, counter, change):
-    """Change a counter; ``change`` may be the two's complement of a negative number."""
+    """Add to a counter; ``change`` may be the two's complement of a negative number."""
     store_word(memory.counters, counter, load_word(memory.counters, counter) + change)
 
 
 @inlined
 def mark_dirty(memory, feature):
-    """Note that the page of a feature has to be digested again."""
+    """Mark the page of a feature for the next digest."""
     store_byte(memory.dirty, feature >> PAGE_BITS, DIRTY)
 
 
@@ -277,7 +278,7 @@ def release(memory, block, size):
 
 @inlined
 def release_rest(memory, front, left):
-    """Put the ``left`` < 8 units up to the end of a cache line on free lists; where the next line starts."""
+    """Put the ``left`` < 8 units up to the end of a cache line on free lists; return the start of the next line."""
     while left:
         size = min(left, U4) if left < np.uint64(6) else np.uint64(5)
         release(memory, front, size)
@@ -288,7 +289,10 @@ def release_rest(memory, front, left):
 
 @kernel
 def reserve(memory, size):
-    """A block of a size class: a free one, or from the arena's front. The caller has asked ``has_room``."""
+    """Return a block of a size class: a free one, or one from the arena's front.
+
+    ``has_room`` must have returned true.
+    """
     units = UNITS[size]
     head = load_word(memory.counters, FREE + size)
     if head != NONE:

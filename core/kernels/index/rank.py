@@ -1,4 +1,4 @@
-"""Ranking and explaining by either update rule, in either form."""
+"""Ranking and explanation by either update rule, in lists or in rows."""
 
 import numpy as np
 
@@ -21,7 +21,10 @@ from abound.core.kernels.numba import U1, U2, inlined, kernel, load_float, load_
 
 @kernel
 def score_either(memory, params, ids, values, counted, wanted):
-    """``add_votes`` of ``sls``, in lists or in rows; the last two arguments are for ``fsu`` alone."""
+    """Add the votes for ``sls``, in lists or in rows, like ``add_votes``.
+
+    The last two arguments are for ``fsu`` only.
+    """
     if load_word(memory.counters, FORM) == ROWS:
         return touch_all(memory, params, ids, values)
     weigh(memory, params, ids, values)
@@ -59,12 +62,12 @@ def rank_classes(arrays, params, ids, values, mask, ids_out, scores_out):
 
 @kernel
 def explain_score(arrays, params, ids, values, class_id, contributions_out):
-    """What each feature adds to the score of a class; the same terms as in ``rank_classes``.
+    """Compute the contribution of each feature to the score of a class; the same terms as in ``rank_classes``.
 
     Parameters
     ----------
     contributions_out : float64, shape (l,)
-        Written; 0 for a feature without a voting connection to the class. Its intercept, in rows, is left out.
+        Written; 0 for a feature without a voting connection to the class. An intercept, in rows, is left out.
     """
     memory = memory_of(arrays)
     by_rule(params, explain_focus, explain_either)(memory, params, ids, values, np.uint64(class_id), contributions_out)
@@ -72,7 +75,7 @@ def explain_score(arrays, params, ids, values, class_id, contributions_out):
 
 @kernel
 def explain_either(memory, params, ids, values, class_id, contributions_out):
-    """``explain_score`` by ``sls``, in lists or in rows."""
+    """Run ``explain_score`` for ``sls``, in lists or in rows."""
     if load_word(memory.counters, FORM) == ROWS:
         explain_rows(memory, params, ids, values, class_id, contributions_out)
     else:
@@ -81,7 +84,7 @@ def explain_either(memory, params, ids, values, class_id, contributions_out):
 
 @inlined
 def explain_focus(memory, params, ids, values, class_id, contributions_out):
-    """``explain_score`` by ``fsu``."""
+    """Run ``explain_score`` for ``fsu``."""
     for i in range(len(ids)):
         contributions_out[i] = 0.0
         feature = np.uint64(ids[i])

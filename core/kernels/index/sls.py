@@ -1,18 +1,19 @@
 """Sparse least squares, the update rule ``sls``: a diagonal step on the squared errors of few classes.
 
-Every instance is a small regression problem: its true classes should score 1, all others 0. Of the others only the
-best-scoring few are corrected, those that come near a true one, and only connections of active features change, so
-learning costs what ranking does. With m true classes each step is m^(-3/8) of what it would be with one.
+Every instance is a small regression problem: its true classes should score 1, and all others 0. Of the others, only
+the highest-scoring ones near a true class are corrected, and only connections of active features change. Learning
+therefore costs as much as ranking. With m true classes each step is m^(-3/8) of the step with one.
 
-A feature has at most ``slots`` connections, or more while there are few features (``most_slots``). A connection that
-would begin with less than ``least_weight`` is not made. Each is a record of ``weighted``, with its **step sum** g and
-its weight w. They stay in the order in which they came. The header's total is how many instances had the feature.
-Classes past the first 2^24 - 1 cannot be written so, and are not learned.
+A feature has at most ``slots`` connections, or more while there are few features (``most_slots``). A connection whose
+initial weight would be below ``least_weight`` is not created. Each connection has a **step sum** g and a weight w of
+either sign. Connections stay in the order of their creation. The header's total is the number of instances with the
+feature. Class ids of 2^24 and more do not fit into a record and are not learned.
 
-Connections with a weight, of either sign, and a step sum; and an index of them as plain arrays.
+A connection is a record of 8 bytes. The lower 24 bits hold the class as in a narrow record of
+``abound.core.kernels.index.layout``. Above them are 16 bits of its step sum in units of 1/4096, and 24 bits of its
+weight: a float32 without its last 8 bits.
 
-A connection is a record of 8 bytes: the class in the lower 24 bits as in ``postings``, above it 16 bits of its step sum
-in units of 1/4096, and 24 bits of its weight: a float32 without its last 8 bits.
+The module also converts the connections to and from plain arrays.
 """
 
 import numpy as np
@@ -64,56 +65,60 @@ TOGETHER = np.uint64(64)
 MOST_SLOTS = np.uint64(1024)
 
 FLOOR, NEGATIVES, THETA_NEGATIVE, THETA_INSERT = 0.1, 8, 0.05, 0.2
-"""The least part of the step that is taken, how many wrong classes are corrected besides four for each further true
-class, from which score on, and how far above that a feature is connected to one."""
+"""The least part of the step that is taken; the number of wrong classes that are corrected, in addition to four for
+each further true class; the score from which on they are corrected; and the error above which features are connected
+to them.
+"""
 
 REACH, LEAST_WEIGHT, SHARED = 0.3, 0.02, 2**17
-"""How far below the worst true class a wrong one is still corrected, the least weight that a connection begins with,
-and how many connections the features of a small model share, where that is more than ``slots`` for each."""
+"""Distance below the worst true class within which a wrong class is corrected; the least initial weight of a
+connection; and the number of connections that the features of a small model share, if that is more than ``slots`` for
+each.
+"""
 
 MOST_ERROR = 8.0
-"""No score counts as further away from what it should be: with steps that are too long nothing overflows."""
+"""Bound of the error of a score, so that nothing overflows with steps that are too long."""
 
 TOUCHED = 2.0**-1000
-"""Instead of a score of exactly 0, which would mean that no vote came."""
+"""Replaces a score of exactly 0, which would mean that the class has no vote."""
 
 
 @inlined
 def most_others(params, m):
-    """How many wrong classes are corrected at most with ``m`` true ones."""
+    """Return the maximum number of wrong classes that are corrected with ``m`` true ones."""
     return params.negatives + U4 * (m - U1)
 
 
 @inlined
 def most_slots(memory, params):
-    """How many connections a feature may have: ``slots``, or what is there for all, divided by the features."""
+    """Return the maximum number of connections of a feature: ``slots``, or its part of ``shared`` if larger."""
     shared = params.shared // max(load_word(memory.counters, N_FEATURES), U1)
     return max(params.slots, min(shared, MOST_SLOTS))
 
 
 @inlined
 def share_of(m):
-    """The part of a step that is taken with ``m`` true classes: m^(-3/8), by roots as they are exact everywhere."""
+    """Return the factor of a step with ``m`` true classes, m^(-3/8); uses roots, which are exact on every processor."""
     root = np.sqrt(np.sqrt(np.float64(m)))
     return 1.0 / (root * np.sqrt(root))
 
 
 @inlined
 def bounded(error):
-    """An error, not beyond ``MOST_ERROR`` in either direction."""
+    """Return an error clipped to ``MOST_ERROR`` in either direction."""
     error = error if error < MOST_ERROR else MOST_ERROR
     return error if error > -MOST_ERROR else -MOST_ERROR
 
 
 @inlined
 def step_of(params, steps):
-    """The step of a connection: 1 / (1 + g), at least ``floor``."""
+    """Return the step of a connection: max(1 / (1 + g), ``floor``)."""
     return max(1.0 / (1.0 + steps), params.floor)
 
 
 @inlined
 def note_rarities(memory, n_counted, ids, first, n):
-    """Take (N + 1) / (df + 1/2) of ``n`` features from the ``first`` on into ``scratch``."""
+    """Write (N + 1) / (df + 1/2) of ``n`` features, beginning with the ``first``, into ``scratch``."""
     for i in range(n):
         feature = np.uint64(ids[first + i])
         seen = load_float(memory.headers, feature * U2 + U1) if feature < memory.n_headers else 0.0
@@ -124,8 +129,8 @@ def note_rarities(memory, n_counted, ids, first, n):
 def weigh(memory, params, ids, values):
     """Multiply values by the inverse frequency of their features and normalise them, in place (float32).
 
-    idf = max(0.01, ln((N + 1) / (df + 1/2))), N and df as they are now; a feature that was never seen has df 0. Uses
-    ``scratch``, where logarithms are taken several at once.
+    idf = max(0.01, ln((N + 1) / (df + 1/2))) with the present N and df; an unknown feature has df 0. Uses ``scratch``
+    to compute several logarithms at once.
     """
     n, n_counted = np.uint64(len(ids)), np.float64(load_word(memory.counters, N_COUNTED))
     squares, first = 0.0, U0
@@ -149,7 +154,7 @@ def weigh(memory, params, ids, values):
 
 @inlined
 def fetch_slots(memory, feature):
-    """Prefetch the first eight lines of a feature's connections, or as many as there are, without a branch."""
+    """Prefetch the first eight cache lines of a feature's connections, or as many as exist, without a branch."""
     header = load_word(memory.headers, feature * U2 if feature < memory.n_headers else U0)
     block, length = block_of(header), length_of(header)
     last = length - U1 if length else U0
@@ -159,7 +164,7 @@ def fetch_slots(memory, feature):
 
 @inlined
 def add_weighted(memory, params, ids, values):
-    """Add what all connections of the active features say to the scores; the number of touched classes."""
+    """Add the votes of all connections of the active features to the scores; return the number of touched classes."""
     n = np.uint64(len(ids))
     n_touched = U0
     for i in range(min(n, HEADERS_AHEAD)):
@@ -189,7 +194,7 @@ def add_weighted(memory, params, ids, values):
 
 @inlined
 def order_true(memory, class_ids, own, order):
-    """Take the scores of the true classes into ``own``, and their places, best first, into ``order``."""
+    """Move the scores of the true classes into ``own``, and write their places, best first, into ``order``."""
     for j in range(np.uint64(len(class_ids))):
         class_id, at = np.uint64(class_ids[j]), j
         score = load_float(memory.scores, class_id)
@@ -206,12 +211,12 @@ def order_true(memory, class_ids, own, order):
 
 @kernel
 def rank_true(memory, params, n_touched, class_ids, ranks_out, most):
-    """The ranks of the true classes, and the highest of the other scores; all scores are zero afterwards.
+    """Compute the ranks of the true classes, select the best other classes, and zero all scores.
 
-    In ``scratch``: the scores of the true classes, their places best to worst, and then (from ``2 m`` on) classes and
-    scores of up to ``most`` others, best first: those above ``theta_negative`` that come within ``reach`` of the worst
-    true class. Returns how many others. Without rows a true class that has no score counts as ranked before one whose
-    score is below 0: so it was counted before there were rows, and what models made then tell of themselves must not
+    ``scratch`` receives the scores of the true classes, then their places from best to worst. From ``2 m`` on it
+    receives classes and scores of up to ``most`` others, best first: those above ``theta_negative`` within ``reach``
+    of the worst true class. Returns the number of others. Without rows, a true class without a score counts as ranked
+    before one with a score below 0. Models without rows have always counted so, and their reported figures must not
     change.
     """
     m = np.uint64(len(class_ids))
@@ -228,7 +233,7 @@ def rank_true(memory, params, n_touched, class_ids, ranks_out, most):
         other = np.uint64(load_id(memory.touched, i))
         score = load_float(memory.scores, other)
         if score == 0.0:
-            continue  # a true one
+            continue  # a true class
         store_float(memory.scores, other, 0.0)
         at = m
         while at:
@@ -267,7 +272,7 @@ def rank_true(memory, params, n_touched, class_ids, ranks_out, most):
 
 @inlined
 def weakest(arena, first, length):
-    """The place of the first connection of least absolute weight."""
+    """Return the place of the first connection with the least absolute weight."""
     place, least = first, np.inf
     for at in range(first, first + length):
         size = abs(weight_of(load_word(arena, at)))
@@ -278,7 +283,7 @@ def weakest(arena, first, length):
 
 @inlined
 def insert(memory, header, record, slots):
-    """Give a feature a connection to a class that it has none to; the new header."""
+    """Connect a feature to a new class, replacing the weakest connection of a full list; return the new header."""
     length = length_of(header)
     if length >= slots:
         store_word(memory.arena, weakest(memory.arena, block_of(header), length), record)
@@ -332,7 +337,7 @@ def update_squares(memory, params, ids, values, inserted, n_inserted):
 
 @inlined
 def count_features(memory, ids):
-    """One more instance, one more for each of its features."""
+    """Count one more instance, and one more for each of its features."""
     highest = load_word(memory.counters, N_FEATURES)
     for i in range(np.uint64(len(ids))):
         feature = np.uint64(ids[i])
@@ -345,9 +350,9 @@ def count_features(memory, ids):
 
 @kernel
 def learn_squares(arrays, params, ids, values, class_ids, counted, ranks_out):
-    """``sls``: rank, then take a step for the true classes and the best of the others.
+    """Learn one instance by ``sls`` in lists: rank, then take a step for the true classes and the best of the others.
 
-    Parameters and result as of ``learning.learn_instance``; ``values`` are overwritten.
+    Parameters and result are those of ``ff.learn_instance``; ``values`` are overwritten.
     """
     memory = memory_of(arrays)
     if counted:
@@ -386,7 +391,7 @@ def learn_squares(arrays, params, ids, values, class_ids, counted, ranks_out):
 
 @kernel
 def explain_squares(memory, params, ids, values, class_id, contributions_out):
-    """What each feature adds to the score of a class, the same terms as in ``add_weighted``; overwrites ``values``."""
+    """Compute the contribution of each feature to a class's score, as in ``add_weighted``; overwrites ``values``."""
     weigh(memory, params, ids, values)
     for i in range(np.uint64(len(ids))):
         contributions_out[i] = 0.0
@@ -409,19 +414,19 @@ WEIGHT_ROUNDING, WEIGHT_SHIFT = np.uint64(0x80), np.uint64(8)
 
 @inlined
 def weight_of(record):
-    """The weight of a record, as float64."""
+    """Return the weight of a record, as float64."""
     return np.float64(as_single((record >> U40) << WEIGHT_SHIFT))
 
 
 @inlined
 def steps_of(record):
-    """The step sum of a record."""
+    """Return the step sum of a record."""
     return np.float64((record >> U24) & STEPS_MASK) / STEPS_ONE
 
 
 @inlined
 def weighted_record(class_id, weight, steps):
-    """A record; the weight rounded to 16 bits of mantissa, the step sum to 1/4096 and at most 16."""
+    """Return a record; the weight is rounded to 16 bits of mantissa, the step sum to 1/4096 and at most 16."""
     bits = (single_bits(weight) + WEIGHT_ROUNDING) >> WEIGHT_SHIFT
     units = np.uint64(min(steps * STEPS_ONE + 0.5, STEPS_FULL))
     return (bits << U40) | (units << U24) | (CLASS_MASK - class_id)
@@ -435,9 +440,9 @@ def export_squares(arrays, lengths, totals, class_ids, weights, steps, counted):
     ----------
     lengths, totals : uint16, float64, shape (n_features,)
     class_ids, weights, steps : uint32, float32, uint16, shape (n_connections,)
-        Feature after feature, in the order in which they came; steps in units of 1/4096.
+        Feature after feature, connections in the order of their creation; steps in units of 1/4096.
     counted : int64, shape (1,)
-        Instances that were counted.
+        Number of instances counted.
     """
     memory, place = memory_of(arrays), U0
     for feature in range(np.uint64(len(lengths))):
@@ -455,7 +460,7 @@ def export_squares(arrays, lengths, totals, class_ids, weights, steps, counted):
 
 @kernel
 def import_squares(arrays, lengths, totals, class_ids, weights, steps, counted):
-    """Fill an empty index that has room; the reverse of ``export_squares``. False where the arrays are no index."""
+    """Fill an empty index that is large enough, the reverse of ``export_squares``; return False for invalid arrays."""
     memory, first = memory_of(arrays), U0
     if counted[0] < 0:
         return False

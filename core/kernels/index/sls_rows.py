@@ -1,27 +1,26 @@
-"""Weights in rows: ``sls`` for a small model with many labels, a weight for every feature and class.
+"""``sls`` in rows, for a small model with many labels: a weight for every feature and class.
 
-Features times classes weights (float32) lie in one array, a row a feature. Each feature has a step sum g; each class an
-intercept b, and the number n_c of instances that it was true for. With m true classes, x as ``weigh`` makes it, and all
-classes that were ever learned::
+The weights (float32) of features times classes lie in one array with one row per feature. Each feature has a step sum
+g. Each class has an intercept b and the number n_c of instances for which it was true. With m true classes, x as
+``weigh`` makes it, and all classes that were ever learned::
 
-    s_c = b_c + sum_f x_f W_fc
-    e_c = m^(-3/8) (y_c - s_c)           y_c 1 for a true class, else 0
-    n   += 1                             b_c  += eta max(1 / (1 + n / 3), .02) e_c
-    g_f += x_f^2 / 3                     W_fc += eta x_f max(1 / (1 + g_f), .2) e_c;  a true e_c times 1 + 4 / (1 + n_c)
+    s_c = b_c + sum_f x_f W_fc e_c = m^(-3/8) (y_c - s_c)           y_c 1 for a true class, else 0 n   += 1
+    b_c  += eta max(1 / (1 + n / 3), .02) e_c g_f += x_f^2 / 3                     W_fc += eta x_f max(1 / (1 + g_f),
+    .2) e_c;  a true e_c times 1 + 4 / (1 + n_c)
 
-Scores are sums in double precision, in the order of the features; W and e are in single. Nothing is chosen and nothing
-is left out, so that learning is a pass over contiguous numbers. The headers have no connections meanwhile; their totals
-count as ever.
+Scores are sums in double precision, in the order of the features; W and e are in single. No class is selected or left
+out, so learning is a pass over contiguous numbers. Meanwhile the headers have no connections; their totals keep their
+meaning.
 
-The arrays lie outside of the index's: five more to hand over would slow down every learning of lists. ``counters`` say
-where they are (``index_rows`` holds them), and what beside them is part of the state.
+The arrays lie outside of those of the index, because five more arguments would slow down learning in lists.
+``counters`` holds their addresses (``abound.core.index.dense_rows`` owns them) and the other numbers of their state.
 
-The two forms that ``sls`` keeps weights in, lists of connections or ``rows``, and how one becomes the other.
-
-An index begins in lists. Before it learns instance number 8, 16, 32 and so on, it goes over to rows if its instances
-had two labels or more in the mean so far and features times classes are few enough, or back to lists if they had fewer.
-An instance that makes it too large makes it lists for good. All of this depends on what was learned, in its order, and
-on nothing else; passes that do not count the features as seen change the form only by growth.
+``sls`` keeps weights in one of two forms, lists of connections or rows, and this module converts between them. An
+index begins in lists. Before it learns instance number 8, 16, 32 and so on, it may change its form. It changes to
+rows if its instances had two labels or more on average so far and features times classes are few enough. It changes
+back to lists if they had fewer. An instance that makes the index too large changes it permanently to lists. All of
+this depends only on the learned instances in their order. Passes that do not count the features as seen change the
+form only by growth.
 """
 
 import numpy as np
@@ -79,33 +78,35 @@ from abound.core.kernels.numba import (
 )
 
 LISTS, ROWS = np.uint64(0), np.uint64(1)
-"""What ``FORM`` may be."""
+"""The values of ``FORM``."""
 
 N_CLASSES, N_LABELS, N_IN_ROWS, WEIGHTS, ROW_STEPS, INTERCEPTS, TIMES, STRIDE, CAPACITY = (
     np.uint64(n) for n in range(8, 17)
 )
-"""Places in ``counters``: 1 + highest class id and labels learned in all (both in either form, where rows may ever be),
-n; the addresses of weights, step sums, intercepts and n_c; weights from one row to the next, and how many rows."""
+"""Places in ``counters``: 1 + highest class id and total labels learned (both kept in either form if rows are
+allowed), n; the addresses of weights, step sums, intercepts and n_c; the distance of rows in weights, and the number
+of rows.
+"""
 
 HORIZON = 3.0
-"""How much further than in lists a step sum must grow for the same step."""
+"""Factor by which a step sum must grow further than in lists for the same step."""
 
 ROW_FLOOR, INTERCEPT_FLOOR = 0.2, 0.02
-"""The least part of the step that is taken for a weight, and for an intercept."""
+"""The least part of the step for a weight, and for an intercept."""
 
 NOVELTY = 4.0
-"""How much more, at first, a class that is new is corrected where it is true."""
+"""Additional correction of a new class where it is true, relative to the usual one."""
 
 
 @inlined
 def row_of(memory, feature):
-    """The address of a feature's row."""
+    """Return the address of a feature's row."""
     return load_word(memory.counters, WEIGHTS) + feature * load_word(memory.counters, STRIDE) * U4
 
 
 @inlined
 def weight_at(row, c):
-    """The weight of class ``c`` in a row, as float64."""
+    """Return the weight of class ``c`` in a row, as float64."""
     return np.float64(load_single(row, c))
 
 
@@ -118,7 +119,7 @@ def add_row(scores, n, row, value):
 
 @kernel
 def add_rows(scores, n, found, values):
-    """Add four rows at once, with the sums that ``add_row`` would make one after the other."""
+    """Add four rows at once, with the same sums as ``add_row`` for one after the other."""
     first, second, third, fourth = found
     x, y, z, v = values
     for c in range(n):
@@ -137,7 +138,7 @@ def add_errors(row, errors, step, n):
 
 @inlined
 def find_row(memory, ids, values, i, n_features):
-    """The row and the value of the i-th feature; any row, and 0, for one that is not in the index."""
+    """Return the row and the value of the i-th feature; any row and 0 for a feature that is not in the index."""
     feature = np.uint64(ids[i])
     if feature < n_features:
         return row_of(memory, feature), np.float64(values[i])
@@ -146,7 +147,7 @@ def find_row(memory, ids, values, i, n_features):
 
 @kernel
 def score_all(memory, ids, values):
-    """Write the score of every class; how many there are."""
+    """Write the score of every class; return the number of classes."""
     n, n_features = load_word(memory.counters, N_CLASSES), load_word(memory.counters, N_FEATURES)
     intercepts, length, i = load_word(memory.counters, INTERCEPTS), np.uint64(len(ids)), U0
     for c in range(n):
@@ -169,7 +170,7 @@ def score_all(memory, ids, values):
 
 @kernel
 def touch_all(memory, params, ids, values):
-    """Weigh an instance, write the score of every class and note it as touched; how many classes there are."""
+    """Weigh an instance, write the score of every class and mark it as touched; return the number of classes."""
     weigh(memory, params, ids, values)
     n = score_all(memory, ids, values)
     for c in range(n):
@@ -179,7 +180,7 @@ def touch_all(memory, params, ids, values):
 
 @kernel
 def count_before(scores, n, class_id):
-    """How many of ``n`` classes are ranked before one: by a higher score, or an equal one and a smaller id."""
+    """Return how many of ``n`` classes rank before ``class_id``, by higher score or equal score and smaller id."""
     own, n_before = load_float(scores, class_id), 0
     for c in range(class_id):
         n_before += np.int64(load_float(scores, c) >= own)
@@ -190,9 +191,9 @@ def count_before(scores, n, class_id):
 
 @kernel
 def rank_known(memory, n, class_ids, ranks_out):
-    """The ranks of the true classes among all ``n``, 0 for one that is new; copies their scores into ``scratch``.
+    """Compute the ranks of the true classes among all ``n``, 0 for a new class; copy their scores into ``scratch``.
 
-    The score of a new one is -infinity afterwards.
+    Sets the scores of new classes to -infinity.
     """
     times = load_word(memory.counters, TIMES)
     for j in range(np.uint64(len(class_ids))):
@@ -208,7 +209,7 @@ def rank_known(memory, n, class_ids, ranks_out):
 
 @inlined
 def intercept_step(memory, params):
-    """The step of all intercepts; one more instance was learned in rows."""
+    """Count one more instance learned in rows, and return the step of all intercepts."""
     add_to(memory, N_IN_ROWS, U1)
     total = np.float64(load_word(memory.counters, N_IN_ROWS)) / HORIZON
     return params.eta * max(1.0 / (1.0 + total), INTERCEPT_FLOOR)
@@ -218,7 +219,7 @@ def intercept_step(memory, params):
 def take_errors(memory, params, n, class_ids):
     """Correct all intercepts, write the errors of the weights into ``touched`` (float32), and count the true classes.
 
-    The scores of the true classes are in ``scratch``; all scores are zero afterwards.
+    Reads the scores of the true classes from ``scratch``, and zeroes all scores.
     """
     share, step = share_of(len(class_ids)), intercept_step(memory, params)
     errors, intercepts = memory.touched, load_word(memory.counters, INTERCEPTS)
@@ -253,10 +254,10 @@ def correct_all(memory, params, ids, values, n):
 
 @kernel
 def learn_rows(arrays, params, ids, values, class_ids, counted, ranks_out):
-    """``sls`` in rows: rank, then take a step for every class.
+    """Learn one instance by ``sls`` in rows: rank, then take a step for every class.
 
-    Parameters and result as of ``learning.learn_instance``; ``values`` are overwritten. ``N_FEATURES`` and
-    ``N_CLASSES`` are those with this instance (``forms.take_form``).
+    Parameters and result are those of ``ff.learn_instance``; ``values`` are overwritten. ``N_FEATURES`` and
+    ``N_CLASSES`` already include this instance (``change_form``).
     """
     memory = memory_of(arrays)
     if counted:
@@ -271,7 +272,7 @@ def learn_rows(arrays, params, ids, values, class_ids, counted, ranks_out):
 
 @kernel
 def explain_rows(memory, params, ids, values, class_id, contributions_out):
-    """What each feature adds to the score of a class, the same terms as in ``score_all``; overwrites ``values``."""
+    """Compute the contribution of each feature to the score of a class, as in ``score_all``; overwrites ``values``."""
     weigh(memory, params, ids, values)
     known = class_id < load_word(memory.counters, N_CLASSES)
     for i in range(np.uint64(len(ids))):
@@ -283,7 +284,7 @@ def explain_rows(memory, params, ids, values, class_id, contributions_out):
 
 @kernel
 def forget(arrays, feature):
-    """Make a feature as if it had never been seen, in either form."""
+    """Reset a feature to the state before it was first seen, in either form."""
     layout.forget(arrays, feature)
     memory = memory_of(arrays)
     if load_word(memory.counters, FORM) == ROWS and feature < load_word(memory.counters, N_FEATURES):
@@ -295,14 +296,17 @@ def forget(arrays, feature):
 
 @kernel
 def digest_rows_page(memory, page):
-    """The 64-bit hash of the logical state of 256 features: weights of 0 count as none, however many classes came."""
+    """Return the 64-bit hash of the logical state of 256 features.
+
+    Weights of 0 are ignored, whatever the number of classes.
+    """
     state, first = page, page << PAGE_BITS
     last = min(first + (U1 << PAGE_BITS), load_word(memory.counters, N_FEATURES))
     n, steps = load_word(memory.counters, N_CLASSES), load_word(memory.counters, ROW_STEPS)
     for feature in range(first, last):
         total, grown = load_word(memory.headers, feature * U2 + U1), load_word(steps, feature)
         if total == U0 and grown == U0:
-            continue  # never learned: as if the index ended before it
+            continue  # never learned: equal to an index that ends before it
         state = mix(mix(mix(state, feature), total), grown)
         row = row_of(memory, feature)
         for c in range(n):
@@ -313,22 +317,23 @@ def digest_rows_page(memory, page):
 
 
 MOST_CELLS, MOST_IN_ROW = 2**19, np.uint64(4096)
-"""Features times classes of an index in rows, at most, so that becoming lists takes some 15 ms; and classes, since with
-few features and very many classes lists are faster."""
+"""Maximum of features times classes in rows, so that a change to lists takes about 15 ms; and maximum of classes,
+since lists are faster with few features and very many classes.
+"""
 
 FIRST_CHOICE = np.uint64(8)
 """The first instance before which the form is chosen."""
 
 MANY_LABELS = np.uint64(2)
-"""Labels an instance from which on rows are better."""
+"""Mean number of labels from which on rows are better."""
 
 TIMES_BEFORE = 4.0
-"""As how many instances of each class count what was learned in lists."""
+"""Number of instances of each class that stands for the learning in lists."""
 
 
 @inlined
 def size_with(memory, ids, class_ids):
-    """1 + the highest id of a feature, of a class, that is in the index or in the instance."""
+    """Return 1 + the highest id of a feature and of a class in the index or the instance."""
     n_features, n_classes = load_word(memory.counters, N_FEATURES), load_word(memory.counters, N_CLASSES)
     for i in range(np.uint64(len(ids))):
         n_features = max(n_features, np.uint64(ids[i]) + U1)
@@ -339,19 +344,19 @@ def size_with(memory, ids, class_ids):
 
 @inlined
 def are_few(params, n_features, n_classes):
-    """Whether so many features and classes may be in rows."""
+    """Return whether so many features and classes may be in rows."""
     return params.most_cells > U0 and n_classes <= MOST_IN_ROW and max(n_features, U1) * n_classes <= params.most_cells
 
 
 @inlined
 def may_have_rows(memory, params):
-    """Whether the index may be in rows, now or later: not without them, nor once it is too large."""
+    """Return whether the index may be in rows, now or later: rows are allowed and the index is not too large."""
     return are_few(params, load_word(memory.counters, N_FEATURES), load_word(memory.counters, N_CLASSES))
 
 
 @inlined
 def next_form(memory, params, n_features, n_classes, counted):
-    """The form in which an instance is learned that makes the index so large."""
+    """Return the form in which to learn an instance that makes the index this large."""
     if not are_few(params, n_features, n_classes):
         return LISTS
     n_before = load_word(memory.counters, N_COUNTED)
@@ -363,7 +368,7 @@ def next_form(memory, params, n_features, n_classes, counted):
 
 @inlined
 def note_labels(memory, class_ids, counted):
-    """Note the highest class, and how many labels were learned."""
+    """Record the highest class, and count the learned labels."""
     n_classes = load_word(memory.counters, N_CLASSES)
     for j in range(np.uint64(len(class_ids))):
         n_classes = max(n_classes, np.uint64(class_ids[j]) + U1)
@@ -374,9 +379,11 @@ def note_labels(memory, class_ids, counted):
 
 @kernel
 def take_form(arrays, params, ids, class_ids, counted):
-    """Bring the index into the form that an instance is learned in, and note its size and its labels; True: rows.
+    """Change the index to the form for an instance, and record its size and its labels.
 
-    For an index that ``may_have_rows``.
+    Return whether the form is rows.
+
+    Only for an index for which ``may_have_rows`` is true.
     """
     memory = memory_of(arrays)
     before, n_classes = load_word(memory.counters, FORM), load_word(memory.counters, N_CLASSES)
@@ -396,7 +403,7 @@ def take_form(arrays, params, ids, class_ids, counted):
 
 @kernel
 def to_rows(memory, n_features, n_classes):
-    """Move the weights of all connections into rows, which are all zero and have room for them."""
+    """Move the weights of all connections into rows, which must be zero and large enough."""
     steps, times = load_word(memory.counters, ROW_STEPS), load_word(memory.counters, TIMES)
     for feature in range(n_features):
         header, row, most = load_word(memory.headers, feature * U2), row_of(memory, feature), 0.0
@@ -416,7 +423,7 @@ def to_rows(memory, n_features, n_classes):
 
 @kernel
 def heaviest(arrays, params, row, n_classes, most):
-    """The ``most`` heaviest weights of a row: their classes, best first, in ``touched``; how many, at most so many."""
+    """Write the classes of the ``most`` heaviest weights of a row into ``touched``, best first; return their number."""
     ids, sizes, n = arrays.touched, arrays.scores, 0
     for c in range(n_classes):
         size = abs(weight_at(row, c))
@@ -439,7 +446,7 @@ def heaviest(arrays, params, row, n_classes, most):
 
 @kernel
 def calm_row(memory, row, n_classes):
-    """Make weights as large as they were without the factor of new classes: lists would not correct them for long."""
+    """Undo the factor of new classes in the weights of a row, because lists would take long to correct them."""
     times = load_word(memory.counters, TIMES)
     for c in range(n_classes):
         count = load_float(times, c)
@@ -448,7 +455,7 @@ def calm_row(memory, row, n_classes):
 
 @kernel
 def to_lists(arrays, params, n_features, n_classes):
-    """Make connections of the heaviest weights of each feature; the rows are all zero afterwards."""
+    """Convert the heaviest weights of each feature into connections, and zero the rows."""
     memory = memory_of(arrays)
     most = np.int64(most_slots(memory, params))
     steps, longest = load_word(memory.counters, ROW_STEPS), load_word(memory.counters, LONGEST)
@@ -472,7 +479,7 @@ def to_lists(arrays, params, n_features, n_classes):
 
 @kernel
 def clear_rows(memory, n_features, n_classes):
-    """Make all that is in rows zero."""
+    """Zero everything that is in rows."""
     steps = load_word(memory.counters, ROW_STEPS)
     for feature in range(n_features):
         store_float(steps, feature, 0.0)
@@ -488,7 +495,7 @@ def clear_rows(memory, n_features, n_classes):
 
 @kernel
 def lacks_rows(memory, params, ids, class_ids):
-    """Whether rows must grow, or be there, before an instance is learned; counted or not."""
+    """Return whether rows must be created or grow before an instance is learned, whether or not it is counted."""
     n_features, n_classes = size_with(memory, ids, class_ids)
     if not are_few(params, n_features, n_classes):
         return False
@@ -499,7 +506,7 @@ def lacks_rows(memory, params, ids, class_ids):
 
 @kernel
 def is_leaving(memory, params, ids, class_ids):
-    """Whether an instance makes lists of rows, if it is counted."""
+    """Return whether an instance, if counted, changes the index from rows to lists."""
     n_features, n_classes = size_with(memory, ids, class_ids)
     in_rows = load_word(memory.counters, FORM) == ROWS
     return in_rows and next_form(memory, params, n_features, n_classes, True) == LISTS
@@ -507,12 +514,12 @@ def is_leaving(memory, params, ids, class_ids):
 
 @kernel
 def longest_list(memory, params):
-    """A bound of the connections that a feature has after rows became lists."""
+    """Return a bound of the connections of a feature after a change from rows to lists."""
     return min(most_slots(memory, params), load_word(memory.counters, N_CLASSES))
 
 
 @kernel
 def units_as_lists(memory, params):
-    """A bound of the arena units that ``to_lists`` takes: all as long as may be, half of the cache lines skipped."""
+    """Return a bound of the arena units for ``to_lists``: longest lists, half of the cache lines skipped."""
     units = UNITS[size_for(longest_list(memory, params), False)]
     return load_word(memory.counters, N_FEATURES) * (units + min(units, LINE))

@@ -1,4 +1,4 @@
-"""RankedRetrieval: active features vote (paper, section 3.2); and the best of the classes that have a score."""
+"""RankedRetrieval: votes of active features (paper, section 3.2), and selection of the best classes with a score."""
 
 import numpy as np
 
@@ -42,13 +42,13 @@ SMALL_K = 64
 
 @inlined
 def votable(header, params):
-    """How many connections of a feature vote: the ``d_max`` heaviest."""
+    """Return the number of connections of a feature that vote: the ``d_max`` heaviest."""
     return min(length_of(header), params.d_max)
 
 
 @kernel
 def heavy(memory, header, total, params):
-    """How many connections of a feature weigh at least ``vote_min`` (section 6.3.2); they are the first ones."""
+    """Return the number of connections that weigh at least ``vote_min`` (section 6.3.2); they are the first ones."""
     votes = U0
     while votes < votable(header, params) and connection(memory, header, votes)[1] / total >= params.vote_min:
         votes += U1
@@ -57,22 +57,22 @@ def heavy(memory, header, total, params):
 
 @inlined
 def rating_of(header, params):
-    """The rating r_f of a feature: below 1 until it was seen ten times (section 4.3.2)."""
+    """Return the rating r_f of a feature: below 1 until it was seen ten times (section 4.3.2)."""
     seen = seen_of(header)
     return np.float64(seen) / 10.0 if params.rating and seen < RATED else 1.0
 
 
 @inlined
 def vote_of(count, total, rating, value):
-    """r_f * w_fc * x_f, rounded as when written so."""
+    """Return r_f * w_fc * x_f, rounded in this order of operations."""
     return rating * (count / total) * value
 
 
 @inlined
 def fetch_block(memory, feature, params):
-    """Prefetch the connections of a feature that vote, as far as the first, second, third and last line go.
+    """Prefetch the voting connections of a feature: the first, second, third and last cache line.
 
-    Without a branch: the number of lines cannot be guessed, and a wrong guess costs more than a line fetched twice.
+    Uses no branch: the number of lines is unpredictable, and a misprediction costs more than fetching a line twice.
     """
     header = load_word(memory.headers, feature * U2 if feature < memory.n_headers else U0)
     block, votes = block_of(header), votable(header, params)
@@ -85,7 +85,7 @@ def fetch_block(memory, feature, params):
 
 @inlined
 def connection(memory, header, at):
-    """Class id and count of a feature's connection ``at``, in either form."""
+    """Return class id and count of a feature's connection ``at``, in either form."""
     record = load_word(memory.arena, block_of(header) + at)
     if header & WIDE_FLAG:
         return np.uint64(load_id(memory.arena, first_id(header) + at)), as_float(record)
@@ -94,7 +94,7 @@ def connection(memory, header, at):
 
 @inlined
 def add_vote(memory, class_id, vote, n_touched):
-    """Add a vote to the score of a class; the new number of touched classes. A vote of zero touches nothing."""
+    """Add a vote to the score of a class; return the new number of touched classes. A vote of zero touches nothing."""
     score = load_float(memory.scores, class_id)
     store_id(memory.touched, n_touched, np.uint32(class_id))
     store_float(memory.scores, class_id, score + vote)
@@ -114,13 +114,13 @@ def add_votes(memory, params, ids, values, counted, wanted):
     counted : bool
         First add 1 to the times that each feature was seen.
     wanted : uint64
-        A class whose place in the arena is noted for each feature ``i`` in ``scratch[i + 1]``: the place after the
-        connections that vote where it is not among them. Nothing is noted for wide blocks, nor for ``NONE``.
+        A class whose place in the arena is written to ``scratch[i + 1]`` for each feature ``i``: the place after the
+        voting connections if it is not among them. Nothing is written for wide blocks, nor for ``NONE``.
 
     Returns
     -------
     n_touched : uint64
-        ``touched[:n_touched]`` are the classes with a score. Whoever calls this zeroes their scores again.
+        ``touched[:n_touched]`` are the classes with a score. The caller must zero their scores.
 
     Notes
     -----
@@ -173,7 +173,7 @@ def add_votes(memory, params, ids, values, counted, wanted):
 
 @inlined
 def take_score(memory, class_id):
-    """The score of a class, which is zero afterwards."""
+    """Return the score of a class and zero it."""
     score = load_float(memory.scores, class_id)
     store_float(memory.scores, class_id, 0.0)
     return score
@@ -181,13 +181,16 @@ def take_score(memory, class_id):
 
 @inlined
 def may_rank(mask, class_id):
-    """Whether the mask, which must not be empty, lets a class be ranked."""
+    """Return whether the mask, which must not be empty, allows a class."""
     return class_id < np.uint64(len(mask)) and mask[class_id] != 0
 
 
 @kernel
 def take_small(memory, n_touched, mask, ids_out, scores_out):
-    """The best touched classes by insertion; zeroes the scores. For small k: most classes fail one comparison."""
+    """Select the best touched classes by insertion and zero the scores.
+
+    For small k, where most classes fail one comparison.
+    """
     n_kept, masked = 0, len(mask) > 0
     last_score, last_id = -np.inf, np.int32(-1)
     for i in range(n_touched):
@@ -205,7 +208,7 @@ def take_small(memory, n_touched, mask, ids_out, scores_out):
 
 @kernel
 def take_large(memory, n_touched, mask, ids_out, scores_out):
-    """``take_small`` by a heap, for large k."""
+    """Do the same as ``select_small`` by a heap, for large k."""
     n_kept, k, masked = 0, len(ids_out), len(mask) > 0
     for i in range(n_touched):
         at = np.uint64(load_id(memory.touched, i))

@@ -1,1 +1,1 @@
-"""Kernels that apply log entries to a model and answer from it."""
+"""Kernels that apply log entries to a model and rank with it."""

@@ -1,12 +1,11 @@
-"""Answering: from the bytes of a vector to ranked classes, in one call.
+"""Ranking: from the bytes of a vector to ranked classes, in one call.
 
-A model's arrays behind one handle.
+Passing thirty arrays to a kernel costs more than ranking a short instance, because numba unpacks each one at every
+call. ``ModelHandle`` is unpacked once, when it is made, and the kernels of a request take it instead. Measured on one
+core when it was introduced: 6.6 us per call with the arrays, 2.0 us with the handle.
 
-Handing thirty arrays to a kernel costs more than ranking a short instance does: numba looks into each one at every
-call. ``Held`` is looked into once, when it is made, and the kernels that a request meets take it instead.
-Measured on one core when it was introduced: 6.6 us a call with the arrays, 2.0 us with the handle.
-
-A handle knows where the arrays were when it was made. Whoever grows one makes a new handle before the next call.
+A handle refers to the arrays as they were when it was made. Code that grows an array must make a new handle before
+the next call.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from abound.core.kernels.numba import inner, load_f32, load_u32
 
 @inner
 def resolve(vector, features, ids, values):
-    """Feature ids (-1 for unknown ones) and values of a vector; how many there are.
+    """Write feature ids (-1 for unknown ones) and values of a vector; return their number.
 
     Parameters
     ----------
@@ -48,17 +47,17 @@ def rank_vector(vector, held, mask, ids_out, scores_out):
     Parameters
     ----------
     vector : bytes
-    held : Held
-        The accumulator of scores is used and zeroed again, the scratch is overwritten; nothing else changes.
+    held : ModelHandle
+        The score accumulator is used and zeroed again, the scratch is overwritten; nothing else changes.
     mask : uint8 array, shape (0,) or (n_classes,)
         1 for a class that may be ranked; empty: all may.
     ids_out, scores_out : int32, float64 array, shape (k,)
-        Written, best first, equal scores by the class seen first.
+        Written, best first; of equal scores the class learned first.
 
     Returns
     -------
     n_ranked : int
-        At most k; -1 when the scratch is too short for the vector, and nothing was done.
+        At most k; -1 if the scratch is too short for the vector, and nothing was done.
     """
     live, scratch = held.live, held.scratch
     if load_u32(vector, 0) > len(scratch.ids):
@@ -69,9 +68,9 @@ def rank_vector(vector, held, mask, ids_out, scores_out):
 
 @njit(cache=True, nogil=True)
 def rank_estimated(vector, held, mask, ids_out, scores_out, estimates_out):
-    """``rank_vector`` by a model that calibrates, with the probability of each class: float64, shape (k,).
+    """Run ``rank_vector`` for a model that calibrates, and write the probability of each class: float64, shape (k,).
 
-    A probability goes by the best two of all classes, whatever the mask leaves of them.
+    A probability depends on the best two of all classes, including classes that the mask excludes.
     """
     n = rank_vector(vector, held, mask, ids_out, scores_out)
     best_ids, best_scores, n_best = ids_out, scores_out, n
@@ -86,7 +85,10 @@ def rank_estimated(vector, held, mask, ids_out, scores_out, estimates_out):
 
 @njit(cache=True, nogil=True)
 def explain_vector(vector, held, class_id, contributions):
-    """What each feature of a vector adds to the score of a class: float64, shape (n,). The scratch is long enough."""
+    """Write the contribution of each feature of a vector to a class's score: float64, shape (n,).
+
+    Scratch must suffice.
+    """
     live, scratch = held.live, held.scratch
     n = resolve(vector, live.features, scratch.ids, scratch.values)
     explain_score(live.postings, live.params, scratch.ids[:n], scratch.values[:n], class_id, contributions)
@@ -94,7 +96,7 @@ def explain_vector(vector, held, class_id, contributions):
 
 @structref.register
 class _HeldType(types.StructRef):
-    """How numba knows a handle: fields of whatever types they were made with."""
+    """The numba type of a handle, with fields of any types."""
 
     def preprocess_fields(self, fields: Any) -> Any:
         return tuple((name, types.unliteral(kind)) for name, kind in fields)
@@ -103,12 +105,12 @@ class _HeldType(types.StructRef):
 class Held(structref.StructRefProxy):
     """``live`` (LiveArrays) and ``scratch`` (ApplyScratch) of ``abound.core.kernels.model.apply``, and ``calibration``.
 
-    The calibration is no part of ``live``, which goes to kernels whole: three arrays more in it made learning slower by
-    a twentieth.
+    The calibration is not part of ``live``, which kernels take as a whole: three more arrays in it made learning
+    slower by a twentieth.
     """
 
     def __new__(cls, live: Any, scratch: Any, calibration: Any) -> Held:
-        """A handle on the arrays as they are now; about 12 us."""
+        """Make a handle on the present arrays; takes about 12 us."""
         held: Held = _hold(live, scratch, calibration)
         return held
 
@@ -118,5 +120,5 @@ structref.define_proxy(Held, _HeldType, ["live", "scratch", "calibration"])
 
 @njit(cache=True)
 def _hold(live, scratch, calibration):
-    """What the proxy would compile itself, at every start: it does not use numba's cache."""
+    """Construct the handle. The proxy would compile the same code at every start, without numba's cache."""
     return Held(live, scratch, calibration)

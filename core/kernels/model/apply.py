@@ -1,24 +1,24 @@
-"""Applying records: what one record of the log does to a model, from its bytes to the index and the score.
+"""Application of log records to a model, from the bytes of a record to the index and the score.
 
 For each record, in log order:
 
-1. keys become feature ids, labels become class ids, new ones get the next id;
-2. beyond ``max_features``, features are evicted for the new ones (``make_way``);
-3. the instance is ranked and learned (Feature Focus), and the ranks of its labels are counted.
+1. Keys become feature ids and labels become class ids; new ones get the next id.
+2. Beyond ``max_features``, features are evicted for the new ones (``make_space``).
+3. The instance is ranked and learned (Feature Focus), and the ranks of its labels are counted.
 
-Arrays never grow in here. Where a record could need more room than there is, nothing of step 3 has happened yet: the
-kernel stops and says which arrays, the caller grows them, and the same record is done again; steps 1 and 2 find then
-what they did the first time.
+Arrays never grow in here. If a record might need more space than there is, the kernel stops before step 3 and reports
+which arrays are full. The caller grows them, and the same record is applied again; steps 1 and 2 then find what they
+did the first time.
 
-**Eviction** is the generalised clock: a feature gets a credit each time it is seen again, ``MAX_CREDIT`` at most. A
-hand goes round the feature ids; it takes one credit from each feature it passes and evicts the first that has none.
-Features of the current instance are pinned, the first ``max_features`` of them that are held. The surplus of an
-instance that alone has more than ``max_features`` is not learned, and evicted if it was held. After the bound was
-lowered, at most ``MOST_EVICTED`` features go with each event until it is met; new features wait until then.
+**Eviction** is the generalised clock algorithm. A feature gets a credit each time it is seen again, at most
+``MAX_CREDIT``. A hand goes round the feature ids; it takes one credit from each feature it passes and evicts the
+first one without credits. Features of the current instance are pinned, up to ``max_features`` known ones. If an
+instance alone has more than ``max_features`` features, the surplus is not learned, and evicted if known. After the
+bound was lowered, each event evicts at most ``MOST_EVICTED`` features until the bound is met; new features wait until
+then.
 
-Applying records to a model that calibrates: what an instance's scores are worth is learned just before itself is.
-
-A kernel of its own around ``apply_records``, so that other models do not pay for it.
+For a model that calibrates, the kernel learns the probabilities of an instance's scores just before it learns the
+instance. A separate kernel around ``apply_records`` does this, so that other models do not pay for it.
 """
 
 from typing import NamedTuple
@@ -48,20 +48,21 @@ from abound.core.kernels.numba import inner, kernel, load_f32, load_u16
 from abound.core.kernels.records.record import record_shape
 
 AT, DONE, STATUS, ACTIVE = range(4)
-"""Places in the cursor: byte of the next record, records done by the last call, why it stopped, and how many features
-of the next record have an id in the scratch (with ``INDEX_FULL``)."""
+"""Places in the cursor: byte of the next record, records applied by the last call, why it stopped, and how many
+features of the next record have an id in the scratch (with ``INDEX_FULL``).
+"""
 
 ENOUGH, NAMES_FULL, INDEX_FULL = range(3)
-"""Why it stopped: all records or enough work are done; or the vocabularies, or the index, must grow first."""
+"""Reasons to stop: all records or enough work are done; the vocabularies must grow first; the index must grow first."""
 
 MAX_FEATURES, HAND = range(2)
-"""Places in ``control``: the bound (0: none), and the feature id that the clock's hand is at."""
+"""Places in ``control``: the bound (0: none), and the feature id at the clock's hand."""
 
 SLICE_WORK = 16_384
-"""Feature updates after which a call returns, so that no slice is long."""
+"""Feature updates after which a call returns, so that every slice is short."""
 
 COUNTED = np.bool_(True)
-"""No literal, for which learning would be compiled once more."""
+"""Not a literal, because for a literal learning would be compiled a second time."""
 
 MAX_CREDIT = 3
 MOST_EVICTED = 16_384
@@ -82,7 +83,7 @@ class LiveArrays(NamedTuple):
     label_counts : int64 array, shape (>= n_classes,)
         Times each class was learned.
     credits : uint8 array, shape (>= n_features,) or (0,)
-        Of the clock; empty without ``max_features``.
+        Credits of the clock; empty without ``max_features``.
     control : int64 array, shape (2,)
     """
 
@@ -97,7 +98,7 @@ class LiveArrays(NamedTuple):
 
 
 class ApplyScratch(NamedTuple):
-    """Room for the parts of one record: ids and values of features, ids and ranks of labels."""
+    """Working memory for one record: ids and values of features, ids and ranks of labels."""
 
     ids: npt.NDArray[np.int32]
     values: npt.NDArray[np.float32]
@@ -114,11 +115,12 @@ def apply_records(buffer, cursor, held, ranks, updated):
     buffer : bytes
         Checked records (``abound.core.instances.record.check_records``).
     cursor : int64 array, shape (4,)
-        ``AT`` says where to begin; all four are written.
-    held : Held
+        ``AT`` is the byte to begin with; all four are written.
+    held : ModelHandle
         Its ``live`` changes.
     ranks : int32 array, shape (n,)
-        At most ``n`` records are done. Written: the rank of the best true label before learning, 0 = not retrieved.
+        Written: the rank of the best true label before learning, 0 = not retrieved. At most ``n`` records are
+        applied.
     updated : bool array, shape (n,)
         Written: whether the index changed.
     """
@@ -162,7 +164,7 @@ def apply_records(buffer, cursor, held, ranks, updated):
 
 @inner
 def has_names_room(live, scratch, shape):
-    """Whether all keys and labels of a record can get ids, and scratch holds it."""
+    """Return whether all keys and labels of a record can get ids, and fit into the scratch."""
     n, m = shape.n_features, shape.n_labels
     n_ids, n_classes = live.features.state[N_IDS], live.labels.state[N_IDS]
     bounded = live.control[MAX_FEATURES] > 0
@@ -179,7 +181,7 @@ def has_names_room(live, scratch, shape):
 
 @inner
 def intern_labels(live, buffer, shape, class_ids):
-    """The class ids of a record's labels, new ones given in their order."""
+    """Write the class ids of a record's labels; new labels get ids in their order."""
     at = shape.labels_at
     for j in range(shape.n_labels):
         length = np.int64(load_u16(buffer, shape.label_lengths_at + 2 * j))
@@ -189,7 +191,7 @@ def intern_labels(live, buffer, shape, class_ids):
 
 @inner
 def intern_bounded(live, buffer, shape, scratch):
-    """Feature ids and values under ``max_features``; the number of features that are learned."""
+    """Write feature ids and values under ``max_features``; return the number of features to learn."""
     ids, most = scratch.ids, live.control[MAX_FEATURES]
     at, n_new, n_pinned = shape.keys_at, 0, 0
     for i in range(shape.n_features):
@@ -223,7 +225,7 @@ def intern_bounded(live, buffer, shape, scratch):
 
 @inner
 def make_way(live, n_new, n_pinned):
-    """Evict features until ``n_new`` more fit under the bound, or only pinned ones are left, or it is enough."""
+    """Evict up to ``MOST_EVICTED`` features until ``n_new`` more fit under the bound or only pinned ones remain."""
     state, control = live.features.state, live.control
     n_evict = min(state[N_LIVE] + n_new - control[MAX_FEATURES], state[N_LIVE] - n_pinned, MOST_EVICTED)
     hand = control[HAND]
@@ -243,28 +245,28 @@ def make_way(live, n_new, n_pinned):
 
 @inner
 def evict(live, feature):
-    """Forget a feature: its key, its header, its connections. Its id is the next to be given."""
+    """Forget a feature: its key, its header, its connections. Its id is the next to be assigned."""
     remove_key(live.features, feature)
     forget(live.postings, np.uint64(feature))
 
 
 @njit(cache=True, nogil=True)
 def pass_over_records(buffer, at, n):
-    """Where the record after ``n`` checked records from byte ``at`` on begins."""
+    """Return the position after ``n`` checked records from byte ``at`` on."""
     for _ in range(n):
         at = record_shape(buffer, at).end
     return at
 
 
 CALIBRATED = 4
-"""Place in the cursor, behind those of ``apply_records``: the byte of the record that was calibrated last, or -1."""
+"""Place in the cursor, after those of ``apply_records``: the byte of the record that was calibrated last, or -1."""
 
 
 @kernel
 def calibrate(calibration, live, buffer, at, shape):
-    """Learn what the scores of the record at byte ``at`` are worth, by the ranking that ``/classify`` would give now.
+    """Learn from the scores of the record at byte ``at``, by the ranking that ``/classify`` would return now.
 
-    ``calibration`` changes, and nothing else.
+    Only ``calibration`` changes.
     """
     ids, values = np.empty(shape.n_features, np.int32), np.empty(shape.n_features, np.float32)
     find_vector_at(live.features, buffer, at, ids)
@@ -284,13 +286,14 @@ def calibrate(calibration, live, buffer, at, shape):
 
 @kernel
 def apply_calibrated(buffer, cursor, held, ranks, updated):
-    """``apply_records`` for a model that calibrates.
+    """Run ``apply_records`` for a model that calibrates.
 
     Parameters
     ----------
     cursor : int64 array, shape (5,)
-        Also ``CALIBRATED``. Where arrays must grow first (``STATUS``) the next record has been calibrated already, and
-        is not again when it is done again: the caller does that before anything else, and then makes this -1.
+        Includes ``CALIBRATED``. If arrays must grow first (``STATUS``), the next record is already calibrated. The
+        caller must apply that record before anything else, so that it is not calibrated again, and then set this to
+        -1.
     buffer, held, ranks, updated
         As for ``apply_records``.
     """

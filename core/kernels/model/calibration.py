@@ -1,16 +1,17 @@
-"""Scores as probabilities: a logistic model of five terms, learned by Newton steps that forget.
+"""Probabilities of scores: a logistic model of five terms and a constant, learned by Newton steps with forgetting.
 
-For each instance, before it is learned: its best ``BEST`` labels with a score above 0, as ``/classify`` would rank
-them, are a **pair** each: the terms of the score, and whether the label was true. Estimates of all pairs are taken and
-counted; only then the model takes one step for all of them. With p their estimates and x their terms:
+Before an instance is learned, each of its best ``BEST`` labels with a score above 0, as ``/classify`` would rank
+them, gives a **pair**: the terms of the score, and whether the label is true. The estimates of all pairs are computed
+and counted first. Then the model takes one step for all of them. With p their estimates and x their terms:
 
     H <- k H + (1 - k) r I + sum p (1 - p) x x',    w <- w + H^-1 sum (y - p) x,    k = 1 - pairs / ``REMEMBERED``
 
-``r`` (``RIDGE``) is what H has before the first pair and keeps where nothing comes, so that no step is wild: no pivot
-of H is less. Sums are in a fixed order and no library's logarithm or exponential is asked: every replica has the same
-bits.
+p (1 - p) in H counts as at least ``LEAST_VARIANCE``. ``r`` (``RIDGE``) is the initial diagonal of H, and its lower
+bound without new pairs, so that no step is too long: no pivot of H is less. Sums have a fixed order, and no
+mathematical library computes a logarithm or exponential: every replica has the same bits.
 
-It is recursive least squares with forgetting, for the logistic loss. Calibration by logistic regression: Platt (1999).
+This is recursive least squares with forgetting, for the logistic loss. Calibration by logistic regression: Platt
+(1999).
 """
 
 import numpy as np
@@ -28,7 +29,7 @@ OFFSET = 0.02
 MOST_LOGIT = 30.0
 
 ALL, BEFORE, NOW = range(3)
-"""Rows of the bins: all pairs, the last full stretch of ``STRETCH`` or more of them, and those since."""
+"""Rows of the bins: all pairs; the last full period of at least ``STRETCH`` pairs; the pairs since then."""
 
 N_ROWS = 3
 N_BINS = 10
@@ -41,14 +42,17 @@ STRETCH = 10_000.0
 
 @inlined
 def tame(score):
-    """A score within 0 and ``HIGHEST_SCORE``, whatever it was."""
+    """Return a score clipped to 0 .. ``HIGHEST_SCORE``."""
     return min(score, HIGHEST_SCORE) if score > 0.0 else 0.0
 
 
 @inlined
 def put_terms(score, best, second, is_best, terms):
-    """Write the terms of a label: 1, score, lead on the second (for the best), distance from the best (for the others),
-    whether it is the best, ln(0.02 + score). All scores are tame."""
+    """Write the terms of a label. All scores are clipped.
+
+    The terms are 1, the score, the lead on the second (for the best), the distance from the best (for the others),
+    whether it is the best, and ln(0.02 + score).
+    """
     terms[0] = 1.0
     terms[1] = score
     terms[2] = score - second if is_best else 0.0
@@ -59,7 +63,7 @@ def put_terms(score, best, second, is_best, terms):
 
 @inlined
 def estimate_of(weights, terms):
-    """The probability of a label with these terms."""
+    """Return the probability of a label with these terms."""
     logit = 0.0
     for i in range(N_TERMS):
         logit += weights[i] * terms[i]
@@ -68,14 +72,14 @@ def estimate_of(weights, terms):
 
 @kernel
 def estimate(weights, class_ids, scores, best_ids, best_scores, estimates):
-    """The probabilities of some labels of a ranking.
+    """Write the probabilities of some labels of a ranking.
 
     Parameters
     ----------
     weights : float64 array, shape (N_TERMS,)
     class_ids, scores : int32, float64 array, shape (n,)
     best_ids, best_scores : int32, float64 array, shape (<= 2,)
-        The best two of all classes for the instance, or as many as there are.
+        The best two of all classes for the instance, or fewer if there are fewer.
     estimates : float64 array, shape (>= n,)
         Written.
     """
@@ -91,7 +95,7 @@ def estimate(weights, class_ids, scores, best_ids, best_scores, estimates):
 def solve(curvature, gradient, step):
     """Solve H step = gradient by Cholesky without roots (L D L'), for H with its lower triangle in ``curvature``.
 
-    No pivot counts as less than ``RIDGE``; in exact numbers none is.
+    A pivot below ``RIDGE`` is raised to it; in exact arithmetic there is none.
     """
     lower, pivots = np.empty((N_TERMS, N_TERMS), np.float64), np.empty(N_TERMS, np.float64)
     for i in range(N_TERMS):
@@ -128,7 +132,7 @@ def count_pair(bins, estimate, is_true):
 
 @kernel
 def turn_over(bins):
-    """Begin a new stretch once the present one is full."""
+    """Move the row ``NOW`` to ``BEFORE`` once it is full."""
     n_pairs = 0.0
     for at in range(N_BINS):
         n_pairs += bins[NOW, at, PAIRS]
@@ -141,13 +145,13 @@ def turn_over(bins):
 
 @kernel
 def learn_pairs(state, scores, true):
-    """Take the estimates of an instance's best labels, count them, and learn what they were worth, in place.
+    """Estimate the probabilities of an instance's best labels, count them, and learn from them, in place.
 
     Parameters
     ----------
     state : CalibrationArrays
     scores : float64 array, shape (n,)
-        Of the best labels, best first; n <= ``BEST``. Those not above 0 are passed over.
+        Scores of the best labels, best first; n <= ``BEST``. Scores not above 0 are skipped.
     true : bool array, shape (n,)
     """
     weights, curvature, bins = state.weights, state.curvature, state.bins

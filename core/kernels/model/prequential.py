@@ -1,4 +1,4 @@
-"""Counting the ranks that true labels had before they were learned."""
+"""Counts of the ranks that true labels had before they were learned."""
 
 from numba import njit
 
@@ -27,14 +27,14 @@ def count_ranks(score, label_counts, class_ids, ranks, updated):
     class_ids : int32 array, shape (m,)
         The true classes.
     ranks : int32 array, shape (m,)
-        The rank of each before learning, from 1; 0 when not retrieved.
+        The rank of each before learning, from 1; 0 if not retrieved.
     updated : bool
-        Whether the index was changed.
+        Whether the index changed.
 
     Returns
     -------
     best : int
-        The rank of the best true class, 0 when none was retrieved.
+        The rank of the best true class, 0 if none was retrieved.
     """
     best = 0
     for j in range(class_ids.shape[0]):
@@ -57,7 +57,7 @@ def count_ranks(score, label_counts, class_ids, ranks, updated):
 
 @inner
 def _add_point(score):
-    """Put the counts as they are now into the trace, thinned to half first when it is full."""
+    """Append the present counts to the trace; if the trace is full, first drop every second point."""
     point = score.counts[0, LEARNED] // score.stride[0] - 1
     if point == len(score.trace_counts):
         half = point // 2
@@ -77,7 +77,7 @@ def _add_point(score):
 
 @inner
 def _put_point(score, point, counts, reciprocal):
-    """Write a point of the trace. In loops: assigning whole arrays takes seconds to compile."""
+    """Write a point of the trace. Uses loops, because assignments of whole arrays take seconds to compile."""
     for row in range(len(reciprocal)):
         score.trace_reciprocal[point, row] = reciprocal[row]
         for at in range(N_COUNTS):

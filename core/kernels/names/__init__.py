@@ -1,1 +1,1 @@
-"""Kernels for names: hashing, and the table that gives them dense ids."""
+"""Kernels for names: hashing, and the hash table that assigns dense ids."""

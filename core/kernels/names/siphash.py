@@ -1,7 +1,7 @@
-"""Hashes of bytes: SipHash-1-3 with a secret key for tables, an unkeyed stable mix for digests.
+"""Hashes of bytes: SipHash-1-3 with a secret key for tables, and an unkeyed stable mix for digests.
 
-The secret keeps a stranger from choosing keys that meet in one place of a table; it is local to a process and never
-enters any state. The mix is the same on every machine and for ever: digests of replicas are compared.
+The secret prevents attackers from choosing keys that collide in a table. It is local to a process and never part of
+any state. The mix must stay the same on every machine and in every release, because digests of replicas are compared.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def _sip_round(v0, v1, v2, v3):
 
 @njit(cache=True, nogil=True)
 def siphash13(k0, k1, buffer, at, length):
-    """SipHash-1-3 of ``buffer[at : at + length]``.
+    """Return SipHash-1-3 of ``buffer[at : at + length]``.
 
     Parameters
     ----------
@@ -84,14 +84,14 @@ def siphash13(k0, k1, buffer, at, length):
 
 @njit(cache=True, nogil=True, inline="always")
 def mix(state, word):
-    """One step of the unkeyed mix: a new state from a state and 64 more bits (both uint64)."""
+    """Return the next state of the unkeyed mix from a state and 64 more bits (both uint64)."""
     state = (state ^ word) * _FACTOR
     return (state ^ (state >> _SHIFT)) + _STEP
 
 
 @njit(cache=True, nogil=True)
 def mix_bytes(state, buffer, at, length):
-    """Take the length and the bytes ``buffer[at : at + length]`` into an unkeyed mix; returns the new state, uint64."""
+    """Add the length and the bytes ``buffer[at : at + length]`` to an unkeyed mix; return the new state, uint64."""
     state = mix(state, np.uint64(length))
     i = 0
     while i + 8 <= length:
@@ -102,6 +102,6 @@ def mix_bytes(state, buffer, at, length):
 
 @njit(cache=True, nogil=True, inline="always")
 def mix_end(state):
-    """Spread the last words over all 64 bits: call once, after everything was mixed in."""
+    """Spread the last words over all 64 bits; call once, after everything was mixed in."""
     state *= _LAST_FACTOR
     return state ^ (state >> _SHIFT)

@@ -1,22 +1,22 @@
-"""The table of a vocabulary: keys (bytes) to dense ids, in plain arrays.
+"""The hash table of a vocabulary: keys (bytes) to dense ids, in plain arrays.
 
     slots   uint64   open addressing, linear probing, a power of two, at most 60 % full. 0 = empty, else
                      the upper half of the key's hash << 32 | id + 1
-    spans   uint64   an id: start in the arena << 16 | length. Length 0 marks an id without a key; then the
-                     start is the next such id + 1, or 0: the list of ids to be given again, last one first
+    spans   uint64   one per id: start in the arena << 16 | length. Length 0 marks an id without a key; then the
+                     start is the next such id + 1, or 0: the list of ids to be reused, last freed first
     arena   uint8    the bytes of the keys
     state   int64    counters and the secret of the hash, see the constants
     dirty   uint8    1 for a page of 256 ids that changed since its digest was computed
 
-The home of a key is the top bits of its stored half hash. So a larger table is filled from a smaller one in one
-sweep, reading no key; and two keys with the same half hash only cost a comparison: bytes decide, never the hash.
-Removal shifts the following slots back, so there are no tombstones and nothing degrades under churn.
+The home slot of a key is given by the top bits of its stored half hash. A larger table is therefore filled from a
+smaller one in one sweep that reads no keys. Two keys with the same half hash only cost a comparison: the bytes
+decide, never the hash. Removal shifts the following slots back, so there are no tombstones, and many removals do not
+slow the table down.
 
-Kernels never allocate. A caller asks ``room_for`` first and grows the arrays when there is none.
+Kernels never allocate. A caller checks ``room_for`` first and grows the arrays if it is false.
 
-Upkeep of a vocabulary's table: a larger one, the bytes of removed keys, digests, saving and loading.
-
-See ``abound.core.kernels.names.table`` for the layout.
+The module also enlarges tables, compacts the bytes of removed keys, computes digests, and converts to and from plain
+arrays.
 """
 
 from __future__ import annotations
@@ -30,23 +30,24 @@ from abound.core.kernels.names.siphash import mix, mix_bytes, mix_end, siphash13
 from abound.core.kernels.numba import copy_bytes, inner, load_u16, load_u32, pointer, prefetch, same_bytes
 
 N_IDS, N_LIVE, FREE, USED, GARBAGE, SECRET_0, SECRET_1 = range(7)
-"""Places in ``state``: ids ever given, ids with a key, first free id + 1, arena bytes in use, of these without an
-owner, secret."""
+"""Places in ``state``: ids ever assigned, ids with a key, first free id + 1, arena bytes in use, arena bytes of
+removed keys, secret.
+"""
 
 PAGE_BITS = 8
 BLOCK = 64
-"""Keys of a vector whose memory is fetched at a time."""
+"""Keys of a vector whose memory is prefetched at a time."""
 
 LENGTH = np.uint64(0xFFFF)
 START = np.uint64(16)
-"""How a span is taken apart: ``span & LENGTH``, ``span >> START``."""
+"""Decode a span: ``span & LENGTH``, ``span >> START``."""
 
 HALF = np.uint64(32)
 _LOW = np.uint64(0xFFFFFFFF)
 
 
 class KeyArrays(NamedTuple):
-    """What the kernels of a vocabulary take; see the module for the layout."""
+    """The arrays that the kernels of a vocabulary take; see the module docstring for the layout."""
 
     slots: np.ndarray
     spans: np.ndarray
@@ -56,7 +57,7 @@ class KeyArrays(NamedTuple):
 
 
 class Table(NamedTuple):
-    """The same as pointers, which cost nothing to pass on, and the last slot."""
+    """The same arrays as pointers, which are free to pass on, and the last slot."""
 
     slots: np.ndarray
     spans: np.ndarray
@@ -68,7 +69,7 @@ class Table(NamedTuple):
 
 @njit(cache=True, nogil=True)
 def opened(arrays):
-    """The pointers of ``KeyArrays``."""
+    """Return the pointers of ``KeyArrays``."""
     return Table(
         pointer(arrays.slots),
         pointer(arrays.spans),
@@ -81,13 +82,13 @@ def opened(arrays):
 
 @njit(cache=True, nogil=True, inline="always")
 def home(half, last):
-    """The slot where the search for a half hash begins: its top bits, as many as number the slots."""
+    """Return the slot where the search for a half hash begins: its top bits, as many as the slot numbers have."""
     return np.int64((half * np.uint64(last + 1)) >> HALF)
 
 
 @njit(cache=True, nogil=True)
 def half_hash(table, data, at, length):
-    """The upper half of a key's hash, in a uint64."""
+    """Return the upper half of a key's hash, in a uint64."""
     k0, k1 = np.uint64(table.state[SECRET_0]), np.uint64(table.state[SECRET_1])
     return siphash13(k0, k1, data, at, length) >> HALF
 
@@ -102,7 +103,7 @@ def _is_key(table, key_id, data, at, length):
 
 @inner
 def _probe(table, half, data, at, length):
-    """The id of a key, or -1, and the slot where the search ended."""
+    """Return the id of a key, or -1, and the slot where the search ended."""
     position = home(half, table.last)
     while True:
         slot = table.slots[position]
@@ -117,7 +118,7 @@ def _probe(table, half, data, at, length):
 
 @njit(cache=True, nogil=True)
 def add(table, data, at, length):
-    """``add_key`` on pointers."""
+    """Run ``add_key`` on pointers."""
     half = half_hash(table, data, at, length)
     key_id, position = _probe(table, half, data, at, length)
     if key_id >= 0:
@@ -141,14 +142,14 @@ def add(table, data, at, length):
 
 @njit(cache=True, nogil=True)
 def find_key(arrays, buffer, at, length):
-    """The id of the key ``buffer[at : at + length]`` (uint8), -1 when it has none."""
+    """Return the id of the key ``buffer[at : at + length]`` (uint8), or -1 if it has none."""
     table, data = opened(arrays), pointer(buffer)
     return _probe(table, half_hash(table, data, at, length), data, at, length)[0]
 
 
 @njit(cache=True, nogil=True)
 def room_for(arrays, n_keys, n_bytes):
-    """Whether ``n_keys`` more keys of ``n_bytes`` bytes altogether fit without growth."""
+    """Return whether ``n_keys`` more keys of ``n_bytes`` bytes in total fit without growth."""
     state = arrays.state
     return (
         state[N_IDS] + n_keys <= arrays.spans.size
@@ -159,27 +160,27 @@ def room_for(arrays, n_keys, n_bytes):
 
 @njit(cache=True, nogil=True)
 def add_key(arrays, buffer, at, length):
-    """The id of a key, given now if it has none yet.
+    """Return the id of a key, assigning one if it has none.
 
     Parameters
     ----------
     arrays : KeyArrays
-        With room for the key (``room_for``); changed in place.
+        With space for the key (``room_for``); changed in place.
     buffer : uint8 array
     at, length : int
-        Where the key lies, 1 to 65535 bytes. Not checked.
+        Position and length of the key, 1 to 65535 bytes. Not checked.
 
     Returns
     -------
     id : int
-        The id freed last is given first, then the next one that was never given.
+        The id freed last is reused first, then the next new one.
     """
     return add(opened(arrays), pointer(buffer), at, length)
 
 
 @njit(cache=True, nogil=True)
 def remove_key(arrays, key_id):
-    """Take the key off an id that has one; the id is the next to be given. Changes the arrays in place."""
+    """Remove the key of an id that has one; the id is the next to be assigned. Changes the arrays in place."""
     table = opened(arrays)
     span, slots, last = table.spans[key_id], table.slots, table.last
     start, length = np.int64(span >> START), np.int64(span & LENGTH)
@@ -203,7 +204,7 @@ def remove_key(arrays, key_id):
 
 @inner
 def _candidates(table, ids, first, end):
-    """Replace half hashes in ``ids[first:end]`` by the first id with that half, or -1; fetch the spans."""
+    """Replace half hashes in ``ids[first:end]`` by the first id with that half, or -1; prefetch the spans."""
     for i in range(first, end):
         half = np.uint64(np.uint32(ids[i]))
         position = home(half, table.last)
@@ -218,9 +219,10 @@ def _candidates(table, ids, first, end):
 
 @inner
 def _find_block(table, data, lengths_at, key_at, ids, first, end):
-    """Ids of the keys ``first`` to ``end`` of a vector, -1 for unknown ones; each pass fetches what the next reads.
+    """Find the ids of the keys ``first`` to ``end`` of a vector, -1 for unknown ones.
 
-    ``key_at`` is where the first of them lies; returns where the last one ends.
+    Each pass prefetches what the next one reads. ``key_at`` is the position of the first key; returns the end of the
+    last.
     """
     at = key_at
     for i in range(first, end):
@@ -252,19 +254,19 @@ def find_vector(arrays, vector, ids):
     vector : uint8 array
         A well-formed vector (``abound.core.instances.record``); not checked.
     ids : int32 array
-        Receives the id of each key in order, -1 where it is unknown; at least as long as the vector has features.
+        Receives the id of each key in order, -1 if unknown; at least as long as the vector has features.
 
     Returns
     -------
     n : int
-        Features of the vector.
+        Number of features of the vector.
     """
     return find_vector_at(arrays, vector, 0, ids)
 
 
 @njit(cache=True, nogil=True)
 def find_vector_at(arrays, buffer, start, ids):
-    """``find_vector`` for the vector at byte ``start`` of a buffer."""
+    """Run ``find_vector`` for the vector at byte ``start`` of a buffer."""
     table, data, out = opened(arrays), pointer(buffer), pointer(ids)
     n = np.int64(load_u32(data, start))
     lengths_at = start + 4 + 4 * n
@@ -278,8 +280,8 @@ def find_vector_at(arrays, buffer, start, ids):
 def intern_vector(arrays, buffer, start, ids):
     """Find or add all keys of the vector at byte ``start`` of a buffer, in order.
 
-    Like ``find_vector``, but unknown keys get ids; the caller has made room for all keys of the vector. A key that is
-    there twice gets one id.
+    Like ``find_vector``, but unknown keys get ids; the caller must have made space for all keys of the vector. A
+    repeated key gets one id.
     """
     table, data, out = opened(arrays), pointer(buffer), pointer(ids)
     n = np.int64(load_u32(data, start))
@@ -298,15 +300,17 @@ def intern_vector(arrays, buffer, start, ids):
 
 
 AHEAD = 16
-"""Keys by which loading fetches slots before it needs them."""
+"""Distance in keys at which loading prefetches slots."""
 
 
 @njit(cache=True, nogil=True)
 def rehash(slots, larger):
-    """Fill the zeroed table ``larger`` from ``slots``, which is spoilt; reads halves of hashes and no keys.
+    """Rehash ``slots`` into the larger, zeroed table.
 
-    Both are swept from one end to the other. The used slots are pushed together first, without a branch that the
-    processor would guess wrong every other time.
+    Destroys ``slots``. Uses the stored half hashes and reads no keys.
+
+    Both tables are swept from one end to the other. The used slots are first moved together, without a branch, since
+    the processor would mispredict every second one.
     """
     n = np.int64(0)
     for slot in slots:
@@ -322,9 +326,11 @@ def rehash(slots, larger):
 
 @njit(cache=True, nogil=True)
 def spread(slots, larger):
-    """Fill the table ``larger``, whatever is in it, from ``slots``, which stays as it is; returns the keys of it.
+    """Fill the table ``larger``, whatever its contents, from ``slots`` without changing them.
 
-    ``rehash`` is faster, this one lets others read the old table meanwhile.
+    Return the number of keys.
+
+    ``rehash`` is faster, but this kernel lets other threads read the old table meanwhile.
     """
     larger[:] = 0
     last = larger.size - 1
@@ -341,7 +347,7 @@ def spread(slots, larger):
 
 @njit(cache=True, nogil=True)
 def compact(arrays, arena):
-    """Copy the keys in id order into the fresh ``arena`` and point the spans there; returns the bytes used."""
+    """Copy the keys in id order into the new ``arena`` and point the spans there; return the bytes used."""
     table, target, used = opened(arrays), pointer(arena), np.int64(0)
     for key_id in range(table.state[N_IDS]):
         span = table.spans[key_id]
@@ -357,23 +363,23 @@ def compact(arrays, arena):
 
 @njit(cache=True, nogil=True)
 def digest_pages(arrays, pages, first, limit):
-    """Bring the hashes of changed pages up to date.
+    """Update the hashes of changed pages.
 
     Parameters
     ----------
     arrays : KeyArrays
         ``dirty`` is cleared in place, page by page.
     pages : uint64 array
-        A hash a page of 256 ids, over each id's key, or the next free id where it has none; changed in place.
+        One hash per page of 256 ids, over each id's key, or the next free id if it has none; changed in place.
     first : int
         Page to begin with.
     limit : int
-        Changed pages to do at most.
+        Maximum number of changed pages to hash.
 
     Returns
     -------
     next : int
-        Page to go on with; the number of pages in use when all is done.
+        Page to continue with; the number of pages in use when done.
     """
     table = opened(arrays)
     n_ids = table.state[N_IDS]
@@ -398,7 +404,7 @@ def digest_pages(arrays, pages, first, limit):
 
 @njit(cache=True, nogil=True)
 def export_keys(arrays, lengths, data, free):
-    """Write out lengths (0 for ids without a key), bytes in id order, and free ids in the order they will be given."""
+    """Write lengths (0 for ids without a key), bytes in id order, and free ids in the order of their reuse."""
     table, target, at = opened(arrays), pointer(data), np.int64(0)
     for key_id in range(table.state[N_IDS]):
         span = table.spans[key_id]
@@ -414,12 +420,12 @@ def export_keys(arrays, lengths, data, free):
 
 @njit(cache=True, nogil=True)
 def import_keys(arrays, lengths, data, free):
-    """Fill empty arrays, with room enough, from what ``export_keys`` wrote.
+    """Fill empty, large enough arrays with the output of ``export_keys``.
 
     Returns
     -------
     good : bool
-        False when a key is there twice or the free ids are not the ids without a key; the arrays are spoilt then.
+        False if a key is repeated or the free ids are not the ids without a key; then the arrays are unusable.
     """
     table, source = opened(arrays), pointer(data)
     at, n_dead, later, later_at = np.int64(0), np.int64(0), np.int64(0), np.int64(0)

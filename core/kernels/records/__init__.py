@@ -1,1 +1,1 @@
-"""Kernels for instances as bytes: records, and JSON into records."""
+"""Kernels for instances as bytes: records, and JSON to vectors."""

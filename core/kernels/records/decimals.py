@@ -1,4 +1,4 @@
-"""JSON numbers to float64, correctly rounded, in the cases that can be decided with 128 bits."""
+"""Conversion of JSON numbers to float64, correctly rounded, in the cases that 128 bits can decide."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from numba import njit
 from abound.core.kernels.numba import as_float, inner, leading_zeros, load_u64, multiply_high, trailing_zeros
 
 MOST_DIGITS = 19
-"""Digits after leading zeros that surely fit a uint64."""
+"""Digits after leading zeros that always fit into a uint64."""
 
 MOST_EXPONENT = 80
 
 
 def _powers() -> np.ndarray:
-    """The top 128 bits, cut off, of 10**e for e from -80 to 80, as (low, high) uint64; the highest bit is set."""
+    """Return the truncated top 128 bits of 10**e for e from -80 to 80, as (low, high) uint64; the top bit is set."""
     halves = []
     for e in range(-MOST_EXPONENT, MOST_EXPONENT + 1):
         power = 10 ** abs(e)
@@ -37,7 +37,7 @@ _UPPER = np.uint64(0xF0F0F0F0F0F0F0F0)
 
 @inner
 def _rounded(mantissa, exponent):
-    """``mantissa * 10**exponent`` by the method of Eisel and Lemire; -1 in the rare case that it does not decide.
+    """Return ``mantissa * 10**exponent`` by the method of Eisel and Lemire; -1 in the rare undecided case.
 
     ``mantissa`` is a uint64 above 0 and the result a normal float64. Lemire: Number parsing at a gigabyte per second
     (2021), section 5.
@@ -74,7 +74,7 @@ def _is_digit(byte):
 
 @inner
 def _exponent(source, at):
-    """The digits of an exponent with its sign, at ``at``; and where they end, -1 when there are none or over 4."""
+    """Return a signed exponent at ``at``, and where it ends; -1 as the end if it has no digits or more than 4."""
     negative = source[at] == 45
     if negative or source[at] == 43:
         at += 1
@@ -89,7 +89,7 @@ def _exponent(source, at):
 
 @njit(cache=True, nogil=True, inline="always")
 def _eight_digits(word):
-    """The number of eight ASCII digits, the first one in the lowest byte, in three multiplications."""
+    """Return the number of eight ASCII digits, the first one in the lowest byte, by three multiplications."""
     word = (word - _ZEROS) * np.uint64(2561) >> np.uint64(8)
     word = (word & np.uint64(0x00FF00FF00FF00FF)) * np.uint64(6553601) >> np.uint64(16)
     return (word & np.uint64(0x0000FFFF0000FFFF)) * np.uint64(42949672960001) >> np.uint64(32)
@@ -97,17 +97,17 @@ def _eight_digits(word):
 
 @njit(cache=True, nogil=True, forceinline=True, error_model="numpy")
 def read_short(source, at):
-    """A number between 0 and 1 with at most seven decimals, at ``at``, of which ten bytes can be read.
+    """Read a number between 0 and 1 with at most seven decimals at ``at``; ten bytes must be readable.
 
-    Most values are such numbers, and their length cannot be guessed: here no branch depends on it.
+    Most values are such numbers of unpredictable length; no branch here depends on the length.
 
     Returns
     -------
     value, end
-        As ``read_number``; -1 as the end of any other number.
+        As for ``read_number``; the end is -1 for any other number.
     """
     word = load_u64(source, at + 2)
-    plain = word ^ _ZEROS  # 0 to 9 for a digit; no sum of a digit and 6 has an upper half
+    plain = word ^ _ZEROS  # 0 to 9 for a digit; a digit plus 6 has no upper half
     others = (plain | (plain + _SIXES)) & _UPPER
     n = np.int64(trailing_zeros(others) >> np.uint64(3))
     end = at + 2 + n
@@ -118,21 +118,21 @@ def read_short(source, at):
 
 @njit(cache=True, nogil=True)
 def read_number(source, at):
-    """The JSON number that starts at byte ``at``.
+    """Read the JSON number that starts at byte ``at``.
 
     Parameters
     ----------
     source : pointer to uint8
-        The last byte is no digit, point, sign or ``e``: reading stops there at the latest.
+        The last byte must not be a digit, point, sign or ``e``: reading stops there at the latest.
     at : int
 
     Returns
     -------
     value : float64
-        Rounded correctly.
+        Correctly rounded.
     end : int
-        Where the number ends, -1 when it is malformed or not one of the usual ones: more than 19 digits, a power of
-        ten past 80, or too near to the middle of two float64.
+        End of the number; -1 if it is malformed or unusual: more than 19 digits, a power of ten beyond 80, or too
+        near to the middle of two float64.
     """
     negative = source[at] == 45
     if negative:
@@ -168,7 +168,7 @@ def read_number(source, at):
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _value(negative, mantissa, exponent, end):
-    """Sign, digits and power of ten to a number; keeps ``end`` or makes it -1."""
+    """Combine sign, digits and power of ten into a number; return it with ``end``, or with -1 if it is undecided."""
     value = -1.0
     if mantissa == 0:
         value = 0.0

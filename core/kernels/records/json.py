@@ -1,16 +1,14 @@
-"""The terms of a text and a features object, JSON bytes, straight to a vector: the usual case in one kernel.
+"""Conversion of a text's terms and a JSON features object to a vector: the usual case in one kernel.
 
-Usual is an object whose values are numbers, strings, true, false and arrays of strings. Everything else, and
-everything wrong, returns UNUSUAL and is read again by ``abound.core.instances.json_fallback``, which says what is
-wrong. Both give the same bytes.
+A usual object has only numbers, strings, true, false and arrays of strings as values. For everything else, and for
+invalid input, the kernel returns UNUSUAL. ``abound.core.instances.json_fallback`` then reads the input again and
+reports errors. Both give the same bytes.
 
-What is done for each pair is forced into one piece of code: as functions that call each other it took twice the time.
+The code for each pair is forced into one function; separate functions took twice the time.
 
-A vector while it is put together: keys with their values, in scratch memory.
-
-Keys are gathered in ``memory`` from a fixed place on, one after the other as they will lie in the vector; values and
-lengths are written before them when all are known, so nothing is moved. A scratch table finds keys that come up
-again. Its hash has no secret, so keys could be made to meet: after ``MOST_PROBES`` steps an instance counts as unusual.
+Keys are collected in ``memory`` from a fixed place on, one after the other as in the final vector. Values and lengths
+are written before them once all are known, so nothing is moved. A scratch table finds repeated keys. Its hash has no
+secret, so attackers could choose colliding keys: after ``MOST_PROBES`` steps an instance counts as unusual.
 """
 
 from __future__ import annotations
@@ -40,7 +38,7 @@ from abound.core.kernels.records.decimals import read_number, read_short
 
 MOST_COUNTED = 4096
 _WEIGHTS = np.array([0.0] + [1.0 + math.log(count) for count in range(1, MOST_COUNTED)])
-"""1 + ln(count) of a term, as plain Python computes it; an instance with a term more often than that is unusual."""
+"""1 + ln(count) of a term, as plain Python computes it; an instance with a more frequent term is unusual."""
 
 _ONES = np.uint64(0x0101010101010101)
 _HIGHS = np.uint64(0x8080808080808080)
@@ -54,7 +52,7 @@ _MEANINGS = np.frombuffer(b'"\\/\b\f\n\r\t', np.uint8)
 
 
 class Source(NamedTuple):
-    """JSON bytes: a pointer and how many there are."""
+    """JSON bytes: a pointer and the number of bytes."""
 
     data: np.ndarray
     size: int
@@ -62,7 +60,10 @@ class Source(NamedTuple):
 
 @njit(cache=True, nogil=True, forceinline=True)
 def _after_space(data, at):
-    """The first byte from ``at`` on that is no white space; the last byte of the source is none."""
+    """Return the first byte from ``at`` on that is not white space.
+
+    The last byte of the source must not be white space.
+    """
     while data[at] == 32 or 9 <= data[at] <= 10 or data[at] == 13:
         at += 1
     return at
@@ -70,7 +71,7 @@ def _after_space(data, at):
 
 @inner
 def _hexadecimal(data, at):
-    """The number of four hexadecimal digits, -1 when they are none. Looks at nothing behind the first wrong one."""
+    """Return the number of four hexadecimal digits, or -1. Reads nothing after the first invalid one."""
     number = 0
     for i in range(4):
         byte = np.int64(data[at + i])
@@ -86,7 +87,7 @@ def _hexadecimal(data, at):
 
 @inner
 def _store_letter(memory, to, letter):
-    """Write a code point as UTF-8; returns how many bytes it has."""
+    """Write a code point as UTF-8; return its number of bytes."""
     if letter < 0x80:
         memory[to] = letter
         return 1
@@ -100,7 +101,7 @@ def _store_letter(memory, to, letter):
 
 @inner
 def _escaped(data, at):
-    """The code point behind a backslash, -1 when it is none, half of a surrogate pair too; and where it ends."""
+    """Return the code point after a backslash, -1 if invalid or half of a surrogate pair, and where it ends."""
     byte = data[at]
     for i in range(len(_ESCAPES)):
         if byte == _ESCAPES[i]:
@@ -118,10 +119,10 @@ def _escaped(data, at):
 
 @njit(cache=True, nogil=True, forceinline=True)
 def _copy_string(source, at, memory, to, most):
-    """Copy a string from behind its opening quote to ``memory``, escapes as what they mean.
+    """Copy a string from after its opening quote to ``memory``, with escapes decoded.
 
-    Returns where its closing quote is and its length in bytes; -1 as the former when it is malformed, has no end, or
-    has more than ``most`` bytes. Writes up to 8 bytes more than the string has.
+    Returns the position of its closing quote and its length in bytes. The position is -1 if the string is malformed,
+    has no end, or has more than ``most`` bytes. Writes up to 8 bytes more than the string has.
     """
     data, size, first = source.data, source.size, to
     while to - first <= most:
@@ -152,9 +153,9 @@ def _copy_string(source, at, memory, to, most):
 
 @inner
 def _add_string(draft, source, at, to, length):
-    """A string value behind its opening quote: the key of ``length`` bytes at ``to`` gets ``=`` and the string.
+    """Add a string value: append ``=`` and the string after the quote before ``at`` to the key at ``to``.
 
-    Returns where the string ends in the source and where the next key goes, or UNUSUAL as the latter.
+    Returns where the string ends in the source and where the next key goes; the latter is UNUSUAL on failure.
     """
     draft.memory[to + length] = 61
     length += 1
@@ -166,7 +167,7 @@ def _add_string(draft, source, at, to, length):
 
 @inner
 def _add_list(draft, source, at, to, length):
-    """A list of strings, ``at`` behind its bracket; as ``_add_string``, and NO_ROOM is possible too."""
+    """Add a list of strings, with ``at`` after its bracket; returns as ``_add_string``, or NO_ROOM."""
     data, name_at = source.data, to
     at = _after_space(data, at)
     if data[at] == 93:
@@ -190,7 +191,7 @@ def _add_list(draft, source, at, to, length):
 
 @njit(cache=True, nogil=True, forceinline=True)
 def _add_number(draft, source, at, to, length):
-    """A number at ``at`` as the value of the key at ``to``; as ``_add_string``."""
+    """Add the number at ``at`` as the value of the key at ``to``; returns as ``_add_string``."""
     value, end = read_short(source.data, at) if at + 10 < source.size else (0.0, np.int64(-1))
     if end < 0:
         value, end = read_number(source.data, at)
@@ -207,7 +208,7 @@ def _add_number(draft, source, at, to, length):
 
 @njit(cache=True, nogil=True, forceinline=True)
 def _add_pair(draft, source, at, to):
-    """A name and its value, ``at`` behind the name's opening quote; as ``_add_list``."""
+    """Add a name and its value, with ``at`` after the name's opening quote; returns as ``_add_list``."""
     data = source.data
     end, length = _copy_string(source, at, draft.memory, to, draft.rules[MAX_KEY_BYTES])
     if length == 0:
@@ -234,7 +235,7 @@ def _add_pair(draft, source, at, to):
 
 @inner
 def _copy_term(source, at, memory, to):
-    """Copy a term up to the end of its line; returns where that is. Writes up to 8 bytes more than the term has."""
+    """Copy a term up to the end of its line; return where that is. Writes up to 8 bytes more than the term has."""
     data, size, i = source.data, source.size, np.int64(0)
     while True:
         left = size - at - i
@@ -249,7 +250,7 @@ def _copy_term(source, at, memory, to):
 
 @inner
 def _read_terms(draft, source, to):
-    """Count the terms, a line each; those too long are left out. Returns where the next key goes, or a refusal."""
+    """Count the terms, one per line; skip terms that are too long. Return where the next key goes, or a refusal."""
     at, most = np.int64(0), draft.rules[MAX_KEY_BYTES]
     while at < source.size:
         if draft.room - to < source.size - at + 32:
@@ -269,7 +270,7 @@ def _read_terms(draft, source, to):
 
 @inner
 def _read_features(draft, source, to):
-    """Add the pairs of a JSON object; returns where its keys end, or a refusal."""
+    """Add the pairs of a JSON object; return where its keys end, or a refusal."""
     data, size = source.data, source.size
     if size < 2 or data[0] != 123 or data[size - 1] != 125:
         return np.int64(UNUSUAL)
@@ -293,22 +294,22 @@ def _read_features(draft, source, to):
 
 @njit(cache=True, nogil=True)
 def read_instance(terms, features, rules, values, spans, table, memory):
-    """The vector of an instance, in ``memory``.
+    """Build the vector of an instance in ``memory``.
 
     Parameters
     ----------
     terms : uint8 array
-        UTF-8, a term a line; empty without a text.
+        UTF-8, one term per line; empty without a text.
     features : uint8 array
-        UTF-8; anything else than a JSON object is found out. Empty when there are none.
+        UTF-8; anything but a JSON object is refused. Empty without features.
     rules, values, spans, table, memory
-        The parts of a ``Draft``, changed in place. ``memory`` has room for ``6 * max_features + 4`` bytes and more.
+        The parts of a ``VectorDraft``, changed in place. ``memory`` has more than ``6 * max_features + 4`` bytes.
 
     Returns
     -------
     packed : int
-        UNUSUAL, NO_ROOM, or ``n << 32 | size``: the vector of n features is the ``size`` bytes of ``memory`` that start
-        ``6 * n + 4`` bytes before byte ``6 * max_features + 4``.
+        UNUSUAL, NO_ROOM, or ``n << 32 | size``: the vector of n features is the ``size`` bytes of ``memory`` that
+        start ``6 * n + 4`` bytes before byte ``6 * max_features + 4``.
     """
     begin(rules, table, len(terms) + len(features) // 2)
     draft = Draft(pointer(rules), pointer(values), pointer(spans), pointer(table), pointer(memory), memory.size)
@@ -322,10 +323,10 @@ def read_instance(terms, features, rules, values, spans, table, memory):
 
 
 UNUSUAL, NO_ROOM = -1, -2
-"""Refusals: read the instance another way; make ``memory`` twice as large and try again."""
+"""Refusals: use ``json_fallback``; double ``memory`` and try again."""
 
 MAX_FEATURES, MAX_KEY_BYTES, SPLIT, BOOLEAN, GENERATION, N_KEYS, MASK = range(7)
-"""Places in ``rules``. The first four are set by the caller, the others are the kernel's own."""
+"""Places in ``rules``. The caller sets the first four; the kernel uses the others."""
 
 MOST_PROBES = 32
 
@@ -335,14 +336,14 @@ _INDEX = np.uint64(2**20 - 1)
 
 
 class Draft(NamedTuple):
-    """Where an instance is gathered, as pointers.
+    """The working memory for one vector, as pointers.
 
     Attributes
     ----------
     rules : int64, 7 of them
     values : float64, max_features
     spans : uint64, max_features
-        Start in ``memory`` << 16 | length, a key.
+        Start in ``memory`` << 16 | length, one per key.
     table : uint64, a power of two, at least twice max_features
         Generation << 40 | hash << 20 | place of the key; entries of other generations count as empty.
     memory : uint8
@@ -360,7 +361,7 @@ class Draft(NamedTuple):
 
 @njit(cache=True, nogil=True)
 def begin(rules, table, size):
-    """Forget the instance before: a new generation of the table, with places for ``size`` keys."""
+    """Start a new instance: a new generation of the table, with places for ``size`` keys."""
     rules[GENERATION] += 1
     if rules[GENERATION] == _GENERATIONS:
         table[:] = 0
@@ -374,7 +375,7 @@ def begin(rules, table, size):
 
 @njit(cache=True, nogil=True, inline="always")
 def hash_of(memory, at, length):
-    """A hash of a key in scratch memory, of which 8 bytes more than the key can be read."""
+    """Return a hash of a key in scratch memory; 8 bytes after the key must be readable."""
     state, i = np.uint64(length), 0
     while i + 8 < length:
         state = mix(state, load_u64(memory, at + i))
@@ -384,7 +385,7 @@ def hash_of(memory, at, length):
 
 @njit(cache=True, nogil=True, forceinline=True)
 def add(draft, at, length, value):
-    """Add a value to the key that was written at ``at``; returns where the next key goes, or UNUSUAL."""
+    """Add a value to the key written at ``at``; return where the next key goes, or UNUSUAL."""
     rules, table, memory = draft.rules, draft.table, draft.memory
     mask = rules[MASK]
     hashed = hash_of(memory, at, length)
@@ -419,7 +420,7 @@ def add(draft, at, length, value):
 def normalise(values, n):
     """L2-normalise the first ``n`` values (float64) in place; the sum runs in order.
 
-    Values are sums of what ``read_number`` gives, 1e-80 to 1e99 each, so no square is lost.
+    Values are sums of results of ``read_number``, 1e-80 to 1e99 each, so no square overflows or underflows.
     """
     squares = 0.0
     for i in range(n):
@@ -431,7 +432,7 @@ def normalise(values, n):
 
 @inner
 def _drop_inactive(draft, n, start):
-    """Take keys out whose value is 0 as a float32; returns how many are left and where their bytes end."""
+    """Remove keys whose value is 0 as a float32; return how many remain and where their bytes end."""
     kept, to = np.int64(0), start
     for i in range(n):
         if np.float32(draft.values[i]) > 0:
@@ -448,7 +449,7 @@ def _drop_inactive(draft, n, start):
 
 @njit(cache=True, nogil=True)
 def finish(draft, start, end):
-    """Write values and lengths before the keys, zeros behind them; returns n << 32 | bytes of the vector."""
+    """Write values and lengths before the keys, and zeros after them; return n << 32 | bytes of the vector."""
     n = draft.rules[N_KEYS]
     values, memory = draft.values, draft.memory
     if draft.rules[BOOLEAN]:

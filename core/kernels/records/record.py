@@ -1,4 +1,4 @@
-"""Reading records in place: where the parts of one lie, and whether bytes are records at all."""
+"""Reading of records in place: the positions of their parts, and checks of arbitrary bytes."""
 
 from __future__ import annotations
 
@@ -11,17 +11,18 @@ from abound.core.kernels.numba import inner, load_f32, load_part, load_u16, load
 from abound.core.kernels.records.json import MOST_PROBES, hash_of
 
 GOOD, OVERRUN, EMPTY_KEY, BAD_VALUE, BAD_UTF8, BAD_PADDING, NO_LABEL, TRAILING, KEY_TWICE, CROWDED = range(10)
-"""What ``check`` finds. ``CROWDED``: nothing wrong so far, but whether a key is there twice has to be found out another
-way, since the keys of the record meet in too few places of a table."""
+"""Results of ``check``. ``CROWDED``: no error so far, but too many keys of the record collide in the hash table. The
+caller must look for repeated keys in another way.
+"""
 
 _NOT_ASCII = np.uint64(0x8080808080808080)
 _LOW = np.uint64(0xFFFFFFFF)
 
 
 class RecordShape(NamedTuple):
-    """Where the parts of a record begin, in bytes from the start of the buffer.
+    """The positions of the parts of a record, in bytes from the start of the buffer.
 
-    ``n_features`` is -1 when the record does not lie inside the buffer, and nothing else holds then.
+    ``n_features`` is -1 if the record does not lie inside the buffer; then the other fields mean nothing.
     """
 
     n_features: int
@@ -36,7 +37,7 @@ class RecordShape(NamedTuple):
 
 @inner
 def _part_end(data, size, lengths_at, n):
-    """Where the strings of a part end, -1 past ``size``: ``n`` u16 lengths, then the bytes."""
+    """Return the end of the strings of a part, ``n`` u16 lengths and then the bytes; -1 if past ``size``."""
     at = lengths_at + 2 * n
     if at > size:
         return np.int64(-1)
@@ -74,22 +75,22 @@ def _shape(data, size, start):
 
 @njit(cache=True, nogil=True)
 def vector_end(buffer, start):
-    """Where the vector that starts at byte ``start`` ends, its padding included; -1 when it overruns the buffer."""
+    """Return the end of the vector at byte ``start``, including its padding; -1 if it overruns the buffer."""
     return _vector_end(pointer(buffer), len(buffer), start)
 
 
 @njit(cache=True, nogil=True)
 def record_shape(buffer, start):
-    """The shape of the record that starts at byte ``start`` of a uint8 array.
+    """Return the shape of the record that starts at byte ``start`` of a uint8 array.
 
-    Reads no byte outside of the buffer, whatever is in it; keys and values are not looked at.
+    Reads no byte outside of the buffer, whatever its contents; does not look at keys and values.
     """
     return _shape(pointer(buffer), len(buffer), start)
 
 
 @inner
 def _sequence_length(data, at, end):
-    """Bytes of the UTF-8 sequence at ``at``, 0 when it is not one: overlong, a surrogate, too high, or cut off."""
+    """Return the length of the UTF-8 sequence at ``at``, 0 if invalid: overlong, a surrogate, too high, or cut off."""
     first = data[at]
     if first < 0x80:
         return 1
@@ -117,7 +118,7 @@ def _sequence_length(data, at, end):
 
 @njit(cache=True, nogil=True)
 def is_utf8(data, at, length):
-    """Whether ``length`` bytes from ``at`` on are UTF-8 (no surrogates); they must lie inside the data."""
+    """Return whether ``length`` bytes from ``at`` on are UTF-8 (no surrogates); they must lie inside the data."""
     end = at + length
     while at < end:
         word = load_u64(data, at) if at + 8 <= end else load_part(data, at, end - at)
@@ -133,7 +134,7 @@ def is_utf8(data, at, length):
 
 @inner
 def _check_strings(data, lengths_at, n, strings_at):
-    """Check the strings of a part and the padding after them: no empty one, each UTF-8, zeros behind."""
+    """Check the strings of a part and its padding: no empty string, each one UTF-8, followed by zeros."""
     at = strings_at
     for i in range(n):
         length = np.int64(load_u16(data, lengths_at + 2 * i))
@@ -151,9 +152,9 @@ def _check_strings(data, lengths_at, n, strings_at):
 
 @njit(cache=True, nogil=True)
 def _compare_keys(data, shape, table, starts):
-    """KEY_TWICE where two keys of a record are equal, else GOOD, or CROWDED where that is not found out here.
+    """Return KEY_TWICE if two keys of a record are equal, GOOD if not, or CROWDED if undecided.
 
-    Its strings are checked, and it has a label: so 8 bytes more than the last key can be read.
+    The strings must be checked, and the record must have a label, so that 8 bytes after the last key can be read.
 
     Parameters
     ----------
@@ -196,19 +197,19 @@ def check(buffer, first, n_records, ends):
     Parameters
     ----------
     buffer : uint8 array
-        Anything at all; no byte outside of it is read.
+        Arbitrary bytes; no byte outside of it is read.
     first : int
-        How many records at its beginning were checked before.
+        Number of records at its beginning that were checked before.
     n_records : int
     ends : int64 array, shape (n_records + 1,)
-        Up to ``ends[first]`` as an earlier call left it, 0 at the beginning; receives where each further record ends.
+        Up to ``ends[first]`` as an earlier call left it, 0 at the beginning; receives the end of each further record.
 
     Returns
     -------
     problem : int
-        GOOD, or what is wrong first.
+        GOOD, or the first error.
     n_good : int
-        Records before the wrong one.
+        Number of records before the wrong one.
     """
     data, size, at = pointer(buffer), len(buffer), ends[first]
     table, starts = np.empty(256, np.uint64), np.empty(64, np.int64)

@@ -1,1 +1,1 @@
-"""Methods that embed labels."""
+"""Methods that embed labels or instances."""

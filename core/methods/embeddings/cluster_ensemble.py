@@ -1,12 +1,12 @@
-"""Linear embeddings of clusters of instances, several clusterings together, and the vote of the neighbours there.
+"""An ensemble of clusterings: linear embeddings of the clusters of instances, and votes of the nearest neighbors there.
 
-The frame of SLEEC (Bhatia et al., NIPS 2015) that all ExMLDS methods share (Wadbude et al. 2017, algorithm 1): a query
-goes to the nearest cluster of each clustering, is projected by the regressor V of that cluster, and the k nearest of
-the projected training instances V x_i of the cluster vote for their labels with their cosine. Neighbours are searched
-over V x_i; searching over the learned embeddings z_i costs a point or more.
+All ExMLDS methods (Wadbude et al. 2017, algorithm 1) share this framework of SLEEC (Bhatia et al., NIPS 2015). A
+query goes to the nearest cluster of each clustering and is projected by the regressor V of that cluster. The k
+nearest of the projected training instances V x_i of the cluster vote for their labels with their cosine. Neighbors
+are searched among V x_i; a search among the learned embeddings z_i costs one point or more.
 
-Differences from the paper: algorithm 4 searches over z_i; votes are weighted by the cosine, where equation 1 has
-their plain mean; the clusters are balanced and found by two rounds of spherical k-means, after SLEEC's.
+Differences from the paper: algorithm 4 searches among z_i; votes are weighted by the cosine, where equation 1 has
+their plain mean; the clusters are balanced and found by two rounds of spherical k-means, like those of SLEEC.
 """
 
 from __future__ import annotations
@@ -36,13 +36,14 @@ from abound.core.metrics import Ints, Rankings
 Singles = npt.NDArray[np.float32]
 
 Regressor = Callable[[Csr, Csr, np.random.Generator, Progress], npt.NDArray[Any]]
-"""``learn(X, Y, rng, progress)``: the weights V of shape (f + 1, dim) for the rows of a cluster; the last one is the
-bias."""
+"""``learn(X, Y, rng, progress)`` returns the weights V of shape (f + 1, dim) for the rows of a cluster; the last row
+is the bias.
+"""
 
 MOST_NEIGHBORS = 100_000
 
 ROWS = 512
-"""Queries of a cluster that are ranked together, about."""
+"""Approximate number of queries of a cluster that are ranked together."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -66,7 +67,7 @@ class Cluster:
     vectors: Singles
 
     def projected(self, X: Csr) -> Singles:
-        """The rows in the embedding, of length 1 or 0."""
+        """Project the rows into the embedding, scaled to length 1 unless they are 0."""
         return unit(product(narrowed(X, self.features), self.weights))
 
 
@@ -78,7 +79,7 @@ class Learner:
     clusters: tuple[Cluster, ...]
 
     def search(self, X: Csr, k: int) -> Neighbors:
-        """The k nearest training instances of each row within its cluster; what is not used has similarity 0."""
+        """Return the k nearest training instances of each row within its cluster; unused places have similarity 0."""
         found = Neighbors.none(X.shape[0], k)
         places = clusters.nearest(X, self.centres)
         for number in np.unique(places).tolist():
@@ -100,7 +101,7 @@ class Model:
     Y: Csr
 
     def rank(self, X: Csr, k: int) -> Rankings:
-        """The best ``k`` labels by the votes of all learners; a label that no neighbour has is not ranked."""
+        """Rank the best ``k`` labels by the votes of all learners; labels that no neighbor has are left out."""
         k = min(k, self.Y.shape[1])
 
         def block(first: int, end: int) -> Rankings:
@@ -116,7 +117,7 @@ class Model:
         return in_blocks(X.shape[0], min(8192, ROWS * len(self.learners[0].clusters)), block)
 
     def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """The model as named arrays."""
+        """Return the model as named arrays."""
         arrays: dict[str, npt.NDArray[Any]] = {
             "sizes": np.array([self.neighbors, self.Y.shape[1]], np.int64),
             "label_starts": self.Y.indptr,
@@ -132,10 +133,10 @@ class Model:
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]], d: int, n_labels: int) -> Model:
-        """The model that ``to_arrays`` wrote, for so many features and labels; Damaged where it is not."""
+        """Load the model from the arrays of ``to_arrays``. Raises Corrupted unless they fit ``d``, ``n_labels``."""
         neighbors, told = array_checks.taken(arrays, "sizes", np.int64, 2).tolist()
         if told != n_labels or not 1 <= neighbors <= MOST_NEIGHBORS:
-            raise Damaged("the sizes of the ensemble are not those of its labels")
+            raise Damaged("the ensemble does not fit its labels, or its number of neighbors is out of range")
         Y = array_checks.rows(arrays, "label_starts", "labels", None, (None, n_labels))
         learners: list[Learner] = []
         while f"centres/{len(learners)}" in arrays:
@@ -154,7 +155,7 @@ class Model:
             array_checks.numbers(f"features/{number}", arrays[f"features/{number}"], d)
             array_checks.numbers(f"rows/{number}", arrays[f"rows/{number}"], Y.shape[0])
             if arrays[f"weights/{number}"].shape[1] != arrays[f"vectors/{number}"].shape[1]:
-                raise Damaged("the instances of an ensemble are not projected as its queries are")
+                raise Damaged("the instances and the queries of an ensemble are projected to different dimensions")
             cuts = np.cumsum(counts, axis=0)[:-1]
             pieces = [
                 np.split(arrays[f"{name}/{number}"], places)
@@ -174,7 +175,7 @@ class Model:
 
 
 def check(data: Matrices, shape: tuple[int, int, int], neighbors_by_default: int) -> None:
-    """ValueError when there are fewer instances than the neighbours that were asked for, or than clusters."""
+    """Raise ValueError if there are fewer instances than the requested neighbors, or than clusters."""
     neighbors, n_clusters, _ = shape
     asked = 0 if neighbors == neighbors_by_default else neighbors
     for name, wanted in (("neighbors", asked), ("clusters", n_clusters)):
@@ -193,16 +194,16 @@ def fit(
     *,
     travels: bool = True,
 ) -> Model:
-    """Cluster, and fit each cluster on its own: all of all learners at a time, where there is a Dask cluster for it.
+    """Cluster the instances and fit each cluster separately, on a Dask cluster all of them in parallel.
 
     Parameters
     ----------
     shape : (int, int, int)
-        Neighbours, clusters (0: by the number of instances), learners.
+        Neighbors, clusters (0: chosen by the number of instances), learners.
     learn : callable
         Fits the regressor of a cluster.
     travels : bool
-        False where ``learn`` keeps something here besides what it returns.
+        False if ``learn`` stores anything in this process besides its result.
     """
     neighbors, n_clusters, n_learners = shape
     progress = rising(progress)
@@ -222,7 +223,7 @@ def fit(
 
     if travels and is_elsewhere() and len(pieces) > 1:
         fitted = spread(one, pieces, lambda done: progress("clusters", share(done)))
-    else:  # one after the other, each on all threads: so no more than one is in memory
+    else:  # in sequence, each on all threads, so that only one is in memory
         fitted = [one(*piece, part(progress, share(i), share(i + 1))) for i, piece in enumerate(pieces)]
     ends = np.cumsum([len(seeds) for _, _, seeds in found])[:-1].tolist()
     parts = zip([0, *ends], [*ends, len(pieces)], strict=True)
@@ -241,7 +242,7 @@ def _cluster(data: Matrices, rows: Ints, learn: Regressor, rng: np.random.Genera
 
 
 def narrowed(X: Csr, features: npt.NDArray[np.int32]) -> Csr:
-    """The rows in some of the columns (ascending) only."""
+    """Return the rows restricted to some of the columns (ascending)."""
     columns = np.searchsorted(features, X.indices)
     columns[columns == len(features)] = 0
     known = features[columns] == X.indices if len(features) else np.zeros(X.nnz, np.bool_)
@@ -252,13 +253,13 @@ def narrowed(X: Csr, features: npt.NDArray[np.int32]) -> Csr:
 
 
 def unit(Z: npt.NDArray[np.floating]) -> Singles:
-    """The rows with length 1; a row of zeros stays."""
+    """Scale the rows to length 1; rows of zeros stay unchanged."""
     lengths = np.linalg.norm(Z, axis=1, keepdims=True)
     return np.asarray(Z / np.where(lengths > 0, lengths, 1.0), np.float32)
 
 
 def needs(sizes: Sizes, shape: tuple[int, int, int], dim: int) -> dict[str, int]:
-    """Bytes of the model and of the fit of the largest cluster's regressor."""
+    """Return the bytes of the model and of the fit of the largest cluster's regressor."""
     _, n_clusters, n_learners = shape
     c, m = clusters.number_of(n_clusters, sizes.n), clusters.largest(n_clusters, sizes.n)
     features = min(sizes.d, -(-sizes.nnz // c))

@@ -1,4 +1,4 @@
-"""The contexts of instances: those whose label vectors are nearest to theirs, by cosine."""
+"""The contexts of instances: the instances whose label vectors are nearest by cosine."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from abound.core.methods.training.progress import Progress
 ROWS = 256
 
 JITTER = 1e-6
-"""Which of equally near instances are taken is random."""
+"""Size of the random numbers that break ties between equally near instances."""
 
 
 def nearest_by_label(Y: Csr, k: int, rng: np.random.Generator, progress: Progress) -> npt.NDArray[np.int32]:
-    """The k nearest others of each instance that share a label with it, shape (n, k); -1 behind the last.
+    """Return the k nearest other instances that share a label with each instance, shape (n, k), padded with -1.
 
     Costs the sum of the squares of the label counts.
     """

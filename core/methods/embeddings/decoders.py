@@ -1,8 +1,8 @@
-"""From an embedding to labels: the linear map that is best for a loss, by stochastic gradients.
+"""Decoders from an embedding to labels: the linear map that minimises a loss, by stochastic gradient descent.
 
-Step 6 of algorithm 3 of Mineiro and Karampatziakis (2015). What decides its quality is not in the paper: the embedding
-is whitened before, the answer is the average of the last few hundred iterates, the number of epochs is found on a part
-that is held out, and then everything is fitted again with that number.
+Step 6 of algorithm 3 of Mineiro and Karampatziakis (2015). The paper leaves out what decides the quality: the
+embedding is whitened first; the result is the average of the last few hundred iterates; a held-out part of the data
+gives the number of epochs, and then everything is fitted again with that number.
 """
 
 from __future__ import annotations
@@ -23,44 +23,44 @@ Loss = Literal["softmax", "logistic"]
 BATCH = 500
 MOMENTUM = 0.9
 DECAY = 0.97
-"""Of the step, an epoch."""
+"""Factor on the step per epoch."""
 
 AVERAGED = 1_000
-"""Iterates that the answer is an average of, later ones weighing more."""
+"""Number of iterates in the average; later ones weigh more."""
 
 PATIENCE = 3
-"""Epochs without a better loss on the part held out, until the end."""
+"""Epochs without a better held-out loss before the fit stops."""
 
 HELD_OUT = 0.1
 
 STEPS = {"softmax": 400.0, "logistic": 40.0}
-"""Length of a step, over the number of inputs, for a batch of ``BATCH``."""
+"""Step size for a batch of ``BATCH``, to be divided by the number of inputs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Descent:
-    """A fit by stochastic gradients.
+    """A fit by stochastic gradient descent.
 
     Attributes
     ----------
     loss : ``softmax`` | ``logistic``
-        Multinomial (several labels of an instance share its weight), or each label on its own.
+        Multinomial (several labels of an instance share its weight), or each label separately.
     epochs : int
-        At most.
+        Maximum number.
     """
 
     loss: Loss
     epochs: int
 
     def fit(self, H: Singles, Y: Csr, rng: np.random.Generator, progress: Progress) -> Singles:
-        """The map Q, shape (m, L), for inputs of shape (n, m), whitened, with a last column of ones.
+        """Return the map Q, shape (m, L), for whitened inputs of shape (n, m) whose last column is ones.
 
-        Costs 4 n m L operations an epoch, memory of 4 m L numbers and of two blocks of 500 L.
+        Costs 4 n m L operations per epoch, and memory for 4 m L numbers and two blocks of 500 L.
 
         Raises
         ------
         Cancelled
-            By ``progress``.
+            Raised by ``progress``.
         """
         n = H.shape[0]
         epochs = self.epochs
@@ -79,7 +79,7 @@ class Descent:
         held: tuple[Singles, Csr] | None,
         epochs: int | None = None,
     ) -> tuple[Singles, int]:
-        """The map and the number of epochs after which the loss on ``held`` was best."""
+        """Return the map, and the number of epochs with the best loss on ``held``."""
         n, m = H.shape
         epochs = epochs or self.epochs
         size = min(BATCH, max(16, n // 100))
@@ -108,14 +108,14 @@ class Descent:
         return mean, best_epoch
 
     def _start(self, Y: Csr, m: int) -> Singles:
-        """No weight but the bias, which gives each label the share of instances that carry it."""
+        """Return zero weights, with biases set to the share of instances that have each label."""
         Q = np.zeros((m, Y.shape[1]), np.float32)
         shares = (np.bincount(Y.indices, minlength=Y.shape[1]) + 0.5) / (Y.shape[0] + 1.0)
         Q[-1] = np.log(shares) if self.loss == "softmax" else np.log(shares / (1.0 - np.minimum(shares, 0.999)))
         return Q
 
     def _errors(self, scores: Singles, Y: Csr) -> Singles:
-        """The derivative of the loss by the scores, in place of them."""
+        """Replace the scores by the derivative of the loss with respect to them, in place."""
         if self.loss == "softmax":
             scores -= scores.max(axis=1, keepdims=True)
             np.exp(scores, out=scores)
@@ -147,7 +147,10 @@ class Descent:
 
 
 def _weights(Y: Csr, loss: Loss) -> tuple[npt.NDArray[np.int64], Singles]:
-    """The row and the weight of each label asserted: together 1 an instance (softmax), or 1 each."""
+    """Return the row and the weight of each asserted label.
+
+    The weights of an instance sum to 1 (softmax), or are 1 each.
+    """
     sizes = np.diff(Y.indptr)
     rows = np.repeat(np.arange(Y.shape[0]), sizes)
     if loss == "logistic":

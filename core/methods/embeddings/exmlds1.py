@@ -1,11 +1,11 @@
-"""ExMLDS1: instances embedded by the mutual information of their labels, a regressor, and neighbours.
+"""ExMLDS1: instances embedded by the mutual information of their labels, a regressor, and nearest neighbors.
 
 Wadbude et al., "Leveraging Distributional Semantics for Multi-Label Learning" (2017), algorithms 1 and 2.
 
 Differences from the paper: the regressor is fitted by ridge regression (``core/methods/embeddings/ridge.py``), where
-the paper has ADMM and SLEEC's l1 penalty; the shift of the mutual information is 1, where equation 4 takes off log k
-for k negative samples. What the methods of this family share, and where it differs, is in
-``core/methods/embeddings/cluster_ensemble.py``.
+the paper has ADMM and SLEEC's l1 penalty; the shift of the mutual information is 1, where equation 4 subtracts log k
+for k negative samples. ``core/methods/embeddings/cluster_ensemble.py`` describes the parts that all methods of this
+family share, with their differences.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ USE = "Several labels an instance that come together in groups; the most accurat
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Params:
-    """The embedding, the regressor and the vote.
+    """The parameters of the embedding, the regressor and the vote.
 
     Attributes
     ----------
     dim : int
         Dimensions of the embedding.
     neighbors : int
-        That vote, of each learner. Where there are fewer instances than the default, all of them.
+        Number of neighbors that vote, per learner; all instances if there are fewer than the default.
     clusters : int
-        Of instances, each with its own embedding; 0: two, and more for every 5,000 instances.
+        Clusters of instances, each with its own embedding; 0: two, and more for every 5,000 instances.
     learners : int
         Clusterings, whose votes are added.
     shift : float
-        Of the mutual information: its logarithm is taken off.
+        Shift of the mutual information: its logarithm is subtracted.
     ridge : float
         Penalty of the regressor.
     """
@@ -65,19 +65,19 @@ class Params:
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """Of the ensemble."""
+        """Neighbors, clusters and learners of the ensemble."""
         return self.neighbors, self.clusters, self.learners
 
 
 def needs(sizes: Sizes, params: Params) -> dict[str, int]:
-    """Bytes of memory, by what they are for."""
+    """Return the bytes of memory by purpose."""
     pairs = sizes.pairs_among(clusters.largest(params.clusters, sizes.n))
     own = {f"mutual information of a cluster, 16 B x up to {pairs:,} pairs, and a block": 16 * pairs + 8 * sppmi.BLOCK}
     return cluster_ensemble.needs(sizes, params.shape, params.dim) | own
 
 
 def check(data: Matrices, params: Params) -> None:
-    """ValueError when there are fewer instances than the neighbours that were asked for, or than clusters."""
+    """Raise ValueError if there are fewer instances than the requested neighbors, or than clusters."""
     cluster_ensemble.check(data, params.shape, Params().neighbors)
 
 
@@ -87,7 +87,7 @@ def fit(data: Matrices, params: Params, rng: np.random.Generator, progress: Prog
     Raises
     ------
     Cancelled
-        By ``progress``.
+        Raised by ``progress``.
     """
 
     def learn(X: Csr, Y: Csr, rng: np.random.Generator, progress: Progress) -> npt.NDArray[np.float64]:
@@ -98,9 +98,9 @@ def fit(data: Matrices, params: Params, rng: np.random.Generator, progress: Prog
 
 
 def embed(Y: Csr, params: Params, rng: np.random.Generator, progress: Progress) -> Floats:
-    """The embedding Z of instances, shape (n, dim), out of their labels; columns of 0 for what is missing.
+    """Return the embedding Z of instances, shape (n, dim), computed from their labels; missing columns are 0.
 
-    Where labels tell no instances from others, as where all have the same one, all are embedded in one point.
+    If the labels do not distinguish the instances, such as when all have the same label, all get the same point.
     """
     P = sppmi.of_labels(Y, params.shift, part(progress, 0.0, 0.5))
     Z = np.zeros((Y.shape[0], params.dim))

@@ -1,7 +1,7 @@
-"""ExMLDS2: instances embedded as words are, by skip-grams with negative sampling; else as ``exmlds1``.
+"""ExMLDS2: instances embedded like words, by skip-grams with negative sampling; the rest is as in ``exmlds1``.
 
 Wadbude et al., "Leveraging Distributional Semantics for Multi-Label Learning" (2017), equation 3: an instance is a
-word, and its contexts are its nearest neighbours by the cosine of label vectors.
+word, and its contexts are its nearest neighbors by the cosine of label vectors.
 
 Differences from the paper: ridge regression in place of ADMM; embeddings are scaled to length 1 before it; one
 cluster by default, where the paper has SLEEC's partition; 10 epochs and 15 negative samples on data of any size.
@@ -31,33 +31,33 @@ USE = "As exmlds1, where its pairs of instances would not fit in memory: it hold
 SMALLEST_STEP = 1e-4
 
 ROWS = 2_000
-"""Instances between two reports."""
+"""Instances between two progress reports."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Params:
-    """The embedding, the regressor and the vote.
+    """The parameters of the embedding, the regressor and the vote.
 
     Attributes
     ----------
     dim : int
         Dimensions of the embedding.
     neighbors : int
-        That vote, of each learner. Where there are fewer instances than the default, all of them.
+        Number of neighbors that vote, per learner; all instances if there are fewer than the default.
     clusters : int
-        Of instances, each with its own embedding; 0: two, and more for every 5,000 instances.
+        Clusters of instances, each with its own embedding; 0: two, and more for every 5,000 instances.
     learners : int
         Clusterings and embeddings, whose votes are added.
     ridge : float
         Penalty of the regressor.
     contexts : int
-        Of an instance.
+        Contexts of each instance.
     negatives : int
-        Random contexts for each of them.
+        Random contexts for each context.
     epochs : int
         Passes over the contexts of all instances.
     step : float
-        Length of a step at the start; it falls to 0.
+        Step size at the start; it falls to 0.
     """
 
     dim: int = 100
@@ -83,19 +83,19 @@ class Params:
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """Of the ensemble."""
+        """Neighbors, clusters and learners of the ensemble."""
         return self.neighbors, self.clusters, self.learners
 
 
 def needs(sizes: Sizes, params: Params) -> dict[str, int]:
-    """Bytes of memory, by what they are for."""
+    """Return the bytes of memory by purpose."""
     m = clusters.largest(params.clusters, sizes.n)
     own = {f"vectors and contexts of {m:,} instances": 4 * m * (2 * params.dim + params.contexts)}
     return cluster_ensemble.needs(sizes, params.shape, params.dim) | own
 
 
 def check(data: Matrices, params: Params) -> None:
-    """ValueError when there are fewer instances than the neighbours that were asked for, or than clusters."""
+    """Raise ValueError if there are fewer instances than the requested neighbors, or than clusters."""
     cluster_ensemble.check(data, params.shape, Params().neighbors)
 
 
@@ -105,7 +105,7 @@ def fit(data: Matrices, params: Params, rng: np.random.Generator, progress: Prog
     Raises
     ------
     Cancelled
-        By ``progress``.
+        Raised by ``progress``.
     """
 
     def learn(X: Csr, Y: Csr, rng: np.random.Generator, progress: Progress) -> npt.NDArray[np.float64]:
@@ -117,7 +117,7 @@ def fit(data: Matrices, params: Params, rng: np.random.Generator, progress: Prog
 
 
 def embed(Y: Csr, params: Params, rng: np.random.Generator, progress: Progress) -> npt.NDArray[np.float32]:
-    """The vectors of the instances as centres, shape (n, dim). On one thread, so that a seed gives one outcome."""
+    """Return the centre vectors of the instances, shape (n, dim). Uses one thread, so that a seed gives one result."""
     n = Y.shape[0]
     pairs = nearest_by_label(Y, params.contexts, rng, part(progress, 0.0, 0.1))
     centres = ((rng.random((n, params.dim)) - 0.5) / params.dim).astype(np.float32)

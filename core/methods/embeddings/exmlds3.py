@@ -1,13 +1,13 @@
-"""ExMLDS3: instances and labels embedded together, with what is known of labels that come together beyond the data.
+"""ExMLDS3: instances and labels embedded together, with counts of label co-occurrence from outside the data.
 
 Wadbude et al., "Leveraging Distributional Semantics for Multi-Label Learning" (2017), algorithms 3 and 4: the mutual
-information of A = [[mu2 M, mu3 Y], [mu3 Y', mu1 C]] with M = Y Y', and C how often labels come together. A label's
-score is s1 / |s1| + s2 / |s2|, of the neighbours' votes s1 and of the products s2 of the projected query with the
+information of A = [[mu2 M, mu3 Y], [mu3 Y', mu1 C]] with M = Y Y', and C the counts of label co-occurrence. A label's
+score is s1 / |s1| + s2 / |s2|, where s1 are the neighbors' votes and s2 the products of the projected query with the
 labels' vectors.
 
 Differences from the paper: ridge regression in place of ADMM; a shift of 1. The paper prints no values of mu1, mu2
-and mu3, and says only that mu1 is the higher one where labels are missing. The defaults, with the highest weight on
-mu3, are more accurate here than (10, 1, 1).
+and mu3, and says only that mu1 is higher where labels are missing. The defaults, with the highest weight on mu3, are
+more accurate here than (10, 1, 1).
 """
 
 from __future__ import annotations
@@ -34,8 +34,9 @@ from abound.core.methods.training.row_blocks import pieces, stacked
 from abound.core.metrics import Ints, Rankings
 
 PAIR, PAIR_AT_ONCE = 28, 48
-"""Bytes for a pair of instances that have a label in common, while the mutual information is taken; and for one of a
-block besides."""
+"""Bytes for a pair of instances that share a label, during the computation of the mutual information; and additional
+bytes for a pair in the current block.
+"""
 
 COST = "fit as exmlds1 with L more rows; rank O(learners ((l + n / clusters) dim + L dim))"
 USE = "Training data that lack most of their labels, with counts of labels that come together from elsewhere."
@@ -43,24 +44,24 @@ USE = "Training data that lack most of their labels, with counts of labels that 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Params:
-    """The embedding, the regressor and the vote.
+    """The parameters of the embedding, the regressor and the vote.
 
     Attributes
     ----------
     dim : int
         Dimensions of the embedding.
     neighbors : int
-        That vote, of each learner. Where there are fewer instances than the default, all of them.
+        Number of neighbors that vote, per learner; all instances if there are fewer than the default.
     clusters : int
-        Of instances, each with its own embedding; 0: two, and more for every 5,000 instances.
+        Clusters of instances, each with its own embedding; 0: two, and more for every 5,000 instances.
     learners : int
         Clusterings, whose scores are added.
     shift : float
-        Of the mutual information: its logarithm is taken off.
+        Shift of the mutual information: its logarithm is subtracted.
     ridge : float
         Penalty of the regressor.
     mu1, mu2, mu3 : float
-        Weights of what labels, instances, and instances and labels have in common.
+        Weights of the counts between labels, between instances, and between instances and labels.
     """
 
     dim: int = 100
@@ -85,7 +86,7 @@ class Params:
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """Of the ensemble."""
+        """Neighbors, clusters and learners of the ensemble."""
         return self.neighbors, self.clusters, self.learners
 
 
@@ -103,7 +104,7 @@ class Model:
     labels: npt.NDArray[np.float32]
 
     def rank(self, X: Csr, k: int) -> Rankings:
-        """The best ``k`` labels of each row; all labels have a score."""
+        """Rank the best ``k`` labels of each row; all labels have a score."""
 
         def block(first: int, end: int) -> Rankings:
             return dense_top(self._scores(X[first:end]), k)
@@ -133,22 +134,22 @@ class Model:
         return _unit(of_neighbours) + _unit((Z @ labels.T).astype(np.float64))
 
     def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """The model as named arrays."""
+        """Return the model as named arrays."""
         return self.ensemble.to_arrays() | {"label_vectors": self.labels}
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]], d: int, n_labels: int) -> Model:
-        """The model that ``to_arrays`` wrote, for so many features and labels; Damaged where it is not."""
+        """Load the model from the arrays of ``to_arrays``. Raises Corrupted unless they fit ``d``, ``n_labels``."""
         found = ensemble.Model.from_arrays(arrays, d, n_labels)
         clusters = [cluster for learner in found.learners for cluster in learner.clusters]
         vectors = array_checks.taken(arrays, "label_vectors", np.float32, len(clusters), n_labels, None)
         if any(cluster.weights.shape[1] != vectors.shape[2] for cluster in clusters):
-            raise Damaged("the labels are embedded in other dimensions than the instances")
+            raise Damaged("labels and instances are embedded in different dimensions")
         return cls(found, vectors)
 
 
 def needs(sizes: Sizes, params: Params) -> dict[str, int]:
-    """Bytes of memory, by what they are for."""
+    """Return the bytes of memory by purpose."""
     c, m = clusters.number_of(params.clusters, sizes.n), clusters.largest(params.clusters, sizes.n)
     pairs = sizes.pairs_among(m) + 2 * sizes.assertions + sizes.told_label_pairs
     directions = params.dim + sppmi.OVERSAMPLING
@@ -164,19 +165,19 @@ def needs(sizes: Sizes, params: Params) -> dict[str, int]:
 
 
 def check(data: Matrices, params: Params) -> None:
-    """ValueError when there are fewer instances than the neighbours that were asked for, or than clusters."""
+    """Raise ValueError if there are fewer instances than the requested neighbors, or than clusters."""
     ensemble.check(data, params.shape, Params().neighbors)
 
 
 def fit(data: Matrices, params: Params, rng: np.random.Generator, progress: Progress) -> Model:
     """Embed each cluster with the labels, and regress onto the instances' embedding.
 
-    Without ``data.cooccurrence`` the counts of labels that come together are those of the data.
+    Without ``data.cooccurrence``, the counts of label co-occurrence are those of the data.
 
     Raises
     ------
     Cancelled
-        By ``progress``.
+        Raised by ``progress``.
     """
     together = data.cooccurrence
     if together is None:
@@ -199,7 +200,7 @@ def fit(data: Matrices, params: Params, rng: np.random.Generator, progress: Prog
 
 
 def in_common(Y: Csr, together: Csr, params: Params, progress: Progress) -> Csr:
-    """What instances and labels have in common, A: shape (n + L, n + L), float64, columns ascending in a row."""
+    """Return the joint counts A of instances and labels: shape (n + L, n + L), float64, columns ascending in a row."""
     n = Y.shape[0]
     carriers = sparse.csr_matrix(Y.T, dtype=np.float64)
     parts = []
@@ -216,7 +217,7 @@ def in_common(Y: Csr, together: Csr, params: Params, progress: Progress) -> Csr:
 
 
 def labels_together(Y: Csr, progress: Progress) -> Csr:
-    """How many instances have both of two labels, shape (L, L), float64."""
+    """Return the number of instances that have both of two labels, shape (L, L), float64."""
     carriers = sparse.csr_matrix(Y.T, dtype=np.float64)
     whole, parts = Y.astype(np.float64), []
     for first, end in pieces(_shared(carriers), sppmi.BLOCK):
@@ -226,7 +227,7 @@ def labels_together(Y: Csr, progress: Progress) -> Csr:
 
 
 def _shared(Y: Csr) -> Ints:
-    """Pairs of each row with a row that has a column in common, counted once a column; shape (n,)."""
+    """Return the number of pairs of each row with rows that share a column, counted once per column; shape (n,)."""
     carried = np.bincount(Y.indices, minlength=Y.shape[1])[Y.indices]
     shared: Ints = np.diff(np.concatenate(([0], np.cumsum(carried)))[Y.indptr])
     return shared

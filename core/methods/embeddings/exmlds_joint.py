@@ -1,7 +1,7 @@
-"""ExMLDS joint: the regressor itself is learned by the skip-gram objective, without an embedding in between.
+"""ExMLDS joint: the skip-gram objective trains the regressor directly, without an embedding in between.
 
-Wadbude et al., "Leveraging Distributional Semantics for Multi-Label Learning" (2017), "Joint Embedding and Regression":
-with z = V x and K_ij the cosine of z_i and z_j, gradients on V of
+Wadbude et al., "Leveraging Distributional Semantics for Multi-Label Learning" (2017), "Joint Embedding and
+Regression": with z = V x and K_ij the cosine of z_i and z_j, gradients on V of
 
     sum over contexts j of log s(g K_ij)  +  negatives / n  sum over others j' of log s(-g K_ij')
 
@@ -9,8 +9,8 @@ where s is the logistic function and g a sharpness. It starts from the regressor
 
 Differences from the paper: g is 10, where the paper has 1; negatives are the contexts of the other instances of a
 batch, where the paper draws them from all instances; steps by AdaGrad, where the paper has plain gradient steps;
-clusters and exact neighbours as in ``exmlds1``, where the paper has AnnexML's partition and graph; 100 dimensions, 5
-learners and 30 neighbours by default, where the paper has 50, 15 and 10.
+clusters and exact neighbors as in ``exmlds1``, where the paper has AnnexML's partition and graph; 100 dimensions, 5
+learners and 30 neighbors by default, where the paper has 50, 15 and 10.
 """
 
 from __future__ import annotations
@@ -40,23 +40,23 @@ check = exmlds1.check
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Params(exmlds1.Params):
-    """Those of ``exmlds1``, and the gradients.
+    """The parameters of ``exmlds1``, and those of the gradients.
 
     Attributes
     ----------
     contexts : int
-        Of an instance: its nearest by the cosine of label vectors.
+        Contexts of an instance: the nearest ones by the cosine of label vectors.
     negatives : float
-        What all other instances of a batch weigh together, over a context.
+        Total weight of all other instances of a batch, relative to a context.
     sharpness : float
-        How much a cosine counts in the loss: what it is multiplied by.
+        Factor of the cosine in the loss.
     epochs : int
         Passes over all instances.
     batch : int
-        Instances, each with one of its contexts; the contexts of the others are the negatives.
+        Instances per batch, each with one of its contexts; the contexts of the others are the negatives.
     step : float
-        Of the gradients, each coordinate divided by the root of the sum of its squares so far (AdaGrad), over the
-        length of the regressor at the start.
+        Step size, relative to the initial length of the regressor. Each coordinate of a gradient is divided by the
+        root of the sum of its squares so far (AdaGrad).
     """
 
     contexts: int = 10
@@ -77,7 +77,7 @@ class Params(exmlds1.Params):
 
 
 def needs(sizes: Sizes, params: Params) -> dict[str, int]:
-    """Bytes of memory, by what they are for."""
+    """Return the bytes of memory by purpose."""
     m = clusters.largest(params.clusters, sizes.n)
     own = {f"contexts of {m:,} instances": 4 * m * params.contexts, "gradients": 4 * 4 * sizes.d * params.dim}
     return exmlds1.needs(sizes, params) | own
@@ -89,7 +89,7 @@ def fit(data: Matrices, params: Params, rng: np.random.Generator, progress: Prog
     Raises
     ------
     Cancelled
-        By ``progress``.
+        Raised by ``progress``.
     """
 
     def learn(X: Csr, Y: Csr, rng: np.random.Generator, progress: Progress) -> Singles:
@@ -102,7 +102,7 @@ def fit(data: Matrices, params: Params, rng: np.random.Generator, progress: Prog
 
 
 def climb(X: Csr, Y: Csr, V: Singles, params: Params, rng: np.random.Generator, progress: Progress) -> Singles:
-    """Follow the gradient from the weights V of shape (d + 1, dim) on."""
+    """Follow the gradient, starting from the weights V of shape (d + 1, dim)."""
     pairs = nearest_by_label(Y, params.contexts, rng, part(progress, 0.0, 0.1))
     n_pairs = np.count_nonzero(pairs >= 0, axis=1)
     able = np.flatnonzero(n_pairs)
@@ -121,12 +121,12 @@ def climb(X: Csr, Y: Csr, V: Singles, params: Params, rng: np.random.Generator, 
 
 
 def gradient(X: Csr, V: Singles, params: Params) -> Singles:
-    """The derivative by V of the objective on a batch.
+    """Return the derivative of the objective on a batch with respect to V.
 
     Parameters
     ----------
     X : csr_matrix, shape (2 b, d)
-        b instances, and then a context of each.
+        b instances, followed by one context of each.
     V : float32 array, shape (d + 1, dim)
 
     Returns
@@ -144,7 +144,7 @@ def gradient(X: Csr, V: Singles, params: Params) -> Singles:
     np.fill_diagonal(pulls, _logistic(-np.diagonal(K)))
     pulls *= np.float32(params.sharpness)
     by_U = np.concatenate((pulls @ contexts, pulls.T @ centres))
-    # Of a cosine by z: what is across z of the derivative by u, over |z|.
+    # The derivative of a cosine by z is the part of the derivative by u that is orthogonal to z, divided by |z|.
     across = (by_U - np.sum(by_U * U, axis=1, keepdims=True) * U) / lengths
     return transposed_product(X, across)
 

@@ -11,12 +11,12 @@ import numpy.typing as npt
 Singles = npt.NDArray[np.float32]
 
 PAIRS = 2_000
-"""Pairs of instances whose distances give the bandwidth."""
+"""Pairs of instances whose distances determine the bandwidth."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Waves:
-    """A drawn set of features: sqrt(2) cos(h frequencies + phases), each of mean square 1.
+    """A set of random features: sqrt(2) cos(h frequencies + phases), each of mean square 1.
 
     Attributes
     ----------
@@ -28,7 +28,7 @@ class Waves:
     phases: Singles
 
     def of(self, H: Singles) -> Singles:
-        """The features of each row, shape (n, m)."""
+        """Return the features of each row, shape (n, m)."""
         waves: Singles = H @ self.frequencies
         waves += self.phases
         np.cos(waves, out=waves)
@@ -44,9 +44,9 @@ def drawn(
     Parameters
     ----------
     H : float32 array, shape (n, k)
-        Whose distances decide the scale.
+        Rows whose distances determine the scale.
     bandwidth : float
-        s, over the median distance of two rows (in the norm of the kernel).
+        s divided by the median distance of two rows (in the norm of the kernel).
     """
     ends = rng.integers(0, H.shape[0], (2, PAIRS))
     gaps = (H[ends[0]] - H[ends[1]])[ends[0] != ends[1]].astype(np.float64)

@@ -1,8 +1,8 @@
-"""Label embeddings by randomized linear algebra, and a decoder on top of them: Rembrandt and what it is compared with.
+"""Rembrandt: label embeddings by randomized linear algebra with a decoder, and the baselines of the paper.
 
-Mineiro and Karampatziakis, "Fast Label Embeddings via Randomized Linear Algebra" (2015): algorithm 2 finds the k
-leading right singular vectors of the predictions of the unconstrained least-squares model without ever forming its
-d x L weights, algorithm 3 fits the embedded labels from x and then a decoder from the embedding to the labels.
+Mineiro and Karampatziakis, "Fast Label Embeddings via Randomized Linear Algebra" (2015). Algorithm 2 finds the k
+leading right singular vectors of the predictions of the unconstrained least-squares model without forming its d x L
+weights. Algorithm 3 fits the embedded labels from x, and then a decoder from the embedding to the labels.
 
     x  ->  h = [x 1] W  ->  phi(h): whitened, or random Fourier features  ->  scores = [phi(h) 1] Q
 
@@ -41,13 +41,13 @@ COST = (
 USE = "Many labels that a few dozen directions tell apart; dense features; a small model: k (d + L) numbers."
 
 PRODUCTS = 2**33
-"""Of two inputs of the decoder, or of an input and a label, between two reports."""
+"""Products of two inputs of the decoder, or of an input and a label, between two progress reports."""
 
 RANKED = 2**24
-"""Inputs, or scores, that are held at a time while ranking."""
+"""Inputs or scores in memory at a time during ranking."""
 
 DENSE = 4_096
-"""Most features for ``embedding: none``."""
+"""Maximum number of features for ``embedding: none``."""
 
 Embedding = Literal["rembrandt", "pca", "cs", "plst", "none"]
 Decoder = Literal["auto", "squared", "softmax", "logistic"]
@@ -55,30 +55,30 @@ Decoder = Literal["auto", "squared", "softmax", "logistic"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Params:
-    """Parameters of the embedding and of the decoder.
+    """The parameters of the embedding and of the decoder.
 
     Attributes
     ----------
     k : int
         Dimensions of the embedding.
     p, q : int
-        Columns beyond k, and rounds, of the randomized subspace iteration.
+        Oversampling columns, and rounds, of the randomized subspace iteration.
     embedding : ``rembrandt`` | ``pca`` | ``cs`` | ``plst`` | ``none``
         Of the labels by algorithm 2; of the features by principal components; of the labels at random (compressed
         sensing); of the labels by the eigenvectors of Y'Y; none, which with ``softmax`` is plain logistic regression
         and with ``logistic`` one against all.
     ridge : float
-        Penalty of the least-squares fits, times the mean of the diagonal of X'X.
+        Penalty of the least-squares fits, as a multiple of the mean of the diagonal of X'X.
     decoder : ``auto`` | ``squared`` | ``softmax`` | ``logistic``
-        The loss: ``auto`` is softmax where no instance has more than one label, else squared.
+        The loss; ``auto`` means softmax if no instance has more than one label, else squared.
     epochs : int
-        At most, of the decoder; how many is found on a tenth of the data.
+        Maximum number of epochs of the decoder; a tenth of the data is held out to choose it.
     fourier : int
         Random Fourier features of the embedding; 0: none.
     kernel : ``gaussian`` | ``laplacian``
-        That they approximate.
+        The kernel that they approximate.
     bandwidth : float
-        Of the kernel, times the median distance of two instances.
+        Bandwidth of the kernel, as a multiple of the median distance of two instances.
     """
 
     k: int = 100
@@ -107,18 +107,18 @@ class Params:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Model:
-    """A map into the embedding and one from there to the labels.
+    """A map into the embedding and a map from there to the labels.
 
     Attributes
     ----------
     W : float32 array, shape (d + 1, k)
         The last row is the bias. The embedding is whitened.
-    waves : Waves or None
+    waves : FourierFeatures or None
         Random Fourier features of the embedding.
     Q : float32 array, shape (m + 1, L)
         The last row is the bias.
     siblings : float or None
-        Where there is a hierarchy and labels are embedded: the share of them whose nearest one is a sibling.
+        Share of the labels whose nearest label is a sibling, for embedded labels with a hierarchy.
     """
 
     W: npt.NDArray[np.float32]
@@ -127,7 +127,7 @@ class Model:
     siblings: float | None = None
 
     def rank(self, X: Csr, k: int) -> Rankings:
-        """The best ``k`` labels of each row; all labels have a score."""
+        """Rank the best ``k`` labels of each row; all labels have a score."""
 
         def block(first: int, end: int) -> Rankings:
             return dense_top(self._inputs(X[first:end]) @ self.Q, k)
@@ -139,18 +139,18 @@ class Model:
         return with_ones(inputs if self.waves is None else self.waves.of(inputs))
 
     def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """The model as named arrays."""
+        """Return the model as named arrays."""
         waves = {} if self.waves is None else {"frequencies": self.waves.frequencies, "phases": self.waves.phases}
         siblings = {} if self.siblings is None else {"siblings": np.array(self.siblings)}
         return {"W": self.W, "Q": self.Q} | waves | siblings
 
     def facts(self) -> dict[str, Any]:
-        """What there is to know of the model besides its measures."""
+        """Return figures about the model other than its measures."""
         return {} if self.siblings is None else {"nearest_labels_that_are_siblings": self.siblings}
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]], d: int, n_labels: int) -> Model:
-        """The model that ``to_arrays`` wrote, for so many features and labels; Damaged where it is not."""
+        """Load the model from the arrays of ``to_arrays``. Raises Corrupted unless they fit ``d``, ``n_labels``."""
         W = array_checks.taken(arrays, "W", np.float32, d + 1, None)
         inputs, waves = W.shape[1], None
         if "phases" in arrays or "frequencies" in arrays:
@@ -163,13 +163,13 @@ class Model:
 
 
 def check(data: Matrices, params: Params) -> None:
-    """ValueError for data that cannot be taken."""
+    """Raise ValueError for data that the method does not support."""
     if params.embedding == "none" and data.sizes.d > DENSE:
         raise ValueError(f"embedding none is for at most {DENSE} features, there are {data.sizes.d}")
 
 
 def needs(sizes: Sizes, params: Params) -> dict[str, int]:
-    """Bytes of memory, by what they are for."""
+    """Return the bytes of memory by purpose."""
     width = params.k + params.p
     k = min(params.k, sizes.L) if params.embedding in ("rembrandt", "plst") else params.k
     k = sizes.d if params.embedding == "none" else k
@@ -184,12 +184,12 @@ def needs(sizes: Sizes, params: Params) -> dict[str, int]:
 
 
 def fit(data: Matrices, params: Params, rng: np.random.Generator, progress: Progress) -> Model:
-    """Embed, then decode. The memory is that of ``needs``; nothing of d x L is formed.
+    """Embed, then decode. Memory use is that of ``needs``; no d x L matrix is formed.
 
     Raises
     ------
     Cancelled
-        By ``progress``.
+        Raised by ``progress``.
     """
     progress = rising(progress)
     progress("least squares", 0.0)
@@ -209,13 +209,13 @@ def fit(data: Matrices, params: Params, rng: np.random.Generator, progress: Prog
     for rows in Ridge.blocks_of(*inputs.shape):
         progress("inputs", 0.3)
         inputs[rows, :-1] = H[rows] if waves is None else waves.of(H[rows])
-    del H  # there is room for one of both
+    del H  # memory suffices for only one of H and inputs
     Q = _decoder(inputs, data.Y, params, rng, part(progress, 0.3, 1.0))
     return Model(W.astype(np.float32), waves, Q, siblings)
 
 
 def label_embedding(data: Matrices, params: Params, rng: np.random.Generator, progress: Progress) -> Floats:
-    """The embedding of the labels, shape (L, k), of the kinds ``rembrandt``, ``cs`` and ``plst``."""
+    """Return the embedding of the labels, shape (L, k), of the kinds ``rembrandt``, ``cs`` and ``plst``."""
     return _label_embedding(data, params, Ridge(data.X, params.ridge, relative=True), rng, progress)
 
 
@@ -230,7 +230,7 @@ def _label_embedding(
 
 
 def _predictions(least: Ridge, Y: Csr) -> Callable[[Floats, Progress], Floats]:
-    """Q -> Y'XZ with Z = argmin |YQ - XZ|: steps 5 to 7 of algorithm 2."""
+    """Return the operator Q -> Y'XZ with Z = argmin |YQ - XZ|: steps 5 to 7 of algorithm 2."""
 
     def of(Q: Floats, progress: Progress) -> Floats:
         Z = least.fit_product(Y, Q, progress)
@@ -244,13 +244,13 @@ def _predictions(least: Ridge, Y: Csr) -> Callable[[Floats, Progress], Floats]:
 
 
 def _covariance(Y: Csr) -> Callable[[Floats, Progress], Floats]:
-    """Q -> Y'YQ."""
+    """Return the operator Q -> Y'YQ."""
     plain = Y.astype(np.float64)
     return lambda Q, progress: np.asarray(plain.T @ (plain @ Q), np.float64)
 
 
 def _principal(X: Csr, params: Params, rng: np.random.Generator, progress: Progress) -> Floats:
-    """The principal components of the features, as weights of shape (d + 1, k) whose last row is 0."""
+    """Return the principal components of the features, as weights of shape (d + 1, k) whose last row is 0."""
     mean = np.asarray(X.mean(axis=0), np.float64).ravel()
 
     def of(Q: Floats, progress: Progress) -> Floats:
@@ -267,7 +267,7 @@ def _principal(X: Csr, params: Params, rng: np.random.Generator, progress: Progr
 def _inputs(
     data: Matrices, params: Params, rng: np.random.Generator, progress: Progress
 ) -> tuple[Floats, float | None]:
-    """The weights W of shape (d + 1, k) that make an embedding of an instance, and the quality of that of labels."""
+    """Return the weights W of shape (d + 1, k) that embed an instance, and the quality of the label embedding."""
     if params.embedding == "none":
         return np.vstack([np.eye(data.X.shape[1]), np.zeros((1, data.X.shape[1]))]), None
     if params.embedding == "pca":
@@ -279,7 +279,10 @@ def _inputs(
 
 
 def _whitening(H: npt.NDArray[np.float32]) -> tuple[Floats, Floats]:
-    """The map that gives the columns of H - mean the covariance 1, and the mean. Directions without extent get 0."""
+    """Return the map that gives the columns of H - mean unit covariance, and the mean.
+
+    Degenerate directions become 0.
+    """
     mean = H.mean(axis=0, dtype=np.float64)
     covariance = np.zeros((H.shape[1], H.shape[1]))
     for rows in Ridge.blocks_of(H.shape[0], H.shape[1]):
@@ -302,7 +305,7 @@ def _decoder(
 
 
 def _least_squares(H: npt.NDArray[np.float32], Y: Csr, progress: Progress) -> npt.NDArray[np.float32]:
-    """The map Q with the least |Y - HQ|, in blocks of rows and of labels that take no longer than a second or two."""
+    """Return the map Q with the least |Y - HQ|, in blocks of rows and labels of at most a second or two."""
     n, m = H.shape
     size = max(1, min(BLOCK_BYTES // (8 * m), PRODUCTS // m**2))
     gram, right = np.zeros((m, m)), np.zeros((m, Y.shape[1]))
@@ -322,5 +325,5 @@ def _least_squares(H: npt.NDArray[np.float32], Y: Csr, progress: Progress) -> np
 
 
 def with_ones(H: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    """The rows with a last column of ones."""
+    """Return the rows with a last column of ones."""
     return np.hstack([H, np.ones((H.shape[0], 1), H.dtype)])

@@ -1,7 +1,7 @@
-"""Least squares with a penalty on the weights, for many targets at once: the fit that every embedding rests on.
+"""Ridge regression for many targets at once, the fit that all embeddings use.
 
-Minimises |T - [X 1] W|^2 + penalty |W|^2 for sparse X. What is factored once is the smaller of X'X and XX'; where both
-are too large to hold, conjugate gradients on the normal equations, which need products with X only.
+Minimises |T - [X 1] W|^2 + penalty |W|^2 for sparse X. The smaller of X'X and XX' is factored once. If both are too
+large to hold, conjugate gradients solve the normal equations, with products of X only.
 """
 
 from __future__ import annotations
@@ -25,45 +25,45 @@ LARGEST = 6_000
 """Order of the largest matrix that is factored: 0.3 GB, and about 3 seconds."""
 
 QUICK = 1e10
-"""Operations of a factoring that is always worth it."""
+"""Operations up to which factoring always pays."""
 
 USUAL_TARGETS = 100
 
 STEPS = 60
-"""Most steps of conjugate gradients."""
+"""Maximum number of steps of conjugate gradients."""
 
 PRECISE = 1e-4
-"""They end where every residual is this share of its first length."""
+"""Conjugate gradients stop when every residual has fallen to this share of its initial length."""
 
 BLOCK_BYTES = 2**27
-"""Of a block of rows, times the targets."""
+"""Bytes of a block of rows, times the targets."""
 
 PRODUCTS = 2**29
-"""Of two numbers, that are added to X'X or XX' between two reports: about half a second."""
+"""Products of two numbers added to X'X or XX' between two progress reports: about half a second."""
 
 DENSE = 16
-"""Of them that BLAS takes in the time of one of sparse rows."""
+"""Such products that BLAS computes in the time of one of sparse rows."""
 
 
 class Ridge:
-    """The fit for one X and any targets.
+    """Ridge regression for one X and any targets.
 
-    Costs nnz l + min(n, d)^3 / 3 once where that is little or min(n, d) < 6,000 and rows are long, and nnz m for m
+    Costs nnz l + min(n, d)^3 / 3 once where that is small or min(n, d) < 6,000 and rows are long, and nnz m for m
     targets; else at most 60 times 2 nnz m.
 
     Parameters
     ----------
     X : csr_matrix, shape (n, d)
     penalty : float
-        > 0; relative: times the mean of the diagonal of X'X.
+        > 0; if ``relative``, a multiple of the mean of the diagonal of X'X.
     relative : bool
     progress : callable
-        Told of the factoring, which takes long where rows are long.
+        Called during the factoring, which takes long where rows are long.
 
     Raises
     ------
     Cancelled
-        By ``progress``.
+        Raised by ``progress``.
     """
 
     def __init__(self, X: Csr, penalty: float, *, relative: bool = False, progress: Progress = quietly) -> None:
@@ -94,7 +94,7 @@ class Ridge:
         return gram
 
     def _by_instances(self, progress: Progress) -> Floats:
-        """XX' and 1, its upper triangle only: by its rows, or where X is dense by its columns, some at a time."""
+        """Return the upper triangle of XX' + 1, summed by blocks of rows, or by blocks of columns where X is dense."""
         X = self.X.astype(np.float64)
         n, d = X.shape
         carriers = sparse.csr_matrix(X.T)
@@ -114,22 +114,22 @@ class Ridge:
         return gram
 
     def blocks(self, width: int) -> list[slice]:
-        """The rows in blocks, for products with ``width`` columns."""
+        """Return blocks of the rows, for products with ``width`` columns."""
         return self.blocks_of(self.X.shape[0], width)
 
     @staticmethod
     def blocks_of(n: int, width: int) -> list[slice]:
-        """Slices of n rows, of which ``width`` columns take 128 MB."""
+        """Return slices of n rows of which ``width`` columns take 128 MB."""
         size = max(1, BLOCK_BYTES // (8 * max(width, 1)))
         return [slice(first, min(first + size, n)) for first in range(0, n, size)]
 
     def fit(self, targets: Floats, progress: Progress) -> Floats:
-        """The weights for targets of shape (n, m): shape (d + 1, m), of which the last row is the bias.
+        """Return the weights for targets of shape (n, m): shape (d + 1, m), with the bias in the last row.
 
         Raises
         ------
         Cancelled
-            By ``progress``.
+            Raised by ``progress``.
         """
         progress("least squares", 0.0)
         if self._factor is None:
@@ -139,7 +139,7 @@ class Ridge:
         return transposed_product(self.X, self._solved(targets))
 
     def fit_product(self, Y: Csr, Q: Floats, progress: Progress) -> Floats:
-        """The weights for the targets YQ, of which only a block of rows is formed at a time where n is large."""
+        """Return the weights for the targets YQ; if n is large, only one block of rows of YQ is formed at a time."""
         if self._factor is not None and self.order == self.X.shape[0]:
             return self.fit(Y.astype(np.float64) @ Q, progress)
         right = np.zeros((self.X.shape[1] + 1, Q.shape[1]))
@@ -154,7 +154,7 @@ class Ridge:
         return solved
 
     def _iterate(self, right: Floats, progress: Progress) -> Floats:
-        """Conjugate gradients, each target on its own, preconditioned by the diagonal."""
+        """Run conjugate gradients for each target separately, preconditioned by the diagonal."""
         progress("least squares", 0.0)
         weights = np.zeros_like(right)
         residual = right.copy()
@@ -183,19 +183,19 @@ class Ridge:
 
 
 def _is_factored(order: int, nnz: int) -> bool:
-    """Whether to factor rather than to iterate: short sparse rows make steps far cheaper than a cube of the order."""
+    """Return whether to factor rather than iterate: with short sparse rows, steps cost less than the cubed order."""
     return order <= LARGEST and order**3 / 3 <= max(QUICK, 4.0 * STEPS * USUAL_TARGETS * nnz)
 
 
 def product(X: Csr, weights: npt.NDArray[Real]) -> npt.NDArray[Real]:
-    """[X 1] W, shape (n, m), for W of shape (d + 1, m), in the type of W."""
+    """Return [X 1] W, shape (n, m), for W of shape (d + 1, m), in the type of W."""
     result: npt.NDArray[Real] = X.astype(weights.dtype, copy=False) @ weights[:-1]
     result += weights[-1]
     return result
 
 
 def transposed_product(X: Csr, targets: npt.NDArray[Real]) -> npt.NDArray[Real]:
-    """[X 1]'T, shape (d + 1, m)."""
+    """Return [X 1]'T, shape (d + 1, m)."""
     result = np.empty((X.shape[1] + 1, targets.shape[1]), targets.dtype)
     result[:-1] = X.T.astype(targets.dtype, copy=False) @ targets
     result[-1] = targets.sum(axis=0)
@@ -203,7 +203,7 @@ def transposed_product(X: Csr, targets: npt.NDArray[Real]) -> npt.NDArray[Real]:
 
 
 def needs(sizes: Sizes, targets: int) -> int:
-    """Bytes of a fit: what is factored, or the vectors of conjugate gradients."""
+    """Return the bytes of a fit: the factored matrix, or the vectors of conjugate gradients."""
     order = min(sizes.n, sizes.d + 1)
     factored = _is_factored(order, sizes.nnz)
     vectors = 2 if factored else 5

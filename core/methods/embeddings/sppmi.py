@@ -1,8 +1,8 @@
-"""Shifted positive pointwise mutual information, and the embedding that comes of it.
+"""Shifted positive pointwise mutual information (SPPMI), and the embedding computed from it.
 
-Levy and Goldberg (NIPS 2014) showed that the skip-gram objective with negative sampling factorises this matrix;
-Wadbude et al., "Leveraging Distributional Semantics for Multi-Label Learning" (2017), equation 4 and algorithm 2, embed
-instances by it, taking labels for what they have in common.
+Levy and Goldberg (NIPS 2014) showed that the skip-gram objective with negative sampling factorises this matrix.
+Wadbude et al., "Leveraging Distributional Semantics for Multi-Label Learning" (2017), equation 4 and algorithm 2, use
+it to embed instances by the labels that they share.
 """
 
 from __future__ import annotations
@@ -20,23 +20,24 @@ from abound.core.methods.training.row_blocks import pieces, stacked
 
 OVERSAMPLING = 20
 ROUNDS = 2
-"""Of the randomized subspace iteration."""
+"""Rounds of the randomized subspace iteration."""
 
 BLOCK = 2**22
-"""Entries for which a block of rows has room."""
+"""Number of entries allocated for a block of rows."""
 
 PRODUCTS = 2**29
-"""Of an entry with a number, between two reports: about half a second."""
+"""Products of an entry with a number between two progress reports: about half a second."""
 
 
 def of_labels(Y: Csr, shift: float, progress: Progress) -> Csr:
-    """SPPMI of M = Y Y', shape (n, n), float32, without ever holding M.
+    """Return the SPPMI of M = Y Y', shape (n, n), float32, without forming M.
 
-    Costs the sum of the squares of the label counts; 8 bytes an entry, of which there are at most as many as M has.
+    Costs the sum of the squares of the label counts, and 8 bytes per entry; there are at most as many entries as in
+    M.
     """
     n = Y.shape[0]
     carriers = sparse.csr_matrix(Y.T)
-    # Row sums of Y Y': each label counts as often as it is carried. A row without labels has no entry and no sum.
+    # Row sums of Y Y': each label counts as often as it occurs. A row without labels has no entry and the sum 0.
     sums = Y.astype(np.float64) @ np.diff(carriers.indptr).astype(np.float64)
     log_sums = np.log(np.maximum(sums, 1.0))
     offset = float(np.log(max(float(sums.sum()), 1.0)) - np.log(shift))
@@ -61,9 +62,9 @@ def of_labels(Y: Csr, shift: float, progress: Progress) -> Csr:
 
 
 def of_counts(A: Csr, shift: float, progress: Progress) -> Csr:
-    """SPPMI of a symmetric matrix of counts >= 0, float32.
+    """Return the SPPMI of a symmetric matrix of counts >= 0, float32.
 
-    Takes 16 bytes an entry besides A, and some for a block.
+    Takes 16 bytes per entry in addition to A, and memory for a block.
     """
     n, counts = A.shape[0], np.diff(A.indptr).astype(np.int64)
     blocks = list(pieces(counts, BLOCK))
@@ -89,7 +90,7 @@ def of_counts(A: Csr, shift: float, progress: Progress) -> Csr:
 
 
 def embedding(P: Csr, dim: int, rng: np.random.Generator, progress: Progress) -> Floats:
-    """Z = U S^(1/2) of the ``dim`` leading singular values of a symmetric matrix, shape (n, min(dim, n))."""
+    """Return Z = U S^(1/2) of the ``dim`` leading singular values of a symmetric matrix, shape (n, min(dim, n))."""
 
     n = P.shape[0]
     counts = np.diff(P.indptr).astype(np.int64)

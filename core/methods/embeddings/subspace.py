@@ -1,7 +1,7 @@
-"""The leading eigenvectors of a symmetric operator that is known by its products only (randomized subspace iteration).
+"""The leading eigenvectors of a symmetric operator given by its products only (randomized subspace iteration).
 
 Algorithms 1 and 2 of Mineiro and Karampatziakis ("Fast Label Embeddings via Randomized Linear Algebra", 2015), which
-differ in the product alone; after Halko, Martinsson and Tropp (SIAM Review 2011).
+differ only in the product; after Halko, Martinsson and Tropp (SIAM Review 2011).
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from abound.core.methods.training.progress import Progress, part
 Floats = npt.NDArray[np.float64]
 
 ROWS = 2**16
-"""That are made orthonormal at a time: LAPACK lets no other thread go on meanwhile, and a job must be heard of."""
+"""Rows that are orthonormalised at a time: LAPACK blocks all other threads meanwhile, also the heartbeats of a job."""
 
 WORK = 2**32
-"""Rows times the squared columns that are made orthonormal at a time, where there are many columns: half a second."""
+"""Rows times squared columns that are orthonormalised at a time if there are many columns: half a second."""
 
 Product = Callable[[Floats, Progress], Floats]
-"""Of the operator with a matrix of shape (size, m), m at most k + p: nothing larger is ever asked for."""
+"""Product of the operator with a matrix of shape (size, m), where m is at most k + p."""
 
 
 def leading(
     product: Product, size: int, k: int, p: int, q: int, rng: np.random.Generator, progress: Progress
 ) -> tuple[Floats, Floats]:
-    """The ``k`` leading eigenvectors and the absolute values of their eigenvalues, largest first.
+    """Return the ``k`` leading eigenvectors and the absolute values of their eigenvalues, largest first.
 
     Parameters
     ----------
@@ -36,15 +36,15 @@ def leading(
     size : int
         Order of the operator.
     k, p, q : int
-        Eigenvectors, columns more than these, and rounds before the last: q + 1 products in all.
+        Eigenvectors, additional columns, and rounds before the last: q + 1 products in total.
     rng : Generator
     progress : callable
 
     Returns
     -------
     vectors : float64 array, shape (size, min(k, size))
-        Orthonormal; columns of 0 where the operator has a smaller rank. Their signs are arbitrary but the same for the
-        same seed.
+        Orthonormal; columns of 0 where the operator has a smaller rank. Their signs are arbitrary but the same for
+        the same seed.
     values : float64 array, shape (min(k, size),)
     """
     width = min(k + p, size)
@@ -71,10 +71,10 @@ def leading(
 
 
 def orthonormal(matrix: Floats, progress: Progress) -> Floats:
-    """An orthonormal basis of the columns, in place of them where there are many rows.
+    """Return an orthonormal basis of the columns; if there are many rows, it overwrites them.
 
-    By blocks of rows, and of what is left of each block once more (TSQR: Demmel, Grigori, Hoemmen and Langou, SIAM
-    Journal on Scientific Computing 2012).
+    Each block of rows is factored, then the remaining factors of all blocks together (TSQR: Demmel, Grigori, Hoemmen
+    and Langou, SIAM Journal on Scientific Computing 2012).
     """
     n, width = matrix.shape
     rows_at_once = max(4 * width, min(ROWS, WORK // max(1, width**2)))

@@ -1,1 +1,1 @@
-"""Batch forms of the live index, and its simple rivals."""
+"""Batch forms of the live index, and simple baselines."""

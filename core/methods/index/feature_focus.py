@@ -1,6 +1,6 @@
-"""Feature Focus as a batch method: the live index, gone through the data several times (JMLR 2009, section 4).
+"""Feature Focus as a batch method: the live index, fitted in several passes over the data (JMLR 2009, section 4).
 
-Instances come in the same order in each pass. The update is FSU; ``update: sls`` and Boolean features are those of the
+Instances have the same order in each pass. The update is FSU; ``update: sls`` and Boolean features exist only in the
 live index.
 """
 
@@ -25,42 +25,43 @@ from abound.core.metrics import Rankings
 COST = "fit O(passes nnz d_max log d_max); rank O(l d_max); memory 16 d bytes + up to 8 for each 1 / w_min of a feature"
 USE = "First choice: very many classes, few passes, little memory; the same index goes on learning online."
 IDF = False
-"""The index rates features by itself, and idf weights would not suit its margins."""
+"""The index has its own rating of features, and its margins do not suit idf weights."""
 
 CHUNK = 1000
-"""Instances between two reports of progress."""
+"""Instances between two progress reports."""
 
 PASSES = 10
 MARGINS = (0.0, 0.1, 0.5)
-"""What the search tries: the margins and the passes of the paper (section 6), on held-out rows of the training part."""
+"""Margins and passes that ``search`` tries, those of the paper (section 6), on held-out rows of the training part."""
 
 MOST_VOTES = 65_535
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Params:
-    """The index's own parameters (``abound.core.config.ModelConfig``), and how often the data are gone through.
+    """The index's own parameters (``abound.core.config.ModelConfig``), and the number of passes over the data.
 
     Attributes
     ----------
     passes : int
-        Features count as seen in the first one only.
+        Passes over the data; features count as seen in the first one only.
     w_min : float
         Connections of less weight are dropped. With 0 a feature keeps its 65,535 heaviest.
     d_max : int
-        Only so many connections of a feature, the heaviest, vote.
+        Only the heaviest ``d_max`` connections of a feature vote.
     vote_min : float or None
-        Connections of at least this weight vote, in place of the ``d_max`` heaviest (section 6.3.2); above ``w_min``
-        to change anything. None: ``d_max`` decides.
+        Connections of at least this weight vote, in place of the ``d_max`` heaviest (section 6.3.2). Has an effect
+        only above ``w_min``. None: ``d_max`` decides.
     margin : float
-        A true class whose score exceeds the best other one by no more than this is updated. The paper uses 0, 0.1 and
+        A true class is updated unless its score exceeds the best other score by more than this. The paper uses 0, 0.1
+        and
         0.5; a new live index has 0.
     leak : bool
         Keep the weight of dropped connections in the feature's total.
     rating : bool
         Features seen fewer than ten times vote less.
     memory : float or None
-        Horizon of the update, in feature weight: what is older fades. None: all instances count alike.
+        Horizon of the update, in feature weight: older instances fade. None: all instances count alike.
     """
 
     passes: int = 1
@@ -86,7 +87,7 @@ class Params:
 
     @property
     def index(self) -> IndexParams:
-        """What the index is told."""
+        """The parameters of the index."""
         own = asdict(self)
         del own["passes"]
         if self.vote_min is None:
@@ -98,13 +99,13 @@ class Params:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Model:
-    """The index, with columns as ids."""
+    """The fitted index; feature and class ids are columns."""
 
     params: Params
     index: Index
 
     def rank(self, X: Csr, k: int) -> Rankings:
-        """The best ``k`` labels that have a vote. One thread; others may rank at the same time."""
+        """Rank the best ``k`` labels that have a vote. Uses one thread; other threads may rank at the same time."""
         index = self.index.reader()
         starts, ids, scores = [0], [np.zeros(0, np.int32)], [np.zeros(0)]
         for row in range(X.shape[0]):
@@ -116,16 +117,16 @@ class Model:
         return Rankings(np.array(starts, np.int64), *flat)
 
     def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """The model as named arrays."""
+        """Return the model as named arrays."""
         own = [np.nan if value is None else float(value) for value in asdict(self.params).values()]
         return {"params": np.array(own)} | self.index.to_arrays()
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]], d: int, n_labels: int) -> Model:
-        """The model that ``to_arrays`` wrote, for so many features and labels; Damaged where it is not."""
+        """Load the model from the arrays of ``to_arrays``. Raises Corrupted unless they fit ``d``, ``n_labels``."""
         own = arrays.get("params")
         if own is None or own.dtype != np.float64 or own.shape not in ((7,), (8,)):
-            raise Damaged("the parameters of the index are not those of one")
+            raise Damaged("the array params of the index is missing, or has another type or shape")
         passes, w_min, d_max, margin, leak, rating, memory, vote_min = [*own.tolist(), np.nan][:8]
         params = Params(
             passes=int(passes),
@@ -138,13 +139,13 @@ class Model:
             vote_min=None if np.isnan(vote_min) else vote_min,
         )
         if len(array_checks.taken(arrays, "lengths", np.uint16, None)) > d:
-            raise Damaged("the index has more features than there are names")
+            raise Damaged("the index has more features than names")
         array_checks.numbers("class_ids", array_checks.taken(arrays, "class_ids", np.uint32, None), n_labels)
         return cls(params, Index.from_arrays(params.index, {name: arrays[name] for name in arrays if name != "params"}))
 
 
 def needs(sizes: Sizes, params: Params) -> dict[str, int]:
-    """Bytes of memory, by what they are for."""
+    """Return the bytes of memory by purpose."""
     most = int(min(sizes.L, 1 / params.w_min if params.w_min else 65_535))
     connections = min(sizes.d * most, sizes.nnz * -(-sizes.assertions // max(sizes.n, 1)))
     return {
@@ -162,7 +163,10 @@ def fit(data: Matrices, params: Params, rng: np.random.Generator, progress: Prog
 
 
 def search(data: Matrices, rng: np.random.Generator, progress: Progress) -> Params:
-    """``passes`` and ``margin`` by R@1 on held-out rows; each margin is fitted once and ranked after each pass."""
+    """Choose ``passes`` and ``margin`` by R@1 on held-out rows.
+
+    Each margin is fitted once and ranked after each pass.
+    """
     train, test = held_out(data, rng)
     candidates = [Params(passes=passes, margin=margin) for margin in MARGINS for passes in range(1, PASSES + 1)]
     indexes = {margin: Index(Params(margin=margin).index) for margin in MARGINS}

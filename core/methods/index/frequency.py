@@ -1,4 +1,4 @@
-"""The baseline: every instance gets the labels that are most frequent in the training data."""
+"""The baseline: every instance gets the most frequent labels of the training data."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ from abound.core.methods.training.progress import Progress
 from abound.core.metrics import Rankings
 
 COST = "fit O(assertions), rank O(k), memory 8 L bytes"
-USE = "To see what any method must beat."
+USE = "As a baseline that any other method must beat."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Params:
-    """There are none."""
+    """This method has no parameters."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Model:
-    """How often each label was seen.
+    """The frequency of each label.
 
     Attributes
     ----------
     shares : float64 array, shape (L,)
-        Share of the training instances that carry the label.
+        Share of the training instances that have the label.
     """
 
     shares: npt.NDArray[np.float64]
 
     def rank(self, X: Csr, k: int) -> Rankings:
-        """The same ranking for every row; its score is the share of training instances that carry the label."""
+        """Return the same ranking for every row, scored by the share of training instances that have the label."""
         order = np.lexsort((np.arange(len(self.shares)), -self.shares))[:k]
         order = order[self.shares[order] > 0]
         n = X.shape[0]
@@ -44,17 +44,17 @@ class Model:
         return Rankings(starts, np.tile(order, n).astype(np.int64), np.tile(self.shares[order], n))
 
     def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """The model as named arrays."""
+        """Return the model as named arrays."""
         return {"shares": self.shares}
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]], d: int, n_labels: int) -> Model:
-        """The model that ``to_arrays`` wrote, for so many features and labels; Damaged where it is not."""
+        """Load the model from the arrays of ``to_arrays``. Raises Corrupted unless they fit ``d``, ``n_labels``."""
         return cls(array_checks.within("shares", array_checks.taken(arrays, "shares", np.float64, n_labels), 0.0, 1.0))
 
 
 def needs(sizes: Sizes, params: Params) -> dict[str, int]:
-    """Bytes of memory, by what they are for."""
+    """Return the bytes of memory by purpose."""
     return {"a share for each label": 8 * sizes.L}
 
 

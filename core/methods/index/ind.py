@@ -1,11 +1,11 @@
-"""IND: P(c | f), each feature by itself (Madani, Connor and Greiner, JMLR 2009, section 4.2 and figure 5).
+"""IND: P(c | f) for each feature independently (Madani, Connor and Greiner, JMLR 2009, section 4.2, figure 5).
 
 w_fc = n_fc / n_f, kept where it is at least p_ind. Features are Boolean while counting. The weights can start a live
 index (``seed_live``).
 
-The paper's IND is Boolean while ranking, too (section 6.3.7): ``boolean``. By default the sum is weighted by the
-values of the query: a point better on Reuters, level on newsgroups and RCV1-v2. Neither applies ``d_max`` and
-the rating of the live index.
+The paper's IND is also Boolean while ranking (section 6.3.7): ``boolean``. By default the sum is weighted by the
+values of the query, which is one point better on Reuters and equal on newsgroups and RCV1-v2. Neither variant applies
+``d_max`` and the rating of the live index.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ from abound.core.metrics import Rankings
 from abound.core.model.live_model import LiveModel
 
 COST = "fit O(nnz assertions / n); rank O(weights of the query's features); memory up to 8 bytes a pair of the two"
-USE = "The fastest to fit; a start for a live index; where features do not depend on each other."
+USE = "The fastest to fit; as the start of a live index; where features are independent of each other."
 IDF = False
 """Features are counted as Boolean."""
 
 TRIED = tuple(p / 100 for p in (*range(1, 10), *range(10, 91, 5)))
-"""Values of p_ind to choose from: those of the paper (section 6.3.7), which end at 0.6, and on to 0.9."""
+"""Values of p_ind to choose from: those of the paper (section 6.3.7), which end at 0.6, extended to 0.9."""
 
 Model = Weights
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Params:
-    """What is kept.
+    """Which weights to keep, and how to rank.
 
     Attributes
     ----------
     p_ind : float, 0 to 1, or None
-        The least weight that is kept. None: of 26 from .01 to .9 the one with the best R@1 on 20 % of the instances,
-        at random and 5,000 at most, after counting the others.
+        The least weight that is kept. None: choose from 26 values from .01 to .9 by R@1. A random 20 % of the
+        instances, at most 5,000, is held out for the choice, and the others are counted.
     boolean : bool
         Whether every active feature of a query counts as 1.
     """
@@ -60,12 +60,12 @@ class Params:
 
 
 def needs(sizes: Sizes, params: Params) -> dict[str, int]:
-    """Bytes of memory, by what they are for."""
+    """Return the bytes of memory by purpose."""
     return weights.needs(sizes)
 
 
 def fit(data: Matrices, params: Params, rng: np.random.Generator, progress: Progress) -> Model:
-    """Count, and keep what is at least ``p_ind``."""
+    """Count, and keep the weights of at least ``p_ind``."""
     p_ind = params.p_ind
     if p_ind is None:
         p_ind = (
@@ -75,23 +75,23 @@ def fit(data: Matrices, params: Params, rng: np.random.Generator, progress: Prog
 
 
 def seed_live(data: Matrices, weights: Csr, config: ModelConfig, secret: tuple[int, int]) -> LiveModel:
-    """A live model that starts with these weights, as if each feature had been updated by every instance that has it.
+    """Return a live model that starts with these weights, as if every instance had updated each of its features.
 
     Parameters
     ----------
     data : Matrices
         The training data: the names of columns, and how often each feature was seen.
     weights : csr_matrix, shape (d, L)
-        n_fc / n_f. Of a feature the 65,535 greatest at most are taken.
+        n_fc / n_f. At most the 65,535 largest of a feature are used.
     config : ModelConfig
-        Of the live model.
+        Configuration of the live model.
     secret : (int, int)
 
     Returns
     -------
     LiveModel
-        Total of a feature: n_f; of a connection: n_fc; so its weights are these, and learning goes on from there. As
-        FSU does, it drops connections below ``w_min`` at the first update of a feature.
+        The total of a feature is n_f, and that of a connection n_fc, so the weights are equal and learning continues
+        from them. Like FSU, the model drops connections below ``w_min`` at the first update of a feature.
     """
     d = weights.shape[0]
     totals = np.bincount(data.X.indices, minlength=d).astype(np.float64)
@@ -131,7 +131,7 @@ def _chosen(data: Matrices, boolean: bool, rng: np.random.Generator, progress: P
     train, test = held_out(data, rng)
     shares = _shares(train, part(progress, 0.0, 0.4))
 
-    def rankings(least: float) -> Rankings:  # each less than the next one: what goes is not asked for again
+    def rankings(least: float) -> Rankings:  # ascending, so dropped weights are not needed later
         return Weights(at_least(shares, least), boolean).rank(test.X, 1)
 
     return float(best(TRIED, rankings, test, part(progress, 0.4, 1.0), "R@1"))

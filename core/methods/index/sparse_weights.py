@@ -1,4 +1,4 @@
-"""A model that is nothing but sparse weights from features to labels: what IND and the unweighted index give."""
+"""Sparse weights from features to labels: the model of IND and of the unweighted index."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ BLOCK = 500_000
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Weights:
-    """Sparse weights.
+    """Sparse weights from features to labels.
 
     Attributes
     ----------
@@ -43,7 +43,7 @@ class Weights:
     boolean: bool
 
     def rank(self, X: Csr, k: int) -> Rankings:
-        """The best ``k`` labels by the sum of the weights of the active features, those above 0."""
+        """Rank the best ``k`` labels by the sum of the weights of the active features, if above 0."""
         k = min(k, self.matrix.shape[1])
         weights = (self.matrix.indptr, self.matrix.indices, self.matrix.data)
 
@@ -57,7 +57,7 @@ class Weights:
         return in_blocks(X.shape[0], ROWS, rank)
 
     def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """The weights as named arrays."""
+        """Return the weights as named arrays."""
         return {
             "starts": self.matrix.indptr,
             "labels": self.matrix.indices,
@@ -67,18 +67,21 @@ class Weights:
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]], d: int, n_labels: int) -> Weights:
-        """The weights that ``to_arrays`` wrote, for so many features and labels; Damaged where it is not."""
+        """Load the weights from the arrays of ``to_arrays``.
+
+        Raises Corrupted if they do not fit ``d`` and ``n_labels``.
+        """
         told = array_checks.taken(arrays, "shape", np.int64, 3).tolist()
         if told[:2] != [d, n_labels]:
-            raise Damaged("the weights are not those of the features and labels")
+            raise Damaged("the shape of the weights does not match the features and labels")
         matrix = array_checks.rows(arrays, "starts", "labels", "weights", (d, n_labels))
-        # A label whose score is 0 counts as untouched, and there is room for each label once.
+        # A label with the score 0 counts as untouched, and the kernel has space for each label only once.
         array_checks.within("weights", matrix.data, 0.0, MOST)
         return cls(matrix, bool(told[2]))
 
 
 def needs(sizes: Sizes) -> dict[str, int]:
-    """Bytes of memory, by what they are for: of ``counted``, on a part of the data that is copied as well."""
+    """Return the bytes of memory by purpose for ``count_pairs``, including a copied part of the data."""
     pairs = sizes.told_feature_labels
     return {
         f"counts and weights, 2 x 8 B x up to {pairs:,} pairs of a feature and a label": 16 * pairs,
@@ -89,14 +92,14 @@ def needs(sizes: Sizes) -> dict[str, int]:
 
 
 def at_least(weights: Csr, least: float) -> Csr:
-    """The weights without those that are less; changed in place, since a copy takes what there may be no room for."""
+    """Drop the weights below ``least``, in place, because memory may not suffice for a copy."""
     weights.data[weights.data < np.float32(least)] = 0.0
     weights.eliminate_zeros()
     return weights
 
 
 def counted(X: Csr, Y: Csr, progress: Progress) -> Csr:
-    """n_fc: how many instances have the feature and the label; float32 (exact up to 2^24), shape (d, L)."""
+    """Return n_fc, the number of instances with the feature and the label; float32 (exact up to 2^24), shape (d, L)."""
     ones = sparse.csr_matrix((np.ones(X.nnz, np.float32), X.indices, X.indptr), shape=X.shape).T.tocsr()
     truth = Y.astype(np.float32)
     parts = [sparse.csr_matrix(np.zeros((0, Y.shape[1]), np.float32))]

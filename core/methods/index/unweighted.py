@@ -1,20 +1,20 @@
-"""The unweighted index, the older method of Madani et al. (2007), as far as the paper of 2009 tells (section 6.4.1).
+"""The unweighted index, the older method of Madani et al. (2007), as described in the paper of 2009 (section 6.4.1).
 
-An edge from a feature to a class is in the index or not. An instance retrieves every class that an active feature has
-an edge to. The index is updated only when a true class is missed or more than ``tolerance`` wrong ones are retrieved.
+An edge from a feature to a class is either in the index or not. An instance retrieves every class that has an edge
+from an active feature. The index is updated only if a true class is missed or more than ``tolerance`` wrong ones are
+retrieved.
 
-Without classifiers, ranking is by the sum of the weights of the edges, times the values. With ``classifiers``, a
-committee of perceptrons of each class learns in tandem with the index, and the retrieved classes are ranked by their
-scores.
+Without classifiers, classes are ranked by the sum of the weights of the edges, times the values. With
+``classifiers``, a committee of perceptrons of each class learns in tandem with the index and ranks the retrieved
+classes.
 
-What the paper leaves open, as it is here:
+The paper leaves some points open. This implementation chooses:
 
-- A feature has a weight for each class, and an edge while that weight is at least ``edge``; an update adds the
-  feature's value to the weights of the true classes, and halves the weights of the wrong ones where there were too many
-  of them.
+- A feature has a weight for each class, and an edge while that weight is at least ``edge``. An update adds the
+  feature's value to the weights of the true classes, and halves the weights of the wrong ones if there were too many.
 - The perceptrons of a class learn an instance that retrieves it, or has it as a true class, before the index is
   updated. A weight begins at random in [-1, 1] with its first update (section 5). The committee's score is the mean.
-- Instances come in the same order in each pass; the number of passes is given (the paper takes the best, under 20).
+- Instances have the same order in each pass; the number of passes is given (the paper uses the best, under 20).
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ USE = "To compare with: ff learns weights in the same time and ranks better."
 IDF = False
 
 BLOCK = 2000
-"""Instances between two reports of progress."""
+"""Instances between two progress reports."""
 
 TOLERANCES = (2, 5, 20)
-"""Values that the paper tries."""
+"""The values that the paper tries."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Model:
-    """The index, and the classifiers where there are some.
+    """The index, and the classifiers if there are any.
 
     Attributes
     ----------
@@ -62,7 +62,7 @@ class Model:
     classifiers: Csr | None = None
 
     def rank(self, X: Csr, k: int) -> Rankings:
-        """The best ``k`` retrieved labels of each row."""
+        """Rank the best ``k`` retrieved labels of each row."""
         if self.classifiers is None:
             return self.index.rank(X, k)
         index, own = self.index.matrix, self.classifiers
@@ -85,7 +85,7 @@ class Model:
         return in_blocks(X.shape[0], weights.ROWS, rank)
 
     def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """The model as named arrays."""
+        """Return the model as named arrays."""
         arrays = self.index.to_arrays()
         if self.classifiers is not None:
             arrays |= {
@@ -97,7 +97,7 @@ class Model:
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]], d: int, n_labels: int) -> Model:
-        """The model that ``to_arrays`` wrote, for so many features and labels; Damaged where it is not."""
+        """Load the model from the arrays of ``to_arrays``. Raises Corrupted unless they fit ``d``, ``n_labels``."""
         index = Weights.from_arrays(arrays, d, n_labels)
         if not any(name.startswith("classifier_") for name in arrays):
             return cls(index)
@@ -107,18 +107,18 @@ class Model:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Params:
-    """When to update, how often to go through the data, and with which classifiers.
+    """The parameters of updates, passes and classifiers.
 
     Attributes
     ----------
     tolerance : int
-        So many wrong classes may be retrieved without an update.
+        Number of wrong classes that may be retrieved without an update.
     edge : float
         The least weight of an edge.
     passes : int
-        Over all instances.
+        Passes over all instances.
     classifiers : int
-        Perceptrons of the committee of each class; the paper has 10. 0: no classifiers.
+        Perceptrons in the committee of each class; the paper has 10. 0: no classifiers.
     """
 
     tolerance: int = 5
@@ -134,7 +134,7 @@ class Params:
 
 
 def needs(sizes: Sizes, params: Params) -> dict[str, int]:
-    """Bytes of memory, by what they are for."""
+    """Return the bytes of memory by purpose."""
     found = weights.needs(sizes)
     if params.classifiers:
         many = sizes.d * sizes.L
@@ -146,7 +146,7 @@ def needs(sizes: Sizes, params: Params) -> dict[str, int]:
 
 
 def fit(data: Matrices, params: Params, rng: np.random.Generator, progress: Progress) -> Model:
-    """Go through the instances in their order, ``passes`` times or until nothing is updated any more."""
+    """Learn the instances in their order, ``passes`` times or until a pass updates nothing."""
     weights = counted(data.X, data.Y, part(progress, 0.0, 0.05))
     weights.data[:] = 0.0
     progress = part(progress, 0.05, 1.0)
@@ -173,7 +173,7 @@ def fit(data: Matrices, params: Params, rng: np.random.Generator, progress: Prog
 
 
 def search(data: Matrices, rng: np.random.Generator, progress: Progress) -> Params:
-    """``tolerance`` by R@1 on held-out rows."""
+    """Choose ``tolerance`` by R@1 on held-out rows."""
     train, test = held_out(data, rng)
 
     candidates = [Params(tolerance=tolerance) for tolerance in TOLERANCES]

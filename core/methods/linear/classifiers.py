@@ -1,6 +1,6 @@
 """Linear classifiers of one class against the rest: perceptrons, committees of them, support vector machines.
 
-The rivals of Madani, Connor and Greiner (JMLR 2009), section 5.
+These are the baselines of Madani, Connor and Greiner (JMLR 2009), section 5.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ MOST_PASSES = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Params:
-    """What is fitted for each class.
+    """The parameters of the classifier of each class.
 
     Attributes
     ----------
     kind : ``perceptron`` | ``committee`` | ``svm``
-        A perceptron; several that are averaged into one classifier, whose weights begin at random in [-1, 1] when they
-        are updated for the first time; liblinear's support vector machine with squared hinge loss.
+        A perceptron; several perceptrons averaged into one classifier, whose weights begin at random in [-1, 1] at
+        their first update; liblinear's support vector machine with squared hinge loss.
     C : float
-        Of the support vector machine: what an error costs.
+        Cost of an error, for the support vector machine.
     members : int
-        Of a committee.
+        Perceptrons in a committee.
     patience : int
-        A perceptron ends when so many passes in a row have made no fewer errors, and after ``MOST_PASSES``. Errors are
+        A perceptron stops after this many passes in a row without fewer errors, and after ``MOST_PASSES``. Errors are
         counted during a pass; the paper counts them again at its end, which costs as much as the pass.
     """
 
@@ -55,12 +55,12 @@ class Params:
         param_checks.whole("patience", self.patience, 1, 1_000)
 
     def fit(self, X: Csr, positive: npt.NDArray[np.bool_], rng: np.random.Generator) -> Floats:
-        """Weights of shape (d + 1,), the last one the bias: score = x w + b, > 0 for the class."""
+        """Return weights of shape (d + 1,) with the bias last: score = x w + b, > 0 for the class."""
         d = X.shape[1]
         if positive.all() or not positive.any():
             return np.append(np.zeros(d), 1.0 if positive.all() else -1.0)
         if self.kind == "svm":
-            from sklearn.svm import LinearSVC  # here, since it takes a second and 50 MB, and most have no use for it
+            from sklearn.svm import LinearSVC  # imported here: takes a second and 50 MB, and is seldom needed
 
             seed = int(rng.integers(2**31))
             machine = LinearSVC(C=self.C, dual="auto", max_iter=2_000, random_state=seed).fit(X, positive)
@@ -77,16 +77,16 @@ class Params:
 
 
 def needs(sizes: Sizes, params: Params) -> int:
-    """Bytes that the fit of one class takes at most."""
+    """Return the maximum number of bytes for the fit of one class."""
     if params.kind != "svm":
         return 32 * sizes.n + 41 * (sizes.d + 1)
-    # Its data as float64, and then once more as liblinear wants them: 16 B a value, and two more values a row.
+    # The data as float64, and a second copy in liblinear's format: 16 B a value, and two more values a row.
     return 12 * sizes.nnz + 16 * (sizes.nnz + 2 * sizes.n) + 128 * sizes.n + 64 * (sizes.d + 1)
 
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """liblinear may end before it has converged to the last digit, which changes nothing that ranks."""
+    """Ignore warnings of liblinear that it stopped before full convergence; the ranking does not depend on it."""
     from sklearn.exceptions import ConvergenceWarning
 
     with warnings.catch_warnings():

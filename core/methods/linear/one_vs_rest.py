@@ -1,10 +1,10 @@
 """A linear classifier for each label, against all other instances.
 
-Madani, Connor and Greiner (JMLR 2009), section 5: what the index is compared with. Labels are ranked by their scores.
+Madani, Connor and Greiner (JMLR 2009), section 5, compare the index with it. Labels are ranked by their scores.
 
-Differences from the paper: perceptrons have no bias and stop by the mistakes made during a pass (the paper by those
-left at its end, which costs as much as the pass), with their last weights; ``C`` is a parameter, where the paper
-reports the best of several.
+Differences from the paper: perceptrons have no bias, and stop by the mistakes made during a pass, with their last
+weights (the paper counts the mistakes left at its end, which costs as much as the pass); ``C`` is a parameter, where
+the paper reports the best of several.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from abound.core.metrics import Rankings
 __all__ = ["COST", "USE", "Model", "Params", "fit", "needs"]
 
 COST = "fit O(L nnz passes); rank O(l L); memory up to 8 d L bytes"
-USE = "Some dozens of labels with many instances each; beyond some thousand it is too slow."
+USE = "Some dozens of labels with many instances each; too slow for more than about a thousand."
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -46,7 +46,7 @@ class Model:
     bias: npt.NDArray[np.float32]
 
     def rank(self, X: Csr, k: int) -> Rankings:
-        """The best ``k`` labels of each row; all labels have a score."""
+        """Rank the best ``k`` labels of each row; all labels have a score."""
 
         def block(first: int, end: int) -> Rankings:
             return dense_top((X[first:end] @ self.weights).toarray() + self.bias, k)
@@ -54,7 +54,7 @@ class Model:
         return in_blocks(X.shape[0], max(16, 2**22 // max(len(self.bias), 1)), block)
 
     def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """The model as named arrays."""
+        """Return the model as named arrays."""
         return {
             "bias": self.bias,
             "starts": self.weights.indptr.astype(np.int64),
@@ -64,13 +64,13 @@ class Model:
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]], d: int, n_labels: int) -> Model:
-        """The model that ``to_arrays`` wrote, for so many features and labels; Damaged where it is not."""
+        """Load the model from the arrays of ``to_arrays``. Raises Corrupted unless they fit ``d``, ``n_labels``."""
         weights = array_checks.rows(arrays, "starts", "labels", "weights", (d, n_labels))
         return cls(weights, array_checks.taken(arrays, "bias", np.float32, n_labels))
 
 
 def needs(sizes: Sizes, params: Params) -> dict[str, int]:
-    """Bytes of memory, by what they are for."""
+    """Return the bytes of memory by purpose."""
     at_once = min(threads(), sizes.L)
     one = classifiers.needs(sizes, params)
     return {
@@ -81,12 +81,12 @@ def needs(sizes: Sizes, params: Params) -> dict[str, int]:
 
 
 def fit(data: Matrices, params: Params, rng: np.random.Generator, progress: Progress) -> Model:
-    """Fit the classifiers, each on its own, on as many threads, or machines, as ``joblib.parallel_config`` says.
+    """Fit each classifier separately, on as many threads or machines as ``joblib.parallel_config`` sets.
 
     Raises
     ------
     Cancelled
-        By ``progress``.
+        Raised by ``progress``.
     """
     progress = rising(progress)
     X, carriers = data.X, sparse.csc_matrix(data.Y)
@@ -108,7 +108,7 @@ def fit(data: Matrices, params: Params, rng: np.random.Generator, progress: Prog
     columns = np.concatenate([used for used, _, _ in found])
     values = np.concatenate([weights for _, weights, _ in found])
     biases = np.array([bias for _, _, bias in found], np.float32)
-    del found  # there is room for two
+    del found  # memory suffices for two copies only
     weights = sparse.csc_matrix((values, columns, starts), shape=(d, n_labels)).tocsr()
     weights.sort_indices()
     return Model(weights, biases)

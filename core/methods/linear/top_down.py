@@ -1,13 +1,13 @@
-"""Classification down a hierarchy: a linear classifier for each child of a node, trained on its siblings' instances.
+"""Top-down classification in a hierarchy: a linear classifier for each child of a node, trained against its siblings.
 
-Madani, Connor and Greiner (JMLR 2009), section 5 ("top-down"): a score becomes a probability by a sigmoid,
-probabilities are multiplied along the path, and a path ends below ``p_min``. A label that has others below it has
-itself as one more child. Data without a hierarchy get one by putting similar labels together.
+Madani, Connor and Greiner (JMLR 2009), section 5 ("top-down"): a sigmoid turns a score into a probability,
+probabilities are multiplied along the path, and a path ends below ``p_min``. A label with labels below it has itself
+as an additional child. Data without a hierarchy get one by grouping similar labels.
 
 Differences from the paper: all children of a node share one sigmoid, where figure 7 has a probability for each
 classifier (with a sigmoid for each of them R@1 on RCV1-v2 was 93.8 in place of 95.2). A path that ends at an inner
-class gives no label, unless that class is one more child of itself; the paper keeps every class of which no child is
-left. ``p_min`` is a parameter, and is not chosen on the test part.
+class gives no label, unless that class is an additional child of itself; the paper keeps every class of which no
+child is left. ``p_min`` is a parameter, and is not chosen on the test part.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from abound.core.methods.training.rankings import dense_top, in_blocks
 from abound.core.metrics import Rankings
 
 COST = "fit O(branches nnz passes depth); rank O(l branches nodes reached); memory up to 8 depth nnz bytes"
-USE = "Thousands of labels below a hierarchy: at 6,000 an eighth of the time of one_vs_rest to fit; less accurate."
+USE = "Thousands of labels in a hierarchy: with 6,000, an eighth of the fitting time of one_vs_rest; less accurate."
 
 FIXED = (2.0, 0.0)
-"""Slope and place of the sigmoid where none is fitted: 1 / (1 + exp(-2 s))."""
+"""Slope and offset of the sigmoid of a node for which none is fitted: 1 / (1 + exp(-2 s))."""
 
 HELD_OUT = 0.2
 
 FEWEST = 20
-"""Instances of a node for which a sigmoid is fitted."""
+"""Minimum number of instances of a node for a fitted sigmoid."""
 
 
 MOST_NODES = 2**24
@@ -48,16 +48,16 @@ MOST_NODES = 2**24
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Params(classifiers.Params):
-    """Those of the classifiers, and the way down.
+    """The parameters of the classifiers, and those of the hierarchy.
 
     Attributes
     ----------
     trials : int
         Splits of 80 % and 20 % whose scores fit the sigmoid of a node; 0: the fixed one.
     p_min : float
-        A path ends where its probability is below.
+        A path ends where its probability is below this.
     branches : int
-        Children of a node of a hierarchy that is made here.
+        Children of a node, for data without a hierarchy of their own.
     """
 
     trials: int = 1
@@ -78,14 +78,14 @@ class Node:
     Attributes
     ----------
     place : int
-        Of the node; behind all others for the root.
+        Number of the node; the root has the highest.
     children : int32 array, shape (c,)
-        Of the children; the node's own place for the label that it is itself.
+        Numbers of the children; the node's own number for the label that it is itself.
     features : int32 array, shape (f,)
         Columns that occur below the node, ascending.
     weights : float32 array, shape (f + 1, c)
     sigmoid : (float, float)
-        Slope and place.
+        Slope and offset.
     """
 
     place: int
@@ -95,7 +95,7 @@ class Node:
     sigmoid: tuple[float, float]
 
     def chances(self, X: Csr) -> npt.NDArray[np.float64]:
-        """The probability of each child, given the node; shape (n, c). 1 for an only child."""
+        """Return the probability of each child, given the node; shape (n, c). An only child has 1."""
         if len(self.children) == 1:
             return np.ones((X.shape[0], 1))
         scores = narrowed(X, self.features) @ self.weights[:-1] + self.weights[-1]
@@ -104,7 +104,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Model:
-    """The nodes that have children, each before those below it.
+    """The nodes that have children, each before the nodes below it.
 
     Attributes
     ----------
@@ -119,7 +119,7 @@ class Model:
     nodes: tuple[Node, ...]
 
     def rank(self, X: Csr, k: int) -> Rankings:
-        """The best ``k`` labels of each row by the probability of their best path, which is at least ``p_min``."""
+        """Rank the best ``k`` labels of each row by the probability of their best path, if at least ``p_min``."""
 
         def block(first: int, end: int) -> Rankings:
             return dense_top(self._chances(X[first:end]), k)
@@ -145,7 +145,7 @@ class Model:
         return labels
 
     def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """The model as named arrays."""
+        """Return the model as named arrays."""
         counts = [(node.place, len(node.children), len(node.features)) for node in self.nodes]
         return {
             "sizes": np.array([self.n_labels, self.n_nodes], np.int64),
@@ -159,10 +159,10 @@ class Model:
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]], d: int, n_labels: int) -> Model:
-        """The model that ``to_arrays`` wrote, for so many features and labels; Damaged where it is not."""
+        """Load the model from the arrays of ``to_arrays``. Raises Corrupted unless they fit ``d``, ``n_labels``."""
         told, n_nodes = array_checks.taken(arrays, "sizes", np.int64, 2).tolist()
         if told != n_labels or not n_labels <= n_nodes <= MOST_NODES:
-            raise Damaged("the hierarchy is not one of the labels")
+            raise Damaged("the number of nodes of the hierarchy does not match the labels")
         sizes = array_checks.within("nodes", array_checks.taken(arrays, "nodes", np.int64, None, 3), 0, MOST_NODES)
         sigmoids = array_checks.taken(arrays, "sigmoids", np.float64, len(sizes), 2)
         whole = np.array((sizes[:, 1].sum(), sizes[:, 2].sum(), (sizes[:, 1] * (sizes[:, 2] + 1)).sum()))
@@ -181,7 +181,7 @@ class Model:
             )
             array_checks.ascending("features", features)
             if not c or place > n_nodes or (n_labels <= place and place in children):
-                raise Damaged("a node of the hierarchy has no children, or is not where one can be")
+                raise Damaged("a node of the hierarchy has no children, or an invalid number")
             nodes.append(Node(place, children, features, weights.reshape(f + 1, c), (sigmoid[0], sigmoid[1])))
             at = ends
         return cls(n_labels, n_nodes, float(array_checks.taken(arrays, "p_min", np.float64)), tuple(nodes))
@@ -189,20 +189,20 @@ class Model:
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Layout:
-    """Where the instances are in a hierarchy.
+    """The instances in a hierarchy.
 
     Attributes
     ----------
     n_nodes : int
-        The root has this number.
+        Also the number of the root.
     carries, own : csc_matrix, shapes (n, n_nodes), (n, L)
-        Instances below each node; and those of each label itself.
+        Instances below each node; instances of each label itself.
     below : csc_matrix, shape (n_nodes, n_nodes)
         The children of each node.
     tops : int array
-        Nodes with instances that nothing is above.
+        Nodes with instances and without a parent.
     inner : list of int
-        The root and the nodes with instances that have children, each before those below it.
+        The root and the nodes with instances that have children, each before the nodes below it.
     """
 
     n_nodes: int
@@ -214,7 +214,7 @@ class Layout:
 
     @classmethod
     def of(cls, Y: Csr, tree: Hierarchy) -> Layout:
-        """That of labels; ValueError where some node is above itself."""
+        """Build the layout of labels. Raises ValueError if some node is above itself."""
         n_nodes = tree.parents.shape[0]
         above = hierarchy.above(tree)
         carries = sparse.csc_matrix(sparse.csr_matrix(Y.astype(np.int32) @ above[: Y.shape[1]]))
@@ -226,13 +226,13 @@ class Layout:
         return cls(n_nodes=n_nodes, carries=carries, own=sparse.csc_matrix(Y), below=below, tops=tops, inner=inner)
 
     def rows(self, place: int) -> npt.NDArray[np.int64]:
-        """The instances of a node, in order."""
+        """Return the instances of a node, in order."""
         if place == self.n_nodes:
             return np.arange(self.carries.shape[0])
         return np.sort(_column(self.carries, place))
 
     def children(self, place: int) -> npt.NDArray[np.int64]:
-        """The children of a node that have instances; itself, where it is a label with instances of its own."""
+        """Return the children of a node that have instances, and the node itself if it is a label with instances."""
         if place == self.n_nodes:
             return self.tops
         under = _column(self.below, place)
@@ -241,7 +241,7 @@ class Layout:
         return np.append(under, place) if itself else under
 
     def member(self, place: int, child: int, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-        """Which of the instances of a node are those of a child."""
+        """Return which of the instances of a node belong to a child."""
         return np.isin(rows, _column(self.own if child == place else self.carries, child), assume_unique=True)
 
 
@@ -250,7 +250,7 @@ def _column(matrix: sparse.csc_matrix, column: int) -> npt.NDArray[np.int64]:
 
 
 def needs(sizes: Sizes, params: Params) -> dict[str, int]:
-    """Bytes of memory, by what they are for; as if the hierarchy had ``branches`` children everywhere."""
+    """Return the bytes of memory by purpose, for a hierarchy with ``branches`` children everywhere."""
     depth = max(1, int(np.ceil(np.log(max(sizes.L, 2)) / np.log(params.branches))))
     width = min(params.branches, sizes.L)
     return {
@@ -260,7 +260,7 @@ def needs(sizes: Sizes, params: Params) -> dict[str, int]:
 
 
 def needs_of(data: Matrices, params: Params) -> dict[str, int]:
-    """``needs`` for data at hand, whose hierarchy may have any number of children at a node."""
+    """Return the bytes of memory by purpose for given data, whose nodes may have any number of children."""
     if data.hierarchy is None:
         return needs(data.sizes, params)
     layout = Layout.of(data.Y, data.hierarchy)
@@ -283,7 +283,7 @@ def needs_of(data: Matrices, params: Params) -> dict[str, int]:
 
 
 def _needs_at_nodes(nodes: Sequence[Sizes], params: Params) -> dict[str, int]:
-    """Of nodes that are fitted at one time: their instances, and as labels their children."""
+    """Return the bytes for nodes that are fitted at the same time; the labels of a node are its children."""
     members = sum(node.n * node.L for node in nodes)
     scores = sum(int(HELD_OUT * node.n) * node.L for node in nodes) * params.trials
     fits = sum(classifiers.needs(replace(node, d=min(node.d, node.nnz)), params) for node in nodes)
@@ -296,14 +296,14 @@ def _needs_at_nodes(nodes: Sequence[Sizes], params: Params) -> dict[str, int]:
 
 
 def fit(data: Matrices, params: Params, rng: np.random.Generator, progress: Progress) -> Model:
-    """Fit every node on its own, on as many threads as ``joblib.parallel_config`` says.
+    """Fit every node separately, on as many threads as ``joblib.parallel_config`` sets.
 
     Raises
     ------
     ValueError
         Some node of the hierarchy is above itself.
     Cancelled
-        By ``progress``.
+        Raised by ``progress``.
     """
     progress = rising(progress)
     progress("hierarchy", 0.0)
@@ -334,7 +334,7 @@ def _node(
     rng: np.random.Generator,
     progress: Progress,
 ) -> Node:
-    """The classifiers of a node's children, and the sigmoid that all of them share."""
+    """Fit the classifiers of a node's children, and the sigmoid that they share."""
     features = np.unique(X.indices).astype(np.int32) if len(children) > 1 else np.zeros(0, np.int32)
     X = narrowed(X, features)
     ids = children.astype(np.int32)
@@ -361,15 +361,15 @@ def _node(
 
 
 def chance(scores: npt.NDArray[np.float64], sigmoid: tuple[float, float]) -> npt.NDArray[np.float64]:
-    """1 / (1 + exp(-(slope s + place)))."""
+    """Return 1 / (1 + exp(-(slope s + offset)))."""
     result: npt.NDArray[np.float64] = 1.0 / (1.0 + np.exp(-np.clip(sigmoid[0] * scores + sigmoid[1], -500.0, 500.0)))
     return result
 
 
 def fitted_sigmoid(scores: npt.NDArray[np.float64], truth: npt.NDArray[np.bool_]) -> tuple[float, float]:
-    """Slope and place of the sigmoid with the greatest likelihood (Platt, 1999), by Newton's method.
+    """Return slope and offset of the sigmoid with the maximum likelihood (Platt, 1999), by Newton's method.
 
-    Targets are drawn in from 0 and 1 as Platt did, so that separable scores have a finite answer.
+    As in Platt's paper, targets are moved away from 0 and 1, so that separable scores have a finite solution.
     """
     hits = int(truth.sum())
     if hits in (0, len(truth)):

@@ -1,1 +1,1 @@
-"""Methods that vote by nearest neighbors."""
+"""Methods that rank labels by votes of nearest neighbors."""

@@ -1,4 +1,4 @@
-"""The nearest of many dense vectors: exactly, by a graph (usearch), or by locality-sensitive hashing."""
+"""Nearest-neighbor search among dense vectors: exact, by a graph (usearch), or by locality-sensitive hashing."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from abound.core.methods.neighbors.projection import Vectors
 from abound.core.methods.training.progress import Progress, quietly
 
 TILE = 4096
-"""Vectors that are multiplied with a block of queries at a time: the products of a tile stay in the cache."""
+"""Vectors that are multiplied with a block of queries at a time; the products of a tile fit in the cache."""
 
 TABLES = 16
-"""Of locality-sensitive hashing, at most."""
+"""Maximum number of tables of locality-sensitive hashing."""
 
 BUCKET = 64
-"""Vectors that have the same key in a table, in the mean."""
+"""Mean number of vectors with the same key in a table."""
 
 
 ADDED = 1000
-"""Vectors that are added to a graph between two reports."""
+"""Vectors that are added to a graph between two progress reports."""
 
 
 class Neighbors(NamedTuple):
-    """The neighbours of m queries, nearest first.
+    """The neighbors of m queries, nearest first.
 
     Attributes
     ----------
     ids, sims : int32, float64 array, shape (m, k)
     counts : int64 array, shape (m,)
-        So many of a row are used: only similarities above 0 count.
+        Number of entries in use in each row: only similarities above 0 count.
     """
 
     ids: npt.NDArray[np.int32]
@@ -43,18 +43,18 @@ class Neighbors(NamedTuple):
 
     @classmethod
     def none(cls, m: int, k: int) -> Neighbors:
-        """Room for ``k`` of each."""
+        """Allocate ``k`` neighbors for each of ``m`` queries."""
         return cls(np.zeros((m, k), np.int32), np.zeros((m, k)), np.zeros(m, np.int64))
 
     def sort(self) -> Neighbors:
-        """Out of heaps into order, in place."""
+        """Sort the heaps into order, in place."""
         for row in range(len(self.ids)):
             sort_nearest(self.ids[row], self.sims[row], self.counts[row])
         return self
 
 
 def exact(queries: Vectors, vectors: Vectors, k: int, progress: Progress = quietly) -> Neighbors:
-    """The k vectors with the greatest dot products, of equal ones the first; by BLAS, a tile at a time.
+    """Return the k vectors with the largest dot products, of equal ones the first; uses BLAS, a tile at a time.
 
     O(m n dim). Memory: ``TILE`` x m products.
     """
@@ -70,15 +70,15 @@ def exact(queries: Vectors, vectors: Vectors, k: int, progress: Progress = quiet
 
 
 def tables_of(n: int, dim: int) -> tuple[int, int]:
-    """Tables for ``n`` vectors, and the signs of a key: as many as give ``BUCKET`` of them the same one."""
+    """Return the number of tables for ``n`` vectors, and of bits per key so that ``BUCKET`` vectors share a key."""
     bits = int(min(dim, 30, max(1, round(np.log2(max(n, 1) / BUCKET)))))
     return max(1, min(TABLES, dim // bits)), bits
 
 
 def hash_keys(vectors: Vectors, n_stored: int) -> npt.NDArray[np.int32]:
-    """The key of each vector in each table, shape (tables, n): signs of coordinates that no other table has.
+    """Return the key of each vector in each table, shape (tables, n): signs of coordinates, none used in two tables.
 
-    How many of both goes by the ``n_stored`` vectors (``tables_of``).
+    ``tables_of`` gives both numbers for ``n_stored`` vectors.
     """
     n, dim = vectors.shape
     tables, bits = tables_of(n_stored, dim)
@@ -92,7 +92,7 @@ def hash_keys(vectors: Vectors, n_stored: int) -> npt.NDArray[np.int32]:
 def hashed(
     queries: Vectors, vectors: Vectors, keys: npt.NDArray[np.int32], k: int, progress: Progress = quietly
 ) -> Neighbors:
-    """The k nearest of those vectors that have the key of the query in some table."""
+    """Return the k nearest of the vectors that share a key with the query in at least one table."""
     found = Neighbors.none(len(queries), min(k, len(vectors)))
     orders, sorted_keys = [], []
     for table, row in enumerate(keys):
@@ -117,10 +117,10 @@ class Graph:
     Parameters
     ----------
     vectors : float32 array, shape (n, dim)
-        Of length 1.
+        Vectors of length 1.
     saved : uint8 array or None
-        The graph as ``saved`` gave it; None: an empty one. ``made`` adds the vectors on one thread, so that the same
-        ones give the same graph.
+        The output of ``to_bytes``; None: an empty graph. ``build`` adds the vectors on one thread, so that the same
+        vectors give the same graph.
 
     Raises
     ------
@@ -139,7 +139,7 @@ class Graph:
 
     @classmethod
     def made(cls, vectors: Vectors, progress: Progress = quietly) -> Graph:
-        """A new one of these vectors, which have the numbers from 0 on."""
+        """Build a graph of these vectors, numbered from 0."""
         graph = cls(vectors)
         for first in range(0, len(vectors), ADDED):
             progress("graph", first / len(vectors))
@@ -150,11 +150,11 @@ class Graph:
         self._index.add(np.arange(first, first + len(vectors), dtype=np.uint64), vectors, threads=1)
 
     def saved(self) -> npt.NDArray[np.uint8]:
-        """The graph as bytes."""
+        """Return the graph as bytes."""
         return np.frombuffer(bytes(self._index.save() or b""), np.uint8)
 
     def search(self, queries: Vectors, k: int) -> Neighbors:
-        """Nearly the k nearest."""
+        """Return approximately the k nearest vectors."""
         m, k = len(queries), min(k, len(self._index))
         found = Neighbors.none(m, k)
         for row in range(m):

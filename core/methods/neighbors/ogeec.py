@@ -1,12 +1,12 @@
-"""On-the-fly global embeddings: random projections, the nearest neighbours there, and their labels (OGEEC, 2021).
+"""OGEEC: on-the-fly global embeddings by random projections, with votes of the nearest neighbors' labels (2021).
 
-z = R'x of length 1, R of independent N(0, 1); score of a label = sum of the cosines of those of the k nearest training
-instances that carry it, the mean over an ensemble of projections. Nothing is learned. What is stored are seeds,
-projected training data and labels; R never is.
+z = R'x of length 1, R of independent N(0, 1). The score of a label is the sum of the cosines of those of the k
+nearest training instances that have it, averaged over an ensemble of projections. Nothing is learned. The model
+stores seeds, projected training data and labels, but never R.
 
-Differences from the paper: on text, values are weighted by idf unless ``idf`` is false; neighbours whose cosine is
-not above 0 do not vote. ``lsh`` is there to compare accuracy: it collects the candidates of each query in Python, and
-is slower than the exact search on the data at hand, so the paper's comparison of times does not hold for it.
+Differences from the paper: on text, values are weighted by idf unless ``idf`` is false; neighbors without a cosine
+above 0 do not vote. ``lsh`` exists to compare accuracy. It collects the candidates of each query in Python, which is
+slower than the exact search on the data at hand, so the paper's comparison of times does not apply to it.
 """
 
 from __future__ import annotations
@@ -45,23 +45,23 @@ SAMPLE = 200
 """Training rows on which the recall of an approximate search is measured."""
 
 TRIED = (5, 10, 20, 50, 100)
-"""Values of ``neighbors`` that the search tries."""
+"""Values of ``neighbors`` that ``search`` tries."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Params:
-    """The embedding and the vote.
+    """The parameters of the embedding and the vote.
 
     Attributes
     ----------
     dim : int
         Dimensions of the embedding.
     neighbors : int
-        No more than there are instances. Where there are fewer than the default, all of them.
+        Number of neighbors, at most the number of instances; all instances if there are fewer than the default.
     learners : int
         Projections, each with its own seed.
     index : ``exact`` | ``graph`` | ``lsh``
-        How neighbours are found: all products; a graph (usearch); hashing by signs, for comparison.
+        How neighbors are found: all products; a graph (usearch); hashing by signs, for comparison.
     """
 
     dim: int = 200
@@ -78,13 +78,13 @@ class Params:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Learner:
-    """One projection: its seed, the projected training data, and what finds neighbours among them.
+    """One projection: its seed, the projected training data, and the search structure over them.
 
     Attributes
     ----------
     order : int32 array, shape (n,)
-        The instance of each vector. Of equally near instances the first ones count, so the learners go through one
-        shuffled order, each from another place on: where many are equal, they take different ones.
+        The instance of each vector. Of equally near instances the first ones count. All learners use one shuffled
+        order, each from another start, so that they choose different instances where many are equally near.
     """
 
     seed: np.uint64
@@ -94,7 +94,7 @@ class Learner:
     keys: npt.NDArray[np.int32] | None
 
     def search(self, queries: Vectors, k: int, progress: Progress = quietly) -> Neighbors:
-        """The neighbours of projected queries, as this learner finds them, by their places in ``vectors``."""
+        """Return the neighbors of projected queries that this learner finds, as indices into ``vectors``."""
         if self.graph is not None:
             return self.graph.search(queries, k)
         if self.keys is not None:
@@ -109,7 +109,7 @@ class Model:
     Attributes
     ----------
     recall : float
-        Share of the true neighbours that the learners' searches find, on training rows; 1 for an exact one.
+        Share of the true neighbors that the learners' searches find, on training rows; 1 for an exact search.
     """
 
     params: Params
@@ -118,7 +118,7 @@ class Model:
     recall: float
 
     def rank(self, X: Csr, k: int) -> Rankings:
-        """The best ``k`` labels of the neighbours; a label that no neighbour has is not ranked."""
+        """Rank the best ``k`` labels of the neighbors; labels that no neighbor has are left out."""
         k = min(k, self.Y.shape[1])
 
         def rank(first: int, end: int) -> Rankings:
@@ -132,11 +132,11 @@ class Model:
         return in_blocks(X.shape[0], ROWS, rank)
 
     def neighbors(self, X: Csr) -> Neighbors:
-        """Those that all learners find, one learner after the other."""
+        """Return the neighbors that all learners find, one learner after the other."""
         parts = [self._of(learner, X) for learner in self.learners]
         sims = np.concatenate([part.sims for part in parts], axis=1)
         ids = np.concatenate([part.ids for part in parts], axis=1)
-        # What a learner does not use has similarity 0, which votes for nothing.
+        # Unused entries of a learner have similarity 0 and add nothing to a vote.
         return Neighbors(ids, sims, np.full(X.shape[0], ids.shape[1], np.int64))
 
     def _of(self, learner: Learner, X: Csr) -> Neighbors:
@@ -145,11 +145,11 @@ class Model:
         return found._replace(ids=learner.order[found.ids])
 
     def facts(self) -> dict[str, Any]:
-        """What there is to know of the model besides its measures."""
+        """Return figures about the model other than its measures."""
         return {"recall_of_neighbors": self.recall}
 
     def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """The model as named arrays: seeds, projected training data, labels, and graphs."""
+        """Return the model as named arrays: seeds, projected training data, labels, and graphs."""
         sizes = [self.params.dim, self.params.neighbors, self.params.learners, self.Y.shape[1]]
         arrays: dict[str, npt.NDArray[Any]] = {
             "sizes": np.array(sizes, np.int64),
@@ -168,14 +168,14 @@ class Model:
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]], d: int, n_labels: int) -> Model:
-        """The model that ``to_arrays`` wrote, for so many features and labels; Damaged where it is not."""
+        """Load the model from the arrays of ``to_arrays``. Raises Corrupted unless they fit ``d``, ``n_labels``."""
         dim, neighbors, n_learners, told = array_checks.taken(arrays, "sizes", np.int64, 4).tolist()
         index = str(array_checks.taken(arrays, "index", tuple(f"<U{n}" for n in range(1, 9))))
         params = Params(dim=dim, neighbors=neighbors, learners=n_learners, index=index)  # type: ignore[arg-type]
         Y = array_checks.rows(arrays, "label_starts", "labels", None, (None, n_labels))
         n = Y.shape[0]
         if told != n_labels or not n:
-            raise Damaged("the sizes of the ensemble are not those of its labels")
+            raise Damaged("the ensemble does not fit its labels, or has no instances")
         learners = []
         for number, seed in enumerate(array_checks.taken(arrays, "seeds", np.uint64, n_learners)):
             vectors = array_checks.taken(arrays, f"vectors/{number}", np.float32, n, dim)
@@ -193,7 +193,7 @@ class Model:
 
 
 def needs(sizes: Sizes, params: Params) -> dict[str, int]:
-    """Bytes of memory, by what they are for."""
+    """Return the bytes of memory by purpose."""
     n, learners = sizes.n, params.learners
     copies = 2 if params.index == "graph" else 1
     at_once = min(threads(), max(1, -(-n // BLOCK)))
@@ -223,7 +223,7 @@ def needs(sizes: Sizes, params: Params) -> dict[str, int]:
 
 
 def check(data: Matrices, params: Params) -> None:
-    """ValueError when there are fewer instances than the neighbours that were asked for."""
+    """Raise ValueError if there are fewer instances than the requested neighbors."""
     if data.X.shape[0] < params.neighbors != Params().neighbors:
         raise ValueError(
             f"neighbors must be at most the {data.X.shape[0]} instances that have labels and active features"
@@ -252,7 +252,7 @@ def fit(data: Matrices, params: Params, rng: np.random.Generator, progress: Prog
 
 
 def search(data: Matrices, rng: np.random.Generator, progress: Progress) -> Params:
-    """``neighbors`` by P@1 on held-out rows; the other parameters have their defaults."""
+    """Choose ``neighbors`` by P@1 on held-out rows; the other parameters keep their defaults."""
     train, test = held_out(data, rng)
     most = min(max(TRIED), train.X.shape[0])
     model = fit(train, Params(neighbors=most), rng, part(progress, 0.0, 0.3))
@@ -279,7 +279,7 @@ def _learner(X: Csr, seed: np.uint64, order: npt.NDArray[np.int32], params: Para
 
 
 def _recall(learner: Learner, places: npt.NDArray[np.int64], k: int, progress: Progress) -> float:
-    """Share of the k nearest of some training rows that the learner finds."""
+    """Return the share of the k nearest neighbors of some training rows that the learner finds."""
     queries = learner.vectors[places]
     true = nearest.exact(queries, learner.vectors, k, part(progress, 0.0, 0.5))
     found = learner.search(queries, k, part(progress, 0.5, 1.0))

@@ -1,4 +1,4 @@
-"""Random projections that are never stored: rows of the matrix are drawn out of a seed whenever they are needed."""
+"""Random projections that are never stored: rows of the matrix are drawn from a seed whenever they are needed."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ Vectors = npt.NDArray[np.float32]
 
 
 def project(X: Csr, seed: np.uint64, dim: int) -> Vectors:
-    """R'x of each row x, of length 1; R of shape (d, dim) has independent N(0, 1). An empty row gives zeros.
+    """Return R'x of each row x, scaled to length 1; R of shape (d, dim) has independent N(0, 1). Empty rows give zeros.
 
-    Draws the rows of R for the features that occur and forgets them: dim x 4 bytes each, about 15 ns a number. R is
-    the same on every machine; the product with it may differ in its last bits.
+    Draws only the rows of R for the features that occur, and discards them: dim x 4 bytes each, about 15 ns a number.
+    R is the same on every machine; the product with it may differ in its last bits.
     """
     features, places = np.unique(X.indices, return_inverse=True)
     drawn = np.empty((len(features), dim), np.float32)

@@ -1,9 +1,9 @@
 """The Sparse Weighted Nearest-Neighbor Method (Aoshima, Kobayashi and Minami, 2018).
 
 f(x) = sum over the S nearest training instances of max(Sim(x, x_i), 0)^alpha y_i, with Sim = J^beta cos and J the
-Jaccard similarity of the active features (section 3.3). The neighbours are exact: every list of the query's features
-is gone through, or left out only where no neighbour can be missed. That pruning, and the order of equal similarities
-(later instances first), are not the paper's.
+Jaccard similarity of the active features (section 3.3). The neighbors are exact: the search reads every list of the
+query's features, or skips it only where no neighbor can be missed. This pruning, and the order of equal similarities
+(later instances first), are not from the paper.
 """
 
 from __future__ import annotations
@@ -34,27 +34,27 @@ ROWS = 256
 """Rows ranked at a time by one thread."""
 
 LONGEST = 1.001
-"""A row of length 1, with what rounding adds."""
+"""The squared length of a row of length 1, with a tolerance for rounding."""
 
 GRID = ((0.0, 0.0), (0.5, 0.0), (1.0, 0.0), (1.0, 1.0), (2.0, 0.0), (2.0, 1.0))
-"""Values of (alpha, beta) that the paper tries, and then of S (section 4)."""
+"""Values of (alpha, beta) that the paper tries, followed by those of S (section 4)."""
 NEIGHBORS = (25, 50, 75)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Params:
-    """What the neighbours are and how they vote.
+    """The parameters of the neighbors and of their votes.
 
     Attributes
     ----------
     S : int
-        Neighbours; no more than there are instances. Where there are fewer than the default, all of them are.
+        Number of neighbors, at most the number of instances; all instances if there are fewer than the default.
     alpha : float >= 0
         A vote is the similarity to this power.
     beta : float >= 0
-        How much the Jaccard similarity counts in the similarity.
+        Exponent of the Jaccard similarity in the similarity.
     prune : bool
-        Leave long lists out where that changes nothing. Pays with idf weights on some 100,000 instances and more.
+        Skip long lists where that does not change the result. Pays with idf weights from about 100,000 instances on.
     """
 
     S: int = 75
@@ -79,7 +79,7 @@ class Model:
     lists: Lists
 
     def rank(self, X: Csr, k: int) -> Rankings:
-        """The best ``k`` labels of the neighbours; a label that no neighbour has is not ranked."""
+        """Rank the best ``k`` labels of the neighbors; labels that no neighbor has are left out."""
         k = min(k, self.Y.shape[1])
         labels = (self.Y.indptr, self.Y.indices)
         alpha_beta = (float(self.params.alpha), float(self.params.beta))
@@ -117,7 +117,7 @@ class Model:
         )
 
     def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """The model as named arrays: the data, and the parameters. Lists are made anew."""
+        """Return the model as named arrays: the data and the parameters. Loading builds the lists again."""
         return {
             "params": np.array([self.params.S, self.params.alpha, self.params.beta, self.params.prune]),
             "shape": np.array([self.X.shape[1], self.Y.shape[1]], np.int64),
@@ -130,12 +130,12 @@ class Model:
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]], d: int, n_labels: int) -> Model:
-        """The model that ``to_arrays`` wrote, for so many features and labels; Damaged where it is not."""
+        """Load the model from the arrays of ``to_arrays``. Raises Corrupted unless they fit ``d``, ``n_labels``."""
         if array_checks.taken(arrays, "shape", np.int64, 2).tolist() != [d, n_labels]:
-            raise Damaged("the instances are not those of the features and labels")
+            raise Damaged("the instances do not match the numbers of features and labels")
         X = array_checks.rows(arrays, "starts", "features", "values", (None, d))
         Y = array_checks.rows(arrays, "label_starts", "labels", None, (X.shape[0], n_labels))
-        # A posting has 32 bits for a value and a sum 40 for a dot product; a feature that came twice would count twice.
+        # A posting has 32 bits for a value and a sum has 40 for a dot product; a repeated feature would count twice.
         array_checks.within("values", X.data, 0.0, LONGEST)
         if not X.has_canonical_format or (X.multiply(X).sum(axis=1) > LONGEST).any():
             raise Damaged("the instances are not rows of length 1")
@@ -144,7 +144,7 @@ class Model:
 
     @classmethod
     def of(cls, params: Params, X: Csr, Y: Csr) -> Model:
-        """Make the inverted lists: O(nnz)."""
+        """Build the inverted lists: O(nnz)."""
         exact = X.data.astype(np.float64)
         exact *= neighbors.SCALE
         values = np.rint(exact, out=exact).astype(np.uint64)
@@ -168,7 +168,7 @@ class Model:
 
 
 def _packed(numbers: npt.NDArray[Any], values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """Numbers in the upper halves, values in the lower ones."""
+    """Pack numbers into the upper halves and values into the lower ones."""
     packed = numbers.astype(np.uint64)
     packed <<= neighbors.HALF
     packed |= values
@@ -176,7 +176,7 @@ def _packed(numbers: npt.NDArray[Any], values: npt.NDArray[np.uint64]) -> npt.ND
 
 
 def needs(sizes: Sizes, params: Params) -> dict[str, int]:
-    """Bytes of memory, by what they are for."""
+    """Return the bytes of memory by purpose."""
     return {
         f"data, inverted lists and rows, and what they are made of, 37 B x {sizes.nnz:,} active features": (
             37 * sizes.nnz + 32 * (sizes.n + sizes.d)
@@ -187,19 +187,19 @@ def needs(sizes: Sizes, params: Params) -> dict[str, int]:
 
 
 def check(data: Matrices, params: Params) -> None:
-    """ValueError when there are fewer instances than the neighbours that were asked for."""
+    """Raise ValueError if there are fewer instances than the requested neighbors."""
     if data.X.shape[0] < params.S != Params().S:
         raise ValueError(f"S must be at most the {data.X.shape[0]} instances that have labels and active features")
 
 
 def fit(data: Matrices, params: Params, rng: np.random.Generator, progress: Progress) -> Model:
-    """Make inverted lists of the training data; nothing is learned. Of equally near instances the later ones count."""
+    """Build inverted lists of the training data; nothing is learned. Of equally near instances the later ones count."""
     progress("inverting", 0.0)
     return Model.of(params, data.X[::-1], data.Y[::-1])
 
 
 def search(data: Matrices, rng: np.random.Generator, progress: Progress) -> Params:
-    """The paper's search: (alpha, beta) with S = labels of an instance in the mean, then S; by P@1 on held-out rows."""
+    """Run the paper's search by P@1 on held-out rows: (alpha, beta) with S = mean labels of an instance, then S."""
     train, test = held_out(data, rng)
     model = fit(train, Params(S=1), rng, part(progress, 0.0, 0.1))
     n = train.X.shape[0]

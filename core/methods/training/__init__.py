@@ -1,1 +1,1 @@
-"""What batch methods share: matrices, clusters, parallel work, checks."""
+"""Shared parts of the batch methods: matrices, clusters, parallel work, checks."""

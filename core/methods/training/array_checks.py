@@ -1,6 +1,6 @@
-"""The arrays of an artifact, checked before anything runs over them: a kernel takes what it is given at its word.
+"""Checks of the arrays of an artifact. They run before any kernel, because kernels do not check their input.
 
-All of these raise Damaged. Checking costs O(size of the array), once, when an artifact is loaded.
+All functions raise Corrupted. A check costs O(size of the array), once, when an artifact is loaded.
 """
 
 from __future__ import annotations
@@ -19,52 +19,52 @@ Array = npt.NDArray[Any]
 Arrays = Mapping[str, Array]
 
 IDS = (np.int32, np.int64)
-"""What compressed rows count with: scipy takes the wider one for large matrices."""
+"""Index types of compressed rows: scipy uses the wider one for large matrices."""
 
 
 def taken(arrays: Arrays, name: str, kinds: npt.DTypeLike | tuple[npt.DTypeLike, ...], *shape: int | None) -> Array:
-    """An array of one of these types and of this shape (None: of any length), its floats finite."""
+    """Return an array after checking its type, its shape (None: any length) and that its floats are finite."""
     array = arrays.get(name)
     if array is None:
         raise Damaged(f"there is no array {name}")
     known = kinds if isinstance(kinds, tuple) else (kinds,)
     if array.dtype not in [np.dtype(kind) for kind in known]:
-        raise Damaged(f"the array {name} is of {array.dtype}")
+        raise Damaged(f"the array {name} has the type {array.dtype}")
     if array.ndim != len(shape) or any(
         wanted not in (None, found) for wanted, found in zip(shape, array.shape, strict=True)
     ):
         raise Damaged(f"the array {name} has the shape {array.shape}")
     if array.dtype.kind == "f" and not np.isfinite(array).all():
-        raise Damaged(f"the array {name} has a number that is none")
+        raise Damaged(f"the array {name} has a number that is not finite")
     return np.require(array, requirements="A")
 
 
 def within(name: str, array: Array, low: float, high: float) -> Array:
-    """The array, whose least and greatest numbers lie from ``low`` to ``high``."""
+    """Return the array after checking that all numbers lie from ``low`` to ``high``."""
     if array.size and not (array.min() >= low and array.max() <= high):
         raise Damaged(f"the array {name} has a number that is not from {low:g} to {high:g}")
     return array
 
 
 def numbers(name: str, array: Array, n: int) -> Array:
-    """The array, whose elements are numbers of ``n`` things."""
+    """Return the array after checking that its elements are indices below ``n``."""
     return within(name, array, 0, n - 1)
 
 
 def ascending(name: str, array: Array) -> Array:
-    """The array, in which every element is greater than the one before."""
+    """Return the array after checking that its elements ascend strictly."""
     if (array[1:] <= array[:-1]).any():
         raise Damaged(f"the array {name} does not ascend")
     return array
 
 
 def rows(arrays: Arrays, starts: str, ids: str, values: str | None, shape: tuple[int | None, int]) -> Csr:
-    """Compressed rows out of three arrays, or two where each value is 1; float32, or int8.
+    """Build compressed rows from three arrays, or two where each value is 1; float32, or int8.
 
     Parameters
     ----------
     shape : (int or None, int)
-        None: as many rows as ``starts`` has.
+        None: take the number of rows from ``starts``.
     """
     n, width = shape
     ends = taken(arrays, starts, IDS, None if n is None else n + 1)

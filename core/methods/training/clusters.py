@@ -1,4 +1,4 @@
-"""Clusters of instances by cosine, none larger than twice the mean, so that what is fitted in each has a bound."""
+"""Clusters of instances by cosine. No cluster exceeds twice the mean size, so the cost of a fit in each is bounded."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ from abound.core.metrics import Ints
 Centres = npt.NDArray[np.float32]
 
 ROUNDS = 2
-"""Few, so that different seeds give different clusters: an ensemble lives on that."""
+"""A small number, so that different seeds give different clusters, as an ensemble needs."""
 
 ROWS = 2**16
-"""Rows whose similarities to all centres are held at a time."""
+"""Rows whose similarities to all centres are in memory at a time."""
 
 USUAL = 5_000
-"""Instances of a cluster, where nobody says how many there are to be."""
+"""Default number of instances per cluster."""
 
 SPREAD = 2
-"""The largest cluster, over the mean."""
+"""Maximum size of a cluster, relative to the mean."""
 
 
 def number_of(clusters: int, n: int) -> int:
-    """The number of clusters: what is asked for, or, for 0, two and more for every 5,000 instances."""
+    """Return the number of clusters: the given one, or, for 0, two and more for every 5,000 instances."""
     return clusters or max(2, round(n / USUAL))
 
 
 def largest(clusters: int, n: int) -> int:
-    """Most instances of one cluster."""
+    """Return the maximum number of instances of one cluster."""
     c = number_of(clusters, n)
     return n if c == 1 else min(n, -(-SPREAD * n // c))
 
 
 def found(X: Csr, clusters: int, rng: np.random.Generator, progress: Progress) -> tuple[Centres, Ints]:
-    """Spherical k-means.
+    """Find clusters by spherical k-means.
 
     Parameters
     ----------
@@ -49,9 +49,9 @@ def found(X: Csr, clusters: int, rng: np.random.Generator, progress: Progress) -
     Returns
     -------
     centres : float32 array, shape (c, d)
-        Of length 1; c is smaller than asked for where clusters ran empty.
+        Of length 1; c is smaller than requested if clusters became empty.
     places : int64 array, shape (n,)
-        The cluster of each row: of the nearest centres one that is not full.
+        The cluster of each row: that of the nearest centre that is not full.
     """
     n = X.shape[0]
     c = min(number_of(clusters, n), n)
@@ -65,7 +65,7 @@ def found(X: Csr, clusters: int, rng: np.random.Generator, progress: Progress) -
 
 
 def nearest(X: Csr, centres: Centres, progress: Progress = lambda stage, fraction: None) -> Ints:
-    """The nearest centre of each row, of equal ones the first."""
+    """Return the nearest centre of each row, of equal ones the first."""
     places = np.zeros(X.shape[0], np.int64)
     for first in range(0, X.shape[0] if len(centres) > 1 else 0, ROWS):
         progress("clusters", first / X.shape[0])
@@ -74,7 +74,7 @@ def nearest(X: Csr, centres: Centres, progress: Progress = lambda stage, fractio
 
 
 def _sums(X: Csr, places: Ints, centres: Centres) -> Centres:
-    """The sum of the rows of each cluster; the old centre where there are none."""
+    """Return the sum of the rows of each cluster; an empty cluster keeps its old centre."""
     n = X.shape[0]
     shape = (len(centres), n)
     member = sparse.csr_matrix((np.ones(n, np.float32), (places, np.arange(n))), shape=shape)
@@ -85,7 +85,7 @@ def _sums(X: Csr, places: Ints, centres: Centres) -> Centres:
 
 
 def _not_too_full(X: Csr, centres: Centres, most: int, progress: Progress) -> Ints:
-    """The nearest centre of each row that has room; the rows that are nearest to a centre have it first."""
+    """Return the nearest centre with free capacity for each row; the rows nearest to a centre take precedence."""
     n, c = X.shape[0], len(centres)
     if c == 1:
         return np.zeros(n, np.int64)

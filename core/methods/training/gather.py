@@ -1,4 +1,4 @@
-"""Instances on their way to matrices, one at a time: from files, from records of the log, from what is held already."""
+"""Collection of instances into matrices, one at a time: from files, from log records, or from a data set in memory."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from abound.core.methods.training.matrices import Matrices, Sizes, l2_normalise,
 
 
 class Gathering:
-    """Instances on their way to matrices: each is taken as a vector and forgotten.
+    """A builder of matrices: each instance is added as a vector and then discarded.
 
-    Holds 8 bytes an active feature, 4 a label assertion and 16 an instance, besides every name once; ``matrices`` works
-    in place and needs 8 bytes an active feature more for a moment (``needs``). About 2 microseconds and 15 nanoseconds
-    a feature for each instance.
+    Holds 8 bytes per active feature, 4 per label assertion and 16 per instance, and every name once. ``matrices``
+    works in place and briefly needs 8 more bytes per active feature (``needs``). Takes about 2 microseconds per
+    instance and 15 nanoseconds per feature.
 
     Parameters
     ----------
     secret : (int, int)
-        Of the key table; does not change the outcome.
+        Secret of the hash table; does not change the result.
     like : Matrices or None
-        Take the columns of these: features that they lack are left out, labels that they lack get columns behind
-        theirs. None: columns for everything that comes.
+        Use the columns of these matrices: unknown features are left out, and new labels get columns after the known
+        ones. None: make columns for all features and labels.
     """
 
     def __init__(self, secret: tuple[int, int], like: Matrices | None = None) -> None:
@@ -48,7 +48,7 @@ class Gathering:
         self._text = False
 
     def add(self, vector: bytes, labels: Sequence[str], *, text: bool = False) -> None:
-        """Take an instance: its vector (``core/instances/record.py``), its labels, and whether it came as a text."""
+        """Add an instance: its vector (``core/instances/record.py``), its labels, and whether it was a text."""
         self._text |= text
         at, label_at = self._ends[self._n].tolist()
         n = int.from_bytes(vector[:4], "little")
@@ -74,16 +74,16 @@ class Gathering:
         self._ends[self._n] = at + n, label_at
 
     def add_record(self, records: bytes, start: int) -> None:
-        """Take the record (``core/instances/record.py``) that begins at this byte of ``records``."""
+        """Add the record (``core/instances/record.py``) that begins at this byte of ``records``."""
         second = int(vector_end(records, start))
         self.add(records[start:second], unpack_labels(records, second))
 
     def __len__(self) -> int:
-        """Instances so far."""
+        """Return the number of instances so far."""
         return self._n
 
     def matrices(self) -> Matrices:
-        """What was gathered. The gathering is used up."""
+        """Return the matrices. The builder cannot be used afterwards."""
         ends = self._ends[: self._n + 1]
         n_values, n_assertions = ends[-1].tolist()
         self._ids.resize(n_values, refcheck=False)
@@ -112,7 +112,7 @@ class Gathering:
 
 
 def needs(sizes: Sizes) -> dict[str, int]:
-    """Bytes that gathering takes at most, by what they are for: arrays grow by half, and are put in order in a copy."""
+    """Return the maximum bytes of gathering by purpose: arrays grow by half, and are sorted in a copy."""
     per_value, per_row = 8 + 8 + 4, 16 + 8 + 16
     return {
         f"data, {per_value} B x {sizes.nnz:,} active features, {per_row} B x {sizes.n:,} instances, names": (
@@ -128,22 +128,22 @@ def gather(
     secret: tuple[int, int],
     like: Matrices | None = None,
 ) -> Matrices:
-    """The matrices of a stream of instances, of which nothing else is held.
+    """Build matrices from a stream of instances without keeping the instances.
 
     Parameters
     ----------
-    instances : iterable of Instance
+    instances : iterable of DatasetInstance
     vectorize : callable
         ``Vectorizer.vectorize``.
     limits : Limits
-        Of the labels.
+        Limits of the labels.
     secret, like
-        See ``Gathering``.
+        See ``MatrixBuilder``.
 
     Raises
     ------
     Malformed
-        An instance is not valid; the sentence starts with its place.
+        An instance is invalid; the message starts with its location.
     """
     gathering = Gathering(secret, like)
     for instance in instances:
@@ -158,7 +158,7 @@ def gather(
 
 
 def of_dataset(dataset: Dataset, secret: tuple[int, int], like: Matrices | None = None) -> Matrices:
-    """The matrices of a data set that is held vectorized already."""
+    """Build the matrices of a vectorized data set."""
     gathering = Gathering(secret, like)
     starts, ids = dataset.labels
     for row, vector in enumerate(dataset.vectors):
@@ -167,7 +167,7 @@ def of_dataset(dataset: Dataset, secret: tuple[int, int], like: Matrices | None 
 
 
 def _in_order(features: Vocabulary, secret: tuple[int, int]) -> tuple[Vocabulary, npt.NDArray[np.int32]]:
-    """A vocabulary with the same keys in the order of columns, and the column of each old id."""
+    """Return a vocabulary with the same keys in the order of columns, and the column of each old id."""
     parts = features.to_arrays()
     ends = np.cumsum(parts["lengths"], dtype=np.int64)
     data = parts["bytes"].tobytes()

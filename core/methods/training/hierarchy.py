@@ -1,4 +1,4 @@
-"""Classes above the labels: out of names, or made by putting labels together that have similar instances."""
+"""Hierarchies of classes above the labels: read from names, or made by grouping labels with similar instances."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from abound.core.methods.training.progress import Progress
 
 
 def of_pairs(labels: Sequence[str], pairs: Iterable[tuple[str, str]]) -> Hierarchy:
-    """The hierarchy that (child, parent) names say; names that are no labels become nodes above them.
+    """Build the hierarchy given by (child, parent) names; names that are not labels become nodes above them.
 
     Raises
     ------
@@ -32,7 +32,10 @@ def of_pairs(labels: Sequence[str], pairs: Iterable[tuple[str, str]]) -> Hierarc
 
 
 def above(hierarchy: Hierarchy) -> Csr:
-    """1 at (i, j) where node j is node i or above it; ValueError where some node is above itself."""
+    """Return a matrix with 1 at (i, j) where node j is node i or above it.
+
+    Raises ValueError if a node is above itself.
+    """
     parents = hierarchy.parents.astype(np.int32)
     result = sparse.csr_matrix(sparse.identity(parents.shape[0], np.int32, format="csr"))
     step = result
@@ -49,7 +52,7 @@ def above(hierarchy: Hierarchy) -> Csr:
 
 
 def made(data: Matrices, branches: int, rng: np.random.Generator, progress: Progress) -> Hierarchy:
-    """Labels put together by the mean of their instances, at most about ``branches`` under a node."""
+    """Group labels by the mean of their instances, with at most about ``branches`` children per node."""
     n_labels = data.Y.shape[1]
     means = sparse.csr_matrix(sparse.csr_matrix(data.Y.T).astype(np.float32) @ data.X)
     means.sort_indices()
@@ -80,10 +83,10 @@ def made(data: Matrices, branches: int, rng: np.random.Generator, progress: Prog
 
 
 def sibling_share(vectors: npt.NDArray[np.floating], hierarchy: Hierarchy) -> float:
-    """Share of labels whose nearest other label by cosine has a parent in common with them.
+    """Return the share of labels that have a parent in common with their nearest other label by cosine.
 
-    The quality of an embedding of Mineiro and Karampatziakis (2015), section 4.3.1. Taken over the labels that have a
-    parent and a vector that is not 0; 0 where there are none.
+    This measures an embedding as in Mineiro and Karampatziakis (2015), section 4.3.1, over the labels that have a
+    parent and a vector other than 0. Returns 0 if there are none.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Choosing parameters on a part of the training data that is held out."""
+"""Choice of parameters on a held-out part of the training data."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ P = TypeVar("P")
 
 SHARE = 0.2
 MOST = 5000
-"""Of the rows so many are held out, but not more."""
+"""Share and maximum number of held-out rows."""
 
 
 def held_out(data: Matrices, rng: np.random.Generator) -> tuple[Matrices, Matrices]:
-    """The rows to fit on and those to measure on, at random.
+    """Split into rows to fit on and rows to measure on, at random.
 
     Raises
     ------
     InvalidInstance
-        No label is there twice, so nothing that is held out could be found.
+        No label occurs twice, so no held-out label could be found.
     """
     n = data.X.shape[0]
     if data.label_counts.max(initial=0) < 2:
@@ -38,7 +38,7 @@ def held_out(data: Matrices, rng: np.random.Generator) -> tuple[Matrices, Matric
 def best(
     candidates: Sequence[P], rankings: Callable[[P], Rankings], test: Matrices, progress: Progress, measure: str = "P@1"
 ) -> P:
-    """The candidate with the best rankings of the held-out rows, of equal ones the first."""
+    """Return the candidate with the best rankings of the held-out rows, of equal ones the first."""
     weights = Propensity().weights(test.label_counts, test.X.shape[0])
     scores = []
     for number, candidate in enumerate(candidates):

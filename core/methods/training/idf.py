@@ -1,4 +1,4 @@
-"""Inverse document frequency: features that few instances have weigh more."""
+"""Inverse document frequency: rare features get a higher weight."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from abound.core.methods.training.matrices import Csr, l2_normalise
 Weights = npt.NDArray[np.float32]
 
 LEAST = 0.01
-"""The weight of a feature is not below this."""
+"""The minimum weight of a feature."""
 
 
 def weights(X: Csr) -> Weights:
-    """The weight of each feature, shape (d,): ln((n + 1) / (df + 1/2)) where df of n instances have it, at least 0.01.
+    """Return each feature's weight, shape (d,): ln((n + 1) / (df + 1/2)), df of n instances have it; at least 0.01.
 
-    So a feature that every instance has weighs next to nothing, and none weighs nothing at all.
+    A feature that every instance has weighs almost nothing, but no weight is 0.
     """
     counts = np.bincount(X.indices, minlength=X.shape[1])
     return np.asarray(np.maximum(LEAST, np.log((X.shape[0] + 1.0) / (counts + 0.5))), np.float32)
 
 
 def weighted(X: Csr, factors: Weights) -> Csr:
-    """The rows with each value multiplied by its feature's weight, and then of length 1 again."""
+    """Return the rows with each value multiplied by its feature's weight, scaled to length 1 again."""
     result = sparse.csr_matrix((X.data * factors[X.indices], X.indices, X.indptr), shape=X.shape)
     l2_normalise(result)
     return result

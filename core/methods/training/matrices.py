@@ -1,7 +1,7 @@
-"""What a batch method learns from: a data set as two sparse matrices, with the names of their columns.
+"""Data sets for batch methods: two sparse matrices, with the names of their columns.
 
-Columns stand in an order that the data decide and not their rows: shorter names first, then by their bytes, so that
-numbers stand in the order of numbers. So the order of the instances changes nothing but the order of the rows.
+The order of columns depends on the names only: shorter names first, then by bytes, so that numbers are in numeric
+order. The order of the instances therefore changes nothing but the order of the rows.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ Csr = sparse.csr_matrix
 """Compressed sparse rows."""
 
 VALUES_AT_ONCE = 2**16
-"""Of a matrix, that are worked on in a copy."""
+"""Values of a matrix that are processed in a copy at a time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """How large a data set is, for the arithmetic of memory before anything starts.
+    """The sizes of a data set, to calculate the memory before a fit starts.
 
     Attributes
     ----------
@@ -37,13 +37,13 @@ class Sizes:
     assertions : int
         Labels of all instances together.
     pairs : int or None
-        Pairs of instances that share a label, counted once a label that they share, each instance with itself as well:
-        the sum of the squares of the label counts. None: not known.
+        Pairs of instances that share a label, counted once per shared label, each instance also with itself: the sum
+        of the squares of the label counts. None: unknown.
     label_pairs : int or None
-        Pairs of labels that come together, counted once an instance that has both, each label with itself as well.
-        None: not known.
+        Pairs of labels that occur together, counted once per instance that has both, each label also with itself.
+        None: unknown.
     feature_labels : int or None
-        Pairs of a feature and a label that come together, counted once an instance that has both. None: not known.
+        Pairs of a feature and a label that occur together, counted once per instance that has both. None: unknown.
     """
 
     n: int
@@ -56,17 +56,17 @@ class Sizes:
     feature_labels: int | None = None
 
     def pairs_among(self, m: int) -> int:
-        """At most so many pairs of ``m`` of the instances share a label."""
+        """Return the maximum number of pairs among ``m`` of the instances that share a label."""
         return m * m if self.pairs is None else min(m * m, self.pairs)
 
     @property
     def told_label_pairs(self) -> int:
-        """``label_pairs``; where they are not known as many as there are at least, if all have equally many labels."""
+        """``label_pairs``; if unknown, the minimum, which is reached if all instances have equally many labels."""
         return self.assertions**2 // max(self.n, 1) if self.label_pairs is None else self.label_pairs
 
     @property
     def told_feature_labels(self) -> int:
-        """At most so many different ones; where ``feature_labels`` are not known as if all had equally many labels."""
+        """Maximum number of distinct pairs; without ``feature_labels``, for equally many labels per instance."""
         mean = self.nnz * -(-self.assertions // max(self.n, 1))
         return min(self.d * self.L, mean if self.feature_labels is None else self.feature_labels)
 
@@ -78,7 +78,8 @@ class Hierarchy:
     Attributes
     ----------
     parents : csr_matrix of int8, shape (L + m, L + m)
-        1 at (i, j): node j is a parent of node i. The first L nodes are the labels, m more stand only above others.
+        1 at (i, j): node j is a parent of node i. The first L nodes are the labels; the other m are only above
+        others.
     """
 
     parents: Csr
@@ -95,23 +96,23 @@ class Matrices:
     Attributes
     ----------
     X : csr_matrix of float32, shape (n, d)
-        Values > 0. Rows have length 1 (l2) or are empty; indices ascend in a row and come once.
+        Values > 0. Rows have length 1 (l2) or are empty; indices ascend in a row and are unique.
     Y : csr_matrix of int8, shape (n, L)
-        1 for a label that the instance has; indices ascend in a row and come once.
+        1 for a label that the instance has; indices ascend in a row and are unique.
     features : Vocabulary
         The id of a feature's key is its column.
     labels : list of str
-        Of each column of ``Y``.
+        The label of each column of ``Y``.
     text : bool
-        Whether some instance came as a text.
+        Whether any instance was a text.
     cooccurrence : csr_matrix of float32, shape (L, L), or None
-        How often two labels come together, where that is known beyond ``Y``.
+        Counts of label co-occurrence, if known from more than ``Y``.
     hierarchy : Hierarchy or None
 
     Raises
     ------
     ValueError
-        Shapes do not fit, a column is out of range, indices do not ascend, a value is not finite or not > 0.
+        Shapes do not match, a column is out of range, indices do not ascend, or a value is not finite or not > 0.
     """
 
     X: Csr
@@ -141,7 +142,7 @@ class Matrices:
 
     @property
     def sizes(self) -> Sizes:
-        """Instances, features, labels and how many of them there are; takes a pass over the labels."""
+        """The sizes of the data set; takes one pass over the labels."""
         counts, per_row = self.label_counts, np.diff(self.Y.indptr).astype(np.int64)
         return Sizes(
             n=self.X.shape[0],
@@ -172,29 +173,29 @@ class Matrices:
 
     @property
     def label_counts(self) -> Ints:
-        """Instances that carry each label, shape (L,)."""
+        """Number of instances with each label, shape (L,)."""
         return np.bincount(self.Y.indices, minlength=self.Y.shape[1]).astype(np.int64)
 
     def rows(self, places: npt.NDArray[np.int64]) -> Matrices:
-        """Some of the instances, with all columns."""
+        """Return some of the instances, with all columns."""
         return replace(self, X=self.X[places], Y=self.Y[places])
 
     def first(self, n: int) -> Matrices:
-        """The first ``n`` instances, with all columns; nothing is copied."""
+        """Return the first ``n`` instances, with all columns, without copying."""
         return replace(self, X=_span(self.X, 0, n), Y=_span(self.Y, 0, n))
 
     def last(self, n: int) -> Matrices:
-        """The last ``n`` instances, with all columns; nothing is copied."""
+        """Return the last ``n`` instances, with all columns, without copying."""
         rows = self.X.shape[0]
         return replace(self, X=_span(self.X, rows - n, rows), Y=_span(self.Y, rows - n, rows))
 
     def with_values(self, X: Csr) -> Matrices:
-        """The same with other values, for the same instances and features."""
+        """Return the same data with other values for the same instances and features."""
         return replace(self, X=X)
 
 
 def check_csr(name: str, matrix: Csr) -> None:
-    """ValueError unless the rows of a matrix are well formed: columns in range, ascending, each once."""
+    """Raise ValueError unless the rows of a matrix are well formed: columns in range, ascending and unique."""
     indptr, indices = matrix.indptr, matrix.indices
     if len(indices) and not 0 <= int(indices.min()) <= int(indices.max()) < matrix.shape[1]:
         raise ValueError(f"{name} has a column out of range: it has {matrix.shape[1]}")
@@ -204,7 +205,7 @@ def check_csr(name: str, matrix: Csr) -> None:
 
 
 def vector_rows(vectors: Iterable[bytes], features: Vocabulary) -> Csr:
-    """The rows of ``X`` for vectors, in the columns of a vocabulary; unknown features are left out."""
+    """Return the rows of ``X`` for vectors, in the columns of a vocabulary; unknown features are left out."""
     ids, values, ends = [np.zeros(0, np.int32)], [np.zeros(0, np.float32)], [0]
     for vector in vectors:
         n = int.from_bytes(vector[:4], "little")
@@ -220,22 +221,22 @@ def vector_rows(vectors: Iterable[bytes], features: Vocabulary) -> Csr:
 
 
 def l2_normalise(X: Csr) -> None:
-    """Give every row that is not empty the length 1, in place; some rows at a time, so that it takes no memory."""
+    """Scale every row that is not empty to length 1, in place; processes few rows at a time to save memory."""
     first, n = 0, X.shape[0]
     while first < n:
         start = int(X.indptr[first])
         end = max(first + 1, int(np.searchsorted(X.indptr, start + VALUES_AT_ONCE, side="right")) - 1)
         values, sizes = X.data[start : X.indptr[end]], np.diff(X.indptr[first : end + 1])
-        # reduceat gives something else for an empty row, which is then repeated no times.
+        # reduceat returns a wrong value for an empty row, which is then repeated zero times.
         squares = np.add.reduceat(np.append(values.astype(np.float64) ** 2, 0.0), X.indptr[first:end] - start)
         values /= np.repeat(np.sqrt(squares), sizes).astype(np.float32)
         first = end
 
 
 def hide_labels(data: Matrices, share: float, rng: np.random.Generator) -> Matrices:
-    """Forget a share of all label assertions, each with the same chance; labels keep their columns.
+    """Remove a random share of all label assertions; labels keep their columns.
 
-    How often two labels come together is still told, from all of them (Wadbude et al., section "Coping with missing
+    The counts of label co-occurrence still cover all assertions (Wadbude et al., section "Coping with missing
     labels"). Instances may be left without any label.
 
     Parameters
@@ -255,7 +256,7 @@ def hide_labels(data: Matrices, share: float, rng: np.random.Generator) -> Matri
 
 
 def _span(matrix: Csr, first: int, end: int) -> Csr:
-    """Rows ``first`` to ``end`` over the same arrays."""
+    """Return rows ``first`` to ``end`` over the same arrays."""
     start, stop = int(matrix.indptr[first]), int(matrix.indptr[end])
     return sparse.csr_matrix(
         (matrix.data[start:stop], matrix.indices[start:stop], matrix.indptr[first : end + 1] - start),
@@ -264,7 +265,7 @@ def _span(matrix: Csr, first: int, end: int) -> Csr:
 
 
 def without_unknown(X: Csr) -> Csr:
-    """The matrix without the entries of column -1."""
+    """Return the matrix without the entries of column -1."""
     known = X.indices >= 0
     if known.all():
         return X

@@ -1,7 +1,7 @@
-"""Run the independent pieces of one piece of work on an executor: by default threads of this process.
+"""Parallel work in independent pieces on an executor, by default threads of this process.
 
-The caller sets the executor with ``executed_by``; methods call ``spread``. An executor that does not share memory gets
-the work as a copy, so the work must not change what it shares. The results are equal to the bit on every executor.
+The caller sets the executor with ``executed_by``; methods call ``spread``. An executor without shared memory
+gets a copy of the work, so the work must not change shared data. The results are bit-equal on every executor.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Told = Callable[[int], None]
 
 
 class Executor(Protocol):
-    """Where pieces of work run."""
+    """An executor of pieces of work."""
 
     @property
     def shares_memory(self) -> bool:
@@ -30,7 +30,7 @@ class Executor(Protocol):
 
 
 class Threads:
-    """Threads of this process, as many as ``joblib.parallel_config`` says; one by default."""
+    """Threads of this process, as many as ``joblib.parallel_config`` sets; one by default."""
 
     shares_memory = True
 
@@ -65,7 +65,7 @@ def is_elsewhere() -> bool:
 
 
 def threads() -> int:
-    """Return on how many threads of this process pieces run at the same time; one, unless told."""
+    """Return the number of threads of this process on which pieces run; one by default."""
     backend, n = get_active_backend(require="sharedmem")
     return int(backend.effective_n_jobs(n))
 
@@ -76,14 +76,14 @@ def spread(work: Callable[..., T], pieces: Sequence[tuple[Any, ...]], told: Told
     Parameters
     ----------
     work : callable
-        Does not change what it shares.
+        Must not change shared data.
     pieces : sequence of tuples
     told : callable, optional
-        Called with a number from 0 on, before each piece, or while it is waited for; what it raises ends the work.
+        Called with a number from 0 on, before each piece or while waiting for it; an exception in it ends the work.
 
     Raises
     ------
     ClusterUnavailable
-        And what ``work`` and ``told`` raise.
+        The Dask cluster is not there, or was lost. Exceptions of ``work`` and ``told`` are raised too.
     """
     return _executor.get().map(work, pieces, told)

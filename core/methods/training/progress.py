@@ -1,25 +1,26 @@
-"""How a method says how far it is, and how it is stopped."""
+"""Progress reports of methods, which also serve to cancel them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 Progress = Callable[[str, float], None]
-"""``progress(stage, fraction)``: what is being done, and how much of it is done, 0 to 1. It is called every second or
-two at least and may raise ``abound.core.errors.Cancelled``, which a method lets through."""
+"""``progress(stage, fraction)`` reports the present stage and the completed fraction, 0 to 1. A method calls it at
+least every second or two. It may raise ``abound.core.errors.Cancelled``, which the method must not catch.
+"""
 
 
 def quietly(stage: str, fraction: float) -> None:
-    """A progress that nobody looks at."""
+    """Discard progress reports."""
 
 
 def part(progress: Progress, first: float, last: float) -> Progress:
-    """Progress of a part: its 0 to 1 is ``first`` to ``last`` of the whole."""
+    """Return a progress callback for a part: its 0 to 1 is ``first`` to ``last`` of the whole."""
     return lambda stage, fraction: progress(stage, first + (last - first) * fraction)
 
 
 def rising(progress: Progress) -> Progress:
-    """Progress that never goes back, whatever its parts say."""
+    """Return a progress callback that never goes backwards, whatever its parts report."""
     most = 0.0
 
     def told(stage: str, fraction: float) -> None:

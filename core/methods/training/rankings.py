@@ -1,4 +1,4 @@
-"""Rankings of many instances: out of scores, and put together out of blocks of rows."""
+"""Rankings of many instances: built from scores, and joined from blocks of rows."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["Rankings", "dense_top", "in_blocks", "joined", "of_padded"]
 
 
 def dense_top(scores: npt.NDArray[Any], k: int) -> Rankings:
-    """The best ``k`` labels of each row, equal scores by label id.
+    """Rank the best ``k`` labels of each row, equal scores by label id.
 
     Parameters
     ----------
@@ -33,14 +33,14 @@ def dense_top(scores: npt.NDArray[Any], k: int) -> Rankings:
 
 
 def of_padded(ids: npt.NDArray[np.int32], scores: npt.NDArray[np.float64], counts: Ints) -> Rankings:
-    """Rankings out of a table, shape (n, k), of which each row is used up to its count. They are in order already."""
+    """Build rankings from a sorted table, shape (n, k), of which each row is used up to its count."""
     used = np.arange(ids.shape[1]) < counts[:, None]
     starts = np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
     return Rankings(starts, ids[used].astype(np.int64), scores[used].astype(np.float64))
 
 
 def joined(blocks: Sequence[Rankings]) -> Rankings:
-    """The rankings of blocks of rows, one after the other."""
+    """Concatenate the rankings of blocks of rows."""
     sizes = [np.diff(block.starts) for block in blocks]
     starts = np.concatenate(([0], np.cumsum(np.concatenate(sizes) if sizes else []))).astype(np.int64)
     ids = np.concatenate([np.zeros(0, np.int64), *(block.ids for block in blocks)])
@@ -48,7 +48,7 @@ def joined(blocks: Sequence[Rankings]) -> Rankings:
 
 
 def in_blocks(n: int, size: int, rank: Callable[[int, int], Rankings]) -> Rankings:
-    """Rank rows in blocks, on as many threads, or machines, as ``joblib.parallel_config`` says (one, unless told).
+    """Rank rows in blocks, on as many threads or machines as ``joblib.parallel_config`` sets (one by default).
 
     Parameters
     ----------
@@ -57,7 +57,7 @@ def in_blocks(n: int, size: int, rank: Callable[[int, int], Rankings]) -> Rankin
     size : int
         Rows of a block.
     rank : callable
-        ``rank(first, end)`` gives the rankings of these rows and shares nothing that it changes.
+        ``rank(first, end)`` returns the rankings of these rows and changes no shared data.
     """
     bounds = [(first, min(first + size, n)) for first in range(0, n, size)]
     return joined(spread(rank, bounds))

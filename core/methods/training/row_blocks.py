@@ -1,4 +1,4 @@
-"""A matrix in pieces of some rows, of bounded work each, between which a method can be heard of and stopped."""
+"""Matrices in blocks of rows with bounded work, so that a method can report progress and be cancelled between them."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from abound.core.metrics import Ints
 
 
 def pieces(costs: Ints, most: int, rows: int | None = None) -> Iterator[tuple[int, int]]:
-    """Rows from one to another, that cost ``most`` together and are ``rows`` at most; or one row.
+    """Yield (first, end) of blocks of rows that cost at most ``most`` and have at most ``rows`` rows; at least one row.
 
     Parameters
     ----------
     costs : int64 array, shape (n,)
-        Of each row, >= 0.
+        Cost of each row, >= 0.
     most : int
     rows : int or None
-        None: as many as there are.
+        None: no limit.
     """
     n = len(costs)
     sums = np.concatenate(([0], np.cumsum(costs)))
@@ -34,7 +34,7 @@ def pieces(costs: Ints, most: int, rows: int | None = None) -> Iterator[tuple[in
 
 
 def stacked(parts: list[Csr], stage: str, progress: Progress) -> Csr:
-    """Rows of one matrix, one part below the other. The parts are used up, so that no more than one is held twice."""
+    """Stack parts of one matrix below each other. Consumes ``parts``, so that only one part is in memory twice."""
     starts = np.concatenate(([0], np.cumsum([part.nnz for part in parts])))
     wide = np.int32 if max(starts[-1], parts[0].shape[1]) < 2**31 else np.int64
     data, indices = np.empty(starts[-1], parts[0].dtype), np.empty(starts[-1], wide)
