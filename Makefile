@@ -64,7 +64,7 @@ test: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
 	@$(BIN)/mypy & types=$$!; \
 	$(BIN)/python docker/kernels.py; \
-	$(BIN)/pytest -m "not long" --numprocesses $(WORKERS) --dist worksteal --durations 10 $(ARGS); tests=$$?; \
+	$(BIN)/pytest -m "not long" --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder --durations 10 $(ARGS); tests=$$?; \
 	wait $$types || { echo "mypy has found mistakes: see above" >&2; exit 1; }; exit $$tests
 
 # Tests that between them use every library that the service is built on.

@@ -11,6 +11,8 @@ settings.load_profile(randomness.QUICK)
 
 LONGEST_ID = 80
 
+LONGEST = ("tests/scenarios/", "tests/page/", "tests/documents/")
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--reverse", action="store_true", help="run the tests in reverse order")
@@ -18,6 +20,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Begin with the folders that take longest, so that no process is left alone with them at the end."""
+    items.sort(key=lambda item: not item.nodeid.startswith(LONGEST))
     if config.getoption("reverse"):
         items.reverse()
 

@@ -133,7 +133,6 @@ PROGRAMS: dict[str, Small] = {
         words="--json --runs 20 --instances 1000",
         tells=("evidence", "interval", "z_test", "0.02", "0.3"),
         holds=the_rule_is_seldom_wrong_and_soon_right,
-        is_long=False,
     ),
     "benchmarks.soak": Small(
         words="--minutes 0.3 --capacity-seconds 2 --json {work}/soak.json --plot {work}/soak.svg",

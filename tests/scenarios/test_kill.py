@@ -82,7 +82,7 @@ def test_nothing_outlives_the_parent(tmp_path: Path) -> None:
         assert len(pids) >= 4  # the parent, a store, at least one replica, and another or the worker
         serving.process.kill()
         serving.process.wait()
-        with Serving(tmp_path / "data", output=tmp_path / "output") as again:
+        with Serving(tmp_path / "data", "--no-worker", output=tmp_path / "output") as again:
             again.until_ready()
             assert [pid for pid, start in pids.items() if lifetime.start_time_of(pid) == start] == []
             assert again.stop() == 0

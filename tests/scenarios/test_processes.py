@@ -61,7 +61,7 @@ def status(serving, path, **request):
 @pytest.fixture(scope="module")
 def serving(tmp_path_factory):
     work = tmp_path_factory.mktemp("serving")
-    with Serving(work / "data", "--processes", "2", output=work / "output") as service:
+    with Serving(work / "data", "--processes", "2", "--no-worker", output=work / "output") as service:
         service.until_ready()
         yield service
         assert service.stop() == 0
@@ -224,7 +224,7 @@ def test_a_stop_in_the_middle_of_the_start(tmp_path, number):
 
 def test_a_second_signal_ends_it_at_once(tmp_path):
     environment = os.environ | {"ABOUND_DRAIN_SECONDS": "500"}
-    with Serving(tmp_path / "data", output=tmp_path / "output", environment=environment) as service:
+    with Serving(tmp_path / "data", "--no-worker", output=tmp_path / "output", environment=environment) as service:
         service.until_ready()
         service.process.send_signal(signal.SIGTERM)
         assert until(lambda: status(service, "/readyz") == 503, 10)
