@@ -249,7 +249,7 @@ class Application(FastAPI):
         finally:
             seconds = perf_counter() - started
             route = getattr(inner.get("route"), "path", "other")
-            self._request_metrics.meter(route).note(status or 500, seconds)
+            self._request_metrics.meter(route).observe(status or 500, seconds)
             if self._logs_access:
                 log_request(scope, status or 500, seconds)
 
