@@ -25,7 +25,7 @@ from typing import Any
 
 from abound.core.config import ModelConfig
 from abound.core.errors import InvalidInstance
-from abound.core.instances.data_formats import Instance
+from abound.core.instances.data_formats import DatasetInstance
 from abound.core.instances.vectorizer import Vectorizer
 from abound.core.limits import Limits
 from abound.service.cli.accuracy import RunningAccuracy, rank_in
@@ -39,7 +39,7 @@ SEED = 0
 DEPTH = 1000
 """Labels asked for when classifying: as many as the service gives."""
 
-Split = tuple[list[Instance], list[Instance]]
+Split = tuple[list[DatasetInstance], list[DatasetInstance]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ def as_served(split: Split) -> tuple[Split, int]:
     """The instances that a service takes with its default limits, and how many it would refuse."""
     vectorizer = Vectorizer(ModelConfig(), Limits())
 
-    def taken(row: Instance) -> bool:
+    def taken(row: DatasetInstance) -> bool:
         try:
             vectorizer.vectorize(row.features, row.text)
         except InvalidInstance:

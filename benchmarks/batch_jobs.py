@@ -39,15 +39,15 @@ from threadpoolctl import threadpool_limits
 from abound.core.config import ModelConfig
 from abound.core.errors import InvalidInstance
 from abound.core.evaluation.evaluate import LIMITS
-from abound.core.instances.data_formats import Instance
+from abound.core.instances.data_formats import DatasetInstance
 from abound.core.instances.record import EMPTY_VECTOR, pack_labels
 from abound.core.instances.vectorizer import Vectorizer
 from abound.core.limits import Limits
 from abound.core.methods import fitted as fitting
 from abound.core.methods import registry
-from abound.core.methods.training.gather import Gathering
+from abound.core.methods.training.gather import MatrixBuilder
 from abound.core.methods.training.matrices import Matrices
-from abound.core.methods.training.progress import quietly
+from abound.core.methods.training.progress import no_progress
 from abound.service.artifacts.checksums import checksum_of
 from abound.service.client import Client, Refused
 from abound.service.client.local_service import own_service
@@ -125,7 +125,7 @@ def vectorized(name: str, n: int | None) -> Matrices:
     """The first ``n`` instances of a file as matrices: those that the service takes as events."""
     limits = Limits()
     vectorize = Vectorizer(ModelConfig(), limits).vectorize
-    gathering = Gathering((1, 2))
+    gathering = MatrixBuilder((1, 2))
     for instance in islice(read_file(name), n):
         try:
             pack_labels(instance.labels, limits)
@@ -137,7 +137,7 @@ def vectorized(name: str, n: int | None) -> Matrices:
     return gathering.matrices()
 
 
-def teach(client: Client, model: str, instances: Iterator[Instance]) -> int:
+def teach(client: Client, model: str, instances: Iterator[DatasetInstance]) -> int:
     """Learn instances in their order; how many."""
     n = 0
     lines = (instance.to_json() for instance in instances if instance.labels)
@@ -146,7 +146,7 @@ def teach(client: Client, model: str, instances: Iterator[Instance]) -> int:
     return n
 
 
-def precision_over_http(client: Client, version: str | None, test: list[Instance]) -> float | None:
+def precision_over_http(client: Client, version: str | None, test: list[DatasetInstance]) -> float | None:
     """P@1 of a version, or of what is active, by what the service answers; None where it cannot be asked for one."""
     named = {} if version is None else {"version": version}
     lines = [json.dumps({**json.loads(one.to_json(labels=False)), "k": 1, **named}).encode() for one in test]
@@ -160,7 +160,7 @@ def precision_over_http(client: Client, version: str | None, test: list[Instance
     return right / len(test)
 
 
-def precision_in_process(fitted: fitting.Fitted, test: list[Instance]) -> float:
+def precision_in_process(fitted: fitting.FittedMethod, test: list[DatasetInstance]) -> float:
     """The same of what was fitted here."""
     vectorize = Vectorizer(ModelConfig(), LIMITS).vectorize
     right = 0
@@ -173,7 +173,7 @@ def precision_in_process(fitted: fitting.Fitted, test: list[Instance]) -> float:
     return right / len(test)
 
 
-def digest_of(fitted: fitting.Fitted) -> dict[str, str]:
+def digest_of(fitted: fitting.FittedMethod) -> dict[str, str]:
     """A checksum of each array."""
     return {name: checksum_of(np.ascontiguousarray(array).tobytes()) for name, array in fitted.to_arrays().items()}
 
@@ -217,14 +217,14 @@ def run_job(client: Client, pid: int, method: str, params: dict[str, Any], traff
     return told | {"replica_mib": memory, "traffic": traffic.take()}
 
 
-def fit_here(method: str, train: Matrices, params: dict[str, Any]) -> fitting.Fitted:
+def fit_here(method: str, train: Matrices, params: dict[str, Any]) -> fitting.FittedMethod:
     """The method fitted in this process."""
     method = method.partition("@")[0]
     own = registry.params_of(method, {name: value for name, value in params.items() if name not in OF_JOBS})
     threads = max(1, (os.cpu_count() or 2) - 1)
     with threadpool_limits(1), parallel_config("threading", n_jobs=threads):
         rng = np.random.default_rng(SEED)
-        return fitting.fit(method, train, own, rng, quietly, use_idf=registry.METHODS[method].idf)
+        return fitting.fit(method, train, own, rng, no_progress, use_idf=registry.METHODS[method].idf)
 
 
 OF_JOBS = ("held_out", "most_held_out", "refit")
@@ -297,7 +297,7 @@ def run(options: argparse.Namespace) -> None:
     print(json.dumps(measured)) if options.json else show(measured)
 
 
-def activated(client: Client, found: dict[str, Any], test: list[Instance]) -> dict[str, Any]:
+def activated(client: Client, found: dict[str, Any], test: list[DatasetInstance]) -> dict[str, Any]:
     """A version is activated and answers for a while; then the index does again."""
     since = time.monotonic()
     client.activate("default", found["version"], "a benchmark")

@@ -29,17 +29,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from abound.core.comparison.blend import DEPTH, Listed, Weighing, ranks_under
+from abound.core.comparison.blend import DEPTH, BlendLearner, LabelRanking, ranks_under
 from abound.core.config import ModelConfig
 from abound.core.evaluation.evaluate import LIMITS
-from abound.core.instances.data_formats import Instance
+from abound.core.instances.data_formats import DatasetInstance
 from abound.core.instances.record import pack_labels
 from abound.core.instances.vectorizer import Vectorizer
 from abound.core.methods import fitted as fitting
 from abound.core.methods import registry
-from abound.core.methods.fitted import Fitted
-from abound.core.methods.training.gather import Gathering
-from abound.core.methods.training.progress import quietly
+from abound.core.methods.fitted import FittedMethod
+from abound.core.methods.training.gather import MatrixBuilder
+from abound.core.methods.training.progress import no_progress
 from abound.core.model.apply import Unit
 from abound.core.model.live_model import LiveModel
 from abound.service.datasets.files import read_file
@@ -53,26 +53,28 @@ HELD_OUT, MOST_HELD_OUT = 0.1, 5000
 SIDES = ("live", "batch", "blend")
 
 
-def fit(method: str, given: dict[str, Any], vectors: list[bytes], rows: list[Instance]) -> Fitted:
+def fit(method: str, given: dict[str, Any], vectors: list[bytes], rows: list[DatasetInstance]) -> FittedMethod:
     """A batch method on the past."""
-    gathering = Gathering((1, 2))
+    gathering = MatrixBuilder((1, 2))
     for vector, row in zip(vectors, rows, strict=True):
         gathering.add(vector, row.labels, text=row.text is not None)
     params = registry.params_of(method, given)
-    return fitting.fit(method, gathering.matrices(), params, np.random.default_rng(0), quietly)
+    return fitting.fit(method, gathering.matrices(), params, np.random.default_rng(0), no_progress)
 
 
-def listed(made: Fitted, vectors: list[bytes]) -> list[Listed]:
+def listed(made: FittedMethod, vectors: list[bytes]) -> list[LabelRanking]:
     """The best of a version for each vector."""
     found = made.rank_vectors(vectors, DEPTH)
     starts = found.starts.tolist()
     return [
-        Listed([made.labels[i] for i in found.ids[start:end].tolist()], found.scores[start:end])
+        LabelRanking([made.labels[i] for i in found.ids[start:end].tolist()], found.scores[start:end])
         for start, end in itertools.pairwise(starts)
     ]
 
 
-def advantage(method: str, given: dict[str, Any], vectors: list[bytes], rows: list[Instance], live: LiveModel) -> float:
+def advantage(
+    method: str, given: dict[str, Any], vectors: list[bytes], rows: list[DatasetInstance], live: LiveModel
+) -> float:
     """By how much the method, fitted without the newest, has a greater MRR on these than the index had."""
     n = min(int(len(rows) * HELD_OUT), MOST_HELD_OUT)
     judged = fit(method, given, vectors[:-n], rows[:-n])
@@ -88,7 +90,7 @@ def rank_in(labels: Any, true: set[str]) -> int:
     return next((place for place, label in enumerate(labels, 1) if label in true), 0)
 
 
-def measure(rows: list[Instance], options: argparse.Namespace) -> dict[str, Any]:
+def measure(rows: list[DatasetInstance], options: argparse.Namespace) -> dict[str, Any]:
     """Ranks of all three, from the first version on."""
     vectorizer = Vectorizer(ModelConfig(update=options.update), LIMITS)
     vectors = [vectorizer.vectorize(row.features, row.text) for row in rows]
@@ -97,8 +99,8 @@ def measure(rows: list[Instance], options: argparse.Namespace) -> dict[str, Any]
     points = sorted(round(share * len(rows)) for share in options.refit)
     ranks: list[tuple[int, int, int]] = []
     weights: list[tuple[int, float]] = []
-    weighing, used, seconds = Weighing(), (0.5, 0.5), {"fit": 0.0, "rank": 0.0, "blend": 0.0}
-    batch: list[Listed] = []
+    weighing, used, seconds = BlendLearner(), (0.5, 0.5), {"fit": 0.0, "rank": 0.0, "blend": 0.0}
+    batch: list[LabelRanking] = []
     since, weighed, first, advantages = 0, 0, points[0], []
     for i, row in enumerate(rows):
         if i in points:
@@ -110,19 +112,19 @@ def measure(rows: list[Instance], options: argparse.Namespace) -> dict[str, Any]
             batch, since = listed(made, vectors[i:end]), i
             seconds["rank"] += time.process_time() - clock
             advantages.append(advantage(options.method, given, vectors[:i], rows[:i], live))
-            weighing.begin_anew(advantages[-1])
+            weighing.start_version(advantages[-1])
             used, weighed = weighing.weights, 0
             weights.append((i, used[1]))
         true = set(row.labels)
         if batch:
             clock = time.process_time()
             best = live.rank(vectors[i], DEPTH)
-            index = Listed([live.label(class_id) for class_id in best.class_ids.tolist()], best.scores)
+            index = LabelRanking([live.label(class_id) for class_id in best.class_ids.tolist()], best.scores)
             other = batch[i - since]
             rank = int(ranks_under(index, other, np.array([used]), true)[0])
-            weighing.note(index, other, true)
+            weighing.learn(index, other, true)
             ranks.append((rank_in(index.labels, true), rank_in(other.labels, true), rank))
-            if weighing.due(weighed, options.every):
+            if weighing.should_publish(weighed, options.every):
                 used, weighed = weighing.weights, weighing.since
                 weights.append((i + 1, used[1]))
             seconds["blend"] += time.process_time() - clock

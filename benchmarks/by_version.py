@@ -22,8 +22,8 @@ from abound.core.config import ModelConfig
 from abound.core.instances.record import pack_labels
 from abound.core.methods import fitted as fitting
 from abound.core.methods import registry
-from abound.core.methods.training.gather import Gathering
-from abound.core.methods.training.progress import quietly
+from abound.core.methods.training.gather import MatrixBuilder
+from abound.core.methods.training.progress import no_progress
 from abound.core.model.active_version import BLEND, LIVE
 from abound.core.model.apply import Unit
 from abound.core.model.live_model import warmup
@@ -45,11 +45,11 @@ VERSION = "0123456789abcdef"
 Figures = dict[str, dict[str, float]]
 
 
-def taught(n: int) -> tuple[ReplicatedModel, Gathering]:
+def taught(n: int) -> tuple[ReplicatedModel, MatrixBuilder]:
     """A model that has learned ``n`` instances of eight features, and these again for batch methods."""
     rng = random.Random(3)
     model = ReplicatedModel(ModelKeys("default", "1-0"), ModelConfig())
-    live, gathering = model.live, Gathering(new_secret())
+    live, gathering = model.live, MatrixBuilder(new_secret())
     for _ in range(n):
         label = rng.randrange(N_CLASSES)
         features = {f"w{(label * 7 + rng.randrange(30)) % N_FEATURES}": 1.0 for _ in range(8)}
@@ -111,9 +111,9 @@ async def run(n: int) -> dict[str, Figures]:
     told = {LIVE: await measure(classify_of(model, None), {"version": LIVE})}
     for method in ("ind", "swnn"):
         params = registry.params_of(method, {})
-        fitted = fitting.fit(method, data, params, np.random.default_rng(1), quietly)
+        fitted = fitting.fit(method, data, params, np.random.default_rng(1), no_progress)
         card: Any = SimpleNamespace(id=VERSION, digest="digest", n_bytes=0)
-        model.live.serving = model.live.serving.activated(method, VERSION, "digest", Offset(4, 0, 0))
+        model.live.serving = model.live.serving.after_activation(method, VERSION, "digest", Offset(4, 0, 0))
         work = classify_of(model, LoadedVersion(card, fitted))
         told[method] = await measure(work, {})
         told[f"{method}, blend"] = await measure(work, {"version": BLEND})

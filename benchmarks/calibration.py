@@ -68,7 +68,7 @@ def compared(update: str, buffer: bytes, n: int, turns: int) -> dict[str, float]
             vectors = []
             for _ in range(n_asked):
                 vectors.append(buffer[at : int(vector_end(buffer, at))])
-                at = models[True].pass_over(buffer, at, 1)
+                at = models[True].skip(buffer, at, 1)
             for on, model in models.items():
                 timed(("classify", on), i, rank, model, vectors)
     figures = {}

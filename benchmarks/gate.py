@@ -28,8 +28,8 @@ from abound.core.instances.vectorizer import Vectorizer
 from abound.core.limits import Limits
 from abound.core.methods import fitted as fitting
 from abound.core.methods import registry
-from abound.core.methods.training.gather import Gathering
-from abound.core.methods.training.progress import quietly
+from abound.core.methods.training.gather import MatrixBuilder
+from abound.core.methods.training.progress import no_progress
 from abound.core.model.active_version import LIVE
 from abound.core.types import Offset
 from abound.service.artifacts.artifact_store import ArtifactStore
@@ -69,11 +69,11 @@ def permuted(rows: list[Row], rng: random.Random) -> list[Row]:
 
 async def fitted(rows: list[Row], method: str, artifacts: ArtifactStore, living: CatalogModel, at: Offset) -> Card:
     """A version of what was learned so far."""
-    gathering = Gathering((1, 2))
+    gathering = MatrixBuilder((1, 2))
     for vector, labels in rows:
         gathering.add(vector, labels, text=True)
     matrices = gathering.matrices()
-    made = fitting.fit(method, matrices, registry.params_of(method, {}), np.random.default_rng(SEED), quietly)
+    made = fitting.fit(method, matrices, registry.params_of(method, {}), np.random.default_rng(SEED), no_progress)
     counts = (len(rows), len(made.features), len(made.labels), matrices.X.nnz, matrices.Y.nnz)
     sizes = dict(zip(("instances", "features", "classes", "nnz", "assertions"), map(int, counts), strict=True))
     return await versions.write(

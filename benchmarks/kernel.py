@@ -34,7 +34,7 @@ import numpy as np
 from numba import njit
 
 from abound.core.config import ModelConfig
-from abound.core.index.index import EVERYTHING, Index
+from abound.core.index.index import ALL_CLASSES, Index
 from abound.core.index.params import IndexParams
 from abound.core.kernels.index import ff
 from abound.core.kernels.index.rank import rank_classes
@@ -120,7 +120,7 @@ class Bench:
         """Rank the classes for a slice of the stream."""
         s = self.stream
         out = (self.class_ids, self.scores)
-        rank_slice(index.arrays, index.kernel_params, s.starts, s.ids, s.values, EVERYTHING, *out, first, last)
+        rank_slice(index.arrays, index.kernel_params, s.starts, s.ids, s.values, ALL_CLASSES, *out, first, last)
 
     def floor(self, index: Index, first: int, last: int) -> None:
         """Touch what a slice of the stream must touch."""

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from abound.core.comparison.sequential_test import Comparison, GateParams
+from abound.core.comparison.sequential_test import GateParams, PairedComparison
 
 ALPHA = 0.05
 NONE = (-1.0, -0.5, 0.0, 0.0, 0.5, 1.0)
@@ -45,9 +45,9 @@ def without_any(runs: int, n: int, rng: np.random.Generator) -> dict[str, Any]:
     wrong = {"evidence": 0, "interval": 0, "z_test": 0}
     for _ in range(runs):
         differences = rng.choice(NONE, n)
-        one, reached, missed = Comparison(), False, False
+        one, reached, missed = PairedComparison(), False, False
         for d in differences.tolist():
-            one.note(d, ALPHA)
+            one.add(d, ALPHA)
             reached = reached or one.evidence >= 1.0 / ALPHA
             low, high = one.interval(ALPHA)
             missed = missed or not low <= 0.0 <= high
@@ -68,25 +68,25 @@ def z_test(differences: Floats) -> bool:
 
 def until_found(mean: float, runs: int, rng: np.random.Generator) -> float | None:
     """The median of the instances that it takes."""
-    return median([until_decided(Comparison(), mean, rng) for _ in range(runs)])
+    return median([until_decided(PairedComparison(), mean, rng) for _ in range(runs)])
 
 
 def until_found_late(worse: int, runs: int, rng: np.random.Generator) -> float | None:
     """The same, from the change on, when it was worse for so many instances."""
     took = []
     for _ in range(runs):
-        one = Comparison()
+        one = PairedComparison()
         for d in drawn(LED, worse, rng).tolist():
-            one.note(d, ALPHA)
+            one.add(d, ALPHA)
         took.append(until_decided(one, LATE, rng))
     return median(took)
 
 
-def until_decided(one: Comparison, mean: float, rng: np.random.Generator) -> float:
+def until_decided(one: PairedComparison, mean: float, rng: np.random.Generator) -> float:
     """More instances that a comparison takes."""
     needed, before = GateParams().needed, one.n
     for d in drawn(mean, MOST, rng).tolist():
-        one.note(d, ALPHA)
+        one.add(d, ALPHA)
         if one.evidence >= needed:
             return one.n - before
     return math.inf

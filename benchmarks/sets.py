@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from abound.core.config import AnalyzerConfig, ModelConfig
 from abound.core.evaluation.evaluate import LIMITS
-from abound.core.instances.data_formats import Dataset, Instance, vectorized
+from abound.core.instances.data_formats import Dataset, DatasetInstance, vectorize_all
 from abound.core.instances.record import unpack_vector
 from abound.core.instances.vectorizer import Vectorizer
 from abound.service.datasets.files import read_file
@@ -152,8 +152,8 @@ def _arrays(name: str, data: Path, analyzer: AnalyzerConfig) -> dict[str, npt.ND
     sizes = []
     vectorizer = Vectorizer(ModelConfig(analyzer=analyzer), LIMITS)
     for part in ("train", "test"):
-        instances: Iterable[Instance] = read_file(str(data / name / f"{part}.{NAMES[name]}.gz"))
-        dataset = vectorized(instances, vectorizer.vectorize, LIMITS)
+        instances: Iterable[DatasetInstance] = read_file(str(data / name / f"{part}.{NAMES[name]}.gz"))
+        dataset = vectorize_all(instances, vectorizer.vectorize, LIMITS)
         arrays |= {f"{part}_{field}": array for field, array in _rows(dataset, features, labels).items()}
         sizes = sizes or [len(features), len(labels)]
     return arrays | {"sizes": np.array(sizes)}

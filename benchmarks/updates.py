@@ -22,7 +22,7 @@ import numpy.typing as npt
 from numba import njit
 
 from abound.core.config import ModelConfig
-from abound.core.index.index import EVERYTHING, Index
+from abound.core.index.index import ALL_CLASSES, Index
 from abound.core.index.params import IndexParams
 from abound.core.kernels.index import ff
 from abound.core.kernels.index.rank import rank_classes
@@ -97,7 +97,7 @@ def ranked(index: Index, rows: Rows, depth: int = DEPTH) -> tuple[dict[str, floa
     """The measures of a test part, and the seconds that ranking took."""
     ranks, hits = np.empty(len(rows), np.int64), np.empty(len(rows), np.int64)
     parts = (rows.starts, rows.ids, rows.values, rows.label_starts, rows.label_ids)
-    common = (index.arrays, index.kernel_params, EVERYTHING, depth)
+    common = (index.arrays, index.kernel_params, ALL_CLASSES, depth)
     rank_rows(*common, rows.starts[:1], *parts[1:], ranks, hits)
     started = time.thread_time()
     rank_rows(*common, *parts, ranks, hits)

@@ -10,13 +10,13 @@ from typing import Any, Literal
 
 from abound.core.errors import InvalidInstance
 
-FIXED_ONCE_LEARNED = ("update", "rows", "idf", "boolean", "analyzer", "negative", "leak", "memory")
+FIXED_AFTER_LEARNING = ("update", "rows", "idf", "boolean", "analyzer", "negative", "leak", "memory")
 """Fields that cannot change on a model that has learned, because its state would get another meaning."""
 
-FIXED_FOR_GOOD = ("boolean", "analyzer", "negative")
+VECTOR_FIELDS = ("boolean", "analyzer", "negative")
 """Fields that decide how an instance becomes a vector. A log of vectors cannot be replayed with other values."""
 
-LATER = {"calibrate": False, "rows": False}
+OMITTED_DEFAULTS = {"calibrate": False, "rows": False}
 """Fields added in later releases, each with its value in configurations that do not have the field.
 
 A field with this value is not stored. Stored configurations and their digests therefore stay the same, and earlier
@@ -190,9 +190,13 @@ class ModelConfig:
         analyzer = {field.name: getattr(self.analyzer, field.name) for field in fields(self.analyzer)}
         return plain | {"analyzer": analyzer | {"ngrams": list(self.analyzer.ngrams)}}
 
-    def written(self) -> dict[str, Any]:
+    def to_stored(self) -> dict[str, Any]:
         """Return ``to_dict`` in its stored form, without the fields that have their value of ``OMITTED_DEFAULTS``."""
-        return {name: value for name, value in self.to_dict().items() if name not in LATER or value != LATER[name]}
+        return {
+            name: value
+            for name, value in self.to_dict().items()
+            if name not in OMITTED_DEFAULTS or value != OMITTED_DEFAULTS[name]
+        }
 
     @classmethod
     def from_dict(cls, plain: dict[str, Any]) -> ModelConfig:
@@ -200,18 +204,18 @@ class ModelConfig:
 
         Raises InvalidInstance for an unknown field or a bad value.
         """
-        return cls().asked(plain)
+        return cls().with_user_changes(plain)
 
     @classmethod
-    def stored(cls, plain: dict[str, Any]) -> ModelConfig:
+    def from_stored(cls, plain: dict[str, Any]) -> ModelConfig:
         """Read the output of ``to_stored``, of this release or an earlier one. Raises like ``from_dict``."""
-        return cls().changed(LATER | plain)
+        return cls().with_changes(OMITTED_DEFAULTS | plain)
 
-    def asked(self, changes: dict[str, Any]) -> ModelConfig:
+    def with_user_changes(self, changes: dict[str, Any]) -> ModelConfig:
         """Return this configuration with the changes of a user: ``with_changes`` after ``with_implied_changes``."""
-        return self.changed(self.completed(changes))
+        return self.with_changes(self.with_implied_changes(changes))
 
-    def completed(self, changes: dict[str, Any]) -> dict[str, Any]:
+    def with_implied_changes(self, changes: dict[str, Any]) -> dict[str, Any]:
         """Return the changes to write into the log, with the default that depends on another field filled in.
 
         A model that switches to ``sls`` uses rows unless the changes say otherwise. Log entries of earlier releases
@@ -227,7 +231,7 @@ class ModelConfig:
         becomes = self.update != "sls" and changes.get("update") == "sls"
         return {"rows": ModelConfig(update="sls").rows} | changes if becomes else changes
 
-    def changed(self, changes: dict[str, Any]) -> ModelConfig:
+    def with_changes(self, changes: dict[str, Any]) -> ModelConfig:
         """Return this configuration with some fields changed; fields that are not named keep their value.
 
         Raises
@@ -250,4 +254,4 @@ class ModelConfig:
 
     def refused_once_learned(self, other: ModelConfig) -> list[str]:
         """Return the names of the fields that differ in ``other`` and cannot change on a model that has learned."""
-        return [name for name in FIXED_ONCE_LEARNED if getattr(self, name) != getattr(other, name)]
+        return [name for name in FIXED_AFTER_LEARNING if getattr(self, name) != getattr(other, name)]

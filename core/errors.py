@@ -142,11 +142,11 @@ class RateLimited(AboundError):
         self.retry_after = retry_after
 
 
-class NoRoom(AboundError):
+class MemoryLimitExceeded(AboundError):
     """The model has reached its memory limit. Nothing was changed, and a retry alone will not help."""
 
 
-class NeedsMemory(AboundError):
+class InsufficientMemory(AboundError):
     """A job would need more memory than any worker has. The message shows the calculation."""
 
 
@@ -158,7 +158,7 @@ class Conflict(AboundError):
     """The request is valid but contradicts the present state of the model."""
 
 
-class VersionGone(Conflict):
+class VersionDeleted(Conflict):
     """The version that a job produced was deleted before the job ended. A retry does not bring it back."""
 
 
@@ -219,7 +219,7 @@ class OutcomeUnknown(AboundError):
     """The connection to the store was lost during an append: the event may or may not be in the log."""
 
 
-class Damaged(AboundError):
+class Corrupted(AboundError):
     """Stored bytes have a wrong checksum, format or shape. The message says which."""
 
 

@@ -21,7 +21,7 @@ import numpy.typing as npt
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
-AT = (1, 3, 5)
+PRECISION_AT = (1, 3, 5)
 """The values of k of the multi-label measures."""
 
 RECALL_AT = (1, 5)
@@ -181,14 +181,14 @@ def evaluate(rankings: Rankings, truth: LabelSets, weights: Floats) -> dict[str,
     hits = _hits(rankings, truth)
     ranks = _first_ranks(rankings, hits)
     measures = rank_measures(ranks[truth.sizes > 0])
-    depth = max(AT)
+    depth = max(PRECISION_AT)
     won = _top(rankings, hits.astype(np.float64), depth)
     won_weights = _top(rankings, np.where(hits, weights[rankings.ids], 0.0), depth)
     best_weights = _best(truth, weights, depth)
     discounts = 1.0 / np.log2(np.arange(2.0, depth + 2.0))
     ideals = np.concatenate(([0.0], np.cumsum(discounts)))
     n = max(len(truth.sizes), 1)
-    for k in AT:
+    for k in PRECISION_AT:
         # An instance without true labels has no gain; ideal 1 spares a division of 0 by 0.
         ideal = np.where(truth.sizes > 0, ideals[np.minimum(truth.sizes, k)], 1.0)
         gain, best = won_weights[:, :k], best_weights[:, :k]
@@ -196,7 +196,7 @@ def evaluate(rankings: Rankings, truth: LabelSets, weights: Floats) -> dict[str,
         measures[f"nDCG@{k}"] = float((won[:, :k] @ discounts[:k] / ideal).sum()) / n
         measures[f"PSP@{k}"] = _ratio(gain.sum(), best.sum())
         measures[f"PSnDCG@{k}"] = _ratio((gain @ discounts[:k] / ideal).sum(), (best @ discounts[:k] / ideal).sum())
-    names = [*RANK_MEASURES, *(f"{name}@{k}" for name in ("P", "nDCG", "PSP", "PSnDCG") for k in AT)]
+    names = [*RANK_MEASURES, *(f"{name}@{k}" for name in ("P", "nDCG", "PSP", "PSnDCG") for k in PRECISION_AT)]
     return {name: measures[name] for name in names}
 
 

@@ -36,7 +36,7 @@ import uvloop
 from abound.core.errors import (
     ArtifactsUnavailable,
     Conflict,
-    Damaged,
+    Corrupted,
     NotReady,
     StoreUnavailable,
     UnknownApplyVersion,
@@ -138,14 +138,14 @@ class Worker:
                     for living in catalog:
                         try:
                             await self._snapshot_if_due(living)
-                        except Damaged as error:  # continue with the other models
+                        except Corrupted as error:  # continue with the other models
                             await self._pause_model(living, error)
                     if asyncio.get_running_loop().time() - swept > SWEEP_SECONDS:
                         await self.sweep(catalog)
                         swept = asyncio.get_running_loop().time()
                 except StoreUnavailable as error:
                     log.warning("the store cannot be reached; trying again", reason=str(error))
-                except (Damaged, UnknownApplyVersion) as error:
+                except (Corrupted, UnknownApplyVersion) as error:
                     log.error("data in the store cannot be read", reason=str(error))
                 except WorkerStopped:
                     break
@@ -180,7 +180,7 @@ class Worker:
                 swept += await version_retention.collect_garbage(self._store, artifacts, living.keys)
                 await self._publish_state_file_size(artifacts, living)
             swept += await DatasetRepository(self._store).collect_garbage(artifacts)
-        except (ArtifactsUnavailable, Damaged) as error:
+        except (ArtifactsUnavailable, Corrupted) as error:
             log.warning("garbage collection in the artifact store failed; trying again later", reason=str(error))
         return swept
 
@@ -220,7 +220,7 @@ class Worker:
                 await self._archive(living, lease)  # finish an interrupted archiving, which may free space
                 try:
                     await self._compact(living, lease, why)
-                except (ArtifactsUnavailable, Damaged, UnknownApplyVersion, UnknownArtifact) as error:
+                except (ArtifactsUnavailable, Corrupted, UnknownApplyVersion, UnknownArtifact) as error:
                     await self._pause_model(living, error)
                     return
                 await self._clear_trouble(living, "snapshots")
@@ -278,7 +278,7 @@ class Worker:
         try:
             artifacts = await self._joining.poll() if self._joining is not None else None
             await self._marks.record(await read_catalog(self._store), artifacts, marks)
-        except (ArtifactsUnavailable, Damaged, OSError, StoreUnavailable, UnknownApplyVersion) as error:
+        except (ArtifactsUnavailable, Corrupted, OSError, StoreUnavailable, UnknownApplyVersion) as error:
             log.warning("the high-water marks of the store could not be saved", reason=str(error))
 
     async def _archive(self, living: CatalogModel, lease: Lease) -> None:
@@ -301,7 +301,7 @@ class Worker:
                 await enforce_retention(to, contents)
         except (
             ArtifactsUnavailable,
-            Damaged,
+            Corrupted,
             NotReady,
             UnknownApplyVersion,
             UnknownArtifact,
@@ -391,7 +391,7 @@ async def _work(settings: Settings, reporter: Reporter, stable: ForkServer) -> N
         await store.check()
         await jobs_store.check()
         with contextlib.suppress(
-            StoreUnavailable, Damaged, UnknownApplyVersion
+            StoreUnavailable, Corrupted, UnknownApplyVersion
         ):  # the worker logs the error itself and waits
             await marks.check()
         reporter.send(Report(stage="working", progress=1.0, ready=True))

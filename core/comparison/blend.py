@@ -45,25 +45,25 @@ MIXTURES: tuple[tuple[float, float], ...] = tuple((1.0 - share, share) for share
 """The weights to choose from: of the live index, of the version."""
 
 DISCOUNT = 0.9995
-RATE = 0.05
+LEARNING_RATE = 0.05
 """Learning rate of the exponential weights; the reciprocal rank of an instance is at most 1."""
 
-SURE = 2.1
+STANDARD_ERRORS = 2.1
 """Standard errors by which the mixture must beat the side."""
 
-DOUBT = 5.0
+INITIAL_ALLOWANCE = 5.0
 """Reciprocal ranks by which a mixture may trail the side at the beginning and still be used."""
 
-DOUBT_KEPT = 0.995
+ALLOWANCE_DECAY = 0.995
 """Factor on ``INITIAL_ALLOWANCE`` after each instance."""
 
-JUDGED = 200.0
+PRIOR_INSTANCES = 200.0
 """Number of instances that the prior ``advantage`` of a version counts for."""
 
-BOTH = 6.0
+PRIOR_MIXTURE_GAIN = 6.0
 """Prior gain of an even mixture, beyond the interpolation between both sides."""
 
-KEPT = 1000.0
+MAX_KEPT_INSTANCES = 1000.0
 """When the version changes, the evidence is scaled down to at most that of so many instances."""
 
 _MIXTURES = np.array(MIXTURES)
@@ -71,7 +71,7 @@ _MIXTURES = np.array(MIXTURES)
 Floats = npt.NDArray[np.float64]
 
 
-class Listed(NamedTuple):
+class LabelRanking(NamedTuple):
     """A ranking by names: labels, best first, and their scores."""
 
     labels: Sequence[str]
@@ -94,7 +94,7 @@ def shares_of(scores: Sequence[float] | Floats) -> Floats:
     return shares
 
 
-def mix(live: Listed, batch: Listed, weights: tuple[float, float], k: int) -> list[tuple[str, float]]:
+def mix(live: LabelRanking, batch: LabelRanking, weights: tuple[float, float], k: int) -> list[tuple[str, float]]:
     """Return the best ``k`` labels of both lists together, best first, with their shares, 0..1.
 
     Ties are broken by the position in the live list, then in the other one. Pass ``DEPTH`` labels of each list, or
@@ -113,7 +113,7 @@ def mix(live: Listed, batch: Listed, weights: tuple[float, float], k: int) -> li
     return [(labels[i], float(scores[0, i])) for i in order.tolist()]
 
 
-def ranks_under(live: Listed, batch: Listed, mixtures: Floats, true: Set[str]) -> npt.NDArray[np.int64]:
+def ranks_under(live: LabelRanking, batch: LabelRanking, mixtures: Floats, true: Set[str]) -> npt.NDArray[np.int64]:
     """Return the rank, from 1, of the best true label under each mixture; 0 where neither list has one.
 
     Parameters
@@ -142,7 +142,7 @@ def ranks_under(live: Listed, batch: Listed, mixtures: Floats, true: Set[str]) -
     return ranks
 
 
-def _together(live: Listed, batch: Listed) -> tuple[list[str], Floats]:
+def _together(live: LabelRanking, batch: LabelRanking) -> tuple[list[str], Floats]:
     """Return all labels of two lists in the order of ties, and their shares, shape (2, n)."""
     places: dict[str, int] = {}
     columns = [[places.setdefault(label, len(places)) for label in one.labels] for one in (live, batch)]
@@ -152,7 +152,7 @@ def _together(live: Listed, batch: Listed) -> tuple[list[str], Floats]:
     return list(places), shares
 
 
-class Weighing(msgspec.Struct, kw_only=True):
+class BlendLearner(msgspec.Struct, kw_only=True):
     """The state of the choice among the mixtures.
 
     Plain values that can be stored; the same ranks give the same weights.
@@ -190,23 +190,23 @@ class Weighing(msgspec.Struct, kw_only=True):
     def weights(self) -> tuple[float, float]:
         """Weights of the live index and the version, by the three steps of the module docstring; in ``MIXTURES``."""
         shares = _MIXTURES[:, 1]
-        expected = JUDGED * self.advantage * shares + BOTH * 4.0 * shares * (1.0 - shares)
+        expected = PRIOR_INSTANCES * self.advantage * shares + PRIOR_MIXTURE_GAIN * 4.0 * shares * (1.0 - shares)
         gains = np.array(self.gains) + DISCOUNT**self.since * expected
         side = len(MIXTURES) - 1 if gains[-1] > gains[0] else 0
-        trust = np.exp(RATE * (gains - gains.max()))
+        trust = np.exp(LEARNING_RATE * (gains - gains.max()))
         mixed = int(np.argmin(np.abs(shares - trust @ shares / trust.sum())))
         error = math.sqrt(self.squares[side > 0][mixed])
-        doubt = DOUBT * DOUBT_KEPT**self.since
-        return MIXTURES[mixed if gains[mixed] - gains[side] > SURE * error - doubt else side]
+        doubt = INITIAL_ALLOWANCE * ALLOWANCE_DECAY**self.since
+        return MIXTURES[mixed if gains[mixed] - gains[side] > STANDARD_ERRORS * error - doubt else side]
 
-    def due(self, weighed: int, every: int) -> bool:
+    def should_publish(self, weighed: int, every: int) -> bool:
         """Return whether to publish the weights: after ``every`` instances, and after fewer at the beginning.
 
         ``weighed`` is the value of ``since`` at the last publication.
         """
         return not 0 <= self.since - weighed < min(every, max(1, self.since // 4))
 
-    def note(self, live: Listed, batch: Listed, true: Set[str]) -> npt.NDArray[np.int64]:
+    def learn(self, live: LabelRanking, batch: LabelRanking, true: Set[str]) -> npt.NDArray[np.int64]:
         """Learn from an instance, and return the rank of its best true label under each mixture."""
         ranks = ranks_under(live, batch, _MIXTURES, true)
         gained = np.where(ranks > 0, 1.0 / np.maximum(ranks, 1), 0.0)
@@ -220,14 +220,14 @@ class Weighing(msgspec.Struct, kw_only=True):
         self.since += 1
         return ranks
 
-    def begin_anew(self, advantage: float = 0.0) -> None:
+    def start_version(self, advantage: float = 0.0) -> None:
         """Start with another version and keep only a part of the evidence gained with the former one.
 
         ``advantage`` is described in the class docstring.
         """
         full = (1.0 - DISCOUNT**self.n) / (1.0 - DISCOUNT)
-        if full > KEPT:
-            part = KEPT / full
+        if full > MAX_KEPT_INSTANCES:
+            part = MAX_KEPT_INSTANCES / full
             self.gains = [one * part for one in self.gains]
             index, version = ([one * part**2 for one in sums] for sums in self.squares)
             self.squares = (index, version)

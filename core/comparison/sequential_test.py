@@ -37,12 +37,12 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-MOST = 4
+MAX_CHALLENGERS = 4
 """Maximum number of challengers at a time."""
 
-EVERY = 500
-GAMBLERS = 8
-LARGEST_BET = 0.5
+INSTANCES_PER_GAMBLER = 500
+MAX_GAMBLERS = 8
+MAX_BET = 0.5
 
 BLOCK = 500
 BLOCKS = 10
@@ -75,10 +75,10 @@ class GateParams:
     @property
     def needed(self) -> float:
         """The evidence that decides."""
-        return (MOST + 1) / self.alpha
+        return (MAX_CHALLENGERS + 1) / self.alpha
 
 
-class Sums(msgspec.Struct, array_like=True):
+class RankSums(msgspec.Struct, array_like=True):
     """Sums over instances: number, hits at rank 1 and up to rank 5, and sum of the reciprocal ranks."""
 
     n: int = 0
@@ -86,7 +86,7 @@ class Sums(msgspec.Struct, array_like=True):
     hits_5: int = 0
     reciprocal: float = 0.0
 
-    def note(self, rank: int) -> None:
+    def add(self, rank: int) -> None:
         """Add an instance; rank 0 means that no true label was ranked."""
         self.n += 1
         if rank > 0:
@@ -105,20 +105,20 @@ class Sums(msgspec.Struct, array_like=True):
 class Score(msgspec.Struct):
     """The prequential score of one version, over all instances that it ranked and over a window of the newest."""
 
-    all: Sums = msgspec.field(default_factory=Sums)
-    blocks: list[Sums] = msgspec.field(default_factory=list)
+    all: RankSums = msgspec.field(default_factory=RankSums)
+    blocks: list[RankSums] = msgspec.field(default_factory=list)
 
-    def note(self, rank: int) -> None:
+    def add(self, rank: int) -> None:
         """Add an instance."""
-        self.all.note(rank)
+        self.all.add(rank)
         if not self.blocks or self.blocks[-1].n == BLOCK:
-            self.blocks = [*self.blocks[1 - BLOCKS :], Sums()]
-        self.blocks[-1].note(rank)
+            self.blocks = [*self.blocks[1 - BLOCKS :], RankSums()]
+        self.blocks[-1].add(rank)
 
     @property
-    def window(self) -> Sums:
+    def window(self) -> RankSums:
         """Sums over the newest ``BLOCKS - 1`` to ``BLOCKS`` blocks."""
-        return Sums(
+        return RankSums(
             sum(block.n for block in self.blocks),
             sum(block.hits_1 for block in self.blocks),
             sum(block.hits_5 for block in self.blocks),
@@ -137,12 +137,12 @@ class Gambler(msgspec.Struct, array_like=True):
     total: float = 0.0
     squares: float = 0.0
 
-    def note(self, d: float) -> None:
+    def add(self, d: float) -> None:
         """Set the bet from the earlier differences, then apply it to ``d``."""
         mean = self.total / (self.n + 1)
         if mean > 0.0:
             variance = max(0.0, (0.25 + self.squares - self.total * mean) / (self.n + 1))
-            self.capital += math.log1p(min(LARGEST_BET, mean / (variance + mean * mean)) * d)
+            self.capital += math.log1p(min(MAX_BET, mean / (variance + mean * mean)) * d)
         self.n += 1
         self.total += d
         self.squares += d * d
@@ -155,7 +155,7 @@ class Interval(NamedTuple):
     high: float
 
 
-class Comparison(msgspec.Struct):
+class PairedComparison(msgspec.Struct):
     """A challenger compared with the served version, since either changed last.
 
     Attributes
@@ -175,22 +175,22 @@ class Comparison(msgspec.Struct):
     penalty: float = 0.0
     deviation: float = 0.0
 
-    def note(self, d: float, alpha: float) -> None:
+    def add(self, d: float, alpha: float) -> None:
         """Add the next difference of reciprocal ranks. ``alpha`` is that of the interval, the same at every call.
 
         Gamblers begin and leave before ``d`` is used; the bound depends on this order.
         """
         self._widen(0.5 + 0.5 * d, alpha)
-        if self.n % EVERY == 0:
+        if self.n % INSTANCES_PER_GAMBLER == 0:
             self.begun += 1
             new = Gambler(-math.log(self.begun * (self.begun + 1.0)))
-            if len(self.gamblers) >= GAMBLERS:
+            if len(self.gamblers) >= MAX_GAMBLERS:
                 leaving = min(self.gamblers, key=lambda one: one.total / one.n)
                 self.gamblers.remove(leaving)
                 new.capital = _sum(new.capital, leaving.capital)
             self.gamblers.append(new)
         for gambler in self.gamblers:
-            gambler.note(d)
+            gambler.add(d)
         self.n += 1
         self.total += d
 
@@ -260,34 +260,34 @@ class Contest(msgspec.Struct):
     served: str
     alpha: float
     scores: dict[str, Score] = msgspec.field(default_factory=dict)
-    comparisons: dict[str, Comparison] = msgspec.field(default_factory=dict)
+    comparisons: dict[str, PairedComparison] = msgspec.field(default_factory=dict)
 
-    def serve(self, name: str) -> None:
+    def set_served(self, name: str) -> None:
         """Set the served version. If it changes, all comparisons start again and the scores continue."""
         if name != self.served:
             self.served = name
             self.comparisons = {}
 
-    def keep(self, names: Collection[str]) -> None:
+    def retain(self, names: Collection[str]) -> None:
         """Drop all versions except these and the served one."""
         kept = {*names, self.served}
         self.scores = {name: score for name, score in self.scores.items() if name in kept}
         self.comparisons = {name: one for name, one in self.comparisons.items() if name in kept}
 
-    def note(self, ranks: Mapping[str, int]) -> None:
+    def add(self, ranks: Mapping[str, int]) -> None:
         """Add an instance: the rank of the best true label by each version that ranked it, 0 where it was not ranked.
 
         Comparisons need the rank of the served version.
         """
         for name, rank in ranks.items():
-            self.scores.setdefault(name, Score()).note(rank)
+            self.scores.setdefault(name, Score()).add(rank)
         if self.served not in ranks:
             return
         against = _reciprocal(ranks[self.served])
         for name, rank in ranks.items():
             if name != self.served:
-                one = self.comparisons.setdefault(name, Comparison())
-                one.note(_reciprocal(rank) - against, self.alpha)
+                one = self.comparisons.setdefault(name, PairedComparison())
+                one.add(_reciprocal(rank) - against, self.alpha)
 
     def decide(self, params: GateParams, promotable: Collection[str], fallback: Collection[str]) -> Decision | None:
         """Return the version to promote or to roll back to, by the rule in the module docstring.

@@ -31,7 +31,7 @@ Progress = Callable[[int], None]
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Ranked:
+class RankedDataset:
     """The rankings of a data set, and their cost.
 
     Attributes
@@ -90,7 +90,7 @@ def fit(
     return live
 
 
-def rank(live: LiveModel, test: Dataset, *, progress: Progress = lambda n: None) -> Ranked:
+def rank(live: LiveModel, test: Dataset, *, progress: Progress = lambda n: None) -> RankedDataset:
     """Rank all classes for each instance of a data set."""
     votes_at_most = live.config.d_max if live.config.update == "fsu" else 2**16
     lengths = np.minimum(live.index.to_arrays()["lengths"].astype(np.int64), votes_at_most)
@@ -107,11 +107,11 @@ def rank(live: LiveModel, test: Dataset, *, progress: Progress = lambda n: None)
         votes += visited
         if count % CHUNK == 0:
             progress(CHUNK)
-    return Ranked(rankings=rankings, work_per_feature=votes / active if active else 0.0)
+    return RankedDataset(rankings=rankings, work_per_feature=votes / active if active else 0.0)
 
 
 def measure(
-    live: LiveModel, train: Dataset, test: Dataset, ranked: Ranked, propensity: Propensity
+    live: LiveModel, train: Dataset, test: Dataset, ranked: RankedDataset, propensity: Propensity
 ) -> dict[str, float | None]:
     """Return all measures of the rankings; see ``core/metrics.py``.
 
@@ -128,7 +128,7 @@ def measure(
     return evaluate(rankings, truth, propensity.weights(counts, len(train)))
 
 
-def calibrated(live: LiveModel, test: Dataset, ranked: Ranked) -> dict[str, dict[str, Any]]:
+def measure_calibration(live: LiveModel, test: Dataset, ranked: RankedDataset) -> dict[str, dict[str, Any]]:
     """Return how reliable the probabilities of a calibrating model are: ``error`` and ``brier``, as in its reliability.
 
     ``prequential`` covers the learned instances, each estimated before its outcome. ``test`` covers the data set,

@@ -20,7 +20,7 @@ OBSERVATIONS = 1000
 """Length of a stream."""
 
 
-def estimated(stream: npt.NDArray[np.int32], n_classes: int, w_min: float) -> Floats:
+def estimated_weights(stream: npt.NDArray[np.int32], n_classes: int, w_min: float) -> Floats:
     """Return the weights of a feature after a stream of classes, shape (n_classes,)."""
     index = Index(IndexParams.of(ModelConfig(w_min=w_min, margin=1e9)))
     feature, value = np.zeros(1, np.int32), np.ones(1, np.float32)
@@ -32,12 +32,12 @@ def estimated(stream: npt.NDArray[np.int32], n_classes: int, w_min: float) -> Fl
     return weights
 
 
-def peaked(p: float, n_classes: int) -> Floats:
+def peaked_distribution(p: float, n_classes: int) -> Floats:
     """Return probabilities: ``p`` for one class, the rest in equal parts for the others."""
     return np.array([p, *[(1.0 - p) / (n_classes - 1)] * (n_classes - 1)]) if n_classes > 1 else np.ones(1)
 
 
-def broken(rng: np.random.Generator) -> Floats:
+def stick_breaking_distribution(rng: np.random.Generator) -> Floats:
     """Return probabilities drawn from [0, 1] in turn.
 
     The first draw that exceeds the rest takes the rest and is the last.
@@ -53,16 +53,16 @@ def broken(rng: np.random.Generator) -> Floats:
 
 def deviation(p: float, n_classes: int, w_min: float, rng: np.random.Generator) -> float:
     """Return |estimate - p| / p for the class with the highest estimate (figure 21), of one stream."""
-    truth = peaked(p, n_classes)
+    truth = peaked_distribution(p, n_classes)
     stream = rng.choice(len(truth), OBSERVATIONS, p=truth).astype(np.int32)
-    return abs(float(estimated(stream, len(truth), w_min).max()) - p) / p
+    return abs(float(estimated_weights(stream, len(truth), w_min).max()) - p) / p
 
 
 def distances(w_min: float, rng: np.random.Generator) -> tuple[float, float]:
     """Return the l1 and the largest distance between estimate and truth (figure 22), of one stream."""
-    truth = broken(rng)
+    truth = stick_breaking_distribution(rng)
     stream = rng.choice(len(truth), OBSERVATIONS, p=truth).astype(np.int32)
-    away = np.abs(estimated(stream, len(truth), w_min) - truth)
+    away = np.abs(estimated_weights(stream, len(truth), w_min) - truth)
     return float(away.sum()), float(away.max())
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from abound.core.errors import Damaged
+from abound.core.errors import Corrupted
 from abound.core.kernels.index import export, layout, sls
 from abound.core.kernels.index.layout import IndexArrays
 
@@ -25,7 +25,7 @@ SQUARES_PARTS = {
 }
 """Names and types of the arrays with ``sls``."""
 
-OF_FEATURES = ("lengths", "seen", "totals")
+PER_FEATURE = ("lengths", "seen", "totals")
 """The arrays with one number per feature. The others have one per connection, except ``counted``, a single number."""
 
 
@@ -52,22 +52,22 @@ def check_parts(arrays: Mapping[str, npt.NDArray[Any]], squares: bool) -> list[n
     if any(
         name not in arrays or arrays[name].dtype != dtype or arrays[name].ndim != 1 for name, dtype in types.items()
     ):
-        raise Damaged(f"an index needs the arrays {', '.join(types)}, each with its own type and one dimension")
+        raise Corrupted(f"an index needs the arrays {', '.join(types)}, each with its own type and one dimension")
     lengths, class_ids = arrays["lengths"], arrays["class_ids"]
     if any(len(arrays[name]) != _length(name, len(lengths), len(class_ids)) for name in types):
-        raise Damaged("the arrays of the index do not have matching lengths")
+        raise Corrupted("the arrays of the index do not have matching lengths")
     if int(lengths.sum(dtype=np.int64)) != len(class_ids) or int(class_ids.max(initial=0)) >= 2**31:
-        raise Damaged("the lengths of the index do not add up to its connections, or a class id is too large")
+        raise Corrupted("the lengths of the index do not add up to its connections, or a class id is too large")
     return [np.require(arrays[name], requirements=("C", "W")) for name in types]
 
 
 def import_index(index: IndexArrays, parts: Sequence[npt.NDArray[Any]], squares: bool) -> None:
     """Fill an empty index that is large enough. Raises Corrupted if a number is outside the range of an index."""
     if squares and not sls.import_squares(index, *parts):
-        raise Damaged("a number of the index is out of range, or a feature is connected to a class twice")
+        raise Corrupted("a number of the index is out of range, or a feature is connected to a class twice")
     if not squares and not export.import_features(index, *parts):
-        raise Damaged("the connections of the index are not in their order, or a number is out of range")
+        raise Corrupted("the connections of the index are not in their order, or a number is out of range")
 
 
 def _length(name: str, n_features: int, n_connections: int) -> int:
-    return 1 if name == "counted" else n_features if name in OF_FEATURES else n_connections
+    return 1 if name == "counted" else n_features if name in PER_FEATURE else n_connections

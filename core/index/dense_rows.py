@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from abound.core.errors import Damaged
+from abound.core.errors import Corrupted
 from abound.core.kernels.index import layout, sls_rows
 from abound.core.kernels.index.sls_rows import MOST_CELLS, MOST_IN_ROW
 
@@ -34,7 +34,7 @@ STATE = [int(at) for at in (layout.FORM, sls_rows.N_CLASSES, sls_rows.N_LABELS, 
 """Indices of the counters that ``form`` holds."""
 
 
-class Rows:
+class DenseRows:
     """The arrays of the rows, empty at first.
 
     Parameters
@@ -68,7 +68,7 @@ class Rows:
         return _n_bytes(*self._size()) if self.in_use else 0
 
     @property
-    def n_bytes_ahead(self) -> int:
+    def growth_bytes(self) -> int:
         """Bytes that the arrays need when they grow next or are created: the old arrays stay until they are copied."""
         return _n_bytes(*_roomy(*self._size()))
 
@@ -82,7 +82,7 @@ class Rows:
         self._steps[:capacity] = old[1]
         self._classes[:, :stride] = old[2]
 
-    def make_none(self) -> None:
+    def release(self) -> None:
         """Free the memory. From then on the index stays in lists."""
         if self._weights.size:
             self._take_room(0, 0)
@@ -124,7 +124,9 @@ class Rows:
         n_classes = self.n_classes if self.in_use else 0
         return self._counters[STATE].tobytes() + self._classes[:, :n_classes].tobytes()
 
-    def take(self, arrays: Mapping[str, npt.NDArray[Any]], n_features: int, n_connections: int, highest: int) -> None:
+    def load_arrays(
+        self, arrays: Mapping[str, npt.NDArray[Any]], n_features: int, n_connections: int, highest: int
+    ) -> None:
         """Load the arrays that ``to_arrays`` returned.
 
         Parameters
@@ -143,18 +145,18 @@ class Rows:
         in_rows, n_classes = bool(form[0]), int(form[1])
         of = (n_features, n_classes) if in_rows else (0, 0)
         if [len(part) for part in (weights, steps, intercepts, times)] != [of[0] * of[1], of[0], of[1], of[1]]:
-            raise Damaged("the rows of the index do not have matching lengths")
+            raise Corrupted("the rows of the index do not have matching lengths")
         too_large = max(n_features, 1) * n_classes > MOST_CELLS or n_classes > MOST_IN_ROW
         if in_rows and (n_connections or too_large):
-            raise Damaged("an index in rows has connections, or is too large for rows")
+            raise Corrupted("an index in rows has connections, or is too large for rows")
         if highest >= n_classes or (not in_rows and form[3]):
-            raise Damaged("the index has connections to classes beyond its number of classes, or its form is unknown")
+            raise Corrupted("the index has connections to classes beyond its number of classes, or its form is unknown")
         if not all(np.isfinite(part).all() for part in (weights, steps, intercepts, times)):
-            raise Damaged("a number in the rows of the index is not finite")
+            raise Corrupted("a number in the rows of the index is not finite")
         if (steps < 0).any() or (times < 0).any():
-            raise Damaged("a number in the rows of the index is below 0")
+            raise Corrupted("a number in the rows of the index is below 0")
         if in_rows and weights.reshape(of)[(steps == 0) & (arrays["totals"] == 0)].any():
-            raise Damaged("a feature that was never learned has weights")
+            raise Corrupted("a feature that was never learned has weights")
         self._counters[STATE] = form.astype(np.uint64)
         if in_rows:
             self._take_room(*of)
@@ -166,10 +168,10 @@ class Rows:
         if any(
             name not in arrays or arrays[name].dtype != dtype or arrays[name].ndim != 1 for name, dtype in PARTS.items()
         ):
-            raise Damaged(f"an index with rows also needs the arrays {', '.join(PARTS)}, each with its own type")
+            raise Corrupted(f"an index with rows also needs the arrays {', '.join(PARTS)}, each with its own type")
         form = arrays["form"]
         if len(form) != len(STATE) or form[0] not in (0, 1) or (form < 0).any() or form[1] > 2**31:
-            raise Damaged("the form of the index is unknown")
+            raise Corrupted("the form of the index is unknown")
         return [arrays[name] for name in PARTS]
 
 

@@ -22,19 +22,19 @@ import numpy as np
 import numpy.typing as npt
 
 from abound.core.index.arrays import check_parts, export_index, import_index
-from abound.core.index.dense_rows import Rows
+from abound.core.index.dense_rows import DenseRows
 from abound.core.index.params import IndexParams
 from abound.core.kernels.index import export, ff, layout, sls_rows
 from abound.core.kernels.index import rank as retrieval
 from abound.core.kernels.index.layout import IndexArrays
 from abound.core.types import Ranking
 
-EVERYTHING: npt.NDArray[np.uint8] = np.zeros(0, np.uint8)
+ALL_CLASSES: npt.NDArray[np.uint8] = np.zeros(0, np.uint8)
 """The mask that allows every class in a ranking."""
 
 NO_IDS: npt.NDArray[np.int32] = np.zeros(0, np.int32)
 
-MOST_UNITS = 2**32
+MAX_UNITS = 2**32
 """Maximum number of 8-byte units in the arena: a header has 32 bits for the position of its block."""
 
 
@@ -62,7 +62,7 @@ class Index:
         self._dirty = np.ones(1, np.uint8)
         self._hashes = np.zeros(1, np.uint64)
         self._digested = 0
-        self._rows = Rows(self._counters)
+        self._rows = DenseRows(self._counters)
         self._bind()
 
     @property
@@ -130,7 +130,7 @@ class Index:
         return sum(array.nbytes for array in (*self.arrays, self._hashes)) + self._rows.n_bytes
 
     @property
-    def n_bytes_ahead(self) -> int:
+    def growth_bytes(self) -> int:
         """Bytes that growth may need soon: arrays grow by an eighth; rows are created or left in one step."""
         return self.n_bytes // 8 + self._n_bytes_of_rows_ahead()
 
@@ -155,7 +155,7 @@ class Index:
         grown = sls_rows.are_few(self.kernel_params, size[0], np.uint64(2) * size[1])
         leaving = self.in_rows and not (many and grown)
         units = int(ff.units_to_leave(self.arrays, self.kernel_params, NO_IDS, np.uint64(1))) if leaving else 0
-        return self._rows.n_bytes_ahead + 8 * units
+        return self._rows.growth_bytes + 8 * units
 
     def make_room(
         self, n_features: int, n_classes: int, n_labels: int = 1, n_units: int = 0, n_active: int = 0
@@ -182,7 +182,7 @@ class Index:
         MemoryError
             The connections would exceed 32 GiB, the limit of the positions in headers.
         """
-        if int(self._counters[layout.USED]) + n_units > MOST_UNITS:
+        if int(self._counters[layout.USED]) + n_units > MAX_UNITS:
             raise MemoryError("an index holds at most 32 GiB of connections")
         grown = [
             _grow(self._headers, 2 * n_features),
@@ -220,7 +220,7 @@ class Index:
         if lacking:
             self._rows.make_room(n_features, n_classes)
         elif not self.in_rows and not sls_rows.are_few(self.kernel_params, np.uint64(n_features), np.uint64(n_classes)):
-            self._rows.make_none()
+            self._rows.release()
         return max(units, int(n_units))
 
     def learn(
@@ -259,7 +259,7 @@ class Index:
             self.make_room_for(ids, class_ids)
         values = self._writable(values)
         ranks = np.empty(len(class_ids), np.int32)
-        learn = layout.by_rule(self.kernel_params, ff.learn_focus, ff.learn_either)
+        learn = layout.by_rule(self.kernel_params, ff.learn_fsu, ff.learn_sls)
         updated = learn(self.arrays, self.kernel_params, ids, values, class_ids, count_seen, ranks)
         return int(min((rank for rank in ranks.tolist() if rank), default=0)), bool(updated)
 
@@ -282,7 +282,7 @@ class Index:
         """
         k = min(k, len(self._scores))
         class_ids, scores = np.empty(k, np.int32), np.empty(k, np.float64)
-        allowed = EVERYTHING if mask is None else mask
+        allowed = ALL_CLASSES if mask is None else mask
         values = self._writable(values)
         n = retrieval.rank_classes(self.arrays, self.kernel_params, ids, values, allowed, class_ids, scores)
         return Ranking(class_ids[:n], scores[:n])
@@ -352,7 +352,7 @@ class Index:
         import_index(index.arrays, parts, is_squares)
         if index.kernel_params.most_cells:
             highest = int(arrays["class_ids"].max()) if len(arrays["class_ids"]) else -1
-            index._rows.take(arrays, len(lengths), len(arrays["class_ids"]), highest)
+            index._rows.load_arrays(arrays, len(lengths), len(arrays["class_ids"]), highest)
             if index.in_rows:
                 index.make_room(0, index.n_classes)
         index._arena.resize(int(index._counters[layout.USED]) + 64, refcheck=False)  # shrink from the worst-case size

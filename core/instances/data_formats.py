@@ -32,7 +32,7 @@ from abound.core.metrics import Ints, LabelSets
 
 Format = Literal["txt", "svm", "jsonl"]
 
-MOST_DIGITS = 18
+MAX_DIGITS = 18
 """Maximum number of digits of a whole number in a file."""
 
 _PLAIN_PAIR = rb"(?:0|[1-9]\d{0,17}):-?(?:0|[1-9]\d{0,17})(?:\.\d+)?"
@@ -41,7 +41,7 @@ _PLAIN_ID = re.compile(rb"(\d+):")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Instance:
+class DatasetInstance:
     """An instance as parsed from a file.
 
     Attributes
@@ -64,7 +64,7 @@ class Instance:
     line: int = 0
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         """The location of the instance, for messages: ``train.jsonl: line 3``."""
         return f"{self.source}: line {self.line}" if self.source else f"line {self.line}"
 
@@ -115,7 +115,7 @@ class Dataset:
         """Number of instances with each label, shape (len(names),)."""
         return np.bincount(self.labels.ids, minlength=len(self.names))
 
-    def taken(self, places: Sequence[int]) -> Dataset:
+    def select(self, places: Sequence[int]) -> Dataset:
         """Return these instances in this order, with all names."""
         starts, ids = self.labels
         return Dataset(
@@ -130,8 +130,8 @@ class Dataset:
         return b"".join([part for place in places for part in (self.vectors[place], self.label_parts[place])])
 
 
-def vectorized(
-    instances: Iterable[Instance], vectorize: Callable[[bytes | None, str | None], bytes], limits: Limits
+def vectorize_all(
+    instances: Iterable[DatasetInstance], vectorize: Callable[[bytes | None, str | None], bytes], limits: Limits
 ) -> Dataset:
     """Vectorize a stream of instances and keep all of them in memory.
 
@@ -160,13 +160,13 @@ def vectorized(
             if labels not in packed:
                 packed[labels] = pack_labels(labels, limits)
         except InvalidInstance as error:
-            raise Malformed(f"{instance.place}: {error.field}: {error}") from error
+            raise Malformed(f"{instance.location}: {error.field}: {error}") from error
         label_parts.append(packed[labels])
         label_sets.append([ids.setdefault(label, len(ids)) for label in labels])
     return Dataset(vectors=vectors, label_parts=label_parts, labels=LabelSets.of(label_sets), names=list(ids))
 
 
-def read_instances(lines: Iterable[bytes], form: Format, source: str = "") -> Iterator[Instance]:
+def read_instances(lines: Iterable[bytes], form: Format, source: str = "") -> Iterator[DatasetInstance]:
     """Yield the instances of a file.
 
     Parameters
@@ -205,7 +205,7 @@ class _JsonInstance(msgspec.Struct):
 _decode_json = msgspec.json.Decoder(_JsonInstance).decode
 
 
-def _parse_json(line: bytes, number: int, source: str) -> Instance | None:
+def _parse_json(line: bytes, number: int, source: str) -> DatasetInstance | None:
     if not line.strip():
         return None
     try:
@@ -218,25 +218,25 @@ def _parse_json(line: bytes, number: int, source: str) -> Instance | None:
     features = None if bytes(fields.features) == b"null" else bytes(fields.features)
     if fields.text is None and features is None:
         raise Malformed("an instance needs text or features")
-    return Instance(
+    return DatasetInstance(
         labels=tuple(map(str, fields.labels)), text=fields.text, features=features, source=source, line=number
     )
 
 
-def _parse_svm(line: bytes, number: int, source: str) -> Instance | None:
+def _parse_svm(line: bytes, number: int, source: str) -> DatasetInstance | None:
     line = line.partition(b"#")[0].rstrip()
     if not line.strip():
         return None
     labels, pairs = _cut_labels(line)
     named = tuple(_label_text(label) for label in labels)
     pairs = [pair for pair in pairs if not pair.startswith(b"qid:")]
-    return Instance(labels=named, features=_pairs_to_json(pairs, None), source=source, line=number)
+    return DatasetInstance(labels=named, features=_pairs_to_json(pairs, None), source=source, line=number)
 
 
-def _read_txt(numbered: Iterator[tuple[int, bytes]], source: str) -> Iterator[Instance]:
+def _read_txt(numbered: Iterator[tuple[int, bytes]], source: str) -> Iterator[DatasetInstance]:
     number, header = next(numbered, (1, b""))
     sizes = header.split()
-    if len(sizes) != 3 or not all(size.isdigit() and len(size) <= MOST_DIGITS for size in sizes):
+    if len(sizes) != 3 or not all(size.isdigit() and len(size) <= MAX_DIGITS for size in sizes):
         raise _at(source, 1, "the header must be three whole numbers, of instances, features and labels")
     n_instances, n_features, n_labels = map(int, sizes)
     read = 0
@@ -249,7 +249,7 @@ def _read_txt(numbered: Iterator[tuple[int, bytes]], source: str) -> Iterator[In
         try:
             labels, pairs = _cut_labels(line)
             named = tuple(str(_id(label, n_labels, "label")) for label in labels)
-            yield Instance(labels=named, features=_pairs_to_json(pairs, n_features), source=source, line=number)
+            yield DatasetInstance(labels=named, features=_pairs_to_json(pairs, n_features), source=source, line=number)
         except Malformed as error:
             raise _at(source, number, error) from error
     if read < n_instances:
@@ -295,7 +295,7 @@ def _float(text: bytes) -> float:
 
 
 def _id(text: bytes, bound: int | None, what: str) -> int:
-    if not text.isdigit() or len(text) > MOST_DIGITS:
+    if not text.isdigit() or len(text) > MAX_DIGITS:
         raise Malformed(f"{_shown(text)} is not the number of a {what}")
     number = int(text)
     if bound is not None and number >= bound:

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from abound.core.errors import Damaged, InvalidInstance
+from abound.core.errors import Corrupted, InvalidInstance
 from abound.core.kernels.records import record as kernels
 from abound.core.kernels.records.record import RecordShape, record_shape
 from abound.core.limits import Limits
@@ -126,7 +126,7 @@ def record_ends(payload: bytes, n: int) -> npt.NDArray[np.int64]:
         The bytes are not ``n`` well-formed records.
     """
     if not 0 <= n <= len(payload) // 8:
-        raise Damaged(f"{len(payload)} bytes are too few for {n} records")
+        raise Corrupted(f"{len(payload)} bytes are too few for {n} records")
     ends = np.zeros(n + 1, np.int64)
     problem, n_good = kernels.check(payload, 0, n, ends)
     while problem == kernels.CROWDED:
@@ -136,9 +136,9 @@ def record_ends(payload: bytes, n: int) -> npt.NDArray[np.int64]:
             break
         problem, n_good = kernels.check(payload, n_good + 1, n, ends)
     if problem == kernels.TRAILING:
-        raise Damaged(f"{len(payload) - ends[n]} bytes follow the last of {n} records")
+        raise Corrupted(f"{len(payload) - ends[n]} bytes follow the last of {n} records")
     if problem != kernels.GOOD:
-        raise Damaged(f"record {n_good} of {n} {_PROBLEMS[problem]}")
+        raise Corrupted(f"record {n_good} of {n} {_PROBLEMS[problem]}")
     return ends
 
 
@@ -166,12 +166,12 @@ def unpack_vector(vector: bytes, start: int = 0) -> tuple[list[str], npt.NDArray
         The vector runs past the end, or a key is not UTF-8.
     """
     if kernels.vector_end(vector, start) < 0:
-        raise Damaged("a vector runs past the end of its bytes")
+        raise Corrupted("a vector runs past the end of its bytes")
     (n,) = struct.unpack_from("<I", vector, start)
     try:
         keys, _ = _strings(vector, start + 4 + 4 * n, n)
     except UnicodeDecodeError:
-        raise Damaged("a key of a vector is not UTF-8") from None
+        raise Corrupted("a key of a vector is not UTF-8") from None
     return keys, np.frombuffer(vector, "<f4", n, start + 4)
 
 

@@ -14,7 +14,7 @@ from typing import cast
 from abound.core.config import AnalyzerConfig
 
 
-def build(config: AnalyzerConfig) -> Callable[[str], list[str]]:
+def build_analyzer(config: AnalyzerConfig) -> Callable[[str], list[str]]:
     """Return the function from a text to its terms, in order and including repetitions.
 
     Notes
@@ -42,6 +42,6 @@ def build(config: AnalyzerConfig) -> Callable[[str], list[str]]:
     return cast("Callable[[str], list[str]]", vectorizer.build_analyzer())
 
 
-def weights(terms: list[str]) -> dict[str, float]:
+def term_weights(terms: list[str]) -> dict[str, float]:
     """Return each distinct term in order of first appearance, with 1 + the natural logarithm of its count."""
     return {term: 1.0 if count == 1 else 1.0 + math.log(count) for term, count in Counter(terms).items()}

@@ -50,7 +50,7 @@ class Vectorizer:
         self._boolean = config.boolean
         self._split = config.negative == "split"
         self._analyzer_config = config.analyzer
-        self._analyzer = analyzers.build(
+        self._analyzer = analyzers.build_analyzer(
             self._analyzer_config
         )  # built here because its library may take long to import
         self._rules = np.array([limits.max_features, limits.max_key_bytes, self._split, self._boolean, 0, 0, 0])
@@ -89,12 +89,12 @@ class Vectorizer:
                 return vector
         active = ActiveFeatures(self._limits, self._split)
         if terms is not None:
-            active.add_terms(analyzers.weights(terms))
+            active.add_terms(analyzers.term_weights(terms))
         if features is not None:
             active.add_pairs(read_json(features))
         return active.vector(self._boolean)
 
-    def usual(self, features: bytes) -> bytes | None:
+    def vectorize_usual(self, features: bytes) -> bytes | None:
         """Return ``vectorize(features, None)`` by the kernel, or None for unusual or invalid features."""
         return self._read(b"", features)
 

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from abound.core.errors import Damaged
+from abound.core.errors import Corrupted
 from abound.core.kernels.names import table as kernels
 from abound.core.kernels.names import table as upkeep
 from abound.core.kernels.names.table import KeyArrays
@@ -88,7 +88,7 @@ class Vocabulary:
         return int(self._state[kernels.USED] - self._state[kernels.GARBAGE])
 
     @property
-    def n_bytes_ahead(self) -> int:
+    def growth_bytes(self) -> int:
         """Bytes that growth may need soon: a step of each array and, from 45 % full on, a table of twice the size."""
         slots = self._arrays.slots
         table = 2 * slots.nbytes if len(self) * 20 > slots.size * 9 else 0
@@ -150,22 +150,22 @@ class Vocabulary:
             self._arrays = self._arrays._replace(slots=larger)
 
     @property
-    def crowded(self) -> bool:
+    def is_crowded(self) -> bool:
         """Whether the table is large and must be doubled soon: it is over 54 % full, of at most 60 %."""
         n_slots = self._arrays.slots.size
         return n_slots >= LARGE_TABLE and len(self) * 50 > n_slots * 27
 
-    def enlarged(self) -> npt.NDArray[np.uint64]:
+    def enlarged_table(self) -> npt.NDArray[np.uint64]:
         """Return a table of twice the slots, for ``replace_table``.
 
         Only reads, and does not hold the GIL for long. It may run while other threads read the vocabulary, but
         nothing may change the vocabulary meanwhile.
         """
         larger = np.empty(2 * self._arrays.slots.size, np.uint64)
-        upkeep.spread(self._arrays.slots, larger)
+        upkeep.copy_rehashed(self._arrays.slots, larger)
         return larger
 
-    def take(self, slots: npt.NDArray[np.uint64]) -> None:
+    def replace_table(self, slots: npt.NDArray[np.uint64]) -> None:
         """Switch to a table from ``enlarged_table``. No key may have been added or removed since."""
         self._arrays = self._arrays._replace(slots=slots)
 
@@ -233,15 +233,15 @@ class Vocabulary:
         for name, kind in (("lengths", np.uint16), ("bytes", np.uint8), ("free", np.int32)):
             part = arrays.get(name)
             if part is None or part.ndim != 1 or part.dtype != kind:
-                raise Damaged(f"a vocabulary needs an array {name} of one dimension and type {np.dtype(kind).name}")
+                raise Corrupted(f"a vocabulary needs an array {name} of one dimension and type {np.dtype(kind).name}")
             parts[name] = np.ascontiguousarray(part)
         lengths, data = parts["lengths"], parts["bytes"]
         if lengths.size > MAX_IDS or int(lengths.sum(dtype=np.int64)) != data.size:
-            raise Damaged("the key lengths of a vocabulary do not fit its bytes")
+            raise Corrupted("the key lengths of a vocabulary do not fit its bytes")
         vocabulary = cls(secret)
         vocabulary.make_room(lengths.size, data.size)
         if not upkeep.import_keys(vocabulary.arrays, lengths, data, parts["free"]):
-            raise Damaged("a vocabulary has a key twice, or free ids that are not those without a key")
+            raise Corrupted("a vocabulary has a key twice, or free ids that are not those without a key")
         return vocabulary
 
 
@@ -253,7 +253,7 @@ def warmup() -> None:
     vocabulary.find(b"grain")
     vocabulary.remove(first)
     vocabulary.make_room(100, 100)
-    vocabulary.take(vocabulary.enlarged())
+    vocabulary.replace_table(vocabulary.enlarged_table())
     vector = bytes(4)
     ids = np.zeros(1, np.int32)
     kernels.find_vector(vocabulary.arrays, vector, ids)

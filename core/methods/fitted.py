@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from abound.core.errors import Damaged, InvalidInstance
+from abound.core.errors import Corrupted, InvalidInstance
 from abound.core.instances.vocabulary import Vocabulary
 from abound.core.methods import registry
 from abound.core.methods.neighbors.nearest import Graph
@@ -22,10 +22,10 @@ from abound.core.methods.training.matrices import Csr, Matrices, vector_rows
 from abound.core.methods.training.progress import Progress
 from abound.core.metrics import Rankings
 
-WRONG = (LookupError, TypeError, ValueError, ArithmeticError, RuntimeError, MemoryError, InvalidInstance)
+LOAD_ERRORS = (LookupError, TypeError, ValueError, ArithmeticError, RuntimeError, MemoryError, InvalidInstance)
 """Errors that loading can raise for arrays that do not fit together, besides Corrupted."""
 
-OPAQUE = "model/graph/"
+OPAQUE_PREFIX = "model/graph/"
 """Prefix of arrays that a library reads without checks. Never load such arrays of foreign origin unchecked."""
 
 
@@ -38,18 +38,20 @@ def check_opaque(arrays: Mapping[str, npt.NDArray[Any]], progress: Progress) -> 
     InvalidInstance
         The library that builds graphs is not installed.
     """
-    for name in (one for one in arrays if one.startswith(OPAQUE)):
-        number = name.removeprefix(OPAQUE)
-        vectors = array_checks.taken(arrays, f"model/vectors/{number}", np.float32, None, None)
-        graph = array_checks.taken(arrays, name, np.uint8, None)
+    for name in (one for one in arrays if one.startswith(OPAQUE_PREFIX)):
+        number = name.removeprefix(OPAQUE_PREFIX)
+        vectors = array_checks.require_array(arrays, f"model/vectors/{number}", np.float32, None, None)
+        graph = array_checks.require_array(arrays, name, np.uint8, None)
         if not vectors.size or not np.isfinite(vectors).all():
-            raise Damaged(f"the vectors of the graph {number} are empty or not finite")
-        if not np.array_equal(Graph.made(np.ascontiguousarray(vectors), progress).saved(), graph):
-            raise Damaged(f"the graph {number} differs from the one built here from its vectors; fit the version here")
+            raise Corrupted(f"the vectors of the graph {number} are empty or not finite")
+        if not np.array_equal(Graph.build(np.ascontiguousarray(vectors), progress).to_bytes(), graph):
+            raise Corrupted(
+                f"the graph {number} differs from the one built here from its vectors; fit the version here"
+            )
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Fitted:
+class FittedMethod:
     """A fitted method.
 
     Attributes
@@ -72,13 +74,13 @@ class Fitted:
     idf: Weights | None
     model: registry.Model
 
-    def weigh(self, X: Csr) -> Csr:
+    def apply_idf(self, X: Csr) -> Csr:
         """Return the rows as the model expects them: with idf weights, if it has any."""
         return X if self.idf is None else idf.weighted(X, self.idf)
 
     def rank(self, X: Csr, k: int) -> Rankings:
         """Rank the best ``k`` labels for rows in the columns of ``features``, before idf."""
-        return self.model.rank(self.weigh(X), k)
+        return self.model.rank(self.apply_idf(X), k)
 
     def rank_vectors(self, vectors: Iterable[bytes], k: int) -> Rankings:
         """Rank the best ``k`` labels for vectors of the service (``core/instances/record.py``).
@@ -105,19 +107,21 @@ class Fitted:
     @classmethod
     def from_arrays(
         cls, meta: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]], secret: tuple[int, int]
-    ) -> Fitted:
+    ) -> FittedMethod:
         """Load the output of ``to_arrays`` with its ``meta``. Raises Corrupted if they do not fit together."""
 
         def under(folder: str) -> dict[str, npt.NDArray[Any]]:
             return {name[len(folder) :]: array for name, array in arrays.items() if name.startswith(folder)}
 
         try:
-            ends = np.cumsum(array_checks.taken(arrays, "labels/lengths", np.uint16, None), dtype=np.int64).tolist()
-            text = array_checks.taken(arrays, "labels/bytes", np.uint8, None).tobytes()
+            ends = np.cumsum(
+                array_checks.require_array(arrays, "labels/lengths", np.uint16, None), dtype=np.int64
+            ).tolist()
+            text = array_checks.require_array(arrays, "labels/bytes", np.uint8, None).tobytes()
             features = Vocabulary.from_arrays(secret, under("features/"))
-            factors = array_checks.taken(arrays, "idf", np.float32, len(features)) if "idf" in arrays else None
+            factors = array_checks.require_array(arrays, "idf", np.float32, len(features)) if "idf" in arrays else None
             if ends[-1:] != [len(text)]:
-                raise Damaged("the names or the idf weights of an artifact do not fit together")
+                raise Corrupted("the names or the idf weights of an artifact do not fit together")
             return cls(
                 method=meta["method"],
                 params=registry.params_of(meta["method"], meta["params"]),
@@ -126,8 +130,8 @@ class Fitted:
                 idf=factors,
                 model=registry.method_of(meta["method"]).load(under("model/"), len(features), len(ends)),
             )
-        except WRONG as error:
-            raise Damaged(f"the arrays of an artifact do not fit together: {error!r}") from error
+        except LOAD_ERRORS as error:
+            raise Corrupted(f"the arrays of an artifact do not fit together: {error!r}") from error
 
 
 def fit(
@@ -139,7 +143,7 @@ def fit(
     *,
     use_idf: bool | None = None,
     memory: int | None = None,
-) -> Fitted:
+) -> FittedMethod:
     """Fit a method, with idf weights from the training vectors if requested.
 
     Parameters
@@ -157,4 +161,6 @@ def fit(
         factors = idf.weights(data.X)
         data = data.with_values(idf.weighted(data.X, factors))
     model, found = registry.fit(method, data, params, rng, progress, memory)
-    return Fitted(method=method, params=found, features=data.features, labels=data.labels, idf=factors, model=model)
+    return FittedMethod(
+        method=method, params=found, features=data.features, labels=data.labels, idf=factors, model=model
+    )

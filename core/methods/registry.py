@@ -31,8 +31,8 @@ from abound.core.methods.embeddings import exmlds1, exmlds2, exmlds3, exmlds_joi
 from abound.core.methods.index import feature_focus, frequency, ind, unweighted
 from abound.core.methods.linear import one_vs_rest, top_down
 from abound.core.methods.neighbors import ogeec, swnn
-from abound.core.methods.training.matrices import Csr, Matrices, Sizes
-from abound.core.methods.training.progress import Progress, part
+from abound.core.methods.training.matrices import Csr, DataSizes, Matrices
+from abound.core.methods.training.progress import Progress, subrange
 from abound.core.metrics import Rankings
 
 Arrays = Mapping[str, npt.NDArray[Any]]
@@ -61,7 +61,7 @@ class Method:
     params: type[Any]
     fit: Fit
     load: Callable[[Arrays, int, int], Model]
-    needs: Callable[[Sizes, Any], dict[str, int]]
+    needs: Callable[[DataSizes, Any], dict[str, int]]
     needs_of: Callable[[Matrices, Any], dict[str, int]]
     check: Callable[[Matrices, Any], None]
     search: Search | None
@@ -70,7 +70,7 @@ class Method:
     use: str
 
     @classmethod
-    def of(cls, module: ModuleType) -> Method:
+    def from_module(cls, module: ModuleType) -> Method:
         """Return the method that a module defines."""
         return cls(
             params=module.Params,
@@ -91,19 +91,19 @@ def _take_all(data: Matrices, params: Any) -> None:
 
 
 METHODS: dict[str, Method] = {
-    "ff": Method.of(feature_focus),
-    "ind": Method.of(ind),
-    "unweighted": Method.of(unweighted),
-    "frequency": Method.of(frequency),
-    "swnn": Method.of(swnn),
-    "ogeec": Method.of(ogeec),
-    "rembrandt": Method.of(rembrandt),
-    "exmlds1": Method.of(exmlds1),
-    "exmlds2": Method.of(exmlds2),
-    "exmlds3": Method.of(exmlds3),
-    "exmlds_joint": Method.of(exmlds_joint),
-    "one_vs_rest": Method.of(one_vs_rest),
-    "top_down": Method.of(top_down),
+    "ff": Method.from_module(feature_focus),
+    "ind": Method.from_module(ind),
+    "unweighted": Method.from_module(unweighted),
+    "frequency": Method.from_module(frequency),
+    "swnn": Method.from_module(swnn),
+    "ogeec": Method.from_module(ogeec),
+    "rembrandt": Method.from_module(rembrandt),
+    "exmlds1": Method.from_module(exmlds1),
+    "exmlds2": Method.from_module(exmlds2),
+    "exmlds3": Method.from_module(exmlds3),
+    "exmlds_joint": Method.from_module(exmlds_joint),
+    "one_vs_rest": Method.from_module(one_vs_rest),
+    "top_down": Method.from_module(top_down),
 }
 
 
@@ -179,8 +179,8 @@ def fit(
             raise InvalidInstance(f"{name} has no parameters that can be searched for", "params")
         if memory is not None:
             _refuse_beyond(memory, name, method.needs_of(data, method.params()))
-        params = method.search(data, rng, part(progress, 0.0, 0.7))
-        progress = part(progress, 0.7, 1.0)
+        params = method.search(data, rng, subrange(progress, 0.0, 0.7))
+        progress = subrange(progress, 0.7, 1.0)
     if memory is not None:
         _refuse_beyond(memory, name, method.needs_of(data, params))
     try:

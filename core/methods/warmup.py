@@ -12,9 +12,9 @@ import numpy as np
 
 from abound.core.instances.record import pack_vector
 from abound.core.methods import fitted, registry
-from abound.core.methods.training.gather import Gathering
+from abound.core.methods.training.gather import MatrixBuilder
 from abound.core.methods.training.matrices import Matrices
-from abound.core.methods.training.progress import quietly
+from abound.core.methods.training.progress import no_progress
 
 INSTANCES, CLASSES, FEATURES = 120, 6, 40
 FITS: list[tuple[str, dict[str, Any]]] = [
@@ -26,16 +26,16 @@ FITS: list[tuple[str, dict[str, Any]]] = [
 
 def warmup() -> None:
     """Compile the kernels, or load them from numba's cache."""
-    data = few()
+    data = small_data_set()
     for name, params in FITS:
-        made = fitted.fit(name, data, registry.params_of(name, params), np.random.default_rng(0), quietly)
+        made = fitted.fit(name, data, registry.params_of(name, params), np.random.default_rng(0), no_progress)
         made.model.rank(data.X[:3], 5)
 
 
-def few() -> Matrices:
+def small_data_set() -> Matrices:
     """Return a small data set."""
     rng = np.random.default_rng(0)
-    gathering = Gathering((1, 2))
+    gathering = MatrixBuilder((1, 2))
     for i in range(INSTANCES):
         words = {f"class{i % CLASSES}word{w}": 1.0 for w in range(3)}
         words |= {f"noise{w}": 0.5 for w in rng.choice(FEATURES, 5, replace=False)}

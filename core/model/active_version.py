@@ -16,10 +16,10 @@ LIVE = "live"
 BLEND = "blend"
 """The index and the active version blended; not a version of its own."""
 
-EVEN = (0.5, 0.5)
+EVEN_WEIGHTS = (0.5, 0.5)
 
 
-class Serving(msgspec.Struct, frozen=True):
+class ServingState(msgspec.Struct, frozen=True):
     """The active version, and the activation that made it active.
 
     Attributes
@@ -42,14 +42,14 @@ class Serving(msgspec.Struct, frozen=True):
     former_digest: str = ""
     activation: str = ""
     at: str = str(START)
-    weights: tuple[float, float] = EVEN
+    weights: tuple[float, float] = EVEN_WEIGHTS
 
     @property
     def is_live(self) -> bool:
         """Whether the index answers requests."""
         return self.version == LIVE
 
-    def activated(self, activation: str, version: str, digest: str, at: Offset) -> Serving:
+    def after_activation(self, activation: str, version: str, digest: str, at: Offset) -> ServingState:
         """Return the state after an activation.
 
         A repeated activation changes nothing. An activation of the active version changes only the activation id.
@@ -58,16 +58,16 @@ class Serving(msgspec.Struct, frozen=True):
             return self
         if (version, digest) == (self.version, self.digest):
             return msgspec.structs.replace(self, activation=activation)
-        return Serving(version, digest, self.version, self.digest, activation, str(at))
+        return ServingState(version, digest, self.version, self.digest, activation, str(at))
 
-    def weighed(self, version: str, weights: tuple[float, float]) -> Serving:
+    def with_weights(self, version: str, weights: tuple[float, float]) -> ServingState:
         """Return the state with other blend weights, or the same state if ``version`` is not active."""
         return msgspec.structs.replace(self, weights=weights) if version == self.version else self
 
-    def packed(self) -> bytes:
+    def to_bytes(self) -> bytes:
         """Return the bytes that digests cover."""
         return msgspec.json.encode(self)
 
 
-FROM_THE_START = Serving()
+NEVER_ACTIVATED = ServingState()
 """The state of a model on which no version was ever activated."""

@@ -25,11 +25,11 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from abound.core.kernels.model.apply import pass_over_records
-from abound.core.model.receipts import AnotherBody, Outcome, Receipts
+from abound.core.kernels.model.apply import skip_records
+from abound.core.model.receipts import BodyMismatch, Outcome, Receipts
 from abound.core.types import START, Offset
 
-TOGETHER = 128
+MAX_KEYED_UNITS = 128
 """Maximum number of units with keys that are looked up and applied together."""
 
 
@@ -83,7 +83,7 @@ class _Run(NamedTuple):
     n_empty: int = 0
 
 
-class Applied(Protocol):
+class RecordTarget(Protocol):
     """A target for records: a live model, or ``OutcomeReplay``, which only looks at their keys."""
 
     receipts: Receipts
@@ -96,11 +96,11 @@ class Applied(Protocol):
         Returns the position of the next record and the number of records applied.
         """
 
-    def pass_over(self, buffer: bytes, at: int, n: int) -> int:
+    def skip(self, buffer: bytes, at: int, n: int) -> int:
         """Return the position after the next ``n`` records."""
 
 
-class Applying:
+class EntryApplication:
     """The progress of applying one entry to a model; made by ``LiveModel.begin``.
 
     Attributes
@@ -115,7 +115,7 @@ class Applying:
         BodyMismatch: its key was used with another body. In the last two cases nothing is learned.
     """
 
-    def __init__(self, model: Applied, records: bytes, n: int, units: Sequence[Unit], entry: Offset) -> None:
+    def __init__(self, model: RecordTarget, records: bytes, n: int, units: Sequence[Unit], entry: Offset) -> None:
         self.ranks: npt.NDArray[np.int32] = np.zeros(n, np.int32)
         self.updated: npt.NDArray[np.bool_] = np.zeros(n, np.bool_)
         self.outcomes: list[Outcome] = [None] * len(units)
@@ -178,11 +178,11 @@ class Applying:
         unit = self._units[at]
         receipt = self._model.receipts.get(unit.key or "")
         if receipt is not None:
-            self.outcomes[at] = receipt if receipt.body == unit.body else AnotherBody(unit.key or "")
+            self.outcomes[at] = receipt if receipt.body == unit.body else BodyMismatch(unit.key or "")
             self._pass_over(unit.n)
             self._in_run += 1
         else:
-            coming = self._units[at : min(at + TOGETHER, end)]
+            coming = self._units[at : min(at + MAX_KEYED_UNITS, end)]
             self._new = coming[: self._model.receipts.n_new([unit.key or "" for unit in coming])]
             self._left = sum([unit.n for unit in self._new])
             self._in_run += len(self._new)
@@ -207,7 +207,7 @@ class Applying:
         self._new = ()
 
     def _pass_over(self, n: int) -> None:
-        self._at = self._model.pass_over(self._buffer, self._at, n)
+        self._at = self._model.skip(self._buffer, self._at, n)
         self._record += n
 
     def _is_refused(self, first: int, n_units: int) -> bool:
@@ -222,7 +222,7 @@ class Applying:
             receipt = self._model.receipts.get(unit.key)
             known = receipt.body if receipt is not None else bodies.setdefault(unit.key, unit.body)
             if known != unit.body:
-                self.outcomes[first : first + n_units] = [AnotherBody(unit.key)] * n_units
+                self.outcomes[first : first + n_units] = [BodyMismatch(unit.key)] * n_units
                 return True
         return False
 
@@ -263,7 +263,7 @@ def _runs_of_batch(batch: Sequence[Unit], first: int) -> list[_Run]:
 ALL_AT_ONCE = 2**31 - 1
 
 
-class Outcomes:
+class OutcomeReplay:
     """The outcome of each request in log order, found without learning.
 
     Attributes
@@ -275,14 +275,14 @@ class Outcomes:
     def __init__(self, receipts: Receipts | None = None) -> None:
         self.receipts = receipts or Receipts()
 
-    def of(self, records: bytes, units: Sequence[Unit], entry: Offset = START) -> list[bool]:
+    def were_learned(self, records: bytes, units: Sequence[Unit], entry: Offset = START) -> list[bool]:
         """Return whether each unit of the next entry was learned: not emptied, not a duplicate, not refused."""
-        told = self.told(records, units, entry)
+        told = self.replay(records, units, entry)
         return [outcome is None and not unit.emptied for outcome, unit in zip(told, units, strict=True)]
 
-    def told(self, records: bytes, units: Sequence[Unit], entry: Offset = START) -> list[Outcome]:
+    def replay(self, records: bytes, units: Sequence[Unit], entry: Offset = START) -> list[Outcome]:
         """Return the outcome of each unit of the next entry; None for emptied units too."""
-        applying = Applying(self, records, sum([unit.n for unit in units]), units, entry)
+        applying = EntryApplication(self, records, sum([unit.n for unit in units]), units, entry)
         while not applying.done:
             applying.step(ALL_AT_ONCE)
         return applying.outcomes
@@ -294,8 +294,8 @@ class Outcomes:
 
         Return the position of the next record and the number of records.
         """
-        return self.pass_over(buffer, at, len(ranks)), len(ranks)
+        return self.skip(buffer, at, len(ranks)), len(ranks)
 
-    def pass_over(self, buffer: bytes, at: int, n: int) -> int:
+    def skip(self, buffer: bytes, at: int, n: int) -> int:
         """Return the position after the next ``n`` records."""
-        return int(pass_over_records(buffer, at, n))
+        return int(skip_records(buffer, at, n))

@@ -16,7 +16,7 @@ from abound.core.kernels.model.apply import HAND, MAX_CREDIT, MAX_FEATURES
 _PARTS = {"label_counts": np.int64, "credits": np.uint8, "hand": np.int64}
 
 
-class Tallies:
+class Counters:
     """Counts by class id and credits by feature id; changed by the apply kernel.
 
     Attributes
@@ -62,7 +62,7 @@ class Tallies:
             "hand": self.control[[HAND]],
         }
 
-    def take(self, arrays: Mapping[str, npt.NDArray[Any]], n_features: int, n_classes: int) -> None:
+    def load_arrays(self, arrays: Mapping[str, npt.NDArray[Any]], n_features: int, n_classes: int) -> None:
         """Load the output of ``to_arrays`` of counters with the same bound.
 
         Raises ValueError if it does not fit the ids.

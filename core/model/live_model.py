@@ -21,15 +21,15 @@ import numpy as np
 import numpy.typing as npt
 from numba import typeof
 
-from abound.core.config import FIXED_FOR_GOOD, ModelConfig
+from abound.core.config import VECTOR_FIELDS, ModelConfig
 from abound.core.errors import Conflict, InvalidInstance
 from abound.core.index import index
-from abound.core.index.index import EVERYTHING, Index
+from abound.core.index.index import ALL_CLASSES, Index
 from abound.core.index.params import IndexParams
 from abound.core.instances import record, vectorizer, vocabulary
 from abound.core.instances.record import pack_labels, pack_vector, unpack_vector
 from abound.core.instances.vectorizer import Vectorizer
-from abound.core.kernels.model.answer import Held, explain_vector, rank_estimated, rank_vector
+from abound.core.kernels.model.answer import ModelHandle, explain_vector, rank_estimated, rank_vector
 from abound.core.kernels.model.apply import (
     ACTIVE,
     AT,
@@ -46,31 +46,31 @@ from abound.core.kernels.model.apply import (
     has_names_room,
     intern_bounded,
     intern_labels,
-    pass_over_records,
+    skip_records,
 )
 from abound.core.kernels.model.prequential import count_ranks
 from abound.core.kernels.records.record import record_shape
 from abound.core.limits import Limits
 from abound.core.model.active_version import LIVE
-from abound.core.model.apply import Applying, Unit
+from abound.core.model.apply import EntryApplication, Unit
 from abound.core.model.calibration import Calibration
 from abound.core.model.prequential import Prequential
 from abound.core.model.receipts import Receipts
-from abound.core.model.state import State
+from abound.core.model.state import ModelState
 from abound.core.types import START, Offset, Ranking
 
 INTERCEPT = "(intercept)"
 """Key of the intercept among the contributions to a score."""
 
 
-class Tables(NamedTuple):
+class EnlargedTables(NamedTuple):
     """Larger hash tables for the vocabularies of a model; None for a vocabulary that does not need one."""
 
     features: npt.NDArray[np.uint64] | None
     labels: npt.NDArray[np.uint64] | None
 
 
-class LiveModel(State):
+class LiveModel(ModelState):
     """A model that learns from every event.
 
     Parameters
@@ -125,14 +125,14 @@ class LiveModel(State):
             The model has learned and the field would change the meaning of its state, or a version is active and the
             field would change the vectors that it gets.
         """
-        config = self.config.changed(changes)
+        config = self.config.with_changes(changes)
         refused = self.config.refused_once_learned(config) if self.n_learned else []
         if refused:
             way = "create a new model instead"
-            if not set(refused) & set(FIXED_FOR_GOOD):
+            if not set(refused) & set(VECTOR_FIELDS):
                 way = "run the job refit, which learns the log again with other values (settings)"
             raise Conflict(f"{', '.join(refused)} cannot change on a model that has learned; {way}")
-        refused = [name for name in FIXED_FOR_GOOD if getattr(config, name) != getattr(self.config, name)]
+        refused = [name for name in VECTOR_FIELDS if getattr(config, name) != getattr(self.config, name)]
         if refused and not self.serving.is_live:
             raise Conflict(
                 f"{', '.join(refused)} cannot change while a version is active: it was fitted with their present "
@@ -142,17 +142,17 @@ class LiveModel(State):
 
     def configure(self, changes: dict[str, Any]) -> None:
         """Apply a configuration event. Fields that can no longer change keep their value."""
-        config = self.config.changed(changes)
+        config = self.config.with_changes(changes)
         if self.n_learned:
             kept = {name: getattr(self.config, name) for name in self.config.refused_once_learned(config)}
-            config = config.changed(kept)
+            config = config.with_changes(kept)
         self._take_config(config)
 
     # --- learning
 
-    def begin(self, records: bytes, n: int, units: Sequence[Unit], entry: Offset = START) -> Applying:
+    def begin(self, records: bytes, n: int, units: Sequence[Unit], entry: Offset = START) -> EntryApplication:
         """Start to apply the checked records of one log entry; see ``abound.core.model.apply``."""
-        return Applying(self, records, n, units, entry)
+        return EntryApplication(self, records, n, units, entry)
 
     def apply(
         self, buffer: bytes, at: int, ranks: npt.NDArray[np.int32], updated: npt.NDArray[np.bool_]
@@ -212,32 +212,32 @@ class LiveModel(State):
         if self.index.arrays is not before:
             self._bind()
 
-    def pass_over(self, buffer: bytes, at: int, n: int) -> int:
+    def skip(self, buffer: bytes, at: int, n: int) -> int:
         """Return the position after the next ``n`` records."""
-        return int(pass_over_records(buffer, at, n))
+        return int(skip_records(buffer, at, n))
 
     @property
-    def crowded(self) -> bool:
+    def is_crowded(self) -> bool:
         """Whether a vocabulary is so large and full that its table should be enlarged before it must grow."""
-        return self.features.crowded or self.labels.crowded
+        return self.features.is_crowded or self.labels.is_crowded
 
-    def enlarged(self) -> Tables:
+    def enlarged(self) -> EnlargedTables:
         """Build larger tables for the vocabularies that need them: the slow part of their growth, ahead of time.
 
         Only reads the model. It may run in another thread while requests are answered, as long as nothing changes the
         model.
         """
-        return Tables(
-            self.features.enlarged() if self.features.crowded else None,
-            self.labels.enlarged() if self.labels.crowded else None,
+        return EnlargedTables(
+            self.features.enlarged_table() if self.features.is_crowded else None,
+            self.labels.enlarged_table() if self.labels.is_crowded else None,
         )
 
-    def take(self, tables: Tables) -> None:
+    def replace_tables(self, tables: EnlargedTables) -> None:
         """Switch to the tables of ``enlarged``. The model must not have learned since. The state stays the same."""
         if tables.features is not None:
-            self.features.take(tables.features)
+            self.features.replace_table(tables.features)
         if tables.labels is not None:
-            self.labels.take(tables.labels)
+            self.labels.replace_table(tables.labels)
         self._bind()
 
     def _make_room(self, n_features: int, key_bytes: int, n_labels: int, label_bytes: int) -> None:
@@ -255,7 +255,7 @@ class LiveModel(State):
 
     def _bind(self) -> None:
         """Rebuild the kernel handle after any of the arrays has moved."""
-        self._held = Held(self._arrays(), self._scratch, self.calibration.arrays)
+        self._held = ModelHandle(self._arrays(), self._scratch, self.calibration.arrays)
 
     def _arrays(self) -> LiveArrays:
         return LiveArrays(
@@ -359,7 +359,7 @@ class LiveModel(State):
         """Return arrays for the class ids and scores of a ranking, and the mask of allowed classes."""
         if k > self.labels.n_ids:
             k = self.labels.n_ids
-        mask = EVERYTHING if include is None and exclude is None else self._mask(include, exclude)
+        mask = ALL_CLASSES if include is None and exclude is None else self._mask(include, exclude)
         return np.empty(k, np.int32), np.empty(k, np.float64), mask
 
     def _mask(self, include: Collection[str] | None, exclude: Collection[str] | None) -> npt.NDArray[np.uint8]:
@@ -388,7 +388,7 @@ def _scratch(n_features: int, n_labels: int) -> ApplyScratch:
 
 # --- compiling
 
-FIRST = ("learning", "answering")
+DEFAULT_GROUPS = ("learning", "answering")
 """The groups of kernels that a model of the default configuration uses. Every model uses them."""
 
 
@@ -460,7 +460,7 @@ def _learned(config: ModelConfig) -> LiveModel:
         applying = model.begin(learned, 1, [Unit(1)])
         while not applying.done:
             applying.step(1)
-    model.pass_over(learned, 0, 1)
+    model.skip(learned, 0, 1)
     return model
 
 
@@ -470,7 +470,7 @@ def _answer(model: LiveModel) -> None:
 
 
 def _keep(model: LiveModel) -> None:
-    model.take(Tables(model.features.enlarged(), None))
+    model.replace_tables(EnlargedTables(model.features.enlarged_table(), None))
     LiveModel.from_arrays(model.meta(), model.to_arrays(), (1, 2)).digest()
 
 

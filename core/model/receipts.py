@@ -26,7 +26,7 @@ CAPACITY = 100_000
 
 PAGE = 256
 
-MOST_GONE = 2**48
+MAX_DROPPED_PAGES = 2**48
 """Maximum number of dropped pages; receipt numbers of 64 bits cannot overflow below it."""
 
 
@@ -58,7 +58,7 @@ _decode = msgspec.msgpack.Decoder(Row).decode
 _decode_table = msgspec.msgpack.Decoder(tuple[int, list[Row]]).decode
 
 
-class AnotherBody(msgspec.Struct, frozen=True):
+class BodyMismatch(msgspec.Struct, frozen=True):
     """The outcome for a key that was used before with another body: nothing was learned.
 
     Attributes
@@ -69,7 +69,7 @@ class AnotherBody(msgspec.Struct, frozen=True):
     key: str
 
 
-Outcome = Receipt | AnotherBody | None
+Outcome = Receipt | BodyMismatch | None
 """The outcome of a unit: the receipt of the first request for a duplicate, a refusal, or None if it was learned."""
 
 
@@ -172,7 +172,7 @@ class Receipts:
         table._n = table._n_gone * PAGE
         if table._n < 0:
             raise ValueError("the number of dropped pages of receipts is negative")
-        if table._n_gone > MOST_GONE:
+        if table._n_gone > MAX_DROPPED_PAGES:
             raise ValueError("the number of dropped pages of receipts is too large")
         for row in rows:
             key, _, offset, ranks, updated = row

@@ -15,15 +15,15 @@ import numpy.typing as npt
 from abound.core.instances.record import record_ends, unpack
 from abound.core.kernels.names.table import find_vector
 from abound.core.kernels.records.record import vector_end
-from abound.core.model.apply import Outcomes, Unit
+from abound.core.model.apply import OutcomeReplay, Unit
 from abound.core.model.live_model import LiveModel
 from abound.core.types import Offset
 
-MOST_RANKED = 50
+MAX_RANKED = 50
 """Depth of rankings; a true label below it counts as not found."""
 
 
-class Fitting:
+class Refitter:
     """A refit in progress: call ``learn`` for each entry of the stream, and ``next_pass`` between two passes.
 
     Parameters
@@ -50,7 +50,7 @@ class Fitting:
 
     def learn(self, records: bytes, units: Sequence[Unit], entry: Offset) -> list[bytes]:
         """Learn the next entry of the stream; return its records that are held out."""
-        learned = self._outcomes.of(records, units, entry)
+        learned = self._outcomes.were_learned(records, units, entry)
         ends = record_ends(records, sum([unit.n for unit in units if not unit.emptied])).tolist()
         places: list[int] = []
         at = 0
@@ -72,8 +72,8 @@ class Fitting:
         self.n_learned += len(places)
         return [records[ends[place] : ends[place + 1]] for place in held]
 
-    def _fresh(self) -> Outcomes:
-        return Outcomes(type(self.live.receipts).from_arrays(self._receipts))
+    def _fresh(self) -> OutcomeReplay:
+        return OutcomeReplay(type(self.live.receipts).from_arrays(self._receipts))
 
     def _learn_first(self, records: list[bytes]) -> None:
         n = len(records)
@@ -91,7 +91,7 @@ class Fitting:
 def reciprocal_rank(live: LiveModel, record: bytes) -> float:
     """Return 1 / rank of the best true label of a record, 0 if it is not among the best ``MAX_RANKED``."""
     true = set(unpack(record).labels)
-    ranking = live.rank(record[: int(vector_end(record, 0))], MOST_RANKED)
+    ranking = live.rank(record[: int(vector_end(record, 0))], MAX_RANKED)
     for rank, class_id in enumerate(ranking.class_ids.tolist(), start=1):
         if live.label(class_id) in true:
             return 1.0 / rank

@@ -15,13 +15,13 @@ import msgspec
 import numpy.typing as npt
 
 from abound.core.config import ModelConfig
-from abound.core.errors import Damaged, InvalidInstance
+from abound.core.errors import Corrupted, InvalidInstance
 from abound.core.index.index import Index
 from abound.core.index.params import IndexParams
 from abound.core.instances.vocabulary import Vocabulary
-from abound.core.model.active_version import FROM_THE_START, Serving
+from abound.core.model.active_version import NEVER_ACTIVATED, ServingState
 from abound.core.model.calibration import Calibration
-from abound.core.model.counters import Tallies
+from abound.core.model.counters import Counters
 from abound.core.model.prequential import Prequential
 from abound.core.model.receipts import Receipts
 
@@ -37,7 +37,7 @@ DIGEST_SLICE = 8
 _json = msgspec.json.Encoder()
 
 
-class State:
+class ModelState:
     """The parts of a model.
 
     Parameters
@@ -55,8 +55,8 @@ class State:
         self.prequential = Prequential()
         self.calibration = Calibration(config.calibrate)
         self.receipts = Receipts()
-        self.serving = FROM_THE_START
-        self._tallies = Tallies()
+        self.serving = NEVER_ACTIVATED
+        self._tallies = Counters()
         self._tallies.set_bound(config.max_features)
 
     @property
@@ -116,9 +116,9 @@ class State:
         return self.index.n_bytes + self.features.n_bytes + labels + self.receipts.n_bytes
 
     @property
-    def n_bytes_ahead(self) -> int:
+    def growth_bytes(self) -> int:
         """Bytes that growth may need soon. Learning stops when less than this is left below ``max_memory``."""
-        return self.index.n_bytes_ahead + self.features.n_bytes_ahead + self.labels.n_bytes_ahead
+        return self.index.growth_bytes + self.features.growth_bytes + self.labels.growth_bytes
 
     def digest_steps(self) -> Iterator[None]:
         """Do the work of ``digest`` in slices of about a millisecond. The model must not learn in between."""
@@ -134,7 +134,7 @@ class State:
         """
         hashed = hashlib.blake2b(digest_size=16)
         for part in (
-            _json.encode(self.config.written()),
+            _json.encode(self.config.to_stored()),
             self.features.digest(),
             self.labels.digest(),
             self.index.digest(),
@@ -145,16 +145,16 @@ class State:
             hashed.update(len(part).to_bytes(8, "little"))
             hashed.update(part)
         hashed.update(self.calibration.digest_bytes())
-        if self.serving != FROM_THE_START:
-            hashed.update(self.serving.packed())
+        if self.serving != NEVER_ACTIVATED:
+            hashed.update(self.serving.to_bytes())
         return hashed.hexdigest()
 
     # --- as arrays
 
     def meta(self) -> dict[str, Any]:
         """Return the plain JSON values to store next to the arrays."""
-        serving = {} if self.serving == FROM_THE_START else {"serving": msgspec.to_builtins(self.serving)}
-        return {"config": self.config.written(), **serving}
+        serving = {} if self.serving == NEVER_ACTIVATED else {"serving": msgspec.to_builtins(self.serving)}
+        return {"config": self.config.to_stored(), **serving}
 
     def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
         """Return the logical state as named arrays such as ``index/counts``; ``from_arrays`` restores it."""
@@ -181,28 +181,28 @@ class State:
             for name, array in arrays.items():
                 part, _, rest = name.partition("/")
                 parts[part][rest] = array
-            state = cls(ModelConfig.stored(meta["config"]), secret)
+            state = cls(ModelConfig.from_stored(meta["config"]), secret)
             state.features = Vocabulary.from_arrays(secret, parts["features"])
             state.labels = Vocabulary.from_arrays(secret, parts["labels"])
             _check_ids(
                 parts["index"], state.features.n_ids, state.labels.n_ids
             )  # before memory is allocated for the ids
             state.index = Index.from_arrays(IndexParams.of(state.config), parts["index"])
-            state.serving = msgspec.convert(meta.get("serving", {}), Serving)
+            state.serving = msgspec.convert(meta.get("serving", {}), ServingState)
             state.prequential = Prequential.from_arrays(parts["prequential"])
             state.receipts = Receipts.from_arrays(parts["receipts"])
             state.calibration = Calibration.from_arrays(state.config.calibrate, parts["calibration"])
-            state._tallies.take(parts["tallies"], state.features.n_ids, state.labels.n_ids)
+            state._tallies.load_arrays(parts["tallies"], state.features.n_ids, state.labels.n_ids)
         except (KeyError, TypeError, ValueError, InvalidInstance, msgspec.MsgspecError) as error:
-            raise Damaged(f"the arrays of a model do not fit together: {error}") from error
+            raise Corrupted(f"the arrays of a model do not fit together: {error}") from error
         if not (state.features.is_text() and state.labels.is_text()):
-            raise Damaged("a feature key or a label is not UTF-8")
+            raise Corrupted("a feature key or a label is not UTF-8")
         if state.index.n_classes > state.labels.n_ids or len(state.labels) != state.labels.n_ids:
-            raise Damaged("the index of a model does not fit its vocabularies")
+            raise Corrupted("the index of a model does not fit its vocabularies")
         return state
 
 
 def _check_ids(index: Mapping[str, npt.NDArray[Any]], n_features: int, n_labels: int) -> None:
     """Raise Corrupted if the arrays of an index have features or classes without a name."""
     if len(index["lengths"]) > n_features or (len(index["class_ids"]) and index["class_ids"].max() >= n_labels):
-        raise Damaged("the index of a model does not fit its vocabularies")
+        raise Corrupted("the index of a model does not fit its vocabularies")

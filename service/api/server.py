@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 import uvicorn
 import uvloop
 
-from abound.core.errors import CannotStart, Damaged, StoreUnavailable, UnknownApplyVersion
+from abound.core.errors import CannotStart, Corrupted, StoreUnavailable, UnknownApplyVersion
 from abound.service.api.protocol import STALL_CHECK_SECONDS, ClientConnection
 from abound.service.artifacts.artifact_store import ArtifactStore
 from abound.service.history.high_water import HighWaterMarks
@@ -150,7 +150,7 @@ async def check_store(settings: Settings) -> None:
     try:
         await store.check()
         place = settings.artifacts_location()
-        with contextlib.suppress(StoreUnavailable, Damaged, UnknownApplyVersion):  # the loader reports these
+        with contextlib.suppress(StoreUnavailable, Corrupted, UnknownApplyVersion):  # the loader reports these
             await HighWaterMarks.from_settings(settings, store, None if place is None else ArtifactStore(place)).check()
         if not is_loopback(settings.host):
             try:

@@ -13,7 +13,7 @@ import struct
 from collections.abc import AsyncIterator
 from typing import NamedTuple
 
-from abound.core.errors import Damaged, UnknownApplyVersion
+from abound.core.errors import Corrupted, UnknownApplyVersion
 from abound.service.artifacts.checksums import checksum_of
 
 _START = struct.Struct("<8sII16s")
@@ -56,14 +56,14 @@ class ContainerReader:
         """
         magic, number, size, checksum = _START.unpack(await self.read(_START.size, "its first bytes"))
         if magic != kind.magic:
-            raise Damaged(f"this is not the file of a {kind.holds}")
+            raise Corrupted(f"this is not the file of a {kind.holds}")
         if number != kind.format:
             raise UnknownApplyVersion(f"the file has the format {number}, and this release reads {kind.format}")
         if size > MOST_HEAD_BYTES:
-            raise Damaged(f"the {kind.head} of the file is larger than allowed")
+            raise Corrupted(f"the {kind.head} of the file is larger than allowed")
         plain = await self.read(size, f"its {kind.head}")
         if checksum_of(plain) != checksum.hex():
-            raise Damaged(f"the {kind.head} of the file is not what was written")
+            raise Corrupted(f"the {kind.head} of the file is not what was written")
         return plain
 
     async def read(self, n: int, what: str) -> bytes:
@@ -72,7 +72,7 @@ class ContainerReader:
             try:
                 self._held += await anext(self._pieces)
             except StopAsyncIteration:
-                raise Damaged(f"the file ends in {what}") from None
+                raise Corrupted(f"the file ends in {what}") from None
         taken = bytes(memoryview(self._held)[:n])
         del self._held[:n]
         return taken
@@ -80,7 +80,7 @@ class ContainerReader:
     async def check_end(self) -> None:
         """Raise Corrupted if anything follows."""
         if self._held or await self._more():
-            raise Damaged("something follows the last part of the file")
+            raise Corrupted("something follows the last part of the file")
 
     async def _more(self) -> bool:
         async for piece in self._pieces:

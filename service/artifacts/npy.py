@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from abound.core.errors import Damaged
+from abound.core.errors import Corrupted
 from abound.service.artifacts.artifact_store import PIECE_BYTES, ArtifactStore
 
 MOST_HEADER_BYTES = 10_000
@@ -96,7 +96,7 @@ def map_array(one: ArrayFile, path: Path) -> Array:
     """Map the array in a file. Writes to the array stay in this process and never reach the file."""
     with path.open("rb") as file:
         if path.stat().st_size != one.size:
-            raise Damaged(f"its file {one.file} has another size")
+            raise Corrupted(f"its file {one.file} has another size")
         return parse_array(one, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))
 
 
@@ -107,19 +107,19 @@ def parse_array(one: ArrayFile, data: bytearray | mmap.mmap) -> Array:
     for at in range(0, len(view), PIECE_BYTES):
         hashed.update(view[at : at + PIECE_BYTES])
     if len(view) != one.size or hashed.hexdigest() != one.checksum:
-        raise Damaged(f"its file {one.file} is not what was written")
+        raise Corrupted(f"its file {one.file} is not what was written")
     at = _HEADER + int.from_bytes(view[8:_HEADER], "little")
     head = io.BytesIO(bytes(view[: min(at, MOST_HEADER_BYTES)]))
     try:
         if np.lib.format.read_magic(head) != (1, 0):
-            raise Damaged(f"its file {one.file} has an unknown format")
+            raise Corrupted(f"its file {one.file} has an unknown format")
         shape, in_columns, dtype = np.lib.format.read_array_header_1_0(head)
     except UNREADABLE as error:
-        raise Damaged(f"its file {one.file} has an unreadable header: {error}") from None
+        raise Corrupted(f"its file {one.file} has an unreadable header: {error}") from None
     if dtype.kind not in KINDS or dtype.str != one.dtype or list(shape) != one.shape:
-        raise Damaged(f"its file {one.file} has another array than its card describes")
+        raise Corrupted(f"its file {one.file} has another array than its card describes")
     if not dtype.itemsize or dtype.hasobject or any(n < 0 for n in shape) or len(shape) > MOST_DIMENSIONS:
-        raise Damaged(f"its file {one.file} has an array of an impossible dtype or shape")
+        raise Corrupted(f"its file {one.file} has an array of an impossible dtype or shape")
     if len(view) - at != dtype.itemsize * math.prod(shape):
-        raise Damaged(f"its file {one.file} does not have the size of its array")
+        raise Corrupted(f"its file {one.file} does not have the size of its array")
     return np.frombuffer(data, dtype, math.prod(shape), at).reshape(shape, order="F" if in_columns else "C")

@@ -188,7 +188,7 @@ def _evaluate_live(
         from abound.service.evaluation.batch import search_live
 
         passes, margin = search_live(_read_all(train, read_file), config, seed)
-        config = config.changed({"margin": margin})
+        config = config.with_changes({"margin": margin})
     with progress_bar("evaluate") as bar:
         done = 0
 

@@ -24,7 +24,7 @@ from abound.service.cli.options import DEFAULT_URL, AsJson, Key, Model, Url, che
 from abound.service.cli.progress import ProgressBar, progress_bar
 
 if TYPE_CHECKING:
-    from abound.core.instances.data_formats import Instance
+    from abound.core.instances.data_formats import DatasetInstance
     from abound.service.client import Client, Refused
 
 SHOWN_REFUSALS = 5
@@ -97,13 +97,13 @@ def learn(
     check_files(files)
     prefix = uuid.uuid4().hex
 
-    def line_of(instance: Instance, number: int) -> bytes | None:
+    def line_of(instance: DatasetInstance, number: int) -> bytes | None:
         if not instance.labels:
             return None
         extra = {"key": f"{prefix}:{number}"} if keyed else {}
         return _with_fields(instance.to_json(), extra | ({"source": source} if source else {}))
 
-    def note(answer: dict[str, Any], instance: Instance, streamed: StreamStatistics) -> None:
+    def note(answer: dict[str, Any], instance: DatasetInstance, streamed: StreamStatistics) -> None:
         streamed.offset = answer.get("offset", streamed.offset)
         if answer.get("applied"):
             streamed.accuracy.add(answer.get("rank"))
@@ -151,7 +151,7 @@ def classify(
     with _client(url, key, model) as client, ExitStack() as stack:
         out: TextIO = stack.enter_context(output.open("w", encoding="utf-8")) if output else sys.stdout
 
-        def note(answer: dict[str, Any], instance: Instance, streamed: StreamStatistics) -> None:
+        def note(answer: dict[str, Any], instance: DatasetInstance, streamed: StreamStatistics) -> None:
             streamed.offset = answer.get("offset", streamed.offset)
             if "labels" in answer and instance.labels:
                 streamed.accuracy.add(rank_in((item["label"] for item in answer["labels"]), instance.labels))
@@ -188,11 +188,11 @@ def _client(url: str, key: str | None, model: str) -> Iterator[Client]:
         yield client
 
 
-def _instances(files: list[str], skip: int, limit: int | None) -> Callable[[ProgressBar], Iterator[Instance]]:
+def _instances(files: list[str], skip: int, limit: int | None) -> Callable[[ProgressBar], Iterator[DatasetInstance]]:
     """Return a function that yields every instance and shows on a progress bar how much of all files is read."""
     from abound.service.datasets.files import read_file, size_of
 
-    def read(bar: ProgressBar) -> Iterator[Instance]:
+    def read(bar: ProgressBar) -> Iterator[DatasetInstance]:
         sizes = [size_of(name) for name in files]
         before = 0
         bar.reset(None if None in sizes else sum(size or 0 for size in sizes))
@@ -213,11 +213,11 @@ def _instances(files: list[str], skip: int, limit: int | None) -> Callable[[Prog
 class _ReadAhead:
     """Instances read by a background thread, so that a silent source does not delay the instances already read."""
 
-    def __init__(self, instances: Iterator[Instance]) -> None:
-        self._read: Queue[Instance | BaseException | None] = Queue(READ_AHEAD)
+    def __init__(self, instances: Iterator[DatasetInstance]) -> None:
+        self._read: Queue[DatasetInstance | BaseException | None] = Queue(READ_AHEAD)
         Thread(target=self._fill, args=(instances,), name="abound-reading", daemon=True).start()
 
-    def __iter__(self) -> Iterator[Instance | None]:
+    def __iter__(self) -> Iterator[DatasetInstance | None]:
         """Yield the instances in order and raise their error.
 
         Yields None after each second without an instance, so that the pending ones are sent.
@@ -236,7 +236,7 @@ class _ReadAhead:
                 raise one
             yield one
 
-    def drain(self) -> Iterator[Instance]:
+    def drain(self) -> Iterator[DatasetInstance]:
         """Yield the instances that were read and not consumed."""
         with suppress(Empty):
             while True:
@@ -244,7 +244,7 @@ class _ReadAhead:
                 if one is not None and not isinstance(one, BaseException):
                     yield one
 
-    def _fill(self, instances: Iterator[Instance]) -> None:
+    def _fill(self, instances: Iterator[DatasetInstance]) -> None:
         end: BaseException | None = None
         try:
             for instance in instances:
@@ -270,17 +270,17 @@ def _show_position(bar: ProgressBar, before: int, position: int) -> None:
 
 def _run(
     title: str,
-    instances: Callable[[ProgressBar], Iterator[Instance]],
-    line_of: Callable[[Instance, int], bytes | None],
+    instances: Callable[[ProgressBar], Iterator[DatasetInstance]],
+    line_of: Callable[[DatasetInstance, int], bytes | None],
     send: Callable[[Iterator[bytes | None]], Iterator[dict[str, Any]]],
-    note: Callable[[dict[str, Any], Instance, StreamStatistics], None],
+    note: Callable[[dict[str, Any], DatasetInstance, StreamStatistics], None],
     streamed: StreamStatistics,
     hidden: bool = False,
 ) -> None:
     """Send every instance and match each answer to its instance."""
     from abound.service.client import ClientError, Interrupted, Refused, refusal_of
 
-    sent: deque[Instance] = deque()
+    sent: deque[DatasetInstance] = deque()
 
     def settle(answer: dict[str, Any]) -> None:
         instance = sent.popleft()
@@ -356,9 +356,9 @@ def _with_fields(line: bytes, fields: dict[str, Any]) -> bytes:
     return line[:-1] + b"," + json.dumps(fields).encode()[1:] if fields else line
 
 
-def _show_refusal(instance: Instance, refusal: Refused, streamed: StreamStatistics) -> None:
+def _show_refusal(instance: DatasetInstance, refusal: Refused, streamed: StreamStatistics) -> None:
     if streamed.counts["refused"] <= SHOWN_REFUSALS:
-        error_console().print(f"{instance.place}: {refusal}", style="yellow", markup=False)
+        error_console().print(f"{instance.location}: {refusal}", style="yellow", markup=False)
     elif streamed.counts["refused"] == SHOWN_REFUSALS + 1:
         error_console().print("further refused lines are only counted", style="yellow")
 
@@ -374,5 +374,5 @@ def _counts(streamed: StreamStatistics) -> str:
     return said + (f", {counts['unlabelled']:,} without labels skipped" if counts["unlabelled"] else "")
 
 
-def _starting_at(sent: deque[Instance]) -> str:
-    return f", from {sent[0].place} on" if sent else ""
+def _starting_at(sent: deque[DatasetInstance]) -> str:
+    return f", from {sent[0].location} on" if sent else ""

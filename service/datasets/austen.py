@@ -17,7 +17,7 @@ from importlib import resources
 
 import msgspec
 
-from abound.core.instances.data_formats import Instance
+from abound.core.instances.data_formats import DatasetInstance
 
 END = "|"
 """Placeholder before the first and after the last word of a novel."""
@@ -58,14 +58,14 @@ def features_of(padded: list[str], place: int) -> dict[str, str]:
     return {name: " ".join(padded[place + offset] for offset in offsets) for name, offsets in TEMPLATES}
 
 
-def context(before: str, after: str) -> Instance:
+def context(before: str, after: str) -> DatasetInstance:
     """Return the instance of a gap between two pieces of text, to predict the missing word."""
     left, right = words_of(before), words_of(after)
     padded = [*[END] * _REACH, *left, "", *right, *[END] * _REACH]
-    return Instance(features=msgspec.json.encode(features_of(padded, _REACH + len(left))))
+    return DatasetInstance(features=msgspec.json.encode(features_of(padded, _REACH + len(left))))
 
 
-def stream(seed: int | None = None) -> Iterator[Instance]:
+def stream(seed: int | None = None) -> Iterator[DatasetInstance]:
     """Yield all 724,858 instances, novel by novel, or in a random order determined by ``seed``."""
     padded: list[str] = []
     places: list[int] = []
@@ -77,4 +77,4 @@ def stream(seed: int | None = None) -> Iterator[Instance]:
         random.Random(seed).shuffle(places)
     encode = msgspec.json.encode
     for place in places:
-        yield Instance(features=encode(features_of(padded, place)), labels=(padded[place],))
+        yield DatasetInstance(features=encode(features_of(padded, place)), labels=(padded[place],))

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, BinaryIO, Protocol, get_args
 import zstandard
 
 from abound.core.errors import Malformed, TooLarge
-from abound.core.instances.data_formats import Format, Instance, read_instances
+from abound.core.instances.data_formats import DatasetInstance, Format, read_instances
 from abound.service.artifacts.artifact_store import ArtifactStore
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def format_of(name: str) -> tuple[Format, str]:
 
 def read_file(
     name: str, progress: Callable[[int], None] | None = None, plain_bytes: int | None = None
-) -> Iterator[Instance]:
+) -> Iterator[DatasetInstance]:
     """Yield the instances of a file.
 
     Parameters

@@ -32,7 +32,7 @@ import structlog
 from abound.core.errors import (
     ArtifactsUnavailable,
     Conflict,
-    Damaged,
+    Corrupted,
     InvalidInstance,
     Overloaded,
     TooLarge,
@@ -326,4 +326,4 @@ def _decoded(packed: bytes) -> DatasetCard:
     try:
         return _card.decode(packed)
     except (msgspec.MsgspecError, ValueError) as error:
-        raise Damaged(f"the list of data sets cannot be read: {error}") from None
+        raise Corrupted(f"the list of data sets cannot be read: {error}") from None

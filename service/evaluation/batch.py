@@ -14,13 +14,13 @@ import numpy as np
 from abound.core.config import ModelConfig
 from abound.core.errors import InvalidInstance
 from abound.core.evaluation.evaluate import LIMITS
-from abound.core.instances.data_formats import Instance
+from abound.core.instances.data_formats import DatasetInstance
 from abound.core.instances.vectorizer import Vectorizer
 from abound.core.methods import fitted, registry
 from abound.core.methods.training.gather import gather
 from abound.core.methods.training.hierarchy import of_pairs
 from abound.core.methods.training.matrices import Matrices, hide_labels
-from abound.core.methods.training.progress import Progress, part, quietly
+from abound.core.methods.training.progress import Progress, no_progress, subrange
 from abound.core.metrics import Propensity, evaluate
 from abound.service.processes.memory import free_memory
 from abound.service.processes.parallel import parallel, parallel_settings
@@ -92,12 +92,12 @@ class BatchEvaluation:
 
 
 def evaluate_method(
-    train_instances: Iterable[Instance],
-    test_instances: Iterable[Instance],
+    train_instances: Iterable[DatasetInstance],
+    test_instances: Iterable[DatasetInstance],
     trial: BatchEvaluation,
     *,
     propensity: Propensity | None = None,
-    progress: Progress = quietly,
+    progress: Progress = no_progress,
 ) -> dict[str, Any]:
     """Fit a batch method on some instances and evaluate it on others.
 
@@ -128,7 +128,7 @@ def evaluate_matrices(
     trial: BatchEvaluation,
     *,
     propensity: Propensity | None = None,
-    progress: Progress = quietly,
+    progress: Progress = no_progress,
 ) -> dict[str, Any]:
     """Do the same with matrices; ``test`` has the columns of ``read``."""
     if trial.hierarchy:
@@ -143,7 +143,7 @@ def evaluate_matrices(
     with parallel(None, trial.jobs):
         with fit_clock.running():
             model = fitted.fit(
-                trial.method, train, trial.params, rng, part(progress, 0.0, 0.8), use_idf=trial.idf, memory=memory
+                trial.method, train, trial.params, rng, subrange(progress, 0.0, 0.8), use_idf=trial.idf, memory=memory
             )
         depth = min(trial.depth, len(model.labels))
         model.rank(test.X[:1], depth)
@@ -174,7 +174,7 @@ def evaluate_matrices(
     }
 
 
-def search_live(instances: Iterable[Instance], config: ModelConfig, seed: int) -> tuple[int, float]:
+def search_live(instances: Iterable[DatasetInstance], config: ModelConfig, seed: int) -> tuple[int, float]:
     """Search for the passes and the margin that suit the live index, on a held-out part of the instances.
 
     Raises
@@ -183,7 +183,7 @@ def search_live(instances: Iterable[Instance], config: ModelConfig, seed: int) -
         There is nothing to learn.
     """
     data = gather(instances, Vectorizer(config, LIMITS).vectorize, LIMITS, (secrets.randbits(64), secrets.randbits(64)))
-    _, params = registry.fit("ff", data, "auto", np.random.default_rng(seed), quietly)
+    _, params = registry.fit("ff", data, "auto", np.random.default_rng(seed), no_progress)
     return params.passes, params.margin
 
 
@@ -213,7 +213,9 @@ def _below(read: Matrices, pairs: tuple[tuple[str, str], ...]) -> Matrices:
         raise InvalidInstance(str(error), "hierarchy") from error
 
 
-def _read(train: Iterable[Instance], test: Iterable[Instance], trial: BatchEvaluation) -> tuple[Matrices, Matrices]:
+def _read(
+    train: Iterable[DatasetInstance], test: Iterable[DatasetInstance], trial: BatchEvaluation
+) -> tuple[Matrices, Matrices]:
     vectorize = Vectorizer(trial.config, LIMITS).vectorize
     secret = (secrets.randbits(64), secrets.randbits(64))
     read = gather(train, vectorize, LIMITS, secret)

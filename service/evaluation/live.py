@@ -11,15 +11,15 @@ import numpy as np
 
 from abound.core.config import ModelConfig
 from abound.core.errors import InvalidInstance
-from abound.core.evaluation.evaluate import LIMITS, Progress, calibrated, fit, measure, rank
-from abound.core.instances.data_formats import Instance, vectorized
+from abound.core.evaluation.evaluate import LIMITS, Progress, fit, measure, measure_calibration, rank
+from abound.core.instances.data_formats import DatasetInstance, vectorize_all
 from abound.core.instances.vectorizer import Vectorizer
 from abound.core.metrics import Propensity
 
 
 def evaluate(
-    train_instances: Iterable[Instance],
-    test_instances: Iterable[Instance],
+    train_instances: Iterable[DatasetInstance],
+    test_instances: Iterable[DatasetInstance],
     config: ModelConfig,
     *,
     passes: int = 1,
@@ -61,7 +61,7 @@ def evaluate(
     clock = time.perf_counter
     started = clock()
     vectorizer = Vectorizer(config, LIMITS)
-    train = vectorized(train_instances, vectorizer.vectorize, LIMITS)
+    train = vectorize_all(train_instances, vectorizer.vectorize, LIMITS)
     if len(train) and not len(train.learnable):
         raise InvalidInstance(
             "no instance has both a label and an active feature"
@@ -69,7 +69,7 @@ def evaluate(
             else "no instance has a label",
             "data",
         )
-    test = vectorized(test_instances, vectorizer.vectorize, LIMITS)
+    test = vectorize_all(test_instances, vectorizer.vectorize, LIMITS)
     read = clock()
     secret = (secrets.randbits(64), secrets.randbits(64))
     rng = None if shuffle is None else np.random.default_rng(shuffle)
@@ -77,7 +77,7 @@ def evaluate(
     fitted = clock()
     ranked = rank(live, test, progress=progress)
     done = clock()
-    told = {"calibration": calibrated(live, test, ranked)} if config.calibrate else {}
+    told = {"calibration": measure_calibration(live, test, ranked)} if config.calibrate else {}
     return {
         "metrics": measure(live, train, test, ranked, propensity or Propensity()),
         "connections": live.index.n_connections,

@@ -22,7 +22,7 @@ from typing import NamedTuple
 import msgspec
 import structlog
 
-from abound.core.errors import Damaged, NotReady, UnknownApplyVersion, UnknownArtifact, UnknownSnapshot
+from abound.core.errors import Corrupted, NotReady, UnknownApplyVersion, UnknownArtifact, UnknownSnapshot
 from abound.core.limits import Limits
 from abound.core.types import START, Offset
 from abound.service.artifacts.artifact_store import ArtifactStore
@@ -123,7 +123,7 @@ async def archive(to: ArchiveContext) -> HistoryManifest | None:
                         contents = begun = await _add(to, begun, elements, size)
                         elements, size, n_old = [], 0, 0
     except stream.LogTrimmed as error:
-        raise Damaged(
+        raise Corrupted(
             f"the history of {to.keys.name} ends at {contents.end.entry} and {error}: the entries between are lost. "
             f"{history.BEGIN_ANEW_HINT}"
         ) from None
@@ -170,8 +170,8 @@ def _check(to: ArchiveContext, element: Element) -> None:
     """Raise Corrupted unless an entry is what was written: from history it could not be repaired any more."""
     try:
         check(element[1])
-    except Damaged as error:
-        raise Damaged(
+    except Corrupted as error:
+        raise Corrupted(
             f"the entry {element[0].decode()} of the log of {to.keys.name} cannot be moved to history: {error}. "
             f"{stream.REPAIR_ADVICE}; or, while snapshots are good, {history.BEGIN_ANEW_HINT}"
         ) from None
@@ -195,7 +195,7 @@ async def good_snapshots(store: Store, keys: ModelKeys) -> list[SnapshotManifest
     for name in await manifests.ids(store, keys):
         try:
             manifest = await manifests.read_manifest(store, keys, name)
-        except (Damaged, UnknownApplyVersion, UnknownSnapshot):
+        except (Corrupted, UnknownApplyVersion, UnknownSnapshot):
             continue
         with store_errors():
             async with store.client.pipeline(transaction=False) as pipe:
@@ -267,7 +267,7 @@ async def _begin_at(to: ArchiveContext, good: list[SnapshotManifest]) -> History
         model = ReplicatedModel(to.keys, to.living.config, limits=Limits())
         try:
             live = await snapshots.load(to.store, to.keys, manifest, model.limits)
-        except Damaged as error:
+        except Corrupted as error:
             log.warning("snapshot skipped", model=to.keys.name, snapshot=manifest.id, reason=str(error))
             continue
         model.restore(live, manifest.position)
@@ -310,7 +310,7 @@ async def _extendable_segment(
         return [], 0, 0, None
     try:
         elements = await history.History(to.store, to.artifacts, to.keys).elements(last)
-    except (Damaged, UnknownArtifact):
+    except (Corrupted, UnknownArtifact):
         return [], 0, 0, None  # the next reader of this segment reports it
     return elements, last.log_bytes, last.n_entries, last
 
@@ -349,7 +349,7 @@ async def write_segment(
     name = f"{history.artifact_folder(to.keys, 'history')}/{first}-{secrets.token_hex(4)}.seg"
     await to.artifacts.put(name, packed)
     if await to.artifacts.get(name) != packed:
-        raise Damaged(f"the artifact store does not give back what was written as {name}")
+        raise Corrupted(f"the artifact store does not give back what was written as {name}")
     needs = [after for element in elements if (after := adoption_after(element)) is not None]
     return Segment(
         name=name,

@@ -19,7 +19,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from abound.core.errors import Damaged
+from abound.core.errors import Corrupted
 from abound.core.types import Offset
 from abound.service.log.events import AdoptEvent, MarkEvent
 from abound.service.store.client import Store, store_errors
@@ -78,7 +78,7 @@ async def unfinished_erasures(store: Store, keys: ModelKeys) -> dict[str, Unfini
     try:
         return {job.decode(): _unfinished.decode(what) for job, what in said.items()}
     except msgspec.MsgspecError as error:
-        raise Damaged(f"the records of unfinished erasures of {keys.name} cannot be read: {error}") from None
+        raise Corrupted(f"the records of unfinished erasures of {keys.name} cannot be read: {error}") from None
 
 
 def mark_of(adopt: AdoptEvent) -> MarkEvent:

@@ -33,7 +33,7 @@ import re
 
 import structlog
 
-from abound.core.errors import Conflict, Damaged, StoreUnavailable, UnknownApplyVersion, UnknownArtifact
+from abound.core.errors import Conflict, Corrupted, StoreUnavailable, UnknownApplyVersion, UnknownArtifact
 from abound.core.types import Offset
 from abound.service.artifacts.artifact_store import ArtifactStore
 from abound.service.history.archive import BASE_PREFIX
@@ -179,7 +179,7 @@ class StateFileCollector:
             with contextlib.suppress(Conflict, LeaseLost):
                 try:
                     swept += await self._sweep(artifacts, keys)
-                except (Damaged, UnknownApplyVersion, UnknownArtifact) as error:
+                except (Corrupted, UnknownApplyVersion, UnknownArtifact) as error:
                     log.warning("garbage collection of state files skipped", model=keys.name, reason=str(error))
         if swept:
             log.info("garbage collection deleted state files", indexes=swept)
@@ -228,7 +228,7 @@ class StateFileCollector:
         contents = await history.manifest()
         trim = await stream.trim_of(self._store, keys.log)
         if not _is_whole(contents, artifacts, trim):
-            raise Damaged(f"the history of {keys.name} is not the one that its log continues")
+            raise Corrupted(f"the history of {keys.name} is not the one that its log continues")
         needed = set()
         for segment in contents.segments if contents is not None else ():
             if segment.needs is not None:  # it has an adoption

@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from abound.core.errors import ArtifactsUnavailable, Damaged, UnknownArtifact, UnknownOffset
+from abound.core.errors import ArtifactsUnavailable, Corrupted, UnknownArtifact, UnknownOffset
 from abound.core.types import START, Offset
 from abound.service.artifacts.artifact_store import ArtifactStore
 from abound.service.artifacts.checksums import checksum_of
@@ -240,22 +240,22 @@ def parse(packed: bytes, keys: ModelKeys) -> HistoryManifest:
         for segment in contents.segments:
             marks += [Offset.of_entry(segment.first)[:2], Offset.of_entry(segment.last)[:2]]
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise Damaged(f"the manifest of the history of {keys.name} cannot be read: {error}") from None
+        raise Corrupted(f"the manifest of the history of {keys.name} cannot be read: {error}") from None
     if (contents.format, contents.model, contents.incarnation) != (FORMAT, keys.name, keys.incarnation):
-        raise Damaged(
+        raise Corrupted(
             f"the manifest of the history of {keys.name} is that of {contents.model} {contents.incarnation}, "
             f"format {contents.format}"
         )
     if contents.with_checksum() != contents:
-        raise Damaged(f"the manifest of the history of {keys.name} is not what was written")
+        raise Corrupted(f"the manifest of the history of {keys.name} is not what was written")
     base = contents.base
     n, n_bytes = (base.n_entries, base.log_bytes) if base else (0, 0)
     for segment in contents.segments:
         if (segment.n_before, segment.bytes_before) != (n, n_bytes):
-            raise Damaged(f"the manifest of the history of {keys.name} has a gap before {segment.first}")
+            raise Corrupted(f"the manifest of the history of {keys.name} has a gap before {segment.first}")
         n, n_bytes = n + segment.n_entries, n_bytes + segment.log_bytes
     if marks != sorted(marks):
-        raise Damaged(f"the manifest of the history of {keys.name} is out of order")
+        raise Corrupted(f"the manifest of the history of {keys.name} is out of order")
     return contents
 
 
@@ -309,7 +309,9 @@ class History:
             if not ahead or (until is not None and Offset.of_entry(ahead[0].first)[:2] > until[:2]):
                 return
             if ahead[0].name == missing:
-                raise Damaged(f"the segment {missing} of the history of {self.keys.name} is missing. {self._mending()}")
+                raise Corrupted(
+                    f"the segment {missing} of the history of {self.keys.name} is missing. {self._mending()}"
+                )
             try:
                 elements = await self.elements(ahead[0])
             except UnknownArtifact:
@@ -345,9 +347,9 @@ class History:
         packed = await self._artifacts.get(segment.name)
         try:
             elements = await asyncio.to_thread(_checked, packed, segment)
-        except Damaged as error:
+        except Corrupted as error:
             path = self._artifacts.path(segment.name) or segment.name
-            raise Damaged(
+            raise Corrupted(
                 f"the segment {path} of the history of {self.keys.name} is damaged: {error}. {self._mending()}"
             ) from None
         return elements
@@ -358,14 +360,14 @@ class History:
 
 def _checked(packed: bytes, segment: Segment) -> list[Element]:
     if len(packed) != segment.size or checksum_of(packed) != segment.checksum:
-        raise Damaged("it is not what was written")
+        raise Corrupted("it is not what was written")
     elements = segments.decode_segment(packed)
     ids = [name.decode() for name, _ in elements]
     if not ids or len(ids) != segment.n_entries or (ids[0], ids[-1]) != (segment.first, segment.last):
-        raise Damaged("it does not have the entries that the manifest lists")
+        raise Corrupted("it does not have the entries that the manifest lists")
     for name, fields in elements:
         try:
             check(fields)
-        except Damaged as error:
-            raise Damaged(f"the entry {name.decode()} in it cannot be applied: {error}") from None
+        except Corrupted as error:
+            raise Corrupted(f"the entry {name.decode()} in it cannot be applied: {error}") from None
     return elements

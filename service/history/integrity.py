@@ -19,7 +19,7 @@ import msgspec
 from abound.core.errors import (
     ArtifactsUnavailable,
     Conflict,
-    Damaged,
+    Corrupted,
     UnknownApplyVersion,
     UnknownArtifact,
     UnknownOffset,
@@ -50,7 +50,7 @@ async def find_damage(store: Store, artifacts: ArtifactStore, living: CatalogMod
     for segment in contents.segments if contents is not None else ():
         try:
             await history.elements(segment)
-        except Damaged as error:
+        except Corrupted as error:
             wrong.append(str(error))
         except UnknownArtifact as error:
             wrong.append(f"{error}. Restore it from a backup; or, while snapshots are good, {BEGIN_ANEW_HINT}")
@@ -58,7 +58,7 @@ async def find_damage(store: Store, artifacts: ArtifactStore, living: CatalogMod
     try:
         await restore_first_state(store, artifacts, model)
         found = [] if wrong else await find_unadoptable(store, artifacts, model)
-    except (Damaged, UnknownApplyVersion, UnknownArtifact, UnknownOffset) as error:
+    except (Corrupted, UnknownApplyVersion, UnknownArtifact, UnknownOffset) as error:
         return [*wrong, str(error)]
     for one in found:
         if one.why == SKIPPED_WITH_EARLIER:
@@ -124,7 +124,7 @@ async def find_unadoptable(
             try:
                 await _try(source, model, event, at)
                 carried_out = at
-            except (Damaged, UnknownArtifact, UnknownOffset) as error:
+            except (Corrupted, UnknownArtifact, UnknownOffset) as error:
                 found.append(UnadoptableState(at, event.reason, str(error)))
     return found
 

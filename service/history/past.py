@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncGenerator
 
-from abound.core.errors import Damaged
+from abound.core.errors import Corrupted
 from abound.core.types import Offset
 from abound.service.artifacts.artifact_store import ArtifactStore
 from abound.service.history.history import History
@@ -87,7 +87,7 @@ async def read_entries(
             if after == before:
                 if until is not None and trimmed.trim.last[:2] >= until[:2]:
                     return  # the range has no entry
-                raise Damaged(f"{trimmed}, and the history of {keys.name} has nothing after {after.entry}")
+                raise Corrupted(f"{trimmed}, and the history of {keys.name} has nothing after {after.entry}")
     finally:
         if own is not None:
             own.close()
@@ -104,8 +104,10 @@ def decode_element(element: Element) -> Entry:
     """
     try:
         return decode_entry(element[1])
-    except Damaged as error:
-        raise Damaged(f"the entry {element[0].decode()} cannot be applied: {error}. {stream.REPAIR_ADVICE}") from error
+    except Corrupted as error:
+        raise Corrupted(
+            f"the entry {element[0].decode()} cannot be applied: {error}. {stream.REPAIR_ADVICE}"
+        ) from error
 
 
 async def newest_offset(store: Store, keys: ModelKeys) -> Offset:

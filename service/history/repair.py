@@ -28,7 +28,7 @@ from abound.core.config import ModelConfig
 from abound.core.errors import (
     ArtifactsUnavailable,
     Conflict,
-    Damaged,
+    Corrupted,
     InvalidInstance,
     UnknownApplyVersion,
     UnknownArtifact,
@@ -154,7 +154,7 @@ async def _catalog(store: Store) -> tuple[Catalog, list[Finding]]:
         element = (entry_id, [part for field in fields.items() for part in field])
         try:
             catalog.apply(element)
-        except Damaged as error:
+        except Corrupted as error:
             _, event = await _guess_event(store, entry_id.decode())
             made = (
                 f"the model {event.name} is created there again"
@@ -183,11 +183,11 @@ async def _guess_event(store: Store, entry: str) -> tuple[ModelKeys | None, Mode
             config = ModelConfig()
             for manifest in await manifests.read_manifests(store, keys):
                 try:
-                    config = ModelConfig.stored(dict(manifest.state["config"]))
+                    config = ModelConfig.from_stored(dict(manifest.state["config"]))
                     break
                 except (InvalidInstance, KeyError, TypeError, ValueError):
                     continue
-            return keys, ModelCreated(name, config.written())
+            return keys, ModelCreated(name, config.to_stored())
     return None, NO_EFFECT
 
 
@@ -208,7 +208,7 @@ async def _unreadable(store: Store, living: CatalogModel) -> list[Finding]:
             entry = entry_id.decode()
             try:
                 decode_entry([part for field in fields.items() for part in field])
-            except Damaged as error:
+            except Corrupted as error:
                 cost = "the events in it are given up; everything else stays, and no offset moves"
                 findings.append(Finding("unreadable", name, entry, str(error), cost))
             except UnknownApplyVersion as error:
@@ -229,7 +229,7 @@ async def _unloadable(store: Store, artifacts: ArtifactStore | None, living: Cat
         return [Finding("away", name, "", str(error), "make the artifact store available")]
     except UnknownApplyVersion as error:
         return [Finding("newer", name, "", str(error), OTHER_RELEASE)]
-    except (Damaged, UnknownOffset) as error:
+    except (Corrupted, UnknownOffset) as error:
         n_entries = (await stream.tail(store, living.keys.log)).n_entries
         cost = f"the model is rebuilt from the {n_entries} entries that its log still has; the rest is given up"
         found = [Finding("baseless", name, "", str(error), cost)]
@@ -255,7 +255,7 @@ async def _of_other_release(store: Store, living: CatalogModel) -> str | None:
             await manifests.read_manifest(store, living.keys, snapshot)
         except UnknownApplyVersion as error:
             return f"the snapshot {snapshot} cannot be used: {error}"
-        except (Damaged, UnknownSnapshot):
+        except (Corrupted, UnknownSnapshot):
             continue
     return None
 
@@ -264,7 +264,7 @@ async def _check_without(store: Store, artifacts: ArtifactStore | None, living: 
     """Raise Conflict unless the model can be rebuilt without the snapshots that contain an entry's events."""
     try:
         await rebuild(store, living, at.before, artifacts=artifacts)
-    except (Damaged, UnknownArtifact, UnknownOffset) as error:
+    except (Corrupted, UnknownArtifact, UnknownOffset) as error:
         raise Conflict(
             f"the entry {at.entry} of {living.keys.name} cannot be given up, since only snapshots past it are good: "
             f"the state before it cannot be rebuilt ({error}). {BEGIN_ANEW}, including that entry"

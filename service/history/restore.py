@@ -11,7 +11,7 @@ import structlog
 
 from abound.core.errors import (
     ArtifactsUnavailable,
-    Damaged,
+    Corrupted,
     UnknownApplyVersion,
     UnknownArtifact,
     UnknownOffset,
@@ -52,7 +52,7 @@ async def restore_first_state(
     contents = await History(store, artifacts, model.keys).manifest()
     if contents is None:
         why = "" if artifacts is not None else "; set ABOUND_ARTIFACTS_URL to keep one from now on"
-        raise Damaged(f"the log of {model.name} has lost its beginning, and there is no history of it{why}")
+        raise Corrupted(f"the log of {model.name} has lost its beginning, and there is no history of it{why}")
     if artifacts is None:
         raise ArtifactsUnavailable(
             f"the log of {model.name} has its beginning in history, and no artifact store is set. "
@@ -63,8 +63,8 @@ async def restore_first_state(
         return
     try:
         live = await state_files.load(artifacts, model.keys, base.index, base.digest, model.limits, progress)
-    except (Damaged, UnknownArtifact) as error:
-        raise Damaged(
+    except (Corrupted, UnknownArtifact) as error:
+        raise Corrupted(
             f"the base of the history of {model.name} cannot be used: {error}. "
             f"Restore it from a backup; or, while snapshots are good, {BEGIN_ANEW_HINT}"
         ) from error
@@ -99,9 +99,9 @@ async def restore_newest(
         return manifest
     try:
         await restore_first_state(store, artifacts, model, progress)
-    except (Damaged, ArtifactsUnavailable) as error:
+    except (Corrupted, ArtifactsUnavailable) as error:
         reasons = f" ({'; '.join(bad)})" if bad else ""
-        mending = f". Restore the store from a backup, or: {STREAM_MENDING}" if isinstance(error, Damaged) else ""
+        mending = f". Restore the store from a backup, or: {STREAM_MENDING}" if isinstance(error, Corrupted) else ""
         raise type(error)(
             f"none of the snapshots of {model.name} can be used{reasons}, and {error}{mending}"
         ) from error
@@ -139,9 +139,9 @@ async def _newest_whole(
             if not fits(manifest.position.offset):
                 continue
             if not await holds(store, model.keys.log, manifest.position.offset, manifest.position.checksum):
-                raise Damaged(f"the log does not continue from its offset {manifest.offset}")
+                raise Corrupted(f"the log does not continue from its offset {manifest.offset}")
             return manifest, await load(store, model.keys, manifest, model.limits, progress)
-        except (Damaged, UnknownApplyVersion, UnknownSnapshot) as error:
+        except (Corrupted, UnknownApplyVersion, UnknownSnapshot) as error:
             log.warning("snapshot skipped", model=model.name, snapshot=name, reason=str(error))
             bad.append(f"{name}: {error}")
     return None

@@ -16,7 +16,7 @@ import contextlib
 import msgspec
 import structlog
 
-from abound.core.errors import Damaged, UnknownArtifact
+from abound.core.errors import Corrupted, UnknownArtifact
 from abound.core.types import Offset
 from abound.service.history import pins
 from abound.service.history.archive import BASE_PREFIX, ArchiveContext, make_base, swap_manifest
@@ -134,7 +134,7 @@ async def _needed(to: ArchiveContext, contents: HistoryManifest) -> list[int]:
     history = History(to.store, to.artifacts, to.keys)
     for i in reversed(range(len(needed))):
         if contents.segments[i].needs is not None:
-            with contextlib.suppress(Damaged, UnknownArtifact):  # reported by its next reader; counts as 0 here
+            with contextlib.suppress(Corrupted, UnknownArtifact):  # reported by its next reader; counts as 0 here
                 for name in adopted_state_files(await history.elements(contents.segments[i])):
                     needed[i] += sizes.pop(name, 0)
             await to.between()

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 import msgspec
 import zstandard
 
-from abound.core.errors import Damaged
+from abound.core.errors import Corrupted
 from abound.core.types import Offset
 from abound.service.log.stream import Element
 
@@ -51,22 +51,22 @@ def decode_segment(segment: bytes) -> list[Element]:
         It is not what was written, or its ids do not ascend.
     """
     if len(segment) < _HEAD.size:
-        raise Damaged("it is truncated")
+        raise Corrupted("it is truncated")
     magic, checksum, size = _HEAD.unpack_from(segment)
     if magic != MAGIC:
-        raise Damaged("it is not a segment in a format that this release reads")
+        raise Corrupted("it is not a segment in a format that this release reads")
     if hashlib.blake2b(memoryview(segment)[24:], digest_size=16).digest() != checksum:
-        raise Damaged("it is not what was written")
+        raise Corrupted("it is not what was written")
     try:
         return _elements(_decoder.decode(_plain(segment[_HEAD.size :], size)))
     except (msgspec.MsgspecError, zstandard.ZstdError, ValueError, RecursionError) as error:
-        raise Damaged(f"it cannot be read: {error}") from None
+        raise Corrupted(f"it cannot be read: {error}") from None
 
 
 def _plain(body: bytes, size: int) -> bytes:
     """Decompress a frame, after its size is checked against ``size``, so that a wrong one allocates no memory."""
     if size > MOST_BYTES or zstandard.frame_content_size(body) != size:
-        raise Damaged("it does not have the size in its header")
+        raise Corrupted("it does not have the size in its header")
     return zstandard.ZstdDecompressor(max_window_size=2**27).decompress(body, allow_extra_data=False)
 
 
@@ -75,10 +75,10 @@ def _elements(lists: list[list[bytes]]) -> list[Element]:
     before = (0, 0)
     for words in lists:
         if not words:
-            raise Damaged("it has an element without an id")
+            raise Corrupted("it has an element without an id")
         at = Offset.of_entry(words[0])[:2]
         if at <= before:
-            raise Damaged("its ids do not ascend")
+            raise Corrupted("its ids do not ascend")
         before = at
         elements.append((words[0], words[1:]))
     return elements

@@ -12,7 +12,7 @@ import asyncio
 import secrets
 from typing import NamedTuple
 
-from abound.core.errors import ArtifactsUnavailable, Damaged, UnknownApplyVersion, UnknownArtifact, UnknownModel
+from abound.core.errors import ArtifactsUnavailable, Corrupted, UnknownApplyVersion, UnknownArtifact, UnknownModel
 from abound.core.types import START, Offset
 from abound.service.artifacts.artifact_store import ArtifactStore
 from abound.service.history.history import History
@@ -96,7 +96,7 @@ async def verify(
         from_start = await rebuild(store, living, offset, from_start=True, artifacts=artifacts)
         from_snapshot = await rebuild(store, living, offset, artifacts=artifacts)
         contents = await History(store, artifacts, living.keys).manifest()
-    except (ArtifactsUnavailable, Damaged, UnknownApplyVersion, UnknownArtifact) as error:
+    except (ArtifactsUnavailable, Corrupted, UnknownApplyVersion, UnknownArtifact) as error:
         raise type(error)(f"the model {name} cannot be rebuilt: {error}") from error
     loop = asyncio.get_running_loop()
     deadline = loop.time() + wait_seconds

@@ -25,14 +25,14 @@ import numpy as np
 from abound.core.config import ModelConfig
 from abound.core.errors import Conflict, InvalidInstance, Malformed, UnknownArtifact, UnknownVersion
 from abound.core.evaluation.evaluate import LIMITS
-from abound.core.instances.data_formats import Instance
+from abound.core.instances.data_formats import DatasetInstance
 from abound.core.instances.vectorizer import Vectorizer
 from abound.core.methods import fitted as fitting
-from abound.core.methods.fitted import Fitted
+from abound.core.methods.fitted import FittedMethod
 from abound.core.methods.registry import METHODS
 from abound.core.methods.training import gather
-from abound.core.methods.training.matrices import Matrices, Sizes
-from abound.core.methods.training.progress import Progress, part, rising
+from abound.core.methods.training.matrices import DataSizes, Matrices
+from abound.core.methods.training.progress import Progress, monotonic, subrange
 from abound.core.methods.training.rankings import joined
 from abound.core.metrics import Propensity, evaluate
 from abound.core.types import Offset
@@ -85,10 +85,10 @@ async def fit(context: JobContext, params: FitParams, progress: Progress) -> dic
         async with version_retention.writing(context.store, keys, name):
             card = await version_retention.publish(context.store, context.artifacts, keys, name)
         return _outcome(card, {}) | await _enter_and_retain(context, card)
-    progress = rising(progress)
-    config = ModelConfig.stored(job.config) if job.config else context.living.config
+    progress = monotonic(progress)
+    config = ModelConfig.from_stored(job.config) if job.config else context.living.config
     clock = Stopwatch()
-    read = await _read(context, config, part(progress, 0.0, 0.2))
+    read = await _read(context, config, subrange(progress, 0.0, 0.2))
     clock.lap("read")
     with parallel_settings(context.settings.cluster, context.threads):
         require_fit_memory(params, read.data.sizes, context.settings.group(JobParams).memory_bytes)
@@ -97,7 +97,7 @@ async def fit(context: JobContext, params: FitParams, progress: Progress) -> dic
         raise InvalidInstance("no instance has a label and an active feature", "data")
     data = read.data if len(rows) == read.data.X.shape[0] else read.data.rows(rows)
     idf = params.uses_idf(config.idf)
-    told = part(progress, 0.2, 0.9)
+    told = subrange(progress, 0.2, 0.9)
     fitted, metrics = await asyncio.to_thread(
         _fit_in_parallel, params, data, idf, (context.settings.cluster, context.threads), told, clock
     )
@@ -142,7 +142,7 @@ async def fit(context: JobContext, params: FitParams, progress: Progress) -> dic
 
 def needs(method: str, sizes: Any, params: FitParams) -> dict[str, int]:
     """Return the most bytes that a fit needs, by purpose."""
-    n = Sizes(
+    n = DataSizes(
         n=sizes.instances,
         d=sizes.features,
         L=sizes.classes,
@@ -155,14 +155,14 @@ def needs(method: str, sizes: Any, params: FitParams) -> dict[str, int]:
     return _needs(method, n, params)
 
 
-def _needs(method: str, n: Sizes, params: FitParams) -> dict[str, int]:
+def _needs(method: str, n: DataSizes, params: FitParams) -> dict[str, int]:
     own = params.method_params
     copies = 1 if params.held_out else 0
     weighed = {f"weighed values, {8 + 4 * copies} B x {n.nnz:,}": (8 + 4 * copies) * n.nnz}
     return gather.needs(n) | weighed | METHODS[method].needs(n, own)
 
 
-def require_fit_memory(params: FitParams, n: Sizes, most: int) -> None:
+def require_fit_memory(params: FitParams, n: DataSizes, most: int) -> None:
     """Raise InsufficientMemory if the fit needs more than ``most`` bytes for the data that was read; 0: no bound.
 
     The check at submission is less precise. It counts the features of the index, which may be bounded, or those of
@@ -241,7 +241,7 @@ async def _read(context: JobContext, config: ModelConfig, progress: Progress) ->
 def _of_file(path: Path, config: ModelConfig, n: int, progress: Progress) -> Matrices:
     """Return the instances of a file, vectorized with the model's configuration."""
 
-    def told() -> Iterator[Instance]:
+    def told() -> Iterator[DatasetInstance]:
         for at, instance in enumerate(read_file(str(path))):
             if at % READ_AT_ONCE == 0:
                 progress("reading the data set", min(1.0, at / max(1, n)))
@@ -255,7 +255,7 @@ def _of_file(path: Path, config: ModelConfig, n: int, progress: Progress) -> Mat
 
 def _fit_in_parallel(
     params: FitParams, data: Matrices, idf: bool, where: tuple[str | None, int], progress: Progress, clock: Stopwatch
-) -> tuple[Fitted, dict[str, Any]]:
+) -> tuple[FittedMethod, dict[str, Any]]:
     """Fit the method on all data, and return its metrics on the newest instances.
 
     The metrics are those of a fit without these instances. ``where``: the arguments of ``parallel``.
@@ -266,14 +266,14 @@ def _fit_in_parallel(
 
 def _evaluate_and_fit(
     params: FitParams, data: Matrices, idf: bool, progress: Progress, clock: Stopwatch
-) -> tuple[Fitted, dict[str, Any]]:
+) -> tuple[FittedMethod, dict[str, Any]]:
     n = data.X.shape[0]
     n_held = min(math.floor(n * params.held_out), params.most_held_out)
     metrics: dict[str, Any] = {"held_out": n_held}
     own: Any = "auto" if params.auto else params.method_params
     room = free_memory()
 
-    def on(rows: Matrices, given: Any, told: Progress) -> Fitted:
+    def on(rows: Matrices, given: Any, told: Progress) -> FittedMethod:
         rng = np.random.default_rng(params.seed)
         return fitting.fit(params.METHOD, rows, given, rng, told, use_idf=idf, memory=room)
 
@@ -282,21 +282,23 @@ def _evaluate_and_fit(
     fitted = None
     if n_held:
         older = data.first(n - n_held)
-        fitted = on(older, own, _named("evaluating: ", part(progress, 0.0, judged_by - 0.1)))
+        fitted = on(older, own, _named("evaluating: ", subrange(progress, 0.0, judged_by - 0.1)))
         clock.lap("fit")
-        ranking = part(progress, judged_by - 0.1, judged_by)
+        ranking = subrange(progress, judged_by - 0.1, judged_by)
         metrics |= held_out_metrics(fitted, older, data.last(n_held), ranking)
         clock.lap("rank")
         own = fitted.params
     if again:
         fitted = None  # memory suffices for one fitted method
-        fitted = on(data, own, _named("", part(progress, judged_by if n_held else 0.0, 1.0)))
+        fitted = on(data, own, _named("", subrange(progress, judged_by if n_held else 0.0, 1.0)))
         clock.lap("refit" if n_held else "fit")
     assert fitted is not None
     return fitted, metrics
 
 
-def held_out_metrics(fitted: Fitted, train: Matrices, test: Matrices, progress: Progress) -> dict[str, float | None]:
+def held_out_metrics(
+    fitted: FittedMethod, train: Matrices, test: Matrices, progress: Progress
+) -> dict[str, float | None]:
     """Return every measure (``core/metrics.py``) of a fitted method on instances with the same columns."""
     n, blocks = test.X.shape[0], []
     for first in range(0, n, RANKED_AT_ONCE):

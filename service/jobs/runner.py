@@ -41,7 +41,7 @@ from abound.core.errors import (
     OutcomeUnknown,
     StoreUnavailable,
     UnknownModel,
-    VersionGone,
+    VersionDeleted,
 )
 from abound.service.artifacts.artifact_store import ArtifactStore
 from abound.service.history import pins
@@ -123,7 +123,7 @@ class JobRunner:
         except (StoreUnavailable, OutcomeUnknown, ArtifactsUnavailable, ClusterUnavailable) as error:
             await self._jobs.update(job, gone=str(error))
         except AboundError as error:
-            await self._fail(str(error), for_good=isinstance(error, UnknownModel | VersionGone))
+            await self._fail(str(error), for_good=isinstance(error, UnknownModel | VersionDeleted))
         except MemoryError:
             await self._fail("the job ran out of memory")
         except BaseException as error:

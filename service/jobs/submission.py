@@ -128,7 +128,7 @@ class JobSubmission:
                 activate=request.activate,
                 reason=reason if isinstance(reason, str) else None,
                 actor=actor,
-                config=model.live.config.written(),
+                config=model.live.config.to_stored(),
                 body=body,
             )
         )

@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from abound.core.instances.record import record_ends
 from abound.core.limits import Limits
-from abound.core.methods.training.gather import Gathering
+from abound.core.methods.training.gather import MatrixBuilder
 from abound.core.methods.training.matrices import Matrices
 from abound.core.methods.training.progress import Progress
-from abound.core.model.apply import Outcomes
+from abound.core.model.apply import OutcomeReplay
 from abound.core.types import START, Offset
 from abound.service.history import past
 from abound.service.history.history import History
@@ -84,7 +84,7 @@ async def matrices_of_history(context: JobContext, progress: Progress) -> Learne
         found = found._replace(start=LineageStart(base.index, base.digest))
     after = found.ranges[0].after if found.ranges else until
     await context.range(None if after == START else after, until)
-    gathering = Gathering(new_secret())
+    gathering = MatrixBuilder(new_secret())
     outcomes = await _outcomes(context, found)
     for stretch in found.ranges:
         async with contextlib.aclosing(read_events(read, stretch)) as reading:
@@ -97,21 +97,21 @@ async def matrices_of_history(context: JobContext, progress: Progress) -> Learne
     return LearnedInstances(data, after, until, found.start is None)
 
 
-async def _outcomes(context: JobContext, found: Lineage) -> Outcomes:
+async def _outcomes(context: JobContext, found: Lineage) -> OutcomeReplay:
     """Return an object that says which requests were learned, starting from the receipts of the initial state."""
     if found.start is None:
-        return Outcomes()
+        return OutcomeReplay()
     live = await state_files.load(
         context.artifacts, context.living.keys, found.start.name, found.start.digest, Limits()
     )
-    return Outcomes(live.receipts)
+    return OutcomeReplay(live.receipts)
 
 
 async def _add(
-    gathering: Gathering, outcomes: Outcomes, event: LearnEvent, at: Offset, progress: Progress, done: float
+    gathering: MatrixBuilder, outcomes: OutcomeReplay, event: LearnEvent, at: Offset, progress: Progress, done: float
 ) -> None:
     """Add the records of a log entry that were learned."""
-    learned = outcomes.of(event.records, event.units, at)
+    learned = outcomes.were_learned(event.records, event.units, at)
     ends = record_ends(event.records, event.n_records).tolist()
     first = 0
     for unit, good in zip(event.units, learned, strict=True):

@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 
 from abound.core.errors import InvalidInstance
-from abound.core.model.apply import Applying, Unit
-from abound.core.model.receipts import AnotherBody
+from abound.core.model.apply import EntryApplication, Unit
+from abound.core.model.receipts import BodyMismatch
 from abound.core.types import Offset
 from abound.service.log.events import ControlEvent, LearnEvent
 from abound.service.store.server_info import LEVELS
@@ -133,7 +133,7 @@ class PendingRequest(msgspec.Struct, gc=False):
             elif (outcome := applied.outcomes[at]) is None:
                 ranks, updated = group.ranks[first : first + n], group.updated[first : first + n]
                 learned.append(LearnOutcome(offset, n, ranks, updated, True, durability))
-            elif isinstance(outcome, AnotherBody):
+            elif isinstance(outcome, BodyMismatch):
                 learned.append(LearnOutcome(offset, n, None, None, True, durability, is_of_another_body=True))
             else:
                 came = Offset(*outcome.offset)
@@ -173,7 +173,7 @@ class AppendGroup:
         self.lost = False
         self.patient = True
         self.sighted = False
-        self.applied: Applying | None = None
+        self.applied: EntryApplication | None = None
         self.ranks: list[int] = []
         self.updated: list[bool] = []
 

@@ -32,7 +32,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 
 from abound.core.errors import NotReady, OutcomeUnknown, Overloaded, StoreUnavailable, TooLarge
-from abound.core.model.apply import Applying
+from abound.core.model.apply import EntryApplication
 from abound.core.types import Offset
 from abound.service.log.append_group import AppendGroup, LearnDraft, LearnOutcome, PendingRequest
 from abound.service.log.append_queue import AppendQueue
@@ -167,7 +167,7 @@ class Appender:
         self._fast.put(waiting)
         return future
 
-    def on_applied(self, sequence: int, entry: Offset, applied: Applying | None) -> None:
+    def on_applied(self, sequence: int, entry: Offset, applied: EntryApplication | None) -> None:
         """Accept an entry of this process that the follower applied. ``applied`` is None for a control event."""
         group = self._groups.get(sequence)
         if group is None:

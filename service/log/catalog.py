@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import hiredis
 
 from abound.core.config import ModelConfig
-from abound.core.errors import Damaged, InvalidInstance, OutcomeUnknown, StoreUnavailable
+from abound.core.errors import Corrupted, InvalidInstance, OutcomeUnknown, StoreUnavailable
 from abound.core.types import START, Offset
 from abound.service.log.events import (
     APPLY_VERSION,
@@ -171,7 +171,7 @@ async def compact_catalog(store: Store, catalog: Catalog) -> bool:
     unnecessary: of two concurrent or late callers, only the first finds the end that it has read. Raise
     StoreUnavailable.
     """
-    models = [(one.keys.name, one.keys.incarnation, one.config.written()) for one in catalog]
+    models = [(one.keys.name, one.keys.incarnation, one.config.to_stored()) for one in catalog]
     payload, checksum = encode(CatalogEntry(APPLY_VERSION, KnownModels(models)))
     first = catalog.known.entry if catalog.known != START else ""
     words = (catalog.offset.entry, catalog.checksum, payload, checksum, first)
@@ -204,6 +204,6 @@ async def append_to_catalog(line: ReconnectingConnection, event: ModelCreated | 
 
 def _config(name: str, config: dict[str, Any]) -> ModelConfig:
     try:
-        return ModelConfig.stored(config)
+        return ModelConfig.from_stored(config)
     except InvalidInstance as error:
-        raise Damaged(f"the configuration of the model {name} cannot be read: {error}") from None
+        raise Corrupted(f"the configuration of the model {name} cannot be read: {error}") from None

@@ -29,7 +29,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from abound.core.errors import Damaged, UnknownApplyVersion
+from abound.core.errors import Corrupted, UnknownApplyVersion
 from abound.core.instances.record import check_records
 from abound.core.model.active_version import BLEND, LIVE
 from abound.core.model.apply import Unit
@@ -250,14 +250,14 @@ def checksum_of(fields: Sequence[bytes]) -> bytes:
     """Return the checksum that a stream element carries (field ``c``), unverified. Raise Damaged if it has none."""
     if len(fields) == 4 and fields[0] == b"e" and fields[2] == b"c":
         return fields[3]
-    raise Damaged("it lacks the two fields of an entry")
+    raise Corrupted("it lacks the two fields of an entry")
 
 
 def check(fields: Sequence[bytes]) -> None:
     """Raise Damaged unless a stream element has its two fields and its checksum matches. Reads the payload once."""
     checksum = checksum_of(fields)
     if b"%08x" % zlib.crc32(fields[1]) != checksum:
-        raise Damaged("its checksum is wrong")
+        raise Corrupted("its checksum is wrong")
 
 
 def decode_entry(fields: Sequence[bytes]) -> Entry:
@@ -278,26 +278,26 @@ def decode_entry(fields: Sequence[bytes]) -> Entry:
         for unit in event.units:
             n_unit = unit.n
             if n_unit < 1 or not 1 <= unit.batch <= left:
-                raise Damaged("a request without instances, or a batch that extends past its entry")
+                raise Corrupted("a request without instances, or a batch that extends past its entry")
             left -= 1
             n += n_unit
             if unit.emptied:
                 n_empty += n_unit
         if not 1 <= n == event.n <= MAX_POSITIONS:
-            raise Damaged("its requests do not have as many instances as it states")
+            raise Corrupted("its requests do not have as many instances as it states")
         check_records(event.records, n - n_empty)
     elif type(event) is AdoptEvent or type(event) is PrepareEvent:
         try:
             Offset.parse(event.after)
         except ValueError as error:
-            raise Damaged(f"its offset for an adoption is {error}") from None
+            raise Corrupted(f"its offset for an adoption is {error}") from None
     elif type(event) is ActivateEvent or type(event) is PrepareVersionEvent:
         if not _is_version(event.version) or (event.version == LIVE) != (not event.digest):
-            raise Damaged("the name that it activates is no version")
+            raise Corrupted("the name that it activates is no version")
     elif type(event) is WeighEvent:
         live, batch = event.weights
         if not (_is_version(event.version) and 0 <= live < math.inf and 0 <= batch < math.inf and live + batch > 0):
-            raise Damaged("its version or its weights are invalid")
+            raise Corrupted("its version or its weights are invalid")
     return entry
 
 
@@ -313,7 +313,7 @@ def decode_catalog_entry(fields: Sequence[bytes]) -> CatalogEntry:
             try:
                 Offset.of_entry(incarnation.encode())
             except ValueError as error:
-                raise Damaged(f"a model in it has an invalid incarnation: {error}") from None
+                raise Corrupted(f"a model in it has an invalid incarnation: {error}") from None
     return entry
 
 
@@ -324,7 +324,7 @@ def _decode(fields: Sequence[bytes], decoder: msgspec.msgpack.Decoder[_T]) -> _T
         entry = decoder.decode(payload)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         _refuse_other_version(payload)
-        raise Damaged(f"it cannot be read: {error}") from None
+        raise Corrupted(f"it cannot be read: {error}") from None
     if entry.version != APPLY_VERSION:
         raise UnknownApplyVersion(_newer(entry.version))
     return entry

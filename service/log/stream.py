@@ -26,7 +26,7 @@ from typing import NamedTuple
 
 import redis.exceptions
 
-from abound.core.errors import Damaged, StoreUnavailable
+from abound.core.errors import Corrupted, StoreUnavailable
 from abound.core.types import START, Offset
 from abound.service.store.client import Store, store_errors
 from abound.service.store.connection import Reply, StoreConnection, pack_command
@@ -140,7 +140,7 @@ class Trim(NamedTuple):
             entry, n_entries, log_bytes = text.split()
             return cls(Offset.of_entry(entry), int(n_entries), int(log_bytes))
         except ValueError:
-            raise Damaged(f"the trim record of a log cannot be read: {text[:100]!r}") from None
+            raise Corrupted(f"the trim record of a log cannot be read: {text[:100]!r}") from None
 
 
 UNTRIMMED = Trim(START, 0, 0)

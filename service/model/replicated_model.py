@@ -23,10 +23,10 @@ from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 from abound.core.config import ModelConfig
-from abound.core.errors import Damaged, InvalidInstance, NotReady, UnknownApplyVersion
+from abound.core.errors import Corrupted, InvalidInstance, NotReady, UnknownApplyVersion
 from abound.core.limits import Limits
-from abound.core.model.active_version import Serving
-from abound.core.model.apply import Applying
+from abound.core.model.active_version import ServingState
+from abound.core.model.apply import EntryApplication
 from abound.core.model.live_model import LiveModel
 from abound.core.types import Offset
 from abound.service.log.appender import Appender
@@ -59,7 +59,7 @@ class AppliedEntry(NamedTuple):
 
     entry: Entry
     offset: Offset
-    applying: Applying | None
+    applying: EntryApplication | None
 
 
 class StandbyMissing(Exception):
@@ -92,19 +92,19 @@ async def learn(
     at: Offset,
     slice_events: int,
     passed: Callable[[int], None] = lambda n_done: None,
-) -> Applying:
+) -> EntryApplication:
     """Apply an event of instances to a state in slices; other tasks run between slices.
 
     Before each pause, ``passed`` is called with the number of applied positions.
     """
-    if live.crowded:
+    if live.is_crowded:
         await enlarge(live)
     applying = live.begin(event.records, event.n, event.units, at)
     applying.step(slice_events)
     while not applying.done:
         passed(applying.n_done)
         await asyncio.sleep(0)
-        if live.crowded:
+        if live.is_crowded:
             await enlarge(live)
         applying.step(slice_events)
     return applying
@@ -113,15 +113,15 @@ async def learn(
 async def configure(live: LiveModel, event: ConfigureEvent) -> None:
     """Apply a change of the configuration; raise Corrupted when the result is invalid."""
     try:
-        await kernel_compiler.wait_until_loaded(live.config.changed(event.changes))
+        await kernel_compiler.wait_until_loaded(live.config.with_changes(event.changes))
         live.configure(event.changes)
     except InvalidInstance as error:
-        raise Damaged(f"it changes the configuration to an invalid one: {error}") from error
+        raise Corrupted(f"it changes the configuration to an invalid one: {error}") from error
 
 
 async def enlarge(live: LiveModel) -> None:
     """Build larger tables in another thread. Nothing may change the state meanwhile."""
-    live.take(await asyncio.to_thread(live.enlarged))
+    live.replace_tables(await asyncio.to_thread(live.enlarged))
 
 
 class ReplicatedModel:
@@ -230,7 +230,7 @@ class ReplicatedModel:
         if not self.ready:
             raise NotReady(self.failure or self.halted or f"the model {self.name} is being loaded", lag=self.lag)
 
-    def check_serving(self, serving: Serving | None = None) -> None:
+    def check_serving(self, serving: ServingState | None = None) -> None:
         """Raise VersionNotLoaded when this model serves requests and the active version is not loaded.
 
         ``serving`` is the state of activation to check, by default the current one.
@@ -294,9 +294,9 @@ class ReplicatedModel:
                     log_bytes_with(before.log_bytes, fields),
                     first if adopted else before.adopted,
                 )
-        except (Damaged, UnknownApplyVersion) as error:
+        except (Corrupted, UnknownApplyVersion) as error:
             self.ready = False
-            mending = f". {REPAIR_ADVICE}" if isinstance(error, Damaged) else ""
+            mending = f". {REPAIR_ADVICE}" if isinstance(error, Corrupted) else ""
             self.failure = f"entry {entry_id.decode()} of the log of {self.name} cannot be applied: {error}{mending}"
             raise type(error)(self.failure) from error
         if self._awaited:
@@ -315,18 +315,18 @@ class ReplicatedModel:
         self.digest = self.digest_offset = None
         return True
 
-    async def _apply_event(self, event: Event, at: Offset) -> Applying | None:
+    async def _apply_event(self, event: Event, at: Offset) -> EntryApplication | None:
         if type(event) is LearnEvent:
             return await learn(self.live, event, at, self.slice_events, lambda n_done: self._pass(at, n_done))
         if type(event) is ConfigureEvent:
             await configure(self.live, event)
         elif type(event) is ActivateEvent:
-            serving = self.live.serving.activated(event.activation, event.version, event.digest, at)
+            serving = self.live.serving.after_activation(event.activation, event.version, event.digest, at)
             if self.ready:
                 self.check_serving(serving)
             self.live.serving = serving
         elif type(event) is WeighEvent:
-            self.live.serving = self.live.serving.weighed(event.version, event.weights)
+            self.live.serving = self.live.serving.with_weights(event.version, event.weights)
         return None
 
     def _pass(self, at: Offset, n_done: int) -> None:

@@ -17,7 +17,7 @@ import itertools
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from abound.core.errors import AboundError, Damaged, UnknownArtifact
+from abound.core.errors import AboundError, Corrupted, UnknownArtifact
 from abound.core.model.live_model import LiveModel
 from abound.core.types import Offset
 from abound.service.log.events import AdoptEvent, ConfigureEvent, Event, LearnEvent, PrepareEvent, decode_entry
@@ -100,7 +100,7 @@ class StandbyState:
                 return
             await asyncio.sleep(0)
         if self.offset[:2] < until[:2]:
-            raise Damaged(f"the log of {model.name} no longer has entry {until.entry}")
+            raise Corrupted(f"the log of {model.name} no longer has entry {until.entry}")
 
     async def apply(self, event: Event, at: Offset) -> None:
         """Apply the event of an entry. Ignore adoptions: after another adoption this standby state is not adopted."""
@@ -121,7 +121,7 @@ async def apply(model: ReplicatedModel, element: Element, source: ReplaySource) 
             await shadow.bring_up(source)
         except AboundError as error:
             model.standby = None
-            if isinstance(error, (Damaged, UnknownArtifact)):
+            if isinstance(error, (Corrupted, UnknownArtifact)):
                 raise type(error)(f"{error}. `abound history show` says what can be done about it") from error
             raise
         await model.apply(element)

@@ -31,7 +31,7 @@ from numba.core.caching import IndexDataCacheFile
 
 from abound.core.config import ModelConfig
 from abound.core.errors import NotReady
-from abound.core.model.live_model import FIRST, GROUPS, groups_of, warmup
+from abound.core.model.live_model import DEFAULT_GROUPS, GROUPS, groups_of, warmup
 from abound.service.processes import kernel_cache
 from abound.service.processes.lifetime import dies_with_parent
 
@@ -42,7 +42,7 @@ NICE = 10
 PATIENCE_SECONDS = 45.0
 """How long a request waits for kernels; clients give up after one minute."""
 
-BACKGROUND_GROUPS = [group for group in GROUPS if group not in FIRST]
+BACKGROUND_GROUPS = [group for group in GROUPS if group not in DEFAULT_GROUPS]
 
 _context = multiprocessing.get_context("fork")
 """A forked process has all modules loaded. No thread may run yet when it is started."""
@@ -53,7 +53,7 @@ _coming: dict[str, Future[None]] = {}
 
 def load() -> None:
     """Compile or load the kernels that must be present before anything is served."""
-    warmup(*FIRST)
+    warmup(*DEFAULT_GROUPS)
 
 
 def load_all() -> None:
@@ -80,8 +80,8 @@ def load_first() -> None:
         load()
         return
     _save_one_at_a_time()
-    other = _start(warmup, FIRST[1])
-    warmup(FIRST[0])
+    other = _start(warmup, DEFAULT_GROUPS[1])
+    warmup(DEFAULT_GROUPS[0])
     other.join()
     load()
     _compile_rest()

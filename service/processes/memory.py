@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from abound.core.errors import NeedsMemory
+from abound.core.errors import InsufficientMemory
 
 _MEMINFO = Path("/proc/meminfo")
 _GROUPS = (
@@ -82,7 +82,7 @@ def require_memory(name: str, parts: Mapping[str, int], about: str, free: int, w
     needed = sum(parts.values())
     if needed > free:
         said = " + ".join(f"{what} {format_bytes(n)}" for what, n in parts.items())
-        raise NeedsMemory(
+        raise InsufficientMemory(
             f"{name} would need {format_bytes(needed)} of memory ({said}; for {about}), "
             f"and {whose} has {format_bytes(free)}"
         )

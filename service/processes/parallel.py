@@ -23,7 +23,7 @@ from numba.core.registry import CPUDispatcher
 from threadpoolctl import threadpool_limits
 
 from abound.core.errors import CannotStart, ClusterUnavailable
-from abound.core.methods.training.parallel import Told, executed_by
+from abound.core.methods.training.parallel import OnPiece, executed_by
 
 T = TypeVar("T")
 
@@ -99,7 +99,7 @@ class DaskExecutor:
     def __init__(self, client: Any) -> None:
         self._client = client
 
-    def map(self, work: Callable[..., T], pieces: Sequence[tuple[Any, ...]], told: Told | None) -> list[T]:
+    def map(self, work: Callable[..., T], pieces: Sequence[tuple[Any, ...]], told: OnPiece | None) -> list[T]:
         """Return ``work(*piece)`` for each piece, in the order of the pieces.
 
         ``told`` is called with the number of finished pieces at least every ``LOOK_SECONDS``.
@@ -131,7 +131,7 @@ class DaskExecutor:
         raise ClusterUnavailable(f"the cluster lost its work {MAX_ATTEMPTS} times, last because of {why}"[:1000])
 
     def _run_remaining(
-        self, packed: bytes, pieces: Sequence[tuple[Any, ...]], found: list[T], told: Told | None
+        self, packed: bytes, pieces: Sequence[tuple[Any, ...]], found: list[T], told: OnPiece | None
     ) -> None:
         """Run the pieces that have no result yet, and append their results to ``found``."""
         client = self._client

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from abound.core.errors import Conflict, Damaged, OutcomeUnknown, StoreUnavailable
+from abound.core.errors import Conflict, Corrupted, OutcomeUnknown, StoreUnavailable
 from abound.core.types import Offset
 from abound.service.artifacts.artifact_store import ArtifactStore
 from abound.service.history import pins
@@ -312,7 +312,7 @@ async def snapshot_past(place: AdoptionContext, at: Offset) -> SnapshotManifest:
             await compact(place.store, place.living, place.snapshots, place.log, artifacts=place.artifacts)
         except (Conflict, LeaseLost):  # the worker is making a snapshot, which may be past the adoption
             if loop.time() > deadline:
-                raise Damaged(f"no snapshot past the adoption at {at} was made in time; check the worker") from None
+                raise Corrupted(f"no snapshot past the adoption at {at} was made in time; check the worker") from None
             await asyncio.sleep(POLL_SECONDS)
 
 

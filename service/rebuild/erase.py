@@ -21,7 +21,7 @@ from typing import Any
 import msgspec
 import structlog
 
-from abound.core.errors import Conflict, Damaged, NotReady, StoreUnavailable, UnknownApplyVersion, UnknownVersion
+from abound.core.errors import Conflict, Corrupted, NotReady, StoreUnavailable, UnknownApplyVersion, UnknownVersion
 from abound.core.model.active_version import LIVE
 from abound.core.types import Offset
 from abound.service.history import erasures
@@ -206,7 +206,7 @@ async def versions_fitted_since(place: AdoptionContext, first: Offset) -> list[s
                 card = await versions.card_of(place.artifacts, place.keys, name)
         except UnknownVersion:
             continue
-        except (Damaged, UnknownApplyVersion):  # its training data is unknown
+        except (Corrupted, UnknownApplyVersion):  # its training data is unknown
             found.append(name)
             continue
         if _learned(card, first):

@@ -31,8 +31,8 @@ import msgspec
 from abound.core.errors import UnknownOffset
 from abound.core.instances.record import record_ends
 from abound.core.limits import MAX_SOURCE_CHARACTERS, Limits
-from abound.core.model.apply import Outcomes, Unit
-from abound.core.model.receipts import AnotherBody, Outcome, Receipt
+from abound.core.model.apply import OutcomeReplay, Unit
+from abound.core.model.receipts import BodyMismatch, Outcome, Receipt
 from abound.core.types import START, Offset
 from abound.service.history import past
 from abound.service.history.erasures import UnfinishedErasure, mark_of
@@ -186,8 +186,8 @@ class Redaction:
         ]
         self.forgotten: set[tuple[str, bytes]] = set()
         self._refused: set[tuple[str, bytes]] = set()  # refused at first, then learned by a forget job's adoption
-        self._outcomes = Outcomes()
-        self._ahead: Outcomes | None = None
+        self._outcomes = OutcomeReplay()
+        self._ahead: OutcomeReplay | None = None
         self._is_in_index = False  # whether the next adopted state has learned a request with the key to forget
         self._adoptions = deque(adoptions)
         self._complete = complete
@@ -202,7 +202,7 @@ class Redaction:
         if contents is not None and contents.base is not None:
             base = contents.base
             live = await state_files.load(place.artifacts, place.keys, base.index, base.digest, Limits())
-            self._outcomes = Outcomes(live.receipts)
+            self._outcomes = OutcomeReplay(live.receipts)
             self.key_in_base = self._params.key is not None and self._params.key in live.receipts
 
     async def redact(self, element: Element) -> Element:
@@ -233,7 +233,7 @@ class Redaction:
         if self._ahead is None:
             live = await state_files.load(place.artifacts, place.keys, event.index, event.digest, Limits())
             self._is_in_index = self._params.key is not None and self._params.key in live.receipts
-            self._ahead = Outcomes(live.receipts)
+            self._ahead = OutcomeReplay(live.receipts)
         if at[:2] < adopted.at[:2]:
             return
         self._outcomes, self._ahead = self._ahead, None
@@ -291,14 +291,14 @@ class Redaction:
     def _follow(self, event: LearnEvent, at: Offset) -> tuple[list[Outcome], list[bool]]:
         """Return the live state's outcome for each request of the next entry, and whether the request was learned."""
         units = event.units
-        told = self._outcomes.told(event.records, units, at)
+        told = self._outcomes.replay(event.records, units, at)
         learned = [one is None and not unit.emptied for one, unit in zip(told, units, strict=True)]
         if self._ahead is not None:
-            ahead = self._ahead.of(event.records, units, at)
+            ahead = self._ahead.were_learned(event.records, units, at)
             if self._adoptions[0].event.adoption not in self._own:
                 return told, [one or other for one, other in zip(learned, ahead, strict=True)]
             for unit, one, is_learned in zip(units, told, ahead, strict=True):
-                if unit.key is not None and is_learned and isinstance(one, AnotherBody):
+                if unit.key is not None and is_learned and isinstance(one, BodyMismatch):
                     self._refused.add((unit.key, unit.body))
         return told, learned
 

@@ -20,7 +20,7 @@ from abound.core.config import ModelConfig
 from abound.core.errors import Conflict, InvalidInstance
 from abound.core.limits import Limits
 from abound.core.model.live_model import LiveModel
-from abound.core.model.refit import Fitting, reciprocal_rank
+from abound.core.model.refit import Refitter, reciprocal_rank
 from abound.service.artifacts.artifact_store import ArtifactStore
 from abound.service.history.lineage import Lineage, LineageStart, Read, read_events
 from abound.service.log.events import LearnEvent
@@ -93,7 +93,7 @@ class RefitParams:
         try:
             tried = self.tried(ModelConfig())
             for setting in tried:
-                ModelConfig().asked(setting)
+                ModelConfig().with_user_changes(setting)
         except InvalidInstance as error:
             raise ValueError(str(error)) from None
         if len(tried) > 1 and self.held_out == 0:
@@ -105,7 +105,7 @@ class RefitParams:
         """Return all settings to try, for a model with this configuration."""
         search = self.search
         if search is None:
-            has_margin = config.asked(self.settings).update == "fsu" and "margin" not in self.settings
+            has_margin = config.with_user_changes(self.settings).update == "fsu" and "margin" not in self.settings
             search = {"margin": sorted({*MARGINS, config.margin})} if has_margin else {}
         return [
             self.settings | dict(zip(search, values, strict=True)) for values in itertools.product(*search.values())
@@ -162,7 +162,7 @@ class Refit:
         if self._past.start is None:
             return
         for setting in params.tried(self._config):
-            fixed = self._config.refused_once_learned(self._config.asked(setting))
+            fixed = self._config.refused_once_learned(self._config.with_user_changes(setting))
             if fixed:
                 raise Conflict(
                     f"{', '.join(fixed)} cannot be changed: events before {self._past.ranges[0].after} exist only "
@@ -178,7 +178,7 @@ class Refit:
             return RefitChoice(tried[0], params.passes, None, 0)
         best: RefitChoice | None = None
         for number, setting in enumerate(tried, start=1):
-            fitting = Fitting(await self._beginning(setting), self._n_learned - n_held)
+            fitting = Refitter(await self._beginning(setting), self._n_learned - n_held)
             for n_passes in range(1, params.passes + 1):
                 stage = f"trying setting {number} of {len(tried)}, pass {n_passes}"
                 score, n = await self._score(fitting.live, await self._pass(fitting, stage), stage)
@@ -191,7 +191,7 @@ class Refit:
 
     async def fit(self, setting: dict[str, Any], passes: int) -> LiveModel:
         """Learn all events that count."""
-        fitting = Fitting(await self._beginning(setting))
+        fitting = Refitter(await self._beginning(setting))
         self._of = max(self._of, self._work + passes)
         for n_passes in range(1, passes + 1):
             await self._pass(fitting, f"fitting, pass {n_passes} of {passes}")
@@ -199,7 +199,7 @@ class Refit:
         return fitting.live
 
     async def _beginning(self, setting: dict[str, Any]) -> LiveModel:
-        config = self._config.asked(setting)
+        config = self._config.with_user_changes(setting)
         start = self._past.start
         if start is None:
             return LiveModel(config, new_secret(), Limits())
@@ -207,7 +207,7 @@ class Refit:
         live.configure(config.to_dict())
         return live
 
-    async def _pass(self, fitting: Fitting, stage: str) -> list[bytes]:
+    async def _pass(self, fitting: Refitter, stage: str) -> list[bytes]:
         """Make one pass; return the held-out records."""
         held: list[bytes] = []
         for stretch in self._past.ranges:

@@ -28,7 +28,7 @@ from abound.core.errors import (
     ArtifactsUnavailable,
     Cancelled,
     Conflict,
-    Damaged,
+    Corrupted,
     InvalidInstance,
     Malformed,
     UnknownApplyVersion,
@@ -140,7 +140,7 @@ async def import_model(
         header = await reader.header()
         with budget.reserve(name, replica.models.all) as expect:
             return await _take_over(replica, artifacts, name, header, reader, expect, prepare_seconds)
-    except Damaged as error:
+    except Corrupted as error:
         raise Malformed(str(error)) from error
     except UnknownApplyVersion as error:
         raise InvalidInstance(str(error), "body") from error
@@ -161,7 +161,7 @@ async def _take_over(
     live = await load_model(
         header.state, header.arrays, header.size, header.digest, reader.parts(header), Limits(), lambda done: None
     )
-    expect(live.n_bytes + live.n_bytes_ahead)
+    expect(live.n_bytes + live.growth_bytes)
     _refuse_taught(replica, name)
     await replica.models.create(name, config)
     keys = replica.model(name).keys

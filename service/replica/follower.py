@@ -18,7 +18,7 @@ import asyncio
 import hiredis
 import structlog
 
-from abound.core.errors import ArtifactsUnavailable, CannotStart, Damaged, StoreUnavailable, UnknownApplyVersion
+from abound.core.errors import ArtifactsUnavailable, CannotStart, Corrupted, StoreUnavailable, UnknownApplyVersion
 from abound.core.limits import Limits
 from abound.core.types import START
 from abound.service.artifacts.artifact_store import ArtifactStore
@@ -156,8 +156,8 @@ class Follower:
         """Apply an entry to a catalog; return False, and set ``failure``, when that is impossible."""
         try:
             catalog.apply(element)
-        except (Damaged, UnknownApplyVersion) as error:
-            mending = f". {stream.REPAIR_ADVICE}" if isinstance(error, Damaged) else ""
+        except (Corrupted, UnknownApplyVersion) as error:
+            mending = f". {stream.REPAIR_ADVICE}" if isinstance(error, Corrupted) else ""
             self.failure = f"entry {element[0].decode()} of the catalog cannot be applied: {error}{mending}"
             log.error("the catalog has stopped", reason=self.failure)
             return False
@@ -311,7 +311,7 @@ class Follower:
         """Record how far a log is trimmed; return whether entries that the model has not read may be trimmed."""
         try:
             model.trim = Trim.parse(text)
-        except Damaged as error:
+        except Corrupted as error:
             model.ready = False
             model.failure = str(error)
             log.error("a model has stopped", model=model.name, reason=model.failure)

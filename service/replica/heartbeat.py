@@ -10,7 +10,7 @@ from typing import Any
 
 import structlog
 
-from abound.core.errors import Damaged, StoreUnavailable
+from abound.core.errors import Corrupted, StoreUnavailable
 from abound.core.types import Offset
 from abound.service.log import stream
 from abound.service.log.catalog import CATALOG_KEY
@@ -167,5 +167,5 @@ def _n_trimmed(text: bytes | None) -> int:
     """Return the number of trimmed entries of a log; 0 if unreadable, which the follower reports."""
     try:
         return Trim.parse(text).n_entries
-    except Damaged:
+    except Corrupted:
         return 0

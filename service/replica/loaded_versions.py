@@ -20,7 +20,14 @@ from typing import Any
 
 import structlog
 
-from abound.core.errors import AboundError, ArtifactsUnavailable, Damaged, NoRoom, StoreUnavailable, UnknownVersion
+from abound.core.errors import (
+    AboundError,
+    ArtifactsUnavailable,
+    Corrupted,
+    MemoryLimitExceeded,
+    StoreUnavailable,
+    UnknownVersion,
+)
 from abound.service.artifacts.artifact_store import ArtifactStore
 from abound.service.log.events import PrepareVersionEvent
 from abound.service.model.replicated_model import ReplicatedModel, VersionNotLoaded
@@ -258,7 +265,7 @@ class LoadedVersions:
             coming.add_done_callback(lambda task: self._came(place, task))
         loaded = await asyncio.shield(coming)
         if digest is not None and loaded.card.digest != digest:
-            raise Damaged(f"the version {version} does not have the digest of its activation")
+            raise Corrupted(f"the version {version} does not have the digest of its activation")
         return loaded
 
     def _came(self, place: tuple[str, str], task: asyncio.Task[LoadedVersion]) -> None:
@@ -295,13 +302,15 @@ class LoadedVersions:
             if self._is_needed(one, version)
         )
         if kept + n_bytes > self._params.loaded_bytes:
-            raise NoRoom(
+            raise MemoryLimitExceeded(
                 f"the version has {n_bytes} bytes, and {self._params.loaded_bytes - kept} are left besides the active "
                 "versions; raise ABOUND_SERVING_LOADED_BYTES"
             )
         bound = model.live.config.max_memory
         if bound is not None and model.live.n_bytes + model.n_loaded_bytes + n_bytes > bound:
-            raise NoRoom(f"the version has {n_bytes} bytes, and its model's memory is bounded to {bound} (max_memory)")
+            raise MemoryLimitExceeded(
+                f"the version has {n_bytes} bytes, and its model's memory is bounded to {bound} (max_memory)"
+            )
 
     def _keep_within(self, n_bytes: int, n: int = 0) -> None:
         """Unload the least recently used versions until ``n_bytes`` and ``n`` more fit."""

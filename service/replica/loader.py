@@ -13,7 +13,7 @@ from typing import Protocol
 
 import structlog
 
-from abound.core.errors import CannotStart, Damaged, StoreUnavailable, UnknownApplyVersion, UnknownOffset
+from abound.core.errors import CannotStart, Corrupted, StoreUnavailable, UnknownApplyVersion, UnknownOffset
 from abound.service.artifacts.artifact_store import ArtifactStore
 from abound.service.history import past
 from abound.service.history.restore import restore_newest
@@ -64,7 +64,7 @@ class Loader:
                 lambda done: progress(f"loading snapshot of {name}", done),
                 artifacts=self._artifacts,
             )
-        except (Damaged, UnknownApplyVersion) as error:
+        except (Corrupted, UnknownApplyVersion) as error:
             raise CannotStart(str(error)) from error
         if manifest is not None:
             log.info("loaded a snapshot", model=name, snapshot=manifest.id, offset=str(model.offset))
@@ -105,7 +105,7 @@ class Loader:
         except StoreUnavailable:
             self._most = max(1, self._most // 4)  # a reply may have been too large for the connection
             raise
-        except (Damaged, UnknownOffset) as error:
+        except (Corrupted, UnknownOffset) as error:
             raise CannotStart(str(error)) from error
         finally:
             model.slice_events = self._params.slice_events
@@ -123,7 +123,7 @@ class Loader:
         """Apply one entry; after every ``slice_events`` events, let other tasks of the process run."""
         try:
             applied = await model.apply(element)
-        except (Damaged, UnknownApplyVersion) as error:
+        except (Corrupted, UnknownApplyVersion) as error:
             log.error("a model has stopped", model=model.name, reason=str(error))
             return
         except (VersionNotLoaded, StandbyMissing) as missing:

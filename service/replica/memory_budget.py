@@ -18,7 +18,7 @@ import contextlib
 import time
 from collections.abc import Callable, Iterable, Iterator
 
-from abound.core.errors import NoRoom, Overloaded
+from abound.core.errors import MemoryLimitExceeded, Overloaded
 from abound.service.model.replicated_model import ReplicatedModel
 from abound.service.processes.memory import default_models_memory
 
@@ -78,7 +78,7 @@ class MemoryBudget:
             taken, preparing = sum(needed_bytes(model) for model in there), self._preparing()
             if self.most is not None and taken + preparing + n_bytes > self.most:
                 also = f", states that are being prepared need {preparing}" if preparing else ""
-                raise NoRoom(
+                raise MemoryLimitExceeded(
                     f"the model {name} needs {n_bytes} bytes of memory, and the existing models need {taken} to grow"
                     f"{also}: {taken + preparing + n_bytes} bytes, of at most {self.most} (ABOUND_MAX_MEMORY); nothing "
                     "was changed"
@@ -112,12 +112,12 @@ class MemoryBudget:
             self._sizes[model.name] = size
             self._shadows[model.name] = model.n_standby_bytes
         if bound is not None and size > bound:
-            raise NoRoom(
+            raise MemoryLimitExceeded(
                 f"the model needs {size} bytes of memory to grow, of at most {bound} (its max_memory); nothing was "
                 "learned. Raise it, or set max_features"
             )
         if self.most is not None and self._total > self.most:
-            raise NoRoom(
+            raise MemoryLimitExceeded(
                 f"the models of this replica need {self._total} bytes of memory to grow, of at most {self.most} "
                 "(ABOUND_MAX_MEMORY); nothing was learned"
             )
@@ -132,4 +132,4 @@ class MemoryBudget:
 
 def needed_bytes(model: ReplicatedModel) -> int:
     """Return the memory of a model in bytes, including the next growth of its tables."""
-    return model.live.n_bytes + model.live.n_bytes_ahead + model.n_loaded_bytes
+    return model.live.n_bytes + model.live.growth_bytes + model.n_loaded_bytes

@@ -92,7 +92,7 @@ class ModelDirectory:
             return False
         self._health.check_accepting()
         await kernel_compiler.wait_until_loaded(config, kernel_compiler.PATIENCE_SECONDS)
-        created = await self._append(ModelCreated(name, config.written()))
+        created = await self._append(ModelCreated(name, config.to_stored()))
         await self._come_to(created, timeout)
         model = self._follower.models.get(name)
         return model is not None and model.incarnation == created.entry
@@ -115,7 +115,7 @@ class ModelDirectory:
 
     async def create_default(self) -> Offset:
         """Append the creation of the model ``default``; return its offset. Raise StoreUnavailable, OutcomeUnknown."""
-        return await self._append(ModelCreated(DEFAULT_MODEL, ModelConfig().written()))
+        return await self._append(ModelCreated(DEFAULT_MODEL, ModelConfig().to_stored()))
 
     async def restore_default(self) -> None:
         """Create the default model again if an emptied store has none. ``delete`` creates it immediately."""

@@ -14,7 +14,7 @@ from time import perf_counter
 from typing import Generic, NamedTuple, TypeVar
 
 from abound.core.errors import InvalidInstance, NotReady, Overloaded
-from abound.core.model.active_version import BLEND, LIVE, Serving
+from abound.core.model.active_version import BLEND, LIVE, ServingState
 from abound.service.api.schemas.hot import ClassifyRequest
 from abound.service.metrics import DurationCounter
 from abound.service.model.replicated_model import ReplicatedModel
@@ -78,7 +78,7 @@ class Rankers:
             return self._active(model, serving, version == BLEND)
         return RankingChoice(await self._shelf.get(model, version))
 
-    def is_current(self, model: ReplicatedModel, request: ClassifyRequest, serving: Serving) -> bool:
+    def is_current(self, model: ReplicatedModel, request: ClassifyRequest, serving: ServingState) -> bool:
         """Return whether the active version of a request is unchanged; True if the request names a version."""
         return request.version not in (None, BLEND) or model.live.serving is serving
 
@@ -105,7 +105,7 @@ class Rankers:
         self.timers[kind].observe(perf_counter() - began)
         return labels
 
-    def _active(self, model: ReplicatedModel, serving: Serving, blended: bool) -> RankingChoice:
+    def _active(self, model: ReplicatedModel, serving: ServingState, blended: bool) -> RankingChoice:
         loaded = self._shelf.get_loaded(model, serving.version)
         if loaded is None:
             raise NotReady(f"the version {serving.version} of {model.name} is being loaded")

@@ -14,7 +14,7 @@ from typing import Any
 
 import structlog
 
-from abound.core.errors import AboundError, Damaged, StoreUnavailable, UnknownApplyVersion, UnknownArtifact
+from abound.core.errors import AboundError, Corrupted, StoreUnavailable, UnknownApplyVersion, UnknownArtifact
 from abound.core.types import Offset
 from abound.service.history.replay import ReplaySource
 from abound.service.history.restore import restore_past
@@ -161,7 +161,7 @@ class Standbys:
 
 def _way_out(error: AboundError) -> str:
     """Return what an operator can do about a state that cannot be loaded and will not become loadable."""
-    if isinstance(error, (Damaged, UnknownArtifact)):
+    if isinstance(error, (Corrupted, UnknownArtifact)):
         return f". Restore it from a backup; or, {REPAIR_ADVICE}"
     if isinstance(error, UnknownApplyVersion):
         return ". Run a release that can read it"

@@ -12,7 +12,7 @@ import time
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from abound.core.errors import Damaged, StoreUnavailable
+from abound.core.errors import Corrupted, StoreUnavailable
 from abound.service.artifacts.artifact_store import ArtifactStore
 from abound.service.artifacts.availability import AvailabilityMonitor
 from abound.service.history import history
@@ -166,13 +166,13 @@ class StorageStatus:
             trim = Trim.parse(trimmed).n_entries
             if packed is not None:
                 extent = (await asyncio.to_thread(history.parse, packed, keys)).extent  # the list may be long
-        except Damaged as error:
+        except Corrupted as error:
             trouble = str(error)
         before = self._kept.get(keys)
         snapshot = await manifests.newest(self._store, keys, before.snapshot if before else None)
         age = seconds + microseconds / 1e6 - (snapshot.created / 1000 if snapshot else 0)
         found = None
-        with contextlib.suppress(Damaged):  # written by another release
+        with contextlib.suppress(Corrupted):  # written by another release
             found = await standing.read(self._store, keys)
         snapshot_at = time.monotonic() - age
         kept = ModelStorage(n_entries, model.held_log_bytes, trim, extent, trouble, snapshot, snapshot_at, found)

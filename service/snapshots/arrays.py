@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from abound.core.config import ModelConfig
-from abound.core.errors import Damaged, InvalidInstance
+from abound.core.errors import Corrupted, InvalidInstance
 from abound.core.limits import Limits
 from abound.core.model.live_model import LiveModel
 from abound.service.artifacts.checksums import checksum_of
@@ -68,7 +68,7 @@ def parts_of(arrays: Arrays, part_bytes: int) -> Iterator[bytes]:
 def check_part(i: int, part: bytes, expected: Part) -> None:
     """Raise Corrupted unless a part is what was written."""
     if len(part) != expected.size or checksum_of(part) != expected.checksum:
-        raise Damaged(f"its part {i} is not what was written")
+        raise Corrupted(f"its part {i} is not what was written")
 
 
 async def load_model(
@@ -96,29 +96,29 @@ async def load_model(
             while i_array < len(sizes) and len(filled[i_array]) == sizes[i_array]:
                 i_array += 1
             if i_array == len(sizes):
-                raise Damaged("its parts have more bytes than its arrays")
+                raise Corrupted("its parts have more bytes than its arrays")
             take = sizes[i_array] - len(filled[i_array])
             filled[i_array] += rest[:take]
             rest = rest[take:]
         done += len(part)
         progress(done / size)
     if [len(data) for data in filled] != sizes:
-        raise Damaged("its parts have fewer bytes than its arrays")
+        raise Corrupted("its parts have fewer bytes than its arrays")
     arrays = {
         shape.name: np.frombuffer(data, shape.dtype).reshape(shape.shape)
         for shape, data in zip(shapes, filled, strict=True)
     }
     try:
-        config = ModelConfig.stored(state["config"])
+        config = ModelConfig.from_stored(state["config"])
     except (KeyError, TypeError, InvalidInstance) as error:
-        raise Damaged(f"its configuration and its arrays do not fit together: {error}") from error
+        raise Corrupted(f"its configuration and its arrays do not fit together: {error}") from error
     await kernel_compiler.wait_until_loaded(config)
     # In a thread: a replica serves requests while it loads a standby state.
     live = await asyncio.to_thread(LiveModel.from_arrays, state, arrays, new_secret(), limits)
     for _ in live.digest_steps():
         await asyncio.sleep(0)
     if live.digest() != digest:
-        raise Damaged("its state has another digest than the one that was written")
+        raise Corrupted("its state has another digest than the one that was written")
     return live
 
 
@@ -129,13 +129,13 @@ def _sizes(shapes: Sequence[ArrayShape], size: int) -> list[int]:
         try:
             dtype = np.dtype(array.dtype)
         except (TypeError, ValueError):
-            raise Damaged(f"its array {array.name} has no known type") from None
+            raise Corrupted(f"its array {array.name} has no known type") from None
         sizes.append(dtype.itemsize * math.prod(array.shape))
         has_shape = min(array.shape, default=0) >= 0 and max(array.shape, default=0) <= size
         if dtype.kind not in "biuf" or not has_shape or len(array.shape) > MOST_DIMENSIONS or sum(sizes) > size:
-            raise Damaged(f"its array {array.name} has an impossible dtype, shape or size")
+            raise Corrupted(f"its array {array.name} has an impossible dtype, shape or size")
     if sum(sizes) != size:
-        raise Damaged("its parts do not fill its arrays")
+        raise Corrupted("its parts do not fill its arrays")
     if len({array.name for array in shapes}) < len(shapes):
-        raise Damaged("two of its arrays have the same name")
+        raise Corrupted("two of its arrays have the same name")
     return sizes

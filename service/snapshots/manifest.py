@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import structlog
 
-from abound.core.errors import Damaged, UnknownApplyVersion, UnknownSnapshot
+from abound.core.errors import Corrupted, UnknownApplyVersion, UnknownSnapshot
 from abound.core.model.state import STATE_FORMAT
 from abound.core.types import START, Offset
 from abound.service.artifacts.checksums import checksum_of
@@ -118,7 +118,7 @@ async def read_manifests(store: Store, keys: ModelKeys) -> list[SnapshotManifest
     for name in await ids(store, keys):
         try:
             good.append(await read_manifest(store, keys, name))
-        except (Damaged, UnknownApplyVersion, UnknownSnapshot) as error:
+        except (Corrupted, UnknownApplyVersion, UnknownSnapshot) as error:
             log.warning("a snapshot cannot be used", model=keys.name, snapshot=name, reason=str(error))
     return good
 
@@ -128,7 +128,7 @@ async def newest(store: Store, keys: ModelKeys, known: SnapshotManifest | None =
     for name in await ids(store, keys):
         if known is not None and known.id == name:
             return known
-        with contextlib.suppress(Damaged, UnknownApplyVersion, UnknownSnapshot):
+        with contextlib.suppress(Corrupted, UnknownApplyVersion, UnknownSnapshot):
             return await read_manifest(store, keys, name)
     return None
 
@@ -155,15 +155,15 @@ async def read_manifest(store: Store, keys: ModelKeys, name: str) -> SnapshotMan
         Offset.parse(manifest.offset)
         Offset.parse(manifest.adopted)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise Damaged(f"its manifest cannot be read: {error}") from None
+        raise Corrupted(f"its manifest cannot be read: {error}") from None
     if (manifest.model, manifest.incarnation) != (keys.name, keys.incarnation) or manifest.id != name:
-        raise Damaged(f"it is a snapshot of {manifest.model} {manifest.incarnation}")
+        raise Corrupted(f"it is a snapshot of {manifest.model} {manifest.incarnation}")
     if manifest.apply_version != APPLY_VERSION:
         raise UnknownApplyVersion(
             f"it has the apply version {manifest.apply_version}; this release has {APPLY_VERSION}"
         )
     if manifest.with_checksum() != manifest:
-        raise Damaged("its manifest is not what was written")
+        raise Corrupted("its manifest is not what was written")
     return manifest
 
 

@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 
 from abound.core.config import ModelConfig
-from abound.core.errors import Damaged, InvalidInstance, TooLarge, UnknownApplyVersion
+from abound.core.errors import Corrupted, InvalidInstance, TooLarge, UnknownApplyVersion
 from abound.core.model.state import STATE_FORMAT
 from abound.service.artifacts.container import ContainerFormat, ContainerReader, encode_head
 from abound.service.log.events import APPLY_VERSION
@@ -66,9 +66,9 @@ class ModelFileHeader(msgspec.Struct, frozen=True, kw_only=True):
     def config(self) -> ModelConfig:
         """Return the configuration of the model; Corrupted if it is missing or invalid."""
         try:
-            return ModelConfig.stored(self.state["config"])
+            return ModelConfig.from_stored(self.state["config"])
         except (KeyError, TypeError, AttributeError, InvalidInstance) as error:
-            raise Damaged(f"the file has no configuration that this release knows: {error}") from None
+            raise Corrupted(f"the file has no configuration that this release knows: {error}") from None
 
 
 _header = msgspec.json.Decoder(ModelFileHeader)
@@ -110,13 +110,13 @@ class ModelFileReader:
         try:
             header = _header.decode(plain)
         except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-            raise Damaged(f"the header of the file cannot be read: {error}") from None
+            raise Corrupted(f"the header of the file cannot be read: {error}") from None
         if header.apply_version != APPLY_VERSION:
             raise UnknownApplyVersion(
                 f"the file has the apply version {header.apply_version}, and this release has {APPLY_VERSION}"
             )
         if any(not 0 < part.size <= MOST_PART_BYTES for part in header.parts):
-            raise Damaged("the file has a part of an impossible size")
+            raise Corrupted("the file has a part of an impossible size")
         if header.size > self._limit:
             raise TooLarge(f"the model has {header.size} bytes, more than the limit of {self._limit}")
         return header

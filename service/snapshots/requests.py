@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
-from abound.core.errors import Damaged, NotReady, UnknownApplyVersion, UnknownSnapshot
+from abound.core.errors import Corrupted, NotReady, UnknownApplyVersion, UnknownSnapshot
 from abound.core.types import Offset
 from abound.service.snapshots import manifest as manifests
 from abound.service.snapshots.manifest import SnapshotManifest
@@ -68,7 +68,7 @@ async def request_snapshot(store: Store, keys: ModelKeys, offset: Offset, timeou
         await store.client.set(keys.key("snapshot-wanted"), str(offset), ex=max(1, int(timeout)))
     while True:
         for name in (await manifests.ids(store, keys))[:1]:
-            with contextlib.suppress(Damaged, UnknownApplyVersion, UnknownSnapshot):
+            with contextlib.suppress(Corrupted, UnknownApplyVersion, UnknownSnapshot):
                 manifest = await manifests.read_manifest(store, keys, name)
                 if manifest.position.offset >= offset:
                     return manifest

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 import msgspec
 import structlog
 
-from abound.core.errors import Damaged, UnknownApplyVersion, UnknownSnapshot
+from abound.core.errors import Corrupted, UnknownApplyVersion, UnknownSnapshot
 from abound.core.limits import Limits
 from abound.core.model.live_model import LiveModel
 from abound.service.artifacts.checksums import checksum_of
@@ -194,7 +194,7 @@ async def _drop(store: Store, keys: ModelKeys, name: str) -> None:
     """Delete a snapshot that was removed from the list."""
     try:
         n_parts = len((await read_manifest(store, keys, name)).parts)
-    except (Damaged, UnknownApplyVersion, UnknownSnapshot):
+    except (Corrupted, UnknownApplyVersion, UnknownSnapshot):
         n_parts = 0  # garbage collection deletes its parts
     with store_errors():
         await store.client.unlink(manifest_key(keys, name), *(part_key(keys, name, i) for i in range(n_parts)))
@@ -206,6 +206,6 @@ async def read_parts(store: Store, keys: ModelKeys, manifest: SnapshotManifest) 
         with store_errors():
             part = await store.client.get(part_key(keys, manifest.id, i))
         if part is None:
-            raise Damaged(f"its part {i} is missing")
+            raise Corrupted(f"its part {i} is missing")
         check_part(i, part, expected)
         yield part

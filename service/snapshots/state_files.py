@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from abound.core.errors import ArtifactsUnavailable, Damaged, UnknownApplyVersion
+from abound.core.errors import ArtifactsUnavailable, Corrupted, UnknownApplyVersion
 from abound.core.limits import Limits
 from abound.core.model.live_model import LiveModel
 from abound.core.model.state import STATE_FORMAT
@@ -178,15 +178,15 @@ async def read_manifest(artifacts: ArtifactStore, keys: ModelKeys, name: str) ->
         manifest = _manifest.decode(packed)
         Offset.parse(manifest.after)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise Damaged(f"the manifest of the state file {name} cannot be read: {error}") from None
+        raise Corrupted(f"the manifest of the state file {name} cannot be read: {error}") from None
     if (manifest.model, manifest.incarnation, manifest.id) != (keys.name, keys.incarnation, name):
-        raise Damaged(f"the state file {name} belongs to {manifest.model} {manifest.incarnation}")
+        raise Corrupted(f"the state file {name} belongs to {manifest.model} {manifest.incarnation}")
     if manifest.apply_version != APPLY_VERSION:
         raise UnknownApplyVersion(
             f"the state file {name} has the apply version {manifest.apply_version}; this release has {APPLY_VERSION}"
         )
     if manifest.with_checksum() != manifest:
-        raise Damaged(f"the manifest of the state file {name} is not what was written")
+        raise Corrupted(f"the manifest of the state file {name} is not what was written")
     return manifest
 
 
@@ -210,7 +210,7 @@ async def load(
         raise ArtifactsUnavailable("no artifact store is set; set ABOUND_ARTIFACTS_URL")
     manifest = await read_manifest(artifacts, keys, name)
     if manifest.digest != digest:
-        raise Damaged(f"the state file {name} has another digest than the one to be adopted")
+        raise Corrupted(f"the state file {name} has another digest than the one to be adopted")
     try:
         return await load_model(
             manifest.state,
@@ -221,14 +221,14 @@ async def load(
             limits,
             progress,
         )
-    except Damaged as error:
-        raise Damaged(f"the state file {name} is damaged: {error}") from error
+    except Corrupted as error:
+        raise Corrupted(f"the state file {name} is damaged: {error}") from error
 
 
 async def check(artifacts: ArtifactStore, keys: ModelKeys, manifest: StateFileManifest) -> None:
     """Read a state file again. Corrupted, UnknownArtifact or ArtifactsUnavailable unless it is what was written."""
     if await read_manifest(artifacts, keys, manifest.id) != manifest:
-        raise Damaged(f"the manifest of the state file {manifest.id} is not what was written")
+        raise Corrupted(f"the manifest of the state file {manifest.id} is not what was written")
     async for _ in _read_parts(artifacts, keys, manifest):
         pass
 

@@ -14,8 +14,8 @@ from typing import Any
 
 import msgspec
 
-from abound.core.config import FIXED_FOR_GOOD, ModelConfig
-from abound.core.errors import Conflict, Damaged, InvalidInstance, UnknownApplyVersion
+from abound.core.config import VECTOR_FIELDS, ModelConfig
+from abound.core.errors import Conflict, Corrupted, InvalidInstance, UnknownApplyVersion
 from abound.core.types import Offset
 from abound.service.artifacts.checksums import checksum_of
 from abound.service.artifacts.npy import ArrayFile
@@ -135,7 +135,7 @@ def digest_of(meta: Mapping[str, Any], files: list[ArrayFile]) -> str:
 def reading_settings(config: ModelConfig) -> dict[str, Any]:
     """Return the part of a model's configuration that decides how an instance becomes a vector."""
     plain = config.to_dict()
-    return {name: plain[name] for name in FIXED_FOR_GOOD}
+    return {name: plain[name] for name in VECTOR_FIELDS}
 
 
 def refuse_other_reading(card: Card, config: ModelConfig) -> None:
@@ -161,11 +161,11 @@ def read_card(packed: bytes) -> Card:
             raise UnknownApplyVersion(f"the version has the format {head.get('format')!r}; this release reads {FORMAT}")
         card = _card.decode(packed)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise Damaged(f"the card of a version cannot be read: {error}") from None
+        raise Corrupted(f"the card of a version cannot be read: {error}") from None
     if card.with_checksum() != card or digest_of(card.meta, card.files) != card.digest:
-        raise Damaged(f"the card of the version {card.id} does not match its checksum")
+        raise Corrupted(f"the card of the version {card.id} does not match its checksum")
     if len({one.file for one in card.files} | {CARD}) != len(card.files) + 1:
-        raise Damaged(f"the card of the version {card.id} names a file twice")
+        raise Corrupted(f"the card of the version {card.id} names a file twice")
     _check(card)
     return card
 
@@ -211,12 +211,12 @@ def _reads(told: Mapping[str, Any]) -> None:
     try:
         _demand(reading_settings(ModelConfig.from_dict(dict(told))) == told, "the reading settings are invalid")
     except InvalidInstance:
-        raise Damaged("the card of a version is invalid: the reading settings are invalid") from None
+        raise Corrupted("the card of a version is invalid: the reading settings are invalid") from None
 
 
 def _demand(holds: bool, otherwise: str) -> None:
     if not holds:
-        raise Damaged(f"the card of a version is invalid: {otherwise}")
+        raise Corrupted(f"the card of a version is invalid: {otherwise}")
 
 
 def _counts(value: int) -> bool:
@@ -235,7 +235,7 @@ def _offset(text: str) -> None:
     try:
         Offset.parse(text)
     except ValueError:
-        raise Damaged("the card of a version is invalid: an offset is malformed") from None
+        raise Corrupted("the card of a version is invalid: an offset is malformed") from None
 
 
 def _range(told: Mapping[str, str | None]) -> None:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from abound.core.comparison.blend import DEPTH, Listed, mix
+from abound.core.comparison.blend import DEPTH, LabelRanking, mix
 from abound.core.model.active_version import BLEND
 from abound.core.model.live_model import LiveModel
 from abound.core.types import Offset
@@ -65,7 +65,7 @@ class RankingRequest(NamedTuple):
     exclude: Collection[str] | None
     threshold: float | None
     offset: Offset
-    live: Listed | None = None
+    live: LabelRanking | None = None
 
     @property
     def depth(self) -> int:
@@ -80,10 +80,10 @@ class RankingRequest(NamedTuple):
 
 def rank_live(
     live: LiveModel, vector: bytes, k: int, include: Collection[str] | None, exclude: Collection[str] | None
-) -> Listed:
+) -> LabelRanking:
     """Return the index's ranking by label names, deep enough for a blend."""
     ranking = live.rank(vector, max(k, DEPTH), include, exclude)
-    return Listed([live.label(i) for i in ranking.class_ids.tolist()], ranking.scores)
+    return LabelRanking([live.label(i) for i in ranking.class_ids.tolist()], ranking.scores)
 
 
 def rank_all(asked: Sequence[RankingRequest]) -> list[Labels]:
@@ -98,7 +98,7 @@ def rank_all(asked: Sequence[RankingRequest]) -> list[Labels]:
         together = [asked[at] for at in order[first:end]]
         for at, one, found in zip(order[first:end], together, _by_version(together), strict=True):
             if one.choice.weights is not None and one.live is not None:
-                found = mix(one.live, Listed(*_apart(found)), one.choice.weights, one.k)
+                found = mix(one.live, LabelRanking(*_apart(found)), one.choice.weights, one.k)
             if one.threshold is not None:
                 found = [scored for scored in found if scored[1] >= one.threshold]
             ranked[at] = found

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from abound.core.errors import Conflict, Damaged, UnknownApplyVersion, UnknownArtifact, UnknownVersion
+from abound.core.errors import Conflict, Corrupted, UnknownApplyVersion, UnknownArtifact, UnknownVersion
 from abound.service.artifacts.artifact_store import ArtifactStore
 from abound.service.artifacts.npy import Array, ArrayFile, map_array, parse_array, write_array
 from abound.service.model.replicated_model import new_secret
@@ -27,7 +27,7 @@ from abound.service.store.keys import ModelKeys
 from abound.service.versions.card import CARD, FORMAT, Card, digest_of, is_id, new_id, read_card
 
 if TYPE_CHECKING:
-    from abound.core.methods.fitted import Fitted
+    from abound.core.methods.fitted import FittedMethod
 
 READY = "ready.json"
 LIBRARIES = ("numpy", "scipy", "numba", "scikit-learn", "joblib")
@@ -37,7 +37,7 @@ class LoadedVersion(NamedTuple):
     """Loaded version that can rank instances."""
 
     card: Card
-    fitted: Fitted
+    fitted: FittedMethod
 
 
 def folder(keys: ModelKeys, name: str = "") -> str:
@@ -53,7 +53,7 @@ def libraries() -> dict[str, str]:
 async def write(
     artifacts: ArtifactStore,
     keys: ModelKeys,
-    fitted: Fitted,
+    fitted: FittedMethod,
     *,
     seed: int,
     data: str,
@@ -188,7 +188,7 @@ async def card_of(artifacts: ArtifactStore, keys: ModelKeys, name: str) -> Card:
     except UnknownArtifact:
         raise UnknownVersion(f"the model {keys.name} has no version {name}") from None
     if (card.model, card.incarnation, card.id) != (keys.name, keys.incarnation, name):
-        raise Damaged(f"the version {name} belongs to another model: {card.model} {card.incarnation}")
+        raise Corrupted(f"the version {name} belongs to another model: {card.model} {card.incarnation}")
     return card
 
 
@@ -215,7 +215,7 @@ async def cards(artifacts: ArtifactStore, keys: ModelKeys) -> list[Card]:
     for name in await ids(artifacts, keys):
         try:
             found.append(await card_of(artifacts, keys, name))
-        except (UnknownVersion, Damaged, UnknownApplyVersion):
+        except (UnknownVersion, Corrupted, UnknownApplyVersion):
             continue
     return sorted(found, key=lambda card: (-card.created, card.id))
 
@@ -241,7 +241,7 @@ async def load(
     """
     card = await card_of(artifacts, keys, name)
     if digest is not None and card.digest != digest:
-        raise Damaged(f"the version {name} has another digest than the expected one")
+        raise Corrupted(f"the version {name} has another digest than the expected one")
     return await load_from_card(artifacts, keys, card, place)
 
 
@@ -253,10 +253,10 @@ async def load_from_card(
     return LoadedVersion(card, await asyncio.to_thread(_fitted, card, arrays))
 
 
-def _fitted(card: Card, arrays: Mapping[str, Any]) -> Fitted:
-    from abound.core.methods.fitted import Fitted  # imports scipy, which a replica without versions does not need
+def _fitted(card: Card, arrays: Mapping[str, Any]) -> FittedMethod:
+    from abound.core.methods.fitted import FittedMethod  # imports scipy, which a replica without versions does not need
 
-    return Fitted.from_arrays(card.meta, arrays, new_secret())
+    return FittedMethod.from_arrays(card.meta, arrays, new_secret())
 
 
 async def arrays_of(
@@ -268,9 +268,9 @@ async def arrays_of(
         try:
             arrays[one.name] = await _array(artifacts, f"{folder(keys, card.id)}/{one.file}", one, place)
         except (UnknownArtifact, FileNotFoundError):
-            raise Damaged(f"the file {one.file} of the version {card.id} is missing") from None
-        except Damaged as error:
-            raise Damaged(f"the version {card.id} is damaged: {error}") from None
+            raise Corrupted(f"the file {one.file} of the version {card.id} is missing") from None
+        except Corrupted as error:
+            raise Corrupted(f"the version {card.id} is damaged: {error}") from None
     return arrays
 
 
@@ -282,7 +282,7 @@ async def _array(artifacts: ArtifactStore, name: str, one: ArrayFile, place: Pat
     if kept is not None:
         try:
             return await asyncio.to_thread(map_array, one, kept)
-        except (Damaged, FileNotFoundError):  # the copy is damaged or was just deleted: read into memory instead
+        except (Corrupted, FileNotFoundError):  # the copy is damaged or was just deleted: read into memory instead
             assert artifacts.cache is not None
             artifacts.cache.drop(kept)
     return await asyncio.to_thread(parse_array, one, bytearray(await artifacts.get(name)))

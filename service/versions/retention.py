@@ -23,7 +23,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from abound.core.errors import Conflict, NotReady, UnknownVersion, VersionGone
+from abound.core.errors import Conflict, NotReady, UnknownVersion, VersionDeleted
 from abound.core.model.active_version import LIVE
 from abound.service.artifacts.artifact_store import ArtifactStore
 from abound.service.artifacts.write_marks import hold_write_mark as saying
@@ -137,8 +137,8 @@ async def publish(store: Store, artifacts: ArtifactStore, keys: ModelKeys, name:
                 try:
                     return await versions.publish(artifacts, keys, name)
                 except UnknownVersion as error:
-                    raise VersionGone("the version was deleted before its job ended; start the job again") from error
-        except VersionGone:
+                    raise VersionDeleted("the version was deleted before its job ended; start the job again") from error
+        except VersionDeleted:
             raise
         except Conflict:
             if loop.time() > deadline:

@@ -21,7 +21,7 @@ from typing import NamedTuple
 import msgspec
 
 from abound.core.config import ModelConfig
-from abound.core.errors import Cancelled, Conflict, Damaged, InvalidInstance, Malformed, TooLarge, UnknownApplyVersion
+from abound.core.errors import Cancelled, Conflict, Corrupted, InvalidInstance, Malformed, TooLarge, UnknownApplyVersion
 from abound.core.types import Offset
 from abound.service.artifacts.artifact_store import PIECE_BYTES, ArtifactStore
 from abound.service.artifacts.container import ContainerFormat, ContainerReader, encode_head
@@ -120,7 +120,7 @@ async def import_version(
                 raise
         await version_retention.retain(store, artifacts, keys, params.keep)
         return taken
-    except Damaged as error:
+    except Corrupted as error:
         raise Malformed(str(error)) from error
     except UnknownApplyVersion as error:
         raise InvalidInstance(str(error), "body") from error
@@ -150,9 +150,9 @@ async def _taken(
         job=None,
         origin=origin,
     ).with_checksum()
-    from abound.core.methods.fitted import OPAQUE  # imports scipy: only when a version is imported
+    from abound.core.methods.fitted import OPAQUE_PREFIX  # imports scipy: only when a version is imported
 
-    if any(one.name.startswith(OPAQUE) for one in new.files):
+    if any(one.name.startswith(OPAQUE_PREFIX) for one in new.files):
         await _check_graphs(await versions.arrays_of(artifacts, keys, new))
     await versions.load_from_card(artifacts, keys, new)
     return await versions.finish(artifacts, keys, new)
@@ -221,10 +221,10 @@ class _Reader:
         plain = await self._pieces.head(KIND)
         card = read_card(plain)
         if any(one.size <= 0 for one in card.files) or len(card.files) > MOST_FILES:
-            raise Damaged("the file has a part of an impossible size")
+            raise Corrupted("the file has a part of an impossible size")
         n_bytes = sum(one.size for one in card.files)
         if n_bytes != card.n_bytes:
-            raise Damaged("the card of the file gives a total size that its files do not have")
+            raise Corrupted("the card of the file gives a total size that its files do not have")
         if n_bytes > limit:
             raise TooLarge(f"the version has {n_bytes} bytes, of at most {limit}")
         return card

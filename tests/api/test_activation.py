@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from abound.core.comparison.blend import Listed, mix
-from abound.core.methods.fitted import Fitted
+from abound.core.comparison.blend import LabelRanking, mix
+from abound.core.methods.fitted import FittedMethod
 from abound.core.model.live_model import warmup
 from abound.service.artifacts.artifact_store import ArtifactStore
 from abound.service.cli import main as cli
@@ -36,7 +36,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     heartbeat.TICK_SECONDS = before
 
 
-def written(service: Served, model: str, made: Fitted) -> Card:
+def written(service: Served, model: str, made: FittedMethod) -> Card:
     """A version of a model of the service."""
 
     async def make() -> Card:
@@ -150,8 +150,8 @@ def test_the_blend_mixes_the_index_and_the_active_version_by_their_weights(model
     assert model.labels(features, version="blend", k=4, threshold=2.0) == []
 
 
-def _apart(found: list[tuple[str, float]]) -> Listed:
-    return Listed([label for label, _ in found], [score for _, score in found])
+def _apart(found: list[tuple[str, float]]) -> LabelRanking:
+    return LabelRanking([label for label, _ in found], [score for _, score in found])
 
 
 def test_batches_and_lines_are_answered_by_versions_too_in_order(model: Model) -> None:

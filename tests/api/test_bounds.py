@@ -119,7 +119,7 @@ def test_what_growing_will_take_is_never_less_than_what_it_takes() -> None:
     rng = np.random.default_rng(3)
     model = LiveModel(ModelConfig(), (1, 2))
     for _ in range(400):
-        foretold = model.n_bytes + model.n_bytes_ahead
+        foretold = model.n_bytes + model.growth_bytes
         features = ",".join(f'"{rng.integers(2**60)}": 1' for _ in range(20))
         record = model.vectorizer.vectorize(b"{" + features.encode() + b"}", None) + pack_labels(["x"], model.limits)
         applying = model.begin(record, 1, [Unit(1)])

@@ -21,13 +21,13 @@ import zstandard
 from typer.testing import CliRunner
 
 from abound.core.config import ModelConfig
-from abound.core.errors import Conflict, Malformed, NeedsMemory, TooLarge
+from abound.core.errors import Conflict, InsufficientMemory, Malformed, TooLarge
 from abound.core.evaluation.evaluate import LIMITS
 from abound.core.instances.vectorizer import Vectorizer
 from abound.core.methods import fitted as fitting
 from abound.core.methods import registry
 from abound.core.methods.training.gather import gather
-from abound.core.methods.training.progress import quietly
+from abound.core.methods.training.progress import no_progress
 from abound.service.cli.main import app
 from abound.service.client import Client, Refused
 from abound.service.client.local_service import own_service
@@ -234,7 +234,7 @@ async def test_a_job_is_fitted_on_a_data_set(place: Place, tmp_path: Path) -> No
     loaded = await place.load(job)
     data = gather(read_file(str(file)), Vectorizer(ModelConfig(), LIMITS).vectorize, LIMITS, (1, 2))
     params = registry.params_of("swnn", {"S": 20})
-    same(loaded.fitted, fitting.fit("swnn", data, params, np.random.default_rng(7), quietly, use_idf=True))
+    same(loaded.fitted, fitting.fit("swnn", data, params, np.random.default_rng(7), no_progress, use_idf=True))
     assert (loaded.card.data, loaded.card.data_range) == ("rows", None)
     assert job["data_range"] is None
     assert job["metrics"]["held_out"] == 15
@@ -260,7 +260,7 @@ async def test_a_job_learns_from_the_file_that_was_there_when_it_was_asked_for(
     monkeypatch.setattr(DatasetRepository, "get", AsyncMock(return_value=now))
     context: Any = SimpleNamespace(job=SimpleNamespace(data="twice.jsonl", upload=upload), store=None)
     with pytest.raises(Conflict, match="the data set twice was replaced"):
-        await fitting_job._read(context, ModelConfig(), quietly)
+        await fitting_job._read(context, ModelConfig(), no_progress)
     assert now.upload == "0123456789abcdef"
 
 
@@ -313,5 +313,5 @@ def test_what_a_fit_needs_is_the_same_at_the_door_and_when_the_data_are_read(tmp
     total = sum(needs(method, door, params).values())
     require_fit_memory(params, data.sizes, total)
     require_fit_memory(params, data.sizes, 0)
-    with pytest.raises(NeedsMemory):
+    with pytest.raises(InsufficientMemory):
         require_fit_memory(params, data.sizes, total - 1)

@@ -30,7 +30,7 @@ def read_whole(body: bytes) -> tuple[bytes, ClassifyRequest] | None:
 
 def read_short(body: bytes) -> bytes | None:
     features = sole_features(body)
-    return None if features is None else LIVE.vectorizer.usual(features)
+    return None if features is None else LIVE.vectorizer.vectorize_usual(features)
 
 
 PIECES = (

@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from abound.core.config import ModelConfig
-from abound.core.model.apply import Applying, Unit
+from abound.core.model.apply import EntryApplication, Unit
 from abound.core.model.live_model import LiveModel
-from abound.core.model.receipts import AnotherBody, Receipt, Receipts
+from abound.core.model.receipts import BodyMismatch, Receipt, Receipts
 from tests.core.test_emptied import applied, instance
 from tests.core.test_live import records_of
 
@@ -21,7 +21,7 @@ units = st.lists(
 )
 
 
-def model_of(shapes: list[tuple[int, str | None, bytes]], slices: int) -> tuple[LiveModel, Applying]:
+def model_of(shapes: list[tuple[int, str | None, bytes]], slices: int) -> tuple[LiveModel, EntryApplication]:
     model = LiveModel(ModelConfig(), (1, 2))
     model.receipts = Receipts(CAPACITY)
     made = [Unit(n, key, body if key else b"") for n, key, body in shapes]
@@ -49,7 +49,7 @@ def test_units_with_keys_are_learned_once_each_whatever_is_applied_together(
                 assert isinstance(outcome, Receipt)
                 assert outcome.offset.position == first
             else:
-                assert outcome == AnotherBody(key)
+                assert outcome == BodyMismatch(key)
         else:
             assert outcome is None
             n_learned += n

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from abound.core.config import ModelConfig
-from abound.core.errors import Damaged, InvalidInstance
+from abound.core.errors import Corrupted, InvalidInstance
 from abound.core.kernels.elementary import exponential
 from abound.core.kernels.model.calibration import learn_pairs, solve
 from abound.core.model.calibration import Calibration, binned, reliability_of
@@ -276,12 +276,12 @@ def _broken(arrays: dict[str, Any], name: str, value: object) -> dict[str, Any]:
 )
 def test_what_cannot_be_a_calibration_is_refused(name: str, value: object) -> None:
     model = learned(stream(50, 19), calibrate=True)
-    with pytest.raises(Damaged):
+    with pytest.raises(Corrupted):
         LiveModel.from_arrays(model.meta(), _broken(model.to_arrays(), f"calibration/{name}", value), (1, 2))
 
 
 def test_a_calibration_that_is_not_configured_is_refused() -> None:
     model = learned(stream(50, 19), calibrate=True)
     meta = model.meta() | {"config": {**model.meta()["config"], "calibrate": False}}
-    with pytest.raises(Damaged):
+    with pytest.raises(Corrupted):
         LiveModel.from_arrays(meta, model.to_arrays(), (1, 2))

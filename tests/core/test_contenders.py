@@ -9,11 +9,11 @@ import pytest
 from abound.core.comparison.sequential_test import (
     BLOCK,
     BLOCKS,
-    EVERY,
-    GAMBLERS,
-    Comparison,
+    INSTANCES_PER_GAMBLER,
+    MAX_GAMBLERS,
     Contest,
     GateParams,
+    PairedComparison,
     Score,
 )
 
@@ -30,7 +30,7 @@ def shown(n: int, chance: float, rng: np.random.Generator) -> list[int]:
 def test_measures_by_hand() -> None:
     score = Score()
     for rank in (1, 2, 5, 10, 0):
-        score.note(rank)
+        score.add(rank)
     assert score.all.measures() == {"n": 5, "R@1": 0.2, "R@5": 0.6, "MRR": pytest.approx((1 + 0.5 + 0.2 + 0.1) / 5)}
     assert score.window == score.all
 
@@ -38,9 +38,9 @@ def test_measures_by_hand() -> None:
 def test_the_window_forgets_and_is_bounded() -> None:
     score = Score()
     for _ in range(BLOCK * BLOCKS):
-        score.note(0)
+        score.add(0)
     for _ in range(BLOCK * BLOCKS):
-        score.note(1)
+        score.add(1)
     assert score.window.measures()["R@1"] == 1.0
     assert score.all.measures()["R@1"] == 0.5
     assert len(score.blocks) == BLOCKS
@@ -51,10 +51,10 @@ def test_nothing_takes_over_without_being_better() -> None:
     rng = np.random.default_rng(5)
     runs, wrong, outside = 300, 0, 0
     for _ in range(runs):
-        one = Comparison()
+        one = PairedComparison()
         passed = missed = False
         for d in rng.choice(STEPS, 1200).tolist():
-            one.note(d, ALPHA)
+            one.add(d, ALPHA)
             low, high = one.interval(ALPHA)
             passed = passed or one.evidence >= 1.0 / ALPHA
             missed = missed or not low <= 0.0 <= high
@@ -70,9 +70,9 @@ def test_a_real_difference_is_found(mean: float) -> None:
     rng = np.random.default_rng(6)
     needed = []
     for _ in range(20):
-        one = Comparison()
+        one = PairedComparison()
         for d in np.clip(rng.normal(mean, 0.4, 5000), -1, 1).tolist():
-            one.note(d, ALPHA)
+            one.add(d, ALPHA)
             if one.evidence >= QUICK.needed:
                 break
         needed.append(one.n)
@@ -85,13 +85,13 @@ def test_a_real_difference_is_found(mean: float) -> None:
 
 def test_one_that_becomes_better_late_is_found_soon() -> None:
     rng = np.random.default_rng(7)
-    one = Comparison()
+    one = PairedComparison()
     for d in np.clip(rng.normal(-0.2, 0.4, 20_000), -1, 1).tolist():
-        one.note(d, ALPHA)
+        one.add(d, ALPHA)
     assert one.evidence < 1.0
     before = one.n
     for d in np.clip(rng.normal(0.2, 0.4, 3000), -1, 1).tolist():
-        one.note(d, ALPHA)
+        one.add(d, ALPHA)
         if one.evidence >= QUICK.needed:
             break
     assert one.n - before < 1500
@@ -101,12 +101,12 @@ def test_one_that_becomes_better_late_is_found_soon() -> None:
 def test_one_that_becomes_better_after_a_long_time_is_found_as_soon() -> None:
     """By then the gamblers that never bet are all richer than what a new one begins with."""
     rng = np.random.default_rng(11)
-    one = Comparison()
+    one = PairedComparison()
     for d in np.where(rng.random(60_000) < 0.4, -1.0, 0.5).tolist():
-        one.note(d, ALPHA)
+        one.add(d, ALPHA)
     assert one.evidence < 1.0
     for d in np.where(rng.random(12_000) < 0.3, -1.0, 0.5).tolist():
-        one.note(d, ALPHA)
+        one.add(d, ALPHA)
         if one.evidence >= QUICK.needed:
             break
     assert one.n - 60_000 < 10_000
@@ -115,23 +115,23 @@ def test_one_that_becomes_better_after_a_long_time_is_found_as_soon() -> None:
 def test_capital_changes_hands_and_none_is_made() -> None:
     """Whenever a gambler begins, what all have, with what is put by for those to come, stays what it was."""
     rng = np.random.default_rng(12)
-    one = Comparison()
-    for i, d in enumerate(rng.choice(STEPS, 20 * EVERY).tolist()):
-        if i and i % EVERY == 0:
+    one = PairedComparison()
+    for i, d in enumerate(rng.choice(STEPS, 20 * INSTANCES_PER_GAMBLER).tolist()):
+        if i and i % INSTANCES_PER_GAMBLER == 0:
             before = one.evidence
-            again = msgspec.convert(msgspec.to_builtins(one), Comparison)
-            again.note(0.0, ALPHA)  # who bets on 0 wins nothing
+            again = msgspec.convert(msgspec.to_builtins(one), PairedComparison)
+            again.add(0.0, ALPHA)  # who bets on 0 wins nothing
             assert again.begun == one.begun + 1
             assert again.evidence == pytest.approx(before, rel=1e-9)
-            assert len(again.gamblers) <= GAMBLERS
-        one.note(d, ALPHA)
+            assert len(again.gamblers) <= MAX_GAMBLERS
+        one.add(d, ALPHA)
 
 
 def test_the_interval_holds_a_mean_that_is_not_zero() -> None:
     rng = np.random.default_rng(8)
-    one = Comparison()
+    one = PairedComparison()
     for d in rng.choice([-0.5, 1.0], 3000).tolist():
-        one.note(d, ALPHA)
+        one.add(d, ALPHA)
     low, high = one.interval(ALPHA)
     assert 0.0 < low < 0.25 < high < 0.5
 
@@ -140,15 +140,15 @@ def test_promotes_and_rolls_back_by_one_rule() -> None:
     rng = np.random.default_rng(9)
     contest = Contest(served="live", alpha=ALPHA)
     for live, batch in zip(shown(2000, 0.4, rng), shown(2000, 0.7, rng), strict=True):
-        contest.note({"live": live, "v": batch, "w": 0})
+        contest.add({"live": live, "v": batch, "w": 0})
     decision = contest.decide(QUICK, ["v", "w"], [])
     assert decision is not None
     assert (decision.kind, decision.version, decision.instead_of) == ("promote", "v", "live")
     assert 0.0 < decision.low < decision.difference < decision.high
-    contest.serve("v")
+    contest.set_served("v")
     assert contest.decide(QUICK, ["w"], ["live"]) is None
     for live, batch in zip(shown(2000, 0.7, rng), shown(2000, 0.4, rng), strict=True):
-        contest.note({"live": live, "v": batch})
+        contest.add({"live": live, "v": batch})
     assert contest.decide(QUICK, [], []) is None  # nobody may
     back = contest.decide(QUICK, ["w"], ["live"])
     assert back is not None
@@ -158,10 +158,10 @@ def test_promotes_and_rolls_back_by_one_rule() -> None:
 def test_few_instances_decide_nothing() -> None:
     contest = Contest(served="live", alpha=ALPHA)
     for _ in range(QUICK.min_events - 1):
-        contest.note({"live": 0, "v": 1})
+        contest.add({"live": 0, "v": 1})
     assert contest.comparisons["v"].evidence > QUICK.needed
     assert contest.decide(QUICK, ["v"], []) is None
-    contest.note({"live": 0, "v": 1})
+    contest.add({"live": 0, "v": 1})
     assert contest.decide(QUICK, ["v"], []) is not None
 
 
@@ -170,7 +170,7 @@ def test_goes_on_from_what_was_kept_as_if_it_had_never_stopped() -> None:
     whole, kept = Contest(served="live", alpha=ALPHA), Contest(served="live", alpha=ALPHA)
     for i, (live, batch) in enumerate(zip(shown(1500, 0.5, rng), shown(1500, 0.6, rng), strict=True)):
         for contest in (whole, kept):
-            contest.note({"live": live, "v": batch})
+            contest.add({"live": live, "v": batch})
         if i % 400 == 0:
             kept = msgspec.json.decode(msgspec.json.encode(kept), type=Contest)
     assert kept == whole
@@ -178,8 +178,8 @@ def test_goes_on_from_what_was_kept_as_if_it_had_never_stopped() -> None:
 
 def test_forgets_who_contends_no_more() -> None:
     contest = Contest(served="live", alpha=ALPHA)
-    contest.note({"live": 1, "v": 1, "w": 2})
-    contest.keep(["w"])
+    contest.add({"live": 1, "v": 1, "w": 2})
+    contest.retain(["w"])
     assert set(contest.scores) == {"live", "w"}
     assert set(contest.comparisons) == {"w"}
 

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from abound.core.errors import Malformed
-from abound.core.instances.data_formats import Format, Instance, read_instances
+from abound.core.instances.data_formats import DatasetInstance, Format, read_instances
 
 
-def read(form: Format, *lines: str) -> list[Instance]:
+def read(form: Format, *lines: str) -> list[DatasetInstance]:
     return list(read_instances([line.encode() for line in lines], form))
 
 
@@ -76,8 +76,8 @@ def test_svmlight() -> None:
 def test_json_lines() -> None:
     lines = ['{"text": "a b", "labels": ["x", 7], "id": 3}', "", '{"features": {"a": [1, 2]}, "text": null}']
     first, second = read("jsonl", *lines)
-    assert first == Instance(text="a b", labels=("x", "7"), line=1)
-    assert second == Instance(features=b'{"a": [1, 2]}', line=3)
+    assert first == DatasetInstance(text="a b", labels=("x", "7"), line=1)
+    assert second == DatasetInstance(features=b'{"a": [1, 2]}', line=3)
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_damaged_json_lines(line: bytes, message: str) -> None:
 
 
 def test_as_the_service_takes_it() -> None:
-    instance = Instance(text='"', features=b'{"a": 1e2}', labels=("x",), line=4)
+    instance = DatasetInstance(text='"', features=b'{"a": 1e2}', labels=("x",), line=4)
     assert json.loads(instance.to_json()) == {"text": '"', "features": {"a": 100.0}, "labels": ["x"]}
     assert b"labels" not in instance.to_json(labels=False)
 

@@ -6,14 +6,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from abound.core.config import ModelConfig
-from abound.core.model.apply import Applying, Unit
+from abound.core.model.apply import EntryApplication, Unit
 from abound.core.model.live_model import LiveModel
-from abound.core.model.receipts import AnotherBody, Receipt
+from abound.core.model.receipts import BodyMismatch, Receipt
 from abound.core.types import Offset
 from tests.core.test_live import Instance, records_of
 
 
-def applied(model: LiveModel, records: bytes, units: list[Unit], slices: int = 3, entry: int = 1) -> Applying:
+def applied(model: LiveModel, records: bytes, units: list[Unit], slices: int = 3, entry: int = 1) -> EntryApplication:
     applying = model.begin(records, sum(unit.n for unit in units), units, Offset(entry, 0, 0))
     while not applying.done:
         applying.step(slices)
@@ -73,7 +73,7 @@ def test_a_batch_that_is_refused_is_passed_over_with_its_emptied_units() -> None
         Unit(1, "last", b"body"),
     ]
     applying = applied(model, records_of([instance(i) for i in range(4)]), units)
-    assert applying.outcomes == [None, *[AnotherBody("k")] * 3, None]
+    assert applying.outcomes == [None, *[BodyMismatch("k")] * 3, None]
     assert applying.n_done == 6
     assert model.n_learned == 2
     receipt = model.receipts.get("last")

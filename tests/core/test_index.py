@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from abound.core.config import ModelConfig
-from abound.core.errors import Damaged
+from abound.core.errors import Corrupted
 from abound.core.index.arrays import PARTS
 from abound.core.index.index import Index
 from abound.core.index.params import IndexParams
@@ -291,7 +291,7 @@ def test_damaged_arrays_are_refused(damage):
     arrays = some_history(always()).to_arrays()
     Index.from_arrays(PLAIN, arrays)
     damage(arrays)
-    with pytest.raises(Damaged):
+    with pytest.raises(Corrupted):
         Index.from_arrays(PLAIN, arrays)
 
 

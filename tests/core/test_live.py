@@ -8,12 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from abound.core.config import ModelConfig
-from abound.core.errors import Conflict, Damaged, InvalidInstance
+from abound.core.errors import Conflict, Corrupted, InvalidInstance
 from abound.core.instances.record import pack_labels, pack_vector
 from abound.core.limits import Limits
 from abound.core.model.apply import Unit
 from abound.core.model.live_model import LiveModel
-from abound.core.model.receipts import AnotherBody, Receipt
+from abound.core.model.receipts import BodyMismatch, Receipt
 from abound.core.types import Offset
 from tests.randomness import examples
 
@@ -210,7 +210,7 @@ def test_a_key_that_comes_twice_is_learned_once() -> None:
     applying = model.begin(records_of(stream), 4, units, Offset(5, 0, 0))
     while not applying.done:
         applying.step(1)
-    assert applying.outcomes == [None, Receipt(b"body", Offset(5, 0, 0), [0], [True]), AnotherBody("k"), None]
+    assert applying.outcomes == [None, Receipt(b"body", Offset(5, 0, 0), [0], [True]), BodyMismatch("k"), None]
     assert model.n_learned == 2
     assert [model.labels.find(label) >= 0 for label in (b"x", b"y", b"z")] == [True, False, True]
 
@@ -233,7 +233,7 @@ def test_a_batch_with_a_key_of_another_body_is_not_learned_at_all() -> None:
     applying = model.begin(records_of(stream), 4, units)
     while not applying.done:
         applying.step(1)
-    assert applying.outcomes == [None, AnotherBody("k"), AnotherBody("k"), None]
+    assert applying.outcomes == [None, BodyMismatch("k"), BodyMismatch("k"), None]
     assert [model.labels.find(label) >= 0 for label in (b"x", b"y", b"z", b"w")] == [True, False, False, True]
 
 
@@ -254,7 +254,7 @@ def test_keys_of_one_batch_that_disagree_refuse_it() -> None:
     applying = model.begin(records_of(stream), 2, [Unit(1, "k", b"one", batch=2), Unit(1, "k", b"two")])
     while not applying.done:
         applying.step(1)
-    assert applying.outcomes == [AnotherBody("k"), AnotherBody("k")]
+    assert applying.outcomes == [BodyMismatch("k"), BodyMismatch("k")]
     assert model.n_learned == 0
 
 
@@ -320,17 +320,17 @@ def test_what_a_learned_model_refuses_to_change() -> None:
 def test_arrays_that_do_not_fit_are_refused(name: str) -> None:
     model = learned([(["a", "b"], ["x"]), (["b", "c"], ["y"])], max_features=10)
     arrays = model.to_arrays()
-    with pytest.raises(Damaged):
+    with pytest.raises(Corrupted):
         LiveModel.from_arrays(model.meta(), {**arrays, name: arrays[name][:-1]}, (1, 2))
     del arrays[name]
-    with pytest.raises(Damaged):
+    with pytest.raises(Corrupted):
         LiveModel.from_arrays(model.meta(), arrays, (1, 2))
 
 
 @pytest.mark.parametrize("hand", [-1, 3000])
 def test_a_hand_that_points_nowhere_is_refused(hand: int) -> None:
     model = learned([(["a", "b"], ["x"])], max_features=10)
-    with pytest.raises(Damaged):
+    with pytest.raises(Corrupted):
         LiveModel.from_arrays(model.meta(), {**model.to_arrays(), "tallies/hand": np.array([hand])}, (1, 2))
 
 
@@ -343,5 +343,5 @@ def test_numbers_that_cannot_be_are_refused(name: str, value: float) -> None:
     arrays = model.to_arrays()
     arrays[name] = arrays[name].copy()
     arrays[name][0] = value
-    with pytest.raises(Damaged):
+    with pytest.raises(Corrupted):
         LiveModel.from_arrays(model.meta(), arrays, (1, 2))

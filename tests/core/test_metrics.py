@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from abound.core.metrics import AT, LabelSets, Propensity, Rankings, evaluate, first_ranks, rank_measures
+from abound.core.metrics import PRECISION_AT, LabelSets, Propensity, Rankings, evaluate, first_ranks, rank_measures
 
 # Three instances, labels 0 to 3, worked out on paper.
 #   instance 0: ranked 2, 0, 1 ; true {0, 1}    -> hits at 2 and 3, k_x = 2
@@ -137,7 +137,7 @@ def plain(
         out[f"R@{k}"] = sum(place <= k for place in places) / len(places) if places else 0.0
     mrr = sum(1 / place for place in places) / len(places) if places else 0.0
     out["MRR"], out["HR"] = mrr, (1 / mrr if mrr else None)
-    for k in AT:
+    for k in PRECISION_AT:
         p = ndcg = psp = psp_best = psn = psn_best = 0.0
         for order, labels in zip(orders, true, strict=True):
             if not labels:

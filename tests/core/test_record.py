@@ -8,7 +8,7 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from numba import njit
 
-from abound.core.errors import Damaged, InvalidInstance
+from abound.core.errors import Corrupted, InvalidInstance
 from abound.core.instances.record import (
     EMPTY_VECTOR,
     check_records,
@@ -67,7 +67,7 @@ def verdict(payload: bytes, n: int) -> str:
     """What is said of a payload; taken apart as a whole when it is good."""
     try:
         check_records(payload, n)
-    except Damaged as error:
+    except Corrupted as error:
         return str(error)
     for record in iterate(payload, n):
         assert all(record.keys)
@@ -134,7 +134,7 @@ def test_every_cut_and_every_surplus_is_damaged(record):
 )
 def test_what_a_record_must_not_hold(vector, labels, problem):
     good = packed({"a": 1.0}, ["x"])
-    with pytest.raises(Damaged, match=f"record 1 of 2 .*{problem}"):
+    with pytest.raises(Corrupted, match=f"record 1 of 2 .*{problem}"):
         check_records(good + vector + pack_labels(labels, LIMITS), 2)
 
 
@@ -153,7 +153,7 @@ def test_a_key_must_not_come_twice(texts, data):
     check_records(pack_vector(keys, np.ones(len(keys), np.float32)) + pack_labels(["x"], LIMITS), 1)
     again = data.draw(st.permutations([*keys, data.draw(st.sampled_from(keys))]))
     vector = pack_vector(again, np.ones(len(again), np.float32))
-    with pytest.raises(Damaged, match="record 0 of 1 has the same key twice"):
+    with pytest.raises(Corrupted, match="record 0 of 1 has the same key twice"):
         check_records(vector + pack_labels(["x"], LIMITS), 1)
 
 
@@ -167,24 +167,24 @@ def test_keys_that_meet_in_one_place_are_told_apart_and_cost_little():
     crowded = pack_vector(meeting, np.ones(60, np.float32)) + pack_labels(["x"], LIMITS)
     twice = pack_vector([*meeting[:59], meeting[0]], np.ones(60, np.float32)) + pack_labels(["x"], LIMITS)
     check_records(crowded * 3, 3)
-    with pytest.raises(Damaged, match="record 2 of 3 has the same key twice"):
+    with pytest.raises(Corrupted, match="record 2 of 3 has the same key twice"):
         check_records(crowded * 2 + twice, 3)
-    with pytest.raises(Damaged, match="record 1 of 2 runs past the end"):
+    with pytest.raises(Corrupted, match="record 1 of 2 runs past the end"):
         check_records(crowded + crowded[:-4], 2)
 
 
 def test_padding_and_missing_labels():
     good = packed({"a": 1.0}, ["x"])
-    with pytest.raises(Damaged, match="padding"):
+    with pytest.raises(Corrupted, match="padding"):
         check_records(good[:-1] + b"\x01", 1)
-    with pytest.raises(Damaged, match="no label"):
+    with pytest.raises(Corrupted, match="no label"):
         check_records(EMPTY_VECTOR + bytes(4), 1)
-    with pytest.raises(Damaged, match="follow the last"):
+    with pytest.raises(Corrupted, match="follow the last"):
         check_records(good * 2, 1)
     check_records(EMPTY_VECTOR + pack_labels(["x"], LIMITS), 1)
-    with pytest.raises(Damaged, match="UTF-8"):
+    with pytest.raises(Corrupted, match="UTF-8"):
         unpack_vector(pack_vector([b"\xff"], np.ones(1, np.float32)))
-    with pytest.raises(Damaged, match="past the end"):
+    with pytest.raises(Corrupted, match="past the end"):
         unpack_vector(b"\x01\x00\x00\x00")
 
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from abound.core.config import LATER, ModelConfig
-from abound.core.errors import Conflict, Damaged, InvalidInstance
+from abound.core.config import OMITTED_DEFAULTS, ModelConfig
+from abound.core.errors import Conflict, Corrupted, InvalidInstance
 from abound.core.index.dense_rows import PARTS
 from abound.core.index.index import Index
 from abound.core.index.params import IndexParams
@@ -223,7 +223,7 @@ def test_connections_in_rows_are_features_times_classes():
     assert index.n_connections == index.n_features * index.n_classes
     assert index.n_bytes_used > 4 * index.n_connections
     assert index.n_bytes > index.n_bytes_used
-    assert index.n_bytes_ahead > index.n_bytes // 8
+    assert index.growth_bytes > index.n_bytes // 8
 
 
 @pytest.mark.parametrize("n", [5, 60, 200])
@@ -279,9 +279,9 @@ def test_the_digest_is_over_all_that_is_in_rows():
 def test_arrays_that_are_no_index_are_refused(name, change):
     index = grown()
     arrays = index.to_arrays()
-    with pytest.raises(Damaged), np.errstate(all="ignore"):
+    with pytest.raises(Corrupted), np.errstate(all="ignore"):
         Index.from_arrays(index.params, arrays | {name: change(arrays[name])})
-    with pytest.raises(Damaged):
+    with pytest.raises(Corrupted):
         Index.from_arrays(index.params, {key: array for key, array in arrays.items() if key != name})
 
 
@@ -289,11 +289,11 @@ def test_an_index_in_rows_has_no_connections_and_lists_know_their_classes():
     lists, in_rows = grown(6), grown()
     assert not lists.in_rows
     mixed = lists.to_arrays() | {name: in_rows.to_arrays()[name] for name in PARTS}
-    with pytest.raises(Damaged):
+    with pytest.raises(Corrupted):
         Index.from_arrays(lists.params, mixed)
     few = lists.to_arrays()
     few["form"] = few["form"] - np.array([0, 1, 0, 0])
-    with pytest.raises(Damaged):
+    with pytest.raises(Corrupted):
         Index.from_arrays(lists.params, few)
 
 
@@ -308,7 +308,7 @@ def test_steps_that_are_too_long_overflow_nothing():
 @pytest.mark.parametrize("update", ["sls", "fsu"])
 def test_without_rows_an_index_learns_the_bits_that_it_did_before_there_were_any(update):
     """Digests of the release before; ``rows`` false is what models of that time are read with."""
-    index = Index(IndexParams.of(ModelConfig.stored({"update": update})))
+    index = Index(IndexParams.of(ModelConfig.from_stored({"update": update})))
     for labels, seed in ((3, 21), (1, 22)):
         for count, (ids, values, true) in enumerate(stream(seed, 300, labels=labels)):
             index.learn(ids, values, true, count_seen=count % 7 != 6)
@@ -326,19 +326,19 @@ def test_rows_are_for_new_models_with_sls():
     assert ModelConfig.from_dict({"update": "sls"}).rows
     assert not ModelConfig.from_dict({"update": "sls", "rows": False}).rows
     assert not ModelConfig.from_dict({}).rows
-    assert "rows" not in ModelConfig.from_dict({}).written()
-    assert ModelConfig.from_dict({"update": "sls"}).written()["rows"] is True
+    assert "rows" not in ModelConfig.from_dict({}).to_stored()
+    assert ModelConfig.from_dict({"update": "sls"}).to_stored()["rows"] is True
     with pytest.raises(InvalidInstance):
         ModelConfig(update="sls", rows=1)
 
 
 def test_what_is_stored_without_the_field_has_no_rows():
     old = ModelConfig(update="sls", rows=False)
-    assert set(LATER) & set(old.written()) == set()
-    assert ModelConfig.stored(old.written()) == old
-    assert ModelConfig.stored({"update": "sls"}) == old
+    assert set(OMITTED_DEFAULTS) & set(old.to_stored()) == set()
+    assert ModelConfig.from_stored(old.to_stored()) == old
+    assert ModelConfig.from_stored({"update": "sls"}) == old
     new = ModelConfig(update="sls")
-    assert ModelConfig.stored(new.written()) == new
+    assert ModelConfig.from_stored(new.to_stored()) == new
     assert (
         LiveModel.from_arrays({"config": {"update": "sls"}}, LiveModel(old, (1, 2)).to_arrays(), (1, 2)).config == old
     )
@@ -346,12 +346,12 @@ def test_what_is_stored_without_the_field_has_no_rows():
 
 def test_a_model_that_becomes_sls_has_rows_only_where_the_log_says_so():
     plain = ModelConfig()
-    assert plain.completed({"update": "sls"}) == {"rows": True, "update": "sls"}
-    assert plain.completed({"update": "sls", "rows": False}) == {"update": "sls", "rows": False}
-    assert plain.completed({"margin": 1.0}) == {"margin": 1.0}
-    assert ModelConfig(update="sls", rows=False).completed({"update": "sls"}) == {"update": "sls"}
-    assert not plain.changed({"update": "sls"}).rows
-    assert plain.asked({"update": "sls"}).rows
+    assert plain.with_implied_changes({"update": "sls"}) == {"rows": True, "update": "sls"}
+    assert plain.with_implied_changes({"update": "sls", "rows": False}) == {"update": "sls", "rows": False}
+    assert plain.with_implied_changes({"margin": 1.0}) == {"margin": 1.0}
+    assert ModelConfig(update="sls", rows=False).with_implied_changes({"update": "sls"}) == {"update": "sls"}
+    assert not plain.with_changes({"update": "sls"}).rows
+    assert plain.with_user_changes({"update": "sls"}).rows
 
 
 def test_rows_are_fixed_once_something_was_learned():
@@ -397,7 +397,7 @@ def test_a_state_with_more_classes_than_labels_is_damaged():
     model = LiveModel(ModelConfig(update="sls"), (1, 2))
     applied(model, many(model, 17, 6))
     arrays = model.to_arrays()
-    with pytest.raises(Damaged):
+    with pytest.raises(Corrupted):
         LiveModel.from_arrays(
             model.meta(), arrays | {"index/form": arrays["index/form"] + np.array([0, 1, 0, 0])}, (1, 2)
         )

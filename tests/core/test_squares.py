@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from numba import njit
 
 from abound.core.config import ModelConfig
-from abound.core.errors import Damaged, InvalidInstance
+from abound.core.errors import Corrupted, InvalidInstance
 from abound.core.index.index import Index
 from abound.core.index.params import IndexParams
 from abound.core.instances.record import pack_labels
@@ -153,7 +153,7 @@ def test_arrays_that_are_no_index_are_refused(name, change):
     for ids, values, true in stream(10, 50, labels=3):
         index.learn(ids, values, true)
     arrays = index.to_arrays()
-    with pytest.raises(Damaged), np.errstate(all="ignore"):
+    with pytest.raises(Corrupted), np.errstate(all="ignore"):
         Index.from_arrays(params(), arrays | {name: change(arrays[name])})
 
 

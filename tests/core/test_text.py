@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 from sklearn.feature_extraction.text import CountVectorizer
 
 from abound.core.config import AnalyzerConfig
-from abound.core.instances.text_analyzer import build, weights
+from abound.core.instances.text_analyzer import build_analyzer, term_weights
 
 SENTENCE = "The Wheat_2 prices, e.g. in Żółw's U.S.A., and the WHEAT prices!"
 
 
 def test_words_by_default():
-    terms = build(AnalyzerConfig())(SENTENCE)
+    terms = build_analyzer(AnalyzerConfig())(SENTENCE)
     assert " ".join(terms) == "the wheat_2 prices e g in żółw s u s a and the wheat prices"
 
 
@@ -31,23 +31,23 @@ def test_words_by_default():
     ],
 )
 def test_words(config, terms):
-    assert " ".join(build(AnalyzerConfig(**config))(SENTENCE)) == terms
+    assert " ".join(build_analyzer(AnalyzerConfig(**config))(SENTENCE)) == terms
 
 
 def test_grams_of_words_and_characters():
-    assert build(AnalyzerConfig(ngrams=(1, 2)))("Wheat and grain") == [
+    assert build_analyzer(AnalyzerConfig(ngrams=(1, 2)))("Wheat and grain") == [
         "wheat",
         "and",
         "grain",
         "wheat and",
         "and grain",
     ]
-    assert build(AnalyzerConfig(kind="char", ngrams=(3, 3)))("A wheat") == ["a w", " wh", "whe", "hea", "eat"]
-    assert build(AnalyzerConfig(kind="char_wb", ngrams=(3, 3)))("a bc") == [" a ", " bc", "bc "]
+    assert build_analyzer(AnalyzerConfig(kind="char", ngrams=(3, 3)))("A wheat") == ["a w", " wh", "whe", "hea", "eat"]
+    assert build_analyzer(AnalyzerConfig(kind="char_wb", ngrams=(3, 3)))("a bc") == [" a ", " bc", "bc "]
 
 
 def test_weights_in_order_of_appearance():
-    assert list(weights(["b", "a", "b", "c", "b", "a"]).items()) == [
+    assert list(term_weights(["b", "a", "b", "c", "b", "a"]).items()) == [
         ("b", 1 + math.log(3)),
         ("a", 1 + math.log(2)),
         ("c", 1.0),
@@ -59,7 +59,7 @@ def test_weights_in_order_of_appearance():
 @given(text=st.text() | st.text(st.sampled_from("aB1_ \u0130\u00df\u0301\u200d\u0660.'\n-")))
 def test_single_words_are_those_of_scikit_learn(lowercase, min_length, text):
     theirs = CountVectorizer(lowercase=lowercase, token_pattern=rf"\w{{{min_length},}}").build_analyzer()
-    assert build(AnalyzerConfig(lowercase=lowercase, min_length=min_length))(text) == theirs(text)
+    assert build_analyzer(AnalyzerConfig(lowercase=lowercase, min_length=min_length))(text) == theirs(text)
 
 
 def test_nothing_of_scikit_learn_is_loaded_for_single_words():

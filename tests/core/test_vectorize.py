@@ -16,7 +16,7 @@ from abound.core.config import AnalyzerConfig, ModelConfig
 from abound.core.errors import InvalidInstance
 from abound.core.instances.json_fallback import ActiveFeatures, read_json
 from abound.core.instances.record import EMPTY_VECTOR, unpack_vector
-from abound.core.instances.text_analyzer import build, weights
+from abound.core.instances.text_analyzer import build_analyzer, term_weights
 from abound.core.instances.vectorizer import Vectorizer
 from abound.core.kernels.numba import pointer
 from abound.core.kernels.records import json as draft
@@ -41,7 +41,7 @@ def taken_apart(vector: bytes) -> dict[str, float]:
 def plain(features: bytes, limits: Limits, split: bool, boolean: bool, terms: list[str] | None = None) -> bytes:
     active = ActiveFeatures(limits, split)
     if terms is not None:
-        active.add_terms(weights(terms))
+        active.add_terms(term_weights(terms))
     active.add_pairs(read_json(features))
     return active.vector(boolean)
 
@@ -323,7 +323,7 @@ def test_kernel_and_plain_python_agree_on_text(features, words, configuration):
     text = " ".join(words)
     if len(text.encode()) > limits.max_text_bytes:
         return
-    expected = outcome(plain, features, limits, bool(split), bool(boolean), build(AnalyzerConfig())(text))
+    expected = outcome(plain, features, limits, bool(split), bool(boolean), build_analyzer(AnalyzerConfig())(text))
     assert outcome(VECTORIZERS[configuration].vectorize, features, text) == expected
 
 
@@ -340,7 +340,7 @@ def test_kernel_and_plain_python_agree_on_text(features, words, configuration):
 )
 def test_kernel_and_plain_python_agree_on_terms(analyzer, text):
     v = vectorizer(analyzer=analyzer)
-    expected = plain(b'{"a": 2}', Limits(), False, False, build(analyzer)(text))
+    expected = plain(b'{"a": 2}', Limits(), False, False, build_analyzer(analyzer)(text))
     assert v.vectorize(b'{"a": 2}', text) == expected
     assert len(taken_apart(expected)) > 2
 

@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from abound.core.errors import Damaged
+from abound.core.errors import Corrupted
 from abound.core.instances.record import pack_vector
 from abound.core.instances.vocabulary import Vocabulary
 from abound.core.kernels.names import table as kernels
@@ -51,7 +51,7 @@ class AgainstDict(RuleBasedStateMachine):
     def enlarge(self):
         n_slots = self.vocabulary.arrays.slots.size
         if n_slots <= 1024:
-            self.vocabulary.take(self.vocabulary.enlarged())
+            self.vocabulary.replace_table(self.vocabulary.enlarged_table())
             assert self.vocabulary.arrays.slots.size == 2 * n_slots
 
     @rule(key=keys)
@@ -179,13 +179,13 @@ def test_a_large_table_is_crowded_before_it_must_be_doubled(monkeypatch):
     ahead, inline = Vocabulary(SECRET), Vocabulary(OTHER_SECRET)
     crowded = []
     for n in range(5000):
-        if ahead.crowded:
+        if ahead.is_crowded:
             n_slots = ahead.arrays.slots.size
             before = ahead.arrays.slots.copy()
-            larger = ahead.enlarged()
+            larger = ahead.enlarged_table()
             assert np.array_equal(ahead.arrays.slots, before)
-            ahead.take(larger)
-            assert not ahead.crowded
+            ahead.replace_table(larger)
+            assert not ahead.is_crowded
             crowded.append((n_slots, n))
         assert ahead.add(b"%d" % n) == inline.add(b"%d" % n) == n
         if n % 3 == 0:
@@ -254,5 +254,5 @@ def saved() -> dict[str, np.ndarray]:
 def test_damaged_arrays(name, damaged):
     arrays = saved()
     assert Vocabulary.from_arrays(SECRET, arrays).add(b"new") == 3
-    with pytest.raises(Damaged):
+    with pytest.raises(Corrupted):
         Vocabulary.from_arrays(SECRET, {**arrays, name: damaged})

@@ -15,7 +15,7 @@ from abound.core.errors import InvalidInstance, Malformed
 from abound.core.evaluation.evaluate import LIMITS, fit, rank
 from abound.core.index.index import Index
 from abound.core.index.params import IndexParams
-from abound.core.instances.data_formats import Dataset, Instance, vectorized
+from abound.core.instances.data_formats import Dataset, DatasetInstance, vectorize_all
 from abound.core.instances.record import unpack_vector
 from abound.core.instances.vectorizer import Vectorizer
 from abound.core.types import Ranking
@@ -29,7 +29,7 @@ DATA = os.environ.get("ABOUND_DATA")
 needs_data = pytest.mark.skipif(DATA is None, reason="ABOUND_DATA does not name the folder of the data sets")
 
 
-def instances(n: int, seed: int = 0) -> list[Instance]:
+def instances(n: int, seed: int = 0) -> list[DatasetInstance]:
     """Words that tell a class, and words that tell nothing; some instances have two labels."""
     rng = random.Random(seed)
     made = []
@@ -37,12 +37,12 @@ def instances(n: int, seed: int = 0) -> list[Instance]:
         kinds = rng.sample(range(8), rng.choice([1, 1, 1, 2]))
         words = [f"k{kind}w{rng.randrange(6)}" for kind in kinds for _ in range(3)]
         words += [f"noise{rng.randrange(20)}" for _ in range(4)]
-        made.append(Instance(text=" ".join(words), labels=tuple(f"kind {kind}" for kind in kinds), line=line))
+        made.append(DatasetInstance(text=" ".join(words), labels=tuple(f"kind {kind}" for kind in kinds), line=line))
     return made
 
 
-def dataset(rows: list[Instance], config: ModelConfig) -> Dataset:
-    return vectorized(rows, Vectorizer(config, LIMITS).vectorize, LIMITS)
+def dataset(rows: list[DatasetInstance], config: ModelConfig) -> Dataset:
+    return vectorize_all(rows, Vectorizer(config, LIMITS).vectorize, LIMITS)
 
 
 def probabilities_of(ranking: Ranking) -> list[float]:
@@ -51,7 +51,7 @@ def probabilities_of(ranking: Ranking) -> list[float]:
     return probabilities
 
 
-def by_hand(rows: list[Instance], config: ModelConfig, passes: int) -> Index:
+def by_hand(rows: list[DatasetInstance], config: ModelConfig, passes: int) -> Index:
     """The same learning, with dictionaries for ids."""
     index = Index(IndexParams.of(config))
     vectorizer = Vectorizer(config, LIMITS)
@@ -114,11 +114,11 @@ def test_ranking_equals_what_the_service_answers() -> None:
 def test_work_is_connections_visited_per_active_feature() -> None:
     # "a" is connected with x and y, "b" with y; "c" is unknown. Visited for "a b c": 2 + 1 + 0, by 3 features.
     config = ModelConfig()
-    train = dataset([Instance(text="a", labels=("x",)), Instance(text="a b", labels=("y",))], config)
+    train = dataset([DatasetInstance(text="a", labels=("x",)), DatasetInstance(text="a b", labels=("y",))], config)
     live = fit(train, config, SECRET)
-    assert rank(live, dataset([Instance(text="a b c")], config)).work_per_feature == 1.0
+    assert rank(live, dataset([DatasetInstance(text="a b c")], config)).work_per_feature == 1.0
     narrow = ModelConfig(d_max=1)
-    assert rank(fit(train, narrow, SECRET), dataset([Instance(text="a b c")], narrow)).work_per_feature == 2 / 3
+    assert rank(fit(train, narrow, SECRET), dataset([DatasetInstance(text="a b c")], narrow)).work_per_feature == 2 / 3
 
 
 def test_the_result_has_the_promised_form() -> None:
@@ -142,7 +142,7 @@ def test_either_rule_learns_and_ranks(update: str) -> None:
 
 
 def test_instances_without_labels_are_not_learned_but_counted() -> None:
-    unlabelled = [Instance(text="k1w1 k2w2"), Instance(features=b"{}", labels=("kind 1",))]
+    unlabelled = [DatasetInstance(text="k1w1 k2w2"), DatasetInstance(features=b"{}", labels=("kind 1",))]
     rows, test = instances(100), instances(50, seed=1)
     with_them = evaluate([*unlabelled, *rows], test, ModelConfig())
     without = evaluate(rows, test, ModelConfig())
@@ -154,7 +154,7 @@ def test_instances_without_labels_are_not_learned_but_counted() -> None:
 
 
 def test_labels_that_only_the_test_data_know_are_never_found() -> None:
-    test = [*instances(50, seed=1), Instance(text="k1w1", labels=("unheard of",))]
+    test = [*instances(50, seed=1), DatasetInstance(text="k1w1", labels=("unheard of",))]
     known = evaluate(instances(200), test[:-1], ModelConfig())["metrics"]
     with_unknown = evaluate(instances(200), test, ModelConfig())["metrics"]
     assert with_unknown["R@1"] == pytest.approx(known["R@1"] * 50 / 51)
@@ -179,9 +179,11 @@ def test_nothing_to_learn_and_nothing_to_rank() -> None:
 def test_data_without_anything_to_learn_are_refused() -> None:
     test = instances(5, seed=1)
     with pytest.raises(InvalidInstance, match="no instance has a label"):
-        evaluate([Instance(text="k1w1 k2w2")] * 3, test, ModelConfig())
+        evaluate([DatasetInstance(text="k1w1 k2w2")] * 3, test, ModelConfig())
     with pytest.raises(InvalidInstance, match="no instance has both a label and an active feature"):
-        evaluate([Instance(features=b"{}", labels=("kind 1",)), Instance(text="k1w1")], test, ModelConfig())
+        evaluate(
+            [DatasetInstance(features=b"{}", labels=("kind 1",)), DatasetInstance(text="k1w1")], test, ModelConfig()
+        )
 
 
 def test_what_a_fit_needs_is_told_before_it_starts() -> None:
@@ -211,7 +213,7 @@ def test_only_pairs_that_share_a_label_count(method: str) -> None:
 
 
 def test_an_invalid_instance_is_named() -> None:
-    bad = Instance(features=b'{"a": {}}', source="x.jsonl", line=7)
+    bad = DatasetInstance(features=b'{"a": {}}', source="x.jsonl", line=7)
     with pytest.raises(Malformed, match=r"x\.jsonl: line 7: features\.a"):
         evaluate([bad], [], ModelConfig())
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from abound.core.errors import ArtifactsUnavailable, Damaged, NotReady, UnknownOffset
+from abound.core.errors import ArtifactsUnavailable, Corrupted, NotReady, UnknownOffset
 from abound.core.model.apply import Unit
 from abound.core.types import START, Offset
 from abound.service.artifacts.artifact_store import ARTIFACTS_KEY, ArtifactStore
@@ -137,7 +137,7 @@ async def test_a_segment_that_does_not_come_back_trims_nothing(
         await put(name, data[:-1])
 
     monkeypatch.setattr(model.artifacts, "put", careless)
-    with pytest.raises(Damaged, match="does not give back"):
+    with pytest.raises(Corrupted, match="does not give back"):
         await model.archive()
     assert await model.store.client.xlen(model.living.keys.log) == 180
     assert await history.History(model.store, model.artifacts, model.living.keys).manifest() is None
@@ -278,7 +278,7 @@ def test_an_adoption_is_told_from_other_entries() -> None:
         return b"5-0", [b"e", payload, b"c", checksum]
 
     assert adoption_after(element(AdoptEvent("a" * 16, "i" * 16, "3-1.4", "d"))) == Offset(3, 1, 4)
-    with pytest.raises(Damaged):
+    with pytest.raises(Corrupted):
         adoption_after((b"5-0", [b"e", b"adopt", b"c", b""]))
 
 
@@ -322,7 +322,7 @@ async def test_a_damaged_segment_is_named_and_snapshots_stand_without_it(model: 
     good = await rebuild(model.store, model.living, artifacts=model.artifacts)
     await DAMAGES[kind](model, contents)
     name = contents.segments[1].name
-    with pytest.raises(Damaged, match=rf"{name}.*(damaged|missing).*copy.*begin-anew"):
+    with pytest.raises(Corrupted, match=rf"{name}.*(damaged|missing).*copy.*begin-anew"):
         await rebuild(model.store, model.living, from_start=True, artifacts=model.artifacts)
     again = await rebuild(model.store, model.living, artifacts=model.artifacts)
     assert await again.compute_digest() == await good.compute_digest()
@@ -351,7 +351,7 @@ async def test_an_entry_that_is_not_what_was_written_is_found_in_a_segment(
         elements = [*model.every[:70], wrong, *model.every[71:119]]
         segment = await write_segment(to, elements, old.n_before, old.bytes_before, old.log_bytes)
         await swap_manifest(to, msgspec.structs.replace(contents, segments=[segment]))
-    with pytest.raises(Damaged, match=rf"{segment.name}.*{name.decode()} in it.*begin-anew"):
+    with pytest.raises(Corrupted, match=rf"{segment.name}.*{name.decode()} in it.*begin-anew"):
         await model.past()
 
 
@@ -362,7 +362,7 @@ async def test_any_flipped_bit_of_a_segment_is_found(model: Archived) -> None:
     read = history.History(model.store, model.artifacts, model.living.keys)
     for at in random.Random(3).sample(range(len(packed)), 60):
         await model.artifacts.put(segment.name, packed[:at] + bytes([packed[at] ^ 16]) + packed[at + 1 :])
-        with pytest.raises(Damaged, match="not what was written"):
+        with pytest.raises(Corrupted, match="not what was written"):
             await read.elements(segment)
     await model.artifacts.put(segment.name, packed)
     assert await read.elements(segment) == model.every[:119]
@@ -393,10 +393,10 @@ async def test_a_list_that_is_not_what_was_written_is_damaged(model: Archived) -
     for what, packs in wrong.items():
         for packed in packs:
             await model.store.client.set(key, packed)
-            with pytest.raises(Damaged, match=what):
+            with pytest.raises(Corrupted, match=what):
                 await rebuild(model.store, model.living, from_start=True, artifacts=model.artifacts)
             assert (await rebuild(model.store, model.living, artifacts=model.artifacts)).live.n_learned == 180
-            with pytest.raises(Damaged, match=what):
+            with pytest.raises(Corrupted, match=what):
                 await model.archive()
 
 
@@ -404,7 +404,7 @@ async def test_a_list_that_is_not_what_was_written_is_damaged(model: Archived) -
     st.binary(max_size=200) | st.dictionaries(st.text(max_size=9), st.integers() | st.text()).map(msgspec.json.encode)
 )
 def test_garbage_in_the_place_of_a_list_is_damaged(packed: bytes) -> None:
-    with pytest.raises(Damaged):
+    with pytest.raises(Corrupted):
         history.parse(packed, ModelKeys("m", "1-0"))
 
 
@@ -421,7 +421,7 @@ async def test_where_no_snapshot_is_good_history_stands_in(model: Archived) -> N
         async with acquire(model.store, model.living.keys) as lease:
             await restart_history(ArchiveContext(model.store, model.artifacts, model.living, lease))
     await model.artifacts.delete(contents.segments[0].name)
-    with pytest.raises(Damaged, match=contents.segments[0].name):
+    with pytest.raises(Corrupted, match=contents.segments[0].name):
         await rebuild(model.store, model.living, artifacts=model.artifacts)
 
 
@@ -435,14 +435,14 @@ async def test_a_damaged_base_is_named(model: Archived) -> None:
     assert (await model.past(kept.start)) == model.every[119:]
     part = f"{history.artifact_folder(model.living.keys)}/index/{kept.base.index}/part-00000"
     await model.artifacts.delete(part)
-    with pytest.raises(Damaged, match=r"base of the history .*part-00000.*begin-anew"):
+    with pytest.raises(Corrupted, match=r"base of the history .*part-00000.*begin-anew"):
         await rebuild(model.store, model.living, from_start=True, artifacts=model.artifacts)
 
 
 async def test_a_history_whose_list_or_artifact_store_is_lost_begins_anew(model: Archived, tmp_path: Path) -> None:
     await model.archive()
     await model.store.client.delete(history.history_key(model.living.keys))
-    with pytest.raises(Damaged, match="no history"):
+    with pytest.raises(Corrupted, match="no history"):
         await rebuild(model.store, model.living, from_start=True, artifacts=model.artifacts)
     begun = await model.archive()
     assert (begun.start[:2], begun.segments) == (model.offset(119)[:2], [])

@@ -12,7 +12,7 @@ import structlog
 import structlog.testing
 from typer.testing import CliRunner
 
-from abound.core.errors import Damaged
+from abound.core.errors import Corrupted
 from abound.core.model.live_model import LiveModel, warmup
 from abound.core.types import START, Offset
 from abound.service.artifacts.artifact_store import ArtifactStore
@@ -242,7 +242,7 @@ async def test_what_history_is_made_of_is_looked_at_where_snapshots_hide_what_is
     code, said = await type_history(house, "show")
     assert (code, name in said, "history begin-anew" in said) == (1, True, True)
     assert of == "base" or at.entry in said
-    with pytest.raises(Damaged, match=rf"{name}.*`abound history (show|begin-anew)`"):
+    with pytest.raises(Corrupted, match=rf"{name}.*`abound history (show|begin-anew)`"):
         await verify(house.store, "default", artifacts=house.artifacts, offline=True)
     assert (await type_history(house, "begin-anew", "--yes"))[0] == 0
     assert (await type_history(house, "show"))[0] == 0

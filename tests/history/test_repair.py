@@ -14,7 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from abound.core.config import ModelConfig
-from abound.core.errors import CannotStart, Conflict, Damaged
+from abound.core.errors import CannotStart, Conflict, Corrupted
 from abound.core.types import Offset
 from abound.service.artifacts.artifact_store import ArtifactStore
 from abound.service.cli.main import app
@@ -204,7 +204,7 @@ async def test_snapshots_that_alone_are_good_are_not_given_up_for_an_entry(
     await model.archive()
     await model.grow(30, 3)
     await flip(store, model.living.keys.log, model.offset(70))
-    with pytest.raises(Damaged, match=rf"{model.offset(70).entry} .*cannot be moved.*`abound mend`.*begin-anew"):
+    with pytest.raises(Corrupted, match=rf"{model.offset(70).entry} .*cannot be moved.*`abound mend`.*begin-anew"):
         await model.archive()
     contents = await model.contents()
     assert contents.end < model.offset(70)

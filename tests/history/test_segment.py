@@ -9,7 +9,7 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from abound.core.errors import Damaged
+from abound.core.errors import Corrupted
 from abound.service.history.segment import MAGIC, MOST_BYTES, decode_segment, encode_segment
 from abound.service.log.stream import Element
 
@@ -49,19 +49,19 @@ def test_any_flipped_bit_and_any_cut_are_found(written: list[Element], data: st.
     flipped = bytearray(segment)
     flipped[at] ^= 1 << data.draw(st.integers(0, 7))
     for damaged in (bytes(flipped), segment[:at], segment + b"\0"):
-        with pytest.raises(Damaged):
+        with pytest.raises(Corrupted):
             decode_segment(damaged)
 
 
 @given(st.binary(max_size=300))
 def test_garbage_is_damaged(garbage: bytes) -> None:
-    with pytest.raises(Damaged):
+    with pytest.raises(Corrupted):
         decode_segment(garbage)
 
 
 @given(st.integers(0, 2**64 - 1), st.binary(max_size=200))
 def test_garbage_with_a_right_checksum_is_damaged(size: int, body: bytes) -> None:
-    with pytest.raises(Damaged):
+    with pytest.raises(Corrupted):
         decode_segment(sealed(size, body))
 
 
@@ -69,7 +69,7 @@ def test_garbage_with_a_right_checksum_is_damaged(size: int, body: bytes) -> Non
 def test_anything_in_a_right_frame_is_read_or_damaged(plain: bytes) -> None:
     try:
         read = decode_segment(holding(plain))
-    except Damaged:
+    except Corrupted:
         return
     assert encode_segment(read)[24:32] == struct.pack(
         "<Q", len(msgspec.msgpack.encode([[name, *rest] for name, rest in read]))
@@ -92,15 +92,15 @@ def test_anything_in_a_right_frame_is_read_or_damaged(plain: bytes) -> None:
     ],
 )
 def test_what_cannot_have_been_a_log_is_damaged(plain: object, what: str) -> None:
-    with pytest.raises(Damaged, match=what):
+    with pytest.raises(Corrupted, match=what):
         decode_segment(holding(msgspec.msgpack.encode(plain)))
 
 
 def test_a_segment_that_says_too_much_takes_no_memory() -> None:
     bomb = zstandard.ZstdCompressor(level=19).compress(bytes(2**24))
     for size in (MOST_BYTES + 1, 2**63, 2**24 - 1):
-        with pytest.raises(Damaged, match="size"):
+        with pytest.raises(Corrupted, match="size"):
             decode_segment(sealed(size, bomb))
     unsized = zstandard.ZstdCompressor(write_content_size=False).compress(bytes(1000))
-    with pytest.raises(Damaged, match="size"):
+    with pytest.raises(Corrupted, match="size"):
         decode_segment(sealed(1000, unsized))

@@ -6,7 +6,7 @@ import os
 import msgspec
 import pytest
 
-from abound.core.errors import Damaged, UnknownModel
+from abound.core.errors import Corrupted, UnknownModel
 from abound.service.history.replay import compact
 from abound.service.history.verify import verify
 from abound.service.log.catalog import read_catalog
@@ -78,7 +78,7 @@ async def test_a_log_that_cannot_be_rebuilt_is_not_good(
     one = await start_replica(server)
     await one.learn("default", drafts(10))
     await store.client.xadd(one.model("default").keys.log, {"e": b"x", "c": b"y"})
-    with pytest.raises(Damaged, match="cannot be rebuilt"):
+    with pytest.raises(Corrupted, match="cannot be rebuilt"):
         await verify(store, "default")
     with pytest.raises(UnknownModel):
         await verify(store, "other")

@@ -15,12 +15,12 @@ import pytest
 
 from abound.core.config import ModelConfig
 from abound.core.evaluation.evaluate import LIMITS
-from abound.core.instances.data_formats import Instance
+from abound.core.instances.data_formats import DatasetInstance
 from abound.core.instances.vectorizer import Vectorizer
 from abound.core.methods import fitted as fitting
 from abound.core.methods import registry
 from abound.core.methods.training.gather import gather
-from abound.core.methods.training.progress import quietly
+from abound.core.methods.training.progress import no_progress
 from abound.service.artifacts.artifact_store import ArtifactStore
 from abound.service.client import Client, Refused
 from abound.service.client.local_service import own_service
@@ -85,17 +85,17 @@ def instances(n: int, seed: int = 0) -> list[dict[str, Any]]:
     return found
 
 
-def in_process(method: str, rows: list[dict[str, Any]], use_idf: bool | None = None) -> fitting.Fitted:
+def in_process(method: str, rows: list[dict[str, Any]], use_idf: bool | None = None) -> fitting.FittedMethod:
     """The same method, fitted here on the same instances."""
     vectorize = Vectorizer(ModelConfig(), LIMITS).vectorize
-    read = [Instance(features=msgspec.json.encode(row["features"]), labels=tuple(row["labels"])) for row in rows]
+    read = [DatasetInstance(features=msgspec.json.encode(row["features"]), labels=tuple(row["labels"])) for row in rows]
     data = gather(read, vectorize, LIMITS, (1, 2))
     params = registry.params_of(method, SMALL.get(method, {}))
     idf = registry.METHODS[method].idf if use_idf is None else use_idf
-    return fitting.fit(method, data, params, np.random.default_rng(7), quietly, use_idf=idf)
+    return fitting.fit(method, data, params, np.random.default_rng(7), no_progress, use_idf=idf)
 
 
-def same(left: fitting.Fitted, right: fitting.Fitted) -> None:
+def same(left: fitting.FittedMethod, right: fitting.FittedMethod) -> None:
     """Equal to the last bit, names and all."""
     first, second = left.to_arrays(), right.to_arrays()
     assert first.keys() == second.keys()

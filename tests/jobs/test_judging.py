@@ -12,7 +12,7 @@ import pytest
 from abound.core.methods import fitted, registry
 from abound.core.methods.neighbors import swnn
 from abound.core.methods.training import rankings
-from abound.core.methods.training.progress import quietly
+from abound.core.methods.training.progress import no_progress
 from abound.service.jobs import fit as fitting
 from abound.service.jobs.fit import held_out_metrics
 from abound.service.jobs.methods import METHODS
@@ -23,7 +23,7 @@ from tests.core.methods.toy import made
 def test_the_newest_are_ranked_in_several_pieces(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     data = made(900, seed=0)
     params = registry.params_of(method, {"dim": 20} if method == "ogeec" else {})
-    model = fitted.fit(method, data, params, np.random.default_rng(5), quietly)
+    model = fitted.fit(method, data, params, np.random.default_rng(5), no_progress)
     spread, counts = rankings.spread, list[int]()
 
     def counted(work: Any, pieces: Sequence[tuple[Any, ...]], told: Any = None) -> list[Any]:
@@ -31,14 +31,14 @@ def test_the_newest_are_ranked_in_several_pieces(method: str, monkeypatch: pytes
         return spread(work, pieces, told)
 
     monkeypatch.setattr(rankings, "spread", counted)
-    held_out_metrics(model, data, data, quietly)
+    held_out_metrics(model, data, data, no_progress)
     assert max(counts) >= 3
 
 
 def test_the_fit_that_was_judged_is_gone_when_all_are_fitted(monkeypatch: pytest.MonkeyPatch) -> None:
     models, fit = list["weakref.ref[Any]"](), fitted.fit
 
-    def counted(*given: Any, **named: Any) -> fitted.Fitted:
+    def counted(*given: Any, **named: Any) -> fitted.FittedMethod:
         assert not [model for model in models if model() is not None], "memory is counted for one of them"
         found = fit(*given, **named)
         assert isinstance(found.model, swnn.Model)
@@ -47,6 +47,6 @@ def test_the_fit_that_was_judged_is_gone_when_all_are_fitted(monkeypatch: pytest
 
     monkeypatch.setattr(fitted, "fit", counted)
     params = METHODS["swnn"].check({})
-    _, metrics = fitting._evaluate_and_fit(params, made(300, seed=0), False, quietly, fitting.Stopwatch())
+    _, metrics = fitting._evaluate_and_fit(params, made(300, seed=0), False, no_progress, fitting.Stopwatch())
     assert len(models) == 2
     assert metrics["held_out"] == 30

@@ -6,7 +6,7 @@ import numpy as np
 from scipy import sparse
 
 from abound.core.methods.embeddings.ridge import Ridge
-from abound.core.methods.training.progress import quietly
+from abound.core.methods.training.progress import no_progress
 from abound.service.processes.parallel import parallel
 
 
@@ -18,6 +18,6 @@ def test_least_squares_are_the_same_on_any_number_of_threads() -> None:
     found = []
     for threads in (1, 2, 4):
         with parallel(None, threads):
-            found.append(Ridge(X, 1.0).fit(targets, quietly))
+            found.append(Ridge(X, 1.0).fit(targets, no_progress))
     np.testing.assert_array_equal(found[0], found[1])
     np.testing.assert_array_equal(found[0], found[2])

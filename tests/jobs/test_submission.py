@@ -11,7 +11,7 @@ from unittest.mock import AsyncMock
 import msgspec
 import pytest
 
-from abound.core.errors import ArtifactsUnavailable, NeedsMemory
+from abound.core.errors import ArtifactsUnavailable, InsufficientMemory
 from abound.service.datasets.repository import DatasetCard
 from abound.service.jobs import submission as submissions
 from abound.service.jobs.methods import METHODS, ModelSizes
@@ -122,7 +122,7 @@ async def test_only_pairs_that_share_a_label_count_where_history_is_fitted(
     try:
         assert (await desk.submit(asked, model, None)).state == "queued"
         await replica.learn("default", drafts(N, n_labels=1))
-        with pytest.raises(NeedsMemory, match="pairs"):
+        with pytest.raises(InsufficientMemory, match="pairs"):
             await desk.submit(asked, model, None)
     finally:
         await desk.close()
@@ -153,7 +153,7 @@ async def test_only_pairs_that_share_a_label_count_where_a_data_set_is_fitted(
             if fits:
                 assert (await desk.submit(asked, model, None)).state == "queued"
             else:
-                with pytest.raises(NeedsMemory, match="pairs"):
+                with pytest.raises(InsufficientMemory, match="pairs"):
                     await desk.submit(asked, model, None)
     finally:
         await desk.close()
@@ -179,7 +179,7 @@ async def test_pairs_of_a_feature_and_a_label_count_where_a_data_set_is_fitted(
             if fits:
                 assert (await desk.submit(asked, model, None)).state == "queued"
             else:
-                with pytest.raises(NeedsMemory, match="10,000,000 pairs of a feature and a label"):
+                with pytest.raises(InsufficientMemory, match="10,000,000 pairs of a feature and a label"):
                     await desk.submit(asked, model, None)
     finally:
         await desk.close()
@@ -213,7 +213,7 @@ async def test_what_each_thread_takes_counts(
         if fits:
             assert (await desk.submit(asked, model, None)).state == "queued"
         else:
-            with pytest.raises(NeedsMemory, match=r"a classifier, .* B x 8 at a time"):
+            with pytest.raises(InsufficientMemory, match=r"a classifier, .* B x 8 at a time"):
                 await desk.submit(asked, model, None)
     finally:
         await desk.close()

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from abound.core.config import ModelConfig
-from abound.core.errors import Damaged, StoreUnavailable
+from abound.core.errors import Corrupted, StoreUnavailable
 from abound.core.types import START, Offset
 from abound.service.log import catalog as catalog_module
 from abound.service.log.catalog import CATALOG_KEY, Catalog, compact_catalog, read_catalog
@@ -61,9 +61,9 @@ def test_deleting_another_incarnation_is_nothing() -> None:
 
 def test_an_entry_that_cannot_be_read_changes_nothing() -> None:
     catalog = Catalog()
-    with pytest.raises(Damaged, match="configuration of the model news"):
+    with pytest.raises(Corrupted, match="configuration of the model news"):
         catalog.apply(element("5-0", ModelCreated("news", {"d_max": -3})))
-    with pytest.raises(Damaged, match="checksum"):
+    with pytest.raises(Corrupted, match="checksum"):
         catalog.apply((b"5-0", [b"e", b"x", b"c", b"y"]))
     assert (len(catalog), catalog.offset) == (0, START)
 
@@ -106,7 +106,7 @@ def test_an_entry_that_says_all_takes_the_place_of_what_was_before() -> None:
 def test_an_entry_that_says_what_can_be_no_model_changes_nothing(model: tuple[str, str, dict[str, Any]]) -> None:
     catalog = Catalog()
     catalog.apply(element("5-0", ModelCreated("news", {})))
-    with pytest.raises(Damaged):
+    with pytest.raises(Corrupted):
         catalog.apply(element("6-0", KnownModels([model])))
     assert ([one.keys.name for one in catalog], catalog.offset, catalog.n_since) == (["news"], Offset(5, 0, 0), 1)
 

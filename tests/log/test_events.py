@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from abound.core.errors import Damaged, UnknownApplyVersion
+from abound.core.errors import Corrupted, UnknownApplyVersion
 from abound.core.model.apply import Unit
 from abound.service.log.events import (
     APPLY_VERSION,
@@ -110,7 +110,7 @@ def test_a_catalog_entry_survives_the_wire(event: Any) -> None:
     ],
 )
 def test_a_damaged_entry_is_named_as_such(bad: list[bytes], what: str) -> None:
-    with pytest.raises(Damaged, match=what):
+    with pytest.raises(Corrupted, match=what):
         decode_entry(bad)
 
 

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from abound.core.config import ModelConfig
-from abound.core.errors import Damaged, UnknownApplyVersion
+from abound.core.errors import Corrupted, UnknownApplyVersion
 from abound.core.model.apply import Unit
 from abound.core.model.live_model import LiveModel
 from abound.core.types import Offset
@@ -95,8 +95,8 @@ async def applied(payload: bytes) -> None:
     before = await replica.compute_digest()
     try:
         event = decode_entry(element(payload)).event
-    except (Damaged, UnknownApplyVersion):
-        with pytest.raises((Damaged, UnknownApplyVersion)):
+    except (Corrupted, UnknownApplyVersion):
+        with pytest.raises((Corrupted, UnknownApplyVersion)):
             await replica.apply((b"3-0", element(payload)))
         assert await replica.compute_digest() == before
         assert replica.offset == Offset(2, 0, 1)
@@ -105,7 +105,7 @@ async def applied(payload: bytes) -> None:
         return
     try:
         await replica.apply((b"3-0", element(payload)))
-    except Damaged:
+    except Corrupted:
         assert isinstance(event, ConfigureEvent)
     digest = await replica.compute_digest()
     arrays = {name: array.copy() for name, array in replica.live.to_arrays().items()}
@@ -151,7 +151,7 @@ def test_a_flipped_bit_anywhere_in_an_element_is_damage(original: bytes, data: s
     changed = bytearray(fields[field])
     changed[at // 8] ^= 1 << at % 8
     fields[field] = bytes(changed)
-    with pytest.raises(Damaged):
+    with pytest.raises(Corrupted):
         decode_entry(fields)
 
 
@@ -163,7 +163,7 @@ def test_any_bytes_in_the_catalog_are_refused_or_apply(payload: bytes) -> None:
     before = [living.keys for living in catalog]
     try:
         catalog.apply((b"2-0", element(payload)))
-    except (Damaged, UnknownApplyVersion):
+    except (Corrupted, UnknownApplyVersion):
         assert [living.keys for living in catalog] == before
         assert catalog.offset == Offset(1, 0, 0)
 

@@ -9,7 +9,7 @@ import pytest
 
 from abound.core.config import ModelConfig
 from abound.core.model.apply import Unit
-from abound.core.model.live_model import LiveModel, Tables
+from abound.core.model.live_model import EnlargedTables, LiveModel
 from abound.core.types import Ranking
 from abound.service.log.events import APPLY_VERSION, Entry, LearnEvent, PrepareEvent, encode
 from abound.service.log.stream import Element
@@ -40,7 +40,7 @@ def where(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     found: list[bool] = []
     enlarged = LiveModel.enlarged
 
-    def seen(self: LiveModel) -> Tables:
+    def seen(self: LiveModel) -> EnlargedTables:
         found.append(threading.current_thread() is not threading.main_thread())
         return enlarged(self)
 

@@ -13,7 +13,7 @@ from abound.core.errors import (
     ArtifactsUnavailable,
     Cancelled,
     Conflict,
-    Damaged,
+    Corrupted,
     Overloaded,
     StoreUnavailable,
     UnknownArtifact,
@@ -287,7 +287,7 @@ async def test_an_index_that_cannot_be_read_is_not_adopted(house: House, damage:
             path.unlink()
         else:
             path.write_bytes(whole[:-1] + (bytes([whole[-1] ^ 1]) if damage == "flipped" else b""))
-        with pytest.raises(UnknownArtifact if damage == "missing" else Damaged):
+        with pytest.raises(UnknownArtifact if damage == "missing" else Corrupted):
             await this.adopt(index, "a test")
     await one.learn("default", drafts(5, 77))
     assert not [event for _, event in await house.elements() if isinstance(event, AdoptEvent)]
@@ -303,7 +303,7 @@ async def test_a_shadow_counts_in_the_budget_before_it_is_loaded(house: House, m
     await house.append(*events(200, 1))
     model = one.model("default")
     await until(lambda: model.live.n_learned == 200)
-    size = model.live.n_bytes + model.live.n_bytes_ahead
+    size = model.live.n_bytes + model.live.growth_bytes
     monkeypatch.setattr(memory_budget, "LOOK_SECONDS", -1.0)
     narrow, wide = MemoryBudget(int(1.5 * size)), MemoryBudget(3 * size)
     narrow.check(model)

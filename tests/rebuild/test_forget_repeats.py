@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from abound.core.errors import Damaged
+from abound.core.errors import Corrupted
 from abound.core.model.apply import Unit
 from abound.service.jobs.rebuild import MAX_ROUNDS, forget, refit
 from abound.service.log.catalog import DEFAULT_MODEL
@@ -190,5 +190,5 @@ async def test_what_cannot_be_read_of_the_past_is_named_with_the_way_out(
     lost = (await teach(house, *events(10, 1), *events(5, 2, "bad"), *events(5, 3)))[12]
     await digest_at(one, house.past[-1][0])
     await flip(house.store, (await house.living()).keys.log, lost)
-    with pytest.raises(Damaged, match=f"entry {lost.entry} .*its checksum is wrong. `abound mend`"):
+    with pytest.raises(Corrupted, match=f"entry {lost.entry} .*its checksum is wrong. `abound mend`"):
         await run(house, method, params)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from abound.core.errors import Conflict, Malformed, NoRoom, NotReady, Overloaded, UnknownModel
+from abound.core.errors import Conflict, Malformed, MemoryLimitExceeded, NotReady, Overloaded, UnknownModel
 from abound.service.rebuild import transfer
 from abound.service.rebuild.adoption import begin
 from abound.service.rebuild.transfer import import_model
@@ -167,14 +167,16 @@ async def test_a_model_that_there_is_no_memory_for_is_refused_before_anything_is
     most = MemoryBudget(there + 2 * size - 1)
     await take("first", most)
     left = indexes_of(house)
-    with pytest.raises(NoRoom, match=rf"needs {size} bytes of .* {there + 2 * size} bytes, of at most {most.most}"):
+    with pytest.raises(
+        MemoryLimitExceeded, match=rf"needs {size} bytes of .* {there + 2 * size} bytes, of at most {most.most}"
+    ):
         await take("second", most)
     assert one.models.names() == ["default", "first"]
     assert indexes_of(house) == left
     for name in one.models.names():
         most.check(one.model(name))  # they can go on learning
     header_ends = 32 + struct.unpack_from("<I", LARGE, 12)[0]
-    with pytest.raises(NoRoom):  # what its header says is too much already, and nothing more is waited for
+    with pytest.raises(MemoryLimitExceeded):  # what its header says is too much already, and nothing more is waited for
         await take("third", MemoryBudget(there + (len(LARGE) - header_ends) - 1), LARGE[:header_ends])
 
 
@@ -188,7 +190,7 @@ async def test_of_two_models_that_come_at_one_time_and_do_not_fit_in_together_on
     most = MemoryBudget(there + 2 * SIZE - 1)
     importing = asyncio.create_task(import_model(one, "a", upload.pieces(), LIMIT, 10, most))
     await upload.stopped.wait()
-    with pytest.raises(NoRoom, match=f"states that are being prepared need {SIZE}:"):
+    with pytest.raises(MemoryLimitExceeded, match=f"states that are being prepared need {SIZE}:"):
         await imported(one, "b", most=most)
     most.check(default)
     most.most = there + SIZE - 1

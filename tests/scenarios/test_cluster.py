@@ -16,10 +16,10 @@ import pytest
 from abound.core.errors import CannotStart, ClusterUnavailable, InvalidInstance
 from abound.core.methods import fitted as fitting
 from abound.core.methods import registry
-from abound.core.methods.fitted import Fitted
-from abound.core.methods.training.gather import Gathering
+from abound.core.methods.fitted import FittedMethod
+from abound.core.methods.training.gather import MatrixBuilder
 from abound.core.methods.training.parallel import spread
-from abound.core.methods.training.progress import quietly
+from abound.core.methods.training.progress import no_progress
 from abound.core.metrics import Rankings
 from abound.service.processes.kernel_cache import set_cache_dir
 from abound.service.processes.lifetime import dies_with_parent
@@ -99,14 +99,14 @@ PARAMS = {
 }
 
 
-def fitted(method: str) -> tuple[Fitted, Rankings]:
+def fitted(method: str) -> tuple[FittedMethod, Rankings]:
     rng = np.random.default_rng(0)
     vectors = [vector({f"f{i}": 1.0 for i in rng.integers(0, 200, 6).tolist()}) for _ in range(700)]
-    gathering = Gathering((1, 2))
+    gathering = MatrixBuilder((1, 2))
     for one, label in zip(vectors, rng.integers(0, 12, len(vectors)).tolist(), strict=True):
         gathering.add(one, [f"l{label}"])
     params = registry.params_of(method, PARAMS.get(method, {}))
-    made = fitting.fit(method, gathering.matrices(), params, np.random.default_rng(3), quietly)
+    made = fitting.fit(method, gathering.matrices(), params, np.random.default_rng(3), no_progress)
     return made, made.rank_vectors(vectors, 10)
 
 

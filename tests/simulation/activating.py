@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any
 
 from abound.core.errors import AboundError, OutcomeUnknown
-from abound.core.methods.fitted import Fitted
+from abound.core.methods.fitted import FittedMethod
 from abound.core.model.active_version import LIVE
 from abound.core.types import Offset
 from abound.service.artifacts.artifact_store import ArtifactStore
@@ -24,7 +24,7 @@ PREPARE_SECONDS = 0.5
 
 
 @cache
-def _fitted(name: str) -> Fitted:
+def _fitted(name: str) -> FittedMethod:
     return fitted(name)
 
 

@@ -26,12 +26,12 @@ import fsspec
 from abound.core.errors import (
     AboundError,
     ArtifactsUnavailable,
-    Damaged,
+    Corrupted,
     StoreUnavailable,
     UnknownArtifact,
     UnknownModel,
 )
-from abound.core.model.active_version import Serving
+from abound.core.model.active_version import ServingState
 from abound.core.model.live_model import LiveModel, warmup
 from abound.service import worker as worker_module
 from abound.service.history.replay import rebuild
@@ -264,7 +264,7 @@ class World:
             digests = {}
             for host in self.replicas:
 
-                async def state(replica: Replica, name: str = name) -> tuple[str | None, int, bytes, Serving]:
+                async def state(replica: Replica, name: str = name) -> tuple[str | None, int, bytes, ServingState]:
                     model = replica.model(name)
                     digest = await model.compute_digest()
                     model.check_serving()
@@ -306,7 +306,7 @@ async def _from_history(replica: Replica, name: str) -> str:
                 await replica.artifacts.join(replica.store)
             try:
                 rebuilt = await rebuild(replica.store, living, params=LOG, artifacts=replica.artifacts, from_start=True)
-            except (ArtifactsUnavailable, Damaged, UnknownArtifact) as error:
+            except (ArtifactsUnavailable, Corrupted, UnknownArtifact) as error:
                 return f"none: {error}"
             return await rebuilt.compute_digest()
     return "the store is away"

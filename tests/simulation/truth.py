@@ -103,12 +103,12 @@ class Truth:
             self.live.configure(event.changes)
         elif isinstance(event, ActivateEvent):
             before = self.live.serving
-            self.live.serving = before.activated(event.activation, event.version, event.digest, at)
+            self.live.serving = before.after_activation(event.activation, event.version, event.digest, at)
             self.activations.append(event.activation)
             if self.live.serving.version != before.version:
                 self.switches.append((at, event.version))
         elif isinstance(event, WeighEvent):
-            self.live.serving = self.live.serving.weighed(event.version, event.weights)
+            self.live.serving = self.live.serving.with_weights(event.version, event.weights)
         elif isinstance(event, AdoptEvent):
             self._adopt(event, at)
         self._entries.append((at, entry))

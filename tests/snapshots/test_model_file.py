@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from abound.core.config import ModelConfig
-from abound.core.errors import Damaged, TooLarge, UnknownApplyVersion
+from abound.core.errors import Corrupted, TooLarge, UnknownApplyVersion
 from abound.core.instances.record import pack_labels
 from abound.core.limits import Limits
 from abound.core.model.apply import Unit
@@ -28,7 +28,7 @@ from abound.service.snapshots.arrays import Part, load_model, parts_of, shapes_o
 from abound.service.snapshots.model_file import MODEL_FILE, ModelFileHeader, ModelFileReader, encode_header
 from tests.support.adoption_house import apply, digest_of, model_of
 
-REFUSALS = (Damaged, TooLarge, UnknownApplyVersion)
+REFUSALS = (Corrupted, TooLarge, UnknownApplyVersion)
 LIMIT = 2**24
 MIB = 2**20
 
@@ -104,11 +104,11 @@ def test_a_file_is_the_model_however_it_comes(size: int) -> None:
 @pytest.mark.parametrize(
     ("data", "kind", "what"),
     [
-        (b"", Damaged, "ends in its first bytes"),
-        (FILE[:40], Damaged, "ends in its header"),
-        (FILE[:-1], Damaged, "ends in its part"),
-        (FILE + b"x", Damaged, "follows the last part"),
-        (b"PK" + FILE[2:], Damaged, "not the file of a model"),
+        (b"", Corrupted, "ends in its first bytes"),
+        (FILE[:40], Corrupted, "ends in its header"),
+        (FILE[:-1], Corrupted, "ends in its part"),
+        (FILE + b"x", Corrupted, "follows the last part"),
+        (b"PK" + FILE[2:], Corrupted, "not the file of a model"),
         (
             FILE[:8] + struct.pack("<I", MODEL_FILE.format - 1) + FILE[12:],
             UnknownApplyVersion,
@@ -119,18 +119,18 @@ def test_a_file_is_the_model_however_it_comes(size: int) -> None:
             UnknownApplyVersion,
             f"format {MODEL_FILE.format + 1}",
         ),
-        (FILE[:12] + struct.pack("<I", 2**31) + FILE[16:], Damaged, "larger than allowed"),
-        (FILE[:60] + b"~" + FILE[61:], Damaged, "header of the file is not what was written"),
-        (FILE[:-5] + bytes([FILE[-5] ^ 1]) + FILE[-4:], Damaged, "part .* is not what was written"),
+        (FILE[:12] + struct.pack("<I", 2**31) + FILE[16:], Corrupted, "larger than allowed"),
+        (FILE[:60] + b"~" + FILE[61:], Corrupted, "header of the file is not what was written"),
+        (FILE[:-5] + bytes([FILE[-5] ^ 1]) + FILE[-4:], Corrupted, "part .* is not what was written"),
         (with_header({"apply_version": APPLY_VERSION + 1}), UnknownApplyVersion, "apply version 3"),
-        (with_header({"digest": "0" * 32}), Damaged, "another digest"),
-        (with_header({"parts": []}), Damaged, "impossible dtype, shape or size"),
-        (with_header({"parts": [{"size": 2**40, "checksum": ""}]}), Damaged, "impossible size"),
+        (with_header({"digest": "0" * 32}), Corrupted, "another digest"),
+        (with_header({"parts": []}), Corrupted, "impossible dtype, shape or size"),
+        (with_header({"parts": [{"size": 2**40, "checksum": ""}]}), Corrupted, "impossible size"),
         (with_header({"parts": [{"size": 2**25, "checksum": ""}]}), TooLarge, "more than the limit of"),
-        (with_header({"arrays": HEADER["arrays"][1:]}), Damaged, "do not fill"),
-        (with_header({"state": {}}), Damaged, "no configuration"),
-        (with_header({"state": {"config": {"nonsense": 1}}}), Damaged, "no configuration"),
-        (with_header({"state": []}), Damaged, "cannot be read"),
+        (with_header({"arrays": HEADER["arrays"][1:]}), Corrupted, "do not fill"),
+        (with_header({"state": {}}), Corrupted, "no configuration"),
+        (with_header({"state": {"config": {"nonsense": 1}}}), Corrupted, "no configuration"),
+        (with_header({"state": []}), Corrupted, "cannot be read"),
     ],
 )
 def test_each_damage_is_refused_and_named(data: bytes, kind: type[Exception], what: str) -> None:
@@ -152,7 +152,7 @@ def test_a_flipped_byte_anywhere_is_noticed(place: int, change: int) -> None:
 
 @given(st.integers(0, len(FILE) - 1))
 def test_a_file_cut_off_anywhere_is_noticed(end: int) -> None:
-    with pytest.raises(Damaged):
+    with pytest.raises(Corrupted):
         read(FILE[:end])
 
 
@@ -282,7 +282,7 @@ def test_a_size_that_is_only_said_takes_no_memory() -> None:
     file = with_header({"arrays": claimed, "parts": parts})
     tracemalloc.start()
     try:
-        with pytest.raises(Damaged):
+        with pytest.raises(Corrupted):
             read(file, limit=2**32)
         peak = tracemalloc.get_traced_memory()[1]
     finally:

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 import structlog
 
-from abound.core.errors import Damaged, UnknownSnapshot
+from abound.core.errors import Corrupted, UnknownSnapshot
 from abound.core.model.apply import Unit
 from abound.core.types import START
 from abound.service.history.replay import compact, rebuild
@@ -258,7 +258,7 @@ async def test_without_a_good_snapshot_and_without_the_beginning_there_is_no_sta
     assert (await loaded(store, living))[0] == newest.id
     assert (await rebuild(store, living)).live.n_learned == 180
     await missing(part(0))(store, living, newest)
-    with pytest.raises(Damaged, match=r"part 0 is missing.*does not continue.*lost its beginning"):
+    with pytest.raises(Corrupted, match=r"part 0 is missing.*does not continue.*lost its beginning"):
         await rebuild(store, living)
     assert older.id in [manifest.id for manifest in await manifests.read_manifests(store, living.keys)]
 

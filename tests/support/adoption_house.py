@@ -146,9 +146,9 @@ def apply(live: LiveModel, at: Offset, event: Any) -> None:
     elif isinstance(event, ConfigureEvent):
         live.configure(event.changes)
     elif isinstance(event, ActivateEvent):
-        live.serving = live.serving.activated(event.activation, event.version, event.digest, at)
+        live.serving = live.serving.after_activation(event.activation, event.version, event.digest, at)
     elif isinstance(event, WeighEvent):
-        live.serving = live.serving.weighed(event.version, event.weights)
+        live.serving = live.serving.with_weights(event.version, event.weights)
 
 
 def events(n: int, seed: int = 1, source: str | None = None) -> list[LearnEvent]:

@@ -13,9 +13,9 @@ from abound.core.instances.record import pack_labels
 from abound.core.limits import Limits
 from abound.core.methods import fitted as fitting
 from abound.core.methods import registry
-from abound.core.methods.fitted import Fitted
-from abound.core.methods.training.gather import Gathering
-from abound.core.methods.training.progress import quietly
+from abound.core.methods.fitted import FittedMethod
+from abound.core.methods.training.gather import MatrixBuilder
+from abound.core.methods.training.progress import no_progress
 from abound.service.log.append_group import LearnDraft
 from abound.service.log.catalog import DEFAULT_MODEL
 from abound.service.replica.replica import Replica
@@ -50,12 +50,14 @@ def crowded(n: int, first: int = 0) -> list[Pair]:
     return [(f"f{i} common", f"l{i % LABELS}") for i in range(first, first + n)]
 
 
-def wise() -> Fitted:
+def wise() -> FittedMethod:
     """A version that knows all features as they are at first."""
-    gathering = Gathering((1, 2))
+    gathering = MatrixBuilder((1, 2))
     for feature, label in familiar(KNOWN):
         gathering.add(vector({feature: 1}), [label])
-    return fitting.fit("ind", gathering.matrices(), registry.params_of("ind", {}), np.random.default_rng(5), quietly)
+    return fitting.fit(
+        "ind", gathering.matrices(), registry.params_of("ind", {}), np.random.default_rng(5), no_progress
+    )
 
 
 def draft(pair: Pair) -> LearnDraft:

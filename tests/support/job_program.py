@@ -10,7 +10,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from abound.core.errors import Conflict, VersionGone
+from abound.core.errors import Conflict, VersionDeleted
 from abound.core.types import START
 from abound.service import worker
 from abound.service.jobs import runner
@@ -81,7 +81,7 @@ async def ending(context: JobContext, params: Ending, progress: Progress) -> Out
         return {"attempt": context.job.attempt}
     if params.how == "gone":  # fails after it has committed, for good
         await context.commit()
-        raise VersionGone("what it made was taken away")
+        raise VersionDeleted("what it made was taken away")
     await context.will_write(f"tests/{context.attempt_name}")
     await context.artifacts.put(f"tests/{context.attempt_name}/part", b"x")
     if params.how == "error":

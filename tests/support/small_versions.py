@@ -13,9 +13,9 @@ from abound.core.instances.vectorizer import Vectorizer
 from abound.core.limits import Limits
 from abound.core.methods import fitted as fitting
 from abound.core.methods import registry
-from abound.core.methods.fitted import Fitted
-from abound.core.methods.training.gather import Gathering
-from abound.core.methods.training.progress import quietly
+from abound.core.methods.fitted import FittedMethod
+from abound.core.methods.training.gather import MatrixBuilder
+from abound.core.methods.training.progress import no_progress
 from abound.service.artifacts.artifact_store import ArtifactStore
 from abound.service.log.catalog import DEFAULT_MODEL
 from abound.service.store.client import Store
@@ -32,18 +32,18 @@ def vector(features: dict[str, Any]) -> bytes:
     return Vectorizer(ModelConfig(), Limits()).vectorize(json.dumps(features).encode(), None)
 
 
-def fitted(name: str, n_labels: int = 5, method: str = "ind", n_features: int = 0) -> Fitted:
+def fitted(name: str, n_labels: int = 5, method: str = "ind", n_features: int = 0) -> FittedMethod:
     """A fitted method whose labels all begin with ``name``; it knows ``FEATURES``, and so many features more."""
-    gathering = Gathering((1, 2))
+    gathering = MatrixBuilder((1, 2))
     for first in range(0, n_features, 1000):
         gathering.add(vector({f"more {i}": 1.0 for i in range(first, first + 1000)}), [f"{name} 0"])
     for i, features in enumerate(FEATURES):
         gathering.add(vector(features), [f"{name} {i % n_labels}", f"{name} {i * i % n_labels}"])
     params = registry.params_of(method, {})
-    return fitting.fit(method, gathering.matrices(), params, np.random.default_rng(5), quietly)
+    return fitting.fit(method, gathering.matrices(), params, np.random.default_rng(5), no_progress)
 
 
-async def write(artifacts: ArtifactStore, keys: ModelKeys, made: Fitted, **fields: Any) -> Card:
+async def write(artifacts: ArtifactStore, keys: ModelKeys, made: FittedMethod, **fields: Any) -> Card:
     """A version of it."""
     given: dict[str, Any] = {
         "seed": 5,
@@ -57,7 +57,7 @@ async def write(artifacts: ArtifactStore, keys: ModelKeys, made: Fitted, **field
     return await versions.write(artifacts, keys, made, **(given | fields))
 
 
-def ranked(made: Fitted, features: dict[str, Any], k: int) -> list[tuple[str, float]]:
+def ranked(made: FittedMethod, features: dict[str, Any], k: int) -> list[tuple[str, float]]:
     """What it answers, asked in process."""
     found = made.rank_vectors([vector(features)], k)
     return [(made.labels[i], score) for i, score in zip(found.ids.tolist(), found.scores.tolist(), strict=True)]

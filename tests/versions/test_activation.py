@@ -10,7 +10,7 @@ import msgspec
 import pytest
 import structlog
 
-from abound.core.errors import ArtifactsUnavailable, Conflict, Damaged, NotReady, StoreUnavailable, UnknownVersion
+from abound.core.errors import ArtifactsUnavailable, Conflict, Corrupted, NotReady, StoreUnavailable, UnknownVersion
 from abound.core.model.active_version import LIVE
 from abound.core.model.live_model import warmup
 from abound.core.types import Offset
@@ -297,7 +297,7 @@ async def test_what_cannot_be_activated_is_refused_before_anything_is_appended(h
     assert folder is not None
     broken = next(path for path in folder.iterdir() if path.suffix == ".npy")
     broken.write_bytes(broken.read_bytes()[:-1] + b"\xff")
-    with pytest.raises(Damaged):
+    with pytest.raises(Corrupted):
         await activate(await here(house), card.id, "a test")
     assert not await house.elements()
     assert model(one).offset == before

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from abound.core.comparison.blend import DEPTH, Listed, mix
+from abound.core.comparison.blend import DEPTH, LabelRanking, mix
 from abound.core.config import ModelConfig
 from abound.core.errors import Overloaded
 from abound.core.model.live_model import LiveModel, warmup
@@ -42,7 +42,7 @@ def plain(version: int, features: dict[str, Any], asked: RankingRequest) -> list
     found = [one for one in found if asked.include is None or one[0] in asked.include]
     found = [one for one in found if one[0] not in (asked.exclude or ())][: asked.depth]
     if asked.choice.weights is not None and asked.live is not None:
-        apart = Listed([label for label, _ in found], [score for _, score in found])
+        apart = LabelRanking([label for label, _ in found], [score for _, score in found])
         found = mix(asked.live, apart, asked.choice.weights, asked.k)
     return [one for one in found if asked.threshold is None or one[1] >= asked.threshold][: asked.k]
 

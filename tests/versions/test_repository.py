@@ -12,12 +12,12 @@ import msgspec
 import numpy as np
 import pytest
 
-from abound.core.errors import Cancelled, Conflict, Damaged, UnknownApplyVersion, UnknownVersion
+from abound.core.errors import Cancelled, Conflict, Corrupted, UnknownApplyVersion, UnknownVersion
 from abound.core.instances.record import pack_vector
 from abound.core.methods import fitted as fitting
 from abound.core.methods import registry
-from abound.core.methods.fitted import Fitted
-from abound.core.methods.training.progress import quietly
+from abound.core.methods.fitted import FittedMethod
+from abound.core.methods.training.progress import no_progress
 from abound.service.artifacts.artifact_store import ArtifactStore
 from abound.service.artifacts.npy import map_array
 from abound.service.store.client import Store
@@ -30,12 +30,12 @@ KEYS = ModelKeys("m", "1-0")
 OTHER = ModelKeys("m", "2-0")
 
 
-def fit(method: str = "swnn", given: dict[str, Any] | None = None, use_idf: bool | None = None) -> Fitted:
+def fit(method: str = "swnn", given: dict[str, Any] | None = None, use_idf: bool | None = None) -> FittedMethod:
     params = registry.params_of(method, given or {})
-    return fitting.fit(method, made(80, seed=0), params, np.random.default_rng(5), quietly, use_idf=use_idf)
+    return fitting.fit(method, made(80, seed=0), params, np.random.default_rng(5), no_progress, use_idf=use_idf)
 
 
-async def write(artifacts: ArtifactStore, fitted: Fitted, **fields: Any) -> Card:
+async def write(artifacts: ArtifactStore, fitted: FittedMethod, **fields: Any) -> Card:
     given: dict[str, Any] = {
         "seed": 5,
         "data": "history",
@@ -125,7 +125,7 @@ async def test_the_digest_is_that_of_what_was_fitted_and_of_nothing_else(local: 
     again = await write(local, fit(), created=2e9, metrics={}, job=None)
     other = await write(local, fit(use_idf=True))
     assert first.digest == again.digest != other.digest
-    with pytest.raises(Damaged, match="another digest"):
+    with pytest.raises(Corrupted, match="another digest"):
         await versions.load(local, KEYS, first.id, other.digest)
 
 
@@ -146,11 +146,11 @@ async def test_a_flipped_bit_of_any_file_is_found(local: ArtifactStore) -> None:
         whole = path.read_bytes()
         for at in {0, 5, len(whole) // 2, len(whole) - 1}:
             path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
-            with pytest.raises((Damaged, UnknownApplyVersion)):
+            with pytest.raises((Corrupted, UnknownApplyVersion)):
                 await versions.load(local, KEYS, card.id)
         for wrong in (whole[:-1], whole + b"\0"):
             path.write_bytes(wrong)
-            with pytest.raises(Damaged):
+            with pytest.raises(Corrupted):
                 await versions.load(local, KEYS, card.id)
         path.write_bytes(whole)
     await versions.load(local, KEYS, card.id)
@@ -159,7 +159,7 @@ async def test_a_flipped_bit_of_any_file_is_found(local: ArtifactStore) -> None:
 async def test_a_lost_file_is_found(local: ArtifactStore) -> None:
     card = await write(local, fit())
     (folder(local, card) / card.files[-1].file).unlink()
-    with pytest.raises(Damaged, match="is missing"):
+    with pytest.raises(Corrupted, match="is missing"):
         await versions.load(local, KEYS, card.id)
     (folder(local, card) / CARD).unlink()
     with pytest.raises(UnknownVersion):
@@ -178,7 +178,7 @@ async def test_another_format_is_named(local: ArtifactStore) -> None:
 async def test_a_version_of_another_model_is_not_taken(local: ArtifactStore) -> None:
     card = await write(local, fit())
     await local.put(f"{versions.folder(OTHER, card.id)}/card.json", msgspec.json.encode(card))
-    with pytest.raises(Damaged, match="belongs to another model: m 1-0"):
+    with pytest.raises(Corrupted, match="belongs to another model: m 1-0"):
         await versions.card_of(local, OTHER, card.id)
 
 
@@ -214,7 +214,7 @@ async def test_nothing_in_a_version_is_run(local: ArtifactStore) -> None:
         new = msgspec.structs.replace(card, files=files, digest=digest_of(card.meta, files)).with_checksum()
         (folder(local, card) / one.file).write_bytes(packed)
         (folder(local, card) / CARD).write_bytes(msgspec.json.encode(new))
-        with pytest.raises(Damaged, match="another array than its card describes"):
+        with pytest.raises(Corrupted, match="another array than its card describes"):
             await versions.load(local, KEYS, card.id)
     assert not Bomb.went_off
 

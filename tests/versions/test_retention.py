@@ -11,7 +11,7 @@ from unittest.mock import AsyncMock
 import pytest
 
 from abound.core.config import ModelConfig
-from abound.core.errors import Cancelled, Conflict, StoreUnavailable, UnknownVersion, VersionGone
+from abound.core.errors import Cancelled, Conflict, StoreUnavailable, UnknownVersion, VersionDeleted
 from abound.core.types import Offset
 from abound.service.artifacts import write_marks
 from abound.service.artifacts.artifact_store import ArtifactStore
@@ -195,7 +195,7 @@ async def test_a_version_is_published_when_nobody_activates_any_more(store: Stor
 async def test_what_was_taken_away_is_not_published(store: Store, artifacts: ArtifactStore) -> None:
     begun = await begin(artifacts)
     await artifacts.clear(versions.folder(KEYS, begun.id))
-    with pytest.raises(VersionGone, match="was deleted before its job ended"):
+    with pytest.raises(VersionDeleted, match="was deleted before its job ended"):
         await version_retention.publish(store, artifacts, KEYS, begun.id)
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from abound.core.config import ModelConfig
 from abound.core.errors import Conflict, InvalidInstance, Malformed
-from abound.core.methods.fitted import Fitted
+from abound.core.methods.fitted import FittedMethod
 from abound.core.types import Offset
 from abound.service.artifacts.artifact_store import ArtifactStore
 from abound.service.artifacts.checksums import checksum_of
@@ -257,7 +257,7 @@ async def test_a_graph_that_somebody_changed_is_never_loaded(
     files = list(card.files)
     files[at] = msgspec.structs.replace(files[at], checksum=checksum_of(bodies[at]))
     loaded = []
-    monkeypatch.setattr(Fitted, "from_arrays", loaded.append)
+    monkeypatch.setattr(FittedMethod, "from_arrays", loaded.append)
     await refused(store, artifacts, msgspec.structs.replace(card, files=files), bodies)
     assert loaded == []
 

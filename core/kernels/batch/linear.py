@@ -3,7 +3,7 @@
 import numpy as np
 
 from abound.core.kernels.batch.neighbors import offer
-from abound.core.kernels.batch.projection import mixed
+from abound.core.kernels.batch.projection import splitmix64
 from abound.core.kernels.heap import make_heap, sort_heap
 from abound.core.kernels.numba import inlined, kernel
 
@@ -106,7 +106,7 @@ def rank_retrieved(rows, edges, weights, n_labels, ids_out, scores_out):
 @inlined
 def first_weight(seed, place):
     """Return a weight in [-1, 1), not 0, determined by the seed and the place."""
-    bits = mixed(seed + np.uint64(place) * _STEP) >> _S11
+    bits = splitmix64(seed + np.uint64(place) * _STEP) >> _S11
     return np.float32((np.float64(bits) + 0.5) * 2.0**-52 - 1.0)
 
 

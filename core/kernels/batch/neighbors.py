@@ -202,11 +202,11 @@ def scan(lists, search, features, factors, beta):
     sums = search.sums
     for i in range(len(features)):
         add_list(lists.postings, lists.starts[features[i]], lists.starts[features[i] + 1], factors[i], sums)
-    return take_nearest(lists.sizes, search, np.float64(len(features)), beta)
+    return select_nearest(lists.sizes, search, np.float64(len(features)), beta)
 
 
 @kernel
-def take_nearest(sizes, search, query_size, beta):
+def select_nearest(sizes, search, query_size, beta):
     """Select the neighbors from all sums into a heap in ``search`` and zero the sums; return their number."""
     n_kept, sums = 0, search.sums
     for first in range(0, len(sums), BLOCK):
@@ -248,13 +248,13 @@ class Effort(NamedTuple):
 
 EFFORT = Effort(small=250_000, first=1024, few=0.12)
 BITS = np.uint64(63)
-HOPE = 1.25
+EXPECTED_GROWTH = 1.25
 """Expected growth of the bound; if even this would not suffice, no list is skipped."""
 
-FAR = np.uint64(32)
+POSTINGS_AHEAD = np.uint64(32)
 """Distance in postings at which sums are prefetched."""
 
-AHEAD = 12
+ROWS_AHEAD = 12
 """Distance in instances at which rows are prefetched."""
 
 
@@ -288,11 +288,11 @@ def bound_rest(lists, features, factors, order, beta, rest):
 
 
 @kernel
-def add_noting(postings, start, end, factor, sums, touched, n_touched):
+def add_and_touch(postings, start, end, factor, sums, touched, n_touched):
     """Add a list to the sums and record newly touched instances; return the new number of touched instances."""
     n, start, end, base = np.uint64(n_touched), np.uint64(start), np.uint64(end), address_of(sums)
     for at in range(start, end):
-        prefetch_word(base, postings[min(at + FAR, end - U1)] >> HALF)
+        prefetch_word(base, postings[min(at + POSTINGS_AHEAD, end - U1)] >> HALF)
         posting = postings[at]
         instance = posting >> HALF
         before = sums[instance]
@@ -312,7 +312,7 @@ def mask_rest(features, order, m):
 
 
 @inlined
-def completed(lists, instance, sums, left, mask):
+def complete_sum(lists, instance, sums, left, mask):
     """Return the complete sum of an instance, with the values of the skipped lists from its own row."""
     total = sums[instance]
     for at in range(np.uint64(lists.row_starts[instance]), np.uint64(lists.row_starts[instance + U1])):
@@ -349,7 +349,7 @@ def least_bound(lists, search, n_touched, query_size, beta, mask):
     bound = np.inf
     for i in range(n_kept):
         instance = np.uint64(search.touched[ids[i]])
-        total = completed(lists, instance, sums, search.left, mask)
+        total = complete_sum(lists, instance, sums, search.left, mask)
         bound = min(bound, similarity(total, lists.sizes[instance], query_size, beta))
     return bound
 
@@ -407,13 +407,13 @@ def add_few(lists, search, features, factors, beta, effort):
         postings += end - start
         if postings > most:
             break
-        n_touched = add_noting(lists.postings, start, end, factor, search.sums, search.touched, n_touched)
+        n_touched = add_and_touch(lists.postings, start, end, factor, search.sums, search.touched, n_touched)
         search.left[feature] = U0
         m += 1
         if postings >= next_bound:
             bound = least_bound(lists, search, n_touched, np.float64(n), beta, mask_rest(features, order, m))
             next_bound = 3 * postings
-            if postings_until(lists, features, order, rest, m, HOPE * bound) > most - postings:
+            if postings_until(lists, features, order, rest, m, EXPECTED_GROWTH * bound) > most - postings:
                 break
     if rest[1, m] < bound:
         return m, n_touched, bound
@@ -428,16 +428,16 @@ def verify(lists, search, candidates, query_size, beta, mask):
     """Complete the sums of the candidates, keep the nearest, and zero the sums; return the number of neighbors."""
     n_kept, n = 0, len(candidates)
     starts, rows = address_of(lists.row_starts), address_of(lists.rows)
-    for i in range(n + 2 * AHEAD):
+    for i in range(n + 2 * ROWS_AHEAD):
         if i < n:
             prefetch_word(starts, np.uint64(candidates[i]))
-        if AHEAD <= i < n + AHEAD:
-            row = np.uint64(lists.row_starts[np.uint64(candidates[i - AHEAD])])
+        if ROWS_AHEAD <= i < n + ROWS_AHEAD:
+            row = np.uint64(lists.row_starts[np.uint64(candidates[i - ROWS_AHEAD])])
             prefetch_word(rows, row)
             prefetch_word(rows, row + np.uint64(8))
-        if i >= 2 * AHEAD:
-            instance = np.uint64(candidates[i - 2 * AHEAD])
-            total = completed(lists, instance, search.sums, search.left, mask)
+        if i >= 2 * ROWS_AHEAD:
+            instance = np.uint64(candidates[i - 2 * ROWS_AHEAD])
+            total = complete_sum(lists, instance, search.sums, search.left, mask)
             search.sums[instance] = U0
             sim = similarity(total, lists.sizes[instance], query_size, beta)
             if sim > 0.0:
@@ -460,7 +460,7 @@ def search_pruned(lists, search, features, factors, beta, effort):
         search.left[features[i]] = factors[i]
     m, n_touched, bound = add_few(lists, search, features, factors, beta, effort)
     if m < 0:
-        n_kept = take_nearest(lists.sizes, search, query_size, beta)
+        n_kept = select_nearest(lists.sizes, search, query_size, beta)
     else:
         touched, lists_left = search.touched[:n_touched], np.float64(len(features) - m) if beta == 1.0 else -1.0
         n = narrow(touched, search.sums, lists.sizes, query_size, search.rest[0, m], lists_left, bound / SLACK)
@@ -486,7 +486,7 @@ def vote(ids, sims, n_kept, alpha, label_starts, label_ids, scores):
 
 
 @kernel
-def take_labels(ids, n_kept, label_starts, label_ids, scores, ids_out, scores_out):
+def select_labels(ids, n_kept, label_starts, label_ids, scores, ids_out, scores_out):
     """Return the number of best labels of the neighbors, best first, equal scores by label id; zero the scores."""
     n, k = 0, len(ids_out)
     for i in range(n_kept):
@@ -539,7 +539,7 @@ def rank_rows(lists, search, queries, labels, alpha_beta, prune, ids_out, scores
             n = scan(lists, search, features, factors, beta)
         sort_nearest(search.ids, search.sims, n)
         vote(search.ids, search.sims, n, alpha, label_starts, label_ids, scores)
-        counts[row] = take_labels(search.ids, n, label_starts, label_ids, scores, ids_out[row], scores_out[row])
+        counts[row] = select_labels(search.ids, n, label_starts, label_ids, scores, ids_out[row], scores_out[row])
     return counts
 
 
@@ -565,5 +565,5 @@ def vote_rows(ids, sims, counts, labels, alpha, ids_out, scores_out):
     for row in range(len(ids)):
         n = counts[row]
         vote(ids[row], sims[row], n, alpha, label_starts, label_ids, scores)
-        ranked[row] = take_labels(ids[row], n, label_starts, label_ids, scores, ids_out[row], scores_out[row])
+        ranked[row] = select_labels(ids[row], n, label_starts, label_ids, scores, ids_out[row], scores_out[row])
     return ranked

@@ -20,7 +20,7 @@ _COSINE = tuple((-1.0) ** n / math.factorial(2 * n) for n in range(8, -1, -1))
 
 
 @inlined
-def mixed(number):
+def splitmix64(number):
     """Return 64 random-looking bits from any 64 bits (the finalizer of splitmix64)."""
     number = (number ^ (number >> _S30)) * _FIRST
     number = (number ^ (number >> _S27)) * _SECOND
@@ -65,10 +65,10 @@ def draw_rows(seed, features, out):
     """
     dim = out.shape[1]
     for i in range(len(features)):
-        state = mixed(seed + np.uint64(features[i]) * _STEP)
+        state = splitmix64(seed + np.uint64(features[i]) * _STEP)
         for j in range(0, dim, 2):
             state += _STEP
-            bits = mixed(state)
+            bits = splitmix64(state)
             length = math.sqrt(-2.0 * logarithm((np.float64(bits >> _S32) + 1.0) * 2.0**-32))
             sine, cosine = sine_and_cosine(np.int64(bits & _LOW))
             out[i, j] = length * cosine

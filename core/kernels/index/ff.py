@@ -27,16 +27,16 @@ from abound.core.kernels.index.layout import (
 from abound.core.kernels.index.sls import learn_squares, most_others, most_slots
 from abound.core.kernels.index.sls_rows import (
     ROWS,
+    change_form,
     is_leaving,
     lacks_rows,
     learn_rows,
     longest_list,
     may_have_rows,
     note_labels,
-    take_form,
     units_as_lists,
 )
-from abound.core.kernels.index.votes import add_votes, take_score
+from abound.core.kernels.index.votes import add_votes, pop_score
 from abound.core.kernels.numba import (
     U0,
     U1,
@@ -110,11 +110,11 @@ def note_features(memory, ids):
 @inlined
 def rank_one(memory, n_touched, class_id, ranks_out):
     """Compute the rank of the one true class, return its margin, and zero the scores."""
-    true_score = take_score(memory, class_id)
+    true_score = pop_score(memory, class_id)
     n_better, best_other = U0, 0.0
     for i in range(n_touched):
         other = np.uint64(load_id(memory.touched, i))
-        score = take_score(memory, other)
+        score = pop_score(memory, other)
         best_other = max(best_other, score)
         n_better += np.uint64((score > true_score) | ((score == true_score) & (other < class_id)))
     ranks_out[0] = n_better + U1 if true_score > 0.0 else U0
@@ -141,11 +141,11 @@ def rank_several(memory, n_touched, class_ids, ranks_out):
         store_word(order, at, j)
         ranks_out[j] = 0
     for j in range(m):
-        take_score(memory, np.uint64(class_ids[j]))
+        pop_score(memory, np.uint64(class_ids[j]))
     best_other = 0.0
     for i in range(n_touched):
         other = load_id(memory.touched, i)
-        score, at = take_score(memory, np.uint64(other)), m
+        score, at = pop_score(memory, np.uint64(other)), m
         best_other = max(best_other, score)
         while at:
             j = load_word(order, at - U1)
@@ -163,7 +163,7 @@ def rank_several(memory, n_touched, class_ids, ranks_out):
 
 
 @kernel
-def learn_focus(arrays, params, ids, values, class_ids, counted, ranks_out):
+def learn_fsu(arrays, params, ids, values, class_ids, counted, ranks_out):
     """Run ``learn_instance`` for ``fsu``."""
     memory = memory_of(arrays)
     if len(class_ids) == 1:
@@ -189,11 +189,11 @@ def learn_focus(arrays, params, ids, values, class_ids, counted, ranks_out):
 
 
 @kernel
-def learn_either(arrays, params, ids, values, class_ids, counted, ranks_out):
+def learn_sls(arrays, params, ids, values, class_ids, counted, ranks_out):
     """Run ``learn_instance`` for ``sls``, in lists or in rows."""
     memory = memory_of(arrays)
     if may_have_rows(memory, params):
-        if take_form(arrays, params, ids, class_ids, counted):
+        if change_form(arrays, params, ids, class_ids, counted):
             return learn_rows(arrays, params, ids, values, class_ids, counted, ranks_out)
     elif params.most_cells:
         note_labels(memory, class_ids, counted)
@@ -223,7 +223,7 @@ def learn_instance(arrays, params, ids, values, class_ids, counted, ranks_out):
     updated : bool
         Whether a margin was at most ``params.margin``, so that connections were updated.
     """
-    learn = by_rule(params, learn_focus, learn_either)
+    learn = by_rule(params, learn_fsu, learn_sls)
     return learn(arrays, params, ids, values, class_ids, counted, ranks_out)
 
 

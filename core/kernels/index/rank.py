@@ -9,18 +9,18 @@ from abound.core.kernels.index.votes import (
     SMALL_K,
     add_votes,
     connection,
-    heavy,
+    count_heavy,
+    pop_score,
     rating_of,
-    take_large,
-    take_score,
-    take_small,
+    select_large,
+    select_small,
     vote_of,
 )
 from abound.core.kernels.numba import U1, U2, inlined, kernel, load_float, load_id, load_word
 
 
 @kernel
-def score_either(memory, params, ids, values, counted, wanted):
+def add_votes_sls(memory, params, ids, values, counted, wanted):
     """Add the votes for ``sls``, in lists or in rows, like ``add_votes``.
 
     The last two arguments are for ``fsu`` only.
@@ -50,14 +50,14 @@ def rank_classes(arrays, params, ids, values, mask, ids_out, scores_out):
         At most k.
     """
     memory = memory_of(arrays)
-    n_touched = by_rule(params, add_votes, score_either)(memory, params, ids, values, False, NONE)
+    n_touched = by_rule(params, add_votes, add_votes_sls)(memory, params, ids, values, False, NONE)
     if len(ids_out) == 0:
         for i in range(n_touched):
-            take_score(memory, np.uint64(load_id(memory.touched, i)))
+            pop_score(memory, np.uint64(load_id(memory.touched, i)))
         return 0
     if len(ids_out) <= SMALL_K:
-        return take_small(memory, n_touched, mask, ids_out, scores_out)
-    return take_large(memory, n_touched, mask, ids_out, scores_out)
+        return select_small(memory, n_touched, mask, ids_out, scores_out)
+    return select_large(memory, n_touched, mask, ids_out, scores_out)
 
 
 @kernel
@@ -70,11 +70,11 @@ def explain_score(arrays, params, ids, values, class_id, contributions_out):
         Written; 0 for a feature without a voting connection to the class. An intercept, in rows, is left out.
     """
     memory = memory_of(arrays)
-    by_rule(params, explain_focus, explain_either)(memory, params, ids, values, np.uint64(class_id), contributions_out)
+    by_rule(params, explain_fsu, explain_sls)(memory, params, ids, values, np.uint64(class_id), contributions_out)
 
 
 @kernel
-def explain_either(memory, params, ids, values, class_id, contributions_out):
+def explain_sls(memory, params, ids, values, class_id, contributions_out):
     """Run ``explain_score`` for ``sls``, in lists or in rows."""
     if load_word(memory.counters, FORM) == ROWS:
         explain_rows(memory, params, ids, values, class_id, contributions_out)
@@ -83,7 +83,7 @@ def explain_either(memory, params, ids, values, class_id, contributions_out):
 
 
 @inlined
-def explain_focus(memory, params, ids, values, class_id, contributions_out):
+def explain_fsu(memory, params, ids, values, class_id, contributions_out):
     """Run ``explain_score`` for ``fsu``."""
     for i in range(len(ids)):
         contributions_out[i] = 0.0
@@ -92,7 +92,7 @@ def explain_focus(memory, params, ids, values, class_id, contributions_out):
             continue
         header = load_word(memory.headers, feature * U2)
         total = load_float(memory.headers, feature * U2 + U1)
-        for at in range(heavy(memory, header, total, params)):
+        for at in range(count_heavy(memory, header, total, params)):
             other, count = connection(memory, header, at)
             if other == class_id:
                 contributions_out[i] = vote_of(count, total, rating_of(header, params), np.float64(values[i]))

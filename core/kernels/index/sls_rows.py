@@ -216,7 +216,7 @@ def intercept_step(memory, params):
 
 
 @kernel
-def take_errors(memory, params, n, class_ids):
+def compute_errors(memory, params, n, class_ids):
     """Correct all intercepts, write the errors of the weights into ``touched`` (float32), and count the true classes.
 
     Reads the scores of the true classes from ``scratch``, and zeroes all scores.
@@ -265,7 +265,7 @@ def learn_rows(arrays, params, ids, values, class_ids, counted, ranks_out):
     weigh(memory, params, ids, values)
     n = score_all(memory, ids, values)
     rank_known(memory, n, class_ids, ranks_out)
-    take_errors(memory, params, n, class_ids)
+    compute_errors(memory, params, n, class_ids)
     correct_all(memory, params, ids, values, n)
     return True
 
@@ -378,7 +378,7 @@ def note_labels(memory, class_ids, counted):
 
 
 @kernel
-def take_form(arrays, params, ids, class_ids, counted):
+def change_form(arrays, params, ids, class_ids, counted):
     """Change the index to the form for an instance, and record its size and its labels.
 
     Return whether the form is rows.
@@ -445,7 +445,7 @@ def heaviest(arrays, params, row, n_classes, most):
 
 
 @kernel
-def calm_row(memory, row, n_classes):
+def undo_novelty(memory, row, n_classes):
     """Undo the factor of new classes in the weights of a row, because lists would take long to correct them."""
     times = load_word(memory.counters, TIMES)
     for c in range(n_classes):
@@ -461,7 +461,7 @@ def to_lists(arrays, params, n_features, n_classes):
     steps, longest = load_word(memory.counters, ROW_STEPS), load_word(memory.counters, LONGEST)
     for feature in range(n_features):
         row = row_of(memory, feature)
-        calm_row(memory, row, n_classes)
+        undo_novelty(memory, row, n_classes)
         length = np.uint64(heaviest(arrays, params, row, n_classes, most))
         size = size_for(length, False)
         block = reserve(memory, size) if length else U0

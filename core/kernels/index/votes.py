@@ -41,16 +41,16 @@ SMALL_K = 64
 
 
 @inlined
-def votable(header, params):
+def voting_length(header, params):
     """Return the number of connections of a feature that vote: the ``d_max`` heaviest."""
     return min(length_of(header), params.d_max)
 
 
 @kernel
-def heavy(memory, header, total, params):
+def count_heavy(memory, header, total, params):
     """Return the number of connections that weigh at least ``vote_min`` (section 6.3.2); they are the first ones."""
     votes = U0
-    while votes < votable(header, params) and connection(memory, header, votes)[1] / total >= params.vote_min:
+    while votes < voting_length(header, params) and connection(memory, header, votes)[1] / total >= params.vote_min:
         votes += U1
     return votes
 
@@ -75,7 +75,7 @@ def fetch_block(memory, feature, params):
     Uses no branch: the number of lines is unpredictable, and a misprediction costs more than fetching a line twice.
     """
     header = load_word(memory.headers, feature * U2 if feature < memory.n_headers else U0)
-    block, votes = block_of(header), votable(header, params)
+    block, votes = block_of(header), voting_length(header, params)
     last = votes - U1 if votes else U0
     prefetch_word(memory.arena, block)
     prefetch_word(memory.arena, block + min(last, LINE))
@@ -148,9 +148,9 @@ def add_votes(memory, params, ids, values, counted, wanted):
                 store_word(memory.headers, feature * U2, header)
                 mark_dirty(memory, feature)
         total, value = load_float(memory.headers, feature * U2 + U1), np.float64(values[i])
-        rating, votes = rating_of(header, params), votable(header, params)
+        rating, votes = rating_of(header, params), voting_length(header, params)
         if params.vote_min > 0.0:
-            votes = heavy(memory, header, total, params)
+            votes = count_heavy(memory, header, total, params)
         block = block_of(header)
         if header & WIDE_FLAG:
             for at in range(votes):
@@ -172,7 +172,7 @@ def add_votes(memory, params, ids, values, counted, wanted):
 
 
 @inlined
-def take_score(memory, class_id):
+def pop_score(memory, class_id):
     """Return the score of a class and zero it."""
     score = load_float(memory.scores, class_id)
     store_float(memory.scores, class_id, 0.0)
@@ -186,7 +186,7 @@ def may_rank(mask, class_id):
 
 
 @kernel
-def take_small(memory, n_touched, mask, ids_out, scores_out):
+def select_small(memory, n_touched, mask, ids_out, scores_out):
     """Select the best touched classes by insertion and zero the scores.
 
     For small k, where most classes fail one comparison.
@@ -196,7 +196,7 @@ def take_small(memory, n_touched, mask, ids_out, scores_out):
     for i in range(n_touched):
         at = np.uint64(load_id(memory.touched, i))
         class_id = np.int32(at)
-        score = take_score(memory, at)
+        score = pop_score(memory, at)
         if score < last_score or (masked and not may_rank(mask, at)):
             continue
         if n_kept < len(ids_out) or comes_before(score, class_id, last_score, last_id):
@@ -207,13 +207,13 @@ def take_small(memory, n_touched, mask, ids_out, scores_out):
 
 
 @kernel
-def take_large(memory, n_touched, mask, ids_out, scores_out):
+def select_large(memory, n_touched, mask, ids_out, scores_out):
     """Do the same as ``select_small`` by a heap, for large k."""
     n_kept, k, masked = 0, len(ids_out), len(mask) > 0
     for i in range(n_touched):
         at = np.uint64(load_id(memory.touched, i))
         class_id = np.int32(at)
-        score = take_score(memory, at)
+        score = pop_score(memory, at)
         if masked and not may_rank(mask, at):
             continue
         if n_kept < k:

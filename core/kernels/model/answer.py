@@ -102,23 +102,23 @@ class _HeldType(types.StructRef):
         return tuple((name, types.unliteral(kind)) for name, kind in fields)
 
 
-class Held(structref.StructRefProxy):
+class ModelHandle(structref.StructRefProxy):
     """``live`` (LiveArrays) and ``scratch`` (ApplyScratch) of ``abound.core.kernels.model.apply``, and ``calibration``.
 
     The calibration is not part of ``live``, which kernels take as a whole: three more arrays in it made learning
     slower by a twentieth.
     """
 
-    def __new__(cls, live: Any, scratch: Any, calibration: Any) -> Held:
+    def __new__(cls, live: Any, scratch: Any, calibration: Any) -> ModelHandle:
         """Make a handle on the present arrays; takes about 12 us."""
-        held: Held = _hold(live, scratch, calibration)
+        held: ModelHandle = _hold(live, scratch, calibration)
         return held
 
 
-structref.define_proxy(Held, _HeldType, ["live", "scratch", "calibration"])
+structref.define_proxy(ModelHandle, _HeldType, ["live", "scratch", "calibration"])
 
 
 @njit(cache=True)
 def _hold(live, scratch, calibration):
     """Construct the handle. The proxy would compile the same code at every start, without numba's cache."""
-    return Held(live, scratch, calibration)
+    return ModelHandle(live, scratch, calibration)

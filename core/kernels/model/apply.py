@@ -27,7 +27,7 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from abound.core.kernels.index.ff import has_room, learn_either, learn_focus
+from abound.core.kernels.index.ff import has_room, learn_fsu, learn_sls
 from abound.core.kernels.index.layout import IndexArrays, KernelParams, by_rule
 from abound.core.kernels.index.rank import rank_classes
 from abound.core.kernels.index.sls_rows import forget
@@ -125,7 +125,7 @@ def apply_records(buffer, cursor, held, ranks, updated):
         Written: whether the index changed.
     """
     live, scratch = held.live, held.scratch
-    learn = by_rule(live.params, learn_focus, learn_either)
+    learn = by_rule(live.params, learn_fsu, learn_sls)
     at, done, work = cursor[AT], 0, 0
     cursor[STATUS] = ENOUGH
     while done < len(ranks) and work < SLICE_WORK:
@@ -207,7 +207,7 @@ def intern_bounded(live, buffer, shape, scratch):
             n_pinned += 1
             if live.credits[ids[i]] < PINNED:
                 live.credits[ids[i]] = PINNED | min(live.credits[ids[i]] + 1, MAX_CREDIT)
-    make_way(live, n_new, n_pinned)
+    make_space(live, n_new, n_pinned)
     at, kept = shape.keys_at, 0
     for i in range(shape.n_features):
         length = np.int64(load_u16(buffer, shape.lengths_at + 2 * i))
@@ -224,7 +224,7 @@ def intern_bounded(live, buffer, shape, scratch):
 
 
 @inner
-def make_way(live, n_new, n_pinned):
+def make_space(live, n_new, n_pinned):
     """Evict up to ``MOST_EVICTED`` features until ``n_new`` more fit under the bound or only pinned ones remain."""
     state, control = live.features.state, live.control
     n_evict = min(state[N_LIVE] + n_new - control[MAX_FEATURES], state[N_LIVE] - n_pinned, MOST_EVICTED)
@@ -251,7 +251,7 @@ def evict(live, feature):
 
 
 @njit(cache=True, nogil=True)
-def pass_over_records(buffer, at, n):
+def skip_records(buffer, at, n):
     """Return the position after ``n`` checked records from byte ``at`` on."""
     for _ in range(n):
         at = record_shape(buffer, at).end

@@ -41,7 +41,7 @@ STRETCH = 10_000.0
 
 
 @inlined
-def tame(score):
+def clip_score(score):
     """Return a score clipped to 0 .. ``HIGHEST_SCORE``."""
     return min(score, HIGHEST_SCORE) if score > 0.0 else 0.0
 
@@ -84,10 +84,10 @@ def estimate(weights, class_ids, scores, best_ids, best_scores, estimates):
         Written.
     """
     terms = np.empty(N_TERMS, np.float64)
-    best = tame(best_scores[0]) if len(best_scores) > 0 else 0.0
-    second = tame(best_scores[1]) if len(best_scores) > 1 else 0.0
+    best = clip_score(best_scores[0]) if len(best_scores) > 0 else 0.0
+    second = clip_score(best_scores[1]) if len(best_scores) > 1 else 0.0
     for i in range(len(class_ids)):
-        put_terms(tame(scores[i]), best, second, class_ids[i] == best_ids[0], terms)
+        put_terms(clip_score(scores[i]), best, second, class_ids[i] == best_ids[0], terms)
         estimates[i] = estimate_of(weights, terms)
 
 
@@ -131,7 +131,7 @@ def count_pair(bins, estimate, is_true):
 
 
 @kernel
-def turn_over(bins):
+def start_period(bins):
     """Move the row ``NOW`` to ``BEFORE`` once it is full."""
     n_pairs = 0.0
     for at in range(N_BINS):
@@ -166,9 +166,9 @@ def learn_pairs(state, scores, true):
         for j in range(i + 1):
             curvature[i, j] *= keep
         curvature[i, i] += (1.0 - keep) * RIDGE
-    best, second = tame(scores[0]), tame(scores[1]) if len(scores) > 1 else 0.0
+    best, second = clip_score(scores[0]), clip_score(scores[1]) if len(scores) > 1 else 0.0
     for at in range(n_pairs):
-        put_terms(tame(scores[at]), best, second, at == 0, terms)
+        put_terms(clip_score(scores[at]), best, second, at == 0, terms)
         chance = estimate_of(weights, terms)
         count_pair(bins, chance, true[at])
         error = (1.0 if true[at] else 0.0) - chance
@@ -177,7 +177,7 @@ def learn_pairs(state, scores, true):
             gradient[i] += error * terms[i]
             for j in range(i + 1):
                 curvature[i, j] += variance * terms[i] * terms[j]
-    turn_over(bins)
+    start_period(bins)
     solve(curvature, gradient, step)
     for i in range(N_TERMS):
         weights[i] += step[i]

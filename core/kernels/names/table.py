@@ -56,7 +56,7 @@ class KeyArrays(NamedTuple):
     dirty: np.ndarray
 
 
-class Table(NamedTuple):
+class TablePointers(NamedTuple):
     """The same arrays as pointers, which are free to pass on, and the last slot."""
 
     slots: np.ndarray
@@ -68,9 +68,9 @@ class Table(NamedTuple):
 
 
 @njit(cache=True, nogil=True)
-def opened(arrays):
+def pointers_of(arrays):
     """Return the pointers of ``KeyArrays``."""
-    return Table(
+    return TablePointers(
         pointer(arrays.slots),
         pointer(arrays.spans),
         pointer(arrays.arena),
@@ -143,7 +143,7 @@ def add(table, data, at, length):
 @njit(cache=True, nogil=True)
 def find_key(arrays, buffer, at, length):
     """Return the id of the key ``buffer[at : at + length]`` (uint8), or -1 if it has none."""
-    table, data = opened(arrays), pointer(buffer)
+    table, data = pointers_of(arrays), pointer(buffer)
     return _probe(table, half_hash(table, data, at, length), data, at, length)[0]
 
 
@@ -175,13 +175,13 @@ def add_key(arrays, buffer, at, length):
     id : int
         The id freed last is reused first, then the next new one.
     """
-    return add(opened(arrays), pointer(buffer), at, length)
+    return add(pointers_of(arrays), pointer(buffer), at, length)
 
 
 @njit(cache=True, nogil=True)
 def remove_key(arrays, key_id):
     """Remove the key of an id that has one; the id is the next to be assigned. Changes the arrays in place."""
-    table = opened(arrays)
+    table = pointers_of(arrays)
     span, slots, last = table.spans[key_id], table.slots, table.last
     start, length = np.int64(span >> START), np.int64(span & LENGTH)
     hole = _probe(table, half_hash(table, table.arena, start, length), table.arena, start, length)[1]
@@ -267,7 +267,7 @@ def find_vector(arrays, vector, ids):
 @njit(cache=True, nogil=True)
 def find_vector_at(arrays, buffer, start, ids):
     """Run ``find_vector`` for the vector at byte ``start`` of a buffer."""
-    table, data, out = opened(arrays), pointer(buffer), pointer(ids)
+    table, data, out = pointers_of(arrays), pointer(buffer), pointer(ids)
     n = np.int64(load_u32(data, start))
     lengths_at = start + 4 + 4 * n
     at = lengths_at + 2 * n
@@ -283,7 +283,7 @@ def intern_vector(arrays, buffer, start, ids):
     Like ``find_vector``, but unknown keys get ids; the caller must have made space for all keys of the vector. A
     repeated key gets one id.
     """
-    table, data, out = opened(arrays), pointer(buffer), pointer(ids)
+    table, data, out = pointers_of(arrays), pointer(buffer), pointer(ids)
     n = np.int64(load_u32(data, start))
     lengths_at = start + 4 + 4 * n
     at = lengths_at + 2 * n
@@ -325,7 +325,7 @@ def rehash(slots, larger):
 
 
 @njit(cache=True, nogil=True)
-def spread(slots, larger):
+def copy_rehashed(slots, larger):
     """Fill the table ``larger``, whatever its contents, from ``slots`` without changing them.
 
     Return the number of keys.
@@ -348,7 +348,7 @@ def spread(slots, larger):
 @njit(cache=True, nogil=True)
 def compact(arrays, arena):
     """Copy the keys in id order into the new ``arena`` and point the spans there; return the bytes used."""
-    table, target, used = opened(arrays), pointer(arena), np.int64(0)
+    table, target, used = pointers_of(arrays), pointer(arena), np.int64(0)
     for key_id in range(table.state[N_IDS]):
         span = table.spans[key_id]
         length = np.int64(span & LENGTH)
@@ -381,7 +381,7 @@ def digest_pages(arrays, pages, first, limit):
     next : int
         Page to continue with; the number of pages in use when done.
     """
-    table = opened(arrays)
+    table = pointers_of(arrays)
     n_ids = table.state[N_IDS]
     n_pages = (n_ids + (1 << PAGE_BITS) - 1) >> PAGE_BITS
     for page in range(first, n_pages):
@@ -405,7 +405,7 @@ def digest_pages(arrays, pages, first, limit):
 @njit(cache=True, nogil=True)
 def export_keys(arrays, lengths, data, free):
     """Write lengths (0 for ids without a key), bytes in id order, and free ids in the order of their reuse."""
-    table, target, at = opened(arrays), pointer(data), np.int64(0)
+    table, target, at = pointers_of(arrays), pointer(data), np.int64(0)
     for key_id in range(table.state[N_IDS]):
         span = table.spans[key_id]
         length = np.int64(span & LENGTH)
@@ -427,7 +427,7 @@ def import_keys(arrays, lengths, data, free):
     good : bool
         False if a key is repeated or the free ids are not the ids without a key; then the arrays are unusable.
     """
-    table, source = opened(arrays), pointer(data)
+    table, source = pointers_of(arrays), pointer(data)
     at, n_dead, later, later_at = np.int64(0), np.int64(0), np.int64(0), np.int64(0)
     for key_id in range(lengths.size):
         length = np.int64(lengths[key_id])

@@ -51,7 +51,7 @@ _ESCAPES = np.frombuffer(b'"\\/bfnrt', np.uint8)
 _MEANINGS = np.frombuffer(b'"\\/\b\f\n\r\t', np.uint8)
 
 
-class Source(NamedTuple):
+class JsonSource(NamedTuple):
     """JSON bytes: a pointer and the number of bytes."""
 
     data: np.ndarray
@@ -312,13 +312,13 @@ def read_instance(terms, features, rules, values, spans, table, memory):
         start ``6 * n + 4`` bytes before byte ``6 * max_features + 4``.
     """
     begin(rules, table, len(terms) + len(features) // 2)
-    draft = Draft(pointer(rules), pointer(values), pointer(spans), pointer(table), pointer(memory), memory.size)
+    draft = VectorDraft(pointer(rules), pointer(values), pointer(spans), pointer(table), pointer(memory), memory.size)
     start = 6 * rules[MAX_FEATURES] + 4
     to = start
     if len(terms) > 0:
-        to = _read_terms(draft, Source(pointer(terms), len(terms)), to)
+        to = _read_terms(draft, JsonSource(pointer(terms), len(terms)), to)
     if len(features) > 0 and to >= 0:
-        to = _read_features(draft, Source(pointer(features), len(features)), to)
+        to = _read_features(draft, JsonSource(pointer(features), len(features)), to)
     return finish(draft, start, to) if to >= 0 else to
 
 
@@ -335,7 +335,7 @@ _ALL = np.uint64(2**64 - 1)
 _INDEX = np.uint64(2**20 - 1)
 
 
-class Draft(NamedTuple):
+class VectorDraft(NamedTuple):
     """The working memory for one vector, as pointers.
 
     Attributes

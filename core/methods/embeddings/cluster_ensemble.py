@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
-from abound.core.errors import Damaged
+from abound.core.errors import Corrupted
 from abound.core.kernels.batch.neighbors import vote_rows
 from abound.core.methods.embeddings import ridge
 from abound.core.methods.embeddings.ridge import product
@@ -27,9 +27,9 @@ from abound.core.methods.neighbors import nearest
 from abound.core.methods.neighbors.nearest import Neighbors
 from abound.core.methods.training import array_checks, clusters
 from abound.core.methods.training.clusters import Centres
-from abound.core.methods.training.matrices import Csr, Matrices, Sizes
-from abound.core.methods.training.parallel import is_elsewhere, spread
-from abound.core.methods.training.progress import Progress, part, quietly, rising
+from abound.core.methods.training.matrices import Csr, DataSizes, Matrices
+from abound.core.methods.training.parallel import is_distributed, spread
+from abound.core.methods.training.progress import Progress, monotonic, no_progress, subrange
 from abound.core.methods.training.rankings import in_blocks, of_padded
 from abound.core.metrics import Ints, Rankings
 
@@ -72,7 +72,7 @@ class Cluster:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Learner:
+class ClusterLearner:
     """One clustering: centres of shape (c, d), and the cluster of each."""
 
     centres: Centres
@@ -85,7 +85,7 @@ class Learner:
         for number in np.unique(places).tolist():
             cluster = self.clusters[number]
             rows = np.flatnonzero(places == number)
-            near = nearest.exact(cluster.projected(X[rows]), cluster.vectors, k)
+            near = nearest.search_exact(cluster.projected(X[rows]), cluster.vectors, k)
             near.sims[np.arange(near.sims.shape[1]) >= near.counts[:, None]] = 0.0
             found.ids[rows, : near.ids.shape[1]] = cluster.rows[near.ids]
             found.sims[rows, : near.ids.shape[1]] = near.sims
@@ -97,7 +97,7 @@ class Model:
     """The learners, and the labels of the training instances."""
 
     neighbors: int
-    learners: tuple[Learner, ...]
+    learners: tuple[ClusterLearner, ...]
     Y: Csr
 
     def rank(self, X: Csr, k: int) -> Rankings:
@@ -134,16 +134,16 @@ class Model:
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]], d: int, n_labels: int) -> Model:
         """Load the model from the arrays of ``to_arrays``. Raises Corrupted unless they fit ``d``, ``n_labels``."""
-        neighbors, told = array_checks.taken(arrays, "sizes", np.int64, 2).tolist()
+        neighbors, told = array_checks.require_array(arrays, "sizes", np.int64, 2).tolist()
         if told != n_labels or not 1 <= neighbors <= MOST_NEIGHBORS:
-            raise Damaged("the ensemble does not fit its labels, or its number of neighbors is out of range")
-        Y = array_checks.rows(arrays, "label_starts", "labels", None, (None, n_labels))
-        learners: list[Learner] = []
+            raise Corrupted("the ensemble does not fit its labels, or its number of neighbors is out of range")
+        Y = array_checks.require_rows(arrays, "label_starts", "labels", None, (None, n_labels))
+        learners: list[ClusterLearner] = []
         while f"centres/{len(learners)}" in arrays:
             number = len(learners)
-            centres = array_checks.taken(arrays, f"centres/{number}", np.float32, None, d)
-            counts = array_checks.taken(arrays, f"counts/{number}", np.int64, len(centres), 2)
-            array_checks.within(f"counts/{number}", counts, 0, max(d, Y.shape[0]))
+            centres = array_checks.require_array(arrays, f"centres/{number}", np.float32, None, d)
+            counts = array_checks.require_array(arrays, f"counts/{number}", np.int64, len(centres), 2)
+            array_checks.require_range(f"counts/{number}", counts, 0, max(d, Y.shape[0]))
             totals = counts.sum(axis=0).tolist()
             for name, kind, *shape in (
                 ("features", np.int32, totals[0]),
@@ -151,11 +151,11 @@ class Model:
                 ("rows", np.int32, totals[1]),
                 ("vectors", np.float32, totals[1], None),
             ):
-                array_checks.taken(arrays, f"{name}/{number}", kind, *shape)
-            array_checks.numbers(f"features/{number}", arrays[f"features/{number}"], d)
-            array_checks.numbers(f"rows/{number}", arrays[f"rows/{number}"], Y.shape[0])
+                array_checks.require_array(arrays, f"{name}/{number}", kind, *shape)
+            array_checks.require_indices(f"features/{number}", arrays[f"features/{number}"], d)
+            array_checks.require_indices(f"rows/{number}", arrays[f"rows/{number}"], Y.shape[0])
             if arrays[f"weights/{number}"].shape[1] != arrays[f"vectors/{number}"].shape[1]:
-                raise Damaged("the instances and the queries of an ensemble are projected to different dimensions")
+                raise Corrupted("the instances and the queries of an ensemble are projected to different dimensions")
             cuts = np.cumsum(counts, axis=0)[:-1]
             pieces = [
                 np.split(arrays[f"{name}/{number}"], places)
@@ -167,10 +167,10 @@ class Model:
                 )
             ]
             for features in pieces[0]:
-                array_checks.ascending(f"features/{number}", features)
-            learners.append(Learner(centres, tuple(map(Cluster, *pieces))))
+                array_checks.require_ascending(f"features/{number}", features)
+            learners.append(ClusterLearner(centres, tuple(map(Cluster, *pieces))))
         if not learners or not all(learner.clusters for learner in learners):
-            raise Damaged("an ensemble has no learner, or one without clusters")
+            raise Corrupted("an ensemble has no learner, or one without clusters")
         return cls(neighbors, tuple(learners), Y)
 
 
@@ -206,29 +206,30 @@ def fit(
         False if ``learn`` stores anything in this process besides its result.
     """
     neighbors, n_clusters, n_learners = shape
-    progress = rising(progress)
+    progress = monotonic(progress)
     found: list[tuple[Centres, Ints, list[np.random.Generator]]] = []
     for number, seed in enumerate(rng.spawn(n_learners)):
-        tell = part(progress, 0.1 * number / n_learners, 0.1 * (number + 1) / n_learners)
-        centres, places = clusters.found(data.X, n_clusters, seed, tell)
+        tell = subrange(progress, 0.1 * number / n_learners, 0.1 * (number + 1) / n_learners)
+        centres, places = clusters.find_clusters(data.X, n_clusters, seed, tell)
         found.append((centres, places, seed.spawn(len(centres))))
     pieces = [(learner, number) for learner, (_, _, seeds) in enumerate(found) for number in range(len(seeds))]
 
-    def one(learner: int, number: int, progress: Progress = quietly) -> Cluster:
+    def one(learner: int, number: int, progress: Progress = no_progress) -> Cluster:
         _, places, seeds = found[learner]
         return _cluster(data, np.flatnonzero(places == number), learn, seeds[number], progress)
 
     def share(done: int) -> float:
         return 0.1 + 0.9 * done / len(pieces)
 
-    if travels and is_elsewhere() and len(pieces) > 1:
+    if travels and is_distributed() and len(pieces) > 1:
         fitted = spread(one, pieces, lambda done: progress("clusters", share(done)))
     else:  # in sequence, each on all threads, so that only one is in memory
-        fitted = [one(*piece, part(progress, share(i), share(i + 1))) for i, piece in enumerate(pieces)]
+        fitted = [one(*piece, subrange(progress, share(i), share(i + 1))) for i, piece in enumerate(pieces)]
     ends = np.cumsum([len(seeds) for _, _, seeds in found])[:-1].tolist()
     parts = zip([0, *ends], [*ends, len(pieces)], strict=True)
     learners = [
-        Learner(centres, tuple(fitted[start:end])) for (centres, _, _), (start, end) in zip(found, parts, strict=True)
+        ClusterLearner(centres, tuple(fitted[start:end]))
+        for (centres, _, _), (start, end) in zip(found, parts, strict=True)
     ]
     return Model(neighbors, tuple(learners), data.Y)
 
@@ -258,12 +259,12 @@ def unit(Z: npt.NDArray[np.floating]) -> Singles:
     return np.asarray(Z / np.where(lengths > 0, lengths, 1.0), np.float32)
 
 
-def needs(sizes: Sizes, shape: tuple[int, int, int], dim: int) -> dict[str, int]:
+def needs(sizes: DataSizes, shape: tuple[int, int, int], dim: int) -> dict[str, int]:
     """Return the bytes of the model and of the fit of the largest cluster's regressor."""
     _, n_clusters, n_learners = shape
     c, m = clusters.number_of(n_clusters, sizes.n), clusters.largest(n_clusters, sizes.n)
     features = min(sizes.d, -(-sizes.nnz // c))
-    one = Sizes(n=m, d=features, L=sizes.L, nnz=-(-sizes.nnz * m // max(sizes.n, 1)), assertions=sizes.assertions)
+    one = DataSizes(n=m, d=features, L=sizes.L, nnz=-(-sizes.nnz * m // max(sizes.n, 1)), assertions=sizes.assertions)
     return {
         f"regressors, 4 B x {n_learners} learners x {c} clusters x up to {features:,} features x {dim}": (
             4 * n_learners * c * (features + 1) * dim

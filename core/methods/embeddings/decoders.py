@@ -15,7 +15,7 @@ import numpy.typing as npt
 from scipy import sparse
 
 from abound.core.methods.training.matrices import Csr
-from abound.core.methods.training.progress import Progress, part
+from abound.core.methods.training.progress import Progress, subrange
 
 Singles = npt.NDArray[np.float32]
 Loss = Literal["softmax", "logistic"]
@@ -38,7 +38,7 @@ STEPS = {"softmax": 400.0, "logistic": 40.0}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Descent:
+class GradientDescent:
     """A fit by stochastic gradient descent.
 
     Attributes
@@ -67,8 +67,8 @@ class Descent:
         if n >= 20:
             order = rng.permutation(n)
             held, kept = np.sort(order[: int(HELD_OUT * n)]), np.sort(order[int(HELD_OUT * n) :])
-            _, epochs = self._descend(H[kept], Y[kept], rng, part(progress, 0.0, 0.5), (H[held], Y[held]))
-        return self._descend(H, Y, rng, part(progress, 0.5, 1.0), None, epochs)[0]
+            _, epochs = self._descend(H[kept], Y[kept], rng, subrange(progress, 0.0, 0.5), (H[held], Y[held]))
+        return self._descend(H, Y, rng, subrange(progress, 0.5, 1.0), None, epochs)[0]
 
     def _descend(
         self,

@@ -19,8 +19,8 @@ from abound.core.methods.embeddings import cluster_ensemble, sppmi
 from abound.core.methods.embeddings.cluster_ensemble import Model
 from abound.core.methods.embeddings.ridge import Floats, Ridge
 from abound.core.methods.training import clusters, param_checks
-from abound.core.methods.training.matrices import Csr, Matrices, Sizes
-from abound.core.methods.training.progress import Progress, part
+from abound.core.methods.training.matrices import Csr, DataSizes, Matrices
+from abound.core.methods.training.progress import Progress, subrange
 
 __all__ = ["COST", "USE", "Model", "Params", "check", "fit", "needs"]
 
@@ -69,7 +69,7 @@ class Params:
         return self.neighbors, self.clusters, self.learners
 
 
-def needs(sizes: Sizes, params: Params) -> dict[str, int]:
+def needs(sizes: DataSizes, params: Params) -> dict[str, int]:
     """Return the bytes of memory by purpose."""
     pairs = sizes.pairs_among(clusters.largest(params.clusters, sizes.n))
     own = {f"mutual information of a cluster, 16 B x up to {pairs:,} pairs, and a block": 16 * pairs + 8 * sppmi.BLOCK}
@@ -91,8 +91,8 @@ def fit(data: Matrices, params: Params, rng: np.random.Generator, progress: Prog
     """
 
     def learn(X: Csr, Y: Csr, rng: np.random.Generator, progress: Progress) -> npt.NDArray[np.float64]:
-        Z = embed(Y, params, rng, part(progress, 0.0, 0.7))
-        return Ridge(X, params.ridge, progress=part(progress, 0.7, 0.9)).fit(Z, part(progress, 0.9, 1.0))
+        Z = embed(Y, params, rng, subrange(progress, 0.0, 0.7))
+        return Ridge(X, params.ridge, progress=subrange(progress, 0.7, 0.9)).fit(Z, subrange(progress, 0.9, 1.0))
 
     return cluster_ensemble.fit(data, params.shape, learn, rng, progress)
 
@@ -102,11 +102,11 @@ def embed(Y: Csr, params: Params, rng: np.random.Generator, progress: Progress) 
 
     If the labels do not distinguish the instances, such as when all have the same label, all get the same point.
     """
-    P = sppmi.of_labels(Y, params.shift, part(progress, 0.0, 0.5))
+    P = sppmi.of_labels(Y, params.shift, subrange(progress, 0.0, 0.5))
     Z = np.zeros((Y.shape[0], params.dim))
     if not P.nnz:
         Z[:, 0] = 1.0
         return Z
-    found = sppmi.embedding(P, params.dim, rng, part(progress, 0.5, 1.0))
+    found = sppmi.embedding(P, params.dim, rng, subrange(progress, 0.5, 1.0))
     Z[:, : found.shape[1]] = found
     return Z

@@ -20,8 +20,8 @@ from abound.core.methods.embeddings.cluster_ensemble import Model, unit
 from abound.core.methods.embeddings.contexts import nearest_by_label
 from abound.core.methods.embeddings.ridge import Ridge
 from abound.core.methods.training import clusters, param_checks
-from abound.core.methods.training.matrices import Csr, Matrices, Sizes
-from abound.core.methods.training.progress import Progress, part
+from abound.core.methods.training.matrices import Csr, DataSizes, Matrices
+from abound.core.methods.training.progress import Progress, subrange
 
 __all__ = ["COST", "USE", "Model", "Params", "check", "fit", "needs"]
 
@@ -87,7 +87,7 @@ class Params:
         return self.neighbors, self.clusters, self.learners
 
 
-def needs(sizes: Sizes, params: Params) -> dict[str, int]:
+def needs(sizes: DataSizes, params: Params) -> dict[str, int]:
     """Return the bytes of memory by purpose."""
     m = clusters.largest(params.clusters, sizes.n)
     own = {f"vectors and contexts of {m:,} instances": 4 * m * (2 * params.dim + params.contexts)}
@@ -109,9 +109,9 @@ def fit(data: Matrices, params: Params, rng: np.random.Generator, progress: Prog
     """
 
     def learn(X: Csr, Y: Csr, rng: np.random.Generator, progress: Progress) -> npt.NDArray[np.float64]:
-        Z = unit(embed(Y, params, rng, part(progress, 0.0, 0.9)))
-        least = Ridge(X, params.ridge, progress=part(progress, 0.9, 0.95))
-        return least.fit(Z.astype(np.float64), part(progress, 0.95, 1.0))
+        Z = unit(embed(Y, params, rng, subrange(progress, 0.0, 0.9)))
+        least = Ridge(X, params.ridge, progress=subrange(progress, 0.9, 0.95))
+        return least.fit(Z.astype(np.float64), subrange(progress, 0.95, 1.0))
 
     return cluster_ensemble.fit(data, params.shape, learn, rng, progress)
 
@@ -119,7 +119,7 @@ def fit(data: Matrices, params: Params, rng: np.random.Generator, progress: Prog
 def embed(Y: Csr, params: Params, rng: np.random.Generator, progress: Progress) -> npt.NDArray[np.float32]:
     """Return the centre vectors of the instances, shape (n, dim). Uses one thread, so that a seed gives one result."""
     n = Y.shape[0]
-    pairs = nearest_by_label(Y, params.contexts, rng, part(progress, 0.0, 0.1))
+    pairs = nearest_by_label(Y, params.contexts, rng, subrange(progress, 0.0, 0.1))
     centres = ((rng.random((n, params.dim)) - 0.5) / params.dim).astype(np.float32)
     contexts = np.zeros((n, params.dim), np.float32)
     state = rng.integers(1, 2**63, 1, dtype=np.uint64)

@@ -20,15 +20,15 @@ import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
-from abound.core.errors import Damaged
+from abound.core.errors import Corrupted
 from abound.core.methods.embeddings import cluster_ensemble as ensemble
 from abound.core.methods.embeddings import sppmi
 from abound.core.methods.embeddings.cluster_ensemble import Cluster
 from abound.core.methods.embeddings.ridge import Ridge
 from abound.core.methods.neighbors import nearest
 from abound.core.methods.training import array_checks, clusters, param_checks
-from abound.core.methods.training.matrices import Csr, Matrices, Sizes
-from abound.core.methods.training.progress import Progress, part
+from abound.core.methods.training.matrices import Csr, DataSizes, Matrices
+from abound.core.methods.training.progress import Progress, subrange
 from abound.core.methods.training.rankings import dense_top, in_blocks
 from abound.core.methods.training.row_blocks import pieces, stacked
 from abound.core.metrics import Ints, Rankings
@@ -125,7 +125,7 @@ class Model:
 
     def _of_cluster(self, X: Csr, cluster: Cluster, labels: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
         Z = cluster.projected(X)
-        near = nearest.exact(Z, cluster.vectors, self.ensemble.neighbors)
+        near = nearest.search_exact(Z, cluster.vectors, self.ensemble.neighbors)
         near.sims[np.arange(near.sims.shape[1]) >= near.counts[:, None]] = 0.0
         starts = np.arange(len(Z) + 1) * near.ids.shape[1]
         shape = (len(Z), len(cluster.rows))
@@ -142,16 +142,16 @@ class Model:
         """Load the model from the arrays of ``to_arrays``. Raises Corrupted unless they fit ``d``, ``n_labels``."""
         found = ensemble.Model.from_arrays(arrays, d, n_labels)
         clusters = [cluster for learner in found.learners for cluster in learner.clusters]
-        vectors = array_checks.taken(arrays, "label_vectors", np.float32, len(clusters), n_labels, None)
+        vectors = array_checks.require_array(arrays, "label_vectors", np.float32, len(clusters), n_labels, None)
         if any(cluster.weights.shape[1] != vectors.shape[2] for cluster in clusters):
-            raise Damaged("labels and instances are embedded in different dimensions")
+            raise Corrupted("labels and instances are embedded in different dimensions")
         return cls(found, vectors)
 
 
-def needs(sizes: Sizes, params: Params) -> dict[str, int]:
+def needs(sizes: DataSizes, params: Params) -> dict[str, int]:
     """Return the bytes of memory by purpose."""
     c, m = clusters.number_of(params.clusters, sizes.n), clusters.largest(params.clusters, sizes.n)
-    pairs = sizes.pairs_among(m) + 2 * sizes.assertions + sizes.told_label_pairs
+    pairs = sizes.pairs_among(m) + 2 * sizes.assertions + sizes.label_pairs_or_estimate
     directions = params.dim + sppmi.OVERSAMPLING
     return ensemble.needs(sizes, params.shape, params.dim) | {
         f"mutual information of {m:,} instances and the labels, {PAIR} B x up to {pairs:,} pairs, and a block": (
@@ -181,25 +181,25 @@ def fit(data: Matrices, params: Params, rng: np.random.Generator, progress: Prog
     """
     together = data.cooccurrence
     if together is None:
-        together = labels_together(data.Y, part(progress, 0.0, 0.05))
+        together = label_cooccurrence(data.Y, subrange(progress, 0.0, 0.05))
     label_vectors: list[npt.NDArray[np.float32]] = []
 
     def learn(X: Csr, Y: Csr, rng: np.random.Generator, progress: Progress) -> npt.NDArray[np.float64]:
-        A = in_common(Y, together, params, part(progress, 0.0, 0.15))
-        P = sppmi.of_counts(A, params.shift, part(progress, 0.15, 0.3))
+        A = joint_counts(Y, together, params, subrange(progress, 0.0, 0.15))
+        P = sppmi.of_counts(A, params.shift, subrange(progress, 0.15, 0.3))
         Z = np.zeros((A.shape[0], params.dim))
         del A
-        found = sppmi.embedding(P, params.dim, rng, part(progress, 0.3, 0.8))
+        found = sppmi.embedding(P, params.dim, rng, subrange(progress, 0.3, 0.8))
         Z[:, : found.shape[1]] = found
         label_vectors.append(Z[len(Z) - Y.shape[1] :].astype(np.float32))
-        least = Ridge(X, params.ridge, progress=part(progress, 0.8, 0.9))
-        return least.fit(Z[: X.shape[0]], part(progress, 0.9, 1.0))
+        least = Ridge(X, params.ridge, progress=subrange(progress, 0.8, 0.9))
+        return least.fit(Z[: X.shape[0]], subrange(progress, 0.9, 1.0))
 
-    model = ensemble.fit(data, params.shape, learn, rng, part(progress, 0.05, 1.0), travels=False)
+    model = ensemble.fit(data, params.shape, learn, rng, subrange(progress, 0.05, 1.0), travels=False)
     return Model(model, np.stack(label_vectors))
 
 
-def in_common(Y: Csr, together: Csr, params: Params, progress: Progress) -> Csr:
+def joint_counts(Y: Csr, together: Csr, params: Params, progress: Progress) -> Csr:
     """Return the joint counts A of instances and labels: shape (n + L, n + L), float64, columns ascending in a row."""
     n = Y.shape[0]
     carriers = sparse.csr_matrix(Y.T, dtype=np.float64)
@@ -213,17 +213,17 @@ def in_common(Y: Csr, together: Csr, params: Params, progress: Progress) -> Csr:
         progress("mutual information", 0.8 + 0.1 * first / len(counts))
         own = together[first:end].astype(np.float64)
         parts.append(_beside(params.mu3 * carriers[first:end], params.mu1 * own))
-    return stacked(parts, "mutual information", part(progress, 0.9, 1.0))
+    return stacked(parts, "mutual information", subrange(progress, 0.9, 1.0))
 
 
-def labels_together(Y: Csr, progress: Progress) -> Csr:
+def label_cooccurrence(Y: Csr, progress: Progress) -> Csr:
     """Return the number of instances that have both of two labels, shape (L, L), float64."""
     carriers = sparse.csr_matrix(Y.T, dtype=np.float64)
     whole, parts = Y.astype(np.float64), []
     for first, end in pieces(_shared(carriers), sppmi.BLOCK):
         progress("labels together", 0.9 * first / Y.shape[1])
         parts.append(carriers[first:end] @ whole)
-    return stacked(parts, "labels together", part(progress, 0.9, 1.0))
+    return stacked(parts, "labels together", subrange(progress, 0.9, 1.0))
 
 
 def _shared(Y: Csr) -> Ints:

@@ -25,8 +25,8 @@ from abound.core.methods.embeddings.cluster_ensemble import Model
 from abound.core.methods.embeddings.contexts import nearest_by_label
 from abound.core.methods.embeddings.ridge import Ridge, product, transposed_product
 from abound.core.methods.training import clusters, param_checks
-from abound.core.methods.training.matrices import Csr, Matrices, Sizes
-from abound.core.methods.training.progress import Progress, part
+from abound.core.methods.training.matrices import Csr, DataSizes, Matrices
+from abound.core.methods.training.progress import Progress, subrange
 
 __all__ = ["COST", "USE", "Model", "Params", "check", "fit", "needs"]
 
@@ -76,7 +76,7 @@ class Params(exmlds1.Params):
         param_checks.number("step", self.step, 1e-9, 1e3)
 
 
-def needs(sizes: Sizes, params: Params) -> dict[str, int]:
+def needs(sizes: DataSizes, params: Params) -> dict[str, int]:
     """Return the bytes of memory by purpose."""
     m = clusters.largest(params.clusters, sizes.n)
     own = {f"contexts of {m:,} instances": 4 * m * params.contexts, "gradients": 4 * 4 * sizes.d * params.dim}
@@ -93,17 +93,19 @@ def fit(data: Matrices, params: Params, rng: np.random.Generator, progress: Prog
     """
 
     def learn(X: Csr, Y: Csr, rng: np.random.Generator, progress: Progress) -> Singles:
-        Z = exmlds1.embed(Y, params, rng, part(progress, 0.0, 0.3))
-        least = Ridge(X, params.ridge, progress=part(progress, 0.3, 0.35))
-        V = least.fit(Z, part(progress, 0.35, 0.4)).astype(np.float32)
-        return climb(X, Y, V, params, rng, part(progress, 0.4, 1.0))
+        Z = exmlds1.embed(Y, params, rng, subrange(progress, 0.0, 0.3))
+        least = Ridge(X, params.ridge, progress=subrange(progress, 0.3, 0.35))
+        V = least.fit(Z, subrange(progress, 0.35, 0.4)).astype(np.float32)
+        return follow_gradient(X, Y, V, params, rng, subrange(progress, 0.4, 1.0))
 
     return cluster_ensemble.fit(data, params.shape, learn, rng, progress)
 
 
-def climb(X: Csr, Y: Csr, V: Singles, params: Params, rng: np.random.Generator, progress: Progress) -> Singles:
+def follow_gradient(
+    X: Csr, Y: Csr, V: Singles, params: Params, rng: np.random.Generator, progress: Progress
+) -> Singles:
     """Follow the gradient, starting from the weights V of shape (d + 1, dim)."""
-    pairs = nearest_by_label(Y, params.contexts, rng, part(progress, 0.0, 0.1))
+    pairs = nearest_by_label(Y, params.contexts, rng, subrange(progress, 0.0, 0.1))
     n_pairs = np.count_nonzero(pairs >= 0, axis=1)
     able = np.flatnonzero(n_pairs)
     V = V / np.float32(np.sqrt(np.mean(np.square(V))) or 1.0)

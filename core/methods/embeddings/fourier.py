@@ -15,7 +15,7 @@ PAIRS = 2_000
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Waves:
+class FourierFeatures:
     """A set of random features: sqrt(2) cos(h frequencies + phases), each of mean square 1.
 
     Attributes
@@ -27,7 +27,7 @@ class Waves:
     frequencies: Singles
     phases: Singles
 
-    def of(self, H: Singles) -> Singles:
+    def transform(self, H: Singles) -> Singles:
         """Return the features of each row, shape (n, m)."""
         waves: Singles = H @ self.frequencies
         waves += self.phases
@@ -36,9 +36,9 @@ class Waves:
         return waves
 
 
-def drawn(
+def draw_features(
     H: Singles, m: int, kernel: Literal["gaussian", "laplacian"], bandwidth: float, rng: np.random.Generator
-) -> Waves:
+) -> FourierFeatures:
     """Draw ``m`` features: normal frequencies for exp(-|x - y|^2 / 2 s^2), Cauchy for exp(-|x - y|_1 / s).
 
     Parameters
@@ -55,4 +55,4 @@ def drawn(
     shape = (H.shape[1], m)
     frequencies = rng.standard_normal(shape) if kernel == "gaussian" else rng.standard_cauchy(shape)
     phases = rng.uniform(0.0, 2.0 * np.pi, m)
-    return Waves((frequencies / (scale or 1.0)).astype(np.float32), phases.astype(np.float32))
+    return FourierFeatures((frequencies / (scale or 1.0)).astype(np.float32), phases.astype(np.float32))

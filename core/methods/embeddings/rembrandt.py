@@ -23,14 +23,14 @@ import numpy.typing as npt
 from scipy import linalg, sparse
 
 from abound.core.methods.embeddings import fourier, ridge
-from abound.core.methods.embeddings.decoders import BATCH, Descent
-from abound.core.methods.embeddings.fourier import Waves
+from abound.core.methods.embeddings.decoders import BATCH, GradientDescent
+from abound.core.methods.embeddings.fourier import FourierFeatures
 from abound.core.methods.embeddings.ridge import BLOCK_BYTES, Floats, Ridge, product
 from abound.core.methods.embeddings.subspace import leading
 from abound.core.methods.training import array_checks, param_checks
 from abound.core.methods.training.hierarchy import sibling_share
-from abound.core.methods.training.matrices import Csr, Matrices, Sizes
-from abound.core.methods.training.progress import Progress, part, rising
+from abound.core.methods.training.matrices import Csr, DataSizes, Matrices
+from abound.core.methods.training.progress import Progress, monotonic, subrange
 from abound.core.methods.training.rankings import dense_top, in_blocks
 from abound.core.metrics import Rankings
 
@@ -122,7 +122,7 @@ class Model:
     """
 
     W: npt.NDArray[np.float32]
-    waves: Waves | None
+    waves: FourierFeatures | None
     Q: npt.NDArray[np.float32]
     siblings: float | None = None
 
@@ -136,7 +136,7 @@ class Model:
 
     def _inputs(self, X: Csr) -> npt.NDArray[np.float32]:
         inputs = product(X, self.W)
-        return with_ones(inputs if self.waves is None else self.waves.of(inputs))
+        return with_ones(inputs if self.waves is None else self.waves.transform(inputs))
 
     def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
         """Return the model as named arrays."""
@@ -151,14 +151,14 @@ class Model:
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]], d: int, n_labels: int) -> Model:
         """Load the model from the arrays of ``to_arrays``. Raises Corrupted unless they fit ``d``, ``n_labels``."""
-        W = array_checks.taken(arrays, "W", np.float32, d + 1, None)
+        W = array_checks.require_array(arrays, "W", np.float32, d + 1, None)
         inputs, waves = W.shape[1], None
         if "phases" in arrays or "frequencies" in arrays:
-            frequencies = array_checks.taken(arrays, "frequencies", np.float32, inputs, None)
+            frequencies = array_checks.require_array(arrays, "frequencies", np.float32, inputs, None)
             inputs = frequencies.shape[1]
-            waves = Waves(frequencies, array_checks.taken(arrays, "phases", np.float32, inputs))
-        Q = array_checks.taken(arrays, "Q", np.float32, inputs + 1, n_labels)
-        siblings = float(array_checks.taken(arrays, "siblings", np.float64)) if "siblings" in arrays else None
+            waves = FourierFeatures(frequencies, array_checks.require_array(arrays, "phases", np.float32, inputs))
+        Q = array_checks.require_array(arrays, "Q", np.float32, inputs + 1, n_labels)
+        siblings = float(array_checks.require_array(arrays, "siblings", np.float64)) if "siblings" in arrays else None
         return cls(W, waves, Q, siblings)
 
 
@@ -168,7 +168,7 @@ def check(data: Matrices, params: Params) -> None:
         raise ValueError(f"embedding none is for at most {DENSE} features, there are {data.sizes.d}")
 
 
-def needs(sizes: Sizes, params: Params) -> dict[str, int]:
+def needs(sizes: DataSizes, params: Params) -> dict[str, int]:
     """Return the bytes of memory by purpose."""
     width = params.k + params.p
     k = min(params.k, sizes.L) if params.embedding in ("rembrandt", "plst") else params.k
@@ -191,9 +191,9 @@ def fit(data: Matrices, params: Params, rng: np.random.Generator, progress: Prog
     Cancelled
         Raised by ``progress``.
     """
-    progress = rising(progress)
+    progress = monotonic(progress)
     progress("least squares", 0.0)
-    W, siblings = _inputs(data, params, rng, part(progress, 0.0, 0.3))
+    W, siblings = _inputs(data, params, rng, subrange(progress, 0.0, 0.3))
     X = data.X
     H = np.empty((X.shape[0], W.shape[1]), np.float32)
     blocks = Ridge.blocks_of(X.shape[0], W.shape[1])
@@ -204,13 +204,13 @@ def fit(data: Matrices, params: Params, rng: np.random.Generator, progress: Prog
     W[-1] -= mean @ whitening
     for rows in blocks:
         H[rows] = product(X[rows], W)
-    waves = fourier.drawn(H, params.fourier, params.kernel, params.bandwidth, rng) if params.fourier else None
+    waves = fourier.draw_features(H, params.fourier, params.kernel, params.bandwidth, rng) if params.fourier else None
     inputs = np.ones((H.shape[0], (params.fourier or H.shape[1]) + 1), np.float32)
     for rows in Ridge.blocks_of(*inputs.shape):
         progress("inputs", 0.3)
-        inputs[rows, :-1] = H[rows] if waves is None else waves.of(H[rows])
+        inputs[rows, :-1] = H[rows] if waves is None else waves.transform(H[rows])
     del H  # memory suffices for only one of H and inputs
-    Q = _decoder(inputs, data.Y, params, rng, part(progress, 0.3, 1.0))
+    Q = _decoder(inputs, data.Y, params, rng, subrange(progress, 0.3, 1.0))
     return Model(W.astype(np.float32), waves, Q, siblings)
 
 
@@ -272,10 +272,10 @@ def _inputs(
         return np.vstack([np.eye(data.X.shape[1]), np.zeros((1, data.X.shape[1]))]), None
     if params.embedding == "pca":
         return _principal(data.X, params, rng, progress), None
-    least = Ridge(data.X, params.ridge, relative=True, progress=part(progress, 0.0, 0.3))
-    labels = _label_embedding(data, params, least, rng, part(progress, 0.3, 0.7))
+    least = Ridge(data.X, params.ridge, relative=True, progress=subrange(progress, 0.0, 0.3))
+    labels = _label_embedding(data, params, least, rng, subrange(progress, 0.3, 0.7))
     siblings = None if data.hierarchy is None else sibling_share(labels, data.hierarchy)
-    return least.fit_product(data.Y, labels, part(progress, 0.7, 1.0)), siblings
+    return least.fit_product(data.Y, labels, subrange(progress, 0.7, 1.0)), siblings
 
 
 def _whitening(H: npt.NDArray[np.float32]) -> tuple[Floats, Floats]:
@@ -301,7 +301,7 @@ def _decoder(
         loss = "softmax" if np.diff(Y.indptr).max(initial=0) <= 1 else "squared"
     if loss == "squared":
         return _least_squares(H, Y, progress)
-    return Descent(loss=loss, epochs=params.epochs).fit(H, Y, rng, progress)
+    return GradientDescent(loss=loss, epochs=params.epochs).fit(H, Y, rng, progress)
 
 
 def _least_squares(H: npt.NDArray[np.float32], Y: Csr, progress: Progress) -> npt.NDArray[np.float32]:

@@ -14,8 +14,8 @@ from scipy import linalg, sparse
 from scipy.linalg import blas
 
 from abound.core.kernels.batch.gram import add_gram
-from abound.core.methods.training.matrices import Csr, Sizes
-from abound.core.methods.training.progress import Progress, quietly
+from abound.core.methods.training.matrices import Csr, DataSizes
+from abound.core.methods.training.progress import Progress, no_progress
 from abound.core.methods.training.row_blocks import pieces
 
 Floats = npt.NDArray[np.float64]
@@ -24,7 +24,7 @@ Real = TypeVar("Real", np.float32, np.float64)
 LARGEST = 6_000
 """Order of the largest matrix that is factored: 0.3 GB, and about 3 seconds."""
 
-QUICK = 1e10
+ALWAYS_FACTORED = 1e10
 """Operations up to which factoring always pays."""
 
 USUAL_TARGETS = 100
@@ -32,7 +32,7 @@ USUAL_TARGETS = 100
 STEPS = 60
 """Maximum number of steps of conjugate gradients."""
 
-PRECISE = 1e-4
+TOLERANCE = 1e-4
 """Conjugate gradients stop when every residual has fallen to this share of its initial length."""
 
 BLOCK_BYTES = 2**27
@@ -66,7 +66,7 @@ class Ridge:
         Raised by ``progress``.
     """
 
-    def __init__(self, X: Csr, penalty: float, *, relative: bool = False, progress: Progress = quietly) -> None:
+    def __init__(self, X: Csr, penalty: float, *, relative: bool = False, progress: Progress = no_progress) -> None:
         self.X = X
         n, d = X.shape
         if relative:
@@ -161,7 +161,7 @@ class Ridge:
         scaled = residual * self._scale[:, None]
         direction = scaled.copy()
         rho = np.einsum("ij,ij->j", residual, scaled)
-        goal = rho * PRECISE**2
+        goal = rho * TOLERANCE**2
         for step in range(STEPS):
             progress("least squares", step / STEPS)
             if np.all(rho <= goal):
@@ -184,7 +184,7 @@ class Ridge:
 
 def _is_factored(order: int, nnz: int) -> bool:
     """Return whether to factor rather than iterate: with short sparse rows, steps cost less than the cubed order."""
-    return order <= LARGEST and order**3 / 3 <= max(QUICK, 4.0 * STEPS * USUAL_TARGETS * nnz)
+    return order <= LARGEST and order**3 / 3 <= max(ALWAYS_FACTORED, 4.0 * STEPS * USUAL_TARGETS * nnz)
 
 
 def product(X: Csr, weights: npt.NDArray[Real]) -> npt.NDArray[Real]:
@@ -202,7 +202,7 @@ def transposed_product(X: Csr, targets: npt.NDArray[Real]) -> npt.NDArray[Real]:
     return result
 
 
-def needs(sizes: Sizes, targets: int) -> int:
+def needs(sizes: DataSizes, targets: int) -> int:
     """Return the bytes of a fit: the factored matrix, or the vectors of conjugate gradients."""
     order = min(sizes.n, sizes.d + 1)
     factored = _is_factored(order, sizes.nnz)

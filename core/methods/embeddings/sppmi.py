@@ -15,7 +15,7 @@ from abound.core.kernels.batch.sppmi import fill_rows
 from abound.core.methods.embeddings.subspace import Floats, leading
 from abound.core.methods.training.matrices import Csr
 from abound.core.methods.training.parallel import spread
-from abound.core.methods.training.progress import Progress, part
+from abound.core.methods.training.progress import Progress, subrange
 from abound.core.methods.training.row_blocks import pieces, stacked
 
 OVERSAMPLING = 20
@@ -86,7 +86,7 @@ def of_counts(A: Csr, shift: float, progress: Progress) -> Csr:
         )
         block.eliminate_zeros()
         parts.append(block)
-    return stacked(parts, "mutual information", part(progress, 0.8, 1.0))
+    return stacked(parts, "mutual information", subrange(progress, 0.8, 1.0))
 
 
 def embedding(P: Csr, dim: int, rng: np.random.Generator, progress: Progress) -> Floats:

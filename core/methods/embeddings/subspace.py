@@ -11,7 +11,7 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from abound.core.methods.training.progress import Progress, part
+from abound.core.methods.training.progress import Progress, subrange
 
 Floats = npt.NDArray[np.float64]
 
@@ -52,11 +52,11 @@ def leading(
     for turn in range(q):
         start, middle, end = turn / (q + 1), (turn + 0.5) / (q + 1), (turn + 1) / (q + 1)
         progress("subspace", start)
-        basis = product(basis, part(progress, start, middle))
+        basis = product(basis, subrange(progress, start, middle))
         progress("subspace", middle)
-        basis = orthonormal(basis, part(progress, middle, end))
+        basis = orthonormal(basis, subrange(progress, middle, end))
     progress("subspace", q / (q + 1))
-    image = product(basis, part(progress, q / (q + 1), 1.0))
+    image = product(basis, subrange(progress, q / (q + 1), 1.0))
     progress("subspace", 1.0)
     squares = image.T @ image
     progress("subspace", 1.0)
@@ -86,7 +86,7 @@ def orthonormal(matrix: Floats, progress: Progress) -> Floats:
         block, top = np.linalg.qr(matrix[first : first + rows_at_once])
         matrix[first : first + rows_at_once, : block.shape[1]] = block
         tops.append(top)
-    turns = orthonormal(np.concatenate(tops), part(progress, 0.5, 0.5))
+    turns = orthonormal(np.concatenate(tops), subrange(progress, 0.5, 0.5))
     start = 0
     for first, top in zip(range(0, n, rows_at_once), tops, strict=True):
         progress("subspace", 0.5 + 0.5 * first / n)

@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from abound.core.errors import Damaged
+from abound.core.errors import Corrupted
 from abound.core.index.index import Index
 from abound.core.index.params import IndexParams
 from abound.core.methods.training import array_checks, param_checks
 from abound.core.methods.training.holdout import best, held_out
-from abound.core.methods.training.matrices import Csr, Matrices, Sizes
-from abound.core.methods.training.progress import Progress, part
+from abound.core.methods.training.matrices import Csr, DataSizes, Matrices
+from abound.core.methods.training.progress import Progress, subrange
 from abound.core.metrics import Rankings
 
 COST = "fit O(passes nnz d_max log d_max); rank O(l d_max); memory 16 d bytes + up to 8 for each 1 / w_min of a feature"
@@ -126,7 +126,7 @@ class Model:
         """Load the model from the arrays of ``to_arrays``. Raises Corrupted unless they fit ``d``, ``n_labels``."""
         own = arrays.get("params")
         if own is None or own.dtype != np.float64 or own.shape not in ((7,), (8,)):
-            raise Damaged("the array params of the index is missing, or has another type or shape")
+            raise Corrupted("the array params of the index is missing, or has another type or shape")
         passes, w_min, d_max, margin, leak, rating, memory, vote_min = [*own.tolist(), np.nan][:8]
         params = Params(
             passes=int(passes),
@@ -138,13 +138,15 @@ class Model:
             memory=None if np.isnan(memory) else memory,
             vote_min=None if np.isnan(vote_min) else vote_min,
         )
-        if len(array_checks.taken(arrays, "lengths", np.uint16, None)) > d:
-            raise Damaged("the index has more features than names")
-        array_checks.numbers("class_ids", array_checks.taken(arrays, "class_ids", np.uint32, None), n_labels)
+        if len(array_checks.require_array(arrays, "lengths", np.uint16, None)) > d:
+            raise Corrupted("the index has more features than names")
+        array_checks.require_indices(
+            "class_ids", array_checks.require_array(arrays, "class_ids", np.uint32, None), n_labels
+        )
         return cls(params, Index.from_arrays(params.index, {name: arrays[name] for name in arrays if name != "params"}))
 
 
-def needs(sizes: Sizes, params: Params) -> dict[str, int]:
+def needs(sizes: DataSizes, params: Params) -> dict[str, int]:
     """Return the bytes of memory by purpose."""
     most = int(min(sizes.L, 1 / params.w_min if params.w_min else 65_535))
     connections = min(sizes.d * most, sizes.nnz * -(-sizes.assertions // max(sizes.n, 1)))
@@ -158,7 +160,7 @@ def fit(data: Matrices, params: Params, rng: np.random.Generator, progress: Prog
     """Learn the instances in their order, ``passes`` times."""
     index = Index(params.index)
     for number in range(params.passes):
-        _learn(index, data, number == 0, part(progress, number / params.passes, (number + 1) / params.passes))
+        _learn(index, data, number == 0, subrange(progress, number / params.passes, (number + 1) / params.passes))
     return Model(params, index)
 
 
@@ -174,7 +176,7 @@ def search(data: Matrices, rng: np.random.Generator, progress: Progress) -> Para
     def rankings(params: Params) -> Rankings:
         done = candidates.index(params) / len(candidates)
         index = indexes[params.margin]
-        _learn(index, train, params.passes == 1, part(progress, done, done))
+        _learn(index, train, params.passes == 1, subrange(progress, done, done))
         return Model(params, index).rank(test.X, 1)
 
     return best(candidates, rankings, test, progress, "R@1")

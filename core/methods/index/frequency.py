@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from abound.core.methods.training import array_checks
-from abound.core.methods.training.matrices import Csr, Matrices, Sizes
+from abound.core.methods.training.matrices import Csr, DataSizes, Matrices
 from abound.core.methods.training.progress import Progress
 from abound.core.metrics import Rankings
 
@@ -50,10 +50,14 @@ class Model:
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]], d: int, n_labels: int) -> Model:
         """Load the model from the arrays of ``to_arrays``. Raises Corrupted unless they fit ``d``, ``n_labels``."""
-        return cls(array_checks.within("shares", array_checks.taken(arrays, "shares", np.float64, n_labels), 0.0, 1.0))
+        return cls(
+            array_checks.require_range(
+                "shares", array_checks.require_array(arrays, "shares", np.float64, n_labels), 0.0, 1.0
+            )
+        )
 
 
-def needs(sizes: Sizes, params: Params) -> dict[str, int]:
+def needs(sizes: DataSizes, params: Params) -> dict[str, int]:
     """Return the bytes of memory by purpose."""
     return {"a share for each label": 8 * sizes.L}
 

@@ -18,11 +18,11 @@ from abound.core.config import ModelConfig
 from abound.core.instances.vocabulary import Vocabulary
 from abound.core.kernels.index.layout import SEEN_FULL
 from abound.core.methods.index import sparse_weights as weights
-from abound.core.methods.index.sparse_weights import Weights, at_least, counted
+from abound.core.methods.index.sparse_weights import Weights, count_pairs, drop_below
 from abound.core.methods.training import param_checks
 from abound.core.methods.training.holdout import best, held_out
-from abound.core.methods.training.matrices import Csr, Matrices, Sizes
-from abound.core.methods.training.progress import Progress, part
+from abound.core.methods.training.matrices import Csr, DataSizes, Matrices
+from abound.core.methods.training.progress import Progress, subrange
 from abound.core.metrics import Rankings
 from abound.core.model.live_model import LiveModel
 
@@ -31,7 +31,7 @@ USE = "The fastest to fit; as the start of a live index; where features are inde
 IDF = False
 """Features are counted as Boolean."""
 
-TRIED = tuple(p / 100 for p in (*range(1, 10), *range(10, 91, 5)))
+P_IND_CANDIDATES = tuple(p / 100 for p in (*range(1, 10), *range(10, 91, 5)))
 """Values of p_ind to choose from: those of the paper (section 6.3.7), which end at 0.6, extended to 0.9."""
 
 Model = Weights
@@ -59,7 +59,7 @@ class Params:
         param_checks.flag("boolean", self.boolean)
 
 
-def needs(sizes: Sizes, params: Params) -> dict[str, int]:
+def needs(sizes: DataSizes, params: Params) -> dict[str, int]:
     """Return the bytes of memory by purpose."""
     return weights.needs(sizes)
 
@@ -69,9 +69,11 @@ def fit(data: Matrices, params: Params, rng: np.random.Generator, progress: Prog
     p_ind = params.p_ind
     if p_ind is None:
         p_ind = (
-            _chosen(data, params.boolean, rng, part(progress, 0.0, 0.6)) if data.label_counts.max() > 1 else TRIED[0]
+            _chosen(data, params.boolean, rng, subrange(progress, 0.0, 0.6))
+            if data.label_counts.max() > 1
+            else P_IND_CANDIDATES[0]
         )
-    return Weights(at_least(_shares(data, part(progress, 0.6, 1.0)), p_ind), params.boolean)
+    return Weights(drop_below(_shares(data, subrange(progress, 0.6, 1.0)), p_ind), params.boolean)
 
 
 def seed_live(data: Matrices, weights: Csr, config: ModelConfig, secret: tuple[int, int]) -> LiveModel:
@@ -121,7 +123,7 @@ def seed_live(data: Matrices, weights: Csr, config: ModelConfig, secret: tuple[i
 
 
 def _shares(data: Matrices, progress: Progress) -> Csr:
-    counts = counted(data.X, data.Y, progress)
+    counts = count_pairs(data.X, data.Y, progress)
     totals = np.bincount(data.X.indices, minlength=data.X.shape[1])
     counts.data /= np.repeat(totals.astype(np.float32), np.diff(counts.indptr))
     return counts
@@ -129,9 +131,9 @@ def _shares(data: Matrices, progress: Progress) -> Csr:
 
 def _chosen(data: Matrices, boolean: bool, rng: np.random.Generator, progress: Progress) -> float:
     train, test = held_out(data, rng)
-    shares = _shares(train, part(progress, 0.0, 0.4))
+    shares = _shares(train, subrange(progress, 0.0, 0.4))
 
     def rankings(least: float) -> Rankings:  # ascending, so dropped weights are not needed later
-        return Weights(at_least(shares, least), boolean).rank(test.X, 1)
+        return Weights(drop_below(shares, least), boolean).rank(test.X, 1)
 
-    return float(best(TRIED, rankings, test, part(progress, 0.4, 1.0), "R@1"))
+    return float(best(P_IND_CANDIDATES, rankings, test, subrange(progress, 0.4, 1.0), "R@1"))

@@ -10,10 +10,10 @@ import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
-from abound.core.errors import Damaged
+from abound.core.errors import Corrupted
 from abound.core.kernels.batch.linear import rank_rows
 from abound.core.methods.training import array_checks
-from abound.core.methods.training.matrices import Csr, Sizes
+from abound.core.methods.training.matrices import Csr, DataSizes
 from abound.core.methods.training.progress import Progress
 from abound.core.methods.training.rankings import in_blocks, of_padded
 from abound.core.metrics import Rankings
@@ -71,18 +71,18 @@ class Weights:
 
         Raises Corrupted if they do not fit ``d`` and ``n_labels``.
         """
-        told = array_checks.taken(arrays, "shape", np.int64, 3).tolist()
+        told = array_checks.require_array(arrays, "shape", np.int64, 3).tolist()
         if told[:2] != [d, n_labels]:
-            raise Damaged("the shape of the weights does not match the features and labels")
-        matrix = array_checks.rows(arrays, "starts", "labels", "weights", (d, n_labels))
+            raise Corrupted("the shape of the weights does not match the features and labels")
+        matrix = array_checks.require_rows(arrays, "starts", "labels", "weights", (d, n_labels))
         # A label with the score 0 counts as untouched, and the kernel has space for each label only once.
-        array_checks.within("weights", matrix.data, 0.0, MOST)
+        array_checks.require_range("weights", matrix.data, 0.0, MOST)
         return cls(matrix, bool(told[2]))
 
 
-def needs(sizes: Sizes) -> dict[str, int]:
+def needs(sizes: DataSizes) -> dict[str, int]:
     """Return the bytes of memory by purpose for ``count_pairs``, including a copied part of the data."""
-    pairs = sizes.told_feature_labels
+    pairs = sizes.feature_labels_or_estimate
     return {
         f"counts and weights, 2 x 8 B x up to {pairs:,} pairs of a feature and a label": 16 * pairs,
         f"what is counted, 20 B x {sizes.nnz:,} active features": 20 * sizes.nnz + 24 * (sizes.d + sizes.n),
@@ -91,14 +91,14 @@ def needs(sizes: Sizes) -> dict[str, int]:
     }
 
 
-def at_least(weights: Csr, least: float) -> Csr:
+def drop_below(weights: Csr, least: float) -> Csr:
     """Drop the weights below ``least``, in place, because memory may not suffice for a copy."""
     weights.data[weights.data < np.float32(least)] = 0.0
     weights.eliminate_zeros()
     return weights
 
 
-def counted(X: Csr, Y: Csr, progress: Progress) -> Csr:
+def count_pairs(X: Csr, Y: Csr, progress: Progress) -> Csr:
     """Return n_fc, the number of instances with the feature and the label; float32 (exact up to 2^24), shape (d, L)."""
     ones = sparse.csr_matrix((np.ones(X.nnz, np.float32), X.indices, X.indptr), shape=X.shape).T.tocsr()
     truth = Y.astype(np.float32)

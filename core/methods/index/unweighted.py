@@ -29,11 +29,11 @@ from scipy import sparse
 
 from abound.core.kernels.batch.linear import learn_unweighted, rank_retrieved
 from abound.core.methods.index import sparse_weights as weights
-from abound.core.methods.index.sparse_weights import Weights, at_least, counted
+from abound.core.methods.index.sparse_weights import Weights, count_pairs, drop_below
 from abound.core.methods.training import array_checks, param_checks
 from abound.core.methods.training.holdout import best, held_out
-from abound.core.methods.training.matrices import Csr, Matrices, Sizes
-from abound.core.methods.training.progress import Progress, part
+from abound.core.methods.training.matrices import Csr, DataSizes, Matrices
+from abound.core.methods.training.progress import Progress, subrange
 from abound.core.methods.training.rankings import in_blocks, of_padded
 from abound.core.metrics import Rankings
 
@@ -102,7 +102,7 @@ class Model:
         if not any(name.startswith("classifier_") for name in arrays):
             return cls(index)
         names = ("classifier_starts", "classifier_labels", "classifier_weights")
-        return cls(index, array_checks.rows(arrays, *names, (d, n_labels)))
+        return cls(index, array_checks.require_rows(arrays, *names, (d, n_labels)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,7 +133,7 @@ class Params:
         param_checks.whole("classifiers", self.classifiers, 0, 1000)
 
 
-def needs(sizes: Sizes, params: Params) -> dict[str, int]:
+def needs(sizes: DataSizes, params: Params) -> dict[str, int]:
     """Return the bytes of memory by purpose."""
     found = weights.needs(sizes)
     if params.classifiers:
@@ -147,9 +147,9 @@ def needs(sizes: Sizes, params: Params) -> dict[str, int]:
 
 def fit(data: Matrices, params: Params, rng: np.random.Generator, progress: Progress) -> Model:
     """Learn the instances in their order, ``passes`` times or until a pass updates nothing."""
-    weights = counted(data.X, data.Y, part(progress, 0.0, 0.05))
+    weights = count_pairs(data.X, data.Y, subrange(progress, 0.0, 0.05))
     weights.data[:] = 0.0
-    progress = part(progress, 0.05, 1.0)
+    progress = subrange(progress, 0.05, 1.0)
     marks, n = np.zeros(data.Y.shape[1], np.uint8), data.X.shape[0]
     edges, bounds = (weights.indptr, weights.indices), (params.tolerance, np.float32(params.edge))
     shape = (data.Y.shape[1], data.X.shape[1], params.classifiers) if params.classifiers else (0, 0, 0)
@@ -166,7 +166,7 @@ def fit(data: Matrices, params: Params, rng: np.random.Generator, progress: Prog
             updated += learn_unweighted(*parts, edges, weights.data, bounds, marks, classifiers, seed)
         if updated == 0:
             break
-    index = Weights(at_least(weights, params.edge), False)
+    index = Weights(drop_below(weights, params.edge), False)
     if not params.classifiers:
         return Model(index)
     return Model(index, sparse.csr_matrix(classifiers.mean(axis=2).T))
@@ -180,6 +180,6 @@ def search(data: Matrices, rng: np.random.Generator, progress: Progress) -> Para
 
     def rankings(params: Params) -> Rankings:
         first = candidates.index(params) / len(candidates)
-        return fit(train, params, rng, part(progress, first, first + 1 / len(candidates))).rank(test.X, 1)
+        return fit(train, params, rng, subrange(progress, first, first + 1 / len(candidates))).rank(test.X, 1)
 
     return best(candidates, rankings, test, progress, "R@1")

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from abound.core.kernels.batch.perceptron import learn_perceptron
 from abound.core.methods.training import param_checks
-from abound.core.methods.training.matrices import Csr, Sizes
+from abound.core.methods.training.matrices import Csr, DataSizes
 
 Kind = Literal["perceptron", "committee", "svm"]
 KINDS = ("perceptron", "committee", "svm")
@@ -76,7 +76,7 @@ class Params:
         return np.append(total / members, 0.0)
 
 
-def needs(sizes: Sizes, params: Params) -> int:
+def needs(sizes: DataSizes, params: Params) -> int:
     """Return the maximum number of bytes for the fit of one class."""
     if params.kind != "svm":
         return 32 * sizes.n + 41 * (sizes.d + 1)
@@ -85,7 +85,7 @@ def needs(sizes: Sizes, params: Params) -> int:
 
 
 @contextmanager
-def quiet() -> Iterator[None]:
+def ignore_convergence_warnings() -> Iterator[None]:
     """Ignore warnings of liblinear that it stopped before full convergence; the ranking does not depend on it."""
     from sklearn.exceptions import ConvergenceWarning
 

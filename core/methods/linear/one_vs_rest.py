@@ -20,9 +20,9 @@ from scipy import sparse
 from abound.core.methods.linear import classifiers
 from abound.core.methods.linear.classifiers import Params
 from abound.core.methods.training import array_checks
-from abound.core.methods.training.matrices import Csr, Matrices, Sizes
+from abound.core.methods.training.matrices import Csr, DataSizes, Matrices
 from abound.core.methods.training.parallel import spread, threads
-from abound.core.methods.training.progress import Progress, rising
+from abound.core.methods.training.progress import Progress, monotonic
 from abound.core.methods.training.rankings import dense_top, in_blocks
 from abound.core.metrics import Rankings
 
@@ -65,11 +65,11 @@ class Model:
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]], d: int, n_labels: int) -> Model:
         """Load the model from the arrays of ``to_arrays``. Raises Corrupted unless they fit ``d``, ``n_labels``."""
-        weights = array_checks.rows(arrays, "starts", "labels", "weights", (d, n_labels))
-        return cls(weights, array_checks.taken(arrays, "bias", np.float32, n_labels))
+        weights = array_checks.require_rows(arrays, "starts", "labels", "weights", (d, n_labels))
+        return cls(weights, array_checks.require_array(arrays, "bias", np.float32, n_labels))
 
 
-def needs(sizes: Sizes, params: Params) -> dict[str, int]:
+def needs(sizes: DataSizes, params: Params) -> dict[str, int]:
     """Return the bytes of memory by purpose."""
     at_once = min(threads(), sizes.L)
     one = classifiers.needs(sizes, params)
@@ -88,7 +88,7 @@ def fit(data: Matrices, params: Params, rng: np.random.Generator, progress: Prog
     Cancelled
         Raised by ``progress``.
     """
-    progress = rising(progress)
+    progress = monotonic(progress)
     X, carriers = data.X, sparse.csc_matrix(data.Y)
     d, n_labels = X.shape[1], carriers.shape[1]
     seeds = rng.integers(0, 2**63, n_labels)
@@ -100,7 +100,7 @@ def fit(data: Matrices, params: Params, rng: np.random.Generator, progress: Prog
         used = np.flatnonzero(weights[:d]).astype(np.int32)
         return used, weights[used].astype(np.float32), float(weights[d])
 
-    with classifiers.quiet():
+    with classifiers.ignore_convergence_warnings():
         found = spread(
             one, [(label,) for label in range(n_labels)], lambda done: progress("classifiers", done / n_labels)
         )

@@ -21,25 +21,25 @@ import numpy.typing as npt
 from joblib import Parallel, delayed
 from scipy import sparse
 
-from abound.core.errors import Damaged
+from abound.core.errors import Corrupted
 from abound.core.methods.embeddings.cluster_ensemble import narrowed
 from abound.core.methods.linear import classifiers
 from abound.core.methods.training import array_checks, hierarchy, param_checks
-from abound.core.methods.training.matrices import Csr, Hierarchy, Matrices, Sizes
+from abound.core.methods.training.matrices import Csr, DataSizes, Hierarchy, Matrices
 from abound.core.methods.training.parallel import threads
-from abound.core.methods.training.progress import Progress, part, rising
+from abound.core.methods.training.progress import Progress, monotonic, subrange
 from abound.core.methods.training.rankings import dense_top, in_blocks
 from abound.core.metrics import Rankings
 
 COST = "fit O(branches nnz passes depth); rank O(l branches nodes reached); memory up to 8 depth nnz bytes"
 USE = "Thousands of labels in a hierarchy: with 6,000, an eighth of the fitting time of one_vs_rest; less accurate."
 
-FIXED = (2.0, 0.0)
+DEFAULT_SIGMOID = (2.0, 0.0)
 """Slope and offset of the sigmoid of a node for which none is fitted: 1 / (1 + exp(-2 s))."""
 
 HELD_OUT = 0.2
 
-FEWEST = 20
+MIN_SIGMOID_INSTANCES = 20
 """Minimum number of instances of a node for a fitted sigmoid."""
 
 
@@ -94,12 +94,12 @@ class Node:
     weights: npt.NDArray[np.float32]
     sigmoid: tuple[float, float]
 
-    def chances(self, X: Csr) -> npt.NDArray[np.float64]:
+    def probabilities(self, X: Csr) -> npt.NDArray[np.float64]:
         """Return the probability of each child, given the node; shape (n, c). An only child has 1."""
         if len(self.children) == 1:
             return np.ones((X.shape[0], 1))
         scores = narrowed(X, self.features) @ self.weights[:-1] + self.weights[-1]
-        return chance(scores.astype(np.float64), self.sigmoid)
+        return sigmoid_probability(scores.astype(np.float64), self.sigmoid)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -135,7 +135,7 @@ class Model:
             rows = np.flatnonzero((reached[node.place] >= self.p_min) & (reached[node.place] > 0.0))
             if not len(rows):
                 continue
-            chances = node.chances(X[rows]) * reached[node.place, rows][:, None]
+            chances = node.probabilities(X[rows]) * reached[node.place, rows][:, None]
             for place, child in enumerate(node.children.tolist()):
                 if child != node.place:
                     reached[child, rows] = np.maximum(reached[child, rows], chances[:, place])
@@ -160,18 +160,20 @@ class Model:
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]], d: int, n_labels: int) -> Model:
         """Load the model from the arrays of ``to_arrays``. Raises Corrupted unless they fit ``d``, ``n_labels``."""
-        told, n_nodes = array_checks.taken(arrays, "sizes", np.int64, 2).tolist()
+        told, n_nodes = array_checks.require_array(arrays, "sizes", np.int64, 2).tolist()
         if told != n_labels or not n_labels <= n_nodes <= MOST_NODES:
-            raise Damaged("the number of nodes of the hierarchy does not match the labels")
-        sizes = array_checks.within("nodes", array_checks.taken(arrays, "nodes", np.int64, None, 3), 0, MOST_NODES)
-        sigmoids = array_checks.taken(arrays, "sigmoids", np.float64, len(sizes), 2)
+            raise Corrupted("the number of nodes of the hierarchy does not match the labels")
+        sizes = array_checks.require_range(
+            "nodes", array_checks.require_array(arrays, "nodes", np.int64, None, 3), 0, MOST_NODES
+        )
+        sigmoids = array_checks.require_array(arrays, "sigmoids", np.float64, len(sizes), 2)
         whole = np.array((sizes[:, 1].sum(), sizes[:, 2].sum(), (sizes[:, 1] * (sizes[:, 2] + 1)).sum()))
         for name, kind, n in zip(
             ("children", "features", "weights"), (np.int32, np.int32, np.float32), whole, strict=True
         ):
-            array_checks.taken(arrays, name, kind, int(n))
-        array_checks.numbers("children", arrays["children"], n_nodes)
-        array_checks.numbers("features", arrays["features"], d)
+            array_checks.require_array(arrays, name, kind, int(n))
+        array_checks.require_indices("children", arrays["children"], n_nodes)
+        array_checks.require_indices("features", arrays["features"], d)
         nodes, at = [], np.zeros(3, np.int64)
         for (place, c, f), sigmoid in zip(sizes.tolist(), sigmoids.tolist(), strict=True):
             ends = at + np.array((c, f, (f + 1) * c))
@@ -179,12 +181,12 @@ class Model:
                 arrays[name][start:end]
                 for name, start, end in zip(("children", "features", "weights"), at, ends, strict=True)
             )
-            array_checks.ascending("features", features)
+            array_checks.require_ascending("features", features)
             if not c or place > n_nodes or (n_labels <= place and place in children):
-                raise Damaged("a node of the hierarchy has no children, or an invalid number")
+                raise Corrupted("a node of the hierarchy has no children, or an invalid number")
             nodes.append(Node(place, children, features, weights.reshape(f + 1, c), (sigmoid[0], sigmoid[1])))
             at = ends
-        return cls(n_labels, n_nodes, float(array_checks.taken(arrays, "p_min", np.float64)), tuple(nodes))
+        return cls(n_labels, n_nodes, float(array_checks.require_array(arrays, "p_min", np.float64)), tuple(nodes))
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -216,7 +218,7 @@ class Layout:
     def of(cls, Y: Csr, tree: Hierarchy) -> Layout:
         """Build the layout of labels. Raises ValueError if some node is above itself."""
         n_nodes = tree.parents.shape[0]
-        above = hierarchy.above(tree)
+        above = hierarchy.ancestors(tree)
         carries = sparse.csc_matrix(sparse.csr_matrix(Y.astype(np.int32) @ above[: Y.shape[1]]))
         below = sparse.csc_matrix(tree.parents)
         seen = np.diff(carries.indptr) > 0
@@ -249,7 +251,7 @@ def _column(matrix: sparse.csc_matrix, column: int) -> npt.NDArray[np.int64]:
     return matrix.indices[matrix.indptr[column] : matrix.indptr[column + 1]].astype(np.int64)
 
 
-def needs(sizes: Sizes, params: Params) -> dict[str, int]:
+def needs(sizes: DataSizes, params: Params) -> dict[str, int]:
     """Return the bytes of memory by purpose, for a hierarchy with ``branches`` children everywhere."""
     depth = max(1, int(np.ceil(np.log(max(sizes.L, 2)) / np.log(params.branches))))
     width = min(params.branches, sizes.L)
@@ -272,7 +274,7 @@ def needs_of(data: Matrices, params: Params) -> dict[str, int]:
     scores = 18 * params.trials * rows[inner] * widths
     largest = np.argsort(scores + rows[inner] * widths + 53 * active[inner], kind="stable")[-threads() :]
     at_once = [
-        Sizes(n=int(rows[inner[one]]), d=d, L=int(widths[one]), nnz=int(active[inner[one]]), assertions=0)
+        DataSizes(n=int(rows[inner[one]]), d=d, L=int(widths[one]), nnz=int(active[inner[one]]), assertions=0)
         for one in largest
     ]
     weights = int(np.sum((np.minimum(active[inner], d) + 1) * widths * (widths > 1)))
@@ -282,7 +284,7 @@ def needs_of(data: Matrices, params: Params) -> dict[str, int]:
     } | _needs_at_nodes(at_once, params)
 
 
-def _needs_at_nodes(nodes: Sequence[Sizes], params: Params) -> dict[str, int]:
+def _needs_at_nodes(nodes: Sequence[DataSizes], params: Params) -> dict[str, int]:
     """Return the bytes for nodes that are fitted at the same time; the labels of a node are its children."""
     members = sum(node.n * node.L for node in nodes)
     scores = sum(int(HELD_OUT * node.n) * node.L for node in nodes) * params.trials
@@ -305,9 +307,9 @@ def fit(data: Matrices, params: Params, rng: np.random.Generator, progress: Prog
     Cancelled
         Raised by ``progress``.
     """
-    progress = rising(progress)
+    progress = monotonic(progress)
     progress("hierarchy", 0.0)
-    tree = data.hierarchy or hierarchy.made(data, params.branches, rng, part(progress, 0.0, 0.05))
+    tree = data.hierarchy or hierarchy.group_labels(data, params.branches, rng, subrange(progress, 0.0, 0.05))
     layout = Layout.of(data.Y, tree)
     inner = layout.inner
     seeds = rng.integers(0, 2**63, len(inner))
@@ -317,10 +319,10 @@ def fit(data: Matrices, params: Params, rng: np.random.Generator, progress: Prog
         place = inner[number]
         children, rows = layout.children(place), layout.rows(place)
         members = [layout.member(place, child, rows) for child in children.tolist()]
-        tell = part(progress, 0.05 + 0.95 * number / len(inner), 1.0)
+        tell = subrange(progress, 0.05 + 0.95 * number / len(inner), 1.0)
         return _node(data.X[rows], place, children, members, params, np.random.default_rng(seeds[number]), tell)
 
-    with classifiers.quiet():
+    with classifiers.ignore_convergence_warnings():
         nodes = Parallel(require="sharedmem")(delayed(one)(number) for number in range(len(inner)))
     return Model(data.Y.shape[1], layout.n_nodes, params.p_min, tuple(nodes))
 
@@ -339,14 +341,14 @@ def _node(
     X = narrowed(X, features)
     ids = children.astype(np.int32)
     if len(children) == 1:
-        return Node(place, ids, features, np.zeros((1, 1), np.float32), FIXED)
+        return Node(place, ids, features, np.zeros((1, 1), np.float32), DEFAULT_SIGMOID)
     weights = np.empty((len(features) + 1, len(members)), np.float32)
     for number, member in enumerate(members):
         progress("classifiers", 0.0)
         weights[:, number] = params.fit(X, member, rng)
     n = X.shape[0]
-    if n < FEWEST or not params.trials:
-        return Node(place, ids, features, weights, FIXED)
+    if n < MIN_SIGMOID_INSTANCES or not params.trials:
+        return Node(place, ids, features, weights, DEFAULT_SIGMOID)
     scores, truth = [], []
     for _ in range(params.trials):
         order = rng.permutation(n)
@@ -360,7 +362,7 @@ def _node(
     return Node(place, ids, features, weights, fitted_sigmoid(np.concatenate(scores), np.concatenate(truth)))
 
 
-def chance(scores: npt.NDArray[np.float64], sigmoid: tuple[float, float]) -> npt.NDArray[np.float64]:
+def sigmoid_probability(scores: npt.NDArray[np.float64], sigmoid: tuple[float, float]) -> npt.NDArray[np.float64]:
     """Return 1 / (1 + exp(-(slope s + offset)))."""
     result: npt.NDArray[np.float64] = 1.0 / (1.0 + np.exp(-np.clip(sigmoid[0] * scores + sigmoid[1], -500.0, 500.0)))
     return result
@@ -373,16 +375,16 @@ def fitted_sigmoid(scores: npt.NDArray[np.float64], truth: npt.NDArray[np.bool_]
     """
     hits = int(truth.sum())
     if hits in (0, len(truth)):
-        return FIXED
+        return DEFAULT_SIGMOID
     target = np.where(truth, (hits + 1.0) / (hits + 2.0), 1.0 / (len(truth) - hits + 2.0))
     inputs = np.stack((scores, np.ones(len(scores))))
-    theta = np.array(FIXED)
+    theta = np.array(DEFAULT_SIGMOID)
     for _ in range(50):
-        p = chance(scores, (theta[0], theta[1]))
+        p = sigmoid_probability(scores, (theta[0], theta[1]))
         slope = inputs @ (target - p)
         curvature = (inputs * (p * (1.0 - p))) @ inputs.T + 1e-9 * np.eye(2)
         step = np.linalg.solve(curvature, slope)
         theta = theta + step * min(1.0, 5.0 / max(float(np.abs(step).max()), 1e-12))
         if np.abs(step).max() < 1e-8:
             break
-    return (float(theta[0]), float(theta[1])) if theta[0] > 0 else FIXED
+    return (float(theta[0]), float(theta[1])) if theta[0] > 0 else DEFAULT_SIGMOID

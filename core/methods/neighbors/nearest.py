@@ -11,7 +11,7 @@ from abound.core.errors import InvalidInstance
 from abound.core.kernels.batch.neighbors import sort_nearest
 from abound.core.kernels.batch.projection import keep_candidates, keep_tile
 from abound.core.methods.neighbors.projection import Vectors
-from abound.core.methods.training.progress import Progress, quietly
+from abound.core.methods.training.progress import Progress, no_progress
 
 TILE = 4096
 """Vectors that are multiplied with a block of queries at a time; the products of a tile fit in the cache."""
@@ -53,7 +53,7 @@ class Neighbors(NamedTuple):
         return self
 
 
-def exact(queries: Vectors, vectors: Vectors, k: int, progress: Progress = quietly) -> Neighbors:
+def search_exact(queries: Vectors, vectors: Vectors, k: int, progress: Progress = no_progress) -> Neighbors:
     """Return the k vectors with the largest dot products, of equal ones the first; uses BLAS, a tile at a time.
 
     O(m n dim). Memory: ``TILE`` x m products.
@@ -89,8 +89,8 @@ def hash_keys(vectors: Vectors, n_stored: int) -> npt.NDArray[np.int32]:
     return keys
 
 
-def hashed(
-    queries: Vectors, vectors: Vectors, keys: npt.NDArray[np.int32], k: int, progress: Progress = quietly
+def search_hashed(
+    queries: Vectors, vectors: Vectors, keys: npt.NDArray[np.int32], k: int, progress: Progress = no_progress
 ) -> Neighbors:
     """Return the k nearest of the vectors that share a key with the query in at least one table."""
     found = Neighbors.none(len(queries), min(k, len(vectors)))
@@ -138,7 +138,7 @@ class Graph:
             self._index.load(saved.tobytes())
 
     @classmethod
-    def made(cls, vectors: Vectors, progress: Progress = quietly) -> Graph:
+    def build(cls, vectors: Vectors, progress: Progress = no_progress) -> Graph:
         """Build a graph of these vectors, numbered from 0."""
         graph = cls(vectors)
         for first in range(0, len(vectors), ADDED):
@@ -149,7 +149,7 @@ class Graph:
     def _add(self, first: int, vectors: Vectors) -> None:
         self._index.add(np.arange(first, first + len(vectors), dtype=np.uint64), vectors, threads=1)
 
-    def saved(self) -> npt.NDArray[np.uint8]:
+    def to_bytes(self) -> npt.NDArray[np.uint8]:
         """Return the graph as bytes."""
         return np.frombuffer(bytes(self._index.save() or b""), np.uint8)
 

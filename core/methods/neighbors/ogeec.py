@@ -19,16 +19,16 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from abound.core.errors import Damaged
+from abound.core.errors import Corrupted
 from abound.core.kernels.batch.neighbors import vote_rows
 from abound.core.methods.neighbors import nearest
 from abound.core.methods.neighbors.nearest import Graph, Neighbors
 from abound.core.methods.neighbors.projection import Vectors, project
 from abound.core.methods.training import array_checks, param_checks
 from abound.core.methods.training.holdout import best, held_out
-from abound.core.methods.training.matrices import Csr, Matrices, Sizes
+from abound.core.methods.training.matrices import Csr, DataSizes, Matrices
 from abound.core.methods.training.parallel import spread, threads
-from abound.core.methods.training.progress import Progress, part, quietly
+from abound.core.methods.training.progress import Progress, no_progress, subrange
 from abound.core.methods.training.rankings import in_blocks, of_padded
 from abound.core.metrics import Rankings
 
@@ -44,7 +44,7 @@ BLOCK = 2**16
 SAMPLE = 200
 """Training rows on which the recall of an approximate search is measured."""
 
-TRIED = (5, 10, 20, 50, 100)
+NEIGHBORS_CANDIDATES = (5, 10, 20, 50, 100)
 """Values of ``neighbors`` that ``search`` tries."""
 
 
@@ -77,7 +77,7 @@ class Params:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Learner:
+class ProjectionLearner:
     """One projection: its seed, the projected training data, and the search structure over them.
 
     Attributes
@@ -93,13 +93,13 @@ class Learner:
     graph: Graph | None
     keys: npt.NDArray[np.int32] | None
 
-    def search(self, queries: Vectors, k: int, progress: Progress = quietly) -> Neighbors:
+    def search(self, queries: Vectors, k: int, progress: Progress = no_progress) -> Neighbors:
         """Return the neighbors of projected queries that this learner finds, as indices into ``vectors``."""
         if self.graph is not None:
             return self.graph.search(queries, k)
         if self.keys is not None:
-            return nearest.hashed(queries, self.vectors, self.keys, k, progress)
-        return nearest.exact(queries, self.vectors, k, progress)
+            return nearest.search_hashed(queries, self.vectors, self.keys, k, progress)
+        return nearest.search_exact(queries, self.vectors, k, progress)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -113,7 +113,7 @@ class Model:
     """
 
     params: Params
-    learners: tuple[Learner, ...]
+    learners: tuple[ProjectionLearner, ...]
     Y: Csr
     recall: float
 
@@ -139,7 +139,7 @@ class Model:
         # Unused entries of a learner have similarity 0 and add nothing to a vote.
         return Neighbors(ids, sims, np.full(X.shape[0], ids.shape[1], np.int64))
 
-    def _of(self, learner: Learner, X: Csr) -> Neighbors:
+    def _of(self, learner: ProjectionLearner, X: Csr) -> Neighbors:
         found = learner.search(project(X, learner.seed, self.params.dim), self.params.neighbors)
         found.sims[np.arange(found.sims.shape[1]) >= found.counts[:, None]] = 0.0
         return found._replace(ids=learner.order[found.ids])
@@ -163,36 +163,36 @@ class Model:
             arrays[f"vectors/{number}"] = learner.vectors
             arrays[f"order/{number}"] = learner.order
             if learner.graph is not None:
-                arrays[f"graph/{number}"] = learner.graph.saved()
+                arrays[f"graph/{number}"] = learner.graph.to_bytes()
         return arrays
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]], d: int, n_labels: int) -> Model:
         """Load the model from the arrays of ``to_arrays``. Raises Corrupted unless they fit ``d``, ``n_labels``."""
-        dim, neighbors, n_learners, told = array_checks.taken(arrays, "sizes", np.int64, 4).tolist()
-        index = str(array_checks.taken(arrays, "index", tuple(f"<U{n}" for n in range(1, 9))))
+        dim, neighbors, n_learners, told = array_checks.require_array(arrays, "sizes", np.int64, 4).tolist()
+        index = str(array_checks.require_array(arrays, "index", tuple(f"<U{n}" for n in range(1, 9))))
         params = Params(dim=dim, neighbors=neighbors, learners=n_learners, index=index)  # type: ignore[arg-type]
-        Y = array_checks.rows(arrays, "label_starts", "labels", None, (None, n_labels))
+        Y = array_checks.require_rows(arrays, "label_starts", "labels", None, (None, n_labels))
         n = Y.shape[0]
         if told != n_labels or not n:
-            raise Damaged("the ensemble does not fit its labels, or has no instances")
+            raise Corrupted("the ensemble does not fit its labels, or has no instances")
         learners = []
-        for number, seed in enumerate(array_checks.taken(arrays, "seeds", np.uint64, n_learners)):
-            vectors = array_checks.taken(arrays, f"vectors/{number}", np.float32, n, dim)
-            order = array_checks.numbers(
-                f"order/{number}", array_checks.taken(arrays, f"order/{number}", np.int32, n), n
+        for number, seed in enumerate(array_checks.require_array(arrays, "seeds", np.uint64, n_learners)):
+            vectors = array_checks.require_array(arrays, f"vectors/{number}", np.float32, n, dim)
+            order = array_checks.require_indices(
+                f"order/{number}", array_checks.require_array(arrays, f"order/{number}", np.int32, n), n
             )
             graph = (
-                Graph(vectors, array_checks.taken(arrays, f"graph/{number}", np.uint8, None))
+                Graph(vectors, array_checks.require_array(arrays, f"graph/{number}", np.uint8, None))
                 if index == "graph"
                 else None
             )
             keys = nearest.hash_keys(vectors, len(vectors)) if index == "lsh" else None
-            learners.append(Learner(seed, order, vectors, graph, keys))
-        return cls(params, tuple(learners), Y, float(array_checks.taken(arrays, "recall", np.float64)))
+            learners.append(ProjectionLearner(seed, order, vectors, graph, keys))
+        return cls(params, tuple(learners), Y, float(array_checks.require_array(arrays, "recall", np.float64)))
 
 
-def needs(sizes: Sizes, params: Params) -> dict[str, int]:
+def needs(sizes: DataSizes, params: Params) -> dict[str, int]:
     """Return the bytes of memory by purpose."""
     n, learners = sizes.n, params.learners
     copies = 2 if params.index == "graph" else 1
@@ -235,15 +235,15 @@ def fit(data: Matrices, params: Params, rng: np.random.Generator, progress: Prog
     seeds = rng.integers(0, 2**63, params.learners, dtype=np.uint64)
     n, learners = data.X.shape[0], []
     order = rng.permutation(n).astype(np.int32)
-    projecting = part(progress, 0.0, 1.0 if params.index == "exact" else 0.9)
+    projecting = subrange(progress, 0.0, 1.0 if params.index == "exact" else 0.9)
     for number, seed in enumerate(seeds):
-        whole = part(projecting, number / len(seeds), (number + 1) / len(seeds))
+        whole = subrange(projecting, number / len(seeds), (number + 1) / len(seeds))
         learners.append(_learner(data.X, seed, np.roll(order, -(number * n // len(seeds))), params, whole))
     recall = 1.0
     if params.index != "exact":
         places = rng.choice(n, min(SAMPLE, n), replace=False)
         starts = 0.9 + 0.1 * np.arange(len(learners) + 1) / len(learners)
-        told = [part(progress, start, end) for start, end in pairwise(starts.tolist())]
+        told = [subrange(progress, start, end) for start, end in pairwise(starts.tolist())]
         shares = [
             _recall(learner, places, params.neighbors, tell) for learner, tell in zip(learners, told, strict=True)
         ]
@@ -254,17 +254,19 @@ def fit(data: Matrices, params: Params, rng: np.random.Generator, progress: Prog
 def search(data: Matrices, rng: np.random.Generator, progress: Progress) -> Params:
     """Choose ``neighbors`` by P@1 on held-out rows; the other parameters keep their defaults."""
     train, test = held_out(data, rng)
-    most = min(max(TRIED), train.X.shape[0])
-    model = fit(train, Params(neighbors=most), rng, part(progress, 0.0, 0.3))
+    most = min(max(NEIGHBORS_CANDIDATES), train.X.shape[0])
+    model = fit(train, Params(neighbors=most), rng, subrange(progress, 0.0, 0.3))
 
     def rankings(params: Params) -> Rankings:
         return replace(model, params=params).rank(test.X, 5)
 
-    sizes = sorted({min(size, most) for size in TRIED})
-    return best([Params(neighbors=size) for size in sizes], rankings, test, part(progress, 0.3, 1.0))
+    sizes = sorted({min(size, most) for size in NEIGHBORS_CANDIDATES})
+    return best([Params(neighbors=size) for size in sizes], rankings, test, subrange(progress, 0.3, 1.0))
 
 
-def _learner(X: Csr, seed: np.uint64, order: npt.NDArray[np.int32], params: Params, progress: Progress) -> Learner:
+def _learner(
+    X: Csr, seed: np.uint64, order: npt.NDArray[np.int32], params: Params, progress: Progress
+) -> ProjectionLearner:
     n = X.shape[0]
     firsts = range(0, n, BLOCK)
 
@@ -273,16 +275,16 @@ def _learner(X: Csr, seed: np.uint64, order: npt.NDArray[np.int32], params: Para
 
     blocks = spread(projected, [(first,) for first in firsts], lambda done: progress("projecting", done / len(firsts)))
     vectors = blocks[0] if len(blocks) == 1 else np.concatenate(blocks)
-    graph = Graph.made(vectors, progress) if params.index == "graph" else None
+    graph = Graph.build(vectors, progress) if params.index == "graph" else None
     keys = nearest.hash_keys(vectors, len(vectors)) if params.index == "lsh" else None
-    return Learner(seed, order, vectors, graph, keys)
+    return ProjectionLearner(seed, order, vectors, graph, keys)
 
 
-def _recall(learner: Learner, places: npt.NDArray[np.int64], k: int, progress: Progress) -> float:
+def _recall(learner: ProjectionLearner, places: npt.NDArray[np.int64], k: int, progress: Progress) -> float:
     """Return the share of the k nearest neighbors of some training rows that the learner finds."""
     queries = learner.vectors[places]
-    true = nearest.exact(queries, learner.vectors, k, part(progress, 0.0, 0.5))
-    found = learner.search(queries, k, part(progress, 0.5, 1.0))
+    true = nearest.search_exact(queries, learner.vectors, k, subrange(progress, 0.0, 0.5))
+    found = learner.search(queries, k, subrange(progress, 0.5, 1.0))
     hits = sum(
         len(np.intersect1d(true.ids[row, : true.counts[row]], found.ids[row, : found.counts[row]]))
         for row in range(len(places))

@@ -17,13 +17,13 @@ import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
-from abound.core.errors import Damaged
+from abound.core.errors import Corrupted
 from abound.core.kernels.batch import neighbors
 from abound.core.kernels.batch.neighbors import Lists, Search, rank_rows
 from abound.core.methods.training import array_checks, param_checks
 from abound.core.methods.training.holdout import best, held_out
-from abound.core.methods.training.matrices import Csr, Matrices, Sizes
-from abound.core.methods.training.progress import Progress, part
+from abound.core.methods.training.matrices import Csr, DataSizes, Matrices
+from abound.core.methods.training.progress import Progress, subrange
 from abound.core.methods.training.rankings import in_blocks, of_padded
 from abound.core.metrics import Rankings
 
@@ -33,7 +33,7 @@ USE = "Sparse data with very many labels and few instances of each; nothing is l
 ROWS = 256
 """Rows ranked at a time by one thread."""
 
-LONGEST = 1.001
+MAX_SQUARED_LENGTH = 1.001
 """The squared length of a row of length 1, with a tolerance for rounding."""
 
 GRID = ((0.0, 0.0), (0.5, 0.0), (1.0, 0.0), (1.0, 1.0), (2.0, 0.0), (2.0, 1.0))
@@ -131,19 +131,19 @@ class Model:
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]], d: int, n_labels: int) -> Model:
         """Load the model from the arrays of ``to_arrays``. Raises Corrupted unless they fit ``d``, ``n_labels``."""
-        if array_checks.taken(arrays, "shape", np.int64, 2).tolist() != [d, n_labels]:
-            raise Damaged("the instances do not match the numbers of features and labels")
-        X = array_checks.rows(arrays, "starts", "features", "values", (None, d))
-        Y = array_checks.rows(arrays, "label_starts", "labels", None, (X.shape[0], n_labels))
+        if array_checks.require_array(arrays, "shape", np.int64, 2).tolist() != [d, n_labels]:
+            raise Corrupted("the instances do not match the numbers of features and labels")
+        X = array_checks.require_rows(arrays, "starts", "features", "values", (None, d))
+        Y = array_checks.require_rows(arrays, "label_starts", "labels", None, (X.shape[0], n_labels))
         # A posting has 32 bits for a value and a sum has 40 for a dot product; a repeated feature would count twice.
-        array_checks.within("values", X.data, 0.0, LONGEST)
-        if not X.has_canonical_format or (X.multiply(X).sum(axis=1) > LONGEST).any():
-            raise Damaged("the instances are not rows of length 1")
-        size, alpha, beta, prune = array_checks.taken(arrays, "params", np.float64, 4).tolist()
-        return cls.of(Params(S=int(size), alpha=alpha, beta=beta, prune=bool(prune)), X, Y)
+        array_checks.require_range("values", X.data, 0.0, MAX_SQUARED_LENGTH)
+        if not X.has_canonical_format or (X.multiply(X).sum(axis=1) > MAX_SQUARED_LENGTH).any():
+            raise Corrupted("the instances are not rows of length 1")
+        size, alpha, beta, prune = array_checks.require_array(arrays, "params", np.float64, 4).tolist()
+        return cls.build(Params(S=int(size), alpha=alpha, beta=beta, prune=bool(prune)), X, Y)
 
     @classmethod
-    def of(cls, params: Params, X: Csr, Y: Csr) -> Model:
+    def build(cls, params: Params, X: Csr, Y: Csr) -> Model:
         """Build the inverted lists: O(nnz)."""
         exact = X.data.astype(np.float64)
         exact *= neighbors.SCALE
@@ -175,7 +175,7 @@ def _packed(numbers: npt.NDArray[Any], values: npt.NDArray[np.uint64]) -> npt.ND
     return packed
 
 
-def needs(sizes: Sizes, params: Params) -> dict[str, int]:
+def needs(sizes: DataSizes, params: Params) -> dict[str, int]:
     """Return the bytes of memory by purpose."""
     return {
         f"data, inverted lists and rows, and what they are made of, 37 B x {sizes.nnz:,} active features": (
@@ -195,13 +195,13 @@ def check(data: Matrices, params: Params) -> None:
 def fit(data: Matrices, params: Params, rng: np.random.Generator, progress: Progress) -> Model:
     """Build inverted lists of the training data; nothing is learned. Of equally near instances the later ones count."""
     progress("inverting", 0.0)
-    return Model.of(params, data.X[::-1], data.Y[::-1])
+    return Model.build(params, data.X[::-1], data.Y[::-1])
 
 
 def search(data: Matrices, rng: np.random.Generator, progress: Progress) -> Params:
     """Run the paper's search by P@1 on held-out rows: (alpha, beta) with S = mean labels of an instance, then S."""
     train, test = held_out(data, rng)
-    model = fit(train, Params(S=1), rng, part(progress, 0.0, 0.1))
+    model = fit(train, Params(S=1), rng, subrange(progress, 0.0, 0.1))
     n = train.X.shape[0]
 
     def rankings(params: Params) -> Rankings:
@@ -209,6 +209,6 @@ def search(data: Matrices, rng: np.random.Generator, progress: Progress) -> Para
 
     mean = min(n, max(1, math.ceil(data.Y.nnz / data.X.shape[0])))
     first = [Params(S=mean, alpha=alpha, beta=beta) for alpha, beta in GRID]
-    chosen = best(first, rankings, test, part(progress, 0.1, 0.6))
+    chosen = best(first, rankings, test, subrange(progress, 0.1, 0.6))
     second = [chosen, *(replace(chosen, S=min(size, n)) for size in NEIGHBORS)]
-    return best(second, rankings, test, part(progress, 0.6, 1.0))
+    return best(second, rankings, test, subrange(progress, 0.6, 1.0))

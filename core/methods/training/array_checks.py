@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
-from abound.core.errors import Damaged
+from abound.core.errors import Corrupted
 from abound.core.methods.training.matrices import Csr
 
 Array = npt.NDArray[Any]
@@ -22,43 +22,45 @@ IDS = (np.int32, np.int64)
 """Index types of compressed rows: scipy uses the wider one for large matrices."""
 
 
-def taken(arrays: Arrays, name: str, kinds: npt.DTypeLike | tuple[npt.DTypeLike, ...], *shape: int | None) -> Array:
+def require_array(
+    arrays: Arrays, name: str, kinds: npt.DTypeLike | tuple[npt.DTypeLike, ...], *shape: int | None
+) -> Array:
     """Return an array after checking its type, its shape (None: any length) and that its floats are finite."""
     array = arrays.get(name)
     if array is None:
-        raise Damaged(f"there is no array {name}")
+        raise Corrupted(f"there is no array {name}")
     known = kinds if isinstance(kinds, tuple) else (kinds,)
     if array.dtype not in [np.dtype(kind) for kind in known]:
-        raise Damaged(f"the array {name} has the type {array.dtype}")
+        raise Corrupted(f"the array {name} has the type {array.dtype}")
     if array.ndim != len(shape) or any(
         wanted not in (None, found) for wanted, found in zip(shape, array.shape, strict=True)
     ):
-        raise Damaged(f"the array {name} has the shape {array.shape}")
+        raise Corrupted(f"the array {name} has the shape {array.shape}")
     if array.dtype.kind == "f" and not np.isfinite(array).all():
-        raise Damaged(f"the array {name} has a number that is not finite")
+        raise Corrupted(f"the array {name} has a number that is not finite")
     return np.require(array, requirements="A")
 
 
-def within(name: str, array: Array, low: float, high: float) -> Array:
+def require_range(name: str, array: Array, low: float, high: float) -> Array:
     """Return the array after checking that all numbers lie from ``low`` to ``high``."""
     if array.size and not (array.min() >= low and array.max() <= high):
-        raise Damaged(f"the array {name} has a number that is not from {low:g} to {high:g}")
+        raise Corrupted(f"the array {name} has a number that is not from {low:g} to {high:g}")
     return array
 
 
-def numbers(name: str, array: Array, n: int) -> Array:
+def require_indices(name: str, array: Array, n: int) -> Array:
     """Return the array after checking that its elements are indices below ``n``."""
-    return within(name, array, 0, n - 1)
+    return require_range(name, array, 0, n - 1)
 
 
-def ascending(name: str, array: Array) -> Array:
+def require_ascending(name: str, array: Array) -> Array:
     """Return the array after checking that its elements ascend strictly."""
     if (array[1:] <= array[:-1]).any():
-        raise Damaged(f"the array {name} does not ascend")
+        raise Corrupted(f"the array {name} does not ascend")
     return array
 
 
-def rows(arrays: Arrays, starts: str, ids: str, values: str | None, shape: tuple[int | None, int]) -> Csr:
+def require_rows(arrays: Arrays, starts: str, ids: str, values: str | None, shape: tuple[int | None, int]) -> Csr:
     """Build compressed rows from three arrays, or two where each value is 1; float32, or int8.
 
     Parameters
@@ -67,9 +69,11 @@ def rows(arrays: Arrays, starts: str, ids: str, values: str | None, shape: tuple
         None: take the number of rows from ``starts``.
     """
     n, width = shape
-    ends = taken(arrays, starts, IDS, None if n is None else n + 1)
-    columns = numbers(ids, taken(arrays, ids, IDS, None), width)
+    ends = require_array(arrays, starts, IDS, None if n is None else n + 1)
+    columns = require_indices(ids, require_array(arrays, ids, IDS, None), width)
     if not len(ends) or ends[0] != 0 or ends[-1] != len(columns) or (ends[1:] < ends[:-1]).any():
-        raise Damaged(f"the array {starts} does not divide {ids} into rows")
-    filled = np.ones(len(columns), np.int8) if values is None else taken(arrays, values, np.float32, len(columns))
+        raise Corrupted(f"the array {starts} does not divide {ids} into rows")
+    filled = (
+        np.ones(len(columns), np.int8) if values is None else require_array(arrays, values, np.float32, len(columns))
+    )
     return sparse.csr_matrix((filled, columns, ends), shape=(len(ends) - 1, width))

@@ -18,25 +18,25 @@ ROUNDS = 2
 ROWS = 2**16
 """Rows whose similarities to all centres are in memory at a time."""
 
-USUAL = 5_000
+DEFAULT_SIZE = 5_000
 """Default number of instances per cluster."""
 
-SPREAD = 2
+MAX_OVER_MEAN = 2
 """Maximum size of a cluster, relative to the mean."""
 
 
 def number_of(clusters: int, n: int) -> int:
     """Return the number of clusters: the given one, or, for 0, two and more for every 5,000 instances."""
-    return clusters or max(2, round(n / USUAL))
+    return clusters or max(2, round(n / DEFAULT_SIZE))
 
 
 def largest(clusters: int, n: int) -> int:
     """Return the maximum number of instances of one cluster."""
     c = number_of(clusters, n)
-    return n if c == 1 else min(n, -(-SPREAD * n // c))
+    return n if c == 1 else min(n, -(-MAX_OVER_MEAN * n // c))
 
 
-def found(X: Csr, clusters: int, rng: np.random.Generator, progress: Progress) -> tuple[Centres, Ints]:
+def find_clusters(X: Csr, clusters: int, rng: np.random.Generator, progress: Progress) -> tuple[Centres, Ints]:
     """Find clusters by spherical k-means.
 
     Parameters

@@ -9,16 +9,16 @@ import numpy.typing as npt
 from scipy import sparse
 
 from abound.core.errors import InvalidInstance, Malformed
-from abound.core.instances.data_formats import Dataset, Instance
+from abound.core.instances.data_formats import Dataset, DatasetInstance
 from abound.core.instances.record import pack_labels, unpack_labels
 from abound.core.instances.vocabulary import Vocabulary
 from abound.core.kernels.names.table import find_vector, intern_vector
 from abound.core.kernels.records.record import vector_end
 from abound.core.limits import Limits
-from abound.core.methods.training.matrices import Matrices, Sizes, l2_normalise, without_unknown
+from abound.core.methods.training.matrices import DataSizes, Matrices, l2_normalise, without_unknown
 
 
-class Gathering:
+class MatrixBuilder:
     """A builder of matrices: each instance is added as a vector and then discarded.
 
     Holds 8 bytes per active feature, 4 per label assertion and 16 per instance, and every name once. ``matrices``
@@ -111,7 +111,7 @@ class Gathering:
         return Matrices(X=X, Y=Y, features=features, labels=[labels[i] for i in order], text=self._text)
 
 
-def needs(sizes: Sizes) -> dict[str, int]:
+def needs(sizes: DataSizes) -> dict[str, int]:
     """Return the maximum bytes of gathering by purpose: arrays grow by half, and are sorted in a copy."""
     per_value, per_row = 8 + 8 + 4, 16 + 8 + 16
     return {
@@ -122,7 +122,7 @@ def needs(sizes: Sizes) -> dict[str, int]:
 
 
 def gather(
-    instances: Iterable[Instance],
+    instances: Iterable[DatasetInstance],
     vectorize: Callable[[bytes | None, str | None], bytes],
     limits: Limits,
     secret: tuple[int, int],
@@ -145,21 +145,21 @@ def gather(
     Malformed
         An instance is invalid; the message starts with its location.
     """
-    gathering = Gathering(secret, like)
+    gathering = MatrixBuilder(secret, like)
     for instance in instances:
         try:
             if instance.labels:
                 pack_labels(instance.labels, limits)
             vector = vectorize(instance.features, instance.text)
         except InvalidInstance as error:
-            raise Malformed(f"{instance.place}: {error.field}: {error}") from error
+            raise Malformed(f"{instance.location}: {error.field}: {error}") from error
         gathering.add(vector, instance.labels, text=instance.text is not None)
     return gathering.matrices()
 
 
 def of_dataset(dataset: Dataset, secret: tuple[int, int], like: Matrices | None = None) -> Matrices:
     """Build the matrices of a vectorized data set."""
-    gathering = Gathering(secret, like)
+    gathering = MatrixBuilder(secret, like)
     starts, ids = dataset.labels
     for row, vector in enumerate(dataset.vectors):
         gathering.add(vector, [dataset.names[i] for i in ids[starts[row] : starts[row + 1]]])

@@ -27,11 +27,11 @@ def of_pairs(labels: Sequence[str], pairs: Iterable[tuple[str, str]]) -> Hierarc
     shape = (len(nodes), len(nodes))
     matrix = sparse.csr_matrix((np.ones(len(children), np.int8), (children, parents)), shape=shape)
     hierarchy = Hierarchy(parents=matrix)
-    above(hierarchy)
+    ancestors(hierarchy)
     return hierarchy
 
 
-def above(hierarchy: Hierarchy) -> Csr:
+def ancestors(hierarchy: Hierarchy) -> Csr:
     """Return a matrix with 1 at (i, j) where node j is node i or above it.
 
     Raises ValueError if a node is above itself.
@@ -51,7 +51,7 @@ def above(hierarchy: Hierarchy) -> Csr:
     raise ValueError("hierarchy has a node that is above itself")
 
 
-def made(data: Matrices, branches: int, rng: np.random.Generator, progress: Progress) -> Hierarchy:
+def group_labels(data: Matrices, branches: int, rng: np.random.Generator, progress: Progress) -> Hierarchy:
     """Group labels by the mean of their instances, with at most about ``branches`` children per node."""
     n_labels = data.Y.shape[1]
     means = sparse.csr_matrix(sparse.csr_matrix(data.Y.T).astype(np.float32) @ data.X)
@@ -66,7 +66,7 @@ def made(data: Matrices, branches: int, rng: np.random.Generator, progress: Prog
         parent, members = waiting.pop()
         groups = [np.array([member]) for member in members]
         if len(members) > branches:
-            _, places = clusters.found(means[members], branches, rng, progress)
+            _, places = clusters.find_clusters(means[members], branches, rng, progress)
             groups = [members[places == place] for place in range(int(places.max()) + 1)]
             if len(groups) == 1:
                 groups = np.array_split(members, branches)

@@ -25,7 +25,7 @@ VALUES_AT_ONCE = 2**16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sizes:
+class DataSizes:
     """The sizes of a data set, to calculate the memory before a fit starts.
 
     Attributes
@@ -60,12 +60,12 @@ class Sizes:
         return m * m if self.pairs is None else min(m * m, self.pairs)
 
     @property
-    def told_label_pairs(self) -> int:
+    def label_pairs_or_estimate(self) -> int:
         """``label_pairs``; if unknown, the minimum, which is reached if all instances have equally many labels."""
         return self.assertions**2 // max(self.n, 1) if self.label_pairs is None else self.label_pairs
 
     @property
-    def told_feature_labels(self) -> int:
+    def feature_labels_or_estimate(self) -> int:
         """Maximum number of distinct pairs; without ``feature_labels``, for equally many labels per instance."""
         mean = self.nnz * -(-self.assertions // max(self.n, 1))
         return min(self.d * self.L, mean if self.feature_labels is None else self.feature_labels)
@@ -141,10 +141,10 @@ class Matrices:
             raise ValueError("hierarchy must have a node for each label")
 
     @property
-    def sizes(self) -> Sizes:
+    def sizes(self) -> DataSizes:
         """The sizes of the data set; takes one pass over the labels."""
         counts, per_row = self.label_counts, np.diff(self.Y.indptr).astype(np.int64)
-        return Sizes(
+        return DataSizes(
             n=self.X.shape[0],
             d=self.X.shape[1],
             L=self.Y.shape[1],

@@ -15,7 +15,7 @@ from joblib import Parallel, delayed
 from joblib.parallel import get_active_backend
 
 T = TypeVar("T")
-Told = Callable[[int], None]
+OnPiece = Callable[[int], None]
 
 
 class Executor(Protocol):
@@ -25,7 +25,7 @@ class Executor(Protocol):
     def shares_memory(self) -> bool:
         """Whether the pieces run in this process."""
 
-    def map(self, work: Callable[..., T], pieces: Sequence[tuple[Any, ...]], told: Told | None) -> list[T]:
+    def map(self, work: Callable[..., T], pieces: Sequence[tuple[Any, ...]], told: OnPiece | None) -> list[T]:
         """Return ``work(*piece)`` for each piece, in the order of the pieces; see ``spread``."""
 
 
@@ -34,7 +34,7 @@ class Threads:
 
     shares_memory = True
 
-    def map(self, work: Callable[..., T], pieces: Sequence[tuple[Any, ...]], told: Told | None) -> list[T]:
+    def map(self, work: Callable[..., T], pieces: Sequence[tuple[Any, ...]], told: OnPiece | None) -> list[T]:
         """Return ``work(*piece)`` for each piece, in the order of the pieces."""
 
         def one(number: int, piece: tuple[Any, ...]) -> T:
@@ -59,7 +59,7 @@ def executed_by(executor: Executor) -> Iterator[None]:
         _executor.reset(token)
 
 
-def is_elsewhere() -> bool:
+def is_distributed() -> bool:
     """Return whether pieces run outside of this process."""
     return not _executor.get().shares_memory
 
@@ -70,7 +70,7 @@ def threads() -> int:
     return int(backend.effective_n_jobs(n))
 
 
-def spread(work: Callable[..., T], pieces: Sequence[tuple[Any, ...]], told: Told | None = None) -> list[T]:
+def spread(work: Callable[..., T], pieces: Sequence[tuple[Any, ...]], told: OnPiece | None = None) -> list[T]:
     """Return ``work(*piece)`` for each piece, in the order of the pieces.
 
     Parameters

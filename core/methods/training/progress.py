@@ -10,16 +10,16 @@ least every second or two. It may raise ``abound.core.errors.Cancelled``, which 
 """
 
 
-def quietly(stage: str, fraction: float) -> None:
+def no_progress(stage: str, fraction: float) -> None:
     """Discard progress reports."""
 
 
-def part(progress: Progress, first: float, last: float) -> Progress:
+def subrange(progress: Progress, first: float, last: float) -> Progress:
     """Return a progress callback for a part: its 0 to 1 is ``first`` to ``last`` of the whole."""
     return lambda stage, fraction: progress(stage, first + (last - first) * fraction)
 
 
-def rising(progress: Progress) -> Progress:
+def monotonic(progress: Progress) -> Progress:
     """Return a progress callback that never goes backwards, whatever its parts report."""
     most = 0.0
 

@@ -113,7 +113,7 @@ class Classify:
         model = trusted_model(self._replica, name)
         features = sole_features(body)
         if features is not None and model.live.serving.is_live and not self._rates.limits(grant):
-            vector = model.live.vectorizer.usual(features)
+            vector = model.live.vectorizer.vectorize_usual(features)
             if vector is not None:
                 return self._rank(model, vector, DEFAULT_OPTIONS, model.live.config)[0]
         request = decode(classify_decoder, body)

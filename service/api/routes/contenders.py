@@ -8,7 +8,7 @@ import msgspec
 from fastapi import APIRouter, Path, Response
 
 from abound.core.comparison.sequential_test import GateParams
-from abound.core.errors import ArtifactsUnavailable, Damaged, UnknownVersion
+from abound.core.errors import ArtifactsUnavailable, Corrupted, UnknownVersion
 from abound.service.api.dependencies import ActorDep, ModelName, PartsDep
 from abound.service.api.openapi import problems
 from abound.service.api.schemas.contenders import ContendersAnswer, ContestShape, EnteredShape, EnterRequest
@@ -88,7 +88,7 @@ async def _answer(replica: Replica, settings: Settings, keys: ModelKeys) -> Cont
 async def _standing(replica: Replica, keys: ModelKeys) -> standings.Standings | None:
     try:
         return await standings.read(replica.store, keys)
-    except Damaged:
+    except Corrupted:
         return None  # written by another release; the worker starts the contest again
 
 

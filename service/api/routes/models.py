@@ -10,7 +10,7 @@ import msgspec
 from fastapi import APIRouter, Response
 
 from abound.core.config import ModelConfig
-from abound.core.errors import Damaged, StoreUnavailable
+from abound.core.errors import Corrupted, StoreUnavailable
 from abound.service.api.dependencies import ActorDep, GrantDep, JsonObject, ModelName, PartsDep, ReplicaDep
 from abound.service.api.openapi import JSON, config_schema, problems
 from abound.service.api.routes.contenders import contest_of
@@ -78,8 +78,8 @@ async def put_model(
             response.headers["location"] = f"/models/{model}"
             return await model_answer(replica.model(model))
     live = replica.model(model).live
-    changes = live.config.completed(changes)
-    if live.config.changed(changes) != live.config:
+    changes = live.config.with_implied_changes(changes)
+    if live.config.with_changes(changes) != live.config:
         async with audited(replica.store, actor, "model.configure", model=model, config=changes):
             live.check_change(changes)
             with parts.changing.pending(model, changes):
@@ -106,7 +106,7 @@ async def get_stats(model: ModelName, parts: PartsDep) -> StatsAnswer:
     with contextlib.suppress(StoreUnavailable, TimeoutError):
         async with asyncio.timeout(STORE_WAIT_SECONDS):
             replicas = await replica.replicas(model)
-            with contextlib.suppress(Damaged):
+            with contextlib.suppress(Corrupted):
                 found = await standings.read(replica.store, present.keys)
     named = [{name: getattr(said, name) for name in ReplicaShape.model_fields} for said in replicas]
     kept = replica.storage_status.get(present)

@@ -16,7 +16,7 @@ import numpy as np
 
 from abound.core.config import AnalyzerConfig, ModelConfig
 from abound.core.evaluation.evaluate import LIMITS
-from abound.core.instances.data_formats import Dataset, Instance, vectorized
+from abound.core.instances.data_formats import Dataset, DatasetInstance, vectorize_all
 from abound.core.instances.vectorizer import Vectorizer
 from abound.core.methods.training.gather import of_dataset
 from abound.core.methods.training.matrices import Matrices
@@ -135,7 +135,7 @@ class LoadedDataSet:
             return self.train, self.test
         order = np.random.default_rng(seed).permutation(len(self.train)).tolist()
         cut = round(self.test_share * len(order))
-        return self.train.taken(order[cut:]), self.train.taken(order[:cut])
+        return self.train.select(order[cut:]), self.train.select(order[:cut])
 
     def matrices(self, seed: int) -> tuple[Matrices, Matrices]:
         """Return both parts as matrices, the second with the columns of the first."""
@@ -156,8 +156,8 @@ def read(source: DataSet, data: Path, *, boolean: bool) -> LoadedDataSet:
     vectorize = Vectorizer(config, LIMITS).vectorize
     seen = _Seen()
 
-    def held(instances: Iterable[Instance]) -> Dataset:
-        return vectorized(seen.watch(_wanted(source, instances)), vectorize, LIMITS)
+    def held(instances: Iterable[DatasetInstance]) -> Dataset:
+        return vectorize_all(seen.watch(_wanted(source, instances)), vectorize, LIMITS)
 
     files = source.files(data)
     parts = [austen.stream()] if files is None else [read_file(str(file)) for file in files]
@@ -176,13 +176,13 @@ class _Seen:
     def __init__(self) -> None:
         self.text = False
 
-    def watch(self, instances: Iterable[Instance]) -> Iterator[Instance]:
+    def watch(self, instances: Iterable[DatasetInstance]) -> Iterator[DatasetInstance]:
         for instance in instances:
             self.text |= instance.text is not None
             yield instance
 
 
-def _wanted(source: DataSet, instances: Iterable[Instance]) -> Iterator[Instance]:
+def _wanted(source: DataSet, instances: Iterable[DatasetInstance]) -> Iterator[DatasetInstance]:
     for instance in instances:
         if source.labels is not None:
             labels = tuple(label for label in instance.labels if label in source.labels)

@@ -20,7 +20,7 @@ from abound.core.evaluation import proportions
 from abound.core.evaluation.evaluate import fit, measure, rank
 from abound.core.methods import registry
 from abound.core.methods.training.gather import of_dataset
-from abound.core.methods.training.progress import Progress, part, quietly
+from abound.core.methods.training.progress import Progress, no_progress, subrange
 from abound.core.metrics import Propensity
 from abound.service.evaluation.batch import BatchEvaluation, evaluate_matrices
 from abound.service.evaluation.reproduction.data_sets import LoadedDataSet
@@ -45,7 +45,7 @@ Figures = dict[str, Any]
 
 
 def run(
-    experiment: Experiment, held: LoadedDataSet | None, memory: int | None, progress: Progress = quietly
+    experiment: Experiment, held: LoadedDataSet | None, memory: int | None, progress: Progress = no_progress
 ) -> Figures:
     """Run an experiment and return its figures, as plain values.
 
@@ -84,14 +84,14 @@ def warm(experiment: Experiment, held: LoadedDataSet | None) -> None:
         return
     train, test = held.split(experiment.seeds[0])
     few = LoadedDataSet(
-        train=train.taken(train.learnable[:WARM].tolist()),
-        test=test.taken(range(min(WARM, len(test)))),
+        train=train.select(train.learnable[:WARM].tolist()),
+        test=test.select(range(min(WARM, len(test)))),
         test_share=0.0,
         text=held.text,
         pairs=(),
     )
     try:
-        _one(experiment, few, experiment.seeds[0], None, quietly)
+        _one(experiment, few, experiment.seeds[0], None, no_progress)
     except InvalidInstance:
         return  # too few instances for these parameters: the measured run compiles
 
@@ -111,7 +111,7 @@ def _seeds(experiment: Experiment, held: LoadedDataSet, memory: int | None, prog
     outcomes = []
     share = len(experiment.seeds)
     for number, seed in enumerate(experiment.seeds):
-        told = part(progress, number / share, (number + 1) / share)
+        told = subrange(progress, number / share, (number + 1) / share)
         outcomes.append(_one(experiment, held, seed, memory, told))
     figures = dict(outcomes[0])
     for name in ("measures", "cost"):
@@ -156,7 +156,7 @@ def _live(experiment: Experiment, held: LoadedDataSet, seed: int, progress: Prog
     config = ModelConfig.from_dict(changes)
     total, done = passes * len(train.learnable), 0
     curve: dict[str, list[float]] = {"pass": [], "test": [], "train": []}
-    learnable = train.taken(train.learnable.tolist()) if experiment.each_pass else train
+    learnable = train.select(train.learnable.tolist()) if experiment.each_pass else train
 
     def told(n: int) -> None:
         nonlocal done

@@ -14,8 +14,8 @@ from collections.abc import Iterable
 import msgspec
 import structlog
 
-from abound.core.comparison.sequential_test import MOST
-from abound.core.errors import AboundError, ArtifactsUnavailable, Conflict, Damaged, StoreUnavailable
+from abound.core.comparison.sequential_test import MAX_CHALLENGERS
+from abound.core.errors import AboundError, ArtifactsUnavailable, Conflict, Corrupted, StoreUnavailable
 from abound.core.model.active_version import LIVE
 from abound.service.artifacts.artifact_store import ArtifactStore
 from abound.service.store.client import Store, store_errors
@@ -63,9 +63,11 @@ async def enter(store: Store, keys: ModelKeys, version: str, reason: str) -> Non
     with store_errors():
         seconds, microseconds = await store.client.time()
         packed = msgspec.json.encode(Challenger(version=version, reason=reason, since=seconds + microseconds / 1e6))
-        done = await store.client.eval(_ENTER, 1, keys.key("contenders"), version, packed, MOST)
+        done = await store.client.eval(_ENTER, 1, keys.key("contenders"), version, packed, MAX_CHALLENGERS)
     if not done:
-        raise Conflict(f"{MOST} versions of {keys.name} are contenders already, the maximum; remove one of them first")
+        raise Conflict(
+            f"{MAX_CHALLENGERS} versions of {keys.name} are contenders already, the maximum; remove one of them first"
+        )
 
 
 async def withdraw(store: Store, keys: ModelKeys, version: str) -> bool:
@@ -136,7 +138,7 @@ class LoadedChallengers:
         await self._artifacts.join(self._store)
         card = await versions.card_of(self._artifacts, self._keys, name)
         if n_bytes + card.n_bytes > self._loaded_bytes:
-            raise Damaged(
+            raise Corrupted(
                 f"it has {card.n_bytes} bytes and {self._loaded_bytes - n_bytes} are free; raise "
                 "ABOUND_CONTENDING_LOADED_BYTES"
             )

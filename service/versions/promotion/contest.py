@@ -25,10 +25,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from abound.core.comparison.blend import MIXTURES, Listed, ranks_under
+from abound.core.comparison.blend import MIXTURES, LabelRanking, ranks_under
 from abound.core.comparison.sequential_test import Contest, GateParams
-from abound.core.errors import ArtifactsUnavailable, Damaged, UnknownOffset
-from abound.core.model.active_version import BLEND, LIVE, Serving
+from abound.core.errors import ArtifactsUnavailable, Corrupted, UnknownOffset
+from abound.core.model.active_version import BLEND, LIVE, ServingState
 from abound.core.types import Offset
 from abound.service.artifacts.artifact_store import ArtifactStore
 from abound.service.history import past
@@ -115,12 +115,12 @@ class ContestFollower:
         LeaseLost, StoreUnavailable
         """
         found = None
-        with contextlib.suppress(Damaged):  # written by another release: start a new contest
+        with contextlib.suppress(Corrupted):  # written by another release: start a new contest
             found = await standing.read(self._store, self._keys)
         until = Offset.parse(found.offset) if found is not None else None
         try:
             await restore_newest(self._store, self.model, until=until, artifacts=self._artifacts)
-        except (UnknownOffset, Damaged, ArtifactsUnavailable):
+        except (UnknownOffset, Corrupted, ArtifactsUnavailable):
             if until is None:
                 raise
             await restore_newest(self._store, self.model, artifacts=self._artifacts)
@@ -136,7 +136,7 @@ class ContestFollower:
         self.standing = found
         self._detector = Detector(found.drift)
         await self._learn_up_to(until)
-        found.contest.serve(self.model.live.serving.version)
+        found.contest.set_served(self.model.live.serving.version)
         await self.reload_challengers()
 
     async def _learn_up_to(self, until: Offset) -> None:
@@ -172,12 +172,12 @@ class ContestFollower:
         await self._roster.reload([serving.version, *self._gate.fallback(self.standing, serving)])
         self.standing.trouble = self._roster.load_errors
         # A version that failed to load may load later; keep its scores.
-        self.standing.contest.keep([*self._roster.loaded, *self._roster.load_errors, LIVE, BLEND])
+        self.standing.contest.retain([*self._roster.loaded, *self._roster.load_errors, LIVE, BLEND])
         self._choose_partner(serving)
         self._set_every()
         await self._weigh(serving)
 
-    def _choose_partner(self, serving: Serving) -> None:
+    def _choose_partner(self, serving: ServingState) -> None:
         """Choose the version to blend with: the served version, else the first challenger.
 
         A current partner that fails to load is kept while its load is retried.
@@ -187,7 +187,7 @@ class ContestFollower:
         partner = names[0] if names else None
         if partner != self.standing.partner:
             self.standing.partner = partner
-            self.standing.weighing.begin_anew(self._advantage(self._roster.loaded[partner].card) if partner else 0.0)
+            self.standing.weighing.start_version(self._advantage(self._roster.loaded[partner].card) if partner else 0.0)
             self.standing.weighed = NEVER_WEIGHED
             self.standing.contest.scores.pop(BLEND, None)
             self.standing.contest.comparisons.pop(BLEND, None)
@@ -269,14 +269,14 @@ class ContestFollower:
         if type(event) is ActivateEvent and serving.activation != before.activation:
             await self._served(before, serving, event.reason)
 
-    async def _served(self, before: Serving, serving: Serving, reason: str) -> None:
+    async def _served(self, before: ServingState, serving: ServingState, reason: str) -> None:
         """Handle the activation of another version in the log."""
         if serving.version == before.version:
             return
         if not self._gate.on_activated(self.standing, serving, reason) and not before.is_live:
             # An operator replaced this version: withdraw it, so that the gate does not promote it again.
             await contenders.withdraw(self._store, self._keys, before.version)
-        self.standing.contest.serve(serving.version)
+        self.standing.contest.set_served(serving.version)
         self.standing.weighed = NEVER_WEIGHED
         await self.reload_challengers()
 
@@ -314,20 +314,20 @@ class ContestFollower:
             partner = self.standing.partner
             if partner is not None and partner in ranks:
                 ranks[BLEND] = self._blended(one, listed[partner][i])
-            self.standing.contest.note(ranks)
+            self.standing.contest.add(ranks)
 
-    def _blended(self, one: LearnedInstance, listed: Listed) -> int:
+    def _blended(self, one: LearnedInstance, listed: LabelRanking) -> int:
         """Return the rank under the blend as it is served, and update the blend weights from this instance."""
         serving, weighing = self.model.live.serving, self.standing.weighing
         weights = serving.weights if serving.version == self.standing.partner else weighing.weights
-        ranks = weighing.note(one.live, listed, one.true_labels)
+        ranks = weighing.learn(one.live, listed, one.true_labels)
         if weights in MIXTURES:
             return int(ranks[MIXTURES.index(weights)])
         return int(ranks_under(one.live, listed, np.array([weights]), one.true_labels)[0])
 
     # 4
 
-    async def _weigh(self, serving: Serving) -> None:
+    async def _weigh(self, serving: ServingState) -> None:
         """Append new blend weights if they changed and an update is due.
 
         The standings are saved first, with everything up to the model's offset counted. Otherwise a process
@@ -337,7 +337,7 @@ class ContestFollower:
         partner, weights = self.standing.partner, self.standing.weighing.weights
         if partner is None or partner != serving.version:
             return
-        if not weighing.due(self.standing.weighed, self._params.weigh_every):
+        if not weighing.should_publish(self.standing.weighed, self._params.weigh_every):
             return
         self.standing.weighed = weighing.since
         if weights != serving.weights:

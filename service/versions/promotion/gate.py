@@ -17,7 +17,7 @@ import structlog
 
 from abound.core.comparison.sequential_test import Decision, GateParams
 from abound.core.errors import AboundError
-from abound.core.model.active_version import LIVE, Serving
+from abound.core.model.active_version import LIVE, ServingState
 from abound.core.types import Offset
 from abound.service.store.lease import Lease, LeaseLost
 from abound.service.tasks import cancel_and_wait
@@ -61,13 +61,13 @@ class Gate:
         self._quiet_until = 0.0
         self._due: Offset | None = None
 
-    def fallback(self, standing: Standings, serving: Serving) -> list[str]:
+    def fallback(self, standing: Standings, serving: ServingState) -> list[str]:
         """Return the versions that the gate may roll back to; empty unless the gate activated the served version."""
         if serving.is_live or serving.activation != standing.promoted:
             return []
         return list(dict.fromkeys([serving.former, LIVE]))
 
-    async def decide(self, standing: Standings, serving: Serving, contenders: list[str]) -> None:
+    async def decide(self, standing: Standings, serving: ServingState, contenders: list[str]) -> None:
         """Activate another version if the rule says so. Raises LeaseLost, StoreUnavailable."""
         if self._activating is not None and self._activating.done():
             done, self._activating = self._activating, None
@@ -103,7 +103,7 @@ class Gate:
             standing.record_decision(at, decision, f"failed: {error}")
             self._quiet_until = asyncio.get_running_loop().time() + QUIET_SECONDS
 
-    def on_activated(self, standing: Standings, serving: Serving, reason: str) -> bool:
+    def on_activated(self, standing: Standings, serving: ServingState, reason: str) -> bool:
         """Record an activation read from the log; return whether the gate made it.
 
         An activation is the gate's if its version and reason are those of a recorded decision that is not done

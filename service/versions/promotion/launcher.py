@@ -11,7 +11,7 @@ import contextlib
 
 import structlog
 
-from abound.core.errors import Damaged, StoreUnavailable, UnknownApplyVersion
+from abound.core.errors import Corrupted, StoreUnavailable, UnknownApplyVersion
 from abound.service.log.catalog import read_catalog
 from abound.service.processes.child import Child
 from abound.service.settings import Settings
@@ -69,7 +69,7 @@ class PromotionLauncher:
         await self._child.run()
 
     async def _is_contended(self) -> bool:
-        with contextlib.suppress(StoreUnavailable, Damaged, UnknownApplyVersion):
+        with contextlib.suppress(StoreUnavailable, Corrupted, UnknownApplyVersion):
             models = [living.keys for living in await read_catalog(self._store)]
             async with self._store.client.pipeline(transaction=False) as pipe:
                 for keys in models:

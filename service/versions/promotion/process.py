@@ -25,7 +25,7 @@ from abound.core.errors import (
     AboundError,
     ArtifactsUnavailable,
     Conflict,
-    Damaged,
+    Corrupted,
     StoreUnavailable,
     UnknownApplyVersion,
 )
@@ -161,7 +161,7 @@ class PromotionRunner:
                     copies.result()
             except StoreUnavailable as error:
                 log.warning("the store is unavailable", reason=str(error))
-            except (Damaged, UnknownApplyVersion) as error:
+            except (Corrupted, UnknownApplyVersion) as error:
                 log.error("an entry in the store cannot be read", reason=str(error))
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(LOOK_SECONDS):

@@ -15,10 +15,10 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from abound.core.comparison.blend import DEPTH, Listed
+from abound.core.comparison.blend import DEPTH, LabelRanking
 from abound.core.instances.record import unpack_labels
 from abound.core.kernels.records.record import vector_end
-from abound.core.model.apply import Applying
+from abound.core.model.apply import EntryApplication
 from abound.core.model.live_model import LiveModel
 from abound.core.model.receipts import Receipts
 from abound.core.types import START, Offset
@@ -50,7 +50,7 @@ class LearnedInstance(NamedTuple):
     learned: int
     vector: bytes = b""
     true_labels: Set[str] = frozenset()
-    live: Listed = Listed((), ())
+    live: LabelRanking = LabelRanking((), ())
 
 
 class RankingProxy:
@@ -71,12 +71,12 @@ class RankingProxy:
         while done < len(ranks):
             asked = live.n_learned % self._every == 0
             n = 1 if asked else min(len(ranks) - done, -live.n_learned % self._every)
-            vector, true, listed = b"", frozenset[str](), Listed((), ())
+            vector, true, listed = b"", frozenset[str](), LabelRanking((), ())
             if asked:
                 end = int(vector_end(buffer, at))
                 vector, true = buffer[at:end], frozenset(unpack_labels(buffer, end))
                 best = live.rank(vector, DEPTH)
-                listed = Listed([live.label(class_id) for class_id in best.class_ids.tolist()], best.scores)
+                listed = LabelRanking([live.label(class_id) for class_id in best.class_ids.tolist()], best.scores)
             learned = live.n_learned
             at, n = live.apply(buffer, at, ranks[done : done + n], updated[done : done + n])
             for i, rank in enumerate(ranks[done : done + n].tolist(), 1):
@@ -84,9 +84,9 @@ class RankingProxy:
             done += n
         return at, done
 
-    def pass_over(self, buffer: bytes, at: int, n: int) -> int:
+    def skip(self, buffer: bytes, at: int, n: int) -> int:
         """Skip ``n`` records, as LiveModel does."""
-        return self._live.pass_over(buffer, at, n)
+        return self._live.skip(buffer, at, n)
 
 
 class ScoredModel(ReplicatedModel):
@@ -103,20 +103,20 @@ class ScoredModel(ReplicatedModel):
     sample_every = 0
     recorded: list[LearnedInstance]
 
-    def start_anew(self) -> None:
+    def reset(self) -> None:
         """Reset the model and discard the recorded instances."""
         self.recorded = []
         super().reset()
 
-    async def _apply_event(self, event: Event, at: Offset) -> Applying | None:
+    async def _apply_event(self, event: Event, at: Offset) -> EntryApplication | None:
         if self.sample_every == 0 or type(event) is not LearnEvent:
             return await super()._apply_event(event, at)
         live = self.live
-        applying = Applying(
+        applying = EntryApplication(
             RankingProxy(live, at, self.sample_every, self.recorded), event.records, event.n, event.units, at
         )
         while not applying.done:
-            if live.crowded:
+            if live.is_crowded:
                 await enlarge(live)
             applying.step(self.slice_events)
             await asyncio.sleep(0)
@@ -128,12 +128,12 @@ def rank_in(labels: Sequence[str], true: Set[str]) -> int:
     return next((place for place, label in enumerate(labels, 1) if label in true), 0)
 
 
-def rank_by_version(loaded: LoadedVersion, vectors: Sequence[bytes]) -> list[Listed]:
+def rank_by_version(loaded: LoadedVersion, vectors: Sequence[bytes]) -> list[LabelRanking]:
     """Return the ``DEPTH`` best labels of a version for each vector."""
     rankings = loaded.fitted.rank_vectors(vectors, DEPTH)
     labels, starts = loaded.fitted.labels, rankings.starts.tolist()
     return [
-        Listed([labels[i] for i in rankings.ids[start:end].tolist()], rankings.scores[start:end])
+        LabelRanking([labels[i] for i in rankings.ids[start:end].tolist()], rankings.scores[start:end])
         for start, end in itertools.pairwise(starts)
     ]
 

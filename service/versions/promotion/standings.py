@@ -12,9 +12,9 @@ from typing import Any
 
 import msgspec
 
-from abound.core.comparison.blend import Weighing
+from abound.core.comparison.blend import BlendLearner
 from abound.core.comparison.sequential_test import Contest, Decision, GateParams
-from abound.core.errors import Damaged
+from abound.core.errors import Corrupted
 from abound.core.model.active_version import BLEND, LIVE
 from abound.core.types import START
 from abound.service.store.client import Store, store_errors
@@ -75,7 +75,7 @@ class Standings(msgspec.Struct, kw_only=True):
     offset: str = str(START)
     since: str = str(START)
     contest: Contest
-    weighing: Weighing = msgspec.field(default_factory=Weighing)
+    weighing: BlendLearner = msgspec.field(default_factory=BlendLearner)
     partner: str | None = None
     weighed: int = NEVER_WEIGHED
     promoted: str = ""
@@ -114,9 +114,9 @@ async def read(store: Store, keys: ModelKeys) -> Standings | None:
     try:
         standing = _decoder.decode(packed)
     except (msgspec.MsgspecError, ValueError) as error:
-        raise Damaged(f"the standings of the contest of {keys.name} cannot be read: {error}") from None
+        raise Corrupted(f"the standings of the contest of {keys.name} cannot be read: {error}") from None
     if standing.format != FORMAT:
-        raise Damaged(f"the standings of the contest of {keys.name} have the unknown format {standing.format}")
+        raise Corrupted(f"the standings of the contest of {keys.name} have the unknown format {standing.format}")
     return standing
 
 

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from abound.core.errors import Damaged
+from abound.core.errors import Corrupted
 from abound.core.methods import fitted, registry
-from abound.core.methods.fitted import Fitted
-from abound.core.methods.training.progress import quietly
+from abound.core.methods.fitted import FittedMethod
+from abound.core.methods.training.progress import no_progress
 from tests.core.methods.toy import RAW, SECRET, made, queries
 
 SMALL: dict[str, dict[str, Any]] = {"unweighted": {"tolerance": 1, "classifiers": 2}}
@@ -49,7 +49,7 @@ def corrupt(method: str) -> None:
     """Try all arrays of a method; fails when something was neither refused nor ranks."""
     data = made(80, seed=0)
     params = registry.params_of(method, RAW.get(method, {}) | SMALL.get(method, {}))
-    whole = fitted.fit(method, data, params, np.random.default_rng(5), quietly)
+    whole = fitted.fit(method, data, params, np.random.default_rng(5), no_progress)
     arrays, X = whole.to_arrays(), queries(data, 5, seed=1)
     refused = loaded = 0
     for name, array in arrays.items():
@@ -58,8 +58,8 @@ def corrupt(method: str) -> None:
         for how, wrong in [("gone", None), *corrupted(array)]:
             left = {other: kept for other, kept in arrays.items() if other != name}
             try:
-                model = Fitted.from_arrays(whole.meta(), left if wrong is None else left | {name: wrong}, SECRET)
-            except Damaged:
+                model = FittedMethod.from_arrays(whole.meta(), left if wrong is None else left | {name: wrong}, SECRET)
+            except Corrupted:
                 refused += 1
                 continue
             loaded += 1

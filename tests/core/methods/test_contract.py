@@ -17,9 +17,9 @@ from scipy import sparse
 
 from abound.core.errors import Cancelled, InvalidInstance
 from abound.core.methods import fitted, registry
-from abound.core.methods.fitted import Fitted
+from abound.core.methods.fitted import FittedMethod
 from abound.core.methods.training.matrices import Matrices
-from abound.core.methods.training.progress import Progress, quietly
+from abound.core.methods.training.progress import Progress, no_progress
 from abound.core.metrics import LabelSets, Propensity, Rankings, evaluate
 from tests.core.methods.toy import N_CLASSES, SECRET, made, queries
 
@@ -45,13 +45,13 @@ DRAWN_FOR_FEATURES: set[str] = {"ogeec", "rembrandt", "unweighted", "exmlds_join
 something else, too."""
 
 
-def learn(method: str, data: Matrices | None = None, progress: Progress = quietly) -> Fitted:
+def learn(method: str, data: Matrices | None = None, progress: Progress = no_progress) -> FittedMethod:
     params = registry.params_of(method, SMALL.get(method, {}))
     return fitted.fit(method, data or made(200, seed=0), params, np.random.default_rng(5), progress)
 
 
 @cache
-def learned(method: str) -> Fitted:
+def learned(method: str) -> FittedMethod:
     """What the tests that only ask a model share."""
     return learn(method)
 
@@ -101,7 +101,7 @@ def test_many_threads_rank_by_one_model(method: str) -> None:
 def test_an_artifact_gives_the_same_model_back(method: str) -> None:
     model = learned(method)
     X = queries(made(200, seed=0), 60, seed=1)
-    again = Fitted.from_arrays(model.meta(), model.to_arrays(), SECRET)
+    again = FittedMethod.from_arrays(model.meta(), model.to_arrays(), SECRET)
     same(model.rank(X, 5), again.rank(X, 5))
     assert again.labels == model.labels
     assert again.params == model.params
@@ -200,7 +200,7 @@ def test_what_it_needs_is_told_and_refused_before_the_start(method: str) -> None
     params = registry.params_of(method, {})
     assert all(size >= 0 for size in registry.METHODS[method].needs(data.sizes, params).values())
     with pytest.raises(InvalidInstance, match=r"needs .* GB on these data \(.* GB .*\), and 0 GB may be used"):
-        registry.fit(method, data, params, np.random.default_rng(0), quietly, memory=0)
+        registry.fit(method, data, params, np.random.default_rng(0), no_progress, memory=0)
 
 
 @pytest.mark.parametrize("method", [name for name in METHODS if registry.METHODS[name].search])
@@ -219,20 +219,20 @@ def test_data_without_anything_to_learn_are_refused(method: str) -> None:
     unlabelled = registry.Matrices(X=data.X, Y=data.Y * 0, features=data.features, labels=data.labels)
     unlabelled.Y.eliminate_zeros()
     with pytest.raises(InvalidInstance, match="there are no instances"):
-        registry.fit(method, data.first(0), params, rng, quietly)
+        registry.fit(method, data.first(0), params, rng, no_progress)
     with pytest.raises(InvalidInstance, match="no instance has a label"):
-        registry.fit(method, unlabelled, params, rng, quietly)
+        registry.fit(method, unlabelled, params, rng, no_progress)
     empty = data.X * 0
     empty.eliminate_zeros()
     with pytest.raises(InvalidInstance, match="no instance has both a label and an active feature"):
-        registry.fit(method, data.with_values(empty), params, rng, quietly)
+        registry.fit(method, data.with_values(empty), params, rng, no_progress)
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_the_only_class_is_ranked(method: str) -> None:
     data = made(60, seed=0)
     data = replace(data, Y=sparse.csr_matrix(np.ones((60, 1), np.int8)), labels=["all"])
-    model = fitted.fit(method, data, registry.params_of(method, {}), np.random.default_rng(0), quietly)
+    model = fitted.fit(method, data, registry.params_of(method, {}), np.random.default_rng(0), no_progress)
     np.testing.assert_array_equal(model.rank(data.X[:20], 3).starts, np.arange(21))
 
 

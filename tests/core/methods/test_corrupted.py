@@ -8,10 +8,10 @@ import sys
 import numpy as np
 import pytest
 
-from abound.core.errors import Damaged
+from abound.core.errors import Corrupted
 from abound.core.methods import fitted, registry
-from abound.core.methods.fitted import Fitted
-from abound.core.methods.training.progress import quietly
+from abound.core.methods.fitted import FittedMethod
+from abound.core.methods.training.progress import no_progress
 from tests.core.methods.toy import RAW, SECRET, made
 
 METHODS = sorted(registry.METHODS)
@@ -31,9 +31,9 @@ def test_corrupted_arrays_are_refused_or_rank_as_well() -> None:
 @pytest.mark.parametrize("method", METHODS)
 def test_a_model_of_other_labels_is_refused(method: str) -> None:
     params = registry.params_of(method, RAW.get(method, {}))
-    model = fitted.fit(method, made(80, seed=0), params, np.random.default_rng(5), quietly)
+    model = fitted.fit(method, made(80, seed=0), params, np.random.default_rng(5), no_progress)
     arrays = model.to_arrays()
     first = int(arrays["labels/lengths"][0])
     fewer = {"labels/lengths": arrays["labels/lengths"][1:], "labels/bytes": arrays["labels/bytes"][first:]}
-    with pytest.raises(Damaged):
-        Fitted.from_arrays(model.meta(), arrays | fewer, SECRET)
+    with pytest.raises(Corrupted):
+        FittedMethod.from_arrays(model.meta(), arrays | fewer, SECRET)

@@ -12,12 +12,12 @@ from scipy import sparse
 from abound.core.config import ModelConfig
 from abound.core.errors import InvalidInstance, Malformed
 from abound.core.evaluation.evaluate import LIMITS
-from abound.core.instances.data_formats import Instance, vectorized
+from abound.core.instances.data_formats import DatasetInstance, vectorize_all
 from abound.core.instances.record import pack_labels
 from abound.core.instances.vectorizer import Vectorizer
 from abound.core.methods import fitted, registry
 from abound.core.methods.training import idf
-from abound.core.methods.training.gather import Gathering, gather, needs, of_dataset
+from abound.core.methods.training.gather import MatrixBuilder, gather, needs, of_dataset
 from abound.core.methods.training.matrices import (
     VALUES_AT_ONCE,
     Hierarchy,
@@ -26,13 +26,13 @@ from abound.core.methods.training.matrices import (
     l2_normalise,
     vector_rows,
 )
-from abound.core.methods.training.progress import quietly
+from abound.core.methods.training.progress import no_progress
 from tests.core.methods.toy import SECRET, made
 
 ROWS = [
-    Instance(text="wheat and wheat", labels=("grain", "10"), line=1),
-    Instance(features=b'{"10": 3, "9": 4}', labels=("9",), line=2),
-    Instance(features=b"{}", line=3),
+    DatasetInstance(text="wheat and wheat", labels=("grain", "10"), line=1),
+    DatasetInstance(features=b'{"10": 3, "9": 4}', labels=("9",), line=2),
+    DatasetInstance(features=b"{}", line=3),
 ]
 
 
@@ -40,7 +40,7 @@ def vectorizer() -> Vectorizer:
     return Vectorizer(ModelConfig(), LIMITS)
 
 
-def read(rows: list[Instance], like: Matrices | None = None) -> Matrices:
+def read(rows: list[DatasetInstance], like: Matrices | None = None) -> Matrices:
     return gather(rows, vectorizer().vectorize, LIMITS, SECRET, like)
 
 
@@ -66,7 +66,10 @@ def test_the_order_of_the_rows_is_only_the_order_of_the_rows() -> None:
 
 def test_other_instances_in_the_same_columns() -> None:
     data = read(ROWS)
-    rows = [Instance(text="wheat or corn", labels=("corn", "9")), Instance(text="oats", labels=("grain",))]
+    rows = [
+        DatasetInstance(text="wheat or corn", labels=("corn", "9")),
+        DatasetInstance(text="oats", labels=("grain",)),
+    ]
     test = read(rows, like=data)
     assert test.keys == data.keys
     assert test.labels == [*data.labels, "corn"]
@@ -77,7 +80,7 @@ def test_other_instances_in_the_same_columns() -> None:
 
 
 def test_from_a_data_set_that_is_vectorized_already() -> None:
-    data, same = read(ROWS), of_dataset(vectorized(ROWS, vectorizer().vectorize, LIMITS), SECRET)
+    data, same = read(ROWS), of_dataset(vectorize_all(ROWS, vectorizer().vectorize, LIMITS), SECRET)
     assert (data.keys, data.labels) == (same.keys, same.labels)
     np.testing.assert_array_equal(data.X.toarray(), same.X.toarray())
 
@@ -85,7 +88,7 @@ def test_from_a_data_set_that_is_vectorized_already() -> None:
 def test_from_the_records_of_a_log() -> None:
     rows = [row for row in ROWS if row.labels]
     records = [vectorizer().vectorize(row.features, row.text) + pack_labels(row.labels, LIMITS) for row in rows]
-    gathering, at = Gathering(SECRET), 0
+    gathering, at = MatrixBuilder(SECRET), 0
     for record in records:
         gathering.add_record(b"".join(records), at)
         at += len(record)
@@ -106,7 +109,7 @@ def test_the_first_and_the_last_instances_are_views() -> None:
 
 
 def test_many_instances_outgrow_the_first_arrays() -> None:
-    rows = [Instance(text=" ".join(f"w{i}x{j}" for j in range(40)), labels=(str(i),)) for i in range(3000)]
+    rows = [DatasetInstance(text=" ".join(f"w{i}x{j}" for j in range(40)), labels=(str(i),)) for i in range(3000)]
     data = read(rows)
     assert data.X.shape == (3000, 120_000)
     assert data.Y.nnz == 3000
@@ -117,11 +120,11 @@ def test_many_instances_outgrow_the_first_arrays() -> None:
 def test_gathering_takes_no_more_than_it_says(n: int, n_labels: int, n_features: int) -> None:
     rng = np.random.default_rng(0)
 
-    def rows() -> Iterator[Instance]:
+    def rows() -> Iterator[DatasetInstance]:
         for _ in range(n):
             values = ",".join(f'"{key}":1' for key in rng.choice(1000, n_features, replace=False).tolist())
             labels = tuple(f"L{label}" for label in rng.choice(500, n_labels, replace=False).tolist())
-            yield Instance(features=b"{%b}" % values.encode(), labels=labels)
+            yield DatasetInstance(features=b"{%b}" % values.encode(), labels=labels)
 
     vectorize = vectorizer().vectorize
     gather(rows(), vectorize, LIMITS, SECRET)
@@ -152,7 +155,7 @@ def test_rows_get_the_length_1_whatever_their_place() -> None:
 
 def test_an_invalid_instance_is_named() -> None:
     with pytest.raises(Malformed, match=r"line 4: labels\[0\]: a label must not be empty"):
-        read([Instance(text="a", labels=("",), line=4)])
+        read([DatasetInstance(text="a", labels=("",), line=4)])
 
 
 def matrices(X: object, Y: object) -> Matrices:
@@ -211,12 +214,12 @@ def test_hidden_labels() -> None:
 
 
 def test_idf_weights() -> None:
-    X = read([Instance(text="a b"), Instance(text="a"), Instance(text="a c")]).X
+    X = read([DatasetInstance(text="a b"), DatasetInstance(text="a"), DatasetInstance(text="a c")]).X
     factors = idf.weights(X)
     np.testing.assert_allclose(factors, np.log([4 / 3.5, 4 / 1.5, 4 / 1.5]), rtol=1e-6)
     rows = idf.weighted(X, factors).toarray()
     np.testing.assert_allclose(rows[0], [*factors[:2] / np.hypot(*factors[:2]), 0], rtol=1e-6)
-    everywhere = idf.weights(read([Instance(text="a")] * 400).X)
+    everywhere = idf.weights(read([DatasetInstance(text="a")] * 400).X)
     assert everywhere.tolist() == [np.float32(idf.LEAST)]
     np.testing.assert_allclose(np.linalg.norm(rows, axis=1), 1, rtol=1e-6)
 
@@ -225,29 +228,29 @@ def test_idf_weights() -> None:
     ("rows", "use_idf", "expected"),
     [(ROWS, None, True), (ROWS[1:], None, False), (ROWS, False, False), (ROWS[1:], True, True)],
 )
-def test_idf_is_on_for_text_unless_told(rows: list[Instance], use_idf: bool | None, expected: bool) -> None:
+def test_idf_is_on_for_text_unless_told(rows: list[DatasetInstance], use_idf: bool | None, expected: bool) -> None:
     params = registry.params_of("swnn", {"S": 1})
-    model = fitted.fit("swnn", read(rows), params, np.random.default_rng(0), quietly, use_idf=use_idf)
+    model = fitted.fit("swnn", read(rows), params, np.random.default_rng(0), no_progress, use_idf=use_idf)
     assert (model.idf is not None) is expected
     assert ("idf" in model.to_arrays()) is expected
 
 
 def test_a_method_without_use_for_idf_has_none() -> None:
     params, rng = registry.params_of("ff", {}), np.random.default_rng(0)
-    assert fitted.fit("ff", read(ROWS), params, rng, quietly).idf is None
+    assert fitted.fit("ff", read(ROWS), params, rng, no_progress).idf is None
     with pytest.raises(InvalidInstance, match="ff takes no idf"):
-        fitted.fit("ff", read(ROWS), params, rng, quietly, use_idf=True)
+        fitted.fit("ff", read(ROWS), params, rng, no_progress, use_idf=True)
 
 
 def test_a_search_needs_a_label_that_is_there_twice() -> None:
     with pytest.raises(InvalidInstance, match="labels that at least two instances have"):
-        registry.fit("swnn", read(ROWS), "auto", np.random.default_rng(0), quietly)
+        registry.fit("swnn", read(ROWS), "auto", np.random.default_rng(0), no_progress)
     with pytest.raises(InvalidInstance, match="frequency has no parameters that can be searched for"):
-        registry.fit("frequency", read(ROWS), "auto", np.random.default_rng(0), quietly)
+        registry.fit("frequency", read(ROWS), "auto", np.random.default_rng(0), no_progress)
 
 
 def test_vectors_are_answered_by_an_artifact() -> None:
-    model = fitted.fit("swnn", read(ROWS), registry.params_of("swnn", {"S": 1}), np.random.default_rng(0), quietly)
+    model = fitted.fit("swnn", read(ROWS), registry.params_of("swnn", {"S": 1}), np.random.default_rng(0), no_progress)
     vectors = [vectorizer().vectorize(None, text) for text in ("wheat", "unheard of")]
     found = model.rank_vectors(vectors, 5)
     assert [model.labels[i] for i in found.ids] == ["10", "grain"]

@@ -14,7 +14,7 @@ from abound.core.methods import registry
 from abound.core.methods.embeddings import cluster_ensemble, contexts, exmlds1, exmlds2, exmlds3, exmlds_joint, sppmi
 from abound.core.methods.training import clusters
 from abound.core.methods.training.matrices import Matrices, hide_labels
-from abound.core.methods.training.progress import quietly
+from abound.core.methods.training.progress import no_progress
 from tests.core.methods.toy import made, queries
 
 
@@ -31,15 +31,15 @@ def test_mutual_information_is_that_of_the_dense_matrix(shift, monkeypatch):
     Y = made(120, seed=0).Y[:, 1:]
     assert np.diff(Y.indptr).min() == 0
     M = (Y @ Y.T).toarray().astype(np.float64)
-    np.testing.assert_allclose(sppmi.of_labels(Y, shift, quietly).toarray(), dense_sppmi(M, shift), atol=1e-5)
-    counted = sppmi.of_counts(sparse.csr_matrix(M), shift, quietly)
+    np.testing.assert_allclose(sppmi.of_labels(Y, shift, no_progress).toarray(), dense_sppmi(M, shift), atol=1e-5)
+    counted = sppmi.of_counts(sparse.csr_matrix(M), shift, no_progress)
     np.testing.assert_allclose(counted.toarray(), dense_sppmi(M, shift), atol=1e-5)
 
 
 def test_mutual_information_worked_by_hand():
     """Two instances with label 0, one of them with label 1 besides, one with label 1: M = [[1 1 0] [1 2 1] [0 1 1]]."""
     Y = sparse.csr_matrix(np.array([[1, 0], [1, 1], [0, 1]], np.int8))
-    P = sppmi.of_labels(Y, 1.0, quietly).toarray()
+    P = sppmi.of_labels(Y, 1.0, no_progress).toarray()
     np.testing.assert_allclose(P[0], [np.log(8 / 4), 0, 0], atol=1e-6)
     np.testing.assert_allclose(P[1, 1], np.log(2 * 8 / 16), atol=1e-6)
 
@@ -70,8 +70,8 @@ def test_what_instances_and_labels_have_in_common_is_counted_in_pieces(monkeypat
 
     def made_of():
         told = []
-        together = exmlds3.labels_together(data.Y, lambda stage, done: None)
-        A = exmlds3.in_common(data.Y, together, params, lambda stage, done: told.append(done))
+        together = exmlds3.label_cooccurrence(data.Y, lambda stage, done: None)
+        A = exmlds3.joint_counts(data.Y, together, params, lambda stage, done: told.append(done))
         np.testing.assert_array_equal(A.toarray(), expected)
         assert A.has_sorted_indices
         P = sppmi.of_counts(A, 1.0, lambda stage, done: told.append(1 + done))
@@ -89,7 +89,7 @@ def test_the_embedding_gives_the_matrix_back():
     rng = np.random.default_rng(0)
     A = rng.random((40, 6))
     P = sparse.csr_matrix(A @ A.T, dtype=np.float32)
-    Z = sppmi.embedding(P, 6, rng, quietly)
+    Z = sppmi.embedding(P, 6, rng, no_progress)
     np.testing.assert_allclose(Z @ Z.T, P.toarray(), atol=1e-3)
 
 
@@ -97,7 +97,7 @@ def test_no_cluster_is_larger_than_its_bound():
     data = made(300, seed=0)
     skewed = data.X[np.concatenate((np.zeros(200, int), np.arange(100)))]
     for X in (data.X, skewed):
-        centres, places = clusters.found(X, 6, np.random.default_rng(0), quietly)
+        centres, places = clusters.find_clusters(X, 6, np.random.default_rng(0), no_progress)
         sizes = np.bincount(places, minlength=len(centres))
         assert len(places) == 300
         assert sizes.min() > 0
@@ -125,9 +125,9 @@ def test_by_default_a_few_instances_are_all_neighbours(method):
     """Nobody asked for more than there are."""
     data, params = made(15, seed=0), registry.params_of(method, {})
     assert params.neighbors > 15
-    model, _ = registry.fit(method, data, params, np.random.default_rng(0), quietly)
+    model, _ = registry.fit(method, data, params, np.random.default_rng(0), no_progress)
     fewer = registry.params_of(method, {"neighbors": 15})
-    all_of_them, _ = registry.fit(method, data, fewer, np.random.default_rng(0), quietly)
+    all_of_them, _ = registry.fit(method, data, fewer, np.random.default_rng(0), no_progress)
     X = queries(data, 30, seed=1)
     for found, wanted in zip(model.rank(X, 100), all_of_them.rank(X, 100), strict=True):
         np.testing.assert_array_equal(found, wanted)
@@ -140,7 +140,7 @@ def never(stage, fraction):
 def test_ranks_as_a_brute_force_does():
     """One learner: the cluster of the query, the projections of its instances, the votes of the nearest."""
     data = made(200, seed=0)
-    model = exmlds1.fit(data, exmlds1.Params(dim=8, neighbors=7, learners=1), np.random.default_rng(0), quietly)
+    model = exmlds1.fit(data, exmlds1.Params(dim=8, neighbors=7, learners=1), np.random.default_rng(0), no_progress)
     X = queries(data, 30, seed=1)[:30]
     learner = model.learners[0]
     ranked = model.rank(X, 6)
@@ -163,7 +163,7 @@ def test_ranks_as_a_brute_force_does():
 
 def test_contexts_are_the_nearest_by_label_vectors():
     Y = made(150, seed=0).Y[:, 1:]
-    found = contexts.nearest_by_label(Y, 40, np.random.default_rng(0), quietly)
+    found = contexts.nearest_by_label(Y, 40, np.random.default_rng(0), no_progress)
     dense = Y.toarray().astype(np.float64)
     lengths = np.linalg.norm(dense, axis=1)
     with np.errstate(invalid="ignore"):
@@ -180,7 +180,7 @@ def test_skip_grams_bring_instances_with_the_same_labels_together():
     Y = made(200, seed=0).Y
     Y = Y[np.diff(Y.indptr) == 1]
     params = exmlds2.Params(dim=8, contexts=5, epochs=60)
-    Z = cluster_ensemble.unit(exmlds2.embed(Y, params, np.random.default_rng(0), quietly))
+    Z = cluster_ensemble.unit(exmlds2.embed(Y, params, np.random.default_rng(0), no_progress))
     same = (Y @ Y.T).toarray() > 0
     cosines = Z @ Z.T
     assert cosines[same].mean() > cosines[~same].mean() + 0.3
@@ -189,7 +189,7 @@ def test_skip_grams_bring_instances_with_the_same_labels_together():
 def test_labels_are_scored_by_neighbours_and_by_their_own_vectors():
     """Of one cluster, by dense arithmetic: s1 / |s1| + s2 / |s2|."""
     data = made(200, seed=0)
-    model = exmlds3.fit(data, exmlds3.Params(dim=6, neighbors=9), np.random.default_rng(0), quietly)
+    model = exmlds3.fit(data, exmlds3.Params(dim=6, neighbors=9), np.random.default_rng(0), no_progress)
     (cluster,) = model.ensemble.learners[0].clusters
     X = queries(data, 20, seed=1)[:20]
     Z = cluster.projected(X).astype(np.float64)
@@ -208,8 +208,10 @@ def test_what_is_known_of_labels_beyond_the_data_helps():
     hidden = hide_labels(full, 0.8, np.random.default_rng(0))
     rows = hidden.learnable
     hidden = hidden.rows(rows)
-    known = exmlds3.fit(hidden, exmlds3.Params(dim=6), np.random.default_rng(0), quietly)
-    alone = exmlds3.fit(replace(hidden, cooccurrence=None), exmlds3.Params(dim=6), np.random.default_rng(0), quietly)
+    known = exmlds3.fit(hidden, exmlds3.Params(dim=6), np.random.default_rng(0), no_progress)
+    alone = exmlds3.fit(
+        replace(hidden, cooccurrence=None), exmlds3.Params(dim=6), np.random.default_rng(0), no_progress
+    )
     assert not np.array_equal(known.labels, alone.labels)
     truth = made(100, seed=1)
     assert truth.labels == full.labels
@@ -251,7 +253,7 @@ def test_only_pairs_that_share_a_label_take_memory(monkeypatch, method):
     params = registry.METHODS[method].params(dim=5, neighbors=5, **changes)
     needed = sum(registry.METHODS[method].needs(data.sizes, params).values())
     tracemalloc.start()
-    registry.METHODS[method].fit(data, params, np.random.default_rng(0), quietly)
+    registry.METHODS[method].fit(data, params, np.random.default_rng(0), no_progress)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < needed < 9_000_000 * 8
@@ -275,7 +277,7 @@ def test_the_memory_of_exmlds3_grows_with_the_labels_at_most_as_told():
     def told_and_taken(n_labels: int) -> np.ndarray:
         data = labelled_by(n_labels)
         tracemalloc.start()
-        exmlds3.fit(data, params, np.random.default_rng(0), quietly)
+        exmlds3.fit(data, params, np.random.default_rng(0), no_progress)
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         return np.array([sum(exmlds3.needs(data.sizes, params).values()), peak])

@@ -7,14 +7,14 @@ from scipy import sparse
 
 from abound.core.methods import fitted, registry
 from abound.core.methods.index.feature_focus import Model
-from abound.core.methods.training.progress import quietly
+from abound.core.methods.training.progress import no_progress
 from tests.core.methods.toy import made
 
 
 def test_who_ranks_leaves_nothing_in_the_index() -> None:
     """Several threads rank by one index, so what one of them sums up must be nowhere that another one sees it."""
     data = made(100, seed=0)
-    model = fitted.fit("ff", data, registry.params_of("ff", {}), np.random.default_rng(0), quietly).model
+    model = fitted.fit("ff", data, registry.params_of("ff", {}), np.random.default_rng(0), no_progress).model
     assert isinstance(model, Model)
     before = model.rank(data.X, 3)
     model.index._scores[:] = 1e9  # as if another thread were in the middle of its sums

@@ -12,15 +12,15 @@ from abound.core.index.index import Index
 from abound.core.instances.record import pack_vector
 from abound.core.methods import registry
 from abound.core.methods.index import feature_focus, frequency, ind, unweighted
-from abound.core.methods.training.gather import Gathering
+from abound.core.methods.training.gather import MatrixBuilder
 from abound.core.methods.training.matrices import Matrices
-from abound.core.methods.training.progress import quietly
+from abound.core.methods.training.progress import no_progress
 from tests.core.methods.toy import SECRET, made, queries
 
 
 def gathered(*rows: tuple[str, str]) -> Matrices:
     """From features and labels in one word each a character: ``("ab", "x")``."""
-    gathering = Gathering(SECRET)
+    gathering = MatrixBuilder(SECRET)
     for features, labels in rows:
         values = np.full(len(features), len(features) ** -0.5, np.float32)
         gathering.add(pack_vector([name.encode() for name in features], values), list(labels))
@@ -28,7 +28,7 @@ def gathered(*rows: tuple[str, str]) -> Matrices:
 
 
 def fit(method: str, data: Matrices, **plain: object) -> registry.Model:
-    return registry.fit(method, data, registry.params_of(method, plain), np.random.default_rng(0), quietly)[0]
+    return registry.fit(method, data, registry.params_of(method, plain), np.random.default_rng(0), no_progress)[0]
 
 
 def test_ind_counts_what_comes_together() -> None:
@@ -57,8 +57,8 @@ def test_ind_counts_features_as_boolean_and_ranks_by_their_values() -> None:
 def test_the_threshold_of_ind_is_chosen_on_held_out_instances() -> None:
     data = made(200, seed=0)
     chosen = fit("ind", data).to_arrays()["weights"].min()
-    assert any(chosen >= np.float32(p) for p in ind.TRIED)
-    assert chosen >= np.float32(ind.TRIED[0])
+    assert any(chosen >= np.float32(p) for p in ind.P_IND_CANDIDATES)
+    assert chosen >= np.float32(ind.P_IND_CANDIDATES[0])
 
 
 def test_ind_starts_a_live_index() -> None:
@@ -139,7 +139,7 @@ def test_the_memory_for_classifiers_is_refused_with_the_arithmetic() -> None:
             made(100, seed=0),
             registry.params_of("unweighted", {"classifiers": 1000}),
             np.random.default_rng(0),
-            quietly,
+            no_progress,
             memory=10**6,
         )
 
@@ -183,7 +183,7 @@ def test_explanations_and_wide_blocks_keep_to_vote_min() -> None:
 
 
 def test_the_tolerance_is_searched_for() -> None:
-    _, params = registry.fit("unweighted", made(100, seed=0), "auto", np.random.default_rng(0), quietly)
+    _, params = registry.fit("unweighted", made(100, seed=0), "auto", np.random.default_rng(0), no_progress)
     assert params.tolerance in unweighted.TOLERANCES
 
 
@@ -213,6 +213,6 @@ def test_passes_and_margin_of_ff_are_searched_for() -> None:
 
 def test_frequency_ranks_by_how_often_a_label_was_seen() -> None:
     data = gathered(("a", "x"), ("b", "yx"), ("c", "z"), ("d", "zx"))
-    found = frequency.fit(data, frequency.Params(), np.random.default_rng(0), quietly).rank(data.X[:2], 2)
+    found = frequency.fit(data, frequency.Params(), np.random.default_rng(0), no_progress).rank(data.X[:2], 2)
     assert found.ids.tolist() == [0, 2, 0, 2]
     assert found.scores.tolist() == [0.75, 0.5, 0.75, 0.5]

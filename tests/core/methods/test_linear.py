@@ -14,7 +14,7 @@ from abound.core.methods.linear import one_vs_rest, top_down
 from abound.core.methods.registry import METHODS
 from abound.core.methods.training import hierarchy
 from abound.core.methods.training.matrices import Hierarchy
-from abound.core.methods.training.progress import quietly
+from abound.core.methods.training.progress import no_progress
 from tests.core.methods.toy import made, queries
 
 
@@ -53,7 +53,7 @@ def test_a_weight_of_a_committee_begins_at_random_when_it_is_first_updated():
 @pytest.mark.parametrize("kind", ["perceptron", "committee", "svm"])
 def test_scores_are_those_of_the_weights(kind):
     data = made(200, seed=0)
-    model = one_vs_rest.fit(data, one_vs_rest.Params(kind=kind), np.random.default_rng(0), quietly)
+    model = one_vs_rest.fit(data, one_vs_rest.Params(kind=kind), np.random.default_rng(0), no_progress)
     X = queries(data, 60, seed=1)[:60]
     scores = X.toarray() @ model.weights.toarray() + model.bias
     ranked = model.rank(X, 6)
@@ -67,7 +67,7 @@ def test_a_label_of_all_instances_comes_first_and_one_of_none_last():
     Y = data.Y.toarray()
     Y[:, 0], Y[:, 1] = 1, 0
     data = replace(data, Y=sparse.csr_matrix(Y))
-    model = one_vs_rest.fit(data, one_vs_rest.Params(), np.random.default_rng(0), quietly)
+    model = one_vs_rest.fit(data, one_vs_rest.Params(), np.random.default_rng(0), no_progress)
     assert model.bias[0] == 1.0
     assert model.bias[1] == -1.0
 
@@ -83,7 +83,7 @@ def test_chances_are_multiplied_along_the_path(trials):
     data = made(300, seed=0)
     data = replace(data, hierarchy=tree(data))
     params = top_down.Params(trials=trials, p_min=0.0)
-    model = top_down.fit(data, params, np.random.default_rng(0), quietly)
+    model = top_down.fit(data, params, np.random.default_rng(0), no_progress)
     root, *inner = model.nodes
     assert sorted(root.children.tolist()) == [0, 6]
     first, others = sorted(inner, key=lambda node: node.place)
@@ -91,11 +91,11 @@ def test_chances_are_multiplied_along_the_path(trials):
     X = queries(data, 40, seed=1)[:40]
     expected = np.zeros((40, 6))
     for node, above in ((first, 0), (others, 6)):
-        share = root.chances(X)[:, root.children.tolist().index(above)]
-        expected[:, node.children] = share[:, None] * node.chances(X)
+        share = root.probabilities(X)[:, root.children.tolist().index(above)]
+        expected[:, node.children] = share[:, None] * node.probabilities(X)
     ranked = model.rank(X, 6)
     np.testing.assert_allclose(ranked.scores.reshape(40, 6), -np.sort(-expected, axis=1), rtol=1e-6)
-    kept = top_down.fit(data, replace(params, p_min=0.3), np.random.default_rng(0), quietly).rank(X, 6)
+    kept = top_down.fit(data, replace(params, p_min=0.3), np.random.default_rng(0), no_progress).rank(X, 6)
     assert kept.scores.min() >= 0.3
     assert len(kept.scores) == np.count_nonzero(expected >= 0.3)
 
@@ -111,9 +111,9 @@ def test_top_down_takes_no_more_memory_than_it_says(given, trials):
     flat = hierarchy.of_pairs([str(i) for i in range(n_labels)], [(str(i), "all") for i in range(n_labels)])
     data = replace(data, Y=Y, labels=[str(i) for i in range(n_labels)], hierarchy=flat if given else None)
     params = top_down.Params(kind="perceptron", trials=trials, branches=4)
-    top_down.fit(data, params, np.random.default_rng(0), quietly)
+    top_down.fit(data, params, np.random.default_rng(0), no_progress)
     tracemalloc.start()
-    top_down.fit(data, params, np.random.default_rng(0), quietly)
+    top_down.fit(data, params, np.random.default_rng(0), no_progress)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < sum(METHODS["top_down"].needs_of(data, params).values()) + 2**19
@@ -122,7 +122,7 @@ def test_top_down_takes_no_more_memory_than_it_says(given, trials):
 def test_a_classifier_learns_from_the_instances_of_its_siblings_only():
     data = made(300, seed=0)
     data = replace(data, hierarchy=tree(data))
-    model = top_down.fit(data, top_down.Params(), np.random.default_rng(0), quietly)
+    model = top_down.fit(data, top_down.Params(), np.random.default_rng(0), no_progress)
     others = next(node for node in model.nodes if node.place == 6)
     rows = np.flatnonzero(data.Y.toarray()[:, 3:].any(axis=1))
     np.testing.assert_array_equal(others.features, np.unique(data.X[rows].indices))
@@ -131,7 +131,7 @@ def test_a_classifier_learns_from_the_instances_of_its_siblings_only():
 def test_the_sigmoid_is_the_one_that_made_the_data():
     rng = np.random.default_rng(0)
     scores = rng.standard_normal(40_000) * 2
-    truth = rng.random(40_000) < top_down.chance(scores, (1.5, -0.7))
+    truth = rng.random(40_000) < top_down.sigmoid_probability(scores, (1.5, -0.7))
     slope, place = top_down.fitted_sigmoid(scores, truth)
     assert abs(slope - 1.5) < 0.05
     assert abs(place + 0.7) < 0.05
@@ -141,9 +141,9 @@ def test_the_sigmoid_is_the_one_that_made_the_data():
 
 def test_a_hierarchy_made_of_the_data_has_every_label_once_and_few_branches():
     data = made(200, seed=0)
-    made_here = hierarchy.made(data, 2, np.random.default_rng(0), quietly)
+    made_here = hierarchy.group_labels(data, 2, np.random.default_rng(0), no_progress)
     assert np.bincount(made_here.parents.indices).max() <= 2
-    above = hierarchy.above(made_here).toarray()
+    above = hierarchy.ancestors(made_here).toarray()
     tops = np.flatnonzero(np.diff(made_here.parents.indptr) == 0)
     assert len(tops) == 2
     assert (above[:6, tops].sum(axis=1) == 1).all()

@@ -15,7 +15,7 @@ from abound.core.methods.neighbors import ogeec
 from abound.core.methods.registry import METHODS
 from abound.core.methods.training import hierarchy
 from abound.core.methods.training.matrices import Matrices, l2_normalise
-from abound.core.methods.training.progress import quietly
+from abound.core.methods.training.progress import no_progress
 
 PEAK = Path("/proc/self/clear_refs")
 SLACK = 2**20
@@ -57,7 +57,7 @@ def allocated(method, data, params, n_threads=1):
     tracemalloc.start()
     try:
         with parallel_config("threading", n_jobs=n_threads):
-            METHODS[method].fit(data, params, np.random.default_rng(0), quietly)
+            METHODS[method].fit(data, params, np.random.default_rng(0), no_progress)
         return tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -110,11 +110,11 @@ def test_the_copies_of_liblinear_count(method, n_threads):
     data = replace(data, hierarchy=hierarchy.of_pairs(data.labels, below))
     params = METHODS[method].params(C=0.01)
     fit = METHODS[method].fit
-    fit(data.first(50), params, np.random.default_rng(0), quietly)
+    fit(data.first(50), params, np.random.default_rng(0), no_progress)
     PEAK.write_text("5")
     before = resident("VmRSS")
     with parallel_config("threading", n_jobs=n_threads):
-        fit(data, params, np.random.default_rng(0), quietly)
+        fit(data, params, np.random.default_rng(0), no_progress)
     assert resident("VmHWM") - before < told(method, data, params, n_threads) + 4 * SLACK
 
 

@@ -19,7 +19,7 @@ from abound.core.kernels.batch.projection import draw_rows
 from abound.core.methods import registry
 from abound.core.methods.neighbors import nearest, ogeec
 from abound.core.methods.neighbors.projection import Vectors, project
-from abound.core.methods.training.progress import quietly
+from abound.core.methods.training.progress import no_progress
 from tests.core.methods.toy import made, queries
 
 
@@ -31,7 +31,7 @@ def vectors(n: int, dim: int, seed: int) -> Vectors:
 @pytest.mark.parametrize("n", [3, 700, nearest.TILE + 5])
 def test_exact_neighbours_are_those_of_the_whole_product(n: int) -> None:
     train, test = vectors(n, 20, seed=0), vectors(40, 20, seed=1)
-    found = nearest.exact(test, train, 10)
+    found = nearest.search_exact(test, train, 10)
     products = test @ train.T
     for row in range(40):
         order = np.argsort(-products[row], kind="stable")[:10]
@@ -104,7 +104,7 @@ def test_approximate_neighbours_tell_their_recall(index: str, least: float) -> N
         pytest.importorskip("usearch")
     data = made(400, seed=0)
     params = registry.params_of("ogeec", {"index": index, "learners": 2, "neighbors": 10})
-    model = ogeec.fit(data, params, np.random.default_rng(0), quietly)
+    model = ogeec.fit(data, params, np.random.default_rng(0), no_progress)
     assert least <= model.recall <= 1.0
     assert model.facts() == {"recall_of_neighbors": model.recall}
     again = ogeec.Model.from_arrays(model.to_arrays(), len(data.features), len(data.labels))
@@ -132,13 +132,13 @@ def test_recall_is_measured_where_it_is_heard_and_can_be_stopped() -> None:
 
 def test_an_exact_search_is_its_own_recall() -> None:
     data = made(100, seed=0)
-    assert ogeec.fit(data, ogeec.Params(), np.random.default_rng(0), quietly).recall == 1.0
+    assert ogeec.fit(data, ogeec.Params(), np.random.default_rng(0), no_progress).recall == 1.0
 
 
 def test_scores_are_means_of_cosines_over_the_learners() -> None:
     data = made(100, seed=0)
     params = ogeec.Params(dim=30, neighbors=4, learners=3)
-    model = ogeec.fit(data, params, np.random.default_rng(0), quietly)
+    model = ogeec.fit(data, params, np.random.default_rng(0), no_progress)
     X = queries(data, 10, seed=1)
     expected = np.zeros((11, len(data.labels)))
     for learner in model.learners:
@@ -157,20 +157,20 @@ def test_of_equal_instances_the_learners_take_different_ones() -> None:
     data = made(60, seed=0)
     X = sparse.vstack([data.X[0]] * 60, format="csr")
     alike = replace(data, X=X, Y=sparse.identity(60, np.int8, format="csr"), labels=[str(i) for i in range(60)])
-    model = ogeec.fit(alike, ogeec.Params(neighbors=12, learners=5), np.random.default_rng(0), quietly)
+    model = ogeec.fit(alike, ogeec.Params(neighbors=12, learners=5), np.random.default_rng(0), no_progress)
     found = model.rank(X[:1], 60)
     assert sorted(found.ids) == list(range(60))
     np.testing.assert_allclose(found.scores, 1 / 5, rtol=1e-5)
 
 
 def test_the_number_of_neighbours_is_searched_for() -> None:
-    _, params = registry.fit("ogeec", made(200, seed=0), "auto", np.random.default_rng(0), quietly)
-    assert params.neighbors in ogeec.TRIED
+    _, params = registry.fit("ogeec", made(200, seed=0), "auto", np.random.default_rng(0), no_progress)
+    assert params.neighbors in ogeec.NEIGHBORS_CANDIDATES
 
 
 def test_more_neighbours_than_instances_are_refused() -> None:
     with pytest.raises(InvalidInstance, match="neighbors must be at most the 20 instances"):
-        registry.fit("ogeec", made(20, seed=0), ogeec.Params(neighbors=21), np.random.default_rng(0), quietly)
+        registry.fit("ogeec", made(20, seed=0), ogeec.Params(neighbors=21), np.random.default_rng(0), no_progress)
 
 
 @pytest.mark.parametrize("index", ["exact", "lsh"])
@@ -181,9 +181,9 @@ def test_ogeec_takes_no_more_memory_than_it_says(
     """And not far less: the keys of ``lsh``, and the order of those of a learner, are in it."""
     data = made(500, seed=0).rows(np.random.default_rng(0).integers(0, 500, n))
     params = ogeec.Params(dim=dim, learners=learners, index=index)
-    ogeec.fit(data.first(200), params, np.random.default_rng(0), quietly)
+    ogeec.fit(data.first(200), params, np.random.default_rng(0), no_progress)
     tracemalloc.start()
-    ogeec.fit(data, params, np.random.default_rng(0), quietly)
+    ogeec.fit(data, params, np.random.default_rng(0), no_progress)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < sum(ogeec.needs(data.sizes, params).values()) < 1.5 * peak + 4 * ogeec.SAMPLE * nearest.TILE

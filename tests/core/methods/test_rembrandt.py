@@ -12,10 +12,10 @@ from scipy.linalg import blas
 from abound.core.errors import Cancelled
 from abound.core.methods import registry
 from abound.core.methods.embeddings import rembrandt
-from abound.core.methods.embeddings.fourier import drawn
+from abound.core.methods.embeddings.fourier import draw_features
 from abound.core.methods.embeddings.ridge import Ridge
 from abound.core.methods.embeddings.subspace import leading, orthonormal
-from abound.core.methods.training.progress import quietly
+from abound.core.methods.training.progress import no_progress
 from tests.core.methods.toy import made, queries
 
 
@@ -30,11 +30,11 @@ def test_ridge_is_the_dense_solution(shape):
     T = rng.standard_normal((shape[0], 3))
     A = dense(X)
     expected = np.linalg.solve(A.T @ A + 0.7 * np.eye(shape[1] + 1), A.T @ T)
-    np.testing.assert_allclose(Ridge(X, 0.7).fit(T, quietly), expected, rtol=1e-6, atol=1e-9)
+    np.testing.assert_allclose(Ridge(X, 0.7).fit(T, no_progress), expected, rtol=1e-6, atol=1e-9)
     Y = sparse.csr_matrix((rng.random((shape[0], 5)) < 0.3).astype(np.int8))
     Q = rng.standard_normal((5, 2))
     expected = np.linalg.solve(A.T @ A + 0.7 * np.eye(shape[1] + 1), A.T @ (Y.toarray() @ Q))
-    np.testing.assert_allclose(Ridge(X, 0.7).fit_product(Y, Q, quietly), expected, rtol=1e-6, atol=1e-9)
+    np.testing.assert_allclose(Ridge(X, 0.7).fit_product(Y, Q, no_progress), expected, rtol=1e-6, atol=1e-9)
 
 
 def test_ridge_by_conjugate_gradients_is_the_dense_solution(monkeypatch):
@@ -43,7 +43,7 @@ def test_ridge_by_conjugate_gradients_is_the_dense_solution(monkeypatch):
     T = np.random.default_rng(1).standard_normal((300, 4))
     A = dense(data.X)
     expected = np.linalg.solve(A.T @ A + 0.5 * np.eye(A.shape[1]), A.T @ T)
-    np.testing.assert_allclose(Ridge(data.X, 0.5).fit(T, quietly), expected, atol=2e-3)
+    np.testing.assert_allclose(Ridge(data.X, 0.5).fit(T, no_progress), expected, atol=2e-3)
 
 
 def test_the_subspace_is_that_of_the_eigenvectors():
@@ -51,7 +51,7 @@ def test_the_subspace_is_that_of_the_eigenvectors():
     basis = np.linalg.qr(rng.standard_normal((50, 50)))[0]
     values = 0.5 ** np.arange(50)
     matrix = (basis * values) @ basis.T
-    vectors, found = leading(lambda Q, progress: matrix @ Q, 50, 5, 10, 2, rng, quietly)
+    vectors, found = leading(lambda Q, progress: matrix @ Q, 50, 5, 10, 2, rng, no_progress)
     np.testing.assert_allclose(found, values[:5], rtol=1e-6)
     np.testing.assert_allclose(np.abs(np.sum(vectors * basis[:, :5], axis=0)), 1.0, rtol=1e-6)
 
@@ -60,7 +60,7 @@ def test_the_embedding_spans_the_predictions_of_the_unconstrained_model():
     """V of algorithm 2 against the right singular vectors of X Z*, which only this test forms."""
     data = made(400, seed=0)
     params = rembrandt.Params(k=3, p=3, q=6, ridge=0.1)
-    V = rembrandt.label_embedding(data, params, np.random.default_rng(0), quietly)
+    V = rembrandt.label_embedding(data, params, np.random.default_rng(0), no_progress)
     A = dense(data.X)
     penalty = 0.1 * float((data.X.data.astype(np.float64) ** 2).sum()) / data.X.shape[1]
     predicted = data.Y.toarray().T @ A @ np.linalg.solve(A.T @ A + penalty * np.eye(A.shape[1]), A.T @ data.Y.toarray())
@@ -117,7 +117,7 @@ def test_instances_with_many_features_are_multiplied_as_dense_ones(monkeypatch):
         monkeypatch.setattr("abound.core.methods.embeddings.ridge.PRODUCTS", products)
         told = []
         least = Ridge(sparse.csr_matrix(X), 1.0, progress=lambda stage, done, told=told: told.append(done))
-        np.testing.assert_allclose(least.fit(T, quietly), expected, rtol=1e-6, atol=1e-9)
+        np.testing.assert_allclose(least.fit(T, no_progress), expected, rtol=1e-6, atol=1e-9)
         assert [shape[1] for shape in shapes] == widths
         assert told == [number / len(widths) for number in range(len(widths))]
         shapes.clear()
@@ -136,7 +136,7 @@ def test_nothing_of_features_times_labels_is_formed():
         widths.append(Q.shape)
         return rembrandt._predictions(least, Y)(Q, progress)
 
-    leading(of, labels, 10, 5, 1, rng, quietly)
+    leading(of, labels, 10, 5, 1, rng, no_progress)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert set(widths) == {(labels, 15)}
@@ -147,8 +147,8 @@ def test_nothing_of_features_times_labels_is_formed():
 def test_fourier_features_give_the_kernel(kernel):
     rng = np.random.default_rng(0)
     H = rng.standard_normal((40, 4)).astype(np.float32)
-    waves = drawn(H, 60_000, kernel, 1.0, rng)
-    z = waves.of(H).astype(np.float64)
+    waves = draw_features(H, 60_000, kernel, 1.0, rng)
+    z = waves.transform(H).astype(np.float64)
     gaps = H[:, None].astype(np.float64) - H[None]
     lengths = np.sqrt((gaps**2).sum(-1)) if kernel == "gaussian" else np.abs(gaps).sum(-1)
     kernels = z @ z.T / z.shape[1]
@@ -168,7 +168,7 @@ def test_fourier_features_give_the_kernel(kernel):
 def test_every_embedding_and_decoder_learns(changes):
     data = made(400, seed=0)
     params = registry.params_of("rembrandt", {"k": 20} | changes)
-    model, _ = registry.fit("rembrandt", data, params, np.random.default_rng(0), quietly)
+    model, _ = registry.fit("rembrandt", data, params, np.random.default_rng(0), no_progress)
     fresh = made(100, seed=1)
     ranked = model.rank(queries(data, 100, seed=1)[:100], 1)
     truth = fresh.Y.toarray()[np.arange(100), ranked.ids]
@@ -181,7 +181,7 @@ def test_ranks_as_dense_arithmetic_does(changes):
     """[phi([x, 1] W), 1] Q, in double precision, all labels of it by their scores."""
     data = made(200, seed=0)
     params = registry.params_of("rembrandt", {"k": 6, "epochs": 3} | changes)
-    model = rembrandt.fit(data, params, np.random.default_rng(0), quietly)
+    model = rembrandt.fit(data, params, np.random.default_rng(0), no_progress)
     X = queries(data, 40, seed=1)
     arrays = {name: array.astype(np.float64) for name, array in model.to_arrays().items()}
     inputs = dense(X) @ arrays["W"]
@@ -203,7 +203,7 @@ def test_it_takes_no_more_memory_than_it_says(monkeypatch, decoder, fourier):
     data = made(3000, seed=0)
     params = rembrandt.Params(k=20, fourier=fourier, decoder=decoder, epochs=2)
     tracemalloc.start()
-    model = rembrandt.fit(data, params, np.random.default_rng(0), quietly)
+    model = rembrandt.fit(data, params, np.random.default_rng(0), no_progress)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < sum(rembrandt.needs(data.sizes, params).values())
@@ -227,13 +227,13 @@ def test_products_of_instances_are_reported_on_the_way_and_are_the_same_in_piece
     def tell(stage, fraction):
         told.append((stage, fraction))
 
-    whole = Ridge(X, 1.0, progress=tell).fit(T, quietly)
+    whole = Ridge(X, 1.0, progress=tell).fit(T, no_progress)
     assert told == [("least squares", 0.0)]
     for name, most in (("PRODUCTS", 20 * 50 * 20), ("BLOCK_BYTES", 16 * 200 * 20)):
         with monkeypatch.context() as patch:
             patch.setattr(f"abound.core.methods.embeddings.ridge.{name}", most)
             told.clear()
-            np.testing.assert_array_equal(Ridge(X, 1.0, progress=tell).fit(T, quietly), whole)
+            np.testing.assert_array_equal(Ridge(X, 1.0, progress=tell).fit(T, no_progress), whole)
             assert 8 <= len(told) <= 14, name
             assert told == sorted(told)
     dense = np.column_stack((X.toarray().astype(np.float64), np.ones(200)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abound.core.methods.training.parallel import executed_by, is_elsewhere, spread
+from abound.core.methods.training.parallel import executed_by, is_distributed, spread
 
 
 class Backwards:
@@ -22,11 +22,11 @@ def test_pieces_run_on_the_executor_of_the_caller_and_on_threads_otherwise() -> 
     told: list[int] = []
     executor = Backwards()
     with executed_by(executor):
-        assert is_elsewhere()
+        assert is_distributed()
         assert spread(lambda a, b: a - b, [(1, 2), (5, 3)], told.append) == [-1, 2]
     assert executor.pieces == [(1, 2), (5, 3)]
     assert told == []
-    assert not is_elsewhere()
+    assert not is_distributed()
     assert spread(lambda a, b: a - b, [(1, 2), (5, 3)], told.append) == [-1, 2]
     assert told == [0, 1]
     assert len(executor.pieces) == 2

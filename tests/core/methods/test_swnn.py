@@ -16,7 +16,7 @@ from abound.core.kernels.batch import neighbors
 from abound.core.methods import registry
 from abound.core.methods.neighbors import swnn
 from abound.core.methods.training.matrices import l2_normalise
-from abound.core.methods.training.progress import quietly
+from abound.core.methods.training.progress import no_progress
 from tests.core.methods.toy import made, queries
 from tests.randomness import examples
 
@@ -51,7 +51,7 @@ def dense_scores(model: swnn.Model, X: sparse.csr_matrix) -> np.ndarray:
 def test_scores_are_those_of_the_formula(S: int, alpha: float, beta: float) -> None:
     data = made(200, seed=0)
     X = queries(data, 60, seed=1)
-    model = swnn.fit(data, swnn.Params(S=S, alpha=alpha, beta=beta), np.random.default_rng(0), quietly)
+    model = swnn.fit(data, swnn.Params(S=S, alpha=alpha, beta=beta), np.random.default_rng(0), no_progress)
     found, expected = model.rank(X, 100), dense_scores(model, X)
     for row in range(X.shape[0]):
         part = slice(*found.starts[row : row + 2])
@@ -74,8 +74,8 @@ def test_pruning_changes_nothing(n: int, d: int, S: int, beta: float, distinct: 
     rng = np.random.default_rng(seed)
     X, Q = random_rows(n, d, rng, distinct), random_rows(30, d, rng, distinct)
     Y = sparse.csr_matrix((rng.random((n, 7)) < 0.3).astype(np.int8))
-    plain = swnn.Model.of(swnn.Params(S=S, alpha=1.0, beta=beta, prune=False), X, Y)
-    pruned = swnn.Model.of(swnn.Params(S=S, alpha=1.0, beta=beta, prune=True), X, Y)
+    plain = swnn.Model.build(swnn.Params(S=S, alpha=1.0, beta=beta, prune=False), X, Y)
+    pruned = swnn.Model.build(swnn.Params(S=S, alpha=1.0, beta=beta, prune=True), X, Y)
     pruning_of_all(pruned, Q, few)
     left, right = plain.rank(Q, 7), pruned.rank(Q, 7)
     for one, other in zip(left, right, strict=True):
@@ -127,7 +127,7 @@ def pruning_of_all(model: swnn.Model, Q: sparse.csr_matrix, few: float) -> None:
 def test_of_equally_near_instances_the_later_ones_count() -> None:
     data = made(40, seed=0)
     same = data.with_values(sparse.csr_matrix(np.tile(data.X[0].toarray(), (40, 1))))
-    model = swnn.fit(same, swnn.Params(S=3, alpha=1.0, beta=0.0), np.random.default_rng(0), quietly)
+    model = swnn.fit(same, swnn.Params(S=3, alpha=1.0, beta=0.0), np.random.default_rng(0), no_progress)
     found = model.rank(same.X[:1], 10)
     votes = np.asarray(data.Y[37:].sum(axis=0)).ravel()
     assert {int(i): round(s) for i, s in zip(found.ids, found.scores, strict=True)} == {
@@ -136,7 +136,7 @@ def test_of_equally_near_instances_the_later_ones_count() -> None:
 
 
 def test_parameters_are_searched_for_on_the_grid_of_the_paper() -> None:
-    model, params = registry.fit("swnn", made(200, seed=0), "auto", np.random.default_rng(0), quietly)
+    model, params = registry.fit("swnn", made(200, seed=0), "auto", np.random.default_rng(0), no_progress)
     assert (params.alpha, params.beta) in swnn.GRID
     assert params.S in (*swnn.NEIGHBORS, 2)
     assert model.rank(made(200, seed=0).X, 1).starts[-1] == 200
@@ -144,14 +144,14 @@ def test_parameters_are_searched_for_on_the_grid_of_the_paper() -> None:
 
 def test_more_neighbours_than_instances_are_refused() -> None:
     with pytest.raises(InvalidInstance, match="S must be at most the 20 instances"):
-        registry.fit("swnn", made(20, seed=0), swnn.Params(S=21), np.random.default_rng(0), quietly)
+        registry.fit("swnn", made(20, seed=0), swnn.Params(S=21), np.random.default_rng(0), no_progress)
 
 
 def test_by_default_a_few_instances_are_all_neighbours() -> None:
     """Nobody asked for more than there are; and a version that is judged on fewer is fitted on all as it would be."""
     data = made(20, seed=0)
-    model, params = registry.fit("swnn", data, swnn.Params(), np.random.default_rng(0), quietly)
-    all_of_them = swnn.fit(data, swnn.Params(S=20), np.random.default_rng(0), quietly)
+    model, params = registry.fit("swnn", data, swnn.Params(), np.random.default_rng(0), no_progress)
+    all_of_them = swnn.fit(data, swnn.Params(S=20), np.random.default_rng(0), no_progress)
     assert params == swnn.Params()
     arrays = model.to_arrays()
     loaded = swnn.Model.from_arrays(arrays, data.X.shape[1], data.Y.shape[1])
@@ -172,7 +172,7 @@ def test_it_takes_no_more_memory_than_it_says():
     data = made(4000, seed=0)
     params = swnn.Params()
     tracemalloc.start()
-    swnn.fit(data, params, np.random.default_rng(0), quietly)
+    swnn.fit(data, params, np.random.default_rng(0), no_progress)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < sum(swnn.needs(data.sizes, params).values())

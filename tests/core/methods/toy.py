@@ -6,7 +6,7 @@ import numpy as np
 from scipy import sparse
 
 from abound.core.instances.record import pack_vector
-from abound.core.methods.training.gather import Gathering
+from abound.core.methods.training.gather import MatrixBuilder
 from abound.core.methods.training.matrices import Matrices
 
 SECRET = (1, 2)
@@ -37,7 +37,7 @@ def made(n: int, seed: int, duplicated: bool = False, order: np.ndarray | None =
         words = {f"c{c}w{w}": 1.0 + rng.random() for c in classes for w in rng.choice(5, 3, replace=False)}
         words |= {f"noise{w}": 0.2 + rng.random() for w in rng.choice(30, 5, replace=False)}
         rows.append((words, [f"class {c}" for c in classes]))
-    gathering = Gathering(SECRET)
+    gathering = MatrixBuilder(SECRET)
     for i in range(n) if order is None else order:
         words, labels = rows[i]
         if duplicated:

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from abound.core.comparison.blend import DEPTH, MIXTURES, Listed, Weighing
+from abound.core.comparison.blend import DEPTH, MIXTURES, BlendLearner, LabelRanking
 from abound.core.comparison.sequential_test import Contest, Decision, GateParams
 from abound.core.config import ModelConfig
 from abound.core.errors import Conflict
-from abound.core.model.active_version import BLEND, EVEN, LIVE
+from abound.core.model.active_version import BLEND, EVEN_WEIGHTS, LIVE
 from abound.core.model.apply import Unit
 from abound.core.model.live_model import LiveModel, warmup
 from abound.core.types import START
@@ -86,17 +86,17 @@ async def test_scores_are_those_of_a_plain_loop(house: House) -> None:
         await contending.follow_log()
         found = contending.standing
     live, made = LiveModel(ModelConfig(), (3, 4)), wise()
-    expected, weighing = Contest(served=LIVE, alpha=GATE.alpha), Weighing()
+    expected, weighing = Contest(served=LIVE, alpha=GATE.alpha), BlendLearner()
     for pair in [*familiar(30), *changed(50), *familiar(15, 20)]:
         vector = live.vectorizer.vectorize(f'{{"{pair[0]}": 1}}'.encode(), None)
         best = live.rank(vector, DEPTH)
-        index = Listed([live.label(i) for i in best.class_ids.tolist()], best.scores)
+        index = LabelRanking([live.label(i) for i in best.class_ids.tolist()], best.scores)
         ranking = made.rank_vectors([vector], DEPTH)
-        batch = Listed([made.labels[i] for i in ranking.ids.tolist()], ranking.scores)
+        batch = LabelRanking([made.labels[i] for i in ranking.ids.tolist()], ranking.scores)
         ranks = {LIVE: rank_in(index.labels, {pair[1]}), card.id: rank_in(batch.labels, {pair[1]})}
         at = MIXTURES.index(weighing.weights)
-        ranks[BLEND] = int(weighing.note(index, batch, {pair[1]})[at])
-        expected.note(ranks)
+        ranks[BLEND] = int(weighing.learn(index, batch, {pair[1]})[at])
+        expected.add(ranks)
         apply(live, START, LearnEvent(draft(pair).records, 1, [Unit(1)]))
     assert found.contest == expected
     assert found.weighing == weighing
@@ -186,7 +186,7 @@ async def test_weights_of_the_blend_come_as_events_for_what_is_active(house: Hou
         assert contending.standing.contest.served == card.id  # what was activated by hand is left alone
     weights = [event.weights for _, event in await house.elements() if isinstance(event, WeighEvent)]
     assert 2 <= len(weights) <= 20
-    assert weights[0] == Weighing().weights  # of a version of which nothing is known
+    assert weights[0] == BlendLearner().weights  # of a version of which nothing is known
     assert weights[1][1] <= 0.2  # by all that was seen before, and not by the one instance
 
 
@@ -198,14 +198,14 @@ async def test_what_becomes_active_is_blended_as_is_known_before_anything_more_i
         await teach(replica, changed(20 * LABELS))
         await contending.follow_log()
         known = contending.standing.weighing.weights
-        assert known != EVEN
+        assert known != EVEN_WEIGHTS
         await activation.activate(at, card.id, "by hand")
         await go_on_until(contending, lambda: contending.model.live.serving.weights == known)
         await activation.activate(at, LIVE, "by hand")
         await activation.activate(at, card.id, "by hand")
         await go_on_until(contending, lambda: contending.model.live.serving.former == LIVE)
         known = contending.standing.weighing.weights
-        assert known != EVEN
+        assert known != EVEN_WEIGHTS
         await go_on_until(contending, lambda: contending.model.live.serving.weights == known)
         for _ in range(3):
             await contending.reload_challengers()
@@ -220,7 +220,7 @@ async def test_what_was_active_before_anybody_followed_is_blended_as_it_was_judg
     keys = (await house.living()).keys
     await activation.activate(place(house.store, house.artifacts, keys), card.id, "by hand")
     async with contest(house) as contending:
-        assert contending.standing.weighing.weights != EVEN
+        assert contending.standing.weighing.weights != EVEN_WEIGHTS
         await go_on_until(
             contending, lambda: contending.model.live.serving.weights == contending.standing.weighing.weights
         )
@@ -238,7 +238,7 @@ async def test_who_dies_again_and_again_before_it_writes_appends_weights_once(ho
         async with contest(house) as contending:  # and dies
             await contending.follow_log()
     assert [type(event) for _, event in await house.elements()].count(WeighEvent) == 1
-    assert contending.model.live.serving.weights == contending.standing.weighing.weights != EVEN
+    assert contending.model.live.serving.weights == contending.standing.weighing.weights != EVEN_WEIGHTS
     for _ in range(2):
         await teach(replica, changed(20))
         async with contest(house) as contending:
@@ -368,7 +368,7 @@ async def test_what_is_out_of_reach_does_not_come_back_in_place_of_what_is_serve
         await contending.follow_log()
         assert contending._gate.fallback(contending.standing, serving) == [former.id, LIVE]
         for _ in range(100):
-            contending.standing.contest.note({promoted.id: 0, former.id: 1, LIVE: 2})
+            contending.standing.contest.add({promoted.id: 0, former.id: 1, LIVE: 2})
         contending.standing.trouble = {former.id: "it is lost"}
         await contending._gate.decide(contending.standing, serving, [])
         assert [one.decision.version for one in contending.standing.decisions] == [promoted.id, LIVE]

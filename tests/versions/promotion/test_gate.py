@@ -10,7 +10,7 @@ from unittest.mock import AsyncMock
 import pytest
 
 from abound.core.comparison.sequential_test import Decision, GateParams
-from abound.core.model.active_version import Serving
+from abound.core.model.active_version import ServingState
 from abound.core.types import Offset
 from abound.service.versions.promotion import gate as gates
 from abound.service.versions.promotion.gate import Gate
@@ -29,7 +29,7 @@ async def test_nothing_is_decided_before_an_activation_comes_back(monkeypatch: p
     gate = Gate(place, cast(Any, SimpleNamespace(check=AsyncMock())), GateParams())
 
     async def decide() -> int:
-        await gate.decide(standing, Serving(), ["a" * 8])
+        await gate.decide(standing, ServingState(), ["a" * 8])
         if gate._activating is not None:
             await asyncio.wait([gate._activating])
         return activate.await_count
