@@ -68,34 +68,7 @@ STILL_CIRCULAR: set[frozenset[str]] = {
 }
 """Modules that import each other and are not separated yet."""
 
-STILL_TWICE: set[str] = {
-    "Applied",
-    "Asked",
-    "Comparison",
-    "Draft",
-    "Exported",
-    "Held",
-    "Instance",
-    "Kept",
-    "Kind",
-    "Learn",
-    "Learner",
-    "Line",
-    "Listed",
-    "Living",
-    "Made",
-    "Mark",
-    "Meter",
-    "Pace",
-    "Place",
-    "Sizes",
-    "Source",
-    "Status",
-    "Stopped",
-    "Table",
-    "Terms",
-    "TooLarge",
-}
+STILL_TWICE: set[str] = set()
 """Names of public classes that stand for two things and are not renamed yet."""
 
 FORBIDDEN_TO_CORE = {

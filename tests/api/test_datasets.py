@@ -167,7 +167,7 @@ def test_too_many_names_are_refused(tmp_path: Path, kind: str) -> None:
 
 
 def test_the_process_that_checks_is_held_to_its_memory() -> None:
-    program = "from abound.service.datasets.check import hold; hold(2**26); bytearray(2**27)"
+    program = "from abound.service.datasets.check import limit_memory; limit_memory(2**26); bytearray(2**27)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
     assert done.returncode == 1
     assert "MemoryError" in done.stderr

@@ -64,7 +64,7 @@ def test_single_words_are_those_of_scikit_learn(lowercase, min_length, text):
 
 def test_nothing_of_scikit_learn_is_loaded_for_single_words():
     program = (
-        "import sys; from abound.service.processes.kernel_cache import place; place(); "
+        "import sys; from abound.service.processes.kernel_cache import set_cache_dir; set_cache_dir(); "
         "from abound.core.model.live_model import warmup; warmup(); "
         "print('sklearn' in sys.modules)"
     )

@@ -71,8 +71,8 @@ import importlib, pkgutil, typing
 import numpy as np
 import abound.core.kernels
 from abound.core.model.live_model import warmup
-from abound.core.methods import fitted, registry, warming
-from abound.core.methods.training.progress import quietly
+from abound.core.methods import fitted, registry, warmup as methods_warmup
+from abound.core.methods.training.progress import no_progress
 
 kernels = [
     value
@@ -85,17 +85,17 @@ def compiled():
     return {(kernel.py_func.__qualname__, str(signature)) for kernel in kernels for signature in kernel.signatures}
 
 warmup()
-warming.warmup()
+methods_warmup.warmup()
 before = compiled()
 assert before
-data = warming.few()
+data = methods_warmup.small_data_set()
 for name, method in registry.METHODS.items():
     for field, kind in typing.get_type_hints(method.params).items():
         for value in typing.get_args(kind):
             if not isinstance(value, str):
                 continue
             params = registry.params_of(name, {field: value})
-            fitted.fit(name, data, params, np.random.default_rng(1), quietly).model.rank(data.X[:2], 3)
+            fitted.fit(name, data, params, np.random.default_rng(1), no_progress).model.rank(data.X[:2], 3)
             print("fitted", name, field, value)
             for kernel, signature in sorted(compiled() - before):
                 print("compiled", kernel, signature)

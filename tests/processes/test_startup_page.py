@@ -9,12 +9,12 @@ import pytest
 
 ENDING = """
 import asyncio, socket, sys
-from abound.service.processes.startup_page import Doorkeeper, Status
+from abound.service.processes.startup_page import StartupServer, StartupStatus
 from abound.service.processes.startup_page import listen
 
 async def main():
     with listen("127.0.0.1", 0) as listening:
-        doorkeeper = Doorkeeper(listening, lambda: Status("loading", 0.5))
+        doorkeeper = StartupServer(listening, lambda: StartupStatus("loading", 0.5))
         await doorkeeper.open()
         half = [socket.create_connection(listening.getsockname()) for _ in range(3)]
         half[0].sendall(b"GET /readyz HTTP/1.1\\r\\nHost: x\\r\\n")

@@ -11,14 +11,14 @@ import pytest
 PROGRAM = """
 import sys
 
-from abound.service.processes.kernel_cache import place
+from abound.service.processes.kernel_cache import set_cache_dir
 
-place()
+set_cache_dir()
 import json
 
 from numba.core.dispatcher import Dispatcher
 
-from abound.core.model.live_model import FIRST, warmup
+from abound.core.model.live_model import DEFAULT_GROUPS, warmup
 from abound.service.processes import kernel_compiler as kernels
 from tests.support.served import NDJSON, served
 
@@ -34,7 +34,7 @@ def loaded():
 
 
 kernels.load = lambda: None
-warmup(*FIRST)
+warmup(*DEFAULT_GROUPS)
 before = loaded()
 with served() as service:
     def post(path, body, **more):
