@@ -174,15 +174,21 @@ RUNS: dict[str, Callable[[Composed, float], None]] = {
 }
 
 
-def under_load(composed: Composed, book: Book, happens: Callable[[Composed, float], None], seconds: float) -> Counts:
-    """Count what becomes of the requests while something happens."""
+def under_load(
+    composed: Composed,
+    book: Book,
+    happens: Callable[[Composed, float], None],
+    seconds: float,
+    pause: float = PAUSE,
+) -> Counts:
+    """Count the outcomes of requests while ``happens`` runs; each caller pauses between two requests."""
     before, known = book.counts.copy(), len(book.acknowledged)
     tag, real = f"{len(before)}-{known}", texts()
     learners = [
-        Learner(composed.url, f"{tag}/learner{i}", "lines" if i == 0 else "single", "log", real, book, PAUSE)
+        Learner(composed.url, f"{tag}/learner{i}", "lines" if i == 0 else "single", "log", real, book, pause)
         for i in range(LEARNERS)
     ]
-    readers = [Reader(composed.url, f"{tag}/reader{i}", real, book, PAUSE) for i in range(READERS)]
+    readers = [Reader(composed.url, f"{tag}/reader{i}", real, book, pause) for i in range(READERS)]
     for reader in readers:
         reader.may_fail = happens is all_killed
     probe, caller_of_client = Probe(composed.url), Caller(composed.url)

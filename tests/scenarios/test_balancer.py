@@ -51,8 +51,8 @@ def restart(program: Program) -> None:
 
 def test_replicas_restarted_one_by_one_under_load_fail_no_classify(fleet: Fleet, tmp_path: Path) -> None:
     book, real = Book(tmp_path / "acknowledged.jsonl"), texts()
-    learners = [Learner(fleet.balancer.url, f"event/{i}", "single", "replica", real, book, 0.02) for i in range(2)]
-    readers = [Reader(fleet.balancer.url, f"reader {i}", real, book, 0.002) for i in range(4)]
+    learners = [Learner(fleet.balancer.url, f"event/{i}", "single", "replica", real, book, 0.05) for i in range(2)]
+    readers = [Reader(fleet.balancer.url, f"reader {i}", real, book, 0.02) for i in range(4)]
     clients: list[Learner | Reader] = [*learners, *readers]
     for client in clients:
         client.start()

@@ -41,7 +41,7 @@ def test_one_replica_is_restarted_and_one_is_killed_under_load(running: Composed
         running.replicas[0].start()
         running.replicas[0].until_ready()
 
-    counts = rolling.under_load(running, book, restarted, 0)
+    counts = rolling.under_load(running, book, restarted, 0, pause=0.02)
     assert (counts.classify_failed, counts.client_failed) == (0, 0), book.counts
     assert counts.classified > 200
     assert counts.acknowledged > 100
@@ -50,7 +50,7 @@ def test_one_replica_is_restarted_and_one_is_killed_under_load(running: Composed
         running.replicas[1].kill()
         time.sleep(1)
 
-    counts = rolling.under_load(running, book, killed, 0)
+    counts = rolling.under_load(running, book, killed, 0, pause=0.02)
     # A kept connection may end without an answer, which our client takes for a reason to ask again.
     assert counts.client_failed == 0
     assert counts.classify_failed <= 5, book.counts
