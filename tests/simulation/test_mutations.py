@@ -16,8 +16,7 @@ from abound.service.log.append_group import AppendGroup
 from abound.service.log.appender import Appender, AppendQueue
 from abound.service.log.events import checksum_of
 from abound.service.model.position import Position
-from abound.service.model.replicated_model import ReplicatedModel
-from abound.service.model.standby import StandbyState
+from abound.service.model.replicated_model import ReplicatedModel, StandbyState
 from abound.service.replica.replica import Replica
 from abound.service.store.connection import ConnectionLost, StoreConnection
 from abound.service.store.reconnecting import ReconnectingConnection
