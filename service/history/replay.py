@@ -29,10 +29,7 @@ from abound.service.snapshots.snapshots import SnapshotParams, write
 from abound.service.store.client import Store
 from abound.service.store.keys import ModelKeys
 from abound.service.store.lease import Lease, LeaseLost, acquire
-
-
-async def _nothing() -> None:
-    """Do nothing between two steps."""
+from abound.service.tasks import do_nothing
 
 
 async def rebuild(
@@ -42,7 +39,7 @@ async def rebuild(
     *,
     from_start: bool = False,
     params: LogParams | None = None,
-    between: Callable[[], Awaitable[None]] = _nothing,
+    between: Callable[[], Awaitable[None]] = do_nothing,
     artifacts: ArtifactStore | None = None,
 ) -> ReplicatedModel:
     """Return the model at an offset (default: the end of its log), rebuilt from the store.
@@ -90,7 +87,7 @@ async def compact(
     living: CatalogModel,
     params: SnapshotParams,
     log_params: LogParams | None = None,
-    between: Callable[[], Awaitable[None]] = _nothing,
+    between: Callable[[], Awaitable[None]] = do_nothing,
     artifacts: ArtifactStore | None = None,
     *,
     lease: Lease | None = None,

@@ -43,8 +43,6 @@ from abound.service.store.reconnecting import ReconnectingConnection
 from abound.service.store.server_info import LEVELS, ServerInfo
 from abound.service.tasks import cancel_and_wait
 
-__all__ = ["Appender", "LearnDraft", "LearnOutcome"]
-
 SWEEP_SECONDS = 0.05
 
 
