@@ -41,7 +41,7 @@ ALLOWED: dict[str, set[str]] = {
     "api": SERVING | {"replica", "rebuild", "datasets", "security", "jobs"},
     "worker": SERVING | {"replica", "rebuild", "datasets", "jobs"},
     "client": {"api.schemas"},
-    "evaluation": {"processes", "datasets"},
+    "evaluation": {"processes"},
     "cli": {
         "client", "evaluation", "processes", "store", "artifacts", "log", "snapshots", "history", "datasets",
         "security", "worker",

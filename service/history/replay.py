@@ -38,6 +38,7 @@ from abound.service.snapshots.snapshots import SnapshotParams, write
 from abound.service.store.client import Store
 from abound.service.store.keys import ModelKeys
 from abound.service.store.lease import Lease, LeaseLost, acquire
+from abound.service.tasks import do_nothing
 
 PAUSE_SECONDS = 0.02
 
@@ -48,10 +49,6 @@ MAX_ROUNDS = 50
 """So does a standby state after this many rounds, since it is hardly faster than new entries arrive."""
 
 
-async def _nothing() -> None:
-    """Do nothing between two steps."""
-
-
 async def rebuild(
     store: Store,
     living: CatalogModel,
@@ -59,7 +56,7 @@ async def rebuild(
     *,
     from_start: bool = False,
     params: LogParams | None = None,
-    between: Callable[[], Awaitable[None]] = _nothing,
+    between: Callable[[], Awaitable[None]] = do_nothing,
     artifacts: ArtifactStore | None = None,
 ) -> ReplicatedModel:
     """Return the model at an offset (default: the end of its log), rebuilt from the store.
@@ -107,7 +104,7 @@ async def compact(
     living: CatalogModel,
     params: SnapshotParams,
     log_params: LogParams | None = None,
-    between: Callable[[], Awaitable[None]] = _nothing,
+    between: Callable[[], Awaitable[None]] = do_nothing,
     artifacts: ArtifactStore | None = None,
     *,
     lease: Lease | None = None,

@@ -46,8 +46,6 @@ from abound.service.store.client import store_errors
 if TYPE_CHECKING:
     from abound.service.jobs.context import JobContext
 
-__all__ = ["ForgetParams", "RefitParams", "RestoreParams", "forget", "refit", "restore"]
-
 MAX_ROUNDS = 5
 
 Progress = Callable[[str, float], None]

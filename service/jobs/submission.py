@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from abound.service.jobs.methods import JobMethod
 
 HISTORY = "history"
-MAX_REASON = 1000
 
 CHECK_SECONDS = 10.0
 """How long a submission waits for an answer of the artifact store."""

@@ -51,8 +51,6 @@ from abound.service.store.reconnecting import ReconnectingConnection
 from abound.service.store.server_info import AOF_CHECK_SECONDS, LEVELS, ServerInfo, aof_check_command
 from abound.service.tasks import cancel_and_wait
 
-__all__ = ["Appender", "LearnDraft", "LearnOutcome"]
-
 SWEEP_SECONDS = 0.05
 
 

@@ -209,11 +209,6 @@ class ContestFollower:
         """Whether a version failed to load because a store was unavailable. Such loads may soon succeed."""
         return self._roster.is_store_away
 
-    @property
-    def is_contended(self) -> bool:
-        """Whether any version is compared with the index."""
-        return bool(self._roster.challengers) or not self.model.live.serving.is_live
-
     # 2
 
     async def follow_log(self) -> bool:
