@@ -259,7 +259,7 @@ async def test_a_job_learns_from_the_file_that_was_there_when_it_was_asked_for(
     now = DatasetCard(file="datasets/0123456789abcdef.jsonl.gz", compression="gz", **OF_A_CARD)
     monkeypatch.setattr(DatasetRepository, "get", AsyncMock(return_value=now))
     context: Any = SimpleNamespace(job=SimpleNamespace(data="twice.jsonl", upload=upload), store=None)
-    with pytest.raises(Conflict, match="the data set twice.* was replaced"):
+    with pytest.raises(Conflict, match=r"the data set twice.* was replaced"):
         await fitting_job._read(context, ModelConfig(), no_progress)
     assert now.upload == "0123456789abcdef"
 

@@ -322,7 +322,7 @@ async def test_a_damaged_segment_is_named_and_snapshots_stand_without_it(model: 
     good = await rebuild(model.store, model.living, artifacts=model.artifacts)
     await DAMAGES[kind](model, contents)
     name = contents.segments[1].name
-    with pytest.raises(Corrupted, match=rf"{name}.*(damaged|missing).*copy.*begin-anew"):
+    with pytest.raises(Corrupted, match=rf"{name}.*(damaged|missing).*backup.*begin-anew"):
         await rebuild(model.store, model.living, from_start=True, artifacts=model.artifacts)
     again = await rebuild(model.store, model.living, artifacts=model.artifacts)
     assert await again.compute_digest() == await good.compute_digest()

@@ -110,7 +110,7 @@ async def test_a_replica_that_starts_between_prepare_and_adopt_goes_over_too(hou
             started.append(await house.replica())
 
     with structlog.testing.capture_logs() as logs:
-        at = await adopt(house, between=start_one)
+        at = await adopt(house, checkpoint=start_one)
     await house.append(*events(3))
     for replica in (one, *started):
         last = (await house.elements())[-1][0]
@@ -338,7 +338,7 @@ async def test_an_adoption_that_is_given_up_leaves_nothing(house: House) -> None
             raise Cancelled("told to stop")
 
     with pytest.raises(Cancelled):
-        await adopt(house, between=stop)
+        await adopt(house, checkpoint=stop)
     await until(lambda: one.model("default").standby is None)
     assert [type(event) for _, event in await house.elements()][-1] is PrepareEvent
     assert await digest_at(one, one.model("default").offset) == await house.expected()
@@ -516,7 +516,7 @@ async def test_a_store_that_goes_away_before_the_adoption_leaves_the_model_as_it
                 own_server.kill()
 
         with pytest.raises(StoreUnavailable):
-            await adopt(house, between=go_away)
+            await adopt(house, checkpoint=go_away)
         own_server.start()
         await until(lambda: one.status().log == "connected" and one.status().ready)
         assert await digest_at(one, one.model("default").offset) == await house.expected()

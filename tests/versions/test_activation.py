@@ -220,7 +220,7 @@ async def test_of_two_activations_at_one_time_one_is_refused(house: House) -> No
         reached.set()
         await gate.wait()
 
-    one = asyncio.create_task(activate(await here(house, between=wait), first.id, "a test"))
+    one = asyncio.create_task(activate(await here(house, checkpoint=wait), first.id, "a test"))
     await reached.wait()
     with pytest.raises(Conflict, match="being activated"):
         await activate(await here(house), second.id, "a test")
@@ -247,7 +247,7 @@ async def test_an_activation_that_lost_its_fence_changes_nothing(house: House, m
             other[0] = await activate(await here(house), second.id, "a test")
 
     with pytest.raises(Conflict, match="took too long"):
-        await activate(await here(house, between=overtaken), first.id, "a test")
+        await activate(await here(house, checkpoint=overtaken), first.id, "a test")
     assert await truth(house) == [(other[0], second.id)]
     await until(lambda: observe(replica) is not None and model(replica).live.serving.version == second.id)
 
