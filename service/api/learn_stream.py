@@ -48,7 +48,7 @@ class LearnStream:
     Parameters
     ----------
     learning : LearnService
-    rates : Rates
+    rates : RateLimiter
     request_bytes : int
         Most bytes that one line may take in the log.
     """

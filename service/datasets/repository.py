@@ -118,7 +118,7 @@ class DatasetCard(msgspec.Struct, frozen=True, kw_only=True):
         Number of instances, of instances with a label, of distinct features, of distinct labels, of active
         features over all instances, and of labels over all instances.
     pairs, label_pairs, feature_labels : int or None
-        See ``abound.core.methods.training.matrices.Sizes``; None on a card written before they were counted.
+        See ``abound.core.methods.training.matrices.DataSizes``; None on a card written before they were counted.
     created : float
         Seconds since 1970.
     """

@@ -340,7 +340,7 @@ async def _oldest_state_offset(place: AdoptionContext, kept: list[str]) -> Offse
 async def _prepared_manifest(place: AdoptionContext, prepare: PrepareEvent) -> StateFileManifest | None:
     """Return the manifest of the prepared state file, or None if the file was deleted.
 
-    A failover may lose the ``Prepare`` of the committed attempt and keep that of an earlier attempt, which was not
+    A failover may lose the ``PrepareEvent`` of the committed attempt and keep that of an earlier attempt, which was not
     committed.
     """
     try:

@@ -154,7 +154,7 @@ class ReplicatedModel:
         None where nothing is appended, as in a rebuild.
     standby : StandbyState or None
         The state that may be adopted next.
-    versions : dict of Loaded by id, or None
+    versions : dict of LoadedVersion by id, or None
         Loaded versions; None if this model serves no requests.
     """
 

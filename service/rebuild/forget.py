@@ -61,7 +61,7 @@ class ForgetPlan:
         Effective adoptions up to ``after`` that are not ``complete``.
     complete : set of Offset
         Offsets of the adoptions of complete forget jobs.
-    others : dict of Unfinished
+    others : dict of UnfinishedErasure
         By the name of its adoptions, the events that an unfinished forget job left in history.
     rebuilt_states : dict of StateFileManifest
         By id, the rebuilt state files that replace adopted ones (``service/rebuild/redacted_replay.py``).

@@ -2,7 +2,7 @@
 
 A repeat of a removed request is removed with it. A request that was refused or skipped as a repeat must not be
 learned because the request that it repeated is gone. The pass therefore tracks receipts as they were
-(``Outcomes``). From the first removed event on, it also removes every request that was not learned.
+(``OutcomeReplay``). From the first removed event on, it also removes every request that was not learned.
 
 Events between the offset A of a rebuilt state and its adoption were learned twice: by the live state, and on
 top of the rebuilt state. The rebuilt state may lack receipts, for example after a restore. The pass tracks

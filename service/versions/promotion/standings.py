@@ -50,7 +50,7 @@ class Standings(msgspec.Struct, kw_only=True):
     since : str
         Where counting began.
     contest : Contest
-    weighing : Weighing
+    weighing : BlendLearner
     partner : str or None
         The version that is blended with the index.
     weighed : int
