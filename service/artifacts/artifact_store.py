@@ -160,11 +160,14 @@ class ArtifactStore:
         await self._in_thread(self._write, self._path(name), data)
 
     async def put_pieces(self, name: str, pieces: Iterable[bytes | memoryview]) -> None:
-        """Write an artifact piece by piece, as ``put``. If ``pieces``, read in a thread, raises, nothing is left."""
+        """Write an artifact piece by piece, as ``put``.
+
+        ``pieces`` is read in a thread. If it raises, no artifact is written.
+        """
         await self._in_thread(self._write_pieces, self._path(name), pieces)
 
     async def put_stream(self, name: str, pieces: AsyncIterator[bytes]) -> None:
-        """Write an artifact from an async iterator, as ``put``. If ``pieces`` raises, nothing is left."""
+        """Write an artifact from an async iterator, as ``put``. If ``pieces`` raises, no artifact is written."""
         loop = asyncio.get_running_loop()
         ended = threading.Event()
 

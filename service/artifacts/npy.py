@@ -107,7 +107,7 @@ def parse_array(one: ArrayFile, data: bytearray | mmap.mmap) -> Array:
     for at in range(0, len(view), PIECE_BYTES):
         hashed.update(view[at : at + PIECE_BYTES])
     if len(view) != one.size or hashed.hexdigest() != one.checksum:
-        raise Corrupted(f"its file {one.file} is not what was written")
+        raise Corrupted(f"its file {one.file} is damaged: its size or checksum is wrong")
     at = _HEADER + int.from_bytes(view[8:_HEADER], "little")
     head = io.BytesIO(bytes(view[: min(at, MOST_HEADER_BYTES)]))
     try:

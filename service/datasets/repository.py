@@ -242,7 +242,7 @@ class DatasetRepository:
         await artifacts.delete(card.file)
 
     async def collect_garbage(self, artifacts: ArtifactStore) -> int:
-        """Delete files that have no pointer and no writer. Return their number."""
+        """Delete files that no data set refers to and no process is writing. Return their number."""
         there = await artifacts.names(FOLDER)
         if not there:
             return 0

@@ -153,7 +153,7 @@ async def read_catalog(store: Store) -> Catalog:
 
 
 async def reread_catalog(store: Store, known: Catalog) -> Catalog:
-    """Return all models that exist now: ``known`` itself if it ends where the stream does.
+    """Return all models that exist now: ``known`` itself if the stream has no newer entry.
 
     Raise what ``read_catalog`` raises.
     """

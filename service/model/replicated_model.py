@@ -226,7 +226,10 @@ class ReplicatedModel:
         return sum([loaded.card.n_bytes for loaded in (self.versions or {}).values()])
 
     def check_ready(self) -> None:
-        """Raise NotReady, with the reason and the lag, when the state is not trusted now."""
+        """Raise NotReady, with the reason and the lag, while the state must not be used.
+
+        That is while the model is being loaded, is halted or has failed.
+        """
         if not self.ready:
             raise NotReady(self.failure or self.halted or f"the model {self.name} is being loaded", lag=self.lag)
 

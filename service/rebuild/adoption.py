@@ -343,7 +343,7 @@ class AdoptionContext:
     ----------
     store : Store
     artifacts : ArtifactStore
-        Joined.
+        Already joined to the store (``ArtifactStore.join``).
     living : CatalogModel
         The model.
     checkpoint : async callable

@@ -226,7 +226,9 @@ def _learned(card: Card, first: Offset) -> bool:
 async def delete_versions(
     place: AdoptionContext, names: Iterable[str], reason: str, will_delete: Callable[[list[str]], Awaitable[None]]
 ) -> None:
-    """Delete versions even if they are needed; wait until no replica has them or cached copies of their files.
+    """Delete versions, even active ones and others that retention would keep.
+
+    Wait until no replica has them or cached copies of their files.
 
     Cached files of versions deleted earlier are cleaned up as well, even if ``names`` is empty.
 

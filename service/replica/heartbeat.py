@@ -164,7 +164,7 @@ class Heartbeat:
 
 
 def _n_trimmed(text: bytes | None) -> int:
-    """Return the number of trimmed entries of a log; 0 if unreadable, which the follower reports."""
+    """Return the number of trimmed entries of a log; 0 if the record cannot be read, which the follower reports."""
     try:
         return Trim.parse(text).n_entries
     except Corrupted:
