@@ -265,7 +265,7 @@ class Telemetry:
         self._models = set(figures)
 
     def set_jobs(self, figures: JobStatistics) -> None:
-        """Set the figures of jobs, which come from the store."""
+        """Set the metrics of jobs from the counts in the store."""
         for state, n in figures.counts.items():
             self._jobs.labels(state).set(n)
         for total in figures.totals:

@@ -290,7 +290,7 @@ class ArtifactStore:
             raise ArtifactsUnavailable(f"the artifact store cannot be used: {self._without_secret(error)}") from error
 
     def _ask(self) -> bool:
-        """Ask a question that a working store answers at once."""
+        """Make a request that a working store answers at once; used to tell a slow store from a silent one."""
         return bool(self._filesystem.exists(f"{self._root}/{self.id}/{MARKER}" if self.id else self._root))
 
     def _without_secret(self, error: BaseException) -> str:

@@ -101,7 +101,7 @@ def map_array(one: ArrayFile, path: Path) -> Array:
 
 
 def parse_array(one: ArrayFile, data: bytearray | mmap.mmap) -> Array:
-    """Return the array in the bytes of a ``.npy`` file. Corrupted unless it is the one of the card."""
+    """Return the array in the bytes of a ``.npy`` file. Raise Corrupted unless it matches ``one``, its card entry."""
     view = memoryview(data)
     hashed = hashlib.blake2b(digest_size=16)
     for at in range(0, len(view), PIECE_BYTES):

@@ -12,7 +12,7 @@ An upload has three steps:
 3. One script checks the quota and sets the pointer. Then the file of the previous pointer is deleted.
 
 A name therefore has either its old file or its new one, and both are complete. The worker deletes files that
-have no pointer and no writer.
+no data set refers to and no process is writing.
 """
 
 from __future__ import annotations

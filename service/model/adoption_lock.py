@@ -121,14 +121,14 @@ async def append(
     there: bool = True,
     adopts: str = "",
 ) -> bytes | None:
-    """Append a packed entry if ``what`` is still pending; return its id, or None.
+    """Append a packed entry if the adoption ``what`` is still pending, and return the id of the entry.
 
-    Also return None when a state was adopted past ``after``.
+    Return None if it is not pending, or if a state was adopted past ``after``.
 
     Parameters
     ----------
     there : bool
-        Refuse as well when the log has no entry ``after``, unless that is START.
+        Also return None if the log has no entry ``after``, unless that is START.
     adopts : str
         Id of the adoption that the entry makes. Retries append it only once and return the id of the first entry.
     """

@@ -236,7 +236,7 @@ class ReplicatedModel:
     def check_serving(self, serving: ServingState | None = None) -> None:
         """Raise VersionNotLoaded when this model serves requests and the active version is not loaded.
 
-        ``serving`` is the state of activation to check, by default the current one.
+        ``serving`` is the serving state to check, by default the current one.
         """
         serving = serving or self.live.serving
         if self.versions is not None and not serving.is_live:

@@ -145,7 +145,7 @@ class Adoption:
             await self._say_if_possible()
 
     async def _check(self, index: StateFileManifest) -> None:
-        """Check that the state file is intact; garbage collection does not delete it while the lock is held."""
+        """Check that the state file is intact. While the lock is held, garbage collection does not delete the file."""
         self._lapsed = False
         await state_files.check(self._place.artifacts, self._place.keys, index)
 

@@ -257,7 +257,7 @@ class ErasureRecord:
         self._n_remembered = int(known.get("remembered_deleted", 0))
 
     def record(self, **last: Any) -> dict[str, Any]:
-        """Return the whole record, with values that are known only at the end."""
+        """Return the complete record of the job. ``last``: values that are known only at its end."""
         return {
             **self._found,
             **{name: list(names) for name, names in self._names.items()},

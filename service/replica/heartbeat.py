@@ -36,7 +36,7 @@ class Heartbeat:
     replica : str
         Id of the replica.
     line : ReconnectingConnection
-        Its server info is watched.
+        Connection of which the server info is watched.
     follower : Follower
         Holds the models, and is notified when a log is shorter than before.
     copies
