@@ -93,7 +93,7 @@ QUICK := \
 	tests/api/test_rates.py \
 	tests/store/test_connection.py \
 	tests/test_logging.py \
-	tests/evaluation/test_reproduce.py \
+	tests/benchmarks/test_reproduction.py \
 	tests/history/test_segment.py \
 	tests/test_settings.py \
 	tests/simulation/test_keyspace.py

@@ -66,8 +66,8 @@ def classify_of(model: ReplicatedModel, loaded: Any) -> Classify:
     replica: Any = SimpleNamespace(
         model=lambda name: model, params=SimpleNamespace(log=SimpleNamespace(request_bytes=2**24))
     )
-    shelf: Any = SimpleNamespace(loaded=lambda of, version: loaded)
-    rates: Any = SimpleNamespace(watches=lambda grant: False)
+    shelf: Any = SimpleNamespace(get_loaded=lambda of, version: loaded)
+    rates: Any = SimpleNamespace(limits=lambda grant: False)
     return Classify(replica, Settings(), RememberParams(), rates, Rankers(shelf, ServingParams()))
 
 

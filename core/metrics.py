@@ -79,14 +79,6 @@ class Rankings(NamedTuple):
         order = np.lexsort((ids, -scores, rows))
         return cls(starts, ids[order].astype(np.int64), scores[order].astype(np.float64))
 
-    @classmethod
-    def of_lists(cls, rankings: Iterable[tuple[Sequence[int], Sequence[float]]]) -> Rankings:
-        """Build from one pair (ids, scores) per instance, in any order."""
-        pairs = list(rankings)
-        starts, ids = _joined([list(ids) for ids, _ in pairs])
-        scores = np.fromiter((score for _, scores in pairs for score in scores), dtype=np.float64)
-        return cls.of(starts, ids, scores)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Propensity:
@@ -128,16 +120,6 @@ class Propensity:
         seen: Floats = np.asarray(counts, dtype=np.float64) + self.b
         weights: Floats = 1.0 + c * seen**-self.a
         return weights
-
-
-def first_ranks(rankings: Rankings, truth: LabelSets) -> Ints:
-    """Return k_x, the rank of the best true label of each instance, from 1; 0 if the ranking has no true label.
-
-    Returns
-    -------
-    int64 array, shape (n,)
-    """
-    return _first_ranks(rankings, _hits(rankings, truth))
 
 
 def rank_measures(ranks: Ints) -> dict[str, float | None]:

@@ -14,7 +14,7 @@ import sys
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import structlog
 from prometheus_client import (
@@ -32,15 +32,30 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 
-if TYPE_CHECKING:
-    from abound.service.jobs.submission import JobStatistics
-
 MULTIPROCESS_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
 
 REQUEST_ID: ContextVar[str | None] = ContextVar("request_id", default=None)
 """Id of the request that the current task answers. Every log line that the request causes carries it."""
 
 GaugeMode = Literal["livemax", "livemin", "livesum", "liveall"]
+
+
+class JobStatistics(NamedTuple):
+    """Statistics of jobs, as read from the store.
+
+    Attributes
+    ----------
+    counts : dict of int
+        Jobs by state.
+    ended : dict of (int, float)
+        Number and total seconds of the jobs that ended, by method and final state.
+    workers : dict of int
+        Registered workers by kind.
+    """
+
+    counts: dict[str, int]
+    ended: dict[tuple[str, str], tuple[int, float]]
+    workers: dict[str, int]
 
 
 class BatchHistogram(Histogram):
@@ -268,11 +283,11 @@ class Telemetry:
         """Set the metrics of jobs from the counts in the store."""
         for state, n in figures.counts.items():
             self._jobs.labels(state).set(n)
-        for total in figures.totals:
-            self._jobs_ended.labels(total.method, total.state).set(total.n)
-            self._jobs_seconds.labels(total.method, total.state).set(total.seconds)
-        for kind, workers in figures.workers.items():
-            self._jobs_workers.labels(kind).set(len(workers))
+        for (method, state), (n, seconds) in figures.ended.items():
+            self._jobs_ended.labels(method, state).set(n)
+            self._jobs_seconds.labels(method, state).set(seconds)
+        for kind, n_workers in figures.workers.items():
+            self._jobs_workers.labels(kind).set(n_workers)
 
     def exposition(self) -> bytes:
         """Return all metrics in Prometheus' text format, over all processes if there are several."""

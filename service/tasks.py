@@ -19,6 +19,10 @@ from typing import Any
 AGAIN_SECONDS = 0.2
 
 
+async def do_nothing(*_: object) -> None:
+    """Do nothing. The default of asynchronous callbacks."""
+
+
 async def cancel_and_wait(*tasks: asyncio.Task[Any]) -> None:
     """Cancel tasks and wait until they have ended; ignore their results and errors.
 

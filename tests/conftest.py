@@ -11,7 +11,7 @@ settings.load_profile(randomness.QUICK)
 
 LONGEST_ID = 80
 
-LONGEST = ("tests/scenarios/", "tests/page/", "tests/documents/")
+HEAVY = ("tests/scenarios/", "tests/page/", "tests/documents/")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -20,8 +20,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Begin with the folders that take longest, so that no process is left alone with them at the end."""
-    items.sort(key=lambda item: not item.nodeid.startswith(LONGEST))
+    """Spread the files that start many processes among the others."""
+    files: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        files.setdefault(item.nodeid.partition("::")[0], []).append(item)
+    heavy = [name for name in files if name.startswith(HEAVY)]
+    light = [name for name in files if not name.startswith(HEAVY)]
+    shares = [light[len(light) * i // len(heavy) : len(light) * (i + 1) // len(heavy)] for i in range(len(heavy))]
+    names = [name for one, others in zip(heavy, shares, strict=True) for name in (one, *others)] or light
+    items[:] = [item for name in names for item in files[name]]
     if config.getoption("reverse"):
         items.reverse()
 

@@ -29,9 +29,9 @@ ALLOWED: dict[str, set[str]] = {
     "store": set(),
     "artifacts": {"store"},
     "log": {"store"},
-    "model": {"store", "log"},
-    "snapshots": {"store", "artifacts", "log", "model"},
-    "history": {"store", "artifacts", "log", "model", "snapshots"},
+    "model": {"processes.kernel_compiler", "store", "log"},
+    "snapshots": {"processes.kernel_compiler", "store", "artifacts", "log", "model"},
+    "history": {"processes.embedded_store", "store", "artifacts", "log", "model", "snapshots"},
     "versions": STATE | {"processes"},
     "replica": SERVING,
     "rebuild": SERVING | {"replica"},
@@ -41,35 +41,13 @@ ALLOWED: dict[str, set[str]] = {
     "api": SERVING | {"replica", "rebuild", "datasets", "security", "jobs"},
     "worker": SERVING | {"replica", "rebuild", "datasets", "jobs"},
     "client": {"api.schemas"},
-    "evaluation": {"processes", "datasets"},
+    "evaluation": {"processes"},
     "cli": {
         "client", "evaluation", "processes", "store", "artifacts", "log", "snapshots", "history", "datasets",
         "security", "worker",
     },
 }  # fmt: skip
-"""Which packages of ``service`` a package may import. It may always import its own modules."""
-
-STILL_ALLOWED: set[tuple[str, str]] = {
-    ("history.high_water", "processes.embedded_store"),
-    ("metrics", "jobs.submission"),
-    ("model.replicated_model", "processes.kernel_compiler"),
-    ("model.replicated_model", "versions.repository"),
-    ("model.standby", "history.replay"),
-    ("replica.rankers", "api.schemas.hot"),
-    ("security.rate_limits", "api.ndjson"),
-    ("snapshots.arrays", "processes.kernel_compiler"),
-}
-"""Imports against the table that are not removed yet: (importing module, imported module), both below ``service``."""
-
-STILL_CIRCULAR: set[frozenset[str]] = {
-    frozenset({"service.artifacts.artifact_store", "service.artifacts.file_cache"}),
-    frozenset({"service.log.append_queue", "service.log.appender"}),
-    frozenset({"service.model.replicated_model", "service.model.standby"}),
-}
-"""Modules that import each other and are not separated yet."""
-
-STILL_TWICE: set[str] = set()
-"""Names of public classes that stand for two things and are not renamed yet."""
+"""Which packages and modules of ``service`` a package may import. It may always import its own modules."""
 
 FORBIDDEN_TO_CORE = {
     "asyncio", "concurrent", "dask", "datetime", "distributed", "fastapi", "getpass", "hiredis", "http", "httpx", "io",
@@ -156,17 +134,13 @@ def circles(graph: dict[str, set[str]]) -> set[frozenset[str]]:
 
 
 def circular() -> set[frozenset[str]]:
-    """Circles that are left without the imports that are against the table anyway; a package's own file is no part."""
-    allowed = {
-        module: {
-            other
-            for other in imported
-            if (below_service(module), below_service(other)) not in STILL_ALLOWED
-            and MODULES[other].name != "__init__.py"
+    """The circles of modules; a package's own file is no part."""
+    return circles(
+        {
+            module: {other for other in imported if MODULES[other].name != "__init__.py"}
+            for module, imported in GRAPH.items()
         }
-        for module, imported in GRAPH.items()
-    }
-    return {frozenset(one.removeprefix("abound.") for one in circle) for circle in circles(allowed)}
+    )
 
 
 def twice() -> dict[str, list[str]]:
@@ -200,20 +174,15 @@ def test_the_table_goes_one_way() -> None:
 
 
 def test_packages_import_what_the_table_allows() -> None:
-    assert against_the_table() - STILL_ALLOWED == set(), "an import against the table ALLOWED"
-
-
-def test_exceptions_from_the_table_are_needed() -> None:
-    assert STILL_ALLOWED - against_the_table() == set(), "removed: take it out of STILL_ALLOWED"
+    assert against_the_table() == set(), "an import against the table ALLOWED"
 
 
 def test_no_modules_import_each_other() -> None:
-    assert circular() == STILL_CIRCULAR
+    assert circular() == set()
 
 
 def test_no_two_public_classes_have_one_name() -> None:
-    assert {name: modules for name, modules in twice().items() if name not in STILL_TWICE} == {}
-    assert STILL_TWICE - set(twice()) == set(), "renamed: take it out of STILL_TWICE"
+    assert twice() == {}
 
 
 def test_everything_is_imported_below_abound() -> None:

@@ -15,7 +15,7 @@ all values are 1 instead.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -102,12 +102,6 @@ class Vectorizer:
         """Return the vector of features given as Python values, by the same rules as JSON."""
         active = ActiveFeatures(self._limits, self._split)
         active.add_pairs(features.items())
-        return active.vector(self._boolean)
-
-    def vectorize_sparse(self, keys: Sequence[str], values: Sequence[float]) -> bytes:
-        """Return the vector of a sparse row, given as names and numbers of equal count, by the same rules as JSON."""
-        active = ActiveFeatures(self._limits, self._split)
-        active.add_pairs(zip(keys, values, strict=True))
         return active.vector(self._boolean)
 
     def _read(self, lines: bytes, features: bytes | None) -> bytes | None:

@@ -12,6 +12,7 @@ from abound.core.config import ModelConfig
 from abound.core.errors import AboundError, InvalidInstance
 from abound.service.api.decoding import decode
 from abound.service.api.learning import AppendOptions, LearnService, RequestClasses, VectorBudget, answer_of, draft_of
+from abound.service.api.line_rates import admit_lines
 from abound.service.api.ndjson import AnswerLines, NdjsonLine, RequestLines
 from abound.service.api.problems import problem_of
 from abound.service.api.schemas.hot import encoder, learn_decoder
@@ -86,7 +87,7 @@ class LearnStream:
         group = _Group()
         async for some in lines.groups():
             if self._rates.limits(grant):
-                await self._rates.admit_lines(grant, some, learns=True)
+                await admit_lines(self._rates, grant, some, learns=True)
             for line in some:
                 config = model.live.config
                 try:

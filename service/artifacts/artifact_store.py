@@ -246,7 +246,7 @@ class ArtifactStore:
         """
         if self._is_local or self.cache is None:
             return self.path(name)
-        return await self.cache.get(self, name, size, checksum)
+        return await self.cache.get(checksum, size, partial(self.pieces, name))
 
     @property
     def is_directory(self) -> bool:

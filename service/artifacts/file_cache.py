@@ -15,14 +15,10 @@ import contextlib
 import os
 import secrets
 import time
-from collections.abc import Set
+from collections.abc import AsyncIterator, Callable, Set
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import structlog
-
-if TYPE_CHECKING:
-    from abound.service.artifacts.artifact_store import ArtifactStore
 
 log = structlog.get_logger(__name__)
 
@@ -49,17 +45,16 @@ class FileCache:
         self.folder = folder
         self.n_bytes = n_bytes
 
-    async def get(self, artifacts: ArtifactStore, name: str, size: int, checksum: str) -> Path | None:
-        """Return the path of the artifact's copy; None if it is too large or the folder cannot be written.
+    async def get(self, checksum: str, size: int, download: Callable[[], AsyncIterator[bytes]]) -> Path | None:
+        """Return the path of a copy; None if it is too large or the folder cannot be written.
 
         Parameters
         ----------
         checksum : str
             Checksum of its bytes, in hexadecimal digits.
-
-        Raises
-        ------
-        UnknownArtifact, ArtifactsUnavailable
+        size : int
+        download : callable
+            Returns the bytes, piece by piece. ``get`` raises what it raises.
         """
         if size > self.n_bytes:
             return None
@@ -68,7 +63,7 @@ class FileCache:
             if await asyncio.to_thread(self._asked_for, path, size):
                 return path
             await asyncio.to_thread(self._make_room, size)
-            while not await self._fetch(artifacts, name, path):
+            while not await self._fetch(download, path):
                 pass  # deleted during download; raises UnknownArtifact next if its version is deleted
         except OSError as error:
             log.warning("files of the artifact store cannot be cached here", folder=str(self.folder), reason=str(error))
@@ -99,12 +94,12 @@ class FileCache:
             return False
         return there
 
-    async def _fetch(self, artifacts: ArtifactStore, name: str, path: Path) -> bool:
+    async def _fetch(self, download: Callable[[], AsyncIterator[bytes]], path: Path) -> bool:
         """Download a file. Return False if ``keep_only`` deleted it meanwhile."""
         beside = self.folder / f".{path.stem}.{secrets.token_hex(8)}.part"
         try:
             with beside.open("xb") as file:
-                async for piece in artifacts.pieces(name):
+                async for piece in download():
                     await asyncio.to_thread(file.write, piece)
             try:
                 beside.replace(path)

@@ -84,7 +84,8 @@ def create_key(
         async with audited(store, operator(), "key.create", scopes=list(scopes), models=models or None) as details:
             made = await store_keys.create(store, terms)
             details["key"] = made.key.id
-            return made
+        await store_keys.check_copied(store, made.key, f"the key {made.key.id} is created")
+        return made
 
     _print_new_key(_with_store(work, data_dir, redis_url, make=True), as_json)
 
@@ -117,11 +118,10 @@ def revoke_key(key_id: KeyId, data_dir: DataDir = None, redis_url: RedisUrl = No
     from abound.service.security.audit import audited
 
     async def work(store: Store) -> dict[str, Any]:
-        async with audited(store, operator(), "key.revoke", key=key_id) as details:
+        async with audited(store, operator(), "key.revoke", key=key_id):
             revoked = await store_keys.revoke(store, key_id)
-            details["copied"] = revoked.copied
-        revoked.check()
-        return _to_public(revoked.key, "revoked", None)
+        await store_keys.check_copied(store, revoked, f"the key {key_id} is revoked")
+        return _to_public(revoked, "revoked", None)
 
     revoked = _with_store(work, data_dir, redis_url)
     if as_json:
@@ -148,7 +148,8 @@ def rotate_key(
         async with audited(store, operator(), "key.rotate", key=key_id, grace=seconds) as details:
             made = await store_keys.rotate(store, key_id, seconds)
             details["by"] = made.key.id
-            return made
+        await store_keys.check_copied(store, made.key, f"the key {key_id} is rotated")
+        return made
 
     _print_new_key(_with_store(work, data_dir, redis_url), as_json)
 

@@ -16,7 +16,6 @@ from abound.service.cli import (
     keys,
     mend,
     models,
-    reproduce,
     serve,
     store,
     stream,
@@ -39,7 +38,6 @@ app.command("learn")(stream.learn)
 app.command("classify")(stream.classify)
 app.command("evaluate")(evaluate.evaluate)
 app.command("methods")(evaluate.methods)
-app.command("reproduce")(reproduce.reproduce)
 app.command("demo")(demo.demo)
 app.add_typer(models.models, name="models")
 app.add_typer(models.snapshots, name="snapshots")

@@ -42,6 +42,7 @@ from abound.service.store.client import Store, store_errors
 from abound.service.store.connection import StoreConnection
 from abound.service.store.keys import ModelKeys
 from abound.service.store.lease import Command, Lease
+from abound.service.tasks import do_nothing
 
 log = structlog.get_logger(__name__)
 
@@ -51,10 +52,6 @@ BASE_PREFIX = "base-"
 
 MIN_GOOD_SNAPSHOTS = 2
 """Number of good snapshots that must exist before anything is trimmed off a log."""
-
-
-async def _nothing() -> None:
-    """Do nothing between two steps."""
 
 
 class ArchiveContext(NamedTuple):
@@ -74,7 +71,7 @@ class ArchiveContext(NamedTuple):
     lease: Lease
     params: HistoryParams = HistoryParams()
     log_params: LogParams = LogParams()
-    between: Callable[[], Awaitable[None]] = _nothing
+    between: Callable[[], Awaitable[None]] = do_nothing
 
     @property
     def keys(self) -> ModelKeys:
@@ -108,13 +105,11 @@ async def archive(to: ArchiveContext) -> HistoryManifest | None:
     elements, size, n_old, old = await _extendable_segment(to, contents)
     begun = msgspec.structs.replace(contents, segments=contents.segments[:-1]) if old is not None else contents
     link = await to.store.open_connection("archive")
-    own = 0
     try:
         async with contextlib.aclosing(_read(to, link, contents.end, until)) as reading:
             async for read in reading:
                 for element in read:
                     if Offset.of_entry(element[0])[:2] >= until[:2]:
-                        own = entry_size(element[1])
                         break
                     _check(to, element)
                     elements.append(element)
@@ -131,39 +126,12 @@ async def archive(to: ArchiveContext) -> HistoryManifest | None:
         link.close()
     if len(elements) > n_old:
         contents = await _add(to, begun, elements, size)
-    if own and good[-1].log_bytes != contents.log_bytes + own:
-        await _correct_log_bytes(to, good, contents.log_bytes + own)
     return contents
 
 
 def _read(to: ArchiveContext, link: StoreConnection, after: Offset, until: Offset) -> AsyncGenerator[list[Element]]:
     seconds = to.store.params.reply_seconds
     return stream.read(link, to.keys.log, after, until, read_bytes=to.log_params.read_bytes, seconds=seconds)
-
-
-async def _correct_log_bytes(to: ArchiveContext, good: list[SnapshotManifest], log_bytes: int) -> None:
-    """Correct the log sizes in the snapshot manifests: the log up to the oldest snapshot has ``log_bytes`` bytes.
-
-    A former release counted too few bytes when it built a model from a history with erased events.
-    """
-    commands: list[Command] = []
-    before = good[-1].position.offset
-    link = await to.store.open_connection("correct")
-    try:
-        for manifest in reversed(good):
-            offset = manifest.position.offset
-            if offset[:2] > before[:2]:
-                async with contextlib.aclosing(_read(to, link, before, offset)) as reading:
-                    async for elements in reading:
-                        log_bytes += sum(entry_size(fields) for _, fields in elements)
-                        await to.between()
-            before = offset
-            right = msgspec.structs.replace(manifest, log_bytes=log_bytes).with_checksum()
-            commands.append(("SET", manifests.manifest_key(to.keys, manifest.id), msgspec.json.encode(right)))
-    finally:
-        link.close()
-    await to.lease.swap(commands)
-    log.warning("snapshots recorded a wrong size of the log; corrected", model=to.keys.name)
 
 
 def _check(to: ArchiveContext, element: Element) -> None:

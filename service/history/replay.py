@@ -3,16 +3,25 @@
 The result depends on the contents of the stores alone and equals the state of every replica at that offset. The work
 is done in the calling process, so no replica pauses to save a snapshot.
 
-``ReplaySource`` loads what a standby state is made of: a state file from the artifact store, and the entries after it
-from history and log.
+``bring_up`` makes a standby state of a model that is about to adopt a state file:
+
+1. The state file is loaded from the artifact store. Its digest must be the one in the event.
+2. The entries after the offset of the state file are replayed on top; the last ones while the live state is paused.
+3. The standby state is then as far as the live state, and attached: each entry is applied to both.
+4. At the adoption it replaces the live state.
+
+So the state after an adoption at B is the state file plus a replay from its offset to B, on every replica and at any
+time. ``apply`` does the same where nothing is served meanwhile: it loads the state when it meets the adoption.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable
 
-from abound.core.errors import UnknownOffset
+from abound.core.errors import AboundError, Corrupted, UnknownArtifact, UnknownOffset
 from abound.core.limits import Limits
 from abound.core.model.live_model import LiveModel
 from abound.core.types import Offset
@@ -20,19 +29,24 @@ from abound.service.artifacts.artifact_store import ArtifactStore
 from abound.service.history import past
 from abound.service.history.restore import restore_first_state, restore_newest
 from abound.service.log.catalog import CatalogModel
+from abound.service.log.events import decode_entry
 from abound.service.log.stream import Element, LogParams
-from abound.service.model.replicated_model import REPLAY_SLICE, ReplicatedModel
-from abound.service.model.standby import apply
+from abound.service.model.replicated_model import REPLAY_SLICE, ReplicatedModel, StandbyMissing, StandbyState
 from abound.service.snapshots import state_files
 from abound.service.snapshots.manifest import SnapshotManifest
 from abound.service.snapshots.snapshots import SnapshotParams, write
 from abound.service.store.client import Store
 from abound.service.store.keys import ModelKeys
 from abound.service.store.lease import Lease, LeaseLost, acquire
+from abound.service.tasks import do_nothing
 
+PAUSE_SECONDS = 0.02
 
-async def _nothing() -> None:
-    """Do nothing between two steps."""
+CLOSE_SECONDS = 0.2
+"""A standby state that caught up within this time replays the rest while the live state is paused."""
+
+MAX_ROUNDS = 50
+"""So does a standby state after this many rounds, since it is hardly faster than new entries arrive."""
 
 
 async def rebuild(
@@ -42,7 +56,7 @@ async def rebuild(
     *,
     from_start: bool = False,
     params: LogParams | None = None,
-    between: Callable[[], Awaitable[None]] = _nothing,
+    between: Callable[[], Awaitable[None]] = do_nothing,
     artifacts: ArtifactStore | None = None,
 ) -> ReplicatedModel:
     """Return the model at an offset (default: the end of its log), rebuilt from the store.
@@ -90,7 +104,7 @@ async def compact(
     living: CatalogModel,
     params: SnapshotParams,
     log_params: LogParams | None = None,
-    between: Callable[[], Awaitable[None]] = _nothing,
+    between: Callable[[], Awaitable[None]] = do_nothing,
     artifacts: ArtifactStore | None = None,
     *,
     lease: Lease | None = None,
@@ -152,3 +166,62 @@ class ReplaySource:
     def entries(self, keys: ModelKeys, after: Offset, until: Offset | None) -> AsyncIterator[list[Element]]:
         """Yield the entries after ``after``, up to and including ``until``; see ``past.read_entries``."""
         return past.read_entries(self._store, self.artifacts, keys, after, until, params=self._params)
+
+
+async def bring_up(
+    standby: StandbyState, source: ReplaySource, progress: Callable[[float], None] = lambda done: None
+) -> None:
+    """Load the state file of a standby state and replay until the standby state is attached.
+
+    Return without attaching it when the model has another standby state, or none, meanwhile.
+
+    Raises
+    ------
+    Corrupted, UnknownArtifact, ArtifactsUnavailable, StoreUnavailable
+        It cannot be loaded, or not now.
+    """
+    model = standby.model
+    loop = asyncio.get_running_loop()
+    standby.live = await source.load(model.keys, standby.index, standby.digest, model.limits, progress)
+    for n_rounds in itertools.count():
+        began = loop.time()
+        while model.standby is standby and model.offset[:2] < standby.offset[:2]:  # noqa: ASYNC110
+            await asyncio.sleep(PAUSE_SECONDS)  # the live state has not reached the state file's offset yet
+        await _catch_up(standby, source)
+        if loop.time() - began < CLOSE_SECONDS or n_rounds >= MAX_ROUNDS:
+            break
+    async with model.paused():
+        await _catch_up(standby, source)
+        standby.attached = model.standby is standby
+
+
+async def _catch_up(standby: StandbyState, source: ReplaySource) -> None:
+    """Replay up to the current offset of the live state, unless the model has dropped this standby state."""
+    model = standby.model
+    until = model.offset
+    if model.standby is not standby or until[:2] <= standby.offset[:2]:
+        return
+    async for elements in source.entries(model.keys, standby.offset, until):
+        for entry_id, fields in elements:
+            await standby.apply(decode_entry(fields).event, Offset.of_entry(entry_id))
+        if model.standby is not standby:
+            return
+        await asyncio.sleep(0)
+    if standby.offset[:2] < until[:2]:
+        raise Corrupted(f"the log of {model.name} no longer has entry {until.entry}")
+
+
+async def apply(model: ReplicatedModel, element: Element, source: ReplaySource) -> None:
+    """Apply the next entry; if it adopts a state, load that first. Raise what ``apply`` and ``bring_up`` raise."""
+    try:
+        await model.apply(element)
+    except StandbyMissing as missing:
+        model.standby = standby = StandbyState(model, missing.adopt)
+        try:
+            await bring_up(standby, source)
+        except AboundError as error:
+            model.standby = None
+            if isinstance(error, (Corrupted, UnknownArtifact)):
+                raise type(error)(f"{error}. `abound history show` says what can be done about it") from error
+            raise
+        await model.apply(element)

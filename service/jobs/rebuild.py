@@ -26,12 +26,11 @@ from abound.service.history import erasures, past
 from abound.service.history.erasures import UnfinishedErasure
 from abound.service.history.history import History, HistoryParams
 from abound.service.history.lineage import LineageStart, trace_lineage, truncate_learn
-from abound.service.history.replay import ReplaySource, rebuild
+from abound.service.history.replay import ReplaySource, apply, rebuild
 from abound.service.log import stream
 from abound.service.log.events import LearnEvent, PrepareEvent, decode_entry, encode
 from abound.service.log.stream import Element, LogParams
 from abound.service.model.replicated_model import ReplicatedModel
-from abound.service.model.standby import apply
 from abound.service.rebuild.adoption import Adoption, AdoptionContext, begin, find_adoption, snapshot_past
 from abound.service.rebuild.erase import Eraser
 from abound.service.rebuild.forget import ErasureRecord, ForgetPlan
@@ -46,8 +45,6 @@ from abound.service.store.client import store_errors
 
 if TYPE_CHECKING:
     from abound.service.jobs.context import JobContext
-
-__all__ = ["ForgetParams", "RefitParams", "RestoreParams", "forget", "refit", "restore"]
 
 MAX_ROUNDS = 5
 

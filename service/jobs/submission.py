@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import hashlib
 from importlib import import_module
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta, Struct
@@ -19,8 +19,8 @@ from abound.service.artifacts.artifact_store import ArtifactStore
 from abound.service.datasets.repository import DatasetCard, DatasetRepository
 from abound.service.jobs import workers as workplaces
 from abound.service.jobs.record import KINDS, Job, id_of_key, new_id
-from abound.service.jobs.repository import JobParams, JobRepository, JobTotal
-from abound.service.jobs.workers import RegisteredWorker
+from abound.service.jobs.repository import JobParams, JobRepository
+from abound.service.metrics import JobStatistics
 from abound.service.model.replicated_model import ReplicatedModel
 from abound.service.processes.parallel import parallel_settings
 from abound.service.settings import Settings
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from abound.service.jobs.methods import JobMethod
 
 HISTORY = "history"
-MAX_REASON = 1000
 
 CHECK_SECONDS = 10.0
 """How long a submission waits for an answer of the artifact store."""
@@ -48,14 +47,6 @@ class JobRequest(Struct, forbid_unknown_fields=True, kw_only=True):
     activate: Annotated[
         Literal["never", "if_better"], Meta(description="`if_better`: the new version becomes a challenger.")
     ] = "never"
-
-
-class JobStatistics(NamedTuple):
-    """Statistics of jobs: jobs by state, totals of ended jobs, and the registered workers by kind."""
-
-    counts: dict[str, int]
-    totals: list[JobTotal]
-    workers: dict[str, list[RegisteredWorker]]
 
 
 class JobSubmission:
@@ -140,8 +131,9 @@ class JobSubmission:
 
     async def statistics(self) -> JobStatistics:
         """Return statistics of all jobs and workers. Raises StoreUnavailable."""
-        workers = {kind: await workplaces.registered_for(self._store, kind) for kind in KINDS}
-        return JobStatistics(await self.jobs.counts(), await self.jobs.totals(), workers)
+        ended = {(one.method, one.state): (one.n, one.seconds) for one in await self.jobs.totals()}
+        workers = {kind: len(await workplaces.registered_for(self._store, kind)) for kind in KINDS}
+        return JobStatistics(await self.jobs.counts(), ended, workers)
 
     async def close(self) -> None:
         """Close the connections."""

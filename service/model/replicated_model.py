@@ -4,9 +4,10 @@ Start-up, following and rebuilding all go through :meth:`ReplicatedModel.apply`,
 that cannot be applied stops the model permanently: ``failure`` holds the reason, and no later entry is applied.
 
 A state file that is about to be adopted is loaded as a **standby state** next to the live state
-(``service/model/standby.py``). Once the standby state has caught up with the live state, it is attached: every entry
+(``service/history/replay.py``). Once the standby state has caught up with the live state, it is attached: every entry
 is applied to both, so at the adoption it replaces the live state immediately. Without its standby state a model
-cannot apply the adoption: it stops before that entry and raises ``StandbyMissing``.
+cannot apply the adoption: it stops before that entry and raises ``StandbyMissing``. The standby state is not part of
+the replicated state: if it is dropped, or lost with its process, it can be rebuilt.
 
 The same holds for a **version** that is activated (``service/versions/activation.py``). A model that serves requests
 and has not loaded the version stops before the activation and raises ``VersionNotLoaded``. A model that is not
@@ -20,7 +21,7 @@ import bisect
 import contextlib
 import secrets
 from collections.abc import AsyncIterator, Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from abound.core.config import ModelConfig
 from abound.core.errors import Corrupted, InvalidInstance, NotReady, UnknownApplyVersion
@@ -37,6 +38,7 @@ from abound.service.log.events import (
     Entry,
     Event,
     LearnEvent,
+    PrepareEvent,
     WeighEvent,
     checksum_of,
     decode_entry,
@@ -45,11 +47,6 @@ from abound.service.log.stream import REPAIR_ADVICE, UNTRIMMED, Element, log_byt
 from abound.service.model.position import AT_START, Position
 from abound.service.processes import kernel_compiler
 from abound.service.store.keys import ModelKeys
-
-if TYPE_CHECKING:
-    from abound.service.model.standby import StandbyState
-    from abound.service.versions.repository import LoadedVersion
-
 
 REPLAY_SLICE = 1024
 
@@ -60,6 +57,13 @@ class AppliedEntry(NamedTuple):
     entry: Entry
     offset: Offset
     applying: EntryApplication | None
+
+
+class VersionInfo(NamedTuple):
+    """Digest and size of a loaded version."""
+
+    digest: str
+    n_bytes: int
 
 
 class StandbyMissing(Exception):
@@ -124,6 +128,44 @@ async def enlarge(live: LiveModel) -> None:
     live.replace_tables(await asyncio.to_thread(live.enlarged))
 
 
+class StandbyState:
+    """A state that is loaded to replace the live state of a model. ``service/history/replay.py`` loads it.
+
+    Attributes
+    ----------
+    model : ReplicatedModel
+    index, digest : str
+    live : LiveModel
+        Set when the state file is loaded.
+    offset : Offset
+        Of the last applied entry.
+    attached : bool
+        It is as far as the live state, and the model applies each entry to both.
+    """
+
+    live: LiveModel
+
+    def __init__(self, model: ReplicatedModel, event: PrepareEvent | AdoptEvent) -> None:
+        self.model = model
+        self.index = event.index
+        self.digest = event.digest
+        self.offset = Offset.parse(event.after)
+        self.attached = False
+
+    @property
+    def n_bytes(self) -> int:
+        """Return its memory in bytes; until it is loaded, that of the live state as an estimate."""
+        return getattr(self, "live", self.model.live).n_bytes
+
+    async def apply(self, event: Event, at: Offset) -> None:
+        """Apply the event of an entry. Ignore adoptions: after another adoption this standby state is not adopted."""
+        if type(event) is LearnEvent:
+            await learn(self.live, event, at, self.model.slice_events)
+        elif type(event) is ConfigureEvent:
+            await configure(self.live, event)
+        self.offset = at
+
+
 class ReplicatedModel:
     """One model of one replica.
 
@@ -154,8 +196,8 @@ class ReplicatedModel:
         None where nothing is appended, as in a rebuild.
     standby : StandbyState or None
         The state that may be adopted next.
-    versions : dict of LoadedVersion by id, or None
-        Loaded versions; None if this model serves no requests.
+    versions : dict of VersionInfo by id, or None
+        The versions that are loaded to rank by; None if this model serves no requests.
     """
 
     def __init__(
@@ -166,7 +208,7 @@ class ReplicatedModel:
         self.limits = limits or Limits()
         self.appender: Appender | None = None
         self.standby: StandbyState | None = None
-        self.versions: dict[str, LoadedVersion] | None = None
+        self.versions: dict[str, VersionInfo] | None = None
         self.lacks_version = False
         self.failure: str | None = None
         self.halted: str | None = None
@@ -223,7 +265,7 @@ class ReplicatedModel:
     @property
     def n_loaded_bytes(self) -> int:
         """Return the size of the loaded versions in bytes."""
-        return sum([loaded.card.n_bytes for loaded in (self.versions or {}).values()])
+        return sum([loaded.n_bytes for loaded in (self.versions or {}).values()])
 
     def check_ready(self) -> None:
         """Raise NotReady, with the reason and the lag, while the state must not be used.
@@ -241,7 +283,7 @@ class ReplicatedModel:
         serving = serving or self.live.serving
         if self.versions is not None and not serving.is_live:
             loaded = self.versions.get(serving.version)
-            if loaded is None or loaded.card.digest != serving.digest:
+            if loaded is None or loaded.digest != serving.digest:
                 raise VersionNotLoaded(serving.version, serving.digest, Offset.parse(serving.at))
 
     def reset(self) -> None:

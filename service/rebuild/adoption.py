@@ -47,7 +47,7 @@ from abound.service.snapshots.state_files import StateFileManifest
 from abound.service.store.client import Store, store_errors
 from abound.service.store.keys import ModelKeys
 from abound.service.store.lease import LeaseLost
-from abound.service.tasks import cancel_and_wait
+from abound.service.tasks import cancel_and_wait, do_nothing
 
 log = structlog.get_logger(__name__)
 
@@ -331,10 +331,6 @@ async def _node_bytes(store: Store) -> int:
     return 4096
 
 
-async def _nothing(*_: str) -> None:
-    pass
-
-
 @dataclass(frozen=True, kw_only=True)
 class AdoptionContext:
     """Stores, model, callbacks and limits of an adoption.
@@ -362,9 +358,9 @@ class AdoptionContext:
     store: Store
     artifacts: ArtifactStore
     living: CatalogModel
-    checkpoint: Callable[[], Awaitable[None]] = _nothing
-    will_write: Callable[[str], Awaitable[None]] = _nothing
-    commit: Callable[..., Awaitable[None]] = _nothing
+    checkpoint: Callable[[], Awaitable[None]] = do_nothing
+    will_write: Callable[[str], Awaitable[None]] = do_nothing
+    commit: Callable[..., Awaitable[None]] = do_nothing
     prepare_seconds: float = 300.0
     log: LogParams = field(default_factory=LogParams)
     snapshots: SnapshotParams = field(default_factory=SnapshotParams)

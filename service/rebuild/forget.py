@@ -37,6 +37,7 @@ from abound.service.rebuild.redaction import AppliedAdoption, ForgetParams, OnRe
 from abound.service.replica.predictions import PredictionEraser
 from abound.service.snapshots import manifest as manifests
 from abound.service.snapshots.state_files import StateFileManifest
+from abound.service.tasks import do_nothing
 
 
 class ForgetPlan:
@@ -230,10 +231,6 @@ StoreRecord = Callable[[dict[str, Any]], Awaitable[None]]
 """Stores a record durably."""
 
 
-async def _nowhere(record: dict[str, Any]) -> None:
-    pass
-
-
 class ErasureRecord:
     """Record of what one forget job erased. It is stored before each step, so that a crashed job can be resumed.
 
@@ -245,7 +242,7 @@ class ErasureRecord:
         Stores the record.
     """
 
-    def __init__(self, known: Mapping[str, Any] | None = None, keep: StoreRecord = _nowhere) -> None:
+    def __init__(self, known: Mapping[str, Any] | None = None, keep: StoreRecord = do_nothing) -> None:
         known = known or {}
         self._keep = keep
         self._found: dict[str, Any] = {name: known[name] for name in ("forgotten", "from") if name in known}

@@ -14,6 +14,7 @@ from abound.service.rebuild.adoption import AdoptionContext
 from abound.service.snapshots import state_files
 from abound.service.store.lease import acquire
 from abound.service.store.replication import wait_replicated
+from abound.service.tasks import do_nothing
 
 
 async def collect_state_files(place: AdoptionContext) -> list[str]:
@@ -29,12 +30,8 @@ async def collect_state_files(place: AdoptionContext) -> list[str]:
         return []
 
 
-async def _nobody(ids: list[str]) -> None:
-    pass
-
-
 async def delete_unreferenced(
-    place: AdoptionContext, before: Callable[[list[str]], Awaitable[None]] = _nobody
+    place: AdoptionContext, before: Callable[[list[str]], Awaitable[None]] = do_nothing
 ) -> list[str]:
     """Delete unreferenced state files and return their ids, for a caller that also holds the lease.
 

@@ -13,12 +13,11 @@ from abound.core.model.live_model import LiveModel
 from abound.core.types import Offset
 from abound.service.history.history import History
 from abound.service.history.lineage import Lineage, LineageStart, trace_lineage, truncate_learn
-from abound.service.history.replay import ReplaySource
+from abound.service.history.replay import ReplaySource, apply
 from abound.service.history.restore import restore_first_state
 from abound.service.log.events import LearnEvent, decode_entry
 from abound.service.log.stream import Element
 from abound.service.model.replicated_model import REPLAY_SLICE, ReplicatedModel
-from abound.service.model.standby import apply
 from abound.service.rebuild import refit
 from abound.service.rebuild.forget import ForgetPlan
 from abound.service.rebuild.redaction import element_of

@@ -30,7 +30,7 @@ from abound.core.errors import (
 )
 from abound.service.artifacts.artifact_store import ArtifactStore
 from abound.service.log.events import PrepareVersionEvent
-from abound.service.model.replicated_model import ReplicatedModel, VersionNotLoaded
+from abound.service.model.replicated_model import ReplicatedModel, VersionInfo, VersionNotLoaded
 from abound.service.store.client import Store
 from abound.service.tasks import cancel_and_wait
 from abound.service.versions import repository as versions
@@ -79,7 +79,7 @@ class ServingParams:
 
 
 class LoadedVersions:
-    """The loaded versions of all models of a replica. Each model has its own in ``versions``.
+    """The loaded versions of all models of a replica. ``ReplicatedModel.versions`` says which each model has.
 
     Parameters
     ----------
@@ -99,7 +99,7 @@ class LoadedVersions:
         self._models = models
         self._params = params
         self._turn = asyncio.Lock()
-        self._used: dict[tuple[str, str], None] = {}
+        self._loaded: dict[tuple[str, str], LoadedVersion] = {}  # the most recently used one last
         self._coming: dict[tuple[str, str], asyncio.Task[LoadedVersion]] = {}
         self._unknown: dict[tuple[str, str], float] = {}
         self._wanted: dict[str, set[str]] = {}
@@ -171,11 +171,10 @@ class LoadedVersions:
 
     def get_loaded(self, model: ReplicatedModel, version: str) -> LoadedVersion | None:
         """Return a version if it is loaded, and mark it as the most recently used."""
-        found = (model.versions or {}).get(version)
+        place = (model.incarnation, version)
+        found = self._loaded.pop(place, None)
         if found is not None:
-            place = (model.incarnation, version)
-            del self._used[place]
-            self._used[place] = None
+            self._loaded[place] = found
         return found
 
     def on_halt(self, model: ReplicatedModel, missing: VersionNotLoaded) -> None:
@@ -287,8 +286,8 @@ class LoadedVersions:
             loaded = await versions.load(artifacts, model.keys, version, digest)
         if model.versions is None or self._models.get(model.name) is not model:
             raise _unknown(model, version)
-        model.versions[version] = loaded
-        self._used[(model.incarnation, version)] = None
+        model.versions[version] = VersionInfo(loaded.card.digest, loaded.card.n_bytes)
+        self._loaded[(model.incarnation, version)] = loaded
         self._keep_within(0)
         log.info("loaded a version", model=model.name, version=version, bytes=loaded.card.n_bytes)
         return loaded
@@ -296,7 +295,7 @@ class LoadedVersions:
     def _refuse_larger(self, model: ReplicatedModel, n_bytes: int) -> None:
         """Raise MemoryLimitExceeded when a version does not fit into the bounds besides the required versions."""
         kept = sum(
-            loaded.card.n_bytes
+            loaded.n_bytes
             for one in self._models.values()
             for version, loaded in (one.versions or {}).items()
             if self._is_needed(one, version)
@@ -318,7 +317,7 @@ class LoadedVersions:
         total = n_bytes + sum(model.n_loaded_bytes for model in by_incarnation.values())
         loose = [
             place
-            for place in self._used
+            for place in self._loaded
             if place[0] in by_incarnation and not self._is_needed(by_incarnation[place[0]], place[1])
         ]
         n += len(loose)
@@ -336,9 +335,9 @@ class LoadedVersions:
 
     def _take_off(self, model: ReplicatedModel, version: str) -> int:
         """Unload a version; return its size in bytes."""
-        self._used.pop((model.incarnation, version), None)
-        loaded = (model.versions or {}).pop(version, None)
-        return loaded.card.n_bytes if loaded is not None else 0
+        self._loaded.pop((model.incarnation, version), None)
+        info = (model.versions or {}).pop(version, None)
+        return info.n_bytes if info is not None else 0
 
 
 def _unknown(model: ReplicatedModel, version: str) -> UnknownVersion:

@@ -15,11 +15,10 @@ from typing import Generic, NamedTuple, TypeVar
 
 from abound.core.errors import InvalidInstance, NotReady, Overloaded
 from abound.core.model.active_version import BLEND, LIVE, ServingState
-from abound.service.api.schemas.hot import ClassifyRequest
 from abound.service.metrics import DurationCounter
 from abound.service.model.replicated_model import ReplicatedModel
 from abound.service.replica.loaded_versions import LoadedVersions, ServingParams
-from abound.service.versions.ranking import Labels, RankingChoice, RankingRequest, rank_all, rank_live
+from abound.service.versions.ranking import Labels, RankingChoice, RankingRequest, rank_all
 
 KINDS = ("version", BLEND)
 
@@ -42,33 +41,37 @@ class Rankers:
         """Stop the threads."""
         self._pool.close()
 
-    async def choose(self, model: ReplicatedModel, request: ClassifyRequest) -> RankingChoice | None:
-        """Return the ranker; None: the index.
+    async def choose(
+        self,
+        model: ReplicatedModel,
+        version: str | None,
+        explain: bool = False,
+        min_probability: float | None = None,
+    ) -> RankingChoice | None:
+        """Return the ranker for the fields of a request; None: the index.
 
-        Does not wait if the request leaves the choice to the active version, or asks for a blend with it. The ranker
-        is then that of the model's current offset.
+        Does not wait if ``version`` leaves the choice to the active version (None), or asks for a blend with it. The
+        ranker is then that of the model's current offset.
 
         Raises
         ------
         UnknownVersion
             The model has no such version.
         InvalidInstance
-            The request asks for reasons (field ``explain``) of a named version, or for ``min_probability`` of any
-            version.
+            The request asks for reasons (``explain``) of a named version, or for ``min_probability`` of any version.
         MemoryLimitExceeded, Corrupted, UnknownApplyVersion, ArtifactsUnavailable, StoreUnavailable
             It cannot be loaded.
         """
-        version = request.version
         serving = model.live.serving
         if version == LIVE or (serving.is_live and version in (None, BLEND)):
             return None
-        if request.explain and version is not None:
+        if explain and version is not None:
             raise InvalidInstance(
                 "explain is available for the index only: ask for the version live. Scores of other versions are not "
                 "sums over features",
                 "explain",
             )
-        if request.min_probability is not None:
+        if min_probability is not None:
             raise InvalidInstance(
                 "min_probability is available for the index only: ask for the version live. Scores of other versions "
                 "and of a blend are not probabilities",
@@ -78,20 +81,9 @@ class Rankers:
             return self._active(model, serving, version == BLEND)
         return RankingChoice(await self._shelf.get(model, version))
 
-    def is_current(self, model: ReplicatedModel, request: ClassifyRequest, serving: ServingState) -> bool:
-        """Return whether the active version of a request is unchanged; True if the request names a version."""
-        return request.version not in (None, BLEND) or model.live.serving is serving
-
-    def query(
-        self, model: ReplicatedModel, way: RankingChoice, vector: bytes, request: ClassifyRequest
-    ) -> RankingRequest:
-        """Return the ranking query of one instance, with the parts that depend on the model's current state."""
-        live = None
-        if way.weights is not None:
-            live = rank_live(model.live, vector, request.k, request.include, request.exclude)
-        return RankingRequest(
-            way, vector, request.k, request.include, request.exclude, request.threshold, model.offset, live
-        )
+    def is_current(self, model: ReplicatedModel, version: str | None, serving: ServingState) -> bool:
+        """Return whether the version of a request is still the same; True if the request names one."""
+        return version not in (None, BLEND) or model.live.serving is serving
 
     async def rank(self, asked: Sequence[RankingRequest], patient: bool = False) -> list[Labels]:
         """Return the labels of each query. ``patient``: wait even in a full queue. Raise Overloaded."""

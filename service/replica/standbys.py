@@ -16,13 +16,12 @@ import structlog
 
 from abound.core.errors import AboundError, Corrupted, StoreUnavailable, UnknownApplyVersion, UnknownArtifact
 from abound.core.types import Offset
-from abound.service.history.replay import ReplaySource
+from abound.service.history.replay import ReplaySource, bring_up
 from abound.service.history.restore import restore_past
 from abound.service.log.events import AdoptEvent, PrepareEvent
 from abound.service.log.stream import REPAIR_ADVICE
 from abound.service.model.adoption_lock import pending_adoptions
-from abound.service.model.replicated_model import ReplicatedModel, StandbyMissing
-from abound.service.model.standby import StandbyState
+from abound.service.model.replicated_model import ReplicatedModel, StandbyMissing, StandbyState
 from abound.service.store.client import Store
 from abound.service.tasks import cancel_and_wait
 
@@ -119,7 +118,7 @@ class Standbys:
     async def _bring_up(self, model: ReplicatedModel, event: PrepareEvent | AdoptEvent) -> None:
         model.standby = shadow = StandbyState(model, event)
         try:
-            await shadow.bring_up(self._source)
+            await bring_up(shadow, self._source)
         finally:
             if model.standby is shadow and not shadow.attached:
                 model.standby = None

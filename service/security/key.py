@@ -76,16 +76,7 @@ class Key(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def end(self) -> float | None:
         """Time of revocation or expiry, whichever is first; None if there is neither."""
-        return _first(self.revoked, self.expires)
-
-    def with_earlier_end(self, known: Key | None) -> Key:
-        """Return the key with the earlier of its own end and that of ``known``; the key itself if nothing changes."""
-        if known is None:
-            return self
-        revoked, expires = _first(self.revoked, known.revoked), _first(self.expires, known.expires)
-        if (revoked, expires) == (self.revoked, self.expires):
-            return self
-        return msgspec.structs.replace(self, revoked=revoked, expires=expires)
+        return min((at for at in (self.revoked, self.expires) if at is not None), default=None)
 
 
 class KeyTerms(NamedTuple):
@@ -175,10 +166,6 @@ def digest_of(text: bytes) -> bytes:
 def id_of(text: bytes) -> bytes:
     """Return the id within a key; empty if the text does not have the length of a key."""
     return text[4:16] if len(text) == KEY_LENGTH else b""
-
-
-def _first(*times: float | None) -> float | None:
-    return min((at for at in times if at is not None), default=None)
 
 
 def rate_of(text: str) -> RateLimitItem:

@@ -5,8 +5,7 @@
 
 A new key is therefore accepted, and a revoked key refused, within about a second. A replica that is
 disconnected from the store continues with the keys it knows. Keys still expire in time: the replica sets its
-clock by the store's, continues it locally and never sets it back. Once a replica has seen the end of a key,
-the end is final. If the store loses it in a failover, the replica writes it again.
+clock by the store's, continues it locally and never sets it back.
 
 Requests must show a key as soon as one exists, even a revoked one, or if the ring is ``locked``. A ring that
 has required keys continues to do so if they vanish from the store, unless they were cleared on purpose.
@@ -102,8 +101,6 @@ class KeyRing:
         self._store = store
         self._version: bytes | None = None
         self._grants: dict[bytes, Grant] = {}
-        self._ended: dict[str, Key] = {}  # keys with an end
-        self._heirs: list[Key] = []  # keys created by a rotation
         self._ahead = float("-inf")  # the store's clock minus this process's monotonic clock
 
     def find(self, given: bytes | None) -> Grant:
@@ -134,22 +131,12 @@ class KeyRing:
         return time.monotonic() + self._ahead
 
     async def load(self) -> None:
-        """Load all keys, and restore their ends where the store has lost them. Raise StoreUnavailable.
-
-        The end of a rotated key is restored together with the key that replaced it. Otherwise neither key
-        would be accepted.
-        """
+        """Load all keys. Raise StoreUnavailable."""
         kept = await key_store.read(self._store)
         self._set_clock(kept.now)
-        if kept.version == key_store.CLEARED:
-            self._ended.clear()
         grants: dict[bytes, Grant] = {}
-        damaged, lost = kept.damaged, False
-        for stored in kept.keys:
-            key = stored.with_earlier_end(self._ended.get(stored.id))
-            lost = lost or key is not stored
-            if key.end is not None:
-                self._ended[key.id] = key
+        damaged = kept.damaged
+        for key in kept.keys:
             try:
                 grants[key.id.encode()] = Grant(key)
             except ValueError:
@@ -166,14 +153,6 @@ class KeyRing:
             before = self._grants.get(key_id)
             grant.used = before is not None and before.used
         self._grants = grants
-        old = kept.now - key_store.ENDED_SECONDS  # older ends may be deleted from the store and need not be remembered
-        self._ended = {
-            name: key for name, key in self._ended.items() if name.encode() in grants or (key.end or 0.0) > old
-        }
-        if lost:
-            changed = await key_store.restore_ends(self._store, self._ended, self._heirs)
-            log.warning("the store had lost ends of keys; they are written again", keys=changed)
-        self._heirs = sorted((key for key in kept.keys if key.replaces is not None), key=lambda key: key.created)
         self._version = kept.version
 
     async def start(self, seconds: float) -> None:

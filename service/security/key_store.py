@@ -7,15 +7,15 @@ A revoked key stays in the list, so that revoking the only key does not open the
 on purpose. An ended key is removed only when another key is created: after ``ENDED_SECONDS``, or sooner,
 oldest end first, if there would be too many keys.
 
-A failover may lose a change. If it loses a new key, the caller finds that the key is refused. A caller that
-revokes a key gets an error unless a replica of the store has the change. Service replicas write lost ends of
-keys again (``restore_ends``).
+A failover may lose a change that no copy of the store has received. After it creates, rotates or revokes a
+key, a caller therefore awaits ``check_copied``. If that raises, the caller can repeat the change safely.
 """
 
 from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Generic, NamedTuple, TypeVar
 
 import msgspec
@@ -42,21 +42,6 @@ MAX_ATTEMPTS = 100
 T = TypeVar("T")
 
 
-class RevokedKey(NamedTuple):
-    """A revoked key. ``copied``: a replica of the store has the revocation, or the store has no replica connected."""
-
-    key: Key
-    copied: bool
-
-    def check(self) -> None:
-        """Raise StoreUnavailable if a failover could lose the revocation."""
-        if not self.copied:
-            raise StoreUnavailable(
-                f"the key {self.key.id} is revoked, but none of the store's copies has confirmed it, so a "
-                "failover could lose the revocation; revoke the key once more"
-            )
-
-
 class StoredKeys(NamedTuple):
     """All keys in the store at one moment; ``now`` is the store's clock."""
 
@@ -67,10 +52,7 @@ class StoredKeys(NamedTuple):
 
 
 class KeyChange(NamedTuple, Generic[T]):
-    """Keys to write, the result for the caller, and ids of keys to delete.
-
-    Without keys to write, nothing is changed.
-    """
+    """Keys to write, the result for the caller, and ids of keys to delete."""
 
     keys: list[Key]
     outcome: T
@@ -99,15 +81,18 @@ async def create(store: Store, terms: KeyTerms) -> CreatedKey:
 async def rotate(store: Store, key_id: str, grace: float) -> CreatedKey:
     """Create a key with the same rights as another key, which ends ``grace`` seconds from now.
 
-    A limited lifetime starts again, with the same length. Raise what ``create`` raises, and UnknownKey if the
-    other key does not exist or was revoked.
+    A limited lifetime starts again, with the same length. A repeated rotation creates another key with the same
+    rights and lifetime. Raise what ``create`` raises, and UnknownKey if the other key does not exist or was revoked.
     """
     if not 0 <= grace <= MAX_LIFETIME_SECONDS:
         raise InvalidInstance(f"grace must be from 0 to {MAX_LIFETIME_SECONDS} seconds", "grace")
 
     def replaced(kept: StoredKeys) -> KeyChange[CreatedKey]:
         old = _valid(kept, key_id)
-        life = None if old.expires is None else max(1.0, old.expires - old.created)
+        last = old  # a rotation shortens the lifetime of the old key; the key that replaced it has it in full
+        while heirs := [key for key in kept.keys if key.replaces == last.id]:
+            last = max(heirs, key=lambda key: key.created)
+        life = None if last.expires is None else max(1.0, last.expires - last.created)
         terms = KeyTerms(old.scopes, old.models, old.description, life, old.rate, old.source_rate)
         change = _made(kept, terms, old.id)
         end = kept.now + grace
@@ -117,7 +102,7 @@ async def rotate(store: Store, key_id: str, grace: float) -> CreatedKey:
     return await _change(store, replaced)
 
 
-async def revoke(store: Store, key_id: str) -> RevokedKey:
+async def revoke(store: Store, key_id: str) -> Key:
     """Revoke a key permanently. Raise UnknownKey if there is none, and StoreUnavailable (then revoke it again)."""
 
     def revoked(kept: StoredKeys) -> KeyChange[Key]:
@@ -128,27 +113,22 @@ async def revoke(store: Store, key_id: str) -> RevokedKey:
             key = msgspec.structs.replace(key, revoked=kept.now)
         return KeyChange([key], key)
 
-    key = await _change(store, revoked)
-    return RevokedKey(key, await is_replicated(store, 1))
+    return await _change(store, revoked)
 
 
-async def restore_ends(store: Store, known: Mapping[str, Key], heirs: Sequence[Key]) -> list[str]:
-    """Restore ends of keys that the store has lost in a failover, and the keys among ``heirs`` that replaced
-    them.
+async def check_copied(store: Store, key: Key, change: str) -> None:
+    """Raise StoreUnavailable if a failover could lose ``key`` as it was just written.
 
-    Return the ids of the written keys. Raise StoreUnavailable.
+    A copy of the store must confirm the write within a second, unless none is connected. The key is then read again,
+    because the confirmation may come from a server that has just taken over without the write.
     """
-
-    def ended(kept: StoredKeys) -> KeyChange[list[str]]:
-        written = [new for old in kept.keys if (new := old.with_earlier_end(known.get(old.id))) is not old]
-        there, again = {key.id for key in kept.keys}, {key.id for key in written}
-        for heir in heirs:  # in order of creation: one may have replaced another
-            if heir.replaces in again and heir.id not in there:
-                written.append(heir.with_earlier_end(known.get(heir.id)))
-                again.add(heir.id)
-        return KeyChange(written, [key.id for key in written])
-
-    return await _change(store, ended)
+    copied = False
+    with suppress(StoreUnavailable):
+        copied = await is_replicated(store, 1) and key in (await read(store)).keys
+    if not copied:
+        raise StoreUnavailable(
+            f"{change}, but no copy of the store has confirmed it in time, so a failover could undo it; repeat it"
+        )
 
 
 async def clear(store: Store) -> None:
@@ -216,8 +196,6 @@ async def _change(store: Store, change: Callable[[StoredKeys], KeyChange[T]]) ->
                     await pipe.watch(VERSION_KEY)
                     kept = _decoded(await pipe.get(VERSION_KEY), await pipe.hgetall(KEYS_KEY), await pipe.time())
                     keys, outcome, dropped = change(kept)
-                    if not keys:
-                        return outcome
                     pipe.multi()
                     pipe.hset(KEYS_KEY, mapping={key.id: msgspec.json.encode(key) for key in keys})
                     if dropped:

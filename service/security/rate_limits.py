@@ -16,31 +16,20 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import time
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING
 
-import msgspec
 import structlog
 from limits import RateLimitItem
 from limits.aio.storage import RedisStorage
 from limits.aio.strategies import SlidingWindowCounterRateLimiter
 
-from abound.core.errors import AboundError, RateLimited, StoreUnavailable, TooLarge
+from abound.core.errors import RateLimited, StoreUnavailable, TooLarge
 from abound.service.security.key import rate_of
 from abound.service.store.client import Store, store_errors
 
 if TYPE_CHECKING:
-    from abound.service.api.ndjson import NdjsonLine
     from abound.service.security.key_ring import Grant
-
-
-class _Sourced(msgspec.Struct):
-    source: str | None = None
-
-
-_sourced = msgspec.json.Decoder(_Sourced)
 
 log = structlog.get_logger(__name__)
 
@@ -107,26 +96,10 @@ class RateLimiter:
         if grant is not None and (rate := grant.rate or self.key) is not None:
             await self.count(rate, "key", grant.id, n, learns)
         if source is not None:
-            await self._admit_source(grant, n, source)
+            await self.admit_source(grant, n, source)
 
-    async def admit_lines(self, grant: Grant | None, lines: list[NdjsonLine], learns: bool) -> None:
-        """Count as many lines as the rates allow; the other lines get the error."""
-        if grant is not None and (rate := grant.rate or self.key) is not None:
-            await _as_many(lines, lambda n: self.count(rate, "key", grant.id, n, learns))
-        if not learns:
-            return
-        by_source: dict[str, list[NdjsonLine]] = {}
-        for line in lines:
-            if line.error is None and (source := _source_of(line.body)) is not None:
-                by_source.setdefault(source, []).append(line)
-        away: StoreUnavailable | None = None
-        for source, some in by_source.items():
-            if away is None:
-                away = await _as_many(some, partial(self._admit_source, grant, source=source))
-            else:
-                _refuse(some, away)
-
-    async def _admit_source(self, grant: Grant | None, n: int, source: str) -> None:
+    async def admit_source(self, grant: Grant | None, n: int, source: str) -> None:
+        """Count ``n`` instances to learn with one source. Raise what ``count`` raises."""
         rate = (grant.source_rate if grant is not None else None) or self.source
         if rate is not None:
             name = hashlib.blake2b(source.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
@@ -201,41 +174,6 @@ class RateLimiter:
                 return None
             counts = await self._storage.get_sliding_window(key, window)
         return min(max(0.05, _wait(rate.amount, window, n, *counts)), 2.0 * window)
-
-
-async def _as_many(lines: list[NdjsonLine], take: Callable[[int], Awaitable[None]]) -> StoreUnavailable | None:
-    """Admit as many of the first lines as possible; the others get the error.
-
-    Return the error if the store could not count, so that the caller does not wait for it again.
-    """
-    lines = [line for line in lines if line.error is None]
-    at, step = 0, len(lines)
-    while at < len(lines):
-        try:
-            await take(len(lines[at : at + step]))
-            at += step
-        except (RateLimited, TooLarge) as error:
-            if step == 1:
-                _refuse(lines[at:], error)
-                return None
-            step //= 2
-        except StoreUnavailable as error:
-            _refuse(lines[at:], error)
-            return error
-    return None
-
-
-def _refuse(lines: list[NdjsonLine], error: AboundError) -> None:
-    for line in lines:
-        line.error = error
-
-
-def _source_of(body: bytes) -> str | None:
-    """Return the source that a line names. Return None for an invalid line too; its error is reported later."""
-    try:
-        return _sourced.decode(body).source
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
-        return None
 
 
 def _wait(most: int, window: int, n: int, before: int, before_ends: float, now: int, now_ends: float) -> float:

@@ -48,8 +48,6 @@ from abound.service.store.lease import Lease
 
 log = structlog.get_logger(__name__)
 
-__all__ = ["SnapshotManifest", "SnapshotParams", "delete_incarnation", "load", "write"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotParams:

@@ -26,6 +26,7 @@ from abound.service.artifacts.checksums import checksum_of
 from abound.service.log.events import APPLY_VERSION
 from abound.service.snapshots.arrays import ArrayShape, Part, check_part, load_model, parts_of, shapes_of
 from abound.service.store.keys import ModelKeys
+from abound.service.tasks import do_nothing
 
 FORMAT = STATE_FORMAT
 PART_BYTES = 8 * 2**20
@@ -90,17 +91,13 @@ def new_id() -> str:
     return secrets.token_hex(8)
 
 
-async def _nothing() -> None:
-    """Do nothing between two steps."""
-
-
 async def write(
     artifacts: ArtifactStore,
     keys: ModelKeys,
     live: LiveModel,
     after: Offset,
     recipe: dict[str, Any],
-    between: Callable[[], Awaitable[None]] = _nothing,
+    between: Callable[[], Awaitable[None]] = do_nothing,
     name: str | None = None,
 ) -> StateFileManifest:
     """Write the state of a model as a state file. Nothing may change the model meanwhile.

@@ -43,7 +43,7 @@ from abound.service.model import presence
 from abound.service.model.presence import SILENT_SECONDS
 from abound.service.store.client import Store, store_errors
 from abound.service.store.keys import ModelKeys
-from abound.service.tasks import cancel_and_wait
+from abound.service.tasks import cancel_and_wait, do_nothing
 from abound.service.versions import repository as versions
 
 POLL_SECONDS = 0.1
@@ -51,12 +51,6 @@ RENEW_SECONDS = 5.0
 APPEND_SECONDS = 60.0
 
 log = structlog.get_logger(__name__)
-
-__all__ = ["ActivationContext", "ActiveVersion", "activate", "append_weights", "fence", "read_active"]
-
-
-async def _nothing() -> None:
-    pass
 
 
 class ActivationContext(NamedTuple):
@@ -76,7 +70,7 @@ class ActivationContext(NamedTuple):
     artifacts: ArtifactStore | None
     keys: ModelKeys
     prepare_seconds: float = 300.0
-    checkpoint: Callable[[], Awaitable[None]] = _nothing
+    checkpoint: Callable[[], Awaitable[None]] = do_nothing
 
 
 class _Held:

@@ -22,6 +22,7 @@ from abound.core.errors import ArtifactsUnavailable, StoreUnavailable
 from abound.service.artifacts.artifact_store import ArtifactStore
 from abound.service.store.client import Store, store_errors
 from abound.service.store.keys import ModelKeys
+from abound.service.tasks import do_nothing
 from abound.service.versions import repository as versions
 
 log = structlog.get_logger(__name__)
@@ -30,10 +31,6 @@ COPIES_KEY = "abound:copies:asked"
 N_ASKED = 8
 LOOK_SECONDS = 1.0
 POLL_SECONDS = 0.2
-
-
-async def _nothing() -> None:
-    pass
 
 
 class CacheCleaner:
@@ -57,7 +54,7 @@ class CacheCleaner:
         store: Store,
         artifacts: ArtifactStore | None,
         models: Callable[[], Iterable[ModelKeys]],
-        fetched: Callable[[], Awaitable[None]] = _nothing,
+        fetched: Callable[[], Awaitable[None]] = do_nothing,
     ) -> None:
         self._store = store
         self._artifacts = None

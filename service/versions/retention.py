@@ -26,8 +26,7 @@ import structlog
 from abound.core.errors import Conflict, NotReady, UnknownVersion, VersionDeleted
 from abound.core.model.active_version import LIVE
 from abound.service.artifacts.artifact_store import ArtifactStore
-from abound.service.artifacts.write_marks import hold_write_mark as saying
-from abound.service.artifacts.write_marks import marked_writes
+from abound.service.artifacts.write_marks import hold_write_mark, marked_writes
 from abound.service.store.client import Store
 from abound.service.store.keys import ModelKeys
 from abound.service.store.replication import wait_replicated
@@ -175,7 +174,7 @@ def writing(store: Store, keys: ModelKeys, name: str, n_bytes: int = 0) -> conte
     ``n_bytes`` is its expected size, which ``written_bytes`` counts. Raises StoreUnavailable if it cannot be
     registered.
     """
-    return saying(store, keys.key("writing"), name, n_bytes)
+    return hold_write_mark(store, keys.key("writing"), name, n_bytes)
 
 
 async def written_bytes(store: Store, artifacts: ArtifactStore, keys: ModelKeys) -> int:

@@ -168,7 +168,7 @@ def test_clients_let_versions_contend(service: Served, folder: Path) -> None:
         assert client.contenders(DEFAULT_MODEL)["contenders"] == entered["contenders"]
         client.leave_contest(DEFAULT_MODEL, version)
         assert client.contenders(DEFAULT_MODEL)["contenders"] == []
-        with pytest.raises(Refused, match="it is a contender"):
+        with pytest.raises(Refused, match="does not contend"):
             client.leave_contest(DEFAULT_MODEL, version)
 
     async def the_same() -> None:

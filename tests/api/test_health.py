@@ -194,9 +194,9 @@ import sys
 from abound.service.metrics import Telemetry
 telemetry = Telemetry()
 for _ in range(int(sys.argv[1])):
-    telemetry.meter("/learn").note(200, 0.002)
-telemetry.meter("/learn").note(422, 30.0)
-telemetry.set_log(sys.argv[1] != "5")
+    telemetry.meter("/learn").observe(200, 0.002)
+telemetry.meter("/learn").observe(422, 30.0)
+telemetry.set_connected(sys.argv[1] != "5")
 sizes = {"learned": int(sys.argv[1]), "memory": 100}
 telemetry.set_models({"a": sizes, "gone": sizes})
 telemetry.set_models({"a": sizes})

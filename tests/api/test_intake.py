@@ -184,6 +184,6 @@ def test_nothing_is_learned_while_what_it_would_mean_is_being_changed(service: S
 
 def test_a_reading_is_of_what_makes_vectors(service: Served, model: str) -> None:
     config = service.live(model).config
-    assert vector_fingerprint(config) == vector_fingerprint(config.changed({"margin": 1.0, "max_classes": 3}))
-    readings = {vector_fingerprint(config.changed({"analyzer": {"min_length": n}})) for n in (1, 2, 3)}
+    assert vector_fingerprint(config) == vector_fingerprint(config.with_changes({"margin": 1.0, "max_classes": 3}))
+    readings = {vector_fingerprint(config.with_changes({"analyzer": {"min_length": n}})) for n in (1, 2, 3)}
     assert len(readings) == 3

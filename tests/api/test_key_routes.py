@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
+from abound.service.security import key_store
 from abound.service.security.key import CreatedKey
+from abound.service.store.client import Store
 from tests.api.test_keys import bearer, make, until
 from tests.support.served import Served, problem, served
 
@@ -123,6 +125,29 @@ def test_keys_made_over_http_are_in_it_too(service: Served, admin: CreatedKey) -
         ("key.create", made["id"], admin.key.id),
     ]
     assert made["key"][-43:] not in json.dumps(acts)
+
+
+def test_a_change_that_may_be_lost_is_503_and_can_be_repeated(
+    service: Served, admin: CreatedKey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def unconfirmed(store: Store, least: int) -> bool:
+        return False
+
+    changes = (
+        ("POST", "/keys", {"scopes": ["learn"]}, 201),
+        ("POST", f"/keys/{make(service, 'learn').key.id}/rotate", {"grace": 60}, 201),
+        ("DELETE", f"/keys/{make(service, 'learn').key.id}", None, 204),
+    )
+    headers = bearer(admin)
+    for method, path, body, status in changes:
+        with monkeypatch.context() as patch:
+            patch.setattr(key_store, "is_replicated", unconfirmed)
+            refused = service.http.request(method, path, json=body, headers=headers)
+        assert "a failover could undo it; repeat it" in problem(refused, 503, "store-unavailable")["detail"]
+        assert refused.headers["retry-after"] == "1"
+        assert service.http.request(method, path, json=body, headers=headers).status_code == status
+    acts = service.http.get("/audit", params={"limit": 6}, headers=headers).json()["acts"]
+    assert {act["outcome"] for act in acts} == {"done"}
 
 
 def test_the_store_away_is_503_and_not_less(service: Served) -> None:

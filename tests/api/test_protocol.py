@@ -189,9 +189,9 @@ async def test_a_request_that_does_not_come_on_is_hung_up_on(sent, looks):
         await in_pieces(writer, sent, b"")
         [connection] = server.server_state.connections
         for _ in range(looks):
-            connection.look()
+            connection.close_if_stalled()
         assert not connection.transport.is_closing()
-        connection.look()
+        connection.close_if_stalled()
         assert await closed(reader)
 
 
@@ -201,14 +201,14 @@ async def test_a_head_that_dribbles_is_hung_up_on_and_a_body_that_comes_is_not()
         [connection] = server.server_state.connections
         for _ in range(MAX_HEAD_CHECKS + 1):
             await in_pieces(writer, b"x: y\r\n")
-            connection.look()
+            connection.close_if_stalled()
         assert await closed(reader)
     async with served() as (port, server), connected(port) as (reader, writer):
         await in_pieces(writer, HEAD + b"Content-Length: 40\r\n\r\n")
         [connection] = server.server_state.connections
         for _ in range(MAX_BODY_CHECKS + 8):
             await in_pieces(writer, b"ab")
-            connection.look()
+            connection.close_if_stalled()
         assert await answer(reader) == (200, b"ab" * 20)
 
 
@@ -218,7 +218,7 @@ async def test_an_idle_connection_between_requests_is_left_to_its_own_timeout():
         await answer(reader)
         [connection] = server.server_state.connections
         for _ in range(2 * MAX_BODY_CHECKS):
-            connection.look()
+            connection.close_if_stalled()
         await in_pieces(writer, HEAD + b"Content-Length: 1\r\n\r\nb")
         assert await answer(reader) == (200, b"b")
 

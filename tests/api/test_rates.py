@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from abound.core.errors import CannotStart, RateLimited, StoreUnavailable, TooLarge
+from abound.service.api.line_rates import admit_lines
 from abound.service.api.ndjson import NdjsonLine
 from abound.service.security.key import CreatedKey, rate_of
 from abound.service.security.rate_limits import RateLimiter, RateParams
@@ -208,7 +209,7 @@ async def test_what_is_to_be_learned_waits_for_the_store_and_is_refused_without_
             await rates.count(rate, "key", "one", 1, learns=True)
         several = [NdjsonLine(number, b'{"source": "%d"}' % number) for number in range(1, 10)]
         began = time.monotonic()
-        await rates.admit_lines(None, several, learns=True)
+        await admit_lines(rates, None, several, learns=True)
         assert [type(line.error) for line in several] == [StoreUnavailable] * 9
         assert time.monotonic() - began < 2 * QUICK.reply_seconds  # not each of them
         assert rates.take_unchecked_count() == 0

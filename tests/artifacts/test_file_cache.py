@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -85,7 +86,7 @@ async def test_what_was_not_asked_for_the_longest_goes(artifacts: ArtifactStore,
         await artifacts.put(f"m/{name}", one)
 
     async def get(name: str, at: int) -> Path:
-        path = await cache.get(artifacts, f"m/{name}", 100, checksum_of(data[name]))
+        path = await cache.get(checksum_of(data[name]), 100, partial(artifacts.pieces, f"m/{name}"))
         assert path is not None
         assert path.read_bytes() == data[name]
         os.utime(path, (at, at))
@@ -98,9 +99,9 @@ async def test_what_was_not_asked_for_the_longest_goes(artifacts: ArtifactStore,
     fourth = await get("d", 5)
     assert sorted(cache.folder.iterdir()) == sorted([third, fourth])
     assert not second.exists()
-    assert await cache.get(artifacts, "m/a", 251, "0" * 32) is None  # larger than all of it
+    assert await cache.get("0" * 32, 251, partial(artifacts.pieces, "m/a")) is None  # larger than all of it
     with pytest.raises(UnknownArtifact):
-        await cache.get(artifacts, "m/none", 100, "0" * 32)
+        await cache.get("0" * 32, 100, partial(artifacts.pieces, "m/none"))
     assert not list(cache.folder.glob(".*")), "something is half written"
 
 
@@ -135,7 +136,7 @@ async def test_what_is_on_its_way_while_others_are_thrown_away(
         assert FileCache(cache.folder, 2**20).keep_only({checksum} if is_needed else set()) == (not is_needed)
 
     names = on_the_way(artifacts, monkeypatch, sweep)
-    path = await cache.get(artifacts, "m/a", 4, checksum)
+    path = await cache.get(checksum, 4, partial(artifacts.pieces, "m/a"))
     assert path is not None
     assert path.read_bytes() == b"data"
     assert names == ["m/a"] * (1 if is_needed else 2)
@@ -155,7 +156,7 @@ async def test_what_is_deleted_on_its_way_does_not_stay(
 
     on_the_way(artifacts, monkeypatch, forget)
     with pytest.raises(UnknownArtifact):
-        await cache.get(artifacts, "m/a", 4, checksum_of(b"data"))
+        await cache.get(checksum_of(b"data"), 4, partial(artifacts.pieces, "m/a"))
     assert copies(artifacts) == []
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from abound.core.metrics import PRECISION_AT, LabelSets, Propensity, Rankings, evaluate, first_ranks, rank_measures
+from abound.core.metrics import PRECISION_AT, LabelSets, Propensity, Rankings, evaluate, rank_measures
 
 # Three instances, labels 0 to 3, worked out on paper.
 #   instance 0: ranked 2, 0, 1 ; true {0, 1}    -> hits at 2 and 3, k_x = 2
@@ -22,13 +23,16 @@ WEIGHTS = np.array([1.0, 2.0, 4.0, 8.0])
 SECOND, THIRD = 1 / math.log2(3), 0.5  # discounts of the ranks 2 and 3
 
 
+def rankings(pairs: Sequence[tuple[Sequence[int], Sequence[float]]]) -> Rankings:
+    """From one pair (ids, scores) per instance."""
+    starts = np.cumsum([0, *(len(ids) for ids, _ in pairs)])
+    ids = np.array([one for ids, _ in pairs for one in ids], dtype=np.int64)
+    return Rankings.of(starts, ids, np.array([one for _, scores in pairs for one in scores]))
+
+
 @pytest.fixture
 def measures() -> dict[str, float | None]:
-    return evaluate(Rankings.of_lists(RANKED), LabelSets.of(TRUE), WEIGHTS)
-
-
-def test_ranks_of_the_best_true_label() -> None:
-    assert first_ranks(Rankings.of_lists(RANKED), LabelSets.of(TRUE)).tolist() == [2, 1, 0, 0]
+    return evaluate(rankings(RANKED), LabelSets.of(TRUE), WEIGHTS)
 
 
 def test_rank_measures_leave_out_instances_without_true_labels(measures: dict[str, float | None]) -> None:
@@ -67,26 +71,26 @@ def test_propensity_scored_ndcg_divides_both_sums_by_the_unweighted_ideal(measur
 
 
 def test_equal_scores_are_ordered_by_label_id() -> None:
-    tied = Rankings.of_lists([([7, 2, 5], [0.5, 0.5, 0.75])])
+    tied = rankings([([7, 2, 5], [0.5, 0.5, 0.75])])
     assert tied.ids.tolist() == [5, 2, 7]
     assert tied.scores.tolist() == [0.75, 0.5, 0.5]
 
 
 def test_no_true_label_found_anywhere() -> None:
-    measures = evaluate(Rankings.of_lists([([1], [1.0])]), LabelSets.of([[0]]), np.ones(2))
+    measures = evaluate(rankings([([1], [1.0])]), LabelSets.of([[0]]), np.ones(2))
     assert measures["MRR"] == 0.0
     assert measures["HR"] is None
     assert measures["PSP@1"] == 0.0
 
 
 def test_nothing_at_all() -> None:
-    measures = evaluate(Rankings.of_lists([]), LabelSets.of([]), np.ones(0))
+    measures = evaluate(rankings([]), LabelSets.of([]), np.ones(0))
     assert measures.pop("HR") is None
     assert set(measures.values()) == {0.0}
 
 
 def test_instances_without_true_labels_only() -> None:
-    measures = evaluate(Rankings.of_lists([([1], [1.0])]), LabelSets.of([[]]), np.ones(2))
+    measures = evaluate(rankings([([1], [1.0])]), LabelSets.of([[]]), np.ones(2))
     assert measures["R@1"] == measures["P@1"] == measures["PSnDCG@5"] == 0.0
 
 
@@ -174,7 +178,7 @@ def test_equals_the_plain_implementation(
     task: tuple[list[tuple[list[int], list[float]]], list[list[int]], list[float]],
 ) -> None:
     ranked, true, weights = task
-    measures = evaluate(Rankings.of_lists(ranked), LabelSets.of(true), np.array(weights))
+    measures = evaluate(rankings(ranked), LabelSets.of(true), np.array(weights))
     expected = plain(ranked, true, weights)
     assert measures.keys() == expected.keys()
     for name, value in expected.items():

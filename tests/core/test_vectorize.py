@@ -117,14 +117,12 @@ def test_very_large_and_very_small_values(features, expected):
     assert taken_apart(vectorizer().vectorize(features, None)) == pytest.approx(expected, rel=1e-6)
 
 
-def test_mappings_and_sparse_rows_follow_the_same_rules():
+def test_mappings_follow_the_same_rules():
     v = vectorizer(negative="split")
     features = {"a": 2, "b": -0.5, "c": "x", "d": ["y", "z"], "e": True, "f": False, "ż": 1.5}
     from_json = v.vectorize(json.dumps(features).encode(), None)
     assert v.vectorize_mapping(features) == from_json
     assert v.vectorize_mapping({**features, "a": np.int64(2), "ż": np.float32(1.5)}) == from_json
-    assert v.vectorize_sparse(["7", "x", "7"], [1.0, -2, 3]) == v.vectorize(b'{"7": 1, "x": -2, "7": 3}', None)
-    assert v.vectorize_sparse([], []) == EMPTY_VECTOR
 
 
 # Refusals.

@@ -96,12 +96,7 @@ def session(directory: Path) -> Iterator[Shell]:
 
 
 def _make_data(directory: Path) -> None:
-    """The files that the documents name, and the folder of data sets, with one of them."""
-    few = directory / "DIR" / "bibtex"
-    few.mkdir(parents=True)
-    for part, n in (("train", 60), ("test", 12)):
-        rows = [f"{i % 5} {i % 5 * 6}:1 {i % 5 * 6 + i % 3 + 1}:1" for i in range(n)]
-        (few / f"{part}.txt").write_text("\n".join([f"{n} 30 5", *rows]) + "\n")
+    """The files that the documents name."""
     words = {"grain": "wheat corn barley", "crude": "oil barrel opec", "coffee": "beans roast brazil"}
     for name, n in (("train", 300), ("test", 60)):
         with gzip.open(directory / f"{name}.jsonl.gz", "wt") as file:

@@ -12,7 +12,6 @@ import pytest
 import typer
 
 from abound.service.cli.main import app
-from abound.service.evaluation.reproduction.comparisons import select_experiments
 from abound.service.jobs.methods import METHODS
 from tests.documents.blocks import COMMANDS, OTHERS, PAGES, ROOT, Block, Command, agrees, blocks_of
 from tests.documents.session import Shell, session
@@ -115,10 +114,6 @@ def fault_of(text: str) -> str | None:
         return None if without else str(error)
     if text.startswith("abound jobs submit") and given["method"] not in METHODS:
         return f"no method {given['method']}"
-    try:
-        select_experiments(given.get("only") or [], quick=False)
-    except KeyError as error:
-        return f"no experiment {error}"
     return None
 
 
@@ -135,7 +130,6 @@ def test_a_command_that_is_named_is_one(text: str) -> None:
         "abound versions activate live --nothing",
         "abound classify - --min-probability 2",
         "abound jobs nothing",
-        "abound reproduce --only nothing",
     ],
 )
 def test_a_command_that_would_not_be_taken_is_found(text: str) -> None:

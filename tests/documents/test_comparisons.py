@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 from abound.service.cli import main as cli
-from abound.service.evaluation.reproduction.comparisons import select_experiments
+from benchmarks.reproduction.comparisons import select_experiments
 from tests.documents.blocks import PAGES
 from tests.documents.data_sets import make
 
 SPANS = [" ".join(code.split()) for page in PAGES for code in re.findall(r"`([^`]+)`", page.read_text())]
 EVALUATIONS = sorted({code for code in SPANS if code.startswith("abound evaluate --train")})
-REPRODUCTIONS = sorted({code for code in SPANS if code.startswith("abound reproduce --only")})
+REPRODUCTIONS = sorted({code for code in SPANS if code.startswith("python -m benchmarks.reproduction --only")})
 
 
 @pytest.fixture(scope="module")
@@ -50,8 +50,8 @@ def test_an_evaluation_runs(
 @pytest.mark.parametrize("command", REPRODUCTIONS)
 def test_what_is_to_be_reproduced_is_there(command: str) -> None:
     words = shlex.split(command)
-    assert words[:3] == ["abound", "reproduce", "--only"]
-    assert select_experiments(words[3:], quick=False)
+    assert words[:4] == ["python", "-m", "benchmarks.reproduction", "--only"]
+    assert select_experiments(words[4:], quick=False)
 
 
 def test_commands_are_found() -> None:

@@ -123,6 +123,11 @@ PROGRAMS: dict[str, Small] = {
     "benchmarks.reliability": Small(
         words="--json --only clinc150 --data {data} --kept {kept}", tells=("counts", "true", "error"), is_long=False
     ),
+    "benchmarks.reproduction": Small(
+        words="--json --quick --only bibtex-fit --data {data} --out {work}/docs",
+        tells=("P@1", "R@1", "fit", "rank", "megabytes"),
+        is_long=False,
+    ),
     "benchmarks.rolling": Small(
         words="--json --seconds 1",
         tells=("classified", "acknowledged", "lost", "twice"),

@@ -13,8 +13,7 @@ from abound.core.model.live_model import EnlargedTables, LiveModel
 from abound.core.types import Ranking
 from abound.service.log.events import APPLY_VERSION, Entry, LearnEvent, PrepareEvent, encode
 from abound.service.log.stream import Element
-from abound.service.model.replicated_model import ReplicatedModel
-from abound.service.model.standby import StandbyState
+from abound.service.model.replicated_model import ReplicatedModel, StandbyState
 from abound.service.store.keys import ModelKeys
 from tests.support.streams import draft
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import msgspec
 import pytest
 
 from abound.service.history.archive import ArchiveContext, archive
 from abound.service.history.history import History, HistoryManifest, HistoryParams
-from abound.service.history.replay import compact, rebuild
+from abound.service.history.replay import rebuild
 from abound.service.history.retention import enforce_retention
 from abound.service.jobs.rebuild import forget, refit
 from abound.service.log.catalog import DEFAULT_MODEL
@@ -15,7 +14,7 @@ from abound.service.rebuild.redaction import ForgetParams
 from abound.service.rebuild.refit import RefitParams
 from abound.service.snapshots import manifest as manifests
 from abound.service.store.lease import acquire
-from tests.support.adoption_house import SMALL, House, events
+from tests.support.adoption_house import House, events
 from tests.support.rebuild_context import archived, run, teach
 
 
@@ -81,23 +80,3 @@ async def test_replicas_agree_on_the_size_of_a_log_in_which_something_was_forgot
     await (house.replicas[0]).wait_for(DEFAULT_MODEL, after.offset, 10)
     assert after.position == before.position
     assert after.held_log_bytes > 0
-
-
-async def test_snapshots_that_count_too_little_of_the_log_are_corrected(house: House) -> None:
-    """As a release has made them that added up what is left of the entries in which something was forgotten."""
-    before = (await house.replica()).model(DEFAULT_MODEL)
-    await forgotten_in_part(house)
-    keys, store = (await house.living()).keys, house.store
-    right = await manifests.read_manifests(store, keys)
-    assert len({one.offset for one in right}) == 1
-    await compact(store, await house.living(), SMALL, artifacts=house.artifacts)
-    right = await manifests.read_manifests(store, keys)
-    assert len({one.offset for one in right}) == 2
-    for one in right:
-        wrong = msgspec.structs.replace(one, log_bytes=one.log_bytes - 5000).with_checksum()
-        await store.client.set(manifests.manifest_key(keys, one.id), msgspec.json.encode(wrong))
-    await retained(house, HistoryParams())
-    assert await manifests.read_manifests(store, keys) == right
-    after = (await house.replica()).model(DEFAULT_MODEL)
-    await house.replicas[0].wait_for(DEFAULT_MODEL, after.offset, 10)
-    assert after.position == before.position

@@ -13,12 +13,10 @@ from abound.core.types import Offset
 from abound.service.history.restore import restore_newest
 from abound.service.log import stream
 from abound.service.log.append_group import AppendGroup
-from abound.service.log.append_queue import AppendQueue
-from abound.service.log.appender import Appender
+from abound.service.log.appender import Appender, AppendQueue
 from abound.service.log.events import checksum_of
 from abound.service.model.position import Position
-from abound.service.model.replicated_model import ReplicatedModel
-from abound.service.model.standby import StandbyState
+from abound.service.model.replicated_model import ReplicatedModel, StandbyState
 from abound.service.replica.replica import Replica
 from abound.service.store.connection import ConnectionLost, StoreConnection
 from abound.service.store.reconnecting import ReconnectingConnection
@@ -63,13 +61,14 @@ def wait_on_another_connection(patch: Patch) -> None:
 def count_no_replies(patch: Patch) -> None:
     """What WAITAOF and WAIT were told is not looked at: the level asked for counts as reached."""
     patch.setattr(
-        "abound.service.log.append_queue.reached", lambda asked, replies: 2 if any(a[0] == "WAIT" for a in asked) else 1
+        "abound.service.log.appender.confirmed_level",
+        lambda asked, replies: 2 if any(a[0] == "WAIT" for a in asked) else 1,
     )
 
 
 def believe_what_the_store_was(patch: Patch) -> None:
     """What is answered behind an append is not looked at: the store would keep the log, as it would before."""
-    patch.setattr("abound.service.log.append_queue.seen", lambda facts, asked, replies: facts)
+    patch.setattr("abound.service.log.appender.updated_info", lambda facts, asked, replies: facts)
 
 
 def refuse_what_may_be_there(patch: Patch) -> None:

@@ -111,7 +111,9 @@ async def test_what_comes_to_contend_while_it_is_deleted_keeps_no_place(
     elif way == "retain":
         assert await version_retention.retain(store, artifacts, KEYS, 1) == [cards[0].id]
     else:
-        place = cast(Any, SimpleNamespace(store=store, artifacts=artifacts, keys=KEYS, prepare_seconds=1, between=None))
+        place = cast(
+            Any, SimpleNamespace(store=store, artifacts=artifacts, keys=KEYS, prepare_seconds=1, checkpoint=None)
+        )
         assert await erase._deleted(place, [cards[0].id], "a test")
     assert await versions.ids(artifacts, KEYS) == [cards[1].id]
     assert await contenders.list_challengers(store, KEYS) == []

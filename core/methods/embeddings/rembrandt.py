@@ -214,14 +214,10 @@ def fit(data: Matrices, params: Params, rng: np.random.Generator, progress: Prog
     return Model(W.astype(np.float32), waves, Q, siblings)
 
 
-def label_embedding(data: Matrices, params: Params, rng: np.random.Generator, progress: Progress) -> Floats:
-    """Return the embedding of the labels, shape (L, k), of the kinds ``rembrandt``, ``cs`` and ``plst``."""
-    return _label_embedding(data, params, Ridge(data.X, params.ridge, relative=True), rng, progress)
-
-
-def _label_embedding(
+def label_embedding(
     data: Matrices, params: Params, least: Ridge, rng: np.random.Generator, progress: Progress
 ) -> Floats:
+    """Return the embedding of the labels, shape (L, k), of the kinds ``rembrandt``, ``cs`` and ``plst``."""
     Y = data.Y
     if params.embedding == "cs":
         return rng.standard_normal((Y.shape[1], params.k))
@@ -273,7 +269,7 @@ def _inputs(
     if params.embedding == "pca":
         return _principal(data.X, params, rng, progress), None
     least = Ridge(data.X, params.ridge, relative=True, progress=subrange(progress, 0.0, 0.3))
-    labels = _label_embedding(data, params, least, rng, subrange(progress, 0.3, 0.7))
+    labels = label_embedding(data, params, least, rng, subrange(progress, 0.3, 0.7))
     siblings = None if data.hierarchy is None else sibling_share(labels, data.hierarchy)
     return least.fit_product(data.Y, labels, subrange(progress, 0.7, 1.0)), siblings
 

@@ -21,6 +21,7 @@ from abound.service.api.asgi import Headers
 from abound.service.api.decoding import ABSENT, decode, sole_features, vector_of
 from abound.service.api.dependencies import trusted_model
 from abound.service.api.learning import VectorBudget
+from abound.service.api.line_rates import admit_lines
 from abound.service.api.ndjson import AnswerLines, NdjsonLine, RequestLines
 from abound.service.api.problems import problem_of
 from abound.service.api.schemas.hot import (
@@ -39,7 +40,7 @@ from abound.service.security.key_ring import Grant
 from abound.service.security.rate_limits import RateLimiter
 from abound.service.settings import Settings
 from abound.service.tasks import TimeSlice
-from abound.service.versions.ranking import Labels, RankingRequest
+from abound.service.versions.ranking import Labels, RankingChoice, RankingRequest, rank_live
 
 MAX_REMEMBERED_BYTES = 2**21
 """Approximate bytes of vectors of one NDJSON request that wait for being stored at a time."""
@@ -137,12 +138,12 @@ class Classify:
             await self._wait(name, model, request.min_offset)
         if request.instances is not None:
             return 200, await self._batch(model, request, request.instances)
-        way = await self._ways.choose(model, request)
+        way = await self._choose(model, request)
         vector, config = vector_of(model.live, request.features, request.text), model.live.config
         if way is None:
             answer, remembering = self._rank(model, vector, request, config)
         else:
-            later = DeferredLine(self._ways.query(model, way, vector, request), request.remember, config)
+            later = DeferredLine(ranking_request(model, way, vector, request), request.remember, config)
             [labels] = await self._ways.rank([later.asked])
             answer, remembering = self._deferred_answer(model, later, labels)
         return 200, answer if remembering is None else await remembering
@@ -161,7 +162,7 @@ class Classify:
         pace = TimeSlice()
         async for group in lines.groups():
             if self._rates.limits(grant):
-                await self._rates.admit_lines(grant, group, learns=False)
+                await admit_lines(self._rates, grant, group, learns=False)
             waiting: list[bytes | asyncio.Task[bytes] | DeferredLine] = []
             size = 0
             for line in group:
@@ -196,11 +197,11 @@ class Classify:
             raise InvalidInstance("instances: a line has one instance; send each on a line of its own", "instances")
         if request.min_offset is not None:
             await self._wait(name, model, request.min_offset)
-        way = await self._ways.choose(model, request)
+        way = await self._choose(model, request)
         vector, config = vector_of(model.live, request.features, request.text), model.live.config
         if way is None:
             return *self._rank(model, vector, request, config), len(vector)
-        later = DeferredLine(self._ways.query(model, way, vector, request), request.remember, config)
+        later = DeferredLine(ranking_request(model, way, vector, request), request.remember, config)
         return later, None, len(vector)
 
     async def _put(
@@ -217,6 +218,10 @@ class Classify:
         for kept in waiting:
             if not isinstance(kept, DeferredLine):
                 answers.put(kept if isinstance(kept, bytes) else await kept)
+
+    async def _choose(self, model: ReplicatedModel, request: ClassifyRequest) -> RankingChoice | None:
+        """Return the ranker of a request; None: the index."""
+        return await self._ways.choose(model, request.version, request.explain, request.min_probability)
 
     async def _wait(self, name: str, model: ReplicatedModel, min_offset: str) -> None:
         """Wait until the requested offset is applied."""
@@ -243,17 +248,17 @@ class Classify:
                 await pace.pause()
         while True:
             serving = model.live.serving
-            way = await self._ways.choose(model, request)
+            way = await self._choose(model, request)
             results = BatchResults()
             asked = []
             for vector, config in vectors:
                 if way is None:
                     results.add(*self._rank(model, vector, request, config))
                 else:
-                    asked.append(self._ways.query(model, way, vector, request))
+                    asked.append(ranking_request(model, way, vector, request))
                 if pace.due():
                     await pace.pause()
-            if self._ways.is_current(model, request, serving):
+            if self._ways.is_current(model, request.version, serving):
                 break
             results.abandon()  # another version has become active meanwhile: rank again with that one
         offset = self._answers.offset_text(model.offset)
@@ -304,6 +309,20 @@ class Classify:
         except StoreUnavailable:
             answer.remembered = False
         return encoder.encode(answer)
+
+
+def ranking_request(
+    model: ReplicatedModel, way: RankingChoice, vector: bytes, request: ClassifyRequest
+) -> RankingRequest:
+    """Return the request to rank one instance by a version, with the model's current offset and, for a blend, ranking
+    by the index.
+    """
+    live = None
+    if way.weights is not None:
+        live = rank_live(model.live, vector, request.k, request.include, request.exclude)
+    return RankingRequest(
+        way, vector, request.k, request.include, request.exclude, request.threshold, model.offset, live
+    )
 
 
 def check_batch(features: Any, text: str | None, n: int, limit: int) -> None:

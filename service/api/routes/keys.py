@@ -122,7 +122,11 @@ async def list_keys(replica: ReplicaDep) -> KeysAnswer:
     openapi_extra=_body(NewKey, {"scopes": ["classify"], "models": ["default"], "description": "shop"}, True),
 )
 async def create_key(body: JsonObject, parts: PartsDep, actor: ActorDep, response: Response) -> MadeKeyShape:
-    """Create a key. Only this answer shows the secret. All replicas know the key within about a second."""
+    """Create a key. Only this answer shows the secret. All replicas know the key within about a second.
+
+    Returns 503 when the store has replicas and none has confirmed: the key exists, but a failover could delete it,
+    and its secret is not shown. Repeat the request.
+    """
     if not parts.ring.required:
         raise Conflict("there is no key yet; create the first one on the machine of the store: abound keys create")
     new = _decode_body(body, NewKey)
@@ -131,6 +135,7 @@ async def create_key(body: JsonObject, parts: PartsDep, actor: ActorDep, respons
     async with audited(store, actor, "key.create", scopes=new.scopes, models=new.models) as details:
         made = await keys.create(store, terms)
         details["key"] = made.key.id
+    await keys.check_copied(store, made.key, f"the key {made.key.id} is created")
     response.headers["cache-control"] = "no-store"
     return MadeKeyShape(**key_fields(made.key, "valid", None), key=made.secret)
 
@@ -145,11 +150,16 @@ async def create_key(body: JsonObject, parts: PartsDep, actor: ActorDep, respons
 async def rotate_key(
     key_id: KeyId, body: JsonObject, replica: ReplicaDep, actor: ActorDep, response: Response
 ) -> MadeKeyShape:
-    """Create a new key with the same permissions; the old one ends after the grace period."""
+    """Create a new key with the same permissions; the old one ends after the grace period.
+
+    Returns 503 when the store has replicas and none has confirmed: the key is rotated, but a failover could undo
+    that, and the new secret is not shown. Repeat the request.
+    """
     grace = _decode_body(body, Rotation).grace
     async with audited(replica.store, actor, "key.rotate", key=key_id, grace=grace) as details:
         made = await keys.rotate(replica.store, key_id, grace)
         details["by"] = made.key.id
+    await keys.check_copied(replica.store, made.key, f"the key {key_id} is rotated")
     response.headers["cache-control"] = "no-store"
     return MadeKeyShape(**key_fields(made.key, "valid", None), key=made.secret)
 
@@ -159,12 +169,11 @@ async def revoke_key(key_id: KeyId, replica: ReplicaDep, actor: ActorDep) -> Res
     """Revoke a key permanently. Replicas refuse it within about a second.
 
     Returns 503 when the store has replicas and none has confirmed: the key is revoked, but a failover could
-    undo that.
+    undo that. Repeat the request.
     """
-    async with audited(replica.store, actor, "key.revoke", key=key_id) as details:
+    async with audited(replica.store, actor, "key.revoke", key=key_id):
         revoked = await keys.revoke(replica.store, key_id)
-        details["copied"] = revoked.copied
-    revoked.check()
+    await keys.check_copied(replica.store, revoked, f"the key {key_id} is revoked")
     return Response(status_code=204)
 
 

@@ -32,13 +32,12 @@ from abound.core.model.active_version import BLEND, LIVE, ServingState
 from abound.core.types import Offset
 from abound.service.artifacts.artifact_store import ArtifactStore
 from abound.service.history import past
-from abound.service.history.replay import ReplaySource
+from abound.service.history.replay import ReplaySource, apply
 from abound.service.history.restore import restore_newest
 from abound.service.log import stream
 from abound.service.log.catalog import CatalogModel
 from abound.service.log.events import ActivateEvent, LearnEvent, decode_entry
 from abound.service.log.stream import Element, LogParams
-from abound.service.model.standby import apply
 from abound.service.store.client import Store
 from abound.service.store.lease import Lease, LeaseLost
 from abound.service.versions import activation
@@ -209,11 +208,6 @@ class ContestFollower:
     def is_store_away(self) -> bool:
         """Whether a version failed to load because a store was unavailable. Such loads may soon succeed."""
         return self._roster.is_store_away
-
-    @property
-    def is_contended(self) -> bool:
-        """Whether any version is compared with the index."""
-        return bool(self._roster.challengers) or not self.model.live.serving.is_live
 
     # 2
 

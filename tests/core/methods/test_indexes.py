@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from abound.core.config import ModelConfig
 from abound.core.errors import InvalidInstance
 from abound.core.index.index import Index
 from abound.core.instances.record import pack_vector
@@ -59,26 +58,6 @@ def test_the_threshold_of_ind_is_chosen_on_held_out_instances() -> None:
     chosen = fit("ind", data).to_arrays()["weights"].min()
     assert any(chosen >= np.float32(p) for p in ind.P_IND_CANDIDATES)
     assert chosen >= np.float32(ind.P_IND_CANDIDATES[0])
-
-
-def test_ind_starts_a_live_index() -> None:
-    """The same weights, and it goes on learning."""
-    data = made(200, seed=0)
-    model = fit("ind", data, p_ind=0.1)
-    config = ModelConfig(rating=False, d_max=65_535)
-    live = ind.seed_live(data, model.matrix, config, SECRET)  # type: ignore[attr-defined]
-    assert [live.label(i) for i in range(len(data.labels))] == data.labels
-    X = queries(data, 20, seed=1)
-    unit = ind.Weights(model.matrix, False)  # type: ignore[attr-defined]
-    for row in range(20):
-        features, values = X.indices[X.indptr[row] : X.indptr[row + 1]], X.data[X.indptr[row] : X.indptr[row + 1]]
-        ranking, expected = live.index.rank(features, values, 10), unit.rank(X[row], 10)
-        assert ranking.class_ids.tolist() == expected.ids.tolist()
-        np.testing.assert_allclose(ranking.scores, expected.scores, rtol=1e-5)
-    assert type(live).from_arrays(live.meta(), live.to_arrays(), SECRET).digest() == live.digest()
-    before = live.index.n_connections
-    live.index.learn(np.array([0], np.int32), np.ones(1, np.float32), np.array([6], np.int32))
-    assert live.index.n_connections == before + 1
 
 
 def test_the_unweighted_index_updates_on_a_miss_and_on_too_many_wrong_ones() -> None:

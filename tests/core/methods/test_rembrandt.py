@@ -60,7 +60,8 @@ def test_the_embedding_spans_the_predictions_of_the_unconstrained_model():
     """V of algorithm 2 against the right singular vectors of X Z*, which only this test forms."""
     data = made(400, seed=0)
     params = rembrandt.Params(k=3, p=3, q=6, ridge=0.1)
-    V = rembrandt.label_embedding(data, params, np.random.default_rng(0), no_progress)
+    least = Ridge(data.X, params.ridge, relative=True)
+    V = rembrandt.label_embedding(data, params, least, np.random.default_rng(0), no_progress)
     A = dense(data.X)
     penalty = 0.1 * float((data.X.data.astype(np.float64) ** 2).sum()) / data.X.shape[1]
     predicted = data.Y.toarray().T @ A @ np.linalg.solve(A.T @ A + penalty * np.eye(A.shape[1]), A.T @ data.Y.toarray())

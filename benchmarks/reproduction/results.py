@@ -7,8 +7,8 @@ import os
 from pathlib import Path
 
 from abound.core.errors import Malformed
-from abound.service.evaluation.reproduction.experiment import Experiment
-from abound.service.evaluation.reproduction.run import Figures
+from benchmarks.reproduction.experiment import Experiment
+from benchmarks.reproduction.run import Figures
 
 NAME = "figures.json"
 

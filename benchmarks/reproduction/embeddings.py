@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from abound.service.evaluation.reproduction.experiment import Bound, Experiment, ResultTable, Row
-from abound.service.evaluation.reproduction.indexes import FIVE
+from benchmarks.reproduction.experiment import Bound, Experiment, ResultTable, Row
+from benchmarks.reproduction.indexes import FIVE
 
 
 def rembrandt(data: str, seconds: float, seeds: tuple[int, ...] = (0,), **params: Any) -> Experiment:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from abound.service.evaluation.reproduction.experiment import Experiment, Plot, PlotLine
-from abound.service.evaluation.reproduction.indexes import ff
-from abound.service.evaluation.reproduction.neighbors import ogeec, swnn
+from benchmarks.reproduction.experiment import Experiment, Plot, PlotLine
+from benchmarks.reproduction.indexes import ff
+from benchmarks.reproduction.neighbors import ogeec, swnn
 
 NEWS, RCV, WORD = "newsgroups20-random", "rcv1v2", "wordnet-hypernyms"
 SHOWN = {NEWS: "newsgroups", RCV: "RCV1-v2", WORD: "WordNet"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from abound.service.evaluation.reproduction.experiment import Bound, Experiment, ResultTable, Row
+from benchmarks.reproduction.experiment import Bound, Experiment, ResultTable, Row
 
 FIVE = (0, 1, 2, 3, 4)
 

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from abound.service.evaluation.reproduction.data_sets import SETS
-from abound.service.evaluation.reproduction.experiment import Bound, Experiment, Plot, ResultTable, Row
-from abound.service.evaluation.reproduction.results import ResultsFile
-from abound.service.evaluation.reproduction.run import Figures
+from benchmarks.reproduction.data_sets import SETS
+from benchmarks.reproduction.experiment import Bound, Experiment, Plot, ResultTable, Row
+from benchmarks.reproduction.results import ResultsFile
+from benchmarks.reproduction.run import Figures
 
 NOT_RUN = "not run"
 
 HEAD = """# Reproduction
 
-`abound reproduce` writes this page from `{folder}/figures.json`, which holds more than is shown here. An interrupted
-run can be continued. Measures are in per cent, except HR and measures that state another unit. *fit* is processor
-seconds to fit, *rank* processor milliseconds to rank one instance, *MB* the size of the model's arrays. "Before" gives
-the figures of other implementations on the same data; a note says where a paper used other data. With several seeds,
-a measure is the mean over them, with the range in brackets.
+`python -m benchmarks.reproduction` writes this page from `{folder}/figures.json`, which holds more than is shown here.
+An interrupted run can be continued. Measures are in per cent, except HR and measures that state another unit. *fit* is
+processor seconds to fit, *rank* processor milliseconds to rank one instance, *MB* the size of the model's arrays.
+"Before" gives the figures of other implementations on the same data; a note says where a paper used other data. With
+several seeds, a measure is the mean over them, with the range in brackets.
 """
 
 DIGITS = {"edges": 0, "HR": 3, "MRR": 3, "peak GB": 2}
@@ -70,7 +70,7 @@ def _summary(tables: Sequence[ResultTable], kept: ResultsFile, n: int, found: Se
 def _table(table: ResultTable, kept: ResultsFile) -> str:
     columns = [name for name in ("paper", "rival", "before") if any(getattr(row, name) for row in table.rows)]
     head = ["", *columns, "here: " + ", ".join(table.measures), "to reach", "fit", "rank", "MB", "seeds"]
-    lines = [f"## {table.title}", "", f"`abound reproduce --only {table.name}`. {table.note}", ""]
+    lines = [f"## {table.title}", "", f"`python -m benchmarks.reproduction --only {table.name}`. {table.note}", ""]
     lines += [_cells(head), _cells(["---"] * len(head))]
     for row in table.rows:
         figures = kept.figures_of(row.experiment)
@@ -128,7 +128,7 @@ def _shown(name: str, value: float | None, spread: Sequence[float] | None) -> st
 def _plot(plot: Plot, kept: ResultsFile, folder: str, drawn: bool) -> str:
     ids = {experiment.id: experiment for experiment in plot.experiments}
     missing = sum(1 for experiment in ids.values() if kept.figures_of(experiment) is None)
-    lines = [f"### {plot.title}", "", f"`abound reproduce --only {plot.name}`."]
+    lines = [f"### {plot.title}", "", f"`python -m benchmarks.reproduction --only {plot.name}`."]
     if missing:
         lines[-1] += f" {missing} of its {len(ids)} experiments: {NOT_RUN}."
     if drawn:
@@ -141,7 +141,7 @@ def command(experiment: Experiment) -> str:
     source = SETS.get(experiment.data)
     is_batch_ff = experiment.method == "ff" and not experiment.is_live  # in ``abound evaluate``, ff is the live index
     if source is None or not source.stored or experiment.each_pass or len(experiment.seeds) > 1 or is_batch_ff:
-        return f"abound reproduce --only '{experiment.id}'"
+        return f"python -m benchmarks.reproduction --only '{experiment.id}'"
     parts = [f"abound evaluate --train {experiment.data}/train.* --test {experiment.data}/test.*"]
     parts.append(f"--method {experiment.method}")
     if experiment.params.get("passes", 1) != 1:

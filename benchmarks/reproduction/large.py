@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from abound.service.evaluation.reproduction.experiment import Bound, Experiment, ResultTable, Row
-from abound.service.evaluation.reproduction.indexes import WORD_DOWN, WORD_REST
+from benchmarks.reproduction.experiment import Bound, Experiment, ResultTable, Row
+from benchmarks.reproduction.indexes import WORD_DOWN, WORD_REST
 
 LARGE = {"wordnet-hypernyms": "WordNet", "yso-finna-en-2000": "yso"}
 

@@ -23,8 +23,8 @@ from abound.core.methods.training.gather import of_dataset
 from abound.core.methods.training.progress import Progress, no_progress, subrange
 from abound.core.metrics import Propensity
 from abound.service.evaluation.batch import BatchEvaluation, evaluate_matrices
-from abound.service.evaluation.reproduction.data_sets import LoadedDataSet
-from abound.service.evaluation.reproduction.experiment import Experiment
+from benchmarks.reproduction.data_sets import LoadedDataSet
+from benchmarks.reproduction.experiment import Experiment
 
 LIVE, FSU = "ff", "fsu"
 

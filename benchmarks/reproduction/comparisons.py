@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from abound.service.evaluation.reproduction import embeddings, indexes, large, neighbors, plots
-from abound.service.evaluation.reproduction.experiment import Experiment
+from benchmarks.reproduction import embeddings, indexes, large, neighbors, plots
+from benchmarks.reproduction.experiment import Experiment
 
 TABLES = (*indexes.TABLES, *neighbors.TABLES, *embeddings.TABLES, *large.TABLES)
 PLOTS = plots.PLOTS

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from abound.core.errors import CannotStart
-from abound.service.evaluation.reproduction.experiment import Plot, PlotLine
-from abound.service.evaluation.reproduction.results import ResultsFile
+from benchmarks.reproduction.experiment import Plot, PlotLine
+from benchmarks.reproduction.results import ResultsFile
 
 SIZE = (6.4, 4.0)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from abound.service.evaluation.reproduction.experiment import Bound, Experiment, ResultTable, Row
-from abound.service.evaluation.reproduction.indexes import FIVE
+from benchmarks.reproduction.experiment import Bound, Experiment, ResultTable, Row
+from benchmarks.reproduction.indexes import FIVE
 
 VOTES = ((25, 1, 1), (75, 2, 1))
 """The paper's values of S, alpha and beta."""

@@ -1,4 +1,4 @@
-"""``abound reproduce`` on tiny data: it goes on where it was, and the page says what is kept."""
+"""``python -m benchmarks.reproduction`` on tiny data: it goes on where it was, and the page says what is kept."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ import pytest
 from abound.core.config import ModelConfig
 from abound.core.errors import Malformed
 from abound.core.methods.registry import METHODS
-from abound.service.cli import main as cli
 from abound.service.evaluation.batch import BatchEvaluation
-from abound.service.evaluation.reproduction.comparisons import PLOTS, TABLES, select_experiments
-from abound.service.evaluation.reproduction.data_sets import SETS, DataSet, read
-from abound.service.evaluation.reproduction.drawing import draw
-from abound.service.evaluation.reproduction.experiment import Bound, Experiment, Plot, PlotLine, ResultTable, Row
-from abound.service.evaluation.reproduction.report import command, page
-from abound.service.evaluation.reproduction.results import ResultsFile
+from benchmarks.reproduction import __main__ as program
+from benchmarks.reproduction.comparisons import PLOTS, TABLES, select_experiments
+from benchmarks.reproduction.data_sets import SETS, DataSet, read
+from benchmarks.reproduction.drawing import draw
+from benchmarks.reproduction.experiment import Bound, Experiment, Plot, PlotLine, ResultTable, Row
+from benchmarks.reproduction.report import command, page
+from benchmarks.reproduction.results import ResultsFile
 
 Run = Callable[..., tuple[int, str]]
 
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Run ``abound reproduce`` in this process: its exit code, and what it says."""
+    """Run ``python -m benchmarks.reproduction`` in this process: its exit code, and what it says."""
     for name in [name for name in os.environ if name.startswith("ABOUND_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("COLUMNS", "300")
 
     def run(*arguments: object) -> tuple[int, str]:
-        monkeypatch.setattr(sys, "argv", ["abound", "reproduce", *map(str, arguments)])
+        monkeypatch.setattr(sys, "argv", ["reproduction", *map(str, arguments)])
         try:
-            cli.main()
+            program.main()
             code: object = 0
         except SystemExit as end:
             code = end.code
@@ -179,7 +179,7 @@ def test_the_page_says_what_is_kept_and_whether_it_is_enough(tmp_path: Path) -> 
     assert "- Some, fifth: P@1 55 to 57, and it is 57.90" in missed
     assert "- Some, fourth: P@1 55 to 57, and it is 57.90" in better.split("## Some")[0]
     assert "--train bibtex/train.* --test bibtex/test.* --method swnn`" in text
-    assert "`abound reproduce --only 'bibtex ogeec seeds=0,1'`" in text
+    assert "`python -m benchmarks.reproduction --only 'bibtex ogeec seeds=0,1'`" in text
 
 
 def test_a_plot_has_points_of_several_measures_and_a_sign_for_each_method(tmp_path: Path) -> None:
@@ -233,7 +233,7 @@ def test_experiments_are_told_apart_and_all_that_is_compared_with_runs() -> None
 @pytest.mark.parametrize("one", EXPERIMENTS, ids=[one.id for one in EXPERIMENTS])
 def test_an_experiment_can_be_run(one: Experiment) -> None:
     """Its data and parameters are known, and so is a command for it."""
-    assert command(one).startswith("abound ")
+    assert command(one).startswith(("abound evaluate ", "python -m benchmarks.reproduction "))
     if one.method == "fsu":
         assert set(one.params) <= {"classes", "w_min", "trials"}
         return

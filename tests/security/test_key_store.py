@@ -1,0 +1,71 @@
+"""Changes of keys: confirmed by a copy of the store, and repeated."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+
+import pytest
+
+from abound.core.errors import StoreUnavailable
+from abound.service.security import key_store
+from abound.service.security.key import KeyTerms
+from abound.service.store.client import Store
+from tests.support.valkey import QUICK, Server, free_port
+
+
+async def test_a_change_that_no_copy_of_the_store_confirms_is_an_error() -> None:
+    port = free_port()
+    primary = Server(port=str(port), **{"repl-diskless-sync-delay": "0"})
+    copy = Server(replicaof=f"127.0.0.1 {port}")
+    store = Store(primary.url, QUICK)
+    try:
+        made = await key_store.create(store, KeyTerms(["learn"]))
+        with copy.client() as client:
+            async with asyncio.timeout(20):
+                while client.hlen(key_store.KEYS_KEY) < 1:  # noqa: ASYNC110
+                    await asyncio.sleep(0.02)
+        await key_store.check_copied(store, made.key, "the key is created")
+        copy.pause()
+        revoked = await key_store.revoke(store, made.key.id)
+        with pytest.raises(StoreUnavailable, match="the key is revoked, but no copy of the store has confirmed it"):
+            await key_store.check_copied(store, revoked, "the key is revoked")
+        copy.resume()
+        assert await key_store.revoke(store, made.key.id) == revoked
+        async with asyncio.timeout(20):
+            while True:
+                with suppress(StoreUnavailable):
+                    await key_store.check_copied(store, revoked, "the key is revoked")
+                    break
+    finally:
+        await store.close()
+        copy.close()
+        primary.close()
+
+
+async def test_a_server_that_took_over_without_the_change_does_not_confirm_it(server: Server, store: Store) -> None:
+    made = await key_store.create(store, KeyTerms(["learn"]))
+    with server.client() as client:
+        before = client.dump(key_store.KEYS_KEY)
+        revoked = await key_store.revoke(store, made.key.id)
+        await key_store.check_copied(store, revoked, "the key is revoked")  # a store without copies
+        client.restore(key_store.KEYS_KEY, 0, before, replace=True)
+    with pytest.raises(StoreUnavailable, match="could undo it; repeat it"):
+        await key_store.check_copied(store, revoked, "the key is revoked")
+    revoked = await key_store.revoke(store, made.key.id)
+    await key_store.check_copied(store, revoked, "the key is revoked")
+
+
+@pytest.mark.parametrize("seconds", [None, 600.0])
+async def test_a_repeated_rotation_makes_the_same_key_again(store: Store, seconds: float | None) -> None:
+    old = await key_store.create(store, KeyTerms(["learn"], ["m"], seconds=seconds))
+    first = await key_store.rotate(store, old.key.id, 0)
+    again = await key_store.rotate(store, old.key.id, 3600)
+    last = await key_store.rotate(store, again.key.id, 60)
+    for made in (first, again, last):
+        assert (made.key.scopes, made.key.models) == (old.key.scopes, old.key.models)
+        assert (None if made.key.expires is None else made.key.expires - made.key.created) == (
+            None if seconds is None else pytest.approx(seconds)
+        )
+    [ended] = [key for key in (await key_store.read(store)).keys if key.id == old.key.id]
+    assert ended.expires == pytest.approx(first.key.created)  # a repeat does not prolong the old key
