@@ -204,7 +204,7 @@ class StoreUnavailable(AboundError):
 class ArtifactsUnavailable(AboundError):
     """The artifact store cannot be reached, cannot be written, or is the wrong one.
 
-    The message says which, and the fix.
+    The message says which of these it is, and how to fix it.
 
     Attributes
     ----------

@@ -280,7 +280,7 @@ class Telemetry:
         self._models = set(figures)
 
     def set_jobs(self, figures: JobStatistics) -> None:
-        """Set the figures of jobs, which come from the store."""
+        """Set the metrics of jobs from the counts in the store."""
         for state, n in figures.counts.items():
             self._jobs.labels(state).set(n)
         for (method, state), (n, seconds) in figures.ended.items():

@@ -13,9 +13,8 @@ were learned. The rule uses discounted sums of the reciprocal ranks:
 1. the *side* is the better of the index alone and the version alone;
 2. the mixture is the mean of all mixtures, weighted by the exponentials of their sums (the exponentially weighted
    forecaster: Cesa-Bianchi and Lugosi, Prediction, Learning, and Games, 2006, section 2.2);
-3. the mixture is used where its gain exceeds that of the side by ``STANDARD_ERRORS`` standard errors of the
-difference,
-   else the side. For the first instances with a version the mixture may be used with a smaller gain.
+3. the mixture is used if its gain exceeds that of the side by ``STANDARD_ERRORS`` standard errors of the
+   difference, else the side. For the first instances with a version the mixture may be used with a smaller gain.
 
 The discount lets the rule adapt: an instance ``1 / (1 - DISCOUNT)`` instances ago has a third of the weight. Before
 the first instance the rule uses prior gains: the version beats the index by as much as on its evaluation instances,
@@ -153,9 +152,9 @@ def _together(live: LabelRanking, batch: LabelRanking) -> tuple[list[str], Float
 
 
 class BlendLearner(msgspec.Struct, kw_only=True):
-    """The state of the choice among the mixtures.
+    """Chooses among the mixtures, by the ranks that they would have given so far.
 
-    Plain values that can be stored; the same ranks give the same weights.
+    Its state is plain values that can be stored. The same ranks give the same weights.
 
     Attributes
     ----------
@@ -188,7 +187,7 @@ class BlendLearner(msgspec.Struct, kw_only=True):
 
     @property
     def weights(self) -> tuple[float, float]:
-        """Weights of the live index and the version, by the three steps of the module docstring; in ``MIXTURES``."""
+        """Weights of the live index and the version: the mixture that the steps of the module docstring choose."""
         shares = _MIXTURES[:, 1]
         expected = PRIOR_INSTANCES * self.advantage * shares + PRIOR_MIXTURE_GAIN * 4.0 * shares * (1.0 - shares)
         gains = np.array(self.gains) + DISCOUNT**self.since * expected

@@ -129,11 +129,13 @@ def measure(
 
 
 def measure_calibration(live: LiveModel, test: Dataset, ranked: RankedDataset) -> dict[str, dict[str, Any]]:
-    """Return how reliable the probabilities of a calibrating model are: ``error`` and ``brier``, as in its reliability.
+    """Return how reliable the probabilities of a calibrating model are: ``error`` and ``brier`` of three estimates.
 
-    ``prequential`` covers the learned instances, each estimated before its outcome. ``test`` covers the data set,
-    with the micro-averaged ``F1`` of the labels estimated at a half or more. ``score`` uses scores clipped to 0 .. 1
-    instead.
+    - ``prequential``: the probabilities of the learned instances, each estimated before its outcome was known;
+    - ``test``: the probabilities of the data set;
+    - ``score``: the scores of the data set, clipped to 0 .. 1, in place of probabilities.
+
+    The last two also have ``F1``, micro-averaged over the labels estimated at a half or more.
     """
     ids = _label_ids(live, test.names)
     starts, labels = test.labels

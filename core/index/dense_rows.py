@@ -176,7 +176,7 @@ class DenseRows:
 
 
 def _roomy(n_features: int, n_classes: int) -> tuple[int, int]:
-    """Return sizes with a reserve for growth: at most three times the cells."""
+    """Return both sizes with a reserve for growth: a quarter more, plus 1."""
     return n_features + n_features // 4 + 1, n_classes + n_classes // 4 + 1
 
 

@@ -143,7 +143,7 @@ class Index:
         return 16 * self.n_features + 8 * int(self._counters[layout.USED]) + self._rows.n_bytes_used
 
     def _n_bytes_of_rows_ahead(self) -> int:
-        """Return the part of ``growth_bytes`` for rows that may be created or grow, and for lists in their place."""
+        """Return the part of ``growth_bytes`` for rows: what creating, growing or converting them to lists may need."""
         if not self.kernel_params.most_cells:
             return 0
         size = np.uint64(self.n_features), np.uint64(self.n_classes)

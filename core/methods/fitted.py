@@ -30,7 +30,7 @@ OPAQUE_PREFIX = "model/graph/"
 
 
 def check_opaque(arrays: Mapping[str, npt.NDArray[Any]], progress: Progress) -> None:
-    """Raise Corrupted unless each graph is byte-identical to the graph built here from its vectors; costs building it.
+    """Build each graph again from its vectors. Raise Corrupted unless the stored one has the same bytes.
 
     Raises
     ------

@@ -213,7 +213,7 @@ class EntryApplication:
     def _is_refused(self, first: int, n_units: int) -> bool:
         """Return whether a key of a batch was used with another body, before the batch or in it.
 
-        Then set all its outcomes.
+        If so, set the outcomes of the whole batch.
         """
         bodies: dict[str, bytes] = {}
         for unit in self._units[first : first + n_units]:

@@ -36,7 +36,7 @@ class Counters:
 
     @property
     def is_bounded(self) -> bool:
-        """Whether there is a ``max_features``."""
+        """Whether the number of features is bounded (``max_features`` is set)."""
         return bool(self.control[MAX_FEATURES])
 
     def set_bound(self, max_features: int | None) -> None:

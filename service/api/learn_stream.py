@@ -49,7 +49,7 @@ class LearnStream:
     Parameters
     ----------
     learning : LearnService
-    rates : Rates
+    rates : RateLimiter
     request_bytes : int
         Most bytes that one line may take in the log.
     """
@@ -162,7 +162,7 @@ class _Group:
         return len(self.lines) >= GROUP_LINES or self.size >= GROUP_BYTES
 
     def accepts(self, terms: AppendOptions, config: ModelConfig, draft: LearnDraft) -> bool:
-        """Return whether a draft can join the lines of the group."""
+        """Return whether the draft of a line can be appended together with the lines of the group."""
         if self.terms is None:
             return True
         return self.terms == terms and self.config is config and self.size + len(draft.records) <= GROUP_BYTES

@@ -54,7 +54,7 @@ class LearnService:
         For the default durability and the time an answer waits.
     remember_params : RememberParams
     changing : ConfigChanges
-    budget : Budget
+    budget : MemoryBudget
     """
 
     def __init__(
@@ -131,7 +131,7 @@ class LearnService:
     ) -> list[LearnOutcome]:
         """Append drafts of one request, or of several lines, and wait as ``terms`` says.
 
-        Raises what ``Replica.learn`` and ``Budget.check`` raise.
+        Raises what ``Replica.learn`` and ``MemoryBudget.check`` raise.
         """
         self._changing.check(model, config)
         receipts = model.live.receipts

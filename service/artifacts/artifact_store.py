@@ -160,11 +160,14 @@ class ArtifactStore:
         await self._in_thread(self._write, self._path(name), data)
 
     async def put_pieces(self, name: str, pieces: Iterable[bytes | memoryview]) -> None:
-        """Write an artifact piece by piece, as ``put``. If ``pieces``, read in a thread, raises, nothing is left."""
+        """Write an artifact piece by piece, as ``put``.
+
+        ``pieces`` is read in a thread. If it raises, no artifact is written.
+        """
         await self._in_thread(self._write_pieces, self._path(name), pieces)
 
     async def put_stream(self, name: str, pieces: AsyncIterator[bytes]) -> None:
-        """Write an artifact from an async iterator, as ``put``. If ``pieces`` raises, nothing is left."""
+        """Write an artifact from an async iterator, as ``put``. If ``pieces`` raises, no artifact is written."""
         loop = asyncio.get_running_loop()
         ended = threading.Event()
 
@@ -287,7 +290,7 @@ class ArtifactStore:
             raise ArtifactsUnavailable(f"the artifact store cannot be used: {self._without_secret(error)}") from error
 
     def _ask(self) -> bool:
-        """Ask a question that a working store answers at once."""
+        """Make a request that a working store answers at once; used to tell a slow store from a silent one."""
         return bool(self._filesystem.exists(f"{self._root}/{self.id}/{MARKER}" if self.id else self._root))
 
     def _without_secret(self, error: BaseException) -> str:

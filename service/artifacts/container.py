@@ -22,8 +22,8 @@ MOST_HEAD_BYTES = 16 * 2**20
 
 
 class ContainerFormat(NamedTuple):
-    """A kind of file: its first 8 bytes, its format number in this release, and the words for its content and its
-    head.
+    """A kind of file: its first 8 bytes, its format number in this release, and how messages name its content and
+    its head.
     """
 
     magic: bytes
@@ -33,7 +33,7 @@ class ContainerFormat(NamedTuple):
 
 
 def encode_head(kind: ContainerFormat, head: bytes) -> bytes:
-    """Return the first bytes of a file, including its head."""
+    """Return the start of a file: magic, format number, length and checksum of the head, then the head."""
     return _START.pack(kind.magic, kind.format, len(head), bytes.fromhex(checksum_of(head))) + head
 
 
@@ -50,7 +50,7 @@ class ContainerReader:
         Raises
         ------
         Corrupted
-            It is no file of this kind, or not what was written.
+            It is no file of this kind, or its head is damaged.
         UnknownApplyVersion
             It has another format.
         """
@@ -63,7 +63,7 @@ class ContainerReader:
             raise Corrupted(f"the {kind.head} of the file is larger than allowed")
         plain = await self.read(size, f"its {kind.head}")
         if checksum_of(plain) != checksum.hex():
-            raise Corrupted(f"the {kind.head} of the file is not what was written")
+            raise Corrupted(f"the {kind.head} of the file is damaged: its checksum is wrong")
         return plain
 
     async def read(self, n: int, what: str) -> bytes:

@@ -101,13 +101,13 @@ def map_array(one: ArrayFile, path: Path) -> Array:
 
 
 def parse_array(one: ArrayFile, data: bytearray | mmap.mmap) -> Array:
-    """Return the array in the bytes of a ``.npy`` file. Corrupted unless it is the one of the card."""
+    """Return the array in the bytes of a ``.npy`` file. Raise Corrupted unless it matches ``one``, its card entry."""
     view = memoryview(data)
     hashed = hashlib.blake2b(digest_size=16)
     for at in range(0, len(view), PIECE_BYTES):
         hashed.update(view[at : at + PIECE_BYTES])
     if len(view) != one.size or hashed.hexdigest() != one.checksum:
-        raise Corrupted(f"its file {one.file} is not what was written")
+        raise Corrupted(f"its file {one.file} is damaged: its size or checksum is wrong")
     at = _HEADER + int.from_bytes(view[8:_HEADER], "little")
     head = io.BytesIO(bytes(view[: min(at, MOST_HEADER_BYTES)]))
     try:

@@ -12,7 +12,7 @@ An upload has three steps:
 3. One script checks the quota and sets the pointer. Then the file of the previous pointer is deleted.
 
 A name therefore has either its old file or its new one, and both are complete. The worker deletes files that
-have no pointer and no writer.
+no data set refers to and no process is writing.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class DatasetCard(msgspec.Struct, frozen=True, kw_only=True):
         Number of instances, of instances with a label, of distinct features, of distinct labels, of active
         features over all instances, and of labels over all instances.
     pairs, label_pairs, feature_labels : int or None
-        See ``abound.core.methods.training.matrices.Sizes``; None on a card written before they were counted.
+        See ``abound.core.methods.training.matrices.DataSizes``; None on a card written before they were counted.
     created : float
         Seconds since 1970.
     """
@@ -242,7 +242,7 @@ class DatasetRepository:
         await artifacts.delete(card.file)
 
     async def collect_garbage(self, artifacts: ArtifactStore) -> int:
-        """Delete files that have no pointer and no writer. Return their number."""
+        """Delete files that no data set refers to and no process is writing. Return their number."""
         there = await artifacts.names(FOLDER)
         if not there:
             return 0

@@ -130,7 +130,7 @@ def evaluate_matrices(
     propensity: Propensity | None = None,
     progress: Progress = no_progress,
 ) -> dict[str, Any]:
-    """Do the same with matrices; ``test`` has the columns of ``read``."""
+    """Fit and evaluate like ``evaluate_method``, from matrices. ``test`` must have the columns of ``read``."""
     if trial.hierarchy:
         read = _below(read, trial.hierarchy)
     rng = np.random.default_rng(trial.seed)

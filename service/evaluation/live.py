@@ -49,7 +49,7 @@ def evaluate(
         which includes reading, ``fit`` and ``rank``), ``instances`` (all in the files), ``learned`` (training
         instances with labels and active features), ``features``, ``classes``, ``digest``. After one pass, the
         digest equals that of a service that learned the same instances in the same order. A calibrated model
-        also has ``calibration``: see ``abound.core.evaluation.evaluate.calibrated``.
+        also has ``calibration``: see ``abound.core.evaluation.evaluate.measure_calibration``.
 
     Raises
     ------

@@ -94,7 +94,7 @@ async def archive(to: ArchiveContext) -> HistoryManifest | None:
     LeaseLost
         Another process has taken over the model.
     Corrupted
-        The manifest of history cannot be read, the log does not continue it, or an entry is not what was written.
+        The manifest of history cannot be read, the log does not continue it, or an entry is damaged.
     ArtifactsUnavailable, StoreUnavailable
     """
     good = await good_snapshots(to.store, to.keys)
@@ -135,7 +135,7 @@ def _read(to: ArchiveContext, link: StoreConnection, after: Offset, until: Offse
 
 
 def _check(to: ArchiveContext, element: Element) -> None:
-    """Raise Corrupted unless an entry is what was written: from history it could not be repaired any more."""
+    """Raise Corrupted if an entry is damaged: once it is in history, it could not be repaired any more."""
     try:
         check(element[1])
     except Corrupted as error:

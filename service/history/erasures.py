@@ -47,9 +47,7 @@ async def completed_adoptions(store: Store, keys: ModelKeys) -> set[Offset]:
 
 
 def saying(keys: ModelKeys, adoptions: Iterable[Offset], jobs: Iterable[str]) -> list[Command]:
-    """Return the commands that record exactly these adoptions as complete and remove these jobs from the unfinished
-    ones.
-    """
+    """Return the commands that make these adoptions the complete ones, and remove these jobs from the unfinished."""
     return [
         ("DEL", _key(keys)),
         *(("SADD", _key(keys), at.entry) for at in sorted(adoptions)),
@@ -64,7 +62,7 @@ async def add_unfinished(store: Store, keys: ModelKeys, job: str, what: Unfinish
 
 
 async def remove_unfinished(store: Store, keys: ModelKeys, jobs: Iterable[str]) -> None:
-    """Record that history has none of the events any more that these jobs erase. StoreUnavailable."""
+    """Record that history no longer has the events that these jobs erase. Raise StoreUnavailable."""
     names = sorted(jobs)
     if names:
         with store_errors():

@@ -95,7 +95,7 @@ class HighWaterMarks:
 
     @classmethod
     def from_settings(cls, settings: Settings, store: Store, artifacts: ArtifactStore | None) -> HighWaterMarks:
-        """Create them with the data directory and URL of the settings."""
+        """Create the marks of the store in the settings. The local file is used only for the embedded store."""
         url = None if settings.redis_url is None else settings.redis_url.get_secret_value()
         is_embedded = url in (None, EmbeddedStore(settings.data_dir).url)
         return cls(store, settings.data_dir if is_embedded else None, artifacts)
@@ -125,9 +125,10 @@ class HighWaterMarks:
     async def record(
         self, catalog: Catalog, artifacts: ArtifactStore | None, marks: dict[str, ModelHighWater] | None = None
     ) -> None:
-        """Record how far the store has got: as before except for these ``marks``, or (None) all marks from the store.
+        """Record how far the store has got. ``marks`` are the models to update; None: all models, read from the store.
 
-        ``artifacts`` must be joined. OSError and ArtifactsUnavailable if it cannot be written; StoreUnavailable.
+        ``artifacts`` must be joined. Raise OSError or ArtifactsUnavailable if the record cannot be written, or
+        StoreUnavailable.
         """
         now = await self._now(catalog) if marks is None else HighWater(catalog.offset.entry, marks)
         living = {one.keys.incarnation for one in catalog}

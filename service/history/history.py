@@ -201,7 +201,7 @@ class HistoryManifest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def log_bytes(self) -> int:
-        """Return the size of these entries."""
+        """Return the bytes that the entries counted by ``n_entries`` took in the log."""
         if self.segments:
             return self.segments[-1].bytes_before + self.segments[-1].log_bytes
         return 0 if self.base is None else self.base.log_bytes
@@ -247,7 +247,7 @@ def parse(packed: bytes, keys: ModelKeys) -> HistoryManifest:
             f"format {contents.format}"
         )
     if contents.with_checksum() != contents:
-        raise Corrupted(f"the manifest of the history of {keys.name} is not what was written")
+        raise Corrupted(f"the manifest of the history of {keys.name} is damaged: its checksum is wrong")
     base = contents.base
     n, n_bytes = (base.n_entries, base.log_bytes) if base else (0, 0)
     for segment in contents.segments:
@@ -292,7 +292,7 @@ class History:
         UnknownOffset
             ``after`` is before the start of history; the error has the first possible offset.
         Corrupted
-            A segment is missing or not what was written; the message names it.
+            A segment is missing or damaged; the message names it.
         ArtifactsUnavailable, StoreUnavailable
         """
         missing = None
@@ -337,7 +337,7 @@ class History:
         UnknownArtifact
             Its file is missing.
         Corrupted
-            Its file is not what was written; the message names it.
+            Its file is damaged; the message names it.
         ArtifactsUnavailable
         """
         if self._artifacts is None:
@@ -360,7 +360,7 @@ class History:
 
 def _checked(packed: bytes, segment: Segment) -> list[Element]:
     if len(packed) != segment.size or checksum_of(packed) != segment.checksum:
-        raise Corrupted("it is not what was written")
+        raise Corrupted("its size or checksum is wrong")
     elements = segments.decode_segment(packed)
     ids = [name.decode() for name, _ in elements]
     if not ids or len(ids) != segment.n_entries or (ids[0], ids[-1]) != (segment.first, segment.last):

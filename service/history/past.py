@@ -50,7 +50,7 @@ async def read_entries(
     UnknownOffset
         History starts after ``after``; the error has the first possible offset.
     Corrupted
-        A part of history is needed and is missing or not what was written.
+        A part of history is needed and is missing or damaged.
     ArtifactsUnavailable, StoreUnavailable
     """
     params = params or LogParams()
@@ -99,7 +99,7 @@ def decode_element(element: Element) -> Entry:
     Raises
     ------
     Corrupted
-        It is not what was written. The message names the entry and the command that repairs it.
+        The entry is damaged. The message names it and the command that repairs it.
     UnknownApplyVersion
     """
     try:
@@ -111,7 +111,7 @@ def decode_element(element: Element) -> Entry:
 
 
 async def newest_offset(store: Store, keys: ModelKeys) -> Offset:
-    """Return the offset of the newest event, or START if there is none. Corrupted, StoreUnavailable.
+    """Return the offset of the newest event, or START if there is none. Raise Corrupted or StoreUnavailable.
 
     The store knows a log's last entry, which is never trimmed; the number of its events is in the entry.
     """

@@ -21,7 +21,7 @@ PIN_SECONDS = 600
 
 
 class Pin(NamedTuple):
-    """A pin, as ``renew`` and ``remove`` take it."""
+    """A pin: retention keeps the entries after ``offset`` until the pin is removed or expires."""
 
     keys: ModelKeys
     token: str

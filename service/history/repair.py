@@ -1,6 +1,6 @@
 """Offline repair: finds what keeps a model from being loaded, and repairs it while no service runs (``abound mend``).
 
-    unreadable   an entry of a log, or of the catalog, is not what was written
+    unreadable   an entry of a log, or of the catalog, is damaged
     baseless     the log has lost its start, and there is no snapshot and no history to replace it
     unadoptable  the state file of an adoption is lost, and there is no snapshot past the adoption
     newer        another release wrote it: run that release

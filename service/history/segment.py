@@ -48,7 +48,7 @@ def decode_segment(segment: bytes) -> list[Element]:
     Raises
     ------
     Corrupted
-        It is not what was written, or its ids do not ascend.
+        It is damaged, or its ids do not ascend.
     """
     if len(segment) < _HEAD.size:
         raise Corrupted("it is truncated")
@@ -56,7 +56,7 @@ def decode_segment(segment: bytes) -> list[Element]:
     if magic != MAGIC:
         raise Corrupted("it is not a segment in a format that this release reads")
     if hashlib.blake2b(memoryview(segment)[24:], digest_size=16).digest() != checksum:
-        raise Corrupted("it is not what was written")
+        raise Corrupted("its checksum is wrong")
     try:
         return _elements(_decoder.decode(_plain(segment[_HEAD.size :], size)))
     except (msgspec.MsgspecError, zstandard.ZstdError, ValueError, RecursionError) as error:

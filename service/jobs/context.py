@@ -47,7 +47,7 @@ class JobContext:
     settings : Settings
     store : Store
         The store of the log entries.
-    artifacts : Artifacts
+    artifacts : ArtifactStore
         Joined; reading it raises ArtifactsUnavailable if no artifact store is configured.
     living : NamedTuple
         The model's entry in the catalog: its keys and the configuration that it was created with.

@@ -207,7 +207,7 @@ async def state_at(place: AdoptionContext, to: Offset) -> ReplicatedModel:
 
 
 async def refit_of(place: AdoptionContext, after: Offset, before: LiveModel, progress: Progress) -> Refit:
-    """Return a refit of all that a model has learned up to an offset."""
+    """Return a refit of the model on everything that it has learned up to the offset ``after``."""
 
     def read(past_offset: Offset, until: Offset) -> AsyncGenerator[list[Element]]:
         return past.read_entries(
@@ -320,9 +320,9 @@ async def _refuse_unfinished(place: AdoptionContext) -> None:
 
 
 async def _oldest_state_offset(place: AdoptionContext, kept: list[str]) -> Offset:
-    """Return the oldest offset up to which the committed state files contain events.
+    """Return the oldest of the offsets up to which the committed state files contain events.
 
-    The result is START if one of the files is gone; the job's adoption came after that in any case.
+    Return START if one of the files is gone. The job's adoption is in the log after the returned offset in any case.
     """
     after = []
     for prefix in kept:
@@ -337,7 +337,7 @@ async def _oldest_state_offset(place: AdoptionContext, kept: list[str]) -> Offse
 async def _prepared_manifest(place: AdoptionContext, prepare: PrepareEvent) -> StateFileManifest | None:
     """Return the manifest of the prepared state file, or None if the file was deleted.
 
-    A failover may lose the ``Prepare`` of the committed attempt and keep that of an earlier attempt, which was not
+    A failover may lose the ``PrepareEvent`` of the committed attempt and keep that of an earlier attempt, which was not
     committed.
     """
     try:

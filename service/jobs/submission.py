@@ -88,7 +88,9 @@ class JobSubmission:
             raise InvalidInstance(f"method: there is no {request.method[:64]!r}; choose one of: {known}", "method")
         params = method.check(request.params)
         if request.data != HISTORY and not method.data:
-            raise InvalidInstance(f"data: {request.method} reads history only", "data")
+            raise InvalidInstance(
+                f"data: {request.method} takes no data set; it learns from the model's history", "data"
+            )
         if request.activate != "never" and not method.versions:
             raise InvalidInstance(f"activate: {request.method} makes no version that could be activated", "activate")
         dataset = None

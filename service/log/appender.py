@@ -65,7 +65,7 @@ class Appender:
         Id of this process.
     sequences : iterator of int
         Shared by all appenders of the process.
-    line, careful_line : Line
+    line, careful_line : ReconnectingConnection
         Connections. The first is shared by all models; the second belongs to this model and is opened on
         first use.
     log_bytes : callable

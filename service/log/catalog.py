@@ -104,7 +104,7 @@ class Catalog:
 
         Raises
         ------
-        Damaged, UnknownApplyVersion
+        Corrupted, UnknownApplyVersion
             The entry cannot be read; the catalog is unchanged.
         """
         entry_id, fields = element
@@ -141,7 +141,7 @@ async def read_catalog(store: Store) -> Catalog:
     Raises
     ------
     StoreUnavailable
-    Damaged, UnknownApplyVersion
+    Corrupted, UnknownApplyVersion
         The catalog cannot be read.
     """
     catalog = Catalog()
@@ -153,7 +153,7 @@ async def read_catalog(store: Store) -> Catalog:
 
 
 async def reread_catalog(store: Store, known: Catalog) -> Catalog:
-    """Return all models that exist now: ``known`` itself if it ends where the stream does.
+    """Return all models that exist now: ``known`` itself if the stream has no newer entry.
 
     Raise what ``read_catalog`` raises.
     """

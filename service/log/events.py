@@ -15,7 +15,7 @@
 
 A stream element has two fields: ``e``, the msgpack payload, and ``c``, its CRC-32 in hex. A reader checks
 everything, because it will apply the entry: checksum, version, types, counts and the shape of every record.
-An invalid entry raises :class:`Damaged`. An entry of a newer release raises :class:`UnknownApplyVersion`.
+An invalid entry raises :class:`Corrupted`. An entry of a newer release raises :class:`UnknownApplyVersion`.
 Readers never skip such an entry.
 """
 
@@ -247,14 +247,14 @@ def encode(entry: Entry | CatalogEntry) -> tuple[bytes, bytes]:
 
 
 def checksum_of(fields: Sequence[bytes]) -> bytes:
-    """Return the checksum that a stream element carries (field ``c``), unverified. Raise Damaged if it has none."""
+    """Return the checksum that a stream element carries (field ``c``), unverified. Raise Corrupted if it has none."""
     if len(fields) == 4 and fields[0] == b"e" and fields[2] == b"c":
         return fields[3]
     raise Corrupted("it lacks the two fields of an entry")
 
 
 def check(fields: Sequence[bytes]) -> None:
-    """Raise Damaged unless a stream element has its two fields and its checksum matches. Reads the payload once."""
+    """Raise Corrupted unless a stream element has its two fields and its checksum matches. Reads the payload once."""
     checksum = checksum_of(fields)
     if b"%08x" % zlib.crc32(fields[1]) != checksum:
         raise Corrupted("its checksum is wrong")
@@ -265,7 +265,7 @@ def decode_entry(fields: Sequence[bytes]) -> Entry:
 
     Raises
     ------
-    Damaged
+    Corrupted
         A field is missing, the checksum or a type is wrong, or the records have the wrong form or number.
     UnknownApplyVersion
         A newer release wrote it.
@@ -345,7 +345,7 @@ def _newer(version: int) -> str:
 
 
 def adoption_after(element: Element) -> Offset | None:
-    """Return the offset after which an adoption replays the log, or None for any other entry. Raise Damaged."""
+    """Return the offset after which an adoption replays the log, or None for any other entry. Raise Corrupted."""
     # An entry with instances may be large; its tag is within its first bytes.
     if b"adopt" not in element[1][1][:64]:
         return None
@@ -354,7 +354,7 @@ def adoption_after(element: Element) -> Offset | None:
 
 
 def adopted_state_files(elements: list[Element]) -> set[str]:
-    """Return the ids of the state files that the adoptions among the entries need. Raise Damaged."""
+    """Return the ids of the state files that the adoptions among the entries need. Raise Corrupted."""
     for _, fields in elements:
         check(fields)  # a damaged adoption may not look like one
     events = [decode_entry(one[1]).event for one in elements if adoption_after(one) is not None]

@@ -133,7 +133,7 @@ class Trim(NamedTuple):
 
     @classmethod
     def parse(cls, text: bytes | None) -> Trim:
-        """Parse the record that the store keeps. Raise Damaged if it cannot be read."""
+        """Parse the record that the store keeps. Raise Corrupted if it cannot be read."""
         if text is None:
             return UNTRIMMED
         try:

@@ -1,19 +1,19 @@
 """Adoption lock: the store's record of the adoption under way, at most one for each model.
 
     ...:adopting    JSON of ``PendingAdoption``, renewed by the process that runs it; expires soon after that process
-    ...:adopted     hash: adoption (and index), at; written by the script that appends ``Adopt``
+    ...:adopted     hash: adoption (and index), at; written by the script that appends ``AdoptEvent``
 
-The first key is not part of the replicated state. A replica that starts between ``Prepare`` and ``Adopt`` reads from
-it which standby state to load. A replica whose standby state it no longer names drops that state. The key is also the
-fence of the adoption: the script appends ``Adopt`` only if the key is unchanged. After a failover has lost the key,
-it is written again, so the script also checks for the log entry up to which the state file stands for everything.
-Without that entry no replica could reach the point of adoption.
+The first key is not part of the replicated state. A replica that starts between ``PrepareEvent`` and ``AdoptEvent``
+reads from it which standby state to load. A replica whose standby state it no longer names drops that state. The key
+is also the fence of the adoption: the script appends ``AdoptEvent`` only if the key is unchanged. After a failover has
+lost the key, it is written again, so the script also checks for the log entry up to which the state file stands for
+everything. Without that entry no replica could reach the point of adoption.
 
 When the store's clock is set back, the key would outlive a dead owner by as much. A refused process therefore
 shortens its expiry (as in ``service/store/lease.py``).
 
-With the second key the script recognizes an ``Adopt`` that is repeated because its reply was lost, and an ``Adopt``
-that replicas would skip. A store that loses the end of the log loses this key with it.
+With the second key the script recognizes an ``AdoptEvent`` that is repeated because its reply was lost, and an
+``AdoptEvent`` that replicas would skip. A store that loses the end of the log loses this key with it.
 """
 
 from __future__ import annotations
@@ -121,14 +121,14 @@ async def append(
     there: bool = True,
     adopts: str = "",
 ) -> bytes | None:
-    """Append a packed entry if ``what`` is still pending; return its id, or None.
+    """Append a packed entry if the adoption ``what`` is still pending, and return the id of the entry.
 
-    Also return None when a state was adopted past ``after``.
+    Return None if it is not pending, or if a state was adopted past ``after``.
 
     Parameters
     ----------
     there : bool
-        Refuse as well when the log has no entry ``after``, unless that is START.
+        Also return None if the log has no entry ``after``, unless that is START.
     adopts : str
         Id of the adoption that the entry makes. Retries append it only once and return the id of the first entry.
     """

@@ -17,7 +17,7 @@ class Position(NamedTuple):
     checksum : bytes
         Of that event's entry, to verify that the log is still the same.
     n_entries, log_bytes : int
-        Entries of the log so far, and their size as appended (``stream.bytes_with``).
+        Entries of the log so far, and their size as appended (``stream.log_bytes_with``).
     adopted : Offset
         Offset of the last adoption, START without one.
     """

@@ -146,7 +146,7 @@ def pid_namespace() -> str:
 
 
 async def _heard_of(store: Store, keys: ModelKeys) -> tuple[float, list[Presence]]:
-    """Return the store's clock and all published statuses; remove outdated ones."""
+    """Return the store's clock and all published statuses. Statuses that are too old are deleted from the store."""
     with store_errors():
         async with store.client.pipeline(transaction=False) as pipe:
             pipe.time()

@@ -268,14 +268,17 @@ class ReplicatedModel:
         return sum([loaded.n_bytes for loaded in (self.versions or {}).values()])
 
     def check_ready(self) -> None:
-        """Raise NotReady, with the reason and the lag, when the state is not trusted now."""
+        """Raise NotReady, with the reason and the lag, while the state must not be used.
+
+        That is while the model is being loaded, is halted or has failed.
+        """
         if not self.ready:
             raise NotReady(self.failure or self.halted or f"the model {self.name} is being loaded", lag=self.lag)
 
     def check_serving(self, serving: ServingState | None = None) -> None:
         """Raise VersionNotLoaded when this model serves requests and the active version is not loaded.
 
-        ``serving`` is the state of activation to check, by default the current one.
+        ``serving`` is the serving state to check, by default the current one.
         """
         serving = serving or self.live.serving
         if self.versions is not None and not serving.is_live:

@@ -262,9 +262,9 @@ class EmbeddedStore:
         self.stop()
 
     def _end_orphan(self) -> None:
-        """End the server of a parent that is gone.
+        """End a server whose parent process has died.
 
-        The lock proves that no other process has started a server since.
+        This process holds the lock, so no other process can have started a server since.
         """
         try:
             record = json.loads(self._record.read_bytes())

@@ -2,8 +2,8 @@
 
 At the first start on a machine they are compiled:
 
-1. Two processes compile the groups of ``abound.core.model.live_model.FIRST``, one each, and share numba's cache on
-   disk.
+1. Two processes compile the groups of ``abound.core.model.live_model.DEFAULT_GROUPS``, one each, and share numba's
+   cache on disk.
 2. The replica gets ready. A process of low priority compiles the other groups, one after the other, then the
    kernels of batch methods. A thread of the replica loads each group once it is compiled.
 

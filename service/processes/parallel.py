@@ -180,7 +180,7 @@ def _apply(packed: bytes, *piece: Any) -> Any:
 def unpack(packed: bytes) -> Callable[..., Any]:
     """Unpack the work on a worker, once per process.
 
-    The arrays that Dask passes are read-only, and kernels would be recompiled for them.
+    Dask passes read-only arrays, for which kernels would be compiled again. Unpacked here, they are writable.
     """
     import cloudpickle
 

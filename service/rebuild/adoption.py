@@ -3,14 +3,14 @@
  1. ``begin`` takes the model's adoption lock (``service/model/adoption_lock.py``), so that no other adoption
     runs. It pins the log after its present end A, so that retention keeps those entries.
  2. The caller builds a state that stands for everything up to A, and writes it as a state file.
- 3. ``Prepare`` is appended; the replicas build standby states from the state file.
+ 3. ``PrepareEvent`` is appended; the replicas build standby states from the state file.
  4. When every ready replica reports its standby state, or after ``prepare_seconds``, the job is committed.
-    ``Adopt`` is then appended, unless another adoption has come first.
+    ``AdoptEvent`` is then appended, unless another adoption has come first.
  5. The caller takes a snapshot past the adoption, so that no start needs the state file any more. Only then is
     A unpinned.
 
-A failure before ``Adopt`` leaves the model unchanged: replicas drop their standby states when no adoption is
-pending, and the state file is deleted. After ``Adopt`` the adoption is final. A second ``Adopt`` of the same
+A failure before ``AdoptEvent`` leaves the model unchanged: replicas drop their standby states when no adoption is
+pending, and the state file is deleted. After ``AdoptEvent`` the adoption is final. A second ``AdoptEvent`` of the same
 state is ignored.
 """
 
@@ -145,7 +145,7 @@ class Adoption:
             await self._say_if_possible()
 
     async def _check(self, index: StateFileManifest) -> None:
-        """Check that the state file is intact; garbage collection does not delete it while the lock is held."""
+        """Check that the state file is intact. While the lock is held, garbage collection does not delete the file."""
         self._lapsed = False
         await state_files.check(self._place.artifacts, self._place.keys, index)
 
@@ -268,7 +268,7 @@ async def begin(
 async def find_adoption(place: AdoptionContext, name: str, since: Offset) -> tuple[PrepareEvent | None, Offset | None]:
     """Find an adoption begun after ``since`` in the log.
 
-    Return its last ``Prepare``, and the offset at which that state was adopted.
+    Return its last ``PrepareEvent``, and the offset at which that state was adopted.
     """
     prepare, adopted = None, None
     contents = await History(place.store, place.artifacts, place.keys).manifest()
@@ -339,7 +339,7 @@ class AdoptionContext:
     ----------
     store : Store
     artifacts : ArtifactStore
-        Joined.
+        Already joined to the store (``ArtifactStore.join``).
     living : CatalogModel
         The model.
     checkpoint : async callable
@@ -347,7 +347,7 @@ class AdoptionContext:
     will_write : async callable
         Called with the folder in the artifact store that is written next.
     commit : async callable
-        Called right before ``Adopt`` is appended, with the folders that belong to the model from then on. An
+        Called right before ``AdoptEvent`` is appended, with the folders that belong to the model from then on. An
         exception from it ends the work.
     prepare_seconds : float
         Longest wait for replicas to prepare. Replicas that are not ready by then halt until they are.

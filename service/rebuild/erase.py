@@ -6,7 +6,7 @@ the events goes last, so a job that died can be resumed (``service/rebuild/forge
 Versions fitted on forgotten events are deleted, not refitted: a refit takes as long as the fit did, and can be
 requested again. Meanwhile the index answers, which has already forgotten. Replicas that loaded such a version
 also drop it from memory, and the job waits for that. A running fit checks for forgotten events
-(``refuse_forgotten`` in ``service/jobs/fit.py``).
+(``require_nothing_forgotten`` in ``service/jobs/fit.py``).
 """
 
 from __future__ import annotations
@@ -226,7 +226,9 @@ def _learned(card: Card, first: Offset) -> bool:
 async def delete_versions(
     place: AdoptionContext, names: Iterable[str], reason: str, will_delete: Callable[[list[str]], Awaitable[None]]
 ) -> None:
-    """Delete versions even if they are needed; wait until no replica has them or cached copies of their files.
+    """Delete versions, even active ones and others that retention would keep.
+
+    Wait until no replica has them or cached copies of their files.
 
     Cached files of versions deleted earlier are cleaned up as well, even if ``names`` is empty.
 

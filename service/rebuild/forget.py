@@ -62,7 +62,7 @@ class ForgetPlan:
         Effective adoptions up to ``after`` that are not ``complete``.
     complete : set of Offset
         Offsets of the adoptions of complete forget jobs.
-    others : dict of Unfinished
+    others : dict of UnfinishedErasure
         By the name of its adoptions, the events that an unfinished forget job left in history.
     rebuilt_states : dict of StateFileManifest
         By id, the rebuilt state files that replace adopted ones (``service/rebuild/redacted_replay.py``).
@@ -254,7 +254,7 @@ class ErasureRecord:
         self._n_remembered = int(known.get("remembered_deleted", 0))
 
     def record(self, **last: Any) -> dict[str, Any]:
-        """Return the whole record, with values that are known only at the end."""
+        """Return the complete record of the job. ``last``: values that are known only at its end."""
         return {
             **self._found,
             **{name: list(names) for name, names in self._names.items()},

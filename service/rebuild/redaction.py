@@ -2,17 +2,17 @@
 
 A repeat of a removed request is removed with it. A request that was refused or skipped as a repeat must not be
 learned because the request that it repeated is gone. The pass therefore tracks receipts as they were
-(``Outcomes``). From the first removed event on, it also removes every request that was not learned.
+(``OutcomeReplay``). From the first removed event on, it also removes every request that was not learned.
 
 Events between the offset A of a rebuilt state and its adoption were learned twice: by the live state, and on
 top of the rebuilt state. The rebuilt state may lack receipts, for example after a restore. The pass tracks
 both, and keeps what either of them learned.
 
-Events after ``after`` are replayed on the state that this forget job adopts, which no longer has the receipts
-of forgotten keys. A duplicate that arrived before the adoption, or a request refused for another body under
-such a key, is therefore learned after all. A second round with another adoption removes it
-(``service/jobs/rebuild.py``). In that round, only the live state decides what was learned before the adoptions
-of forget jobs.
+Events after ``after`` are replayed on the state that this forget job adopts. That state lacks the receipts of
+forgotten keys. The replay therefore learns a repeat of a forgotten request that arrived before the adoption, and a
+request that was refused because its body differs from that of a forgotten request with the same key. A second round
+with another adoption removes both (``service/jobs/rebuild.py``). In that round, only the live state decides what was
+learned before the adoptions of forget jobs.
 
 A request that arrives after the adoption counts as a new one. So does a request that was refused before, and is
 now answered as a repeat of the event that the adoption learned.
@@ -289,7 +289,10 @@ class Redaction:
         return LearnEvent(b"".join(records), event.n, kept)
 
     def _follow(self, event: LearnEvent, at: Offset) -> tuple[list[Outcome], list[bool]]:
-        """Return the live state's outcome for each request of the next entry, and whether the request was learned."""
+        """Return the live state's outcome for each request of the next entry, and whether any tracked state learned it.
+
+        For the adoptions of this job and of unfinished forget jobs, only the live state counts.
+        """
         units = event.units
         told = self._outcomes.replay(event.records, units, at)
         learned = [one is None and not unit.emptied for one, unit in zip(told, units, strict=True)]
@@ -304,6 +307,6 @@ class Redaction:
 
 
 def element_of(name: bytes, entry: Entry) -> Element:
-    """Return a log element with another entry under its id."""
+    """Return the log element with the id ``name`` and the content ``entry``."""
     payload, checksum = encode(entry)
     return name, [b"e", payload, b"c", checksum]

@@ -57,7 +57,8 @@ class RefitParams:
         Fields and the values to try, in all combinations, such as {"margin": [0, 0.3]}. None: if the index uses
         a margin and ``settings`` does not name it, try 0, 0.1, 0.5 and the present one.
     held_out : float
-        Share of the instances, the newest, that the choice is made on; 0: no choice, make ``passes`` passes.
+        Share of the instances, the newest ones, on which settings and passes are compared. 0: compare nothing, make
+        ``passes`` passes.
     most_held_out : int
         Most instances to hold out.
     reason : str
@@ -170,7 +171,7 @@ class Refit:
                 )
 
     async def choose(self, params: RefitParams) -> RefitChoice:
-        """Try the settings; return the best one."""
+        """Try the settings; return the one, and the number of passes, that score best on the held-out instances."""
         n_held = min(int(self._n_learned * params.held_out), params.most_held_out)
         tried = params.tried(self._config)
         self._of = params.passes * (len(tried) + 1)

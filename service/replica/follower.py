@@ -308,7 +308,7 @@ class Follower:
                 await self._loader.apply(model, (entry_id, fields))
 
     def _is_left(self, model: ReplicatedModel, text: bytes | None) -> bool:
-        """Record how far a log is trimmed; return whether entries that the model has not read may be trimmed."""
+        """Record how far a log is trimmed; return whether entries that the model has not read were trimmed."""
         try:
             model.trim = Trim.parse(text)
         except Corrupted as error:

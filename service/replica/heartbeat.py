@@ -36,7 +36,7 @@ class Heartbeat:
     replica : str
         Id of the replica.
     line : ReconnectingConnection
-        Its server info is watched.
+        Connection of which the server info is watched.
     follower : Follower
         Holds the models, and is notified when a log is shorter than before.
     copies
@@ -164,7 +164,7 @@ class Heartbeat:
 
 
 def _n_trimmed(text: bytes | None) -> int:
-    """Return the number of trimmed entries of a log; 0 if unreadable, which the follower reports."""
+    """Return the number of trimmed entries of a log; 0 if the record cannot be read, which the follower reports."""
     try:
         return Trim.parse(text).n_entries
     except Corrupted:

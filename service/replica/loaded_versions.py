@@ -123,7 +123,7 @@ class LoadedVersions:
         self._looking.set()
 
     def on_model_added(self, model: ReplicatedModel) -> None:
-        """Add a new model; from now on it must have its active version."""
+        """Start tracking the versions of a new model. From now on it serves only with its active version loaded."""
         model.versions = {}
 
     def on_model_removed(self, model: ReplicatedModel) -> None:

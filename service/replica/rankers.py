@@ -137,9 +137,9 @@ class BatchingPool(Generic[T, R]):
         self._busy: set[asyncio.Task[None]] = set()
 
     async def run(self, items: Sequence[T], patient: bool = False) -> list[R]:
-        """Return the result of each item. ``patient``: wait even in a full queue; for one call at a time.
+        """Return the result of each item. Raise Overloaded when too many calls wait.
 
-        Raise Overloaded when too many calls wait.
+        With ``patient`` the call waits even if the queue is full; for callers that make one call at a time.
         """
         if not patient and len(self._waiting) >= self._most:
             raise Overloaded("too many requests wait to be ranked by a version; `version` live does not wait")

@@ -2,7 +2,7 @@
 
 >>> replica = Replica(Store("unix:///run/store.sock"))
 >>> await replica.start(lambda stage, progress: None)
->>> learned = await replica.learn("default", [Draft(records, 1)])
+>>> learned = await replica.learn("default", [LearnDraft(records, 1)])
 >>> replica.model("default").live.rank(vector, 10)
 
 Each model has an appender, from its creation to its deletion. The follower recognizes this process's own entries by
@@ -245,7 +245,7 @@ class Replica:
             The store did not answer, or an event with a key was not applied in time.
         InvalidInstance
             The store cannot confirm that level of durability; or the key was used before with another body (for a
-            single draft only, else ``Learned.refused``).
+            single draft only, else ``LearnOutcome.refused``).
         """
         model = self._changeable(name)
         has_key = drafts[0].key is not None if len(drafts) == 1 else any(draft.key is not None for draft in drafts)

@@ -51,7 +51,7 @@ class ModelStorage(NamedTuple):
         None if there is no history yet.
     history_failure : str or None
         Why the list of segments cannot be read.
-    snapshot : Manifest or None
+    snapshot : SnapshotManifest or None
         The newest readable one.
     snapshot_at : float
         When it was made, on this machine's monotonic clock.

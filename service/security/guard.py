@@ -139,7 +139,7 @@ class Guard:
         return grant
 
     def admit_any(self, headers: Mapping[bytes, bytes], scope: MutableMapping[str, Any]) -> Grant | None:
-        """Authorize any other request, by its method and path."""
+        """Authorize a request of a route that is not hot, by its method and path. Raise as ``admit``."""
         need = requirement_of(scope["method"], scope["path"])
         if not self._ring.required:
             if not self._any_host and (b"origin" in headers or b"accept-language" in headers):
@@ -178,7 +178,10 @@ def _check_browser(host: bytes | None, origin: bytes | None) -> None:
     if origin is not None:
         scheme, _, asking = origin.partition(b"://")
         if scheme not in (b"http", b"https") or (asking != host and not _is_local(_name_of(asking))):
-            raise Forbidden(f"without any key this service refuses pages of {origin[:100].decode('latin-1')!r}")
+            raise Forbidden(
+                f"without any key this service refuses requests from web pages of {origin[:100].decode('latin-1')!r}. "
+                "Create a key (abound keys create), or start it with --insecure"
+            )
 
 
 def _name_of(location: bytes) -> str:

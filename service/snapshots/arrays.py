@@ -66,9 +66,9 @@ def parts_of(arrays: Arrays, part_bytes: int) -> Iterator[bytes]:
 
 
 def check_part(i: int, part: bytes, expected: Part) -> None:
-    """Raise Corrupted unless a part is what was written."""
+    """Raise Corrupted if a part is damaged."""
     if len(part) != expected.size or checksum_of(part) != expected.checksum:
-        raise Corrupted(f"its part {i} is not what was written")
+        raise Corrupted(f"its part {i} is damaged: its size or checksum is wrong")
 
 
 async def load_model(

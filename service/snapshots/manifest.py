@@ -163,7 +163,7 @@ async def read_manifest(store: Store, keys: ModelKeys, name: str) -> SnapshotMan
             f"it has the apply version {manifest.apply_version}; this release has {APPLY_VERSION}"
         )
     if manifest.with_checksum() != manifest:
-        raise Corrupted("its manifest is not what was written")
+        raise Corrupted("its manifest is damaged: its checksum is wrong")
     return manifest
 
 

@@ -75,7 +75,7 @@ _header = msgspec.json.Decoder(ModelFileHeader)
 
 
 def encode_header(header: ModelFileHeader) -> bytes:
-    """Return the bytes before the parts."""
+    """Return the start of a model file, up to its first part."""
     plain = msgspec.json.encode(header)
     return encode_head(MODEL_FILE, plain)
 
@@ -122,7 +122,7 @@ class ModelFileReader:
         return header
 
     async def parts(self, header: ModelFileHeader) -> AsyncIterator[bytes]:
-        """Yield the parts. Corrupted if one is not what was written, or if anything follows the last."""
+        """Yield the parts. Corrupted if one is damaged, or if anything follows the last."""
         for i, part in enumerate(header.parts):
             data = await self._pieces.read(part.size, f"its part {i}")
             check_part(i, data, part)

@@ -44,7 +44,7 @@ async def live_workers(store: Store) -> list[str]:
 
 
 def parse(text: bytes | None) -> Offset | None:
-    """Parse the least offset of a requested snapshot; None if none is requested."""
+    """Return the offset that a requested snapshot must have reached; None if no snapshot is requested."""
     try:
         return Offset.parse(text.decode()) if text else None
     except ValueError:

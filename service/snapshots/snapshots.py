@@ -153,7 +153,7 @@ async def load(
     Raises
     ------
     Corrupted
-        A part is missing or not what was written, or the state has another digest.
+        A part is missing or damaged, or the state has another digest.
     """
     return await load_model(
         manifest.state,
@@ -199,7 +199,7 @@ async def _drop(store: Store, keys: ModelKeys, name: str) -> None:
 
 
 async def read_parts(store: Store, keys: ModelKeys, manifest: SnapshotManifest) -> AsyncIterator[bytes]:
-    """Yield the parts of a snapshot in order. Corrupted if one is missing or not what was written. StoreUnavailable."""
+    """Yield the parts of a snapshot in order. Corrupted if one is missing or damaged. StoreUnavailable."""
     for i, expected in enumerate(manifest.parts):
         with store_errors():
             part = await store.client.get(part_key(keys, manifest.id, i))

@@ -183,7 +183,7 @@ async def read_manifest(artifacts: ArtifactStore, keys: ModelKeys, name: str) ->
             f"the state file {name} has the apply version {manifest.apply_version}; this release has {APPLY_VERSION}"
         )
     if manifest.with_checksum() != manifest:
-        raise Corrupted(f"the manifest of the state file {name} is not what was written")
+        raise Corrupted(f"the manifest of the state file {name} is damaged: its checksum is wrong")
     return manifest
 
 
@@ -223,9 +223,9 @@ async def load(
 
 
 async def check(artifacts: ArtifactStore, keys: ModelKeys, manifest: StateFileManifest) -> None:
-    """Read a state file again. Corrupted, UnknownArtifact or ArtifactsUnavailable unless it is what was written."""
+    """Read a state file again. Raise Corrupted, UnknownArtifact or ArtifactsUnavailable unless it is intact."""
     if await read_manifest(artifacts, keys, manifest.id) != manifest:
-        raise Corrupted(f"the manifest of the state file {manifest.id} is not what was written")
+        raise Corrupted(f"the manifest of the state file {manifest.id} differs from the one that was written")
     async for _ in _read_parts(artifacts, keys, manifest):
         pass
 

@@ -70,7 +70,7 @@ def wait_commands(facts: ServerInfo, level: int, seconds: float) -> list[Words]:
 
 
 def updated_info(facts: ServerInfo, asked: Sequence[Words], replies: list[Reply]) -> ServerInfo | None:
-    """Return ``facts`` updated with the safety settings in the replies; None when the replies do not contain them."""
+    """Return ``facts`` with the safety settings that the replies contain; None if the replies lack them."""
     aof, eviction, whole = None, None, facts.aof_complete
     for words, reply in zip(asked, replies, strict=True):
         if words[0] == "CONFIG":

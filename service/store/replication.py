@@ -24,12 +24,12 @@ REPLICATION_SECONDS = 120.0
 async def is_replicated(store: Store, least: int | None = None) -> bool:
     """Return whether the store replicas have received all writes of all clients so far; True when none is connected.
 
+    Raises StoreUnavailable. Takes at most ``REPLY_SECONDS`` when the answer is False.
+
     Parameters
     ----------
     least : int or None
         Number of store replicas that suffices. None: all connected ones, including those that are still loading.
-
-    Raises StoreUnavailable. Takes at most ``REPLY_SECONDS`` when the answer is False.
     """
     with store_errors():
         n = int((await store.client.info("replication")).get("connected_slaves", 0))

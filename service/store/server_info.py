@@ -182,9 +182,10 @@ class ServerInfo(NamedTuple):
 
 
 def aof_check_command() -> tuple[str | int, ...]:
-    """Return the command that checks, behind a write, whether a crash would restore it: yes if the first number is 1.
+    """Return the command to send right after a write to ask whether the write would survive a crash.
 
-    For a server that syncs every write and has the command (``ServerInfo.can_check_aof``).
+    It would if the first number of the reply is 1. Only for a server that syncs every write and has the command
+    (``ServerInfo.can_check_aof``).
     """
     return ("WAITAOF", 1, 0, int(AOF_CHECK_SECONDS * 1000))
 

@@ -2,22 +2,23 @@
 
  1. Take the model's activation fence. While it is held, no other activation runs and no version is deleted.
  2. Load the version once, to check that it is intact.
- 3. Append ``PrepareVersion``; the replicas load the version.
+ 3. Append ``PrepareVersionEvent``; the replicas load the version.
  4. Wait until every ready replica reports that it has loaded the version, or until ``prepare_seconds`` have
-    passed. Then append ``Activate``. The script that appends it also checks the fence and, if requested, the
+    passed. Then append ``ActivateEvent``. The script that appends it also checks the fence and, if requested, the
     active version.
 
 A failure before step 4 leaves the model unchanged; replicas release the version later. A replica that reads
-``Activate`` without having the version stops there and is not ready until it has loaded it
+``ActivateEvent`` without having the version stops there and is not ready until it has loaded it
 (``service/replica/loaded_versions.py``). It never answers for a later offset with the former version. Switching
 back works the same way; the index (``live``) needs no preparation.
 
 Two records in the store:
 
     ...:activating    JSON of ``FenceRecord``, renewed by its holder; expires soon after the holder dies
-    ...:active        hash: version, digest, former, activation, at; changed by the script that appends ``Activate``
+    ...:active        hash: version, digest, former, activation, at; changed by the script that appends
+                      ``ActivateEvent``
 
-The first is the fence. A replica that starts between ``PrepareVersion`` and ``Activate`` reads from it which
+The first is the fence. A replica that starts between ``PrepareVersionEvent`` and ``ActivateEvent`` reads from it which
 version to load. The second is for processes that do not follow the log: it names the active version at the
 log's end. Neither is part of the replicated state.
 """
@@ -62,7 +63,7 @@ class ActivationContext(NamedTuple):
     prepare_seconds : float
         Longest wait for replicas to load the version. Replicas that have not loaded it by then halt until they have.
     checkpoint : async callable
-        Awaited repeatedly until ``Activate`` is appended. An exception from it ends the activation.
+        Awaited repeatedly until ``ActivateEvent`` is appended. An exception from it ends the activation.
     """
 
     store: Store

@@ -54,7 +54,7 @@ class RankingRequest(NamedTuple):
     threshold : float or None
     offset : Offset
         Offset that the answer names.
-    live : Listed or None
+    live : LabelRanking or None
         Ranking by the index, for a blend.
     """
 

@@ -362,7 +362,7 @@ async def test_any_flipped_bit_of_a_segment_is_found(model: Archived) -> None:
     read = history.History(model.store, model.artifacts, model.living.keys)
     for at in random.Random(3).sample(range(len(packed)), 60):
         await model.artifacts.put(segment.name, packed[:at] + bytes([packed[at] ^ 16]) + packed[at + 1 :])
-        with pytest.raises(Corrupted, match="not what was written"):
+        with pytest.raises(Corrupted, match="its size or checksum is wrong"):
             await read.elements(segment)
     await model.artifacts.put(segment.name, packed)
     assert await read.elements(segment) == model.every[:119]
@@ -374,7 +374,7 @@ async def test_a_list_that_is_not_what_was_written_is_damaged(model: Archived) -
     plain = json.loads(await model.store.client.get(key))
     wrong = {
         "cannot be read": [b"\xff", b"[]", b"{}", json.dumps(plain | {"segments": [{}]}).encode()],
-        "not what was written": [json.dumps(plain | {"artifacts": "x"}).encode()],
+        "its checksum is wrong": [json.dumps(plain | {"artifacts": "x"}).encode()],
         "format 2": [json.dumps(plain | {"format": 2}).encode()],
         "that of other": [json.dumps(plain | {"model": "other"}).encode()],
     }

@@ -169,21 +169,21 @@ def swapped(packed: bytes) -> bytes:
 
 
 DAMAGES = {
-    "truncated part": (rewritten(part(1), lambda data: data[:-1]), "part 1 is not what was written"),
-    "longer part": (rewritten(part(1), lambda data: data + b"\0"), "part 1 is not what was written"),
-    "empty part": (rewritten(part(0), lambda data: b""), "part 0 is not what was written"),
+    "truncated part": (rewritten(part(1), lambda data: data[:-1]), "part 1 is damaged: its size or checksum is wrong"),
+    "longer part": (rewritten(part(1), lambda data: data + b"\0"), "part 1 is damaged: its size or checksum is wrong"),
+    "empty part": (rewritten(part(0), lambda data: b""), "part 0 is damaged: its size or checksum is wrong"),
     "missing first part": (missing(part(0)), "part 0 is missing"),
     "missing last part": (missing(part(3)), "part 3 is missing"),
     "missing manifest": (missing(manifest_key), "has no snapshot"),
     "manifest garbage": (rewritten(manifest_key, lambda packed: b"\xff{garbage"), "cannot be read"),
     "manifest cut": (rewritten(manifest_key, lambda packed: packed[:-2]), "cannot be read"),
     "manifest not an object": (rewritten(manifest_key, lambda packed: b"[1]"), "cannot be read"),
-    "other number of entries": (changed(n_entries=1), "manifest is not what was written"),
-    "other size of the log": (changed(log_bytes=1), "manifest is not what was written"),
-    "other time": (changed(created=1), "manifest is not what was written"),
-    "other size of a part": (changed(parts=[]), "manifest is not what was written"),
-    "other checksum": (changed(checksum="0" * 32), "manifest is not what was written"),
-    "no checksum": (changed(checksum=""), "manifest is not what was written"),
+    "other number of entries": (changed(n_entries=1), "manifest is damaged: its checksum is wrong"),
+    "other size of the log": (changed(log_bytes=1), "manifest is damaged: its checksum is wrong"),
+    "other time": (changed(created=1), "manifest is damaged: its checksum is wrong"),
+    "other size of a part": (changed(parts=[]), "manifest is damaged: its checksum is wrong"),
+    "other checksum": (changed(checksum="0" * 32), "manifest is damaged: its checksum is wrong"),
+    "no checksum": (changed(checksum=""), "manifest is damaged: its checksum is wrong"),
     "older format": (described(format=OLDER), f"format {OLDER}; this release reads {manifests.FORMAT}"),
     "newer format": (described(format=NEWER), f"format {NEWER}; this release reads {manifests.FORMAT}"),
     "newer apply version": (described(apply_version=APPLY_VERSION + 1), "apply version"),
@@ -225,7 +225,7 @@ async def test_a_flipped_bit_in_any_part_is_found(
         key = living.keys.key(f"snapshot:{newest.id}:{i}")
         before = await store.client.get(key)
         await store.client.set(key, flipped(before))
-        assert await loaded(store, living) == (older.id, [f"its part {i} is not what was written"])
+        assert await loaded(store, living) == (older.id, [f"its part {i} is damaged: its size or checksum is wrong"])
         await store.client.set(key, before)
     assert await loaded(store, living) == (newest.id, [])
 

@@ -285,7 +285,7 @@ def most_units_of_any(memory, params, m):
 
 @kernel
 def units_to_leave(arrays, params, ids, m):
-    """Return a bound of the arena units to convert rows to lists and then learn ``m`` classes."""
+    """Return an upper bound of the arena units needed to convert rows to lists and then learn ``m`` classes."""
     memory = memory_of(arrays)
     units, n_features = units_as_lists(memory, params), load_word(memory.counters, N_FEATURES)
     slots = most_slots(memory, params)

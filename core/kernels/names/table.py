@@ -57,7 +57,7 @@ class KeyArrays(NamedTuple):
 
 
 class TablePointers(NamedTuple):
-    """The same arrays as pointers, which are free to pass on, and the last slot."""
+    """The arrays of ``KeyArrays`` as pointers, which cost nothing to pass to a function, and the last slot."""
 
     slots: np.ndarray
     spans: np.ndarray

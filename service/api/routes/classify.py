@@ -80,7 +80,10 @@ class BatchResults:
             raise TooLarge("the answer would be too large; request fewer labels (k), or send NDJSON")
 
     def abandon(self) -> None:
-        """Close the coroutines of answers that are not needed."""
+        """Close, without running them, the coroutines that would store instances to be remembered.
+
+        Called when the answers so far are discarded.
+        """
         for coroutine in self._waiting:
             coroutine.close()
 
@@ -272,7 +275,8 @@ class Classify:
     ) -> tuple[bytes, Coroutine[Any, Any, bytes] | None]:
         """Rank one vector with the index; return the answer, and the coroutine that stores the instance if requested.
 
-        ``config`` made the vector. This method is synchronous, so that labels and offset belong to one state.
+        ``config`` is the configuration with which the vector was made. This method is synchronous, so that labels
+        and offset belong to one state.
         """
         live = model.live
         filters = (request.k, request.include, request.exclude, request.threshold)

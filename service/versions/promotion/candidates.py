@@ -1,6 +1,6 @@
 """Challengers of a model: versions that are scored on what it learns without being served, and promoted when better.
 
-    ...:contenders    hash: version -> JSON of ``Challenger``; at most ``MOST``
+    ...:contenders    hash: version -> JSON of ``Challenger``; at most ``MAX_CHALLENGERS``
 
 The hash is a request, not replicated state; replicas do not read it. ``service/versions/promotion/contest.py``
 scores the challengers by the rule in ``core/comparison/sequential_test.py``. ``LoadedChallengers`` holds the
@@ -57,7 +57,7 @@ async def enter(store: Store, keys: ModelKeys, version: str, reason: str) -> Non
     Raises
     ------
     Conflict
-        The model has ``MOST`` challengers already.
+        The model has ``MAX_CHALLENGERS`` challengers already.
     StoreUnavailable
     """
     with store_errors():

@@ -6,7 +6,7 @@
     Without standings, the log is replayed for drift marks only, and the contest begins at its end.
  2. ``follow_log`` reads to the end of the log. All versions rank each learned instance, and the ranks are recorded.
  3. The gate (``service/versions/promotion/gate.py``) may promote a challenger. Only the log decides which
-    version is served: a decision counts when its ``Activate`` entry is read back.
+    version is served: a decision counts when its ``ActivateEvent`` entry is read back.
  4. Every ``weigh_every`` scored instances, new blend weights are appended if they changed. When a version
     becomes active, the weights learned so far are appended at once; until that entry is read back, the blend is
     even.

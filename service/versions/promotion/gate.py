@@ -4,7 +4,7 @@ The rule is in ``core/comparison/sequential_test.py``.
 
  1. The decision is saved with the standings, so that it is reported whatever happens next.
  2. The version is activated in the ordinary way, provided that the active version has not changed.
- 3. The activation counts when its ``Activate`` entry is read back from the log, not before.
+ 3. The activation counts when its ``ActivateEvent`` entry is read back from the log, not before.
 
 The gate never undoes an activation that it did not make. A version that an operator deactivates leaves the contest.
 """

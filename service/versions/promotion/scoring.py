@@ -41,7 +41,7 @@ class LearnedInstance(NamedTuple):
     vector : bytes
         Empty if the versions do not rank this instance.
     true_labels : set of str
-    live : Listed
+    live : LabelRanking
         The ``DEPTH`` best labels of the index.
     """
 
@@ -54,7 +54,7 @@ class LearnedInstance(NamedTuple):
 
 
 class RankingProxy:
-    """Proxy of a LiveModel that ranks records before it applies them; ``Applying`` uses it like the model."""
+    """Proxy of a LiveModel that ranks records before it applies them; ``EntryApplication`` uses it like the model."""
 
     def __init__(self, live: LiveModel, at: Offset, every: int, seen: list[LearnedInstance]) -> None:
         self.receipts: Receipts = live.receipts

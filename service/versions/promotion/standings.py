@@ -50,11 +50,12 @@ class Standings(msgspec.Struct, kw_only=True):
     since : str
         Where counting began.
     contest : Contest
-    weighing : Weighing
+    weighing : BlendLearner
     partner : str or None
         The version that is blended with the index.
     weighed : int
-        Instances with the partner (``weighing.since``) when weights were last appended, or about to be.
+        Value of ``weighing.since`` (instances with the partner) when blend weights were last due. It is set just
+        before the weights are appended.
     promoted : str
         Id of the activation by which the gate made the served version active; empty if the gate did not activate it.
     decisions : list of DecisionRecord
