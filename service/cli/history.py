@@ -101,9 +101,9 @@ def begin_anew(
         typer.confirm(f"Give up the history of {model} before its oldest snapshot?", abort=True)
     begun = _with_model(work, model, _settings(data_dir, redis_url, artifacts_url))
     if as_json:
-        print_json({"model": model, "beginning": str(begun.beginning)})
+        print_json({"model": model, "beginning": str(begun.start)})
     else:
-        typer.echo(f"the history of {model} now begins at {begun.beginning}")
+        typer.echo(f"the history of {model} now begins at {begun.start}")
 
 
 def _settings(data_dir: Path | None, redis_url: str | None, artifacts_url: str | None) -> Settings:
