@@ -54,8 +54,8 @@ from abound.service.history.high_water import HighWaterMarks, ModelHighWater
 from abound.service.history.history import HistoryParams
 from abound.service.history.replay import compact
 from abound.service.history.retention import enforce_retention
+from abound.service.jobs.fork_server import ForkServer
 from abound.service.jobs.repository import JobParams, JobRepository
-from abound.service.jobs.rq_worker import ForkServer
 from abound.service.jobs.supervisor import JobSupervisor
 from abound.service.log.catalog import Catalog, CatalogModel, compact_catalog, read_catalog, reread_catalog
 from abound.service.log.stream import LogParams, Trim, trimmed_key

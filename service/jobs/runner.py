@@ -1,6 +1,6 @@
 """The job runner: the process of one claimed job.
 
-The fork server (``service/jobs/rq_worker.py``) forks it.
+The fork server (``service/jobs/fork_server.py``) forks it.
 
 How a job can end
 -----------------

@@ -1,6 +1,6 @@
 """The job supervisor of a worker: claims jobs, runs them, and recovers jobs whose holder is gone.
 
-It runs one job of each kind at a time, through the fork server (``service/jobs/rq_worker.py``), so that a fit does
+It runs one job of each kind at a time, through the fork server (``service/jobs/fork_server.py``), so that a fit does
 not delay a rebuild.
 
 A running job is **taken over** if its process gave it up, or if it had no heartbeat for ``lost_seconds`` of this
@@ -27,9 +27,9 @@ from abound.core.errors import ArtifactsUnavailable, StoreUnavailable, UnknownJo
 from abound.service.artifacts.artifact_store import PATIENCE_SECONDS, ArtifactStore
 from abound.service.jobs import workers
 from abound.service.jobs.context import delete_uncommitted
+from abound.service.jobs.fork_server import ForkServer
 from abound.service.jobs.record import ENDED, KINDS, Job
 from abound.service.jobs.repository import JobRepository
-from abound.service.jobs.rq_worker import ForkServer
 from abound.service.model import adoption_lock
 from abound.service.settings import Settings
 from abound.service.store.client import Store

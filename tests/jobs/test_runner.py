@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from abound.service.jobs import rq_worker
+from abound.service.jobs import fork_server
 from abound.service.jobs.record import JOBS, job_key
 from abound.service.processes.status_pipe import EXIT_REFUSED
 from tests.support.job_program import BREAKING
@@ -101,9 +101,9 @@ def test_a_job_that_cannot_be_begun_says_so_and_waits_until_it_can(
 
 def test_a_fit_gives_way_as_a_process_and_as_a_session(place: Office) -> None:
     job = place.ended(place.submit("crunch", steps=1))
-    assert job["outcome"]["niceness"] == min(19, os.nice(0) + rq_worker.NICENESS["fit"])
+    assert job["outcome"]["niceness"] == min(19, os.nice(0) + fork_server.NICENESS["fit"])
     assert job["outcome"]["leads its session"]
-    assert job["outcome"]["session"] in {None, rq_worker.SESSION_NICENESS["fit"]}
+    assert job["outcome"]["session"] in {None, fork_server.SESSION_NICENESS["fit"]}
 
 
 def test_a_job_whose_cluster_is_away_is_begun_again_and_fails_at_last(place: Office) -> None:
