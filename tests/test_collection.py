@@ -28,7 +28,7 @@ def pytest_collection_finish(session):
 """
 
 
-def collected(folder: Path, shift: float, seed: int) -> list[str]:
+def collected(folder: Path, shift: float, seed: int, marks: str) -> list[str]:
     """Return the ids that a process with this clock and this hash seed collects."""
     (folder / "shifted_clock.py").write_text(PLUGIN)
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")} | {
@@ -39,7 +39,11 @@ def collected(folder: Path, shift: float, seed: int) -> list[str]:
     }
     options = "--collect-only -qq -p shifted_clock -p no:cacheprovider"
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", *options.split()], cwd=ROOT, env=environment, capture_output=True, text=True
+        [sys.executable, "-m", "pytest", *options.split(), "-m", marks],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     return (folder / "collected.txt").read_text().splitlines()
@@ -50,10 +54,11 @@ def test_a_process_with_another_clock_and_hash_seed_collects_the_same_tests(
     tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     """Compared with what this process has collected, or, where that is a small part, with a third process."""
-    other = collected(tmp_path, 86400.5, 2)
+    marks = request.config.getoption("markexpr")
+    other = collected(tmp_path, 86400.5, 2, marks)
     here = [item.nodeid for item in request.session.items]
     if len(here) < 1000:
-        here = collected(tmp_path, 0.0, 1)
+        here = collected(tmp_path, 0.0, 1, marks)
     elif request.config.getoption("reverse"):
         here.reverse()
     chosen = set(here)

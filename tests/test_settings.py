@@ -131,7 +131,7 @@ def test_a_child_takes_what_a_file_gave_its_parent(monkeypatch, tmp_path):
 def test_every_setting_says_what_it_means():
     lines = described(Settings.load())
     assert [line.name for line in lines.values() if len(line.meaning) < 5] == []
-    assert lines["log_group_bytes"].meaning.startswith("Most that one entry takes of several requests;")
+    assert lines["log_group_bytes"].meaning.startswith("Maximum size of an entry that holds several requests;")
     assert lines["log_group_events"].meaning == lines["log_group_bytes"].meaning
 
 

@@ -117,7 +117,7 @@ def test_a_job_that_kills_its_process_each_time_fails(place: Office) -> None:
     job = place.ended(place.submit("ending", how="death"))
     assert (job["state"], job["attempt"]) == ("failed", 3)
     assert "SIGKILL" in job["error"]
-    assert "begun 3 times" in job["error"]
+    assert "started 3 times" in job["error"]
     assert place.files() == []
 
 

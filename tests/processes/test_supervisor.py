@@ -233,7 +233,7 @@ async def test_a_child_that_dies_is_started_again():
         await kept.until(lambda child: child.ready)
         first = kept.child.pid
         kept.child.signal(signal.SIGKILL)
-        await kept.until(lambda child: child.trouble is not None)
+        await kept.until(lambda child: child.last_error is not None)
         assert kept.child.last_error == "it was ended by SIGKILL"
         await kept.until(lambda child: child.ready and child.pid != first)
         assert kept.child.last_error is None

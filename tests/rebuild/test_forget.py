@@ -113,7 +113,7 @@ async def test_a_time_is_not_forgotten_that_offsets_do_not_tell(house: House) ->
         with pytest.raises(InvalidInstance, match=r"set back.* 3\d{3}\.\d{3} s ahead") as refused:
             await run(house, forget, params, job="refused")
     assert one.model(DEFAULT_MODEL).live.n_learned == 10
-    named = float(str(refused.value).rpartition("at least ")[2].partition(",")[0])
+    named = float(str(refused.value).rpartition("at least ")[2].partition(";")[0])
     outcome = await run(house, forget, ForgetParams(since=future.milliseconds / 1000, until=named, reason="r"))
     assert outcome["forgotten"]["requests"] == 5
     outcome = await run(house, forget, ForgetParams(source="nobody", reason="r"), job="by source")

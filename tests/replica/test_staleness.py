@@ -21,5 +21,5 @@ def test_a_replica_cut_off_is_ready_up_to_the_bound(bound, status):
             time.sleep(0.05)
         assert cut_off
         assert answer.status_code == status
-        assert ("over the bound of 0.2 s" in answer.text) is (bound is not None)
+        assert ("more than max_staleness (0.2 s)" in answer.text) is (bound is not None)
         assert service.http.post("/classify", json={"text": "wheat"}).status_code == 200

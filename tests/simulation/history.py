@@ -323,7 +323,7 @@ def _learned_state(live: object) -> bytes:
 _apply = LiveModel.apply
 
 
-_say_pending = partial(adoption_lock.renew, seconds=3.0)
+_renew_pending = partial(adoption_lock.renew, seconds=3.0)
 """One that died is under way for a shorter time than histories take."""
 
 
@@ -356,8 +356,9 @@ def _without_the_world(seed: int) -> Iterator[None]:
         (os, "getpid", lambda: here().pid),
         (socket, "gethostname", lambda: "host"),
         (kernel_compiler, "load", lambda: None),
+        (kernel_compiler, "groups_of", lambda config: ()),
         (catalog, "GROWN_ENTRIES", 2),
-        (adoption_lock, "say", _say_pending),
+        (adoption_lock, "renew", _renew_pending),
         (adoption, "RENEW_SECONDS", 0.5),
         (activation, "RENEW_SECONDS", 0.5),
         (activation, "APPEND_SECONDS", 3.0),
