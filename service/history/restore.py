@@ -21,12 +21,10 @@ from abound.core.model.live_model import LiveModel
 from abound.core.types import START, Offset
 from abound.service.artifacts.artifact_store import ArtifactStore
 from abound.service.history.history import BEGIN_ANEW_HINT, History
-from abound.service.log.stream import REPAIR_ADVICE as STREAM_MENDING
-from abound.service.log.stream import holds
+from abound.service.log.stream import REPAIR_ADVICE, holds
 from abound.service.model.replicated_model import ReplicatedModel
-from abound.service.snapshots import state_files
+from abound.service.snapshots import snapshots, state_files
 from abound.service.snapshots.manifest import SnapshotManifest, ids, read_manifest
-from abound.service.snapshots.snapshots import load
 from abound.service.store.client import Store
 
 log = structlog.get_logger(__name__)
@@ -101,10 +99,8 @@ async def restore_newest(
         await restore_first_state(store, artifacts, model, progress)
     except (Corrupted, ArtifactsUnavailable) as error:
         reasons = f" ({'; '.join(bad)})" if bad else ""
-        mending = f". Restore the store from a backup, or: {STREAM_MENDING}" if isinstance(error, Corrupted) else ""
-        raise type(error)(
-            f"none of the snapshots of {model.name} can be used{reasons}, and {error}{mending}"
-        ) from error
+        advice = f". Restore the store from a backup, or: {REPAIR_ADVICE}" if isinstance(error, Corrupted) else ""
+        raise type(error)(f"none of the snapshots of {model.name} can be used{reasons}, and {error}{advice}") from error
     if until is not None and model.offset > until:
         raise UnknownOffset(f"the history of {model.name} begins at {model.offset}, past {until}", model.offset)
     return None
@@ -140,7 +136,7 @@ async def _newest_whole(
                 continue
             if not await holds(store, model.keys.log, manifest.position.offset, manifest.position.checksum):
                 raise Corrupted(f"the log does not continue from its offset {manifest.offset}")
-            return manifest, await load(store, model.keys, manifest, model.limits, progress)
+            return manifest, await snapshots.load(store, model.keys, manifest, model.limits, progress)
         except (Corrupted, UnknownApplyVersion, UnknownSnapshot) as error:
             log.warning("snapshot skipped", model=model.name, snapshot=name, reason=str(error))
             bad.append(f"{name}: {error}")
