@@ -33,13 +33,13 @@ from msgspec import Meta
 from abound.core.errors import (
     ArtifactsUnavailable,
     Conflict,
-    Corrupted,
     InvalidInstance,
     Overloaded,
     TooLarge,
     UnknownDataset,
 )
 from abound.service.artifacts.artifact_store import ArtifactStore
+from abound.service.artifacts.checksums import decoding
 from abound.service.artifacts.write_marks import hold_write_mark, marked_writes
 from abound.service.datasets.files import format_of
 from abound.service.store.client import Store, store_errors
@@ -315,7 +315,5 @@ class DatasetRepository:
 
 
 def _decoded(packed: bytes) -> DatasetCard:
-    try:
+    with decoding("the list of data sets"):
         return _card.decode(packed)
-    except (msgspec.MsgspecError, ValueError) as error:
-        raise Corrupted(f"the list of data sets cannot be read: {error}") from None

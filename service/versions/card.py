@@ -16,9 +16,9 @@ import msgspec
 from msgspec import Meta
 
 from abound.core.config import VECTOR_FIELDS, ModelConfig
-from abound.core.errors import Conflict, Corrupted, InvalidInstance, UnknownApplyVersion
+from abound.core.errors import Conflict, Corrupted, InvalidInstance
 from abound.core.types import Offset
-from abound.service.artifacts.checksums import checksum_of
+from abound.service.artifacts.checksums import checksum_of, read_sealed
 from abound.service.artifacts.npy import ArrayFile
 
 FORMAT = 1
@@ -68,15 +68,6 @@ class Card(msgspec.Struct, frozen=True, kw_only=True):
     reads: dict[str, Any] | msgspec.UnsetType = msgspec.UNSET
     checksum: str = ""
 
-    def with_checksum(self) -> Card:
-        """Return the card with the checksum of its fields."""
-        return msgspec.structs.replace(
-            self, checksum=checksum_of(msgspec.json.encode(msgspec.structs.replace(self, checksum="")))
-        )
-
-
-_card = msgspec.json.Decoder(Card)
-
 
 def new_id() -> str:
     """Return a new random id."""
@@ -119,15 +110,9 @@ def refuse_other_reading(card: Card, config: ModelConfig) -> None:
 
 def read_card(packed: bytes) -> Card:
     """Decode and check a card. Raises Corrupted, or UnknownApplyVersion if its format is unknown."""
-    try:
-        head = msgspec.json.decode(packed)
-        if isinstance(head, dict) and head.get("format") != FORMAT:
-            raise UnknownApplyVersion(f"the version has the format {head.get('format')!r}; this release reads {FORMAT}")
-        card = _card.decode(packed)
-    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise Corrupted(f"the card of a version cannot be read: {error}") from None
-    if card.with_checksum() != card or digest_of(card.meta, card.files) != card.digest:
-        raise Corrupted(f"the card of the version {card.id} does not match its checksum")
+    card = read_sealed(Card, packed, "the card of a version", FORMAT)
+    if digest_of(card.meta, card.files) != card.digest:
+        raise Corrupted(f"the card of the version {card.id} does not match the digest of its files")
     if len({one.file for one in card.files} | {CARD}) != len(card.files) + 1:
         raise Corrupted(f"the card of the version {card.id} names a file twice")
     _check(card)
