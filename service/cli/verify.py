@@ -3,34 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from abound.core.errors import ArtifactsUnavailable, CannotStart, StoreUnavailable
-from abound.service.cli.options import AsJson, print_json
+from abound.service.cli.options import ArtifactsUrl, AsJson, DataDir, RedisUrl, print_json
+from abound.service.cli.store_access import artifacts_of, settings_of, work_on
 
 if TYPE_CHECKING:
+    from abound.service.artifacts.artifact_store import ArtifactStore
     from abound.service.history.verify import Verification
-    from abound.service.settings import Settings
+    from abound.service.store.client import Store
 
 
 def verify(
     model: Annotated[
         str | None, typer.Option("--model", "-m", help="Name of the model.  [default: all models]")
     ] = None,
-    data_dir: Annotated[
-        Path | None, typer.Option("--data-dir", help="Data directory of the running service.  [default: ./data]")
-    ] = None,
-    redis_url: Annotated[
-        str | None,
-        typer.Option("--redis-url", help="URL of the service's Valkey or Redis, if its store is not embedded."),
-    ] = None,
+    data_dir: DataDir = None,
+    redis_url: RedisUrl = None,
     wait: Annotated[float, typer.Option("--wait", min=0, help="Seconds to wait for the replicas' digests.")] = 60.0,
-    artifacts_url: Annotated[
-        str | None, typer.Option("--artifacts-url", help="URL of the artifact store.  [default: as for the service]")
-    ] = None,
+    artifacts_url: ArtifactsUrl = None,
     offline: Annotated[
         bool, typer.Option("--offline", help="Ask no replica; compare only the two rebuilt states.")
     ] = False,
@@ -46,13 +40,21 @@ def verify(
     """
     from abound.core.model.live_model import warmup
     from abound.service.processes.embedded_store import EmbeddedStore
-    from abound.service.settings import Settings
 
-    settings = Settings.load(data_dir=data_dir, redis_url=redis_url, artifacts_url=artifacts_url)
-    if settings.redis_url is None and not EmbeddedStore(settings.data_dir).is_run_by_other():
+    settings = settings_of(data_dir, redis_url, artifacts_url)
+    embedded = EmbeddedStore(settings.data_dir) if settings.redis_url is None else None
+    if embedded is not None and not embedded.is_run_by_other():
         raise CannotStart(f"no service runs with the data directory {settings.data_dir}")
     warmup()  # before replicas are asked, since the first run on a machine compiles kernels for half a minute
-    results = asyncio.run(_verify_all(settings, model, wait, offline))
+    url = embedded.url if embedded is not None else settings.store_url()
+    try:
+        results = asyncio.run(
+            work_on(url, settings, lambda store: _verify_all(store, artifacts_of(settings), model, wait, offline))
+        )
+    except StoreUnavailable as error:
+        if embedded is None:
+            raise
+        raise CannotStart(f"no service runs with the data directory {settings.data_dir} ({error})") from error
     if as_json:
         print_json(
             {"good": all(result.good for result in results), "models": [_to_public(result) for result in results]}
@@ -64,32 +66,19 @@ def verify(
         raise typer.Exit(1)
 
 
-async def _verify_all(settings: Settings, model: str | None, wait: float, offline: bool) -> list[Verification]:
-    from abound.service.artifacts.artifact_store import ArtifactStore
+async def _verify_all(
+    store: Store, artifacts: ArtifactStore | None, model: str | None, wait: float, offline: bool
+) -> list[Verification]:
     from abound.service.history.verify import verify as verify_model
     from abound.service.log.catalog import read_catalog
-    from abound.service.processes.embedded_store import EmbeddedStore
-    from abound.service.store.client import Store, StoreParams
 
-    embedded = settings.redis_url is None
-    url = EmbeddedStore(settings.data_dir).url if embedded else settings.store_url()
-    store = Store(url, settings.group(StoreParams))
     try:
-        place = settings.artifacts_location()
-        artifacts = ArtifactStore(place) if place is not None else None
-        try:
-            if artifacts is not None:
-                await artifacts.join(store)
-        except ArtifactsUnavailable as error:  # a complete log needs no artifact store
-            typer.echo(str(error), err=True)
-        names = [model] if model is not None else sorted(living.keys.name for living in await read_catalog(store))
-        return [await verify_model(store, name, wait, artifacts, offline=offline) for name in names]
-    except StoreUnavailable as error:
-        if embedded:
-            raise CannotStart(f"no service runs with the data directory {settings.data_dir} ({error})") from error
-        raise
-    finally:
-        await store.close()
+        if artifacts is not None:
+            await artifacts.join(store)
+    except ArtifactsUnavailable as error:  # a complete log needs no artifact store
+        typer.echo(str(error), err=True)
+    names = [model] if model is not None else sorted(living.keys.name for living in await read_catalog(store))
+    return [await verify_model(store, name, wait, artifacts, offline=offline) for name in names]
 
 
 def _to_public(result: Verification) -> dict[str, object]:
