@@ -25,20 +25,30 @@ def seal(record: Record) -> Record:
     return msgspec.structs.replace(record, checksum=checksum_of(plain))
 
 
-def read_sealed(kind: type[Record], packed: bytes, what: str, format: int | None = None) -> Record:
-    """Decode the JSON of a sealed record. ``what`` names it in messages.
+def read_sealed(kind: type[Record], packed: bytes, what: str, **expected: int) -> Record:
+    """Decode the JSON of a sealed record.
+
+    Parameters
+    ----------
+    what : str
+        Name of the record in messages.
+    expected : int
+        Values of fields that this release can read: ``format``, ``apply_version``.
 
     Raises
     ------
     UnknownApplyVersion
-        It has another format than ``format``.
+        A field has another value than the expected one: another release wrote the record.
     Corrupted
         It cannot be decoded, or its checksum is wrong.
     """
     with decoding(what):
         head = msgspec.json.decode(packed)
-        if format is not None and isinstance(head, dict) and head.get("format") != format:
-            raise UnknownApplyVersion(f"{what} has the format {head.get('format')!r}; this release reads {format}")
+        for name, value in expected.items():
+            if isinstance(head, dict) and head.get(name, value) != value:
+                raise UnknownApplyVersion(
+                    f"{what} has the {name.replace('_', ' ')} {head[name]!r}; this release reads {value}"
+                )
         record = msgspec.json.decode(packed, type=kind)
     if seal(record) != record:
         raise Corrupted(f"{what} is damaged: its checksum is wrong")

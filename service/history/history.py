@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from abound.core.errors import ArtifactsUnavailable, Corrupted, UnknownArtifact, UnknownOffset
+from abound.core.errors import ArtifactsUnavailable, Corrupted, UnknownApplyVersion, UnknownArtifact, UnknownOffset
 from abound.core.types import START, Offset
 from abound.service.artifacts.artifact_store import ArtifactStore
 from abound.service.artifacts.checksums import checksum_of, decoding, read_sealed
@@ -225,15 +225,18 @@ def artifact_folder(keys: ModelKeys, part: str = "") -> str:
 def parse(packed: bytes, keys: ModelKeys) -> HistoryManifest:
     """Parse the manifest. Raise Corrupted unless it belongs to this model, matches its checksum and has no gap."""
     what = f"the manifest of the history of {keys.name}"
-    contents = read_sealed(HistoryManifest, packed, what)
+    try:
+        contents = read_sealed(HistoryManifest, packed, what, format=FORMAT)
+    except UnknownApplyVersion as error:
+        raise Corrupted(str(error)) from None
     with decoding(what):
         marks = [contents.start[:2]]
         if contents.base is not None:
             Offset.parse(contents.base.adopted)
         for segment in contents.segments:
             marks += [Offset.of_entry(segment.first)[:2], Offset.of_entry(segment.last)[:2]]
-    if (contents.format, contents.model, contents.incarnation) != (FORMAT, keys.name, keys.incarnation):
-        raise Corrupted(f"{what} is that of {contents.model} {contents.incarnation}, format {contents.format}")
+    if (contents.model, contents.incarnation) != (keys.name, keys.incarnation):
+        raise Corrupted(f"{what} is that of {contents.model} {contents.incarnation}")
     base = contents.base
     n, n_bytes = (base.n_entries, base.log_bytes) if base else (0, 0)
     for segment in contents.segments:

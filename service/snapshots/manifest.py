@@ -13,8 +13,9 @@ from abound.core.errors import Corrupted, UnknownApplyVersion, UnknownSnapshot
 from abound.core.model.state import STATE_FORMAT
 from abound.core.types import START, Offset
 from abound.service.artifacts.checksums import decoding, read_sealed
+from abound.service.log.events import APPLY_VERSION
 from abound.service.model.position import Position
-from abound.service.snapshots.arrays import ArrayShape, Part, check_apply_version
+from abound.service.snapshots.arrays import ArrayShape, Part
 from abound.service.store.client import Store, store_errors
 from abound.service.store.keys import ModelKeys
 
@@ -138,13 +139,12 @@ async def read_manifest(store: Store, keys: ModelKeys, name: str) -> SnapshotMan
         packed = await store.client.get(manifest_key(keys, name))
     if packed is None:
         raise UnknownSnapshot(f"the model {keys.name} has no snapshot {name}")
-    manifest = read_sealed(SnapshotManifest, packed, "its manifest", FORMAT)
+    manifest = read_sealed(SnapshotManifest, packed, "its manifest", format=FORMAT, apply_version=APPLY_VERSION)
     with decoding("its manifest"):
         Offset.parse(manifest.offset)
         Offset.parse(manifest.adopted)
     if (manifest.model, manifest.incarnation) != (keys.name, keys.incarnation) or manifest.id != name:
         raise Corrupted(f"it is a snapshot of {manifest.model} {manifest.incarnation}")
-    check_apply_version(manifest.apply_version, "it")
     return manifest
 
 

@@ -20,11 +20,12 @@ from typing import Any
 import msgspec
 
 from abound.core.config import ModelConfig
-from abound.core.errors import Corrupted, InvalidInstance, TooLarge
+from abound.core.errors import Corrupted, InvalidInstance, TooLarge, UnknownApplyVersion
 from abound.core.model.state import STATE_FORMAT
 from abound.service.artifacts.checksums import decoding
 from abound.service.artifacts.container import ContainerFormat, ContainerReader
-from abound.service.snapshots.arrays import ArrayShape, Part, check_apply_version, check_part
+from abound.service.log.events import APPLY_VERSION
+from abound.service.snapshots.arrays import ArrayShape, Part, check_part
 
 MODEL_FILE = ContainerFormat(b"ABOUNDMF", STATE_FORMAT, "model", "header")
 MEDIA_TYPE = "application/vnd.abound.model"
@@ -100,7 +101,10 @@ class ModelFileReader:
         plain = await self._pieces.head(MODEL_FILE)
         with decoding("the header of the file"):
             header = msgspec.json.decode(plain, type=ModelFileHeader)
-        check_apply_version(header.apply_version, "the file")
+        if header.apply_version != APPLY_VERSION:
+            raise UnknownApplyVersion(
+                f"the file has the apply version {header.apply_version}, and this release has {APPLY_VERSION}"
+            )
         if any(not 0 < part.size <= MOST_PART_BYTES for part in header.parts):
             raise Corrupted("the file has a part of an impossible size")
         if header.size > self._limit:

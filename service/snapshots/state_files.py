@@ -24,15 +24,7 @@ from abound.core.types import Offset
 from abound.service.artifacts.artifact_store import ArtifactStore
 from abound.service.artifacts.checksums import checksum_of, decoding, read_sealed, seal
 from abound.service.log.events import APPLY_VERSION
-from abound.service.snapshots.arrays import (
-    ArrayShape,
-    Part,
-    check_apply_version,
-    check_part,
-    load_model,
-    parts_of,
-    shapes_of,
-)
+from abound.service.snapshots.arrays import ArrayShape, Part, check_part, load_model, parts_of, shapes_of
 from abound.service.store.keys import ModelKeys
 from abound.service.tasks import do_nothing
 
@@ -148,12 +140,11 @@ async def read_manifest(artifacts: ArtifactStore, keys: ModelKeys, name: str) ->
     """
     packed = await artifacts.get(_manifest_name(keys, name))
     what = f"the manifest of the state file {name}"
-    manifest = read_sealed(StateFileManifest, packed, what, FORMAT)
+    manifest = read_sealed(StateFileManifest, packed, what, format=FORMAT, apply_version=APPLY_VERSION)
     with decoding(what):
         Offset.parse(manifest.after)
     if (manifest.model, manifest.incarnation, manifest.id) != (keys.name, keys.incarnation, name):
         raise Corrupted(f"the state file {name} belongs to {manifest.model} {manifest.incarnation}")
-    check_apply_version(manifest.apply_version, f"the state file {name}")
     return manifest
 
 

@@ -110,7 +110,7 @@ def refuse_other_reading(card: Card, config: ModelConfig) -> None:
 
 def read_card(packed: bytes) -> Card:
     """Decode and check a card. Raises Corrupted, or UnknownApplyVersion if its format is unknown."""
-    card = read_sealed(Card, packed, "the card of a version", FORMAT)
+    card = read_sealed(Card, packed, "the card of a version", format=FORMAT)
     if digest_of(card.meta, card.files) != card.digest:
         raise Corrupted(f"the card of the version {card.id} does not match the digest of its files")
     if len({one.file for one in card.files} | {CARD}) != len(card.files) + 1:
