@@ -39,6 +39,7 @@ from abound.service.log.events import ActivateEvent, LearnEvent, decode_entry
 from abound.service.log.stream import Element, LogParams
 from abound.service.store.client import Store
 from abound.service.store.lease import Lease, LeaseLost
+from abound.service.tasks import TimeSlice
 from abound.service.versions import activation
 from abound.service.versions.activation import ActivationContext
 from abound.service.versions.card import Card
@@ -285,6 +286,7 @@ class ContestFollower:
         vectors = [one.vector for one in seen]
         listed = {name: await asyncio.to_thread(rank_by_version, version, vectors) for name, version in loaded.items()}
         knows = {name: fitted_until(version)[:2] for name, version in loaded.items()}
+        time_slice = TimeSlice()
         for i, one in enumerate(seen):
             ranks = {LIVE: rank_in(one.live.labels, one.true_labels)}
             for name, lists in listed.items():
@@ -294,6 +296,8 @@ class ContestFollower:
             if partner is not None and partner in ranks:
                 ranks[BLEND] = self._blended(one, listed[partner][i])
             self.standing.contest.add(ranks)
+            if time_slice.due():
+                await time_slice.pause()
 
     def _blended(self, one: LearnedInstance, listed: LabelRanking) -> int:
         """Return the rank under the blend as it is served, and update the blend weights from this instance."""
