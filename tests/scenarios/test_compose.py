@@ -33,6 +33,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Composed]:
         running.close()
 
 
+@pytest.mark.long
 def test_one_replica_is_restarted_and_one_is_killed_under_load(running: Composed, tmp_path: Path) -> None:
     book = rolling.OneStore(tmp_path / "acknowledged.jsonl")
 
