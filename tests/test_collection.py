@@ -49,6 +49,7 @@ def collected(folder: Path, shift: float, seed: int, marks: str) -> list[str]:
     return (folder / "collected.txt").read_text().splitlines()
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_a_process_with_another_clock_and_hash_seed_collects_the_same_tests(
     tmp_path: Path, request: pytest.FixtureRequest

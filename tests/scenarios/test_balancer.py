@@ -17,6 +17,7 @@ from benchmarks.faults.fleet import FIRST_SECONDS, Fleet, Program
 from benchmarks.faults.run import texts
 
 pytestmark = [
+    pytest.mark.long,
     pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc"),
     pytest.mark.skipif(balancer.program() is None, reason="nginx is not installed"),
     pytest.mark.timeout(300),
@@ -49,7 +50,6 @@ def restart(program: Program) -> None:
         time.sleep(0.02)
 
 
-@pytest.mark.long
 def test_replicas_restarted_one_by_one_under_load_fail_no_classify(fleet: Fleet, tmp_path: Path) -> None:
     book, real = Book(tmp_path / "acknowledged.jsonl"), texts()
     learners = [Learner(fleet.balancer.url, f"event/{i}", "single", "replica", real, book, 0.05) for i in range(2)]

@@ -17,6 +17,7 @@ from benchmarks.composed import Composed
 from benchmarks.faults.ledger import examine_now
 
 pytestmark = [
+    pytest.mark.long,
     pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc"),
     pytest.mark.skipif(composed.program() is None, reason="haproxy is not installed"),
     pytest.mark.timeout(400),
@@ -33,7 +34,6 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Composed]:
         running.close()
 
 
-@pytest.mark.long
 def test_one_replica_is_restarted_and_one_is_killed_under_load(running: Composed, tmp_path: Path) -> None:
     book = rolling.OneStore(tmp_path / "acknowledged.jsonl")
 
