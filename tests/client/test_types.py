@@ -10,6 +10,8 @@ import sys
 import tomllib
 from pathlib import Path
 
+import pytest
+
 from abound.service.client.model import ClassifyKwargs, ClassifyOptions, Labelled, LearnKwargs
 
 ROOT = Path(__file__).parents[2]
@@ -45,6 +47,7 @@ def test_every_field_has_a_name() -> None:
     assert set(LearnKwargs.__annotations__) == set(Labelled.__struct_fields__) - {"labels"}
 
 
+@pytest.mark.long
 def test_mypy_finds_what_is_wrong_in_the_program_of_a_user(tmp_path: Path) -> None:
     python = installed(tmp_path / "venv")
     (tmp_path / "program.py").write_text(PROGRAM)
