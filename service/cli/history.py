@@ -51,7 +51,7 @@ def show(
         from abound.service.snapshots import state_files
 
         contents = await History(store, artifacts, living.keys).manifest()
-        wrong = await find_damage(store, artifacts, living)
+        wrong = [one.reason for one in await find_damage(store, artifacts, living)]
         return contents, wrong, list((await state_files.sizes(artifacts, living.keys)).values())
 
     contents, wrong, sizes = _with_model(work, model, _settings(data_dir, redis_url, artifacts_url))
