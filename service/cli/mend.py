@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from abound.core.errors import ArtifactsUnavailable
-from abound.service.cli.keys import DataDir, RedisUrl, operator, suppress_logs
 from abound.service.cli.options import AsJson, print_json
+from abound.service.cli.store_access import DataDir, RedisUrl, join_artifacts, load_settings, operator, with_store
 
 if TYPE_CHECKING:
     from abound.service.history.integrity import Damage
     from abound.service.settings import Settings
+    from abound.service.store.client import Store
 
 
 def mend(
@@ -30,12 +28,8 @@ def mend(
     directly: the one in `--data-dir`, which it starts, or the one at `--redis-url`. Exit code 0 if everything can be
     read or was replaced, else 1.
     """
-    from abound.service.processes.embedded_store import running_store
-    from abound.service.settings import Settings
-
-    settings = Settings.load(data_dir=data_dir, redis_url=redis_url)
-    with running_store(settings) as url, suppress_logs():
-        findings = asyncio.run(_mend(settings, url, yes))
+    settings = load_settings(data_dir, redis_url)
+    findings = with_store(settings, lambda store: _mend(settings, store, yes))
     replaceable = [finding for finding in findings if finding.entry]
     mended = yes and len(replaceable) == len(findings)
     if as_json:
@@ -51,25 +45,15 @@ def mend(
         raise typer.Exit(1)
 
 
-async def _mend(settings: Settings, url: str, yes: bool) -> list[Damage]:
+async def _mend(settings: Settings, store: Store, yes: bool) -> list[Damage]:
     """Return what cannot be read; with ``yes``, replace those entries that can be."""
-    from abound.service.artifacts.artifact_store import ArtifactStore
     from abound.service.history.repair import find_problems, replace_entry
     from abound.service.security.audit import audited
-    from abound.service.store.client import Store, StoreParams
 
-    store = Store(url, settings.group(StoreParams))
-    place = settings.artifacts_location()
-    artifacts = ArtifactStore(place) if place is not None else None
-    try:
-        if artifacts is not None:
-            with contextlib.suppress(ArtifactsUnavailable):  # findings that need it report it
-                await artifacts.join(store)
-        findings = await find_problems(store, artifacts)
-        for finding in findings:
-            if yes and finding.entry:
-                async with audited(store, operator(), "store.mend", **finding._asdict()):
-                    await replace_entry(store, artifacts, finding)
-        return findings
-    finally:
-        await store.close()
+    artifacts = await join_artifacts(settings, store)
+    findings = await find_problems(store, artifacts)
+    for finding in findings:
+        if yes and finding.entry:
+            async with audited(store, operator(), "store.mend", **finding._asdict()):
+                await replace_entry(store, artifacts, finding)
+    return findings
