@@ -150,7 +150,9 @@ async def read_manifest(store: Store, keys: ModelKeys, name: str) -> SnapshotMan
     try:
         head = msgspec.json.decode(packed)
         if isinstance(head, dict) and head.get("format") != FORMAT:
-            raise UnknownApplyVersion(f"it has the format {head.get('format')!r}; this release reads {FORMAT}")
+            raise UnknownApplyVersion(
+                f"it has the format {head.get('format')!r}; this release reads {FORMAT}: run the release that wrote it"
+            )
         manifest = _manifest.decode(packed)
         Offset.parse(manifest.offset)
         Offset.parse(manifest.adopted)
@@ -160,7 +162,8 @@ async def read_manifest(store: Store, keys: ModelKeys, name: str) -> SnapshotMan
         raise Corrupted(f"it is a snapshot of {manifest.model} {manifest.incarnation}")
     if manifest.apply_version != APPLY_VERSION:
         raise UnknownApplyVersion(
-            f"it has the apply version {manifest.apply_version}; this release has {APPLY_VERSION}"
+            f"it has the apply version {manifest.apply_version}; this release has {APPLY_VERSION}: "
+            "run the release that wrote it"
         )
     if manifest.with_checksum() != manifest:
         raise Corrupted("its manifest is damaged: its checksum is wrong")

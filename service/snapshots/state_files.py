@@ -170,7 +170,8 @@ async def read_manifest(artifacts: ArtifactStore, keys: ModelKeys, name: str) ->
         head = msgspec.json.decode(packed)
         if isinstance(head, dict) and head.get("format") != FORMAT:
             raise UnknownApplyVersion(
-                f"the state file {name} has the format {head.get('format')!r}; this release reads {FORMAT}"
+                f"the state file {name} has the format {head.get('format')!r}; this release reads {FORMAT}: "
+                "run the release that wrote it"
             )
         manifest = _manifest.decode(packed)
         Offset.parse(manifest.after)
@@ -180,7 +181,8 @@ async def read_manifest(artifacts: ArtifactStore, keys: ModelKeys, name: str) ->
         raise Corrupted(f"the state file {name} belongs to {manifest.model} {manifest.incarnation}")
     if manifest.apply_version != APPLY_VERSION:
         raise UnknownApplyVersion(
-            f"the state file {name} has the apply version {manifest.apply_version}; this release has {APPLY_VERSION}"
+            f"the state file {name} has the apply version {manifest.apply_version}; this release has {APPLY_VERSION}: "
+            "run the release that wrote it"
         )
     if manifest.with_checksum() != manifest:
         raise Corrupted(f"the manifest of the state file {name} is damaged: its checksum is wrong")
