@@ -14,6 +14,7 @@ import pytest
 
 from abound.core.errors import CannotStart, OutcomeUnknown, StoreUnavailable
 from abound.core.types import Offset
+from abound.service.artifacts.checksums import seal
 from abound.service.history.replay import compact, rebuild
 from abound.service.log.catalog import read_catalog
 from abound.service.log.events import APPLY_VERSION, Entry, MarkEvent, encode
@@ -230,7 +231,7 @@ async def test_a_snapshot_of_the_future_does_not_put_off_the_next_one(
     living = (await read_catalog(replica.store)).get("default")
     assert living is not None
     made = await compact(replica.store, living, SnapshotParams())
-    later = msgspec.structs.replace(made, created=made.created + 3_600_000).with_checksum()
+    later = seal(msgspec.structs.replace(made, created=made.created + 3_600_000))
     await replica.store.client.set(manifest_key(living.keys, made.id), msgspec.json.encode(later))
     await teach(replica, 10, 2)
     store = Store(server.url, QUICK)
