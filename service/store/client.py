@@ -23,7 +23,7 @@ from redis.retry import Retry as SyncRetry
 
 from abound.core.errors import CannotStart, StoreUnavailable
 from abound.service.store.connection import Address, ConnectionLost, StoreConnection
-from abound.service.store.server_info import FSYNC_SETTINGS, ServerInfo, build_server_info, parse_config
+from abound.service.store.server_info import FSYNC_PATTERN, ServerInfo, build_server_info, parse_config
 
 log = structlog.get_logger(__name__)
 
@@ -106,7 +106,7 @@ class Store:
             async with self.client.pipeline(transaction=False) as pipe:
                 for section in SECTIONS:
                     pipe.info(section)
-                pipe.config_get(FSYNC_SETTINGS)
+                pipe.config_get(FSYNC_PATTERN)
                 answers = await pipe.execute(raise_on_error=False)
         for answer in answers[:4]:
             if isinstance(answer, Exception):
@@ -155,7 +155,7 @@ async def fetch_server_info(link: StoreConnection, seconds: float) -> ServerInfo
     Raise StoreUnavailable when the connection is lost meanwhile or the server refuses.
     """
     asked = [link.call("INFO", section, seconds=seconds) for section in SECTIONS]
-    asked.append(link.call("CONFIG", "GET", FSYNC_SETTINGS, seconds=seconds))
+    asked.append(link.call("CONFIG", "GET", FSYNC_PATTERN, seconds=seconds))
     *sections, config = await asyncio.gather(*asked, return_exceptions=True)
     said: list[dict[str, str]] = []
     with store_errors():

@@ -18,12 +18,12 @@ import hiredis
 from abound.service.store.connection import ConnectionLost, Reply
 from abound.service.store.reconnecting import ReconnectingConnection
 from abound.service.store.server_info import (
-    FSYNC_QUERY,
+    FSYNC_QUERIES,
+    FSYNC_SETTINGS,
     LEVELS,
     WAITAOF_COMMAND_VERSION,
     ServerInfo,
     parse_config,
-    syncs_every_write,
 )
 
 Words = tuple[str | int, ...]
@@ -34,7 +34,7 @@ def confirmation_commands(info: ServerInfo, level: int, seconds: float) -> list[
     if level == 0:
         return []
     milliseconds = int(seconds * 1000)
-    commands: list[Words] = [FSYNC_QUERY] if info.syncs_writes else []
+    commands: list[Words] = [*FSYNC_QUERIES] if info.syncs_writes else []
     has_waitaof = info.waitaof or (info.syncs_writes and info.version >= WAITAOF_COMMAND_VERSION)
     if has_waitaof and not info.confirms_fsync:
         commands.append(("WAITAOF", 1, 0, milliseconds))
@@ -47,8 +47,9 @@ def confirmed_level(info: ServerInfo, commands: Sequence[Words], replies: Sequen
     """Return the level of durability that the replies to the commands confirm, as an index into ``LEVELS``."""
     on_disk, unchanged, copied = info.confirms_fsync, True, False
     for words, reply in zip(commands, replies, strict=True):
-        if words == FSYNC_QUERY:
-            unchanged = syncs_every_write(parse_config(reply))
+        if words[0] == "CONFIG":
+            name = str(words[2])
+            unchanged = unchanged and parse_config(reply).get(name) == FSYNC_SETTINGS[name]
         elif words[0] == "WAITAOF":
             on_disk = isinstance(reply, list) and reply[0] >= 1
         else:
@@ -65,7 +66,7 @@ async def confirmed_durability(line: ReconnectingConnection, seconds: float) -> 
     if link is None or info is None or not info.confirms_fsync:
         return "log"
     try:
-        settings = await link.call(*FSYNC_QUERY, seconds=seconds)
+        replies = await link.call_all(*FSYNC_QUERIES, seconds=seconds)
     except (ConnectionLost, hiredis.ReplyError):
         return "log"
-    return "fsync" if syncs_every_write(parse_config(settings)) else "log"
+    return LEVELS[confirmed_level(info, FSYNC_QUERIES, replies)]

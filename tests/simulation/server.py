@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import hiredis
 
-from abound.service.store.server_info import FSYNC_SETTINGS
+from abound.service.store.server_info import FSYNC_PATTERN
 from tests.simulation.keyspace import Keyspace, Words, block_of, read
 from tests.simulation.loop import Callback, SimLoop
 from tests.simulation.network import Network, Wire
@@ -354,8 +354,9 @@ class Store:
         if name == b"INFO":
             return self._info(words)
         if name == b"CONFIG":
-            assert words[2:] == [FSYNC_SETTINGS.encode()]
-            return [b"no-appendfsync-on-rewrite", b"no", b"appendfsync", self.policy.encode()]
+            said = {b"no-appendfsync-on-rewrite": b"no", b"appendfsync": self.policy.encode()}
+            names = said if words[2:] == [FSYNC_PATTERN.encode()] else words[2:3]
+            return [word for name in names for word in (name, said[name])]
         if name == b"XADD" and self.refusing is not None:
             return Refused(self.refusing)
         reply = self.space.execute(words)
