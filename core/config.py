@@ -6,7 +6,11 @@ Every default of a model is defined here and nowhere else.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
-from typing import Any, Literal
+from functools import cache
+from types import NoneType
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+
+from msgspec import Meta
 
 from abound.core.errors import InvalidInstance
 
@@ -24,163 +28,141 @@ releases can read them.
 """
 
 MAX_COUNT = 2**31 - 1
-LEAST_MEMORY, MOST_MEMORY = 2**20, 2**50
+
+ROWS = "sls: a small model with many labels keeps a weight for every feature and class, and an intercept per class."
+MAX_CLASSES = (
+    "Classes beyond this number are refused. A replica counts its own pending requests but not those of other "
+    "replicas, so several replicas can exceed the bound by the new classes of their pending requests."
+)
 
 
 def _refuse(field: str, detail: str) -> None:
     raise InvalidInstance(f"{field} {detail}", field)
 
 
-def _number(field: str, value: object, low: float, high: float) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
-        _refuse(field, f"must be a number from {low:g} to {high:g}")
+@cache
+def _hints(kind: type) -> dict[str, Any]:
+    return get_type_hints(kind, include_extras=True)
 
 
-def _whole(field: str, value: object, low: int, high: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        _refuse(field, f"must be a whole number from {low} to {high}")
+def _check_fields(config: Any, prefix: str = "") -> None:
+    """Raise InvalidInstance unless every field has its declared type and is within its declared bounds."""
+    for name, hint in _hints(config.__class__).items():
+        _check(prefix + name, getattr(config, name), hint)
 
 
-def _flag(field: str, value: object) -> None:
-    if not isinstance(value, bool):
+def _check(field: str, value: object, hint: Any) -> None:
+    bounds: Any = None
+    if get_origin(hint) is Annotated:
+        hint, bounds = get_args(hint)
+    is_optional = NoneType in get_args(hint)
+    kind = get_args(hint)[0] if is_optional else hint
+    if is_optional and value is None:
+        return
+    if get_origin(kind) is Literal and value not in get_args(kind):
+        *names, last = ["null"] * is_optional + list(get_args(kind))
+        _refuse(field, f"must be {', '.join(names)} or {last}")
+    elif kind is bool and not isinstance(value, bool):
         _refuse(field, "must be true or false")
+    elif kind in (int, float):
+        accepted = (int,) if kind is int else (int, float)
+        if isinstance(value, bool) or not isinstance(value, accepted) or not bounds.ge <= value <= bounds.le:
+            limits = f"{bounds.ge} to {bounds.le}" if kind is int else f"{bounds.ge:g} to {bounds.le:g}"
+            _refuse(field, f"must be a {'whole ' * (kind is int)}number from {limits}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnalyzerConfig:
-    """The rules that turn text into terms.
+    """The rules that turn text into terms. A word is a run of letters, digits and ``_``.
 
-    Attributes
-    ----------
-    kind : ``word`` | ``char`` | ``char_wb``
-        Words (runs of letters, digits and ``_``), characters, or characters inside word bounds.
-    ngrams : (low, high)
-        Shortest and longest n-gram of words or characters, 1 to 8.
-    lowercase : bool
-    strip_accents : bool
-        Remove accents and other marks from letters.
-    min_length : int
-        Skip words shorter than this (only ``word``).
-    stop_words : ``english`` | None
-        Skip scikit-learn's list of English stop words (only ``word``).
+    ``min_length`` and ``stop_words`` are only for words. The stop words are scikit-learn's list.
     """
 
-    kind: Literal["word", "char", "char_wb"] = "word"
+    kind: Annotated[
+        Literal["word", "char", "char_wb"],
+        Meta(description="Words, characters, or characters within word boundaries."),
+    ] = "word"
     ngrams: tuple[int, int] = (1, 1)
     lowercase: bool = True
-    strip_accents: bool = False
-    min_length: int = 1
-    stop_words: Literal["english"] | None = None
+    strip_accents: Annotated[bool, Meta(description="Remove accents and other marks from letters.")] = False
+    min_length: Annotated[int, Meta(ge=1, le=64, description="Shorter words are ignored.")] = 1
+    stop_words: Annotated[Literal["english"] | None, Meta(description="Ignore English stop words.")] = None
 
     def __post_init__(self) -> None:
-        if self.kind not in ("word", "char", "char_wb"):
-            _refuse("analyzer.kind", "must be word, char or char_wb")
+        _check_fields(self, "analyzer.")
         if not isinstance(self.ngrams, (tuple, list)) or len(self.ngrams) != 2:
             _refuse("analyzer.ngrams", "must be two numbers, the shortest and the longest length")
         for length in self.ngrams:
-            _whole("analyzer.ngrams", length, 1, 8)
+            _check("analyzer.ngrams", length, Annotated[int, Meta(ge=1, le=8)])
         if self.ngrams[0] > self.ngrams[1]:
             _refuse("analyzer.ngrams", "must have the shortest length first")
         object.__setattr__(self, "ngrams", tuple(self.ngrams))
-        _flag("analyzer.lowercase", self.lowercase)
-        _flag("analyzer.strip_accents", self.strip_accents)
-        _whole("analyzer.min_length", self.min_length, 1, 64)
-        if self.stop_words not in (None, "english"):
-            _refuse("analyzer.stop_words", "must be null or english")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig:
     """The settings of a model. The paper is Madani, Connor and Greiner (JMLR 2009).
 
-    Attributes
-    ----------
-    update : ``fsu`` | ``sls``
-        The Feature Streaming Update of the paper, section 4.2, or sparse least squares. The latter is more accurate
-        on nearly all data and has weights of either sign. It learns at about half and ranks at about a third of the
-        speed.
-    eta : float, 0.001 to 10
-        ``sls``: step size of a connection that was never corrected. It falls with every correction, to a tenth.
-    slots : int, 1 to 1024
-        ``sls``: maximum number of connections of a feature; up to 1,024 as long as all features share 131,072.
-    rows : bool
-        ``sls``: use dense rows while the model is small and its instances have two or more labels on average: a
-        weight for every feature and class, and an intercept for every class. This is more accurate and learns faster.
-        Always false with ``fsu``.
-    idf : bool
-        ``sls``: weigh features by their inverse frequency so far. Use false for vectors that already carry such
-        weights.
-    w_min : float, 0 to 1
-        Drop connections with a smaller weight. With 0 a feature keeps its 65,535 heaviest connections.
-    d_max : int, 1 to 65535
-        Only the heaviest ``d_max`` connections of a feature vote.
-    margin : float >= 0
-        Update a true class unless its score exceeds the best other score by more than this.
-    leak : bool
-        Keep the weight of dropped connections in the feature's total (section 6.3.5).
-    rating : bool
-        Features seen fewer than ten times vote less (section 4.3.2).
-    boolean : bool
-        Every active feature has the value 1, and vectors are not normalised.
-    memory : float or None
-        Horizon of the adaptive update, in feature weight. The total of a feature never exceeds it, so weights become
-        exponentially weighted means. None: the plain running mean of the paper.
-    max_features : int or None
-        Maximum number of features; beyond it, each new feature evicts one.
-    max_classes : int or None
-        Maximum number of classes; a new class beyond it is refused.
-    max_memory : int or None
-        Bytes of memory that the model may use in a replica, at least 1 MiB. At the limit the model stops learning.
-    analyzer : AnalyzerConfig
-    negative : ``ignore`` | ``split``
-        Ignore negative numbers, as in the paper, or turn them into the feature ``name=-`` with the absolute value.
-    calibrate : bool
-        Learn to convert scores into probabilities. Can be turned on and off at any time; each start begins from zero.
+    ``fsu`` is the Feature Streaming Update of section 4.2. ``sls`` learns at about half and ranks at about a third of
+    its speed, is more accurate on nearly all data, and has weights of either sign. Its step falls from ``eta`` with
+    every correction, to a tenth. Its ``slots`` may be up to 1,024 as long as all features share 131,072.
+
+    ``rows`` is used while the model is small and its instances have two or more labels on average; it is always
+    false with ``fsu``. Use ``idf`` false for vectors that already carry such weights. With ``w_min`` 0 a feature
+    keeps its 65,535 heaviest connections. ``leak`` is described in section 6.3.5, ``rating`` in section 4.3.2.
+
+    The total of a feature never exceeds ``memory``, so weights become exponentially weighted means; None is the
+    running mean of the paper. ``negative`` ``split`` turns a negative number into the feature ``name=-`` with the
+    absolute value. Each start of ``calibrate`` begins from zero.
     """
 
-    update: Literal["fsu", "sls"] = "fsu"
-    eta: float = 0.6
-    slots: int = 64
-    rows: bool = True
-    idf: bool = True
-    w_min: float = 0.01
-    d_max: int = 25
-    margin: float = 0.0
-    leak: bool = True
-    rating: bool = True
-    boolean: bool = False
-    memory: float | None = None
-    max_features: int | None = None
-    max_classes: int | None = None
-    max_memory: int | None = None
+    update: Annotated[
+        Literal["fsu", "sls"],
+        Meta(description="The update rule: the paper's (`fsu`, fast) or sparse least squares (`sls`, more accurate)."),
+    ] = "fsu"
+    eta: Annotated[
+        float, Meta(ge=1e-3, le=10, description="sls: the step of a connection that was never corrected.")
+    ] = 0.6
+    slots: Annotated[
+        int, Meta(ge=1, le=1024, description="sls: maximum connections per feature; more while features are few.")
+    ] = 64
+    rows: Annotated[bool, Meta(description=ROWS)] = True
+    idf: Annotated[bool, Meta(description="sls: weight features by their inverse frequency so far.")] = True
+    w_min: Annotated[float, Meta(ge=0, le=1, description="Connections with a smaller weight are dropped.")] = 0.01
+    d_max: Annotated[int, Meta(ge=1, le=65_535, description="Maximum connections of a feature that vote.")] = 25
+    margin: Annotated[float, Meta(ge=0, le=1e9, description="Learn until the true class leads by more than this.")] = (
+        0.0
+    )
+    leak: Annotated[bool, Meta(description="Keep the weight of dropped connections in the feature's total.")] = True
+    rating: Annotated[bool, Meta(description="Features seen fewer than ten times vote less.")] = True
+    boolean: Annotated[bool, Meta(description="Every active feature has the value 1; vectors are not normalised.")] = (
+        False
+    )
+    memory: Annotated[
+        float | None, Meta(ge=1e-6, le=1e12, description="Horizon of the adaptive update, in feature weight.")
+    ] = None
+    max_features: Annotated[
+        int | None, Meta(ge=1, le=MAX_COUNT, description="Beyond it, each new feature replaces another.")
+    ] = None
+    max_classes: Annotated[int | None, Meta(ge=1, le=MAX_COUNT, description=MAX_CLASSES)] = None
+    max_memory: Annotated[
+        int | None, Meta(ge=2**20, le=2**50, description="Maximum bytes in a replica; a full model learns nothing.")
+    ] = None
     analyzer: AnalyzerConfig = AnalyzerConfig()
-    negative: Literal["ignore", "split"] = "ignore"
-    calibrate: bool = False
+    negative: Annotated[
+        Literal["ignore", "split"],
+        Meta(description="Ignore negative numbers, or make them features of their own."),
+    ] = "ignore"
+    calibrate: Annotated[
+        bool, Meta(description="Learn to convert scores to probabilities; can change at any time.")
+    ] = False
 
     def __post_init__(self) -> None:
-        if self.update not in ("fsu", "sls"):
-            _refuse("update", "must be fsu or sls")
+        _check_fields(self)
         if self.update == "sls" and self.memory is not None:
             _refuse("memory", "is for update fsu; sls forgets by its step, which never falls below a tenth of eta")
-        _number("eta", self.eta, 1e-3, 10.0)
-        _whole("slots", self.slots, 1, 1024)
-        _number("w_min", self.w_min, 0.0, 1.0)
-        _whole("d_max", self.d_max, 1, 65_535)
-        _number("margin", self.margin, 0.0, 1e9)
-        for name in ("rows", "idf", "leak", "rating", "boolean", "calibrate"):
-            _flag(name, getattr(self, name))
-        if self.memory is not None:
-            _number("memory", self.memory, 1e-6, 1e12)
-        if self.max_features is not None:
-            _whole("max_features", self.max_features, 1, MAX_COUNT)
-        if self.max_classes is not None:
-            _whole("max_classes", self.max_classes, 1, MAX_COUNT)
-        if self.max_memory is not None:
-            _whole("max_memory", self.max_memory, LEAST_MEMORY, MOST_MEMORY)
         if not isinstance(self.analyzer, AnalyzerConfig):
             _refuse("analyzer", "must be an object")
-        if self.negative not in ("ignore", "split"):
-            _refuse("negative", "must be ignore or split")
         if self.update != "sls":
             object.__setattr__(self, "rows", False)
 

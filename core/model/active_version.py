@@ -6,7 +6,10 @@ version is active, and the adoption of a new index state does not change the act
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
+from msgspec import Meta
 
 from abound.core.types import START, Offset
 
@@ -20,29 +23,17 @@ EVEN_WEIGHTS = (0.5, 0.5)
 
 
 class ServingState(msgspec.Struct, frozen=True):
-    """The active version, and the activation that made it active.
+    """The active version, and the activation that made it active. The blend weights are >= 0, and not both 0."""
 
-    Attributes
-    ----------
-    version, digest : str
-        The active version; ``live`` has no digest, since it changes with every event.
-    former, former_digest : str
-        The version that was active before.
-    activation : str
-        Id of the activation.
-    at : str
-        Offset of the activation event.
-    weights : (float, float)
-        Blend weights of the index and of the active version: >= 0, not both 0.
-    """
-
-    version: str = LIVE
-    digest: str = ""
-    former: str = LIVE
+    version: Annotated[str, Meta(description="The active version; `live` is the index.")] = LIVE
+    digest: Annotated[str, Meta(description="Digest of that version; empty for the index.")] = ""
+    former: Annotated[str, Meta(description="The version that was active before, for a rollback.")] = LIVE
     former_digest: str = ""
-    activation: str = ""
-    at: str = str(START)
-    weights: tuple[float, float] = EVEN_WEIGHTS
+    activation: Annotated[str, Meta(description="Id of the activation.")] = ""
+    at: Annotated[str, Meta(description="Offset from which it is active.")] = str(START)
+    weights: Annotated[
+        tuple[float, float], Meta(description="Weights of the index and the version, for `version=blend`.")
+    ] = EVEN_WEIGHTS
 
     @property
     def is_live(self) -> bool:

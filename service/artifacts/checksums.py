@@ -1,10 +1,57 @@
-"""Checksums of parts, files and manifests."""
+"""Checksums of parts and files, and sealed records: structs with a field ``checksum`` that covers all other fields."""
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+
+import msgspec
+
+from abound.core.errors import Corrupted, UnknownApplyVersion
+
+Record = TypeVar("Record", bound=msgspec.Struct)
 
 
 def checksum_of(data: bytes) -> str:
     """Return the BLAKE2b-128 of ``data`` in hexadecimal digits."""
     return hashlib.blake2b(data, digest_size=16).hexdigest()
+
+
+def seal(record: Record) -> Record:
+    """Return a record with the checksum of its other fields."""
+    plain = msgspec.json.encode(msgspec.structs.replace(record, checksum=""))
+    return msgspec.structs.replace(record, checksum=checksum_of(plain))
+
+
+def read_sealed(kind: type[Record], packed: bytes, what: str, format: int | None = None) -> Record:
+    """Decode the JSON of a sealed record. ``what`` names it in messages.
+
+    Raises
+    ------
+    UnknownApplyVersion
+        It has another format than ``format``.
+    Corrupted
+        It cannot be decoded, or its checksum is wrong.
+    """
+    with decoding(what):
+        head = msgspec.json.decode(packed)
+        if format is not None and isinstance(head, dict) and head.get("format") != format:
+            raise UnknownApplyVersion(
+                f"{what} has the format {head.get('format')!r}; this release reads {format}: "
+                "run the release that wrote it"
+            )
+        record = msgspec.json.decode(packed, type=kind)
+    if seal(record) != record:
+        raise Corrupted(f"{what} is damaged: its checksum is wrong")
+    return record
+
+
+@contextmanager
+def decoding(what: str) -> Iterator[None]:
+    """Raise Corrupted if the block cannot decode its data. ``what`` names the data in the message."""
+    try:
+        yield
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise Corrupted(f"{what} cannot be read: {error}") from None

@@ -13,6 +13,8 @@ import struct
 from collections.abc import AsyncIterator
 from typing import NamedTuple
 
+import msgspec
+
 from abound.core.errors import Corrupted, UnknownApplyVersion
 from abound.service.artifacts.checksums import checksum_of
 
@@ -32,8 +34,9 @@ class ContainerFormat(NamedTuple):
     head: str
 
 
-def encode_head(kind: ContainerFormat, head: bytes) -> bytes:
-    """Return the start of a file: magic, format number, length and checksum of the head, then the head."""
+def encode_head(kind: ContainerFormat, record: msgspec.Struct) -> bytes:
+    """Return the start of a file: magic, format number, length and checksum of the head, then the head as JSON."""
+    head = msgspec.json.encode(record)
     return _START.pack(kind.magic, kind.format, len(head), bytes.fromhex(checksum_of(head))) + head
 
 

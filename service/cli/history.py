@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from abound.core.errors import ArtifactsUnavailable, UnknownModel
-from abound.service.cli.keys import DataDir, RedisUrl, operator
 from abound.service.cli.options import AsJson, Model, print_json
+from abound.service.cli.store_access import ArtifactsUrl, DataDir, RedisUrl, load_settings, operator, with_store
 
 if TYPE_CHECKING:
     from abound.service.artifacts.artifact_store import ArtifactStore
@@ -23,10 +21,6 @@ history = typer.Typer(
     help="The archived log of a model. These commands access the store directly, not the HTTP API.",
     no_args_is_help=True,
 )
-
-ArtifactsUrl = Annotated[
-    str | None, typer.Option("--artifacts-url", help="URL of the artifact store.  [default: as for the service]")
-]
 
 
 @history.command("show")
@@ -51,10 +45,10 @@ def show(
         from abound.service.snapshots import state_files
 
         contents = await History(store, artifacts, living.keys).manifest()
-        wrong = await find_damage(store, artifacts, living)
+        wrong = [one.reason for one in await find_damage(store, artifacts, living)]
         return contents, wrong, list((await state_files.sizes(artifacts, living.keys)).values())
 
-    contents, wrong, sizes = _with_model(work, model, _settings(data_dir, redis_url, artifacts_url))
+    contents, wrong, sizes = _with_model(work, model, load_settings(data_dir, redis_url, artifacts_url))
     if as_json:
         print_json({"model": model, "history": _to_public(contents), "wrong": wrong, "indexes": _totals(sizes)})
     elif contents is None:
@@ -99,44 +93,31 @@ def begin_anew(
 
     if not yes:
         typer.confirm(f"Give up the history of {model} before its oldest snapshot?", abort=True)
-    begun = _with_model(work, model, _settings(data_dir, redis_url, artifacts_url))
+    begun = _with_model(work, model, load_settings(data_dir, redis_url, artifacts_url))
     if as_json:
         print_json({"model": model, "beginning": str(begun.start)})
     else:
         typer.echo(f"the history of {model} now begins at {begun.start}")
 
 
-def _settings(data_dir: Path | None, redis_url: str | None, artifacts_url: str | None) -> Settings:
-    from abound.service.settings import Settings
-
-    return Settings.load(data_dir=data_dir, redis_url=redis_url, artifacts_url=artifacts_url)
-
-
 def _with_model(work: Any, model: str, settings: Settings) -> Any:
-    """Return the result of ``work`` on a model. An embedded store that is not running is started for it."""
+    """Return the result of ``work`` on a model and its artifact store."""
     from abound.service.artifacts.artifact_store import ArtifactStore
     from abound.service.log.catalog import read_catalog
-    from abound.service.processes.embedded_store import running_store
-    from abound.service.store.client import Store, StoreParams
 
     place = settings.artifacts_location()
     if place is None:
         raise ArtifactsUnavailable("no artifact store is configured; give --artifacts-url or set ABOUND_ARTIFACTS_URL")
     artifacts = ArtifactStore(place)
 
-    async def run(url: str) -> Any:
-        store = Store(url, settings.group(StoreParams))
-        try:
-            living = (await read_catalog(store)).get(model)
-            if living is None:
-                raise UnknownModel(f"there is no model {model[:64]!r}")
-            await artifacts.join(store)
-            return await work(store, artifacts, living)
-        finally:
-            await store.close()
+    async def run(store: Store) -> Any:
+        living = (await read_catalog(store)).get(model)
+        if living is None:
+            raise UnknownModel(f"there is no model {model[:64]!r}")
+        await artifacts.join(store)
+        return await work(store, artifacts, living)
 
-    with running_store(settings) as url:
-        return asyncio.run(run(url))
+    return with_store(settings, run)
 
 
 def _totals(sizes: list[int]) -> dict[str, int]:

@@ -6,39 +6,23 @@ need no key.
 
 from __future__ import annotations
 
-import asyncio
-import getpass
-import logging
 import re
-import socket
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager, suppress
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from abound.core.errors import InvalidInstance
 from abound.service.cli.options import AsJson, error_console, print_json
+from abound.service.cli.store_access import DataDir, RedisUrl, load_settings, operator, with_store
 
 if TYPE_CHECKING:
-    from abound.service.security.audit import Actor
     from abound.service.security.key import CreatedKey
     from abound.service.store.client import Store
-
-T = TypeVar("T")
 
 keys = typer.Typer(
     no_args_is_help=True, help="API keys. These commands access the store directly, so the service need not run."
 )
 
-DataDir = Annotated[
-    Path | None,
-    typer.Option("--data-dir", help="Data directory of the service, with its embedded store.  [default: ./data]"),
-]
-RedisUrl = Annotated[
-    str | None, typer.Option("--redis-url", help="URL of the service's Valkey or Redis, if its store is not embedded.")
-]
 KeyId = Annotated[str, typer.Argument(metavar="ID", help="Public id of the key, as shown by `abound keys list`.")]
 
 UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}
@@ -87,7 +71,7 @@ def create_key(
         await store_keys.check_copied(store, made.key, f"the key {made.key.id} is created")
         return made
 
-    _print_new_key(_with_store(work, data_dir, redis_url, make=True), as_json)
+    _print_new_key(with_store(load_settings(data_dir, redis_url), work, make=True), as_json)
 
 
 @keys.command("list")
@@ -98,7 +82,7 @@ def list_keys(data_dir: DataDir = None, redis_url: RedisUrl = None, as_json: AsJ
 
     from abound.service.security.key_store import all_keys
 
-    found = _with_store(all_keys, data_dir, redis_url)
+    found = with_store(load_settings(data_dir, redis_url), all_keys)
     if as_json:
         print_json({"keys": [_to_public(one.key, one.state, one.used) for one in found]})
         return
@@ -123,7 +107,7 @@ def revoke_key(key_id: KeyId, data_dir: DataDir = None, redis_url: RedisUrl = No
         await store_keys.check_copied(store, revoked, f"the key {key_id} is revoked")
         return _to_public(revoked, "revoked", None)
 
-    revoked = _with_store(work, data_dir, redis_url)
+    revoked = with_store(load_settings(data_dir, redis_url), work)
     if as_json:
         print_json(revoked)
     else:
@@ -151,7 +135,7 @@ def rotate_key(
         await store_keys.check_copied(store, made.key, f"the key {key_id} is rotated")
         return made
 
-    _print_new_key(_with_store(work, data_dir, redis_url), as_json)
+    _print_new_key(with_store(load_settings(data_dir, redis_url), work), as_json)
 
 
 @keys.command("clear")
@@ -172,7 +156,7 @@ def clear_keys(
         async with audited(store, operator(), "key.clear"):
             await store_keys.clear(store)
 
-    _with_store(work, data_dir, redis_url)
+    with_store(load_settings(data_dir, redis_url), work)
     if as_json:
         print_json({"cleared": True})
     else:
@@ -195,7 +179,7 @@ def audit(
 
     if before is not None and re.fullmatch(r"\d{1,15}-\d{1,15}", before, re.ASCII) is None:
         raise typer.BadParameter("is not the id of an act; see: abound audit --json", param_hint="--before")
-    found = _with_store(lambda store: newest_acts(store, limit, before), data_dir, redis_url)
+    found = with_store(load_settings(data_dir, redis_url), lambda store: newest_acts(store, limit, before))
     if as_json:
         print_json({"acts": [msgspec.structs.asdict(one) for one in found]})
         return
@@ -204,50 +188,6 @@ def audit(
         about = " ".join(f"{name}={value}" for name, value in one.details.items())
         table.add_row(_format_utc(one.at), one.action, one.outcome, one.key or "-", one.address, about)
     Console(highlight=False, markup=False).print(table)
-
-
-def _with_store(
-    work: Callable[[Store], Awaitable[T]], data_dir: Path | None, redis_url: str | None, make: bool = False
-) -> T:
-    """Return the result of ``work`` on the store. An embedded store that is not running is started for it."""
-    from abound.service.processes.embedded_store import running_store
-    from abound.service.settings import Settings
-    from abound.service.store.client import Store, StoreParams
-
-    settings = Settings.load(data_dir=data_dir, redis_url=redis_url)
-
-    async def run(url: str) -> T:
-        store = Store(url, settings.group(StoreParams))
-        try:
-            return await work(store)
-        finally:
-            await store.close()
-
-    with running_store(settings, make) as url, suppress_logs():
-        return asyncio.run(run(url))
-
-
-@contextmanager
-def suppress_logs() -> Iterator[None]:
-    """Suppress the log lines of the service below the level error."""
-    import structlog
-
-    before = structlog.get_config()
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
-    try:
-        yield
-    finally:
-        structlog.configure(**before)
-
-
-def operator() -> Actor:
-    """Return the user and host that run the command, for the audit log."""
-    from abound.service.security.audit import Actor
-
-    user = "unknown"
-    with suppress(OSError, KeyError):  # a user id without a name
-        user = getpass.getuser()
-    return Actor(None, f"{user}@{socket.gethostname()}")
 
 
 def _print_new_key(made: CreatedKey, as_json: bool) -> None:

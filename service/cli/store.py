@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from abound.service.cli.keys import DataDir, RedisUrl, operator, suppress_logs
 from abound.service.cli.options import AsJson, print_json
+from abound.service.cli.store_access import ArtifactsUrl, DataDir, RedisUrl, load_settings, operator, with_store
+
+if TYPE_CHECKING:
+    from abound.service.store.client import Store
 
 store = typer.Typer(
     help="Maintenance of the store: log, snapshots, keys. These commands access it directly, not through the HTTP API.",
@@ -23,25 +25,15 @@ def rewrite(data_dir: DataDir = None, redis_url: RedisUrl = None, as_json: AsJso
     The service keeps running. Meanwhile the rewrite takes memory and disk space, like any rewrite that the store starts
     on its own. Exit code 0 if the file was rewritten, else 1.
     """
-    from abound.service.processes.embedded_store import running_store
     from abound.service.security.audit import audited
-    from abound.service.settings import Settings
-    from abound.service.store.client import Store, StoreParams
     from abound.service.store.replication import REWRITTEN, rewrite_aof
 
-    settings = Settings.load(data_dir=data_dir, redis_url=redis_url)
+    async def work(opened: Store) -> str:
+        async with audited(opened, operator(), "store.rewrite") as details:
+            details["store_file"] = said = await rewrite_aof(opened)
+        return said
 
-    async def run(url: str) -> str:
-        opened = Store(url, settings.group(StoreParams))
-        try:
-            async with audited(opened, operator(), "store.rewrite") as details:
-                details["store_file"] = said = await rewrite_aof(opened)
-            return said
-        finally:
-            await opened.close()
-
-    with running_store(settings) as url, suppress_logs():
-        said = asyncio.run(run(url))
+    said = with_store(load_settings(data_dir, redis_url), work)
     if as_json:
         print_json({"store_file": said})
     else:
@@ -54,9 +46,7 @@ def rewrite(data_dir: DataDir = None, redis_url: RedisUrl = None, as_json: AsJso
 def accept_loss(
     data_dir: DataDir = None,
     redis_url: RedisUrl = None,
-    artifacts_url: Annotated[
-        str | None, typer.Option("--artifacts-url", help="URL of the artifact store.  [default: as for the service]")
-    ] = None,
+    artifacts_url: ArtifactsUrl = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -68,29 +58,21 @@ def accept_loss(
     """
     from abound.service.artifacts.artifact_store import ArtifactStore
     from abound.service.history.high_water import HighWaterMarks
-    from abound.service.processes.embedded_store import running_store
     from abound.service.security.audit import audited
-    from abound.service.settings import Settings
-    from abound.service.store.client import Store, StoreParams
 
-    settings = Settings.load(data_dir=data_dir, redis_url=redis_url, artifacts_url=artifacts_url)
+    settings = load_settings(data_dir, redis_url, artifacts_url)
     place = settings.artifacts_location()
     if not yes:
         typer.confirm("Give up the lost events and continue with the rest?", abort=True)
 
-    async def run(url: str) -> list[str]:
-        opened = Store(url, settings.group(StoreParams))
-        try:
-            marks = HighWaterMarks.from_settings(settings, opened, None if place is None else ArtifactStore(place))
-            if lacking := await marks.losses():
-                async with audited(opened, operator(), "store.accept_loss", lost=lacking):
-                    await marks.accept()
-            return lacking
-        finally:
-            await opened.close()
+    async def work(opened: Store) -> list[str]:
+        marks = HighWaterMarks.from_settings(settings, opened, None if place is None else ArtifactStore(place))
+        if lacking := await marks.losses():
+            async with audited(opened, operator(), "store.accept_loss", lost=lacking):
+                await marks.accept()
+        return lacking
 
-    with running_store(settings, accept_loss=True) as url, suppress_logs():
-        lacking = asyncio.run(run(url))
+    lacking = with_store(settings, work, accept_loss=True)
     if as_json:
         print_json({"given_up": lacking})
         return

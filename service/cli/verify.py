@@ -2,35 +2,27 @@
 
 from __future__ import annotations
 
-import asyncio
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from abound.core.errors import ArtifactsUnavailable, CannotStart, StoreUnavailable
 from abound.service.cli.options import AsJson, print_json
+from abound.service.cli.store_access import ArtifactsUrl, DataDir, RedisUrl, join_artifacts, load_settings, with_store
 
 if TYPE_CHECKING:
     from abound.service.history.verify import Verification
     from abound.service.settings import Settings
+    from abound.service.store.client import Store
 
 
 def verify(
     model: Annotated[
         str | None, typer.Option("--model", "-m", help="Name of the model.  [default: all models]")
     ] = None,
-    data_dir: Annotated[
-        Path | None, typer.Option("--data-dir", help="Data directory of the running service.  [default: ./data]")
-    ] = None,
-    redis_url: Annotated[
-        str | None,
-        typer.Option("--redis-url", help="URL of the service's Valkey or Redis, if its store is not embedded."),
-    ] = None,
+    data_dir: DataDir = None,
+    redis_url: RedisUrl = None,
     wait: Annotated[float, typer.Option("--wait", min=0, help="Seconds to wait for the replicas' digests.")] = 60.0,
-    artifacts_url: Annotated[
-        str | None, typer.Option("--artifacts-url", help="URL of the artifact store.  [default: as for the service]")
-    ] = None,
+    artifacts_url: ArtifactsUrl = None,
     offline: Annotated[
         bool, typer.Option("--offline", help="Ask no replica; compare only the two rebuilt states.")
     ] = False,
@@ -39,20 +31,16 @@ def verify(
     """Rebuild models from history and log, and compare their digests with those of the replicas.
 
     Each model is rebuilt twice: from the beginning of its history, and from the newest snapshot. The command accesses
-    the store directly, not the HTTP API: the store of the service that runs with `--data-dir`, or the one at
+    the store directly, not the HTTP API: the one in `--data-dir`, which it starts if no service runs, or the one at
     `--redis-url`, with its artifact store. Exit code 0 if all digests are equal and every replica answered, and at
     least one did; else 1. A replica with a heartbeat within the last hour that did not shut down must answer, because a
     replica that is cut off from the store still serves.
     """
     from abound.core.model.live_model import warmup
-    from abound.service.processes.embedded_store import EmbeddedStore
-    from abound.service.settings import Settings
 
-    settings = Settings.load(data_dir=data_dir, redis_url=redis_url, artifacts_url=artifacts_url)
-    if settings.redis_url is None and not EmbeddedStore(settings.data_dir).is_run_by_other():
-        raise CannotStart(f"no service runs with the data directory {settings.data_dir}")
+    settings = load_settings(data_dir, redis_url, artifacts_url)
     warmup()  # before replicas are asked, since the first run on a machine compiles kernels for half a minute
-    results = asyncio.run(_verify_all(settings, model, wait, offline))
+    results = with_store(settings, lambda store: _verify_all(settings, store, model, wait, offline))
     if as_json:
         print_json(
             {"good": all(result.good for result in results), "models": [_to_public(result) for result in results]}
@@ -64,32 +52,15 @@ def verify(
         raise typer.Exit(1)
 
 
-async def _verify_all(settings: Settings, model: str | None, wait: float, offline: bool) -> list[Verification]:
-    from abound.service.artifacts.artifact_store import ArtifactStore
+async def _verify_all(
+    settings: Settings, store: Store, model: str | None, wait: float, offline: bool
+) -> list[Verification]:
     from abound.service.history.verify import verify as verify_model
     from abound.service.log.catalog import read_catalog
-    from abound.service.processes.embedded_store import EmbeddedStore
-    from abound.service.store.client import Store, StoreParams
 
-    embedded = settings.redis_url is None
-    url = EmbeddedStore(settings.data_dir).url if embedded else settings.store_url()
-    store = Store(url, settings.group(StoreParams))
-    try:
-        place = settings.artifacts_location()
-        artifacts = ArtifactStore(place) if place is not None else None
-        try:
-            if artifacts is not None:
-                await artifacts.join(store)
-        except ArtifactsUnavailable as error:  # a complete log needs no artifact store
-            typer.echo(str(error), err=True)
-        names = [model] if model is not None else sorted(living.keys.name for living in await read_catalog(store))
-        return [await verify_model(store, name, wait, artifacts, offline=offline) for name in names]
-    except StoreUnavailable as error:
-        if embedded:
-            raise CannotStart(f"no service runs with the data directory {settings.data_dir} ({error})") from error
-        raise
-    finally:
-        await store.close()
+    artifacts = await join_artifacts(settings, store)
+    names = [model] if model is not None else sorted(living.keys.name for living in await read_catalog(store))
+    return [await verify_model(store, name, wait, artifacts, offline=offline) for name in names]
 
 
 def _to_public(result: Verification) -> dict[str, object]:

@@ -24,21 +24,22 @@ import secrets
 import sys
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import structlog
+from msgspec import Meta
 
 from abound.core.errors import (
     ArtifactsUnavailable,
     Conflict,
-    Corrupted,
     InvalidInstance,
     Overloaded,
     TooLarge,
     UnknownDataset,
 )
 from abound.service.artifacts.artifact_store import ArtifactStore
+from abound.service.artifacts.checksums import decoding
 from abound.service.artifacts.write_marks import hold_write_mark, marked_writes
 from abound.service.datasets.files import format_of
 from abound.service.store.client import Store, store_errors
@@ -50,6 +51,8 @@ WRITING_KEY = b"abound:datasets:writing"
 FOLDER = "datasets"
 NAME = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}"
 RESERVED = ("history", "import")
+
+PAIRS = "Pairs of instances that share a label, counted per label. null: uploaded to an older release."
 
 MAX_CHECKS = 2
 """Maximum number of files that one process checks at a time."""
@@ -103,41 +106,30 @@ class DatasetParams:
 
 
 class DatasetCard(msgspec.Struct, frozen=True, kw_only=True):
-    """The record of a data set.
+    """The record of a data set; ``file`` is its name in the artifact store.
 
-    Attributes
-    ----------
-    name : str
-    file : str
-        In the artifact store.
-    format : ``txt`` | ``svm`` | ``jsonl``
-    compression : ``""`` | ``gz`` | ``zst``
-    bytes : int
-        Size as uploaded.
-    instances, labelled, features, classes, nnz, assertions : int
-        Number of instances, of instances with a label, of distinct features, of distinct labels, of active
-        features over all instances, and of labels over all instances.
-    pairs, label_pairs, feature_labels : int or None
-        See ``abound.core.methods.training.matrices.DataSizes``; None on a card written before they were counted.
-    created : float
-        Seconds since 1970.
+    The last three counts are those of ``abound.core.methods.training.matrices.DataSizes``.
     """
 
     name: str
     file: str
     format: str
     compression: str
-    bytes: int
-    instances: int
-    labelled: int
-    features: int
-    classes: int
-    nnz: int
-    assertions: int
-    created: float
-    pairs: int | None = None
-    label_pairs: int | None = None
-    feature_labels: int | None = None
+    bytes: Annotated[int, Meta(ge=0, description="Bytes of the file as uploaded.")]
+    instances: Annotated[int, Meta(ge=0)]
+    labelled: Annotated[int, Meta(ge=0, description="Instances with a label.")]
+    features: Annotated[int, Meta(ge=0, description="Distinct features.")]
+    classes: Annotated[int, Meta(ge=0)]
+    nnz: Annotated[int, Meta(ge=0, description="Total active features of all instances.")]
+    assertions: Annotated[int, Meta(ge=0, description="Total labels of all instances.")]
+    created: Annotated[float, Meta(description="Seconds since 1970.")]
+    pairs: Annotated[int, Meta(ge=0, description=PAIRS)] | None = None
+    label_pairs: (
+        Annotated[int, Meta(ge=0, description="Pairs of labels of one instance, counted per instance.")] | None
+    ) = None
+    feature_labels: (
+        Annotated[int, Meta(ge=0, description="Pairs of a feature and a label, counted per instance.")] | None
+    ) = None
 
     @property
     def upload(self) -> str:
@@ -323,7 +315,5 @@ class DatasetRepository:
 
 
 def _decoded(packed: bytes) -> DatasetCard:
-    try:
+    with decoding("the list of data sets"):
         return _card.decode(packed)
-    except (msgspec.MsgspecError, ValueError) as error:
-        raise Corrupted(f"the list of data sets cannot be read: {error}") from None

@@ -26,7 +26,7 @@ from abound.core.errors import Corrupted, NotReady, UnknownApplyVersion, Unknown
 from abound.core.limits import Limits
 from abound.core.types import START, Offset
 from abound.service.artifacts.artifact_store import ArtifactStore
-from abound.service.artifacts.checksums import checksum_of
+from abound.service.artifacts.checksums import checksum_of, seal
 from abound.service.history import history
 from abound.service.history.history import Base, HistoryManifest, HistoryParams, Segment
 from abound.service.history.segment import encode_segment
@@ -135,13 +135,13 @@ def _read(to: ArchiveContext, link: StoreConnection, after: Offset, until: Offse
 
 
 def _check(to: ArchiveContext, element: Element) -> None:
-    """Raise Corrupted if an entry is damaged: once it is in history, it could not be repaired any more."""
+    """Raise Corrupted if an entry is damaged."""
     try:
         check(element[1])
     except Corrupted as error:
         raise Corrupted(
             f"the entry {element[0].decode()} of the log of {to.keys.name} cannot be moved to history: {error}. "
-            f"{stream.REPAIR_ADVICE}; or, while snapshots are good, {history.BEGIN_ANEW_HINT}"
+            f"{history.BEGIN_ANEW_HINT}"
         ) from None
 
 
@@ -201,7 +201,7 @@ async def swap_manifest(
 
     ``also`` holds commands on other keys of the model, which run in the same script.
     """
-    contents = contents.with_checksum()
+    contents = seal(contents)
     packed = msgspec.json.encode(contents)
     history.parse(packed, to.keys)
     commands: list[Command] = []

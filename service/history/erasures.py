@@ -19,8 +19,8 @@ from collections.abc import Iterable
 
 import msgspec
 
-from abound.core.errors import Corrupted
 from abound.core.types import Offset
+from abound.service.artifacts.checksums import decoding
 from abound.service.log.events import AdoptEvent, MarkEvent
 from abound.service.store.client import Store, store_errors
 from abound.service.store.keys import ModelKeys
@@ -73,10 +73,8 @@ async def unfinished_erasures(store: Store, keys: ModelKeys) -> dict[str, Unfini
     """Return what incomplete jobs erase, whether or not their state is adopted. Corrupted, StoreUnavailable."""
     with store_errors():
         said = await store.client.hgetall(_unfinished_key(keys))
-    try:
+    with decoding(f"the records of unfinished erasures of {keys.name}"):
         return {job.decode(): _unfinished.decode(what) for job, what in said.items()}
-    except msgspec.MsgspecError as error:
-        raise Corrupted(f"the records of unfinished erasures of {keys.name} cannot be read: {error}") from None
 
 
 def mark_of(adopt: AdoptEvent) -> MarkEvent:

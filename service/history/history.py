@@ -25,7 +25,7 @@ import msgspec
 from abound.core.errors import ArtifactsUnavailable, Corrupted, UnknownArtifact, UnknownOffset
 from abound.core.types import START, Offset
 from abound.service.artifacts.artifact_store import ArtifactStore
-from abound.service.artifacts.checksums import checksum_of
+from abound.service.artifacts.checksums import checksum_of, decoding, read_sealed
 from abound.service.history import segment as segments
 from abound.service.log.events import check
 from abound.service.log.stream import Element, LastEntryFields
@@ -36,6 +36,8 @@ from abound.service.store.keys import ModelKeys
 FORMAT = 1
 
 BEGIN_ANEW_HINT = "`abound history begin-anew` starts history at the oldest snapshot and gives up everything before it"
+WAY_OUT = f"Restore it from a backup; or, while snapshots are good, {BEGIN_ANEW_HINT}"
+"""Advice in errors about a damaged part of history."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,11 +179,6 @@ class HistoryManifest(msgspec.Struct, frozen=True, kw_only=True):
     segments: list[Segment]
     checksum: str = ""
 
-    def with_checksum(self) -> HistoryManifest:
-        """Return a copy with the checksum of its fields."""
-        plain = msgspec.json.encode(msgspec.structs.replace(self, checksum=""))
-        return msgspec.structs.replace(self, checksum=checksum_of(plain))
-
     @property
     def start(self) -> Offset:
         """Return the first offset after which every entry can be read."""
@@ -217,9 +214,6 @@ class HistoryManifest(msgspec.Struct, frozen=True, kw_only=True):
         return Extent(self.start, self.end, self.size, len(self.segments))
 
 
-_manifest_decoder = msgspec.json.Decoder(HistoryManifest)
-
-
 def history_key(keys: ModelKeys) -> bytes:
     """Return the key of the manifest."""
     return keys.key("history")
@@ -232,30 +226,24 @@ def artifact_folder(keys: ModelKeys, part: str = "") -> str:
 
 def parse(packed: bytes, keys: ModelKeys) -> HistoryManifest:
     """Parse the manifest. Raise Corrupted unless it belongs to this model, matches its checksum and has no gap."""
-    try:
-        contents = _manifest_decoder.decode(packed)
+    what = f"the manifest of the history of {keys.name}"
+    contents = read_sealed(HistoryManifest, packed, what)
+    with decoding(what):
         marks = [contents.start[:2]]
         if contents.base is not None:
             Offset.parse(contents.base.adopted)
         for segment in contents.segments:
             marks += [Offset.of_entry(segment.first)[:2], Offset.of_entry(segment.last)[:2]]
-    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise Corrupted(f"the manifest of the history of {keys.name} cannot be read: {error}") from None
     if (contents.format, contents.model, contents.incarnation) != (FORMAT, keys.name, keys.incarnation):
-        raise Corrupted(
-            f"the manifest of the history of {keys.name} is that of {contents.model} {contents.incarnation}, "
-            f"format {contents.format}"
-        )
-    if contents.with_checksum() != contents:
-        raise Corrupted(f"the manifest of the history of {keys.name} is damaged: its checksum is wrong")
+        raise Corrupted(f"{what} is that of {contents.model} {contents.incarnation}, format {contents.format}")
     base = contents.base
     n, n_bytes = (base.n_entries, base.log_bytes) if base else (0, 0)
     for segment in contents.segments:
         if (segment.n_before, segment.bytes_before) != (n, n_bytes):
-            raise Corrupted(f"the manifest of the history of {keys.name} has a gap before {segment.first}")
+            raise Corrupted(f"{what} has a gap before {segment.first}")
         n, n_bytes = n + segment.n_entries, n_bytes + segment.log_bytes
     if marks != sorted(marks):
-        raise Corrupted(f"the manifest of the history of {keys.name} is out of order")
+        raise Corrupted(f"{what} is out of order")
     return contents
 
 
@@ -277,7 +265,10 @@ class History:
         """Return the manifest; None if there is no history. Corrupted, StoreUnavailable."""
         with store_errors():
             packed = await self._store.client.get(history_key(self.keys))
-        return None if packed is None else parse(packed, self.keys)
+        try:
+            return None if packed is None else parse(packed, self.keys)
+        except Corrupted as error:
+            raise Corrupted(f"{error}. {WAY_OUT}") from error
 
     async def extent(self) -> Extent | None:
         """Return the range that history covers; None if there is no history. Corrupted, StoreUnavailable."""
@@ -309,9 +300,7 @@ class History:
             if not ahead or (until is not None and Offset.of_entry(ahead[0].first)[:2] > until[:2]):
                 return
             if ahead[0].name == missing:
-                raise Corrupted(
-                    f"the segment {missing} of the history of {self.keys.name} is missing. {self._mending()}"
-                )
+                raise Corrupted(f"the segment {missing} of the history of {self.keys.name} is missing. {WAY_OUT}")
             try:
                 elements = await self.elements(ahead[0])
             except UnknownArtifact:
@@ -350,12 +339,9 @@ class History:
         except Corrupted as error:
             path = self._artifacts.path(segment.name) or segment.name
             raise Corrupted(
-                f"the segment {path} of the history of {self.keys.name} is damaged: {error}. {self._mending()}"
+                f"the segment {path} of the history of {self.keys.name} is damaged: {error}. {WAY_OUT}"
             ) from None
         return elements
-
-    def _mending(self) -> str:
-        return f"Restore it from a backup; or, while snapshots are good, {BEGIN_ANEW_HINT}"
 
 
 def _checked(packed: bytes, segment: Segment) -> list[Element]:

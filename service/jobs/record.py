@@ -23,9 +23,10 @@ import hashlib
 import re
 import secrets
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
+from msgspec import Meta
 
 State = Literal["queued", "running", "succeeded", "failed", "cancelled"]
 STATES: tuple[State, ...] = ("queued", "running", "succeeded", "failed", "cancelled")
@@ -40,59 +41,10 @@ _ID = re.compile(r"[0-9a-f]{20}")
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
-    """The record of a job.
+    """The record of a job. Times are seconds since 1970, by the store's clock.
 
-    Attributes
-    ----------
-    id, state
-    model, incarnation : str
-        The model that the job works on.
-    method, kind : str
-        What the job does, and the kind of worker that runs it.
-    params : dict
-        The method's parameters as validated at submission, with defaults filled in.
-    data : str
-        ``history`` or the name of a data set.
-    upload : str or None
-        The upload of that data set.
-    activate : ``never`` | ``if_better``
-    reason : str or None
-        The user's.
-    actor : str or None
-        Id of the API key that requested the job.
-    progress : float
-        0..1.
-    stage : str or None
-        The current step, for people to read.
-    attempt : int
-        How many times the job was started.
-    due : float or None
-        Earliest time of the next attempt, in seconds since 1970.
-    cancelling : bool
-        A stop was requested; the job has not stopped yet.
-    committed : bool
-        The job can no longer be cancelled.
-    kept : list of str
-        The committed prefixes in the artifact store, which the job no longer owns.
-    holder : str or None
-        The worker and process that run the job.
-    data_range : dict or None
-        ``after`` and ``until``: the offsets between which log entries were read.
-    metrics : dict
-    outcome : dict
-        The result, as the method defines it.
-    version : str or None
-        The version that the job made.
-    error : str or None
-        Why the job failed or was cancelled; for a queued job, why it is run again.
-    config : dict
-        The model's configuration when the job was requested.
-    gone : str or None
-        Why the job's process gave it up. The job is still running; a worker will recover it.
-    body : str or None
-        Hash of the request, if it had an idempotency key.
-    created, started, ended, heartbeat : float or None
-        Seconds since 1970.
+    ``data`` is ``history`` or the name of a data set, ``activate`` is ``never`` or ``if_better``, and ``data_range``
+    has the offsets ``after`` and ``until`` between which log entries were read.
     """
 
     id: str
@@ -100,33 +52,35 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
     model: str
     incarnation: str
     method: str
-    kind: str
-    params: dict[str, Any] = {}
+    kind: Annotated[str, Meta(description="The kind of workers that run it.")]
+    params: Annotated[dict[str, Any], Meta(description="Parameters, including defaults.")] = {}
     data: str = "history"
-    upload: str | None = None
+    upload: Annotated[str | None, Meta(description="Id of the upload of the data set.")] = None
     activate: str = "never"
-    reason: str | None = None
-    actor: str | None = None
+    reason: Annotated[str | None, Meta(description="The user's reason, for methods that require one.")] = None
+    actor: Annotated[str | None, Meta(description="Id of the API key that requested the job.")] = None
     progress: float = 0.0
-    stage: str | None = None
-    attempt: int = 0
-    due: float | None = None
-    cancelling: bool = False
-    committed: bool = False
-    kept: list[str] = []
-    holder: str | None = None
+    stage: Annotated[str | None, Meta(description="The current stage.")] = None
+    attempt: Annotated[int, Meta(description="Number of starts; more than one when a worker died.")] = 0
+    due: Annotated[float | None, Meta(description="Earliest time of the next attempt.")] = None
+    cancelling: Annotated[bool, Meta(description="Whether it was cancelled but has not stopped yet.")] = False
+    committed: Annotated[bool, Meta(description="Whether it can no longer be cancelled.")] = False
+    kept: Annotated[list[str], Meta(description="Committed prefixes, which the job no longer owns.")] = []
+    holder: Annotated[str | None, Meta(description="The worker and process that run the job.")] = None
     data_range: dict[str, Any] | None = None
     metrics: dict[str, Any] = {}
-    outcome: dict[str, Any] = {}
-    version: str | None = None
-    error: str | None = None
-    config: dict[str, Any] = {}
-    gone: str | None = None
-    body: str | None = None
+    outcome: Annotated[dict[str, Any], Meta(description="Result; its fields depend on the method.")] = {}
+    version: Annotated[str | None, Meta(description="The version that it produced.")] = None
+    error: Annotated[
+        str | None, Meta(description="Why it failed, who cancelled it, or why it waits for a restart.")
+    ] = None
+    config: Annotated[dict[str, Any], Meta(description="Configuration of the model at the submission.")] = {}
+    gone: Annotated[str | None, Meta(description="Why its process gave up; a worker will recover the job.")] = None
+    body: Annotated[str | None, Meta(description="Hash of the request, if it had an idempotency key.")] = None
     created: float | None = None
-    started: float | None = None
+    started: Annotated[float | None, Meta(description="Time of the last start.")] = None
     ended: float | None = None
-    heartbeat: float | None = None
+    heartbeat: Annotated[float | None, Meta(description="Time of the last heartbeat of its process.")] = None
 
     @property
     def has_ended(self) -> bool:

@@ -10,8 +10,10 @@ from __future__ import annotations
 import os
 import socket
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
 from abound.core.types import Offset
 from abound.service.store.client import Store, store_errors
@@ -29,48 +31,22 @@ SILENT_SECONDS = 20.0
 
 
 class Presence(msgspec.Struct, frozen=True, kw_only=True):
-    """Status of one model on one replica.
-
-    Attributes
-    ----------
-    replica : str
-        Id of the replica.
-    offset : str
-        Of the last applied event.
-    digest, digest_offset : str or None
-        Newest digest that the replica computed, and its offset.
-    host, pid
-    ready : bool
-    lag : int or None
-        Entries behind the log.
-    log_bytes : int
-        Size of the log up to the offset.
-    prepared : str or None
-        State file that the replica is ready to adopt.
-    versions : list of str
-        Ids of the loaded versions.
-    swept_for : list of str or None
-        Cleanup requests for cached versions that the replica has completed (``versions/cache_cleanup.py``).
-    numbering : str
-        Result of ``pid_namespace()`` on the replica.
-    at : float
-        Time of publication, in seconds of the store's clock.
-    """
+    """Status of one model on one replica; ``at`` is the time of publication by the store's clock."""
 
     replica: str
     offset: str
     digest: str | None
-    digest_offset: str | None
+    digest_offset: Annotated[str | None, Meta(description="Offset of this digest.")]
     host: str
     pid: int
     ready: bool
-    lag: int | None
-    log_bytes: int
+    lag: Annotated[int | None, Meta(description="Entries behind the log.")]
+    log_bytes: Annotated[int, Meta(description="Size of the log up to the offset.")]
     at: float
-    prepared: str | None = None
-    versions: list[str] = []
-    swept_for: list[str] | None = None
-    numbering: str = ""
+    prepared: Annotated[str | None, Meta(description="State file that the replica is ready to adopt.")] = None
+    versions: Annotated[list[str], Meta(description="The loaded versions.")] = []
+    swept_for: Annotated[list[str] | None, Meta(description="Completed requests to clean the cache.")] = None
+    numbering: Annotated[str, Meta(description="Result of ``pid_namespace()`` on the replica.")] = ""
 
 
 class MarkDigest(msgspec.Struct, frozen=True):

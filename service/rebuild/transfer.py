@@ -39,6 +39,7 @@ from abound.core.model.active_version import LIVE
 from abound.core.model.live_model import LiveModel
 from abound.core.types import Offset
 from abound.service.artifacts.artifact_store import ArtifactStore
+from abound.service.artifacts.container import encode_head
 from abound.service.log.catalog import CatalogModel
 from abound.service.log.events import APPLY_VERSION
 from abound.service.rebuild.adoption import AdoptionContext, begin
@@ -47,7 +48,7 @@ from abound.service.replica.replica import Replica
 from abound.service.snapshots import snapshots, state_files
 from abound.service.snapshots.arrays import load_model
 from abound.service.snapshots.manifest import SnapshotManifest
-from abound.service.snapshots.model_file import ModelFileHeader, ModelFileReader, encode_header
+from abound.service.snapshots.model_file import MODEL_FILE, ModelFileHeader, ModelFileReader
 from abound.service.snapshots.state_files import StateFileManifest
 from abound.service.store.client import store_errors
 from abound.service.store.keys import ModelKeys
@@ -86,7 +87,8 @@ async def export_model(replica: Replica, name: str) -> ExportedModel:
     """
     keys = replica.model(name).keys
     manifest = await replica.request_snapshot(name)
-    head = encode_header(
+    head = encode_head(
+        MODEL_FILE,
         ModelFileHeader(
             apply_version=APPLY_VERSION,
             model=name,
@@ -95,7 +97,7 @@ async def export_model(replica: Replica, name: str) -> ExportedModel:
             state=manifest.state,
             arrays=manifest.arrays,
             parts=manifest.parts,
-        )
+        ),
     )
 
     async def pieces() -> AsyncIterator[bytes]:

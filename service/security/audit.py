@@ -12,10 +12,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 import structlog
+from msgspec import Meta
 
 from abound.core.errors import AboundError, OutcomeUnknown, StoreUnavailable
 from abound.service.store.client import Store, store_errors
@@ -61,29 +62,18 @@ class Actor(NamedTuple):
 
 
 class Act(msgspec.Struct, frozen=True, kw_only=True):
-    """One entry of the audit log.
+    """One entry of the audit log, by the id of its entry in the stream.
 
-    Attributes
-    ----------
-    id : str
-        Id of the entry in the stream.
-    at : float
-        Seconds since 1970, by the store's clock.
-    action : str
-        For example ``model.create``, ``key.revoke``, ``job.submit``.
-    details : dict
-        Subject of the act. Never holds a secret.
-    outcome : ``done`` | ``refused`` | ``unknown``
-    reason : str or None
-        Why it was refused, or why the outcome is unknown.
+    ``action`` is for example ``model.create`` or ``key.revoke``. ``details`` never hold a secret. ``reason`` says why
+    the act was refused, or why its outcome is unknown.
     """
 
     id: str
-    at: float
+    at: Annotated[float, Meta(description="Seconds since 1970, of the store's clock.")]
     action: str
-    key: str | None
+    key: Annotated[str | None, Meta(description="Id of the key; null: no key, or the command line.")]
     address: str
-    forwarded: str | None
+    forwarded: Annotated[str | None, Meta(description="Forwarding headers of the request; not verified.")]
     request_id: str | None
     details: dict[str, Any]
     outcome: str

@@ -12,10 +12,11 @@ import hashlib
 import re
 import secrets
 from collections.abc import Collection, Container
-from typing import Final, NamedTuple
+from typing import Annotated, Final, NamedTuple
 
 import msgspec
 from limits import RateLimitItem, parse
+from msgspec import Meta
 
 from abound.core.errors import InvalidInstance
 from abound.core.limits import MODEL_NAME
@@ -35,37 +36,23 @@ MAX_WINDOW_SECONDS = 86_400
 
 
 class Key(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The stored record of a key.
+    """The stored record of a key. Times are seconds since 1970, by the store's clock.
 
-    Attributes
-    ----------
-    id : str
-        Public; logs and the audit log show it.
-    digest : str
-        Hex SHA-256 of the whole key.
-    scopes : tuple of ``classify`` | ``learn`` | ``admin``
-        ``admin`` includes the other two.
-    models : tuple of str or None
-        The models that the key is valid for. None: all of them, and requests that concern no single model.
-    created, expires, revoked : float or None
-        Seconds since 1970, by the store's clock.
-    rate, source_rate : str or None
-        Instances by this key, and by one ``source`` under it: ``100/second``.
-    replaces : str or None
-        Id of the key from which it was rotated.
+    ``id`` is public; logs and the audit log show it. ``digest`` is the hex SHA-256 of the whole key. The scope
+    ``admin`` includes the others. A key for all models is also for requests that concern no single model.
     """
 
     id: str
     digest: str
     scopes: tuple[str, ...]
-    models: tuple[str, ...] | None = None
+    models: Annotated[tuple[str, ...] | None, Meta(description="The models that the key is for; null: all.")] = None
     description: str = ""
     created: float = 0.0
     expires: float | None = None
     revoked: float | None = None
-    rate: str | None = None
-    source_rate: str | None = None
-    replaces: str | None = None
+    rate: Annotated[str | None, Meta(description="Rate limit of instances.")] = None
+    source_rate: Annotated[str | None, Meta(description="Rate limit of instances to learn, per source.")] = None
+    replaces: Annotated[str | None, Meta(description="The key that it replaces after a rotation.")] = None
 
     def state(self, now: float) -> str:
         """Return ``valid``, ``expired`` or ``revoked`` at ``now``, in seconds of the store's clock."""

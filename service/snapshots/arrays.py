@@ -15,10 +15,11 @@ import numpy as np
 import numpy.typing as npt
 
 from abound.core.config import ModelConfig
-from abound.core.errors import Corrupted, InvalidInstance
+from abound.core.errors import Corrupted, InvalidInstance, UnknownApplyVersion
 from abound.core.limits import Limits
 from abound.core.model.live_model import LiveModel
 from abound.service.artifacts.checksums import checksum_of
+from abound.service.log.events import APPLY_VERSION
 from abound.service.model.replicated_model import new_secret
 from abound.service.processes import kernel_compiler
 
@@ -69,6 +70,14 @@ def check_part(i: int, part: bytes, expected: Part) -> None:
     """Raise Corrupted if a part is damaged."""
     if len(part) != expected.size or checksum_of(part) != expected.checksum:
         raise Corrupted(f"its part {i} is damaged: its size or checksum is wrong")
+
+
+def check_apply_version(version: int, what: str) -> None:
+    """Raise UnknownApplyVersion unless this release applies events as ``what`` was written."""
+    if version != APPLY_VERSION:
+        raise UnknownApplyVersion(
+            f"{what} has the apply version {version}; this release has {APPLY_VERSION}: run the release that wrote it"
+        )
 
 
 async def load_model(

@@ -12,10 +12,9 @@ import structlog
 from abound.core.errors import Corrupted, UnknownApplyVersion, UnknownSnapshot
 from abound.core.model.state import STATE_FORMAT
 from abound.core.types import START, Offset
-from abound.service.artifacts.checksums import checksum_of
-from abound.service.log.events import APPLY_VERSION
+from abound.service.artifacts.checksums import decoding, read_sealed
 from abound.service.model.position import Position
-from abound.service.snapshots.arrays import ArrayShape, Part
+from abound.service.snapshots.arrays import ArrayShape, Part, check_apply_version
 from abound.service.store.client import Store, store_errors
 from abound.service.store.keys import ModelKeys
 
@@ -49,7 +48,7 @@ class SnapshotManifest(msgspec.Struct, frozen=True, kw_only=True):
     arrays : list of ArrayShape
     parts : list of Part
     checksum : str
-        BLAKE2b-128 of all other fields; see ``with_checksum``.
+        BLAKE2b-128 of all other fields; see ``seal``.
     """
 
     id: str
@@ -69,11 +68,6 @@ class SnapshotManifest(msgspec.Struct, frozen=True, kw_only=True):
     adopted: str = str(START)
     checksum: str = ""
 
-    def with_checksum(self) -> SnapshotManifest:
-        """Return a copy with the checksum of its fields."""
-        fields = msgspec.json.encode(msgspec.structs.replace(self, checksum=""))
-        return msgspec.structs.replace(self, checksum=checksum_of(fields))
-
     @property
     def size(self) -> int:
         """Return the bytes of all parts."""
@@ -85,9 +79,6 @@ class SnapshotManifest(msgspec.Struct, frozen=True, kw_only=True):
         offset = Offset.parse(self.offset)
         adopted = Offset.parse(self.adopted)
         return Position(offset, self.entry_checksum.encode(), self.n_entries, self.log_bytes, adopted)
-
-
-_manifest = msgspec.json.Decoder(SnapshotManifest)
 
 
 def manifest_key(keys: ModelKeys, name: str) -> bytes:
@@ -147,23 +138,13 @@ async def read_manifest(store: Store, keys: ModelKeys, name: str) -> SnapshotMan
         packed = await store.client.get(manifest_key(keys, name))
     if packed is None:
         raise UnknownSnapshot(f"the model {keys.name} has no snapshot {name}")
-    try:
-        head = msgspec.json.decode(packed)
-        if isinstance(head, dict) and head.get("format") != FORMAT:
-            raise UnknownApplyVersion(f"it has the format {head.get('format')!r}; this release reads {FORMAT}")
-        manifest = _manifest.decode(packed)
+    manifest = read_sealed(SnapshotManifest, packed, "its manifest", FORMAT)
+    with decoding("its manifest"):
         Offset.parse(manifest.offset)
         Offset.parse(manifest.adopted)
-    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise Corrupted(f"its manifest cannot be read: {error}") from None
     if (manifest.model, manifest.incarnation) != (keys.name, keys.incarnation) or manifest.id != name:
         raise Corrupted(f"it is a snapshot of {manifest.model} {manifest.incarnation}")
-    if manifest.apply_version != APPLY_VERSION:
-        raise UnknownApplyVersion(
-            f"it has the apply version {manifest.apply_version}; this release has {APPLY_VERSION}"
-        )
-    if manifest.with_checksum() != manifest:
-        raise Corrupted("its manifest is damaged: its checksum is wrong")
+    check_apply_version(manifest.apply_version, "it")
     return manifest
 
 

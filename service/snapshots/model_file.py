@@ -20,11 +20,11 @@ from typing import Any
 import msgspec
 
 from abound.core.config import ModelConfig
-from abound.core.errors import Corrupted, InvalidInstance, TooLarge, UnknownApplyVersion
+from abound.core.errors import Corrupted, InvalidInstance, TooLarge
 from abound.core.model.state import STATE_FORMAT
-from abound.service.artifacts.container import ContainerFormat, ContainerReader, encode_head
-from abound.service.log.events import APPLY_VERSION
-from abound.service.snapshots.arrays import ArrayShape, Part, check_part
+from abound.service.artifacts.checksums import decoding
+from abound.service.artifacts.container import ContainerFormat, ContainerReader
+from abound.service.snapshots.arrays import ArrayShape, Part, check_apply_version, check_part
 
 MODEL_FILE = ContainerFormat(b"ABOUNDMF", STATE_FORMAT, "model", "header")
 MEDIA_TYPE = "application/vnd.abound.model"
@@ -71,15 +71,6 @@ class ModelFileHeader(msgspec.Struct, frozen=True, kw_only=True):
             raise Corrupted(f"the file has no configuration that this release knows: {error}") from None
 
 
-_header = msgspec.json.Decoder(ModelFileHeader)
-
-
-def encode_header(header: ModelFileHeader) -> bytes:
-    """Return the start of a model file, up to its first part."""
-    plain = msgspec.json.encode(header)
-    return encode_head(MODEL_FILE, plain)
-
-
 class ModelFileReader:
     """Reads a file piece by piece: ``header``, then ``parts``.
 
@@ -107,14 +98,9 @@ class ModelFileReader:
         TooLarge
         """
         plain = await self._pieces.head(MODEL_FILE)
-        try:
-            header = _header.decode(plain)
-        except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-            raise Corrupted(f"the header of the file cannot be read: {error}") from None
-        if header.apply_version != APPLY_VERSION:
-            raise UnknownApplyVersion(
-                f"the file has the apply version {header.apply_version}, and this release has {APPLY_VERSION}"
-            )
+        with decoding("the header of the file"):
+            header = msgspec.json.decode(plain, type=ModelFileHeader)
+        check_apply_version(header.apply_version, "the file")
         if any(not 0 < part.size <= MOST_PART_BYTES for part in header.parts):
             raise Corrupted("the file has a part of an impossible size")
         if header.size > self._limit:

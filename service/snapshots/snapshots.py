@@ -29,7 +29,7 @@ import structlog
 from abound.core.errors import Corrupted, UnknownApplyVersion, UnknownSnapshot
 from abound.core.limits import Limits
 from abound.core.model.live_model import LiveModel
-from abound.service.artifacts.checksums import checksum_of
+from abound.service.artifacts.checksums import checksum_of, seal
 from abound.service.log.events import APPLY_VERSION
 from abound.service.model.replicated_model import ReplicatedModel
 from abound.service.snapshots.arrays import Part, check_part, load_model, parts_of, shapes_of
@@ -113,23 +113,25 @@ async def write(
             await client.set(part_key(keys, snapshot, i), part)
             parts.append(Part(len(part), checksum_of(part)))
         seconds, microseconds = await client.time()
-        manifest = SnapshotManifest(
-            id=snapshot,
-            format=FORMAT,
-            apply_version=APPLY_VERSION,
-            model=keys.name,
-            incarnation=keys.incarnation,
-            offset=str(position.offset),
-            entry_checksum=position.checksum.decode(),
-            n_entries=position.n_entries,
-            log_bytes=position.log_bytes,
-            adopted=str(position.adopted),
-            digest=str(digest),
-            created=seconds * 1000 + microseconds // 1000,
-            state=model.live.meta(),
-            arrays=shapes_of(arrays),
-            parts=parts,
-        ).with_checksum()
+        manifest = seal(
+            SnapshotManifest(
+                id=snapshot,
+                format=FORMAT,
+                apply_version=APPLY_VERSION,
+                model=keys.name,
+                incarnation=keys.incarnation,
+                offset=str(position.offset),
+                entry_checksum=position.checksum.decode(),
+                n_entries=position.n_entries,
+                log_bytes=position.log_bytes,
+                adopted=str(position.adopted),
+                digest=str(digest),
+                created=seconds * 1000 + microseconds // 1000,
+                state=model.live.meta(),
+                arrays=shapes_of(arrays),
+                parts=parts,
+            )
+        )
         if between is not None:
             await between()
         await client.set(manifest_key(keys, snapshot), msgspec.json.encode(manifest))

@@ -16,15 +16,23 @@ from typing import Any
 
 import msgspec
 
-from abound.core.errors import ArtifactsUnavailable, Corrupted, UnknownApplyVersion
+from abound.core.errors import ArtifactsUnavailable, Corrupted
 from abound.core.limits import Limits
 from abound.core.model.live_model import LiveModel
 from abound.core.model.state import STATE_FORMAT
 from abound.core.types import Offset
 from abound.service.artifacts.artifact_store import ArtifactStore
-from abound.service.artifacts.checksums import checksum_of
+from abound.service.artifacts.checksums import checksum_of, decoding, read_sealed, seal
 from abound.service.log.events import APPLY_VERSION
-from abound.service.snapshots.arrays import ArrayShape, Part, check_part, load_model, parts_of, shapes_of
+from abound.service.snapshots.arrays import (
+    ArrayShape,
+    Part,
+    check_apply_version,
+    check_part,
+    load_model,
+    parts_of,
+    shapes_of,
+)
 from abound.service.store.keys import ModelKeys
 from abound.service.tasks import do_nothing
 
@@ -66,19 +74,10 @@ class StateFileManifest(msgspec.Struct, frozen=True, kw_only=True):
     parts: list[Part]
     checksum: str = ""
 
-    def with_checksum(self) -> StateFileManifest:
-        """Return a copy with the checksum of its fields."""
-        return msgspec.structs.replace(
-            self, checksum=checksum_of(msgspec.json.encode(msgspec.structs.replace(self, checksum="")))
-        )
-
     @property
     def size(self) -> int:
         """Return the bytes of all parts."""
         return sum(part.size for part in self.parts)
-
-
-_manifest = msgspec.json.Decoder(StateFileManifest)
 
 
 def folder(keys: ModelKeys) -> str:
@@ -115,43 +114,25 @@ async def write(
             await between()
             await artifacts.put(part_name(keys, name, i), part)
             parts.append(Part(len(part), checksum_of(part)))
-        manifest = await finish(
-            artifacts, keys, name, after, recipe, live.digest(), live.meta(), shapes_of(arrays), parts
+        unsealed = StateFileManifest(
+            id=name,
+            format=FORMAT,
+            apply_version=APPLY_VERSION,
+            model=keys.name,
+            incarnation=keys.incarnation,
+            after=str(after),
+            digest=live.digest(),
+            recipe=recipe,
+            state=live.meta(),
+            arrays=shapes_of(arrays),
+            parts=parts,
         )
+        packed = msgspec.json.encode(seal(unsealed))
+        await artifacts.put(_manifest_name(keys, name), packed)
     except BaseException:
         await delete(artifacts, keys, name)
         raise
-    return manifest
-
-
-async def finish(
-    artifacts: ArtifactStore,
-    keys: ModelKeys,
-    name: str,
-    after: Offset,
-    recipe: dict[str, Any],
-    digest: str,
-    state: dict[str, Any],
-    arrays: list[ArrayShape],
-    parts: list[Part],
-) -> StateFileManifest:
-    """Write the manifest of a state file whose parts are all written. ArtifactsUnavailable."""
-    manifest = StateFileManifest(
-        id=name,
-        format=FORMAT,
-        apply_version=APPLY_VERSION,
-        model=keys.name,
-        incarnation=keys.incarnation,
-        after=str(after),
-        digest=digest,
-        recipe=recipe,
-        state=state,
-        arrays=arrays,
-        parts=parts,
-    ).with_checksum()
-    packed = msgspec.json.encode(manifest)
-    await artifacts.put(_manifest_name(keys, name), packed)
-    return _manifest.decode(packed)  # as it is read: a list where the state had a tuple
+    return msgspec.json.decode(packed, type=StateFileManifest)  # as it is read: a list where the state had a tuple
 
 
 async def read_manifest(artifacts: ArtifactStore, keys: ModelKeys, name: str) -> StateFileManifest:
@@ -166,24 +147,13 @@ async def read_manifest(artifacts: ArtifactStore, keys: ModelKeys, name: str) ->
     ArtifactsUnavailable
     """
     packed = await artifacts.get(_manifest_name(keys, name))
-    try:
-        head = msgspec.json.decode(packed)
-        if isinstance(head, dict) and head.get("format") != FORMAT:
-            raise UnknownApplyVersion(
-                f"the state file {name} has the format {head.get('format')!r}; this release reads {FORMAT}"
-            )
-        manifest = _manifest.decode(packed)
+    what = f"the manifest of the state file {name}"
+    manifest = read_sealed(StateFileManifest, packed, what, FORMAT)
+    with decoding(what):
         Offset.parse(manifest.after)
-    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise Corrupted(f"the manifest of the state file {name} cannot be read: {error}") from None
     if (manifest.model, manifest.incarnation, manifest.id) != (keys.name, keys.incarnation, name):
         raise Corrupted(f"the state file {name} belongs to {manifest.model} {manifest.incarnation}")
-    if manifest.apply_version != APPLY_VERSION:
-        raise UnknownApplyVersion(
-            f"the state file {name} has the apply version {manifest.apply_version}; this release has {APPLY_VERSION}"
-        )
-    if manifest.with_checksum() != manifest:
-        raise Corrupted(f"the manifest of the state file {name} is damaged: its checksum is wrong")
+    check_apply_version(manifest.apply_version, f"the state file {name}")
     return manifest
 
 

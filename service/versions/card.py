@@ -10,14 +10,15 @@ import math
 import re
 import secrets
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
+from msgspec import Meta
 
 from abound.core.config import VECTOR_FIELDS, ModelConfig
-from abound.core.errors import Conflict, Corrupted, InvalidInstance, UnknownApplyVersion
+from abound.core.errors import Conflict, Corrupted, InvalidInstance
 from abound.core.types import Offset
-from abound.service.artifacts.checksums import checksum_of
+from abound.service.artifacts.checksums import checksum_of, read_sealed
 from abound.service.artifacts.npy import ArrayFile
 
 FORMAT = 1
@@ -37,47 +38,10 @@ _CHECKSUM = re.compile(r"[0-9a-f]{32}")
 class Card(msgspec.Struct, frozen=True, kw_only=True):
     """Metadata of a version.
 
-    Attributes
-    ----------
-    id : str
-    format : int
-    model, incarnation : str
-        The model that it belongs to.
-    method : str
-    params : dict
-    seed : int
-    data : str
-        ``history``, or the data set that it was fitted on.
-    data_range : dict or None
-        ``after`` and ``until``: it was fitted on the events of history between these offsets.
-    offset : str
-        Offset of the model when it was fitted.
-    created : float
-        Seconds since 1970, by the store's clock.
-    metrics : dict
-        Measured on held-out instances.
-    sizes : dict
-        ``instances``, ``features``, ``classes``, ``nnz`` and ``assertions`` of the training data.
-    n_bytes : int
-        Bytes of all its files.
-    libraries : dict
-        Releases of libraries and of Python.
-    digest : str
-        Digest of its arrays and ``meta``; equal for all copies.
-    job : str or None
-        The job that made it.
-    meta : dict
-        State of the fitted method beside its arrays.
-    files : list of ArrayFile
-    origin : dict or None
-        Of an imported version: ``id``, ``model``, ``incarnation`` and ``data`` of the exported one.
-    upload : str, or unset
-        The file of the data set.
-    reads : dict, or unset
-        How its training instances were read (``reading_settings``). It cannot rank instances that are read in
-        another way.
-    checksum : str
-        Checksum of all other fields.
+    ``data_range`` has the offsets ``after`` and ``until``. ``origin`` has ``id``, ``model``, ``incarnation`` and
+    ``data`` of the exported version. ``reads`` are the ``reading_settings`` of its training instances: the version
+    cannot rank instances that are read in another way. ``meta`` is the state of the fitted method beside its arrays.
+    ``checksum`` covers all other fields.
     """
 
     id: str
@@ -87,31 +51,22 @@ class Card(msgspec.Struct, frozen=True, kw_only=True):
     method: str
     params: dict[str, Any]
     seed: int
-    data: str
+    data: Annotated[str, Meta(description="`history`, the data set, or `import`.")]
     data_range: dict[str, str | None] | None
-    offset: str
-    created: float
-    metrics: dict[str, Any]
+    offset: Annotated[str, Meta(description="Offset of the model when the version was fitted.")]
+    created: Annotated[float, Meta(description="Seconds since 1970.")]
+    metrics: Annotated[dict[str, Any], Meta(description="Metrics on held-out instances, the newest of its data.")]
     sizes: dict[str, int]
     n_bytes: int
     libraries: dict[str, str]
-    digest: str
-    job: str | None
+    digest: Annotated[str, Meta(description="Digest of everything that determines its answers; equal for all copies.")]
+    job: Annotated[str | None, Meta(description="The job that produced it.")]
     meta: dict[str, Any]
     files: list[ArrayFile]
-    origin: dict[str, str] | None = None
+    origin: Annotated[dict[str, str] | None, Meta(description="The version that it was imported from.")] = None
     upload: str | msgspec.UnsetType = msgspec.UNSET
     reads: dict[str, Any] | msgspec.UnsetType = msgspec.UNSET
     checksum: str = ""
-
-    def with_checksum(self) -> Card:
-        """Return the card with the checksum of its fields."""
-        return msgspec.structs.replace(
-            self, checksum=checksum_of(msgspec.json.encode(msgspec.structs.replace(self, checksum="")))
-        )
-
-
-_card = msgspec.json.Decoder(Card)
 
 
 def new_id() -> str:
@@ -155,15 +110,9 @@ def refuse_other_reading(card: Card, config: ModelConfig) -> None:
 
 def read_card(packed: bytes) -> Card:
     """Decode and check a card. Raises Corrupted, or UnknownApplyVersion if its format is unknown."""
-    try:
-        head = msgspec.json.decode(packed)
-        if isinstance(head, dict) and head.get("format") != FORMAT:
-            raise UnknownApplyVersion(f"the version has the format {head.get('format')!r}; this release reads {FORMAT}")
-        card = _card.decode(packed)
-    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise Corrupted(f"the card of a version cannot be read: {error}") from None
-    if card.with_checksum() != card or digest_of(card.meta, card.files) != card.digest:
-        raise Corrupted(f"the card of the version {card.id} does not match its checksum")
+    card = read_sealed(Card, packed, "the card of a version", FORMAT)
+    if digest_of(card.meta, card.files) != card.digest:
+        raise Corrupted(f"the card of the version {card.id} does not match the digest of its files")
     if len({one.file for one in card.files} | {CARD}) != len(card.files) + 1:
         raise Corrupted(f"the card of the version {card.id} names a file twice")
     _check(card)

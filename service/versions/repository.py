@@ -21,6 +21,7 @@ import msgspec
 
 from abound.core.errors import Conflict, Corrupted, UnknownApplyVersion, UnknownArtifact, UnknownVersion
 from abound.service.artifacts.artifact_store import ArtifactStore
+from abound.service.artifacts.checksums import seal
 from abound.service.artifacts.npy import Array, ArrayFile, map_array, parse_array, write_array
 from abound.service.model.replicated_model import new_secret
 from abound.service.store.keys import ModelKeys
@@ -122,7 +123,7 @@ async def write(
         )
         if whole:
             return await finish(artifacts, keys, card)
-        card = card.with_checksum()
+        card = seal(card)
         await artifacts.put(f"{folder(keys, name)}/{READY}", msgspec.json.encode(card))
         return card
     except BaseException:
@@ -135,7 +136,7 @@ async def finish(artifacts: ArtifactStore, keys: ModelKeys, card: Card) -> Card:
 
     Raises ArtifactsUnavailable.
     """
-    card = card.with_checksum()
+    card = seal(card)
     await artifacts.put(f"{folder(keys, card.id)}/{CARD}", msgspec.json.encode(card))
     return card
 

@@ -24,6 +24,7 @@ from abound.core.config import ModelConfig
 from abound.core.errors import Cancelled, Conflict, Corrupted, InvalidInstance, Malformed, TooLarge, UnknownApplyVersion
 from abound.core.types import Offset
 from abound.service.artifacts.artifact_store import PIECE_BYTES, ArtifactStore
+from abound.service.artifacts.checksums import seal
 from abound.service.artifacts.container import ContainerFormat, ContainerReader, encode_head
 from abound.service.artifacts.npy import Array, ArrayFile
 from abound.service.history import erasures
@@ -53,8 +54,7 @@ class ExportedVersion(NamedTuple):
 async def export_version(artifacts: ArtifactStore, keys: ModelKeys, name: str) -> ExportedVersion:
     """Return a version as one file. Raises UnknownVersion, Corrupted, ArtifactsUnavailable."""
     card = await versions.card_of(artifacts, keys, name)
-    plain = msgspec.json.encode(card)
-    head = encode_head(KIND, plain)
+    head = encode_head(KIND, card)
 
     async def pieces() -> AsyncIterator[bytes]:
         yield head
@@ -137,19 +137,21 @@ async def _taken(
     origin = {"id": card.id, "model": card.model, "incarnation": card.incarnation, "data": card.data}
     with store_errors():
         seconds, microseconds = await store.client.time()
-    new = msgspec.structs.replace(
-        card,
-        id=name,
-        model=keys.name,
-        incarnation=keys.incarnation,
-        data=card.data if same_model else "import",
-        upload=card.upload if same_model else msgspec.UNSET,
-        data_range=card.data_range if same_model else None,
-        offset=card.offset if same_model else offset,
-        created=seconds + microseconds / 1e6,
-        job=None,
-        origin=origin,
-    ).with_checksum()
+    new = seal(
+        msgspec.structs.replace(
+            card,
+            id=name,
+            model=keys.name,
+            incarnation=keys.incarnation,
+            data=card.data if same_model else "import",
+            upload=card.upload if same_model else msgspec.UNSET,
+            data_range=card.data_range if same_model else None,
+            offset=card.offset if same_model else offset,
+            created=seconds + microseconds / 1e6,
+            job=None,
+            origin=origin,
+        )
+    )
     from abound.core.methods.fitted import OPAQUE_PREFIX  # imports scipy: only when a version is imported
 
     if any(one.name.startswith(OPAQUE_PREFIX) for one in new.files):

@@ -14,7 +14,7 @@ import pytest
 
 from abound.core.errors import CannotStart, OutcomeUnknown, StoreUnavailable
 from abound.core.types import Offset
-from abound.service.history.repair import find_problems, repair_finding
+from abound.service.artifacts.checksums import seal
 from abound.service.history.replay import compact, rebuild
 from abound.service.log.catalog import read_catalog
 from abound.service.log.events import APPLY_VERSION, Entry, MarkEvent, encode
@@ -231,7 +231,7 @@ async def test_a_snapshot_of_the_future_does_not_put_off_the_next_one(
     living = (await read_catalog(replica.store)).get("default")
     assert living is not None
     made = await compact(replica.store, living, SnapshotParams())
-    later = msgspec.structs.replace(made, created=made.created + 3_600_000).with_checksum()
+    later = seal(msgspec.structs.replace(made, created=made.created + 3_600_000))
     await replica.store.client.set(manifest_key(living.keys, made.id), msgspec.json.encode(later))
     await teach(replica, 10, 2)
     store = Store(server.url, QUICK)
@@ -260,11 +260,6 @@ async def test_a_log_that_goes_on_after_the_newest_snapshot_only_is_refused(
         last = await teach(replica, 10, seed)
     await replica.store.client.xtrim(living.keys.log, minid=last.entry, approximate=False)
     late = Replica(Store(server.url, QUICK))
-    with pytest.raises(CannotStart, match=r"does not continue from its offset .* lost its beginning.*`abound mend`"):
+    with pytest.raises(CannotStart, match=r"does not continue from its offset .* lost its beginning.*from a backup"):
         await late.start()
     await late.stop()
-    [finding] = await find_problems(replica.store, None)
-    await repair_finding(replica.store, finding)
-    again = await start_replica(server)
-    assert again.model("default").live.n_learned == 10
-    assert again.model("default").offset == last

@@ -14,6 +14,7 @@ from abound.core.errors import ArtifactsUnavailable, Corrupted, NotReady, Unknow
 from abound.core.model.apply import Unit
 from abound.core.types import START, Offset
 from abound.service.artifacts.artifact_store import ARTIFACTS_KEY, ArtifactStore
+from abound.service.artifacts.checksums import seal
 from abound.service.history import history, past, pins
 from abound.service.history.archive import ArchiveContext, archive, restart_history, swap_manifest, write_segment
 from abound.service.history.garbage import collect_files
@@ -375,11 +376,11 @@ async def test_a_list_that_is_not_what_was_written_is_damaged(model: Archived) -
     wrong = {
         "cannot be read": [b"\xff", b"[]", b"{}", json.dumps(plain | {"segments": [{}]}).encode()],
         "its checksum is wrong": [json.dumps(plain | {"artifacts": "x"}).encode()],
-        "format 2": [json.dumps(plain | {"format": 2}).encode()],
-        "that of other": [json.dumps(plain | {"model": "other"}).encode()],
+        "format 2": [msgspec.json.encode(seal(msgspec.structs.replace(contents, format=2)))],
+        "that of other": [msgspec.json.encode(seal(msgspec.structs.replace(contents, model="other")))],
     }
     gap = msgspec.structs.replace(contents, segments=[contents.segments[0], *contents.segments[2:]])
-    wrong["a gap"] = [msgspec.json.encode(gap.with_checksum())]
+    wrong["a gap"] = [msgspec.json.encode(seal(gap))]
     swapped = msgspec.structs.replace(
         contents,
         segments=[
@@ -389,7 +390,7 @@ async def test_a_list_that_is_not_what_was_written_is_damaged(model: Archived) -
             *contents.segments[1:],
         ],
     )
-    wrong["out of order"] = [msgspec.json.encode(swapped.with_checksum())]
+    wrong["out of order"] = [msgspec.json.encode(seal(swapped))]
     for what, packs in wrong.items():
         for packed in packs:
             await model.store.client.set(key, packed)

@@ -23,9 +23,10 @@ from abound.core.model.apply import Unit
 from abound.core.model.live_model import LiveModel
 from abound.core.types import START
 from abound.service.artifacts.checksums import checksum_of
+from abound.service.artifacts.container import encode_head
 from abound.service.log.events import APPLY_VERSION, LearnEvent
 from abound.service.snapshots.arrays import Part, load_model, parts_of, shapes_of
-from abound.service.snapshots.model_file import MODEL_FILE, ModelFileHeader, ModelFileReader, encode_header
+from abound.service.snapshots.model_file import MODEL_FILE, ModelFileHeader, ModelFileReader
 from tests.support.adoption_house import apply, digest_of, model_of
 
 REFUSALS = (Corrupted, TooLarge, UnknownApplyVersion)
@@ -48,7 +49,7 @@ def file_of(live: LiveModel) -> tuple[bytes, str]:
         parts=[Part(len(part), checksum_of(part)) for part in parts],
     )
     assert len(parts) > 2
-    return encode_header(header) + b"".join(parts), digest
+    return encode_head(MODEL_FILE, header) + b"".join(parts), digest
 
 
 def large() -> LiveModel:
@@ -258,7 +259,7 @@ def assert_bounded(arrays: dict[str, np.ndarray[Any, Any]], state: dict[str, Any
         arrays=shapes_of(arrays),
         parts=[Part(len(part), checksum_of(part)) for part in body],
     )
-    file = encode_header(header) + b"".join(body)
+    file = encode_head(MODEL_FILE, header) + b"".join(body)
     tracemalloc.start()
     try:
         with pytest.raises(REFUSALS):

@@ -11,6 +11,7 @@ import structlog
 from abound.core.errors import Corrupted, UnknownSnapshot
 from abound.core.model.apply import Unit
 from abound.core.types import START
+from abound.service.artifacts.checksums import seal
 from abound.service.history.replay import compact, rebuild
 from abound.service.history.restore import restore_newest
 from abound.service.log.catalog import CATALOG_KEY, DEFAULT_MODEL, CatalogModel, read_catalog
@@ -133,7 +134,7 @@ def rewritten(key: Callable[[CatalogModel, SnapshotManifest], bytes], how: Calla
 
 def sealed(fields: dict[str, Any]) -> bytes:
     """A manifest with a right checksum, whatever it says."""
-    return msgspec.json.encode(msgspec.convert(fields, SnapshotManifest).with_checksum())
+    return msgspec.json.encode(seal(msgspec.convert(fields, SnapshotManifest)))
 
 
 def changed(**fields: Any) -> Change:

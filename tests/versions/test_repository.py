@@ -19,6 +19,7 @@ from abound.core.methods import registry
 from abound.core.methods.fitted import FittedMethod
 from abound.core.methods.training.progress import no_progress
 from abound.service.artifacts.artifact_store import ArtifactStore
+from abound.service.artifacts.checksums import seal
 from abound.service.artifacts.npy import map_array
 from abound.service.store.client import Store
 from abound.service.store.keys import ModelKeys
@@ -168,7 +169,7 @@ async def test_a_lost_file_is_found(local: ArtifactStore) -> None:
 
 async def test_another_format_is_named(local: ArtifactStore) -> None:
     card = await write(local, fit())
-    newer = msgspec.structs.replace(card, format=FORMAT + 1).with_checksum()
+    newer = seal(msgspec.structs.replace(card, format=FORMAT + 1))
     (folder(local, card) / CARD).write_bytes(msgspec.json.encode(newer))
     with pytest.raises(UnknownApplyVersion, match="format 2; this release reads 1"):
         await versions.load(local, KEYS, card.id)
@@ -211,7 +212,7 @@ async def test_nothing_in_a_version_is_run(local: ArtifactStore) -> None:
             shape=[1],
         )
         files = [forged, *card.files[1:]]
-        new = msgspec.structs.replace(card, files=files, digest=digest_of(card.meta, files)).with_checksum()
+        new = seal(msgspec.structs.replace(card, files=files, digest=digest_of(card.meta, files)))
         (folder(local, card) / one.file).write_bytes(packed)
         (folder(local, card) / CARD).write_bytes(msgspec.json.encode(new))
         with pytest.raises(Corrupted, match="another array than its card describes"):

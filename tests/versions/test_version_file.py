@@ -18,7 +18,7 @@ from abound.core.errors import Conflict, InvalidInstance, Malformed
 from abound.core.methods.fitted import FittedMethod
 from abound.core.types import Offset
 from abound.service.artifacts.artifact_store import ArtifactStore
-from abound.service.artifacts.checksums import checksum_of
+from abound.service.artifacts.checksums import checksum_of, seal
 from abound.service.artifacts.npy import ArrayFile
 from abound.service.history import erasures
 from abound.service.store.client import Store
@@ -51,9 +51,7 @@ async def taken(
 ) -> Card:
     """Import a file of this card, whose checksums are made to fit, and of these files."""
     plain = msgspec.json.encode(
-        msgspec.structs.replace(
-            card, digest=digest_of(card.meta, card.files), n_bytes=sum(map(len, bodies))
-        ).with_checksum()
+        seal(msgspec.structs.replace(card, digest=digest_of(card.meta, card.files), n_bytes=sum(map(len, bodies))))
     )
 
     async def pieces() -> AsyncIterator[bytes]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import msgspec
 from fastapi import APIRouter, Path, Response
 
 from abound.core.comparison.sequential_test import GateParams
@@ -80,7 +79,7 @@ async def leave(model: ModelName, version: VersionId, parts: PartsDep, actor: Ac
 async def _answer(replica: Replica, settings: Settings, keys: ModelKeys) -> ContendersAnswer:
     entered = await contenders.list_challengers(replica.store, keys)
     return ContendersAnswer(
-        contenders=[EnteredShape(**msgspec.structs.asdict(one)) for one in entered],
+        contenders=[EnteredShape.of(one) for one in entered],
         contest=contest_of(await _standing(replica, keys), settings),
     )
 

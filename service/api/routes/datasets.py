@@ -13,7 +13,7 @@ from abound.service.api.dependencies import ActorDep, PartsDep
 from abound.service.api.openapi import problems
 from abound.service.api.routes.transfer import pieces_of
 from abound.service.api.routes.versions import ArtifactsDep
-from abound.service.api.schemas.hot import Shape
+from abound.service.api.schemas.shape import Shape
 from abound.service.datasets.files import STANDARD_INPUT, format_of
 from abound.service.datasets.repository import NAME, DatasetCard, DatasetParams, DatasetRepository
 from abound.service.security.audit import audited
@@ -36,32 +36,15 @@ FILE = {
 }
 
 
-class DatasetAnswer(Shape):
+class DatasetAnswer(
+    Shape,
+    record=DatasetCard,
+    fields="name upload format compression bytes instances labelled features classes nnz assertions pairs label_pairs "
+    "feature_labels created",
+):
     """A data set."""
 
-    name: str
     upload: str = Field(description="Id of the upload; each file uploaded under the name has another.")
-    format: str
-    compression: str
-    bytes: int = Field(ge=0, description="Bytes of the file as uploaded.")
-    instances: int = Field(ge=0)
-    labelled: int = Field(ge=0, description="Instances with a label.")
-    features: int = Field(ge=0, description="Distinct features.")
-    classes: int = Field(ge=0)
-    nnz: int = Field(ge=0, description="Total active features of all instances.")
-    assertions: int = Field(ge=0, description="Total labels of all instances.")
-    pairs: int | None = Field(
-        ge=0,
-        description="Pairs of instances that share a label, counted per label. null: uploaded to an older release.",
-    )
-    label_pairs: int | None = Field(ge=0, description="Pairs of labels of one instance, counted per instance.")
-    feature_labels: int | None = Field(ge=0, description="Pairs of a feature and a label, counted per instance.")
-    created: float = Field(description="Seconds since 1970.")
-
-    @classmethod
-    def of(cls, card: DatasetCard) -> DatasetAnswer:
-        """Convert a card to its answer."""
-        return cls(**{name: getattr(card, name) for name in cls.model_fields})
 
 
 class DatasetsAnswer(Shape):

@@ -14,7 +14,7 @@ from abound.core.errors import AboundError, Overloaded, StoreUnavailable
 from abound.core.limits import MAX_KEY_CHARACTERS
 from abound.service.api.dependencies import ActorDep, JsonObject, PartsDep, trusted_model
 from abound.service.api.openapi import JSON, REF, problems
-from abound.service.api.schemas.jobs import JobAnswer, JobsAnswer, MethodsAnswer, MethodShape, RangeShape
+from abound.service.api.schemas.jobs import JobAnswer, JobsAnswer, MethodsAnswer, MethodShape
 from abound.service.jobs.record import Job
 from abound.service.jobs.submission import JobRequest, JobSubmission, load_methods
 from abound.service.security.audit import audited
@@ -177,11 +177,11 @@ async def follow_job(
     """
     JobFollowers.count += 1
     try:
-        told: JobAnswer | None = None
+        told: dict[str, Any] = {}
         while True:
             answer = job_answer(job)
-            if told is None or answer.model_copy(update={"heartbeat": told.heartbeat}) != told:
-                told = answer
+            if (changed := answer.model_dump(exclude={"heartbeat"})) != told:
+                told = changed
                 yield ServerSentEvent(
                     raw_data=answer.model_dump_json(), event="ended" if job.has_ended else "progress", retry=1000
                 )
@@ -199,13 +199,8 @@ async def follow_job(
 
 def job_answer(job: Job) -> JobAnswer:
     """Convert a job record to its answer."""
-    own = ("progress", "worker", "data_range")
-    return JobAnswer(
-        **{name: getattr(job, name) for name in JobAnswer.model_fields if name not in own},
-        progress=round(min(1.0, max(0.0, job.progress)), 6),
-        worker=(job.holder or "").rpartition(":")[0] or None,
-        data_range=None if job.data_range is None else RangeShape(**job.data_range),
-    )
+    progress = round(min(1.0, max(0.0, job.progress)), 6)
+    return JobAnswer.of(job, progress=progress, worker=(job.holder or "").rpartition(":")[0] or None)
 
 
 def read_request(given: dict[str, Any]) -> JobRequest:

@@ -13,9 +13,9 @@ from abound.core.limits import MODEL_NAME
 from abound.service.api.dependencies import ActorDep, JsonObject, PartsDep, ReplicaDep
 from abound.service.api.openapi import JSON, problems
 from abound.service.api.problems import decoding_error
-from abound.service.api.schemas.hot import Shape
+from abound.service.api.schemas.shape import Shape
 from abound.service.security import key_store as keys
-from abound.service.security.audit import audited, newest_acts
+from abound.service.security.audit import Act, audited, newest_acts
 from abound.service.security.key import MAX_DESCRIPTION, MAX_LIFETIME_SECONDS, MAX_MODELS, Key, KeyTerms
 
 router = APIRouter(tags=["keys"])
@@ -51,21 +51,15 @@ class Rotation(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     grace: Annotated[float, msgspec.Meta(ge=0, le=MAX_LIFETIME_SECONDS)] = DEFAULT_GRACE
 
 
-class KeyShape(Shape):
+class KeyShape(
+    Shape,
+    record=Key,
+    fields="id scopes models description state created expires revoked used rate source_rate replaces",
+):
     """A key without its secret. Times are seconds since 1970, of the store's clock."""
 
-    id: str
-    scopes: list[str]
-    models: list[str] | None = Field(description="The models that the key is for; null: all.")
-    description: str
     state: Literal["valid", "expired", "revoked"]
-    created: float
-    expires: float | None
-    revoked: float | None
     used: float | None = Field(description="Time of last use, accurate to some seconds; null: never.")
-    rate: str | None = Field(description="Rate limit of instances.")
-    source_rate: str | None = Field(description="Rate limit of instances to learn, per source.")
-    replaces: str | None = Field(description="The key that it replaces after a rotation.")
 
 
 class MadeKeyShape(KeyShape):
@@ -80,19 +74,10 @@ class KeysAnswer(Shape):
     keys: list[KeyShape]
 
 
-class ActShape(Shape):
+class ActShape(Shape, record=Act):
     """One administrative act."""
 
-    id: str
-    at: float = Field(description="Seconds since 1970, of the store's clock.")
-    action: str
-    key: str | None = Field(description="Id of the key; null: no key, or the command line.")
-    address: str
-    forwarded: str | None = Field(description="Forwarding headers of the request; not verified.")
-    request_id: str | None
-    details: dict[str, Any]
     outcome: Literal["done", "refused", "unknown"]
-    reason: str | None
 
 
 class AuditAnswer(Shape):
@@ -111,7 +96,7 @@ def _body(kind: type[msgspec.Struct], example: dict[str, Any], required: bool) -
 async def list_keys(replica: ReplicaDep) -> KeysAnswer:
     """List the keys without their secrets, which the service does not store."""
     listed = await keys.all_keys(replica.store)
-    return KeysAnswer(keys=[KeyShape(**key_fields(one.key, one.state, one.used)) for one in listed])
+    return KeysAnswer(keys=[KeyShape.of(one.key, state=one.state, used=one.used) for one in listed])
 
 
 @router.post(
@@ -137,7 +122,7 @@ async def create_key(body: JsonObject, parts: PartsDep, actor: ActorDep, respons
         details["key"] = made.key.id
     await keys.check_copied(store, made.key, f"the key {made.key.id} is created")
     response.headers["cache-control"] = "no-store"
-    return MadeKeyShape(**key_fields(made.key, "valid", None), key=made.secret)
+    return MadeKeyShape.of(made.key, state="valid", used=None, key=made.secret)
 
 
 @router.post(
@@ -161,7 +146,7 @@ async def rotate_key(
         details["by"] = made.key.id
     await keys.check_copied(replica.store, made.key, f"the key {key_id} is rotated")
     response.headers["cache-control"] = "no-store"
-    return MadeKeyShape(**key_fields(made.key, "valid", None), key=made.secret)
+    return MadeKeyShape.of(made.key, state="valid", used=None, key=made.secret)
 
 
 @router.delete("/keys/{key_id}", status_code=204, summary="Revoke a key", responses=problems(404, 422, 503))
@@ -187,14 +172,7 @@ async def list_acts(
 ) -> AuditAnswer:
     """List administrative acts, newest first."""
     found = await newest_acts(replica.store, limit, before)
-    return AuditAnswer(acts=[ActShape(**msgspec.structs.asdict(one)) for one in found])
-
-
-def key_fields(key: Key, state: str, used: float | None) -> dict[str, Any]:
-    """Return the public fields of a key."""
-    plain = msgspec.structs.asdict(key) | {"state": state, "used": used}
-    del plain["digest"]
-    return plain
+    return AuditAnswer(acts=[ActShape.of(one) for one in found])
 
 
 def _decode_body(body: dict[str, Any], kind: type[Any]) -> Any:

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 from typing import Any
 
-import msgspec
 from fastapi import APIRouter, Response
 
 from abound.core.config import ModelConfig
@@ -14,6 +13,7 @@ from abound.core.errors import Corrupted, StoreUnavailable
 from abound.service.api.dependencies import ActorDep, GrantDep, JsonObject, ModelName, PartsDep, ReplicaDep
 from abound.service.api.openapi import JSON, config_schema, problems
 from abound.service.api.routes.contenders import contest_of
+from abound.service.api.schemas.contenders import DriftMarkShape
 from abound.service.api.schemas.models import ModelAnswer, ModelsAnswer, ServingShape
 from abound.service.api.schemas.stats import ReplicaShape, StatsAnswer
 from abound.service.model.replicated_model import ReplicatedModel
@@ -108,14 +108,18 @@ async def get_stats(model: ModelName, parts: PartsDep) -> StatsAnswer:
             replicas = await replica.replicas(model)
             with contextlib.suppress(Corrupted):
                 found = await standings.read(replica.store, present.keys)
-    named = [{name: getattr(said, name) for name in ReplicaShape.model_fields} for said in replicas]
     kept = replica.storage_status.get(present)
     contest = {
-        "drift_marks": [msgspec.structs.asdict(mark) for mark in found.drift.marks] if found else [],
+        "drift_marks": [DriftMarkShape.of(mark) for mark in found.drift.marks] if found else [],
         "contenders": contest_of(found, parts.settings),
     }
     return StatsAnswer.model_validate(
-        {**figures, **contest, "kept": _storage_fields(kept) if kept else None, "replicas": named}
+        {
+            **figures,
+            **contest,
+            "kept": _storage_fields(kept) if kept else None,
+            "replicas": [ReplicaShape.of(one) for one in replicas],
+        }
     )
 
 
@@ -150,7 +154,7 @@ def _summary(model: ReplicatedModel) -> dict[str, Any]:
         "incarnation": model.incarnation,
         "config": live.config.to_dict(),
         "version": live.serving.version,
-        "serving": {name: getattr(live.serving, name) for name in ServingShape.model_fields},
+        "serving": ServingShape.of(live.serving),
         "offset": str(model.offset),
         "learned": live.n_learned,
         **live.sizes(),

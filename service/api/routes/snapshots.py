@@ -7,19 +7,16 @@ from pydantic import Field
 
 from abound.service.api.dependencies import ActorDep, ModelName, ReplicaDep
 from abound.service.api.openapi import problems
-from abound.service.api.schemas.hot import Shape
+from abound.service.api.schemas.shape import Shape
 from abound.service.security.audit import audited
 from abound.service.snapshots.manifest import SnapshotManifest
 
 router = APIRouter(tags=["snapshots"])
 
 
-class SnapshotShape(Shape):
+class SnapshotShape(Shape, record=SnapshotManifest, fields="id offset digest bytes created"):
     """A snapshot of a model."""
 
-    id: str
-    offset: str
-    digest: str
     bytes: int
     created: float = Field(description="Seconds since 1970, of the store's clock.")
 
@@ -52,10 +49,4 @@ async def make_snapshot(model: ModelName, replica: ReplicaDep, actor: ActorDep) 
 
 
 def _shape(manifest: SnapshotManifest) -> SnapshotShape:
-    return SnapshotShape(
-        id=manifest.id,
-        offset=manifest.offset,
-        digest=manifest.digest,
-        bytes=manifest.size,
-        created=manifest.created / 1000,
-    )
+    return SnapshotShape.of(manifest, bytes=manifest.size, created=manifest.created / 1000)

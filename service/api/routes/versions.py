@@ -62,7 +62,7 @@ async def compare_versions(
 ) -> Comparison:
     """Compare versions: every metric, size and parameter that any of them has, as a list with a value for each."""
     keys = parts.replica.model(model).keys
-    return Comparison.of([await versions.card_of(place, keys, name) for name in dict.fromkeys(ids)])
+    return Comparison.between([await versions.card_of(place, keys, name) for name in dict.fromkeys(ids)])
 
 
 @router.get("/models/{model}/versions/{version}", summary="A version", responses=problems(404, 422, 503))

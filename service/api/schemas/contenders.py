@@ -6,7 +6,10 @@ from typing import Literal
 
 from pydantic import Field
 
-from abound.service.api.schemas.hot import Shape
+from abound.core.comparison.sequential_test import Decision
+from abound.service.api.schemas.shape import Shape
+from abound.service.versions.promotion.candidates import Challenger
+from abound.service.versions.promotion.drift import DriftMark
 
 
 class RankedShape(Shape):
@@ -44,19 +47,16 @@ class ContenderShape(RankedShape):
     )
 
 
-class DecisionShape(Shape):
+class DecisionShape(
+    Shape,
+    record=Decision,
+    fields="offset outcome kind version instead_of n difference low high evidence",
+):
     """A decision of the gate."""
 
     offset: str = Field(description="Offset of the decision.")
     outcome: str
-    kind: Literal["promote", "roll back"]
-    version: str
-    instead_of: str
     n: int = Field(description="Instances on which both versions were compared.")
-    difference: float
-    low: float
-    high: float
-    evidence: float
 
 
 class GateShape(Shape):
@@ -90,22 +90,12 @@ class ContestShape(Shape):
     trouble: dict[str, str] = Field(description="Versions that cannot rank, and why.")
 
 
-class DriftMarkShape(Shape):
+class DriftMarkShape(Shape, record=DriftMark):
     """A detected change of the running score."""
 
-    offset: str = Field(description="Offset at which the change was detected; it began before.")
-    learned: int = Field(description="Instances learned up to this offset.")
-    measure: str
-    before: float
-    after: float
 
-
-class EnteredShape(Shape):
+class EnteredShape(Shape, record=Challenger):
     """A version that contends."""
-
-    version: str
-    reason: str
-    since: float = Field(description="Seconds since 1970, of the store's clock.")
 
 
 class ContendersAnswer(Shape):

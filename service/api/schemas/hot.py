@@ -1,4 +1,4 @@
-"""Schemas of the hot routes, and the base class of all others. Messages are validated while they are decoded.
+"""Schemas of the hot routes. Messages are validated while they are decoded.
 
 The hot routes use msgspec structs, which reject unknown fields and quoted numbers. ``features`` stays raw JSON,
 which the vectorizer parses. The other schemas are pydantic models, which FastAPI documents.
@@ -10,7 +10,6 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
-from pydantic import BaseModel, ConfigDict
 
 from abound.core.limits import MAX_KEY_CHARACTERS, MAX_SOURCE_CHARACTERS
 
@@ -185,9 +184,3 @@ class LearnBatchAnswer(Struct, gc=False):
 classify_decoder = msgspec.json.Decoder(ClassifyRequest)
 learn_decoder = msgspec.json.Decoder(LearnRequest)
 encoder = msgspec.json.Encoder()
-
-
-class Shape(BaseModel):
-    """Base class of answers; other fields than the declared ones are refused."""
-
-    model_config = ConfigDict(extra="forbid")

@@ -7,7 +7,8 @@ from typing import Literal
 from pydantic import Field
 
 from abound.service.api.schemas.contenders import ContestShape, DriftMarkShape
-from abound.service.api.schemas.hot import Shape
+from abound.service.api.schemas.shape import Shape
+from abound.service.model.presence import Presence
 
 
 class ScoreShape(Shape):
@@ -41,18 +42,8 @@ class DriftShape(Shape):
     mrr: float | None = Field(alias="MRR", ge=-1, le=1)
 
 
-class ReplicaShape(Shape):
+class ReplicaShape(Shape, record=Presence, fields="replica offset digest digest_offset host pid ready lag versions"):
     """One replica, as reported by its last heartbeat."""
-
-    replica: str
-    offset: str
-    digest: str | None
-    digest_offset: str | None = Field(description="Offset of this digest.")
-    host: str
-    pid: int
-    ready: bool
-    lag: int | None = Field(description="Entries behind the log.")
-    versions: list[str] = Field(description="The loaded versions.")
 
 
 class LogShape(Shape):

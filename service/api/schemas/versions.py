@@ -8,8 +8,8 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct
 from pydantic import Field
 
-from abound.service.api.schemas.hot import Shape
 from abound.service.api.schemas.jobs import RangeShape
+from abound.service.api.schemas.shape import Shape
 from abound.service.versions.card import Card
 
 
@@ -38,26 +38,18 @@ class VersionSizes(Shape):
     assertions: int = Field(ge=0, description="Total labels of all instances.")
 
 
-class CardAnswer(Shape):
+class CardAnswer(
+    Shape,
+    record=Card,
+    fields="id model method params seed data upload data_range offset created metrics sizes bytes libraries digest job "
+    "origin needed",
+):
     """A version: a fitted batch method, which can answer in place of the index."""
 
-    id: str
-    model: str
-    method: str
-    params: dict[str, Any]
-    seed: int
-    data: str = Field(description="`history`, the data set, or `import`.")
     upload: str | None = Field(description="Id of the upload of the data set.")
     data_range: RangeShape | None = Field(description="The events of history that it was fitted on.")
-    offset: str = Field(description="Offset of the model when the version was fitted.")
-    created: float = Field(description="Seconds since 1970.")
-    metrics: dict[str, Any] = Field(description="Metrics on held-out instances, the newest of its data.")
     sizes: VersionSizes
     bytes: int = Field(ge=0)
-    libraries: dict[str, str]
-    digest: str = Field(description="Digest of everything that determines its answers; equal for all copies.")
-    job: str | None = Field(description="The job that produced it.")
-    origin: dict[str, str] | None = Field(description="The version that it was imported from.")
     needed: str | None = Field(description="Why it cannot be deleted.")
 
 
@@ -79,7 +71,7 @@ class Comparison(Shape):
     params: dict[str, list[Any]]
 
     @classmethod
-    def of(cls, cards: list[Card]) -> Comparison:
+    def between(cls, cards: list[Card]) -> Comparison:
         """Compare the versions of these cards."""
         return cls(
             versions=[card.id for card in cards],
@@ -94,15 +86,7 @@ class Comparison(Shape):
 
 def card_answer(card: Card, needed: Mapping[str, str]) -> CardAnswer:
     """Convert a card to its answer."""
-    own = ("bytes", "upload", "data_range", "sizes", "needed")
-    return CardAnswer(
-        **{name: getattr(card, name) for name in CardAnswer.model_fields if name not in own},
-        bytes=card.n_bytes,
-        upload=card.upload or None,
-        data_range=None if card.data_range is None else RangeShape.model_validate(card.data_range),
-        sizes=VersionSizes.model_validate(card.sizes),
-        needed=needed.get(card.id),
-    )
+    return CardAnswer.of(card, bytes=card.n_bytes, upload=card.upload or None, needed=needed.get(card.id))
 
 
 def _columns(columns: list[dict[str, Any]]) -> dict[str, list[Any]]:

@@ -10,9 +10,11 @@ loaded versions, and the reasons why others failed to load.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Annotated
 
 import msgspec
 import structlog
+from msgspec import Meta
 
 from abound.core.comparison.sequential_test import MAX_CHALLENGERS
 from abound.core.errors import AboundError, ArtifactsUnavailable, Conflict, Corrupted, StoreUnavailable
@@ -32,20 +34,11 @@ return 1
 
 
 class Challenger(msgspec.Struct, frozen=True, kw_only=True):
-    """Version entered as a challenger.
-
-    Attributes
-    ----------
-    version : str
-    reason : str
-        Who or what entered it.
-    since : float
-        Seconds since 1970, by the store's clock.
-    """
+    """Version entered as a challenger; ``reason`` says who or what entered it."""
 
     version: str
     reason: str
-    since: float
+    since: Annotated[float, Meta(description="Seconds since 1970, of the store's clock.")]
 
 
 _entered = msgspec.json.Decoder(Challenger)

@@ -14,9 +14,10 @@ it had never stopped.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
+from msgspec import Meta
 
 if TYPE_CHECKING:
     from river.drift import ADWIN
@@ -105,22 +106,10 @@ MARKS = 50
 
 
 class DriftMark(msgspec.Struct, frozen=True, kw_only=True):
-    """Detected change of one measure.
+    """Detected change of one measure, ``R@1`` or ``MRR``: its means in the older and the newer part of the window."""
 
-    Attributes
-    ----------
-    offset : str
-        Where the change was first detected; it began earlier.
-    learned : int
-        Instances that the model had learned by then.
-    measure : str
-        ``R@1`` or ``MRR``.
-    before, after : float
-        Means of the measure in the older and the newer part of the window.
-    """
-
-    offset: str
-    learned: int
+    offset: Annotated[str, Meta(description="Offset at which the change was detected; it began before.")]
+    learned: Annotated[int, Meta(description="Instances learned up to this offset.")]
     measure: str
     before: float
     after: float
