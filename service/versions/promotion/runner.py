@@ -195,7 +195,7 @@ class PromotionRunner:
             )
             await contest.open()
             await self._go_on(one, contest)
-            if not one.should_follow and not one.too_large:
+            if not one.should_follow and not self._params.drift:
                 await contest.drop_standings()
 
     async def _go_on(self, one: FollowedModel, contest: ContestFollower) -> None:
