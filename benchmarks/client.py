@@ -82,7 +82,7 @@ WAYS: dict[str, Callable[[str, str, list[Labelled], list[bytes]], int]] = {
 
 def replica() -> Path:
     """What the kernel says of the time that the replica's process had, in nanoseconds."""
-    [pid] = [
+    pid, *_ = [  # after it, the process that it forks to compile kernels
         pid for pid in tree(os.getpid()) if b"abound.service.api.server" in Path(f"/proc/{pid}/cmdline").read_bytes()
     ]
     return Path(f"/proc/{pid}/schedstat")
