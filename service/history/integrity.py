@@ -64,6 +64,7 @@ async def find_damage(store: Store, artifacts: ArtifactStore | None, living: Cat
     source = ReplaySource(store, artifacts)
     after = (await stream.trim_of(store, living.keys.log)).last if wrong else model.offset
     adopted = model.position.adopted
+    model.reset()  # the base is not needed any more
     lost: list[Damage] = []
     unreadable: dict[Offset, Exception] = {}
     try:
