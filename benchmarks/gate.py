@@ -98,11 +98,9 @@ async def teach(replica: Replica, rows: list[Row]) -> None:
 
 
 async def follow(replica: Replica, contending: ContestFollower) -> None:
-    """Score what came; when something is decided, wait until it is done, since time here is instances."""
+    """Score what came, and what a decision appended."""
     await contending.follow_log()
-    while any(one.outcome == "under way" for one in contending.standing.decisions[-1:]):
-        await asyncio.sleep(0.05)
-        await contending.follow_log()
+    await contending.follow_log()
     for one in contending.standing.decisions[-1:]:
         if one.outcome.startswith("failed"):
             raise SystemExit(one.outcome)
@@ -162,7 +160,6 @@ async def run(rows: list[Row], options: argparse.Namespace) -> dict[str, Any]:
                 "live" if name == LIVE else "version" if name == card.id else name: one.all.measures()
                 for name, one in contending.standing.contest.scores.items()
             }
-            await contending.close()
         await replica.stop()
         await store.close()
     server.close()

@@ -85,7 +85,7 @@ def consume(store: redis.Redis, queue: str, model: Model, *, idle_seconds: float
 def teach(store: redis.Redis, queue: str, model: Model, messages: list[Message]) -> tuple[int, list[Refused]]:
     """Learn messages, and acknowledge those that are learned or refused for good; the refusals of those that stay."""
     learned, left = 0, []
-    for (number, message), answer in zip(messages, model.learn_many(instances(messages), in_flight=1), strict=True):
+    for (number, message), answer in zip(messages, model.learn_many(instances(messages)), strict=True):
         if isinstance(answer, Refused):
             if answer.status in NOT_NOW:
                 left.append(answer)

@@ -155,9 +155,6 @@ class Telemetry:
                 "abound_index_bytes", "Size of the state files for adoptions in the artifact store.", "livemax"
             ),
             "contenders": self._gauge("abound_contenders", "Challengers that are compared.", "livemax"),
-            "scored_share": self._gauge(
-                "abound_contenders_scored_ratio", "Share of instances that challengers score.", "livemax"
-            ),
             "promotions": self._gauge("abound_gate_promotions", "Promotions of a version by the gate.", "livemax"),
             "rollbacks": self._gauge("abound_gate_rollbacks", "Rollbacks by the gate.", "livemax"),
             "drift_marks": self._gauge("abound_drift_marks", "Number of stored drift marks.", "livemax"),

@@ -1,7 +1,7 @@
-"""The worker process: snapshots, history and jobs, beside the replicas. ``python -m abound.service.worker``.
+"""The worker process: snapshots, history, contests and jobs, beside the replicas. ``python -m abound.service.worker``.
 
-Jobs are supervised by ``service/jobs/supervisor.py`` and run in processes of their own; so are contests of
-challengers (``service/versions/promotion/launcher.py``).
+Jobs are supervised by ``service/jobs/supervisor.py`` and run in processes of their own. Contests of challengers are
+scored in this process (``service/versions/promotion/runner.py``).
 
 The worker checks every model twice a second. A snapshot is due when
 
@@ -46,6 +46,7 @@ from abound.core.errors import (
 from abound.core.types import Offset
 from abound.service.artifacts.artifact_store import PATIENCE_SECONDS, ArtifactStore
 from abound.service.artifacts.availability import AvailabilityMonitor
+from abound.service.artifacts.file_cache import cache_in
 from abound.service.datasets.repository import DatasetRepository
 from abound.service.history import worker_status
 from abound.service.history.archive import BASE_PREFIX, ArchiveContext, archive
@@ -72,7 +73,8 @@ from abound.service.store.client import Store, StoreParams, store_errors
 from abound.service.store.lease import LEASE_SECONDS, Lease, LeaseLost, acquire
 from abound.service.tasks import cancel_and_wait
 from abound.service.versions import retention as version_retention
-from abound.service.versions.promotion.launcher import PromotionLauncher
+from abound.service.versions.promotion.runner import PromotionRunner
+from abound.service.versions.retention import VersionParams
 
 log = structlog.get_logger(__name__)
 
@@ -372,7 +374,8 @@ async def _work(settings: Settings, reporter: Reporter, stable: ForkServer) -> N
     params = settings.group(StoreParams)
     store, jobs_store = Store(settings.store_url(), params), Store(settings.jobs_store_url(), params)
     place = settings.artifacts_location()
-    artifacts = ArtifactStore(place, patience=PATIENCE_SECONDS) if place is not None else None
+    cache = cache_in(settings.data_dir, settings.group(VersionParams).cache_bytes)
+    artifacts = ArtifactStore(place, cache, PATIENCE_SECONDS) if place is not None else None
     marks = HighWaterMarks.from_settings(settings, store, artifacts)
     worker = Worker(
         store,
@@ -395,8 +398,8 @@ async def _work(settings: Settings, reporter: Reporter, stable: ForkServer) -> N
         ):  # the worker logs the error itself and waits
             await marks.check()
         reporter.send(Report(stage="working", progress=1.0, ready=True))
-        contests = PromotionLauncher(settings, store)
-        parts = [asyncio.create_task(part) for part in (worker.run(), keeper.run(stopping), contests.run(stopping))]
+        contests = PromotionRunner(settings, store, artifacts, stopping)
+        parts = [asyncio.create_task(part) for part in (worker.run(), keeper.run(stopping), contests.run())]
         stopped = asyncio.create_task(stopping.wait())
         await asyncio.wait([stopped, *parts], return_when=asyncio.FIRST_COMPLETED)
         stopping.set()

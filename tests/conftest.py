@@ -1,6 +1,9 @@
 """What holds for all tests: where compiled kernels are kept, how parameters are named, in which order tests run."""
 
+from typing import Any
+
 import pytest
+import structlog
 from hypothesis import settings
 
 from abound.service.processes.kernel_cache import set_cache_dir
@@ -8,6 +11,16 @@ from tests import randomness
 
 set_cache_dir()  # before any test imports numba
 settings.load_profile(randomness.QUICK)
+
+_configure = structlog.configure
+
+
+def configure_uncached(**options: Any) -> None:
+    """Configure logging so that ``structlog.testing.capture_logs`` also sees loggers that earlier tests have used."""
+    _configure(**options | {"cache_logger_on_first_use": False})
+
+
+structlog.configure = configure_uncached  # type: ignore[assignment]
 
 LONGEST_ID = 80
 

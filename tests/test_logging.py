@@ -27,7 +27,6 @@ def logged(capfd: pytest.CaptureFixture[str], request: pytest.FixtureRequest) ->
 
     def configure(form: Any) -> Any:
         configure_logging("debug", form)
-        structlog.configure(cache_logger_on_first_use=False)
         return lambda: capfd.readouterr().err
 
     yield configure

@@ -122,6 +122,7 @@ def elsewhere(programs: Path, tmp_path: Path) -> Elsewhere:
     return Elsewhere(programs, tmp_path)
 
 
+@pytest.mark.long
 def test_the_wheel_holds_every_file_of_its_packages_and_no_other(wheel: Path, tracked: list[str]) -> None:
     """Data are named in pyproject.toml by the kind of file; a new kind is easily forgotten there."""
     held = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
@@ -134,6 +135,7 @@ def test_the_wheel_holds_every_file_of_its_packages_and_no_other(wheel: Path, tr
     assert held == expected
 
 
+@pytest.mark.long
 def test_the_program_starts_in_an_empty_environment(elsewhere: Elsewhere) -> None:
     """What it imports is required by the wheel, and not only there by chance or for the tests."""
     assert "classify" in elsewhere.run("--help")

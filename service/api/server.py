@@ -164,7 +164,7 @@ async def check_store(settings: Settings) -> None:
 
 def main() -> int:
     """Run the process and return its exit code."""
-    words = entry.parser("process", __doc__)
+    words = entry.parser("api.server", __doc__)
     words.add_argument("--fd", type=int, required=True, help="the inherited listening socket")
     words.add_argument("--first", action="store_true", help="log the warnings that are the same for all replicas")
     options = words.parse_args()

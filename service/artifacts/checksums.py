@@ -47,7 +47,8 @@ def read_sealed(kind: type[Record], packed: bytes, what: str, **expected: int) -
         for name, value in expected.items():
             if isinstance(head, dict) and head.get(name, value) != value:
                 raise UnknownApplyVersion(
-                    f"{what} has the {name.replace('_', ' ')} {head[name]!r}; this release reads {value}"
+                    f"{what} has the {name.replace('_', ' ')} {head[name]!r}; this release reads {value}: "
+                    "run the release that wrote it"
                 )
         record = msgspec.json.decode(packed, type=kind)
     if seal(record) != record:

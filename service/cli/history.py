@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from abound.core.errors import ArtifactsUnavailable, UnknownModel
-from abound.service.cli.options import ArtifactsUrl, AsJson, DataDir, Model, RedisUrl, print_json
-from abound.service.cli.store_access import artifacts_of, operator, settings_of, with_store
+from abound.service.cli.options import AsJson, Model, print_json
+from abound.service.cli.store_access import ArtifactsUrl, DataDir, RedisUrl, load_settings, operator, with_store
 
 if TYPE_CHECKING:
     from abound.service.artifacts.artifact_store import ArtifactStore
@@ -45,10 +45,10 @@ def show(
         from abound.service.snapshots import state_files
 
         contents = await History(store, artifacts, living.keys).manifest()
-        wrong = await find_damage(store, artifacts, living)
+        wrong = [one.reason for one in await find_damage(store, artifacts, living)]
         return contents, wrong, list((await state_files.sizes(artifacts, living.keys)).values())
 
-    contents, wrong, sizes = _with_model(work, model, settings_of(data_dir, redis_url, artifacts_url))
+    contents, wrong, sizes = _with_model(work, model, load_settings(data_dir, redis_url, artifacts_url))
     if as_json:
         print_json({"model": model, "history": _to_public(contents), "wrong": wrong, "indexes": _totals(sizes)})
     elif contents is None:
@@ -93,7 +93,7 @@ def begin_anew(
 
     if not yes:
         typer.confirm(f"Give up the history of {model} before its oldest snapshot?", abort=True)
-    begun = _with_model(work, model, settings_of(data_dir, redis_url, artifacts_url))
+    begun = _with_model(work, model, load_settings(data_dir, redis_url, artifacts_url))
     if as_json:
         print_json({"model": model, "beginning": str(begun.start)})
     else:
@@ -102,11 +102,13 @@ def begin_anew(
 
 def _with_model(work: Any, model: str, settings: Settings) -> Any:
     """Return the result of ``work`` on a model and its artifact store."""
+    from abound.service.artifacts.artifact_store import ArtifactStore
     from abound.service.log.catalog import read_catalog
 
-    artifacts = artifacts_of(settings)
-    if artifacts is None:
+    place = settings.artifacts_location()
+    if place is None:
         raise ArtifactsUnavailable("no artifact store is configured; give --artifacts-url or set ABOUND_ARTIFACTS_URL")
+    artifacts = ArtifactStore(place)
 
     async def run(store: Store) -> Any:
         living = (await read_catalog(store)).get(model)
@@ -115,7 +117,7 @@ def _with_model(work: Any, model: str, settings: Settings) -> Any:
         await artifacts.join(store)
         return await work(store, artifacts, living)
 
-    return with_store(run, settings)
+    return with_store(settings, run)
 
 
 def _totals(sizes: list[int]) -> dict[str, int]:

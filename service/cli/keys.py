@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from abound.core.errors import InvalidInstance
-from abound.service.cli.options import AsJson, DataDir, RedisUrl, error_console, print_json
-from abound.service.cli.store_access import operator, settings_of, with_store
+from abound.service.cli.options import AsJson, error_console, print_json
+from abound.service.cli.store_access import DataDir, RedisUrl, load_settings, operator, with_store
 
 if TYPE_CHECKING:
     from abound.service.security.key import CreatedKey
@@ -71,7 +71,7 @@ def create_key(
         await store_keys.check_copied(store, made.key, f"the key {made.key.id} is created")
         return made
 
-    _print_new_key(with_store(work, settings_of(data_dir, redis_url), make=True), as_json)
+    _print_new_key(with_store(load_settings(data_dir, redis_url), work, make=True), as_json)
 
 
 @keys.command("list")
@@ -82,7 +82,7 @@ def list_keys(data_dir: DataDir = None, redis_url: RedisUrl = None, as_json: AsJ
 
     from abound.service.security.key_store import all_keys
 
-    found = with_store(all_keys, settings_of(data_dir, redis_url))
+    found = with_store(load_settings(data_dir, redis_url), all_keys)
     if as_json:
         print_json({"keys": [_to_public(one.key, one.state, one.used) for one in found]})
         return
@@ -107,7 +107,7 @@ def revoke_key(key_id: KeyId, data_dir: DataDir = None, redis_url: RedisUrl = No
         await store_keys.check_copied(store, revoked, f"the key {key_id} is revoked")
         return _to_public(revoked, "revoked", None)
 
-    revoked = with_store(work, settings_of(data_dir, redis_url))
+    revoked = with_store(load_settings(data_dir, redis_url), work)
     if as_json:
         print_json(revoked)
     else:
@@ -135,7 +135,7 @@ def rotate_key(
         await store_keys.check_copied(store, made.key, f"the key {key_id} is rotated")
         return made
 
-    _print_new_key(with_store(work, settings_of(data_dir, redis_url)), as_json)
+    _print_new_key(with_store(load_settings(data_dir, redis_url), work), as_json)
 
 
 @keys.command("clear")
@@ -156,7 +156,7 @@ def clear_keys(
         async with audited(store, operator(), "key.clear"):
             await store_keys.clear(store)
 
-    with_store(work, settings_of(data_dir, redis_url))
+    with_store(load_settings(data_dir, redis_url), work)
     if as_json:
         print_json({"cleared": True})
     else:
@@ -179,7 +179,7 @@ def audit(
 
     if before is not None and re.fullmatch(r"\d{1,15}-\d{1,15}", before, re.ASCII) is None:
         raise typer.BadParameter("is not the id of an act; see: abound audit --json", param_hint="--before")
-    found = with_store(lambda store: newest_acts(store, limit, before), settings_of(data_dir, redis_url))
+    found = with_store(load_settings(data_dir, redis_url), lambda store: newest_acts(store, limit, before))
     if as_json:
         print_json({"acts": [msgspec.structs.asdict(one) for one in found]})
         return

@@ -1,67 +1,59 @@
-"""``abound mend``: report what prevents a model from being loaded, and repair it."""
+"""``abound mend``: report what cannot be read in the store, and replace unreadable log entries."""
 
 from __future__ import annotations
 
-import contextlib
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from abound.core.errors import ArtifactsUnavailable
-from abound.service.cli.options import AsJson, DataDir, RedisUrl, print_json
-from abound.service.cli.store_access import artifacts_of, operator, settings_of, with_store
+from abound.service.cli.options import AsJson, print_json
+from abound.service.cli.store_access import DataDir, RedisUrl, join_artifacts, load_settings, operator, with_store
 
 if TYPE_CHECKING:
-    from abound.service.artifacts.artifact_store import ArtifactStore
-    from abound.service.history.repair import Finding
+    from abound.service.history.integrity import Damage
+    from abound.service.settings import Settings
     from abound.service.store.client import Store
 
 
 def mend(
     data_dir: DataDir = None,
     redis_url: RedisUrl = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Carry out the repairs.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Replace unreadable log entries.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Report damage in the store that prevents a model from being loaded, and the cost of its repair.
+    """Report what cannot be read in the store or in histories, and the way out of each damage.
 
-    With `--yes`, carry out the repair. Use this if damaged data in the store keeps the service from starting or from
-    following a model. Make a copy of the store first. The command works on the store directly: the one in `--data-dir`,
-    which it starts, or the one at `--redis-url`. Exit code 0 if nothing is damaged or everything was repaired, else 1.
+    With `--yes`, replace unreadable log entries by marks: the events in them are lost. Make a copy of the store first.
+    Use this if damaged data keeps the service from starting or from following a model. The command works on the store
+    directly: the one in `--data-dir`, which it starts, or the one at `--redis-url`. Exit code 0 if everything can be
+    read or was replaced, else 1.
     """
-    settings = settings_of(data_dir, redis_url)
-    findings, mended = with_store(lambda store: _mend(store, artifacts_of(settings), yes), settings)
-    all_mended = yes and len(mended) == len(findings)
+    settings = load_settings(data_dir, redis_url)
+    findings = with_store(settings, lambda store: _mend(settings, store, yes))
+    replaceable = [finding for finding in findings if finding.entry]
+    mended = yes and len(replaceable) == len(findings)
     if as_json:
-        print_json({"findings": [finding._asdict() for finding in findings], "mended": all_mended})
+        print_json({"findings": [finding._asdict() for finding in findings], "mended": mended})
     else:
         for finding in findings:
-            where = f"the model {finding.model}" if finding.model else "the catalog"
-            typer.echo(f"{where}{f', entry {finding.entry}' if finding.entry else ''}: {finding.reason}")
-            typer.echo(f"  {'mended' if finding in mended else 'mending'}: {finding.mending}")
+            typer.echo(finding.reason + (" (done)" if yes and finding.entry else ""))
         if not findings:
             typer.echo("nothing is wrong")
-        elif not yes and any(finding.is_mendable for finding in findings):
+        elif replaceable and not yes:
             typer.echo("Make a copy of the store, and then: abound mend --yes")
-    if findings and not all_mended:
+    if findings and not mended:
         raise typer.Exit(1)
 
 
-async def _mend(store: Store, artifacts: ArtifactStore | None, yes: bool) -> tuple[list[Finding], list[Finding]]:
-    """Return the findings, and those of them that were repaired."""
-    from abound.service.history.repair import find_problems, repair_finding
+async def _mend(settings: Settings, store: Store, yes: bool) -> list[Damage]:
+    """Return what cannot be read; with ``yes``, replace those entries that can be."""
+    from abound.service.history.repair import find_problems, replace_entry
     from abound.service.security.audit import audited
 
-    if artifacts is not None:
-        with contextlib.suppress(ArtifactsUnavailable):  # findings that need it report it
-            await artifacts.join(store)
-    findings = found = await find_problems(store, artifacts)
-    tried: list[Finding] = []
-    while yes and (left := [finding for finding in found if finding.is_mendable and finding not in tried]):
-        for finding in left:
+    artifacts = await join_artifacts(settings, store)
+    findings = await find_problems(store, artifacts)
+    for finding in findings:
+        if yes and finding.entry:
             async with audited(store, operator(), "store.mend", **finding._asdict()):
-                await repair_finding(store, finding, artifacts)
-        tried += left
-        found = await find_problems(store, artifacts)  # a repaired finding may have hidden another one
-        findings = [*findings, *(finding for finding in found if finding not in findings)]
-    return findings, [finding for finding in tried if finding not in found]
+                await replace_entry(store, artifacts, finding)
+    return findings

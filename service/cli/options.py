@@ -52,16 +52,6 @@ Key = Annotated[
 ]
 Model = Annotated[str, typer.Option("--model", "-m", envvar="ABOUND_MODEL", help="Name of the model.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-DataDir = Annotated[
-    Path | None,
-    typer.Option("--data-dir", help="Data directory of the service, with its embedded store.  [default: ./data]"),
-]
-RedisUrl = Annotated[
-    str | None, typer.Option("--redis-url", help="URL of the service's Valkey or Redis, if its store is not embedded.")
-]
-ArtifactsUrl = Annotated[
-    str | None, typer.Option("--artifacts-url", help="URL of the artifact store.  [default: as for the service]")
-]
 Assignments = Annotated[
     list[str] | None,
     typer.Option(

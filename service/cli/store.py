@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from abound.service.cli.options import ArtifactsUrl, AsJson, DataDir, RedisUrl, print_json
-from abound.service.cli.store_access import artifacts_of, operator, settings_of, with_store
+from abound.service.cli.options import AsJson, print_json
+from abound.service.cli.store_access import ArtifactsUrl, DataDir, RedisUrl, load_settings, operator, with_store
 
 if TYPE_CHECKING:
     from abound.service.store.client import Store
@@ -28,12 +28,12 @@ def rewrite(data_dir: DataDir = None, redis_url: RedisUrl = None, as_json: AsJso
     from abound.service.security.audit import audited
     from abound.service.store.replication import REWRITTEN, rewrite_aof
 
-    async def work(store: Store) -> str:
-        async with audited(store, operator(), "store.rewrite") as details:
-            details["store_file"] = said = await rewrite_aof(store)
+    async def work(opened: Store) -> str:
+        async with audited(opened, operator(), "store.rewrite") as details:
+            details["store_file"] = said = await rewrite_aof(opened)
         return said
 
-    said = with_store(work, settings_of(data_dir, redis_url))
+    said = with_store(load_settings(data_dir, redis_url), work)
     if as_json:
         print_json({"store_file": said})
     else:
@@ -56,22 +56,23 @@ def accept_loss(
     to restore. The command gives up the events that the store lacks. An unreadable log of an embedded store is moved
     aside in the data directory.
     """
+    from abound.service.artifacts.artifact_store import ArtifactStore
     from abound.service.history.high_water import HighWaterMarks
     from abound.service.security.audit import audited
 
-    settings = settings_of(data_dir, redis_url, artifacts_url)
-    artifacts = artifacts_of(settings)
+    settings = load_settings(data_dir, redis_url, artifacts_url)
+    place = settings.artifacts_location()
     if not yes:
         typer.confirm("Give up the lost events and continue with the rest?", abort=True)
 
-    async def work(store: Store) -> list[str]:
-        marks = HighWaterMarks.from_settings(settings, store, artifacts)
+    async def work(opened: Store) -> list[str]:
+        marks = HighWaterMarks.from_settings(settings, opened, None if place is None else ArtifactStore(place))
         if lacking := await marks.losses():
-            async with audited(store, operator(), "store.accept_loss", lost=lacking):
+            async with audited(opened, operator(), "store.accept_loss", lost=lacking):
                 await marks.accept()
         return lacking
 
-    lacking = with_store(work, settings, accept_loss=True)
+    lacking = with_store(settings, work, accept_loss=True)
     if as_json:
         print_json({"given_up": lacking})
         return

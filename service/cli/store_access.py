@@ -1,4 +1,4 @@
-"""Access to the store for commands that work without the HTTP API, and so need no key and no running service."""
+"""Direct access of commands to the store, without a service and without a key."""
 
 from __future__ import annotations
 
@@ -6,10 +6,14 @@ import asyncio
 import getpass
 import logging
 import socket
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeVar
+
+import typer
+
+from abound.core.errors import ArtifactsUnavailable
 
 if TYPE_CHECKING:
     from abound.service.artifacts.artifact_store import ArtifactStore
@@ -19,51 +23,59 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+DataDir = Annotated[
+    Path | None,
+    typer.Option("--data-dir", help="Data directory of the service, with its embedded store.  [default: ./data]"),
+]
+RedisUrl = Annotated[
+    str | None, typer.Option("--redis-url", help="URL of the service's Valkey or Redis, if its store is not embedded.")
+]
+ArtifactsUrl = Annotated[
+    str | None, typer.Option("--artifacts-url", help="URL of the artifact store.  [default: as for the service]")
+]
 
-def settings_of(data_dir: Path | None, redis_url: str | None, artifacts_url: str | None = None) -> Settings:
+
+def load_settings(data_dir: Path | None, redis_url: str | None, artifacts_url: str | None = None) -> Settings:
     """Return the settings of the service with these options."""
     from abound.service.settings import Settings
 
     return Settings.load(data_dir=data_dir, redis_url=redis_url, artifacts_url=artifacts_url)
 
 
-def artifacts_of(settings: Settings) -> ArtifactStore | None:
-    """Return the artifact store of the settings; None if there is none."""
+def with_store(
+    settings: Settings, work: Callable[[Store], Awaitable[T]], make: bool = False, accept_loss: bool = False
+) -> T:
+    """Return the result of ``work`` on the store. An embedded store that is not running is started for it.
+
+    ``make`` and ``accept_loss`` are those of ``running_store``.
+    """
+    from abound.service.processes.embedded_store import running_store
+    from abound.service.store.client import Store, StoreParams
+
+    async def run(url: str) -> T:
+        store = Store(url, settings.group(StoreParams))
+        try:
+            return await work(store)
+        finally:
+            await store.close()
+
+    with running_store(settings, make, accept_loss) as url, _suppress_logs():
+        return asyncio.run(run(url))
+
+
+async def join_artifacts(settings: Settings, store: Store) -> ArtifactStore | None:
+    """Return the artifact store of the service, None if none is set. If it is unavailable, say so on standard error."""
     from abound.service.artifacts.artifact_store import ArtifactStore
 
     place = settings.artifacts_location()
-    return None if place is None else ArtifactStore(place)
-
-
-async def work_on(url: str, settings: Settings, work: Callable[[Store], Awaitable[T]]) -> T:
-    """Return the result of ``work`` on the store at a URL."""
-    from abound.service.store.client import Store, StoreParams
-
-    store = Store(url, settings.group(StoreParams))
+    if place is None:
+        return None
+    artifacts = ArtifactStore(place)
     try:
-        return await work(store)
-    finally:
-        await store.close()
-
-
-def with_store(
-    work: Callable[[Store], Awaitable[T]], settings: Settings, make: bool = False, accept_loss: bool = False
-) -> T:
-    """Return the result of ``work`` on the store. ``running_store`` starts an embedded store that is not running.
-
-    Log lines of the service below the level error are suppressed.
-    """
-    import structlog
-
-    from abound.service.processes.embedded_store import running_store
-
-    before = structlog.get_config()
-    with running_store(settings, make, accept_loss) as url:
-        structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
-        try:
-            return asyncio.run(work_on(url, settings, work))
-        finally:
-            structlog.configure(**before)
+        await artifacts.join(store)
+    except ArtifactsUnavailable as error:  # a complete log needs no artifact store
+        typer.echo(str(error), err=True)
+    return artifacts
 
 
 def operator() -> Actor:
@@ -74,3 +86,16 @@ def operator() -> Actor:
     with suppress(OSError, KeyError):  # a user id without a name
         user = getpass.getuser()
     return Actor(None, f"{user}@{socket.gethostname()}")
+
+
+@contextmanager
+def _suppress_logs() -> Iterator[None]:
+    """Suppress the log lines of the service below the level error."""
+    import structlog
+
+    before = structlog.get_config()
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
+    try:
+        yield
+    finally:
+        structlog.configure(**before)

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from abound.core.errors import ArtifactsUnavailable, CannotStart, StoreUnavailable
-from abound.service.cli.options import ArtifactsUrl, AsJson, DataDir, RedisUrl, print_json
-from abound.service.cli.store_access import artifacts_of, settings_of, work_on
+from abound.service.cli.options import AsJson, print_json
+from abound.service.cli.store_access import ArtifactsUrl, DataDir, RedisUrl, join_artifacts, load_settings, with_store
 
 if TYPE_CHECKING:
-    from abound.service.artifacts.artifact_store import ArtifactStore
     from abound.service.history.verify import Verification
+    from abound.service.settings import Settings
     from abound.service.store.client import Store
 
 
@@ -33,28 +31,16 @@ def verify(
     """Rebuild models from history and log, and compare their digests with those of the replicas.
 
     Each model is rebuilt twice: from the beginning of its history, and from the newest snapshot. The command accesses
-    the store directly, not the HTTP API: the store of the service that runs with `--data-dir`, or the one at
+    the store directly, not the HTTP API: the one in `--data-dir`, which it starts if no service runs, or the one at
     `--redis-url`, with its artifact store. Exit code 0 if all digests are equal and every replica answered, and at
     least one did; else 1. A replica with a heartbeat within the last hour that did not shut down must answer, because a
     replica that is cut off from the store still serves.
     """
     from abound.core.model.live_model import warmup
-    from abound.service.processes.embedded_store import EmbeddedStore
 
-    settings = settings_of(data_dir, redis_url, artifacts_url)
-    embedded = EmbeddedStore(settings.data_dir) if settings.redis_url is None else None
-    if embedded is not None and not embedded.is_run_by_other():
-        raise CannotStart(f"no service runs with the data directory {settings.data_dir}")
+    settings = load_settings(data_dir, redis_url, artifacts_url)
     warmup()  # before replicas are asked, since the first run on a machine compiles kernels for half a minute
-    url = embedded.url if embedded is not None else settings.store_url()
-    try:
-        results = asyncio.run(
-            work_on(url, settings, lambda store: _verify_all(store, artifacts_of(settings), model, wait, offline))
-        )
-    except StoreUnavailable as error:
-        if embedded is None:
-            raise
-        raise CannotStart(f"no service runs with the data directory {settings.data_dir} ({error})") from error
+    results = with_store(settings, lambda store: _verify_all(settings, store, model, wait, offline))
     if as_json:
         print_json(
             {"good": all(result.good for result in results), "models": [_to_public(result) for result in results]}
@@ -67,16 +53,12 @@ def verify(
 
 
 async def _verify_all(
-    store: Store, artifacts: ArtifactStore | None, model: str | None, wait: float, offline: bool
+    settings: Settings, store: Store, model: str | None, wait: float, offline: bool
 ) -> list[Verification]:
     from abound.service.history.verify import verify as verify_model
     from abound.service.log.catalog import read_catalog
 
-    try:
-        if artifacts is not None:
-            await artifacts.join(store)
-    except ArtifactsUnavailable as error:  # a complete log needs no artifact store
-        typer.echo(str(error), err=True)
+    artifacts = await join_artifacts(settings, store)
     names = [model] if model is not None else sorted(living.keys.name for living in await read_catalog(store))
     return [await verify_model(store, name, wait, artifacts, offline=offline) for name in names]
 

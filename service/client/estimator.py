@@ -355,7 +355,7 @@ class ServiceBackend:
         """Learn rows with their labels, in order. Rows refused for now (by a rate limit) are learned later."""
         instances = (Labelled(features=row, labels=[label]) for row, label in rows)
         with Client(self._url, key=self._key) as client:
-            for answer in Model(client, self.name).learn_many(instances, in_flight=1):
+            for answer in Model(client, self.name).learn_many(instances):
                 if isinstance(answer, Refused):
                     raise answer
                 self._offset = answer.offset

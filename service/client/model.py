@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypedDict, Unpack
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import count
+from typing import Any, TypedDict, TypeVar, Unpack
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
@@ -17,6 +18,7 @@ from abound.service.client.sync_client import Client
 
 Value = float | str | bool | Sequence[str]
 Features = Mapping[str, Value]
+T = TypeVar("T")
 
 IN_FLIGHT = 3
 """Default number of concurrent requests of a stream whose order does not matter."""
@@ -115,38 +117,39 @@ class Model:
         return convert_answer(self.client.learn(self.name, request), LearnAnswer, self.client.url)
 
     def classify_many(
-        self, instances: Iterable[InputInstance], *, in_flight: int = IN_FLIGHT, **asking: Unpack[ClassifyKwargs]
+        self, instances: Iterable[InputInstance], **asking: Unpack[ClassifyKwargs]
     ) -> Iterator[ClassifyAnswer | Refused]:
         """Yield an answer for each instance, in order: its labels, or the error that refused it."""
-        lines = _lines(instances, ClassifyOptions(**asking))
-        for answer in self.client.classify_stream(self.name, lines, in_flight=in_flight):
+        lines = map(_classify_encoder(ClassifyOptions(**asking)), instances)
+        for answer in self.client.classify_stream(self.name, lines):
             yield _to_answer(answer, ClassifyAnswer, self.client.url)
 
-    def learn_many(
-        self, instances: Iterable[Labelled], *, keyed: bool = True, in_flight: int = IN_FLIGHT
-    ) -> Iterator[LearnAnswer | Refused]:
+    def learn_many(self, instances: Iterable[Labelled], *, keyed: bool = True) -> Iterator[LearnAnswer | Refused]:
         """Learn instances and yield an answer for each, in order: its outcome, or the error that refused it.
 
         A request holds a thousand instances, or ends with the first instance that arrives a second after its first one.
         The client waits as long as its source does: the last instances are sent once the source yields more or ends.
+
+        The log keeps the order of the instances, except for instances refused for now, by a rate limit or a busy
+        service. They are learned after the accepted instances of their request.
 
         Parameters
         ----------
         instances : iterable of Labelled
         keyed : bool
             Add an idempotency key to instances without one, so that interrupted requests can be sent again.
-        in_flight : int
-            Number of concurrent requests; more are faster. With 1 the log keeps the order of the instances, except for
-            instances refused for now, by a rate limit or a busy service. They are learned after the accepted
-            instances of their request.
         """
-        made = _labelled_lines(instances, keyed)
-        for answer in self.client.learn_stream(self.name, made, keyed=keyed, in_flight=in_flight):
+        lines = map(_learn_encoder(keyed), instances)
+        for answer in self.client.learn_stream(self.name, lines, keyed=keyed):
             yield _to_answer(answer, LearnAnswer, self.client.url)
 
 
 class AsyncModel:
-    """One model, accessed through an ``AsyncClient``. Its methods are those of ``Model``."""
+    """One model, accessed through an ``AsyncClient``. Its methods are those of ``Model``.
+
+    The methods for many instances also take ``in_flight``, the number of concurrent requests. More are faster; with
+    more than 1, requests may be learned in another order.
+    """
 
     def __init__(self, client: AsyncClient, name: str = "default") -> None:
         self.client = client
@@ -172,8 +175,7 @@ class AsyncModel:
         **asking: Unpack[ClassifyKwargs],
     ) -> AsyncIterator[ClassifyAnswer | Refused]:
         """Yield an answer for each instance, in order: its labels, or the error that refused it."""
-        wanted = ClassifyOptions(**asking)
-        lines = _lines_async(instances, wanted) if isinstance(instances, AsyncIterable) else _lines(instances, wanted)
+        lines = _map(_classify_encoder(ClassifyOptions(**asking)), instances)
         async for answer in self.client.classify_stream(self.name, lines, in_flight=in_flight):
             yield _to_answer(answer, ClassifyAnswer, self.client.url)
 
@@ -185,12 +187,7 @@ class AsyncModel:
         in_flight: int = IN_FLIGHT,
     ) -> AsyncIterator[LearnAnswer | Refused]:
         """Learn instances and yield an answer for each, in order: its outcome, or the error that refused it."""
-        lines: Iterable[bytes] | AsyncIterable[bytes]
-        lines = (
-            _labelled_lines_async(instances, keyed)
-            if isinstance(instances, AsyncIterable)
-            else _labelled_lines(instances, keyed)
-        )
+        lines = _map(_learn_encoder(keyed), instances)
         async for answer in self.client.learn_stream(self.name, lines, keyed=keyed, in_flight=in_flight):
             yield _to_answer(answer, LearnAnswer, self.client.url)
 
@@ -204,54 +201,37 @@ def _classify_request(instance: InputInstance, asking: ClassifyOptions) -> dict[
     return {**_fields(instance), **_fields(asking)}
 
 
-def _lines(instances: Iterable[InputInstance], asking: ClassifyOptions) -> Iterator[bytes]:
-    more = _common_fields(asking)
-    for instance in instances:
-        yield _line(instance, more)
+def _map(
+    encode: Callable[[T], bytes], instances: Iterable[T] | AsyncIterable[T]
+) -> Iterator[bytes] | AsyncIterator[bytes]:
+    """Return the line of each instance."""
+    if isinstance(instances, AsyncIterable):
+        return (encode(instance) async for instance in instances)
+    return map(encode, instances)
 
 
-async def _lines_async(instances: AsyncIterable[InputInstance], asking: ClassifyOptions) -> AsyncIterator[bytes]:
-    more = _common_fields(asking)
-    async for instance in instances:
-        yield _line(instance, more)
+def _classify_encoder(asking: ClassifyOptions) -> Callable[[InputInstance], bytes]:
+    """Return a function that encodes the line of an instance, with the options in each."""
+    options = client_requests.encode_document(asking)
+
+    def encode(instance: InputInstance) -> bytes:
+        line = client_requests.encode(instance)
+        return line if options == b"{}" else options if line == b"{}" else line[:-1] + b"," + options[1:]
+
+    return encode
 
 
-def _common_fields(asking: ClassifyOptions) -> bytes:
-    """Return the end of each line: the JSON of the options without its opening brace."""
-    return client_requests.encode_document(asking)[1:]
+def _learn_encoder(keyed: bool) -> Callable[[Labelled], bytes]:
+    """Return a function that encodes the line of an instance. With ``keyed``, it adds a unique key to one without."""
+    prefix, numbers = uuid.uuid4().hex.encode(), count(1)
 
-
-def _line(instance: InputInstance, more: bytes) -> bytes:
-    own = client_requests.encode(instance)
-    return own if more == b"}" else b"{" + more if own == b"{}" else own[:-1] + b"," + more
-
-
-class _KeyGenerator:
-    """Generates unique idempotency keys: a random prefix and a counter."""
-
-    def __init__(self) -> None:
-        self._prefix = uuid.uuid4().hex.encode()
-        self._n = 0
-
-    def encode_line(self, instance: Labelled, keyed: bool) -> bytes:
-        """Return the line of an instance. With ``keyed``, an instance without a key gets one."""
+    def encode(instance: Labelled) -> bytes:
         line = client_requests.encode(instance)
         if not keyed or instance.key is not None:
             return line
-        self._n += 1
-        return b'%b,"key":"%b:%d"}' % (line[:-1], self._prefix, self._n)
+        return b'%b,"key":"%b:%d"}' % (line[:-1], prefix, next(numbers))
 
-
-def _labelled_lines(instances: Iterable[Labelled], keyed: bool) -> Iterator[bytes]:
-    keys = _KeyGenerator()
-    for instance in instances:
-        yield keys.encode_line(instance, keyed)
-
-
-async def _labelled_lines_async(instances: AsyncIterable[Labelled], keyed: bool) -> AsyncIterator[bytes]:
-    keys = _KeyGenerator()
-    async for instance in instances:
-        yield keys.encode_line(instance, keyed)
+    return encode
 
 
 def _to_answer(answer: Answer, shape: type[Shape], url: str) -> Shape | Refused:

@@ -135,13 +135,13 @@ def _read(to: ArchiveContext, link: StoreConnection, after: Offset, until: Offse
 
 
 def _check(to: ArchiveContext, element: Element) -> None:
-    """Raise Corrupted if an entry is damaged: once it is in history, it could not be repaired any more."""
+    """Raise Corrupted if an entry is damaged."""
     try:
         check(element[1])
     except Corrupted as error:
         raise Corrupted(
             f"the entry {element[0].decode()} of the log of {to.keys.name} cannot be moved to history: {error}. "
-            f"{stream.REPAIR_ADVICE}; or, while snapshots are good, {history.BEGIN_ANEW_HINT}"
+            f"{history.BEGIN_ANEW_HINT}"
         ) from None
 
 

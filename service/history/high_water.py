@@ -55,7 +55,7 @@ class HighWater(msgspec.Struct, frozen=True):
     def behind(self, now: HighWater) -> list[str]:
         """Return a phrase for each loss, if the store has now got only as far as ``now``."""
         lacks = []
-        is_whole = _place(now.catalog) >= _place(self.catalog)
+        is_whole = Offset.of_entry(now.catalog) >= Offset.of_entry(self.catalog)
         if not is_whole:
             lacks.append(f"the catalog of models ends at {now.catalog} and had reached {self.catalog}")
         for incarnation, had in self.models.items():
@@ -63,7 +63,7 @@ class HighWater(msgspec.Struct, frozen=True):
             if has is None and is_whole:
                 continue  # deleted
             has = has or ModelHighWater(had.name, START.entry, 0)
-            if _place(has.last) < _place(had.last):
+            if Offset.of_entry(has.last) < Offset.of_entry(had.last):
                 lacks.append(
                     f"the model {had.name} ends at {has.last} ({has.n_entries:,} entries) and had reached {had.last} "
                     f"({had.n_entries:,} entries)"
@@ -189,14 +189,10 @@ def _parsed(data: bytes) -> HighWater:
     with contextlib.suppress(msgspec.MsgspecError, ValueError):
         kept = msgspec.json.decode(data, type=HighWater)
         for text in (kept.catalog, *(mark.last for mark in kept.models.values())):
-            _place(text)
+            Offset.of_entry(text)
         return kept
     log.warning("a record of how far the store had got cannot be read; the next snapshot writes it again")
     return HighWater()
-
-
-def _place(entry: str) -> Offset:
-    return Offset.of_entry(entry)
 
 
 def _write(file: Path, data: bytes) -> None:

@@ -36,6 +36,8 @@ from abound.service.store.keys import ModelKeys
 FORMAT = 1
 
 BEGIN_ANEW_HINT = "`abound history begin-anew` starts history at the oldest snapshot and gives up everything before it"
+WAY_OUT = f"Restore it from a backup; or, while snapshots are good, {BEGIN_ANEW_HINT}"
+"""Advice in errors about a damaged part of history."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -266,7 +268,10 @@ class History:
         """Return the manifest; None if there is no history. Corrupted, StoreUnavailable."""
         with store_errors():
             packed = await self._store.client.get(history_key(self.keys))
-        return None if packed is None else parse(packed, self.keys)
+        try:
+            return None if packed is None else parse(packed, self.keys)
+        except Corrupted as error:
+            raise Corrupted(f"{error}. {WAY_OUT}") from error
 
     async def extent(self) -> Extent | None:
         """Return the range that history covers; None if there is no history. Corrupted, StoreUnavailable."""
@@ -298,9 +303,7 @@ class History:
             if not ahead or (until is not None and Offset.of_entry(ahead[0].first)[:2] > until[:2]):
                 return
             if ahead[0].name == missing:
-                raise Corrupted(
-                    f"the segment {missing} of the history of {self.keys.name} is missing. {self._mending()}"
-                )
+                raise Corrupted(f"the segment {missing} of the history of {self.keys.name} is missing. {WAY_OUT}")
             try:
                 elements = await self.elements(ahead[0])
             except UnknownArtifact:
@@ -339,12 +342,9 @@ class History:
         except Corrupted as error:
             path = self._artifacts.path(segment.name) or segment.name
             raise Corrupted(
-                f"the segment {path} of the history of {self.keys.name} is damaged: {error}. {self._mending()}"
+                f"the segment {path} of the history of {self.keys.name} is damaged: {error}. {WAY_OUT}"
             ) from None
         return elements
-
-    def _mending(self) -> str:
-        return f"Restore it from a backup; or, while snapshots are good, {BEGIN_ANEW_HINT}"
 
 
 def _checked(packed: bytes, segment: Segment) -> list[Element]:

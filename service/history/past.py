@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator
 from abound.core.errors import Corrupted
 from abound.core.types import Offset
 from abound.service.artifacts.artifact_store import ArtifactStore
-from abound.service.history.history import History
+from abound.service.history.history import WAY_OUT, History
 from abound.service.log import stream
 from abound.service.log.events import Entry, LearnEvent, decode_entry
 from abound.service.log.stream import MAX_ENTRIES, Element, LogParams
@@ -87,7 +87,7 @@ async def read_entries(
             if after == before:
                 if until is not None and trimmed.trim.last[:2] >= until[:2]:
                     return  # the range has no entry
-                raise Corrupted(f"{trimmed}, and the history of {keys.name} has nothing after {after.entry}")
+                raise Corrupted(f"{trimmed}, and the history of {keys.name} has nothing after {after.entry}. {WAY_OUT}")
     finally:
         if own is not None:
             own.close()

@@ -20,8 +20,8 @@ from abound.core.errors import (
 from abound.core.model.live_model import LiveModel
 from abound.core.types import START, Offset
 from abound.service.artifacts.artifact_store import ArtifactStore
-from abound.service.history.history import BEGIN_ANEW_HINT, History
-from abound.service.log.stream import REPAIR_ADVICE, holds
+from abound.service.history.history import WAY_OUT, History
+from abound.service.log.stream import holds
 from abound.service.model.replicated_model import ReplicatedModel
 from abound.service.snapshots import snapshots, state_files
 from abound.service.snapshots.manifest import SnapshotManifest, ids, read_manifest
@@ -49,8 +49,7 @@ async def restore_first_state(
         return
     contents = await History(store, artifacts, model.keys).manifest()
     if contents is None:
-        why = "" if artifacts is not None else "; set ABOUND_ARTIFACTS_URL to keep one from now on"
-        raise Corrupted(f"the log of {model.name} has lost its beginning, and there is no history of it{why}")
+        raise Corrupted(f"the log of {model.name} has lost its beginning, and there is no history of it. {WAY_OUT}")
     if artifacts is None:
         raise ArtifactsUnavailable(
             f"the log of {model.name} has its beginning in history, and no artifact store is set. "
@@ -62,10 +61,7 @@ async def restore_first_state(
     try:
         live = await state_files.load(artifacts, model.keys, base.index, base.digest, model.limits, progress)
     except (Corrupted, UnknownArtifact) as error:
-        raise Corrupted(
-            f"the base of the history of {model.name} cannot be used: {error}. "
-            f"Restore it from a backup; or, while snapshots are good, {BEGIN_ANEW_HINT}"
-        ) from error
+        raise Corrupted(f"the base of the history of {model.name} cannot be used: {error}. {WAY_OUT}") from error
     model.restore(live, base.position)
 
 
@@ -99,8 +95,7 @@ async def restore_newest(
         await restore_first_state(store, artifacts, model, progress)
     except (Corrupted, ArtifactsUnavailable) as error:
         reasons = f" ({'; '.join(bad)})" if bad else ""
-        advice = f". Restore the store from a backup, or: {REPAIR_ADVICE}" if isinstance(error, Corrupted) else ""
-        raise type(error)(f"none of the snapshots of {model.name} can be used{reasons}, and {error}{advice}") from error
+        raise type(error)(f"none of the snapshots of {model.name} can be used{reasons}, and {error}") from error
     if until is not None and model.offset > until:
         raise UnknownOffset(f"the history of {model.name} begins at {model.offset}, past {until}", model.offset)
     return None

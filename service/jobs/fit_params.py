@@ -10,7 +10,6 @@ from typing import Annotated, Any, ClassVar, get_type_hints
 
 from pydantic import Field
 
-from abound.core.errors import InvalidInstance
 from abound.core.methods import registry
 from abound.core.methods.training import param_checks
 
@@ -102,14 +101,6 @@ def fit_params(method: str) -> type[FitParams]:
     )
     made.__module__ = __name__
     return made
-
-
-def params_from_json(method: str, plain: dict[str, Any]) -> FitParams:
-    """Return parameters from JSON values that a submission has validated; raise InvalidInstance if one is wrong."""
-    try:
-        return fit_params(method)(**plain)
-    except (TypeError, ValueError) as error:
-        raise InvalidInstance(str(error), "params") from None
 
 
 def _annotated(kind: type[Any]) -> list[tuple[str, Any, Any]]:

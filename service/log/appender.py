@@ -8,15 +8,16 @@ longer wait delays no other request.
     1. A request waits in its queue. The queue is bounded by bytes and number; excess requests are refused
        (Overloaded).
     2. When no append is running, the waiting requests become a group (bounded again). The group goes out as one
-       XADD; on the careful queue WAITAOF and WAIT follow directly, before anything is answered.
+       XADD. For a level above ``log`` the commands that confirm it follow in the same write
+       (``service/store/durability.py``).
     3. The replies confirm how durable the group is. The next group goes out.
     4. The follower reads the entry from the log, recognizes it by origin and sequence, and hands over its
        outcome.
     5. A request ends when it is durable and, unless it does not wait for that, applied.
 
-In the same write as each XADD, the appender asks whether the store would still keep the log
-(``service/store/durability.py``). If it would not, the event is in the log but may get lost, and its requests
-end as :class:`OutcomeUnknown`.
+Each connection asks its server every second whether it would keep the log (``ServerInfo``). If it would not,
+nothing is appended. The requests of a group that is under way then end as :class:`OutcomeUnknown`: their events
+are in the log but may get lost.
 
 A group whose reply is lost is never sent again. The follower may still find it in the log. Its requests then
 succeed as soon as the store confirms again that it keeps the log. Otherwise they end as
@@ -39,16 +40,9 @@ from abound.service.log.events import APPLY_VERSION, ControlEvent, Entry, encode
 from abound.service.log.stream import LogParams, xadd
 from abound.service.metrics import DurationCounter
 from abound.service.store.connection import ConnectionLost, Reply, pack_command
-from abound.service.store.durability import (
-    Words,
-    check_commands,
-    confirmed_level,
-    needs_aof_check,
-    updated_info,
-    wait_commands,
-)
+from abound.service.store.durability import Words, confirmation_commands, confirmed_level
 from abound.service.store.reconnecting import ReconnectingConnection
-from abound.service.store.server_info import AOF_CHECK_SECONDS, LEVELS, ServerInfo, aof_check_command
+from abound.service.store.server_info import LEVELS, ServerInfo
 from abound.service.tasks import cancel_and_wait
 
 SWEEP_SECONDS = 0.05
@@ -94,7 +88,6 @@ class Appender:
         self._groups: dict[int, AppendGroup] = {}
         self._n_waiting = 0
         self._n_bytes = 0
-        self._safe: ServerInfo | None = None  # last checked server info
         self._loop = asyncio.get_running_loop()
         self._sweeper: asyncio.TimerHandle | None = None
         self._opening: asyncio.Task[None] | None = None
@@ -103,6 +96,11 @@ class Appender:
     def is_connected(self) -> bool:
         """Whether the store can be reached for appending."""
         return self._fast.line.connection is not None
+
+    @property
+    def is_file_rewritten(self) -> bool:
+        """Whether the store was rewriting its append-only file at the last check."""
+        return self._fast.line.info is not None and self._fast.line.info.rewriting
 
     @property
     def waiting(self) -> tuple[int, int]:
@@ -153,7 +151,7 @@ class Appender:
         future: asyncio.Future[list[LearnOutcome]] = loop.create_future()
         waiting = PendingRequest(future, LEVELS.index(level), wait, loop.time() + timeout, drafts, n, n_bytes)
         self._admit(waiting)
-        if level == "log" or (level == "fsync" and facts.syncs_writes):
+        if level == "log" or (level == "fsync" and facts.confirms_fsync):
             self._fast.put(waiting)
             return future
         if self._careful.line.connection is None and (self._opening is None or self._opening.done()):
@@ -284,9 +282,7 @@ class Appender:
         facts = line.info
         if line.connection is None or facts is None:
             raise StoreUnavailable("the store is unreachable; nothing was appended")
-        if facts is not self._safe:
-            facts.check_safe()
-            self._safe = facts
+        facts.check_safe()
         return facts
 
     def _is_safe(self) -> bool:
@@ -388,6 +384,8 @@ class AppendQueue:
                 return
             self._appender.refuse_all(self.queue, "the store is unreachable")
             return
+        if self._appender.is_file_rewritten:  # the info of the second connection may be older
+            facts = facts._replace(rewriting=True)
         group = self._appender.take(self.queue)
         if group is None:
             self._busy = False
@@ -396,42 +394,33 @@ class AppendQueue:
         began = self._loop.time()
         command = self._appender.command(group)
         timeout, wait_seconds = self._appender.reply_seconds, self._appender.params.wait_store_seconds
-        level = max([waiting.level for waiting in group.waiting])
-        asked, questions = check_commands(facts, level > 0)
+        commands = confirmation_commands(facts, max([waiting.level for waiting in group.waiting]), wait_seconds)
         replies: list[Reply] = []
-        if not level:
-            n = 1 + len(asked)
-
-            def collect_quickly(reply: Reply) -> None:
-                replies.append(reply)
-                if len(replies) == n:
-                    self._answered(group, replies, facts, asked, began)
-
-            link.send(command + questions, collect_quickly, timeout, n)
-            return
-        waited = wait_commands(facts, level, wait_seconds)
-        all_asked = [*asked, *waited]
 
         def collect(reply: Reply) -> None:
             replies.append(reply)
-            if len(replies) <= len(all_asked):
-                return
-            if needs_aof_check(facts, all_asked, replies[1:]):
-                all_asked.append(aof_check_command())
-                link.send(pack_command(all_asked[-1]), collect, timeout + AOF_CHECK_SECONDS)
-            else:
-                self._answered(group, replies, facts, all_asked, began)
+            if len(replies) > len(commands):
+                self._answered(group, replies, facts, commands, began)
 
-        link.send(command + questions, collect, timeout, 1 + len(asked))
-        for wait in waited:
-            link.send(pack_command(wait), collect, timeout + wait_seconds)
+        if commands:
+            timeout += wait_seconds
+            command += b"".join([pack_command(words) for words in commands])
+        link.send(command, collect, timeout, 1 + len(commands))
 
     def _answered(
-        self, group: AppendGroup, replies: list[Reply], facts: ServerInfo, asked: Sequence[Words], began: float
+        self, group: AppendGroup, replies: list[Reply], facts: ServerInfo, commands: Sequence[Words], began: float
     ) -> None:
-        reply, *said = replies
+        reply, *confirmations = replies
         if isinstance(reply, bytes):
-            self._appended(group, Offset.of_entry(reply), said, facts, asked, began)
+            self.timer.observe(self._loop.time() - began)
+            group.entry = Offset.of_entry(reply)
+            danger = self.line.info.danger if self.line.info is not None else None
+            if danger is None:
+                group.reached = confirmed_level(facts, commands, confirmations)
+                self._appender.settle(group)
+            else:
+                lost = OutcomeUnknown(f"the event is in the log but may get lost: the store {danger}")
+                self._appender.fail_group(group, lost)
         elif isinstance(reply, ConnectionLost):
             group.lost = True
             self._appender.settle(group)
@@ -443,32 +432,6 @@ class AppendQueue:
                 self.line.connection.close()
             self._appender.fail_group(group, StoreUnavailable(f"the store refused to append: {reply}"))
         self._send()
-
-    def _appended(
-        self,
-        group: AppendGroup,
-        entry: Offset,
-        said: list[Reply],
-        facts: ServerInfo,
-        asked: Sequence[Words],
-        began: float,
-    ) -> None:
-        """Record that the store has the group in its log, and promise only the durability that it confirmed."""
-        self.timer.observe(self._loop.time() - began)
-        group.entry = entry
-        now = updated_info(facts, asked, said)
-        if now is None:
-            group.lost = True  # the connection was lost after the append, or the store no longer tells
-        elif now.danger is None:
-            group.reached = confirmed_level(asked, said) if len(asked) > 1 else 0
-        else:
-            if self.line.info is facts:
-                self.line.info = now  # refuses all appends until the store is safe again
-            self._appender.fail_group(
-                group, OutcomeUnknown(f"the event is in the log but may get lost: the store {now.danger}")
-            )
-            return
-        self._appender.settle(group)
 
     async def open(self) -> None:
         """Open the connection if it is closed, and continue with the waiting requests."""

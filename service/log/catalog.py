@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import hiredis
 
 from abound.core.config import ModelConfig
-from abound.core.errors import Corrupted, InvalidInstance, OutcomeUnknown, StoreUnavailable
+from abound.core.errors import Corrupted, InvalidInstance, OutcomeUnknown, StoreUnavailable, UnknownApplyVersion
 from abound.core.types import START, Offset
 from abound.service.log.events import (
     APPLY_VERSION,
@@ -105,8 +105,16 @@ class Catalog:
         Raises
         ------
         Corrupted, UnknownApplyVersion
-            The entry cannot be read; the catalog is unchanged.
+            The entry cannot be read; the catalog is unchanged. The message has the way out.
         """
+        try:
+            self._apply(element)
+        except (Corrupted, UnknownApplyVersion) as error:
+            advice = ". Restore the store from a backup" if isinstance(error, Corrupted) else ""
+            name = element[0].decode()
+            raise type(error)(f"entry {name} of the catalog cannot be applied: {error}{advice}") from error
+
+    def _apply(self, element: Element) -> None:
         entry_id, fields = element
         event = decode_catalog_entry(fields).event
         at, n_since = Offset.of_entry(entry_id), self.n_since + 1

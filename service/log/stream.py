@@ -31,8 +31,8 @@ from abound.core.types import START, Offset
 from abound.service.store.client import Store, store_errors
 from abound.service.store.connection import Reply, StoreConnection, pack_command
 
-REPAIR_ADVICE = "`abound mend` lists the possible repairs and what each of them loses; restart the service afterwards"
-"""Advice in errors about an unreadable entry (``service/history/repair.py``)."""
+REPAIR_ADVICE = "`abound mend` says what can be done; restart the service afterwards"
+"""Advice in errors about an unreadable entry of a model's log (``service/history/repair.py``)."""
 
 Fields = list[bytes]
 Element = tuple[bytes, Fields]
@@ -140,7 +140,9 @@ class Trim(NamedTuple):
             entry, n_entries, log_bytes = text.split()
             return cls(Offset.of_entry(entry), int(n_entries), int(log_bytes))
         except ValueError:
-            raise Corrupted(f"the trim record of a log cannot be read: {text[:100]!r}") from None
+            raise Corrupted(
+                f"the trim record of a log cannot be read: {text[:100]!r}. Restore the store from a backup"
+            ) from None
 
 
 UNTRIMMED = Trim(START, 0, 0)

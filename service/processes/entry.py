@@ -17,9 +17,9 @@ from abound.service.processes.status_pipe import EXIT_REFUSED, Report, Reporter
 from abound.service.settings import Settings
 
 
-def parser(name: str, purpose: str) -> argparse.ArgumentParser:
-    """Return the argument parser of ``python -m service.NAME``; the first line of ``purpose`` is its description."""
-    words = argparse.ArgumentParser(prog=f"python -m service.{name}", description=purpose.splitlines()[0])
+def parser(module: str, purpose: str) -> argparse.ArgumentParser:
+    """Return the argument parser of ``python -m abound.service.MODULE``; ``purpose`` begins with its description."""
+    words = argparse.ArgumentParser(prog=f"python -m abound.service.{module}", description=purpose.partition("\n\n")[0])
     words.add_argument("--status", type=int, help="file descriptor of the inherited pipe to the parent")
     return words
 

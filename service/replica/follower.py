@@ -157,8 +157,7 @@ class Follower:
         try:
             catalog.apply(element)
         except (Corrupted, UnknownApplyVersion) as error:
-            mending = f". {stream.REPAIR_ADVICE}" if isinstance(error, Corrupted) else ""
-            self.failure = f"entry {element[0].decode()} of the catalog cannot be applied: {error}{mending}"
+            self.failure = str(error)
             log.error("the catalog has stopped", reason=self.failure)
             return False
         return True

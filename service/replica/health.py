@@ -5,10 +5,14 @@ from __future__ import annotations
 import asyncio
 from typing import Literal, NamedTuple
 
+import structlog
+
 from abound.core.errors import NotReady
 from abound.service.replica.follower import Follower
 from abound.service.replica.storage_status import StorageStatus
 from abound.service.store.reconnecting import ReconnectingConnection
+
+log = structlog.get_logger(__name__)
 
 WATCH_SECONDS = 0.25
 
@@ -69,7 +73,7 @@ class ReplicaStatus(NamedTuple):
 
 
 class Health:
-    """Tracks the stage of a replica and the time since it was cut off from the store."""
+    """Tracks the stage of a replica, the time since it was cut off, and whether the store would keep the log."""
 
     def __init__(self, follower: Follower, line: ReconnectingConnection, keeping: StorageStatus) -> None:
         self._follower = follower
@@ -78,6 +82,7 @@ class Health:
         self._stage = "connecting"
         self._progress = 0.0
         self._cut_off_at: float | None = None
+        self._danger: str | None = None
 
     def set_stage(self, stage: str, progress: float = 0.0) -> None:
         """Set the stage of the replica and the progress in it."""
@@ -89,9 +94,10 @@ class Health:
             raise NotReady(f"this replica accepts no changes: {self._stage}")
 
     async def run(self) -> None:
-        """Record when the store becomes unavailable, independent of calls of ``status``. Runs until cancelled."""
+        """Record when the store becomes unavailable, and log when it becomes unsafe. Runs until cancelled."""
         while True:
             self._cut_off()
+            self._log_danger()
             await asyncio.sleep(WATCH_SECONDS)
 
     def status(self) -> ReplicaStatus:
@@ -120,6 +126,15 @@ class Health:
             durability=Durability(facts.appendfsync, facts.levels, facts.warning) if facts is not None else None,
             history=_some(self._keeping.failures()),
         )
+
+    def _log_danger(self) -> None:
+        danger = self._line.info.danger if self._line.info is not None else None
+        if danger != self._danger:
+            self._danger = danger
+            if danger is not None:
+                log.error("learning is refused", reason=f"the store {danger}")
+            else:
+                log.info("the store is safe again; learning is accepted")
 
     def _cut_off(self) -> float | None:
         """Return for how many seconds reading or appending has been impossible; None when both work."""

@@ -8,8 +8,6 @@ import os
 import socket
 from typing import Any
 
-import structlog
-
 from abound.core.errors import Corrupted, StoreUnavailable
 from abound.core.types import Offset
 from abound.service.log import stream
@@ -18,10 +16,7 @@ from abound.service.log.stream import Trim
 from abound.service.model import presence
 from abound.service.replica.follower import Follower
 from abound.service.store.client import Store, store_errors
-from abound.service.store.reconnecting import ReconnectingConnection
 from abound.service.versions.cache_cleanup import CacheCleaner
-
-log = structlog.get_logger(__name__)
 
 TICK_SECONDS = 1.0
 CLEAR_TICKS = 10
@@ -29,26 +24,21 @@ CLEAR_TICKS = 10
 
 
 class Heartbeat:
-    """Watches the safety of the store, measures the lag, verifies the logs and publishes the status of the models.
+    """Measures the lag, verifies the logs and publishes the status of the models.
 
     Parameters
     ----------
     replica : str
         Id of the replica.
-    line : ReconnectingConnection
-        Connection of which the server info is watched.
     follower : Follower
         Holds the models, and is notified when a log is shorter than before.
     copies
         Local copies of version files on this replica.
     """
 
-    def __init__(
-        self, store: Store, replica: str, line: ReconnectingConnection, follower: Follower, copies: CacheCleaner
-    ) -> None:
+    def __init__(self, store: Store, replica: str, follower: Follower, copies: CacheCleaner) -> None:
         self._store = store
         self._replica = replica
-        self._line = line
         self._follower = follower
         self._models = follower.models
         self._copies = copies
@@ -57,14 +47,6 @@ class Heartbeat:
         self._numbering = presence.pid_namespace()
         self._published: dict[str, tuple[Any, ...]] = {}
         self._seen: dict[str, Offset] = {}
-        self._danger: str | None = None
-
-    async def watch_store(self) -> None:
-        """Log when the store becomes unsafe for the log, or safe again. Runs until cancelled."""
-        while True:
-            await asyncio.sleep(TICK_SECONDS)
-            if self._line.info is not None:
-                self._tell_of_danger(self._line.info.danger)
 
     async def run(self) -> None:
         """Measure the lag and publish the status of the models every second. Runs until cancelled."""
@@ -82,15 +64,6 @@ class Heartbeat:
                     self._cleared = True
             except StoreUnavailable:
                 continue
-
-    def _tell_of_danger(self, danger: str | None) -> None:
-        if danger == self._danger:
-            return
-        self._danger = danger
-        if danger is not None:
-            log.error("learning is refused", reason=f"the store {danger}")
-        else:
-            log.info("the store is safe again; learning is accepted")
 
     def forget_model(self, name: str) -> None:
         """Drop the records of a deleted model."""

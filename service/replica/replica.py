@@ -121,7 +121,7 @@ class Replica:
             lambda: [model.keys for model in self._follower.models.values()],
             self.loaded_versions.wait_loaded,
         )
-        self._housekeeping = Heartbeat(store, self.id, self._line, self._follower, self._copies)
+        self._housekeeping = Heartbeat(store, self.id, self._follower, self._copies)
         self._tasks: list[asyncio.Task[None]] = []
         self._errands: set[asyncio.Task[None]] = set()
 
@@ -179,7 +179,6 @@ class Replica:
         self._tasks = [
             asyncio.create_task(self._follower.follow(), name="follower"),
             asyncio.create_task(self._health.run(), name="store"),
-            asyncio.create_task(self._housekeeping.watch_store(), name="watch"),
             asyncio.create_task(self._housekeeping.run(), name="presence"),
             asyncio.create_task(self._shadows.run(), name="standbys"),
             asyncio.create_task(self.loaded_versions.run(), name="loaded versions"),

@@ -14,12 +14,11 @@ from typing import Any
 
 import structlog
 
-from abound.core.errors import AboundError, Corrupted, StoreUnavailable, UnknownApplyVersion, UnknownArtifact
+from abound.core.errors import AboundError, Corrupted, StoreUnavailable, UnknownArtifact
 from abound.core.types import Offset
 from abound.service.history.replay import ReplaySource, bring_up
 from abound.service.history.restore import restore_past
 from abound.service.log.events import AdoptEvent, PrepareEvent
-from abound.service.log.stream import REPAIR_ADVICE
 from abound.service.model.adoption_lock import pending_adoptions
 from abound.service.model.replicated_model import ReplicatedModel, StandbyMissing, StandbyState
 from abound.service.store.client import Store
@@ -149,19 +148,11 @@ class Standbys:
         except AboundError as error:
             if model.halted is None:
                 return False
-            reason = f"it cannot adopt the index {adopt.index} at {at}: {error}{_way_out(error)}"
+            advice = ". Restore it from a backup" if isinstance(error, (Corrupted, UnknownArtifact)) else ""
+            reason = f"it cannot adopt the index {adopt.index} at {at}: {error}{advice}"
             if model.halted != reason:  # log each reason once, not each attempt
                 log.warning("a model is halted", model=model.name, reason=reason)
             model.halted = reason
         with contextlib.suppress(AboundError):
             return await restore_past(self._store, model, at)
         return False
-
-
-def _way_out(error: AboundError) -> str:
-    """Return what an operator can do about a state that cannot be loaded and will not become loadable."""
-    if isinstance(error, (Corrupted, UnknownArtifact)):
-        return f". Restore it from a backup; or, {REPAIR_ADVICE}"
-    if isinstance(error, UnknownApplyVersion):
-        return ". Run a release that can read it"
-    return ""

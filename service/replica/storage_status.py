@@ -184,7 +184,6 @@ def _figures_of(found: Standings | None) -> dict[str, float]:
         return {}
     return {
         "contenders": len(found.contest.comparisons),
-        "scored_share": found.share,
         "promotions": found.promotions,
         "rollbacks": found.rollbacks,
         "drift_marks": len(found.drift.marks),

@@ -103,7 +103,8 @@ class ModelFileReader:
             header = msgspec.json.decode(plain, type=ModelFileHeader)
         if header.apply_version != APPLY_VERSION:
             raise UnknownApplyVersion(
-                f"the file has the apply version {header.apply_version}, and this release has {APPLY_VERSION}"
+                f"the file has the apply version {header.apply_version}; this release reads {APPLY_VERSION}: "
+                "run the release that wrote it"
             )
         if any(not 0 < part.size <= MOST_PART_BYTES for part in header.parts):
             raise Corrupted("the file has a part of an impossible size")

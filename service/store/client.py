@@ -23,22 +23,16 @@ from redis.retry import Retry as SyncRetry
 
 from abound.core.errors import CannotStart, StoreUnavailable
 from abound.service.store.connection import Address, ConnectionLost, StoreConnection
-from abound.service.store.server_info import (
-    AOF_CHECK_SECONDS,
-    FSYNC_SETTINGS,
-    ServerInfo,
-    aof_check_command,
-    build_server_info,
-    parse_config,
-)
+from abound.service.store.server_info import FSYNC_PATTERN, ServerInfo, build_server_info, parse_config
 
 log = structlog.get_logger(__name__)
 
 OLDEST_VERSION = (6, 2)
 SECTIONS = ("server", "persistence", "memory", "replication")
-
-PROBE_KEY = "abound:asking"
-"""Written before WAITAOF: the command reports nothing to a connection that has written nothing."""
+FIRST_FILE = (
+    "it writes its append-only file for the first time, and until that has ended a crash would lose the log. "
+    "Wait for it (INFO persistence: aof_rewrite_in_progress, aof_last_bgrewrite_status)"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +106,7 @@ class Store:
             async with self.client.pipeline(transaction=False) as pipe:
                 for section in SECTIONS:
                     pipe.info(section)
-                pipe.config_get(FSYNC_SETTINGS)
+                pipe.config_get(FSYNC_PATTERN)
                 answers = await pipe.execute(raise_on_error=False)
         for answer in answers[:4]:
             if isinstance(answer, Exception):
@@ -126,32 +120,29 @@ class Store:
         Raises
         ------
         CannotStart
-            The store does not answer, is too old, has no append-only file or evicts keys. The text says how to fix
-            it.
+            The store does not answer, is too old, has no complete append-only file or evicts keys. The text says
+            how to fix it.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self.params.start_seconds
         told = 0.0
         while True:
             try:
-                facts = await self.server_info()
-                if facts.aof_complete or loop.time() > deadline:
-                    break
-                if loop.time() - told > 5:
-                    log.warning("waiting for the store", store=str(self.address), reason=f"it {facts.danger}")
-                    told = loop.time()
+                info = await self.server_info()
+                if info.aof_complete or loop.time() > deadline:
+                    _refuse_unsafe(info, self.address)
+                    return info
+                reason = FIRST_FILE
             except StoreUnavailable as error:
-                now = loop.time()
-                if now > deadline and not isinstance(error.__cause__, redis.exceptions.BusyLoadingError):
+                if loop.time() > deadline and not isinstance(error.__cause__, redis.exceptions.BusyLoadingError):
                     raise CannotStart(
                         f"no store answers at {self.address} ({error}). Start it, or set ABOUND_REDIS_URL"
                     ) from error
-                if now - told > 5:
-                    log.warning("waiting for the store", store=str(self.address), reason=str(error))
-                    told = now
+                reason = str(error)
+            if loop.time() - told > 5:
+                log.warning("waiting for the store", store=str(self.address), reason=reason)
+                told = loop.time()
             await asyncio.sleep(0.1)
-        _refuse_unsafe(facts, self.address)
-        return facts
 
     async def close(self) -> None:
         """Close the connections of the client. Connections from ``open_connection`` belong to their callers."""
@@ -164,7 +155,7 @@ async def fetch_server_info(link: StoreConnection, seconds: float) -> ServerInfo
     Raise StoreUnavailable when the connection is lost meanwhile or the server refuses.
     """
     asked = [link.call("INFO", section, seconds=seconds) for section in SECTIONS]
-    asked.append(link.call("CONFIG", "GET", FSYNC_SETTINGS, seconds=seconds))
+    asked.append(link.call("CONFIG", "GET", FSYNC_PATTERN, seconds=seconds))
     *sections, config = await asyncio.gather(*asked, return_exceptions=True)
     said: list[dict[str, str]] = []
     with store_errors():
@@ -174,15 +165,7 @@ async def fetch_server_info(link: StoreConnection, seconds: float) -> ServerInfo
             lines = [line.partition(":") for line in answer.decode().splitlines()]
             said.append({name: value for name, colon, value in lines if colon})
     server, persistence, memory, replication = said
-    facts = build_server_info(server, persistence, memory, replication, parse_config(config))
-    if not (facts.rewriting and facts.syncs_writes and facts.can_check_aof):
-        return facts
-    written = link.call("SET", PROBE_KEY, "", "PX", 1000, seconds=seconds)
-    confirmed = link.call(*aof_check_command(), seconds=seconds + AOF_CHECK_SECONDS)
-    refused, reply = await asyncio.gather(written, confirmed, return_exceptions=True)
-    if isinstance(refused, Exception) or not isinstance(reply, list):
-        return facts
-    return facts._replace(aof_complete=reply[0] >= 1, aof_confirmed=True)
+    return build_server_info(server, persistence, memory, replication, parse_config(config))
 
 
 @contextlib.contextmanager
@@ -206,6 +189,8 @@ def _refuse_unsafe(facts: ServerInfo, address: Address) -> None:
         raise CannotStart(f"the store at {address} is Redis {version}; at least 6.2 (or any Valkey) is needed")
     if facts.danger is not None:
         raise CannotStart(f"the store at {address} {facts.danger}")
+    if not facts.aof_complete:
+        raise CannotStart(f"the store at {address} cannot be used yet: {FIRST_FILE}")
     if facts.eviction == "unknown":
         log.warning("the store does not report its eviction policy; it must be noeviction", store=str(address))
     if facts.appendfsync is None:

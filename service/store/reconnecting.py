@@ -102,7 +102,7 @@ class ReconnectingConnection:
     async def _open(self) -> tuple[StoreConnection, ServerInfo]:
         link = await self._store.open_connection(self._purpose, self._on_lost)
         try:
-            facts = (await fetch_server_info(link, self._patience)).corrected_by(self.info)
+            facts = await fetch_server_info(link, self._patience)
             if not await self.knows(link, self._patience):
                 raise StoreUnavailable("the store has lost the end of the catalog, and models with it")
             return link, facts
@@ -118,7 +118,7 @@ class ReconnectingConnection:
                     await self._lost.wait()
                 return
             with contextlib.suppress(StoreUnavailable):
-                self.info = (await fetch_server_info(link, self._patience)).corrected_by(self.info)
+                self.info = await fetch_server_info(link, self._patience)
                 if not await self.knows(link, self._patience):
                     link.close()
 

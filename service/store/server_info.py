@@ -14,21 +14,15 @@ and not yet synced, for up to a second, unless every command is synced (redis/re
 """
 
 WAITAOF_COMMAND_VERSION = (7, 2)
-"""First version that has WAITAOF. Under ``appendfsync always`` the command tells the first rewrite of a file, from
-which a crash would not restore appended data, from any later one.
-"""
+"""First version that has WAITAOF."""
 
-AOF_CHECK_SECONDS = 0.5
-"""Longest wait for that WAITAOF. It is answered as soon as the preceding write is in the file."""
+FSYNC_SETTINGS = {"appendfsync": "always", "no-appendfsync-on-rewrite": "no"}
+"""Settings with which a server syncs every write before it replies."""
 
-SAFE_NAMES = ("appendonly", "maxmemory-policy")
-"""Settings that decide whether a server keeps the log or could lose it silently."""
+FSYNC_PATTERN = "*appendfsync*"
+"""Pattern for both settings (Redis before 7 accepts only one). A single name is twenty times as fast."""
 
-FSYNC_SETTINGS = "*appendfsync*"
-"""CONFIG GET pattern for the two ``FSYNC_NAMES`` (Redis before 7 accepts only one pattern)."""
-
-FSYNC_NAMES = ("appendfsync", "no-appendfsync-on-rewrite")
-"""The same settings, for a server that accepts several names: a name is twenty times as fast as a pattern."""
+FSYNC_QUERIES = tuple(("CONFIG", "GET", name) for name in FSYNC_SETTINGS)
 
 LEVELS = ("log", "fsync", "replica")
 """Levels of durability that a request can ask for, weakest first."""
@@ -51,19 +45,15 @@ class ServerInfo(NamedTuple):
         Number of connected store replicas.
     waitaof : bool
         It has WAITAOF, and the reply is reliable.
-    run_id : str
-        Id of the server's process, new at each start.
     rewriting : bool
         It is rewriting its append-only file, or is about to.
     aof_complete : bool
-        A crash would restore what it appends to its file. False during the first rewrite after the file was enabled.
+        It has a complete append-only file. False while it rewrites a file and had none when it started: a crash
+        during the first rewrite would lose what it appends. Checked at the start only, since later it is mostly an
+        ordinary rewrite.
     pauses : bool
         It does not sync during a save or a rewrite, whatever ``appendfsync`` is, or does not report that it does
         (``no-appendfsync-on-rewrite``).
-    aof_confirmed : bool
-        ``aof_complete`` comes from WAITAOF during the rewrite.
-    has_config : bool
-        It answers CONFIG GET. Managed servers often do not.
     """
 
     version: tuple[int, int]
@@ -72,43 +62,19 @@ class ServerInfo(NamedTuple):
     eviction: str
     replicas: int
     waitaof: bool = False
-    run_id: str = ""
     rewriting: bool = False
     aof_complete: bool = True
     pauses: bool = False
-    aof_confirmed: bool = False
-    has_config: bool = False
-
-    def corrected_by(self, before: ServerInfo | None) -> ServerInfo:
-        """Return this info, corrected by the previous one: a file that was complete stays so during its rewrite.
-
-        INFO does not report whether a rewrite is the first one; it only reports whether there was a file when the
-        server started. Where WAITAOF does not report it either, only an observer that saw the file disabled can
-        detect that it was disabled and enabled again.
-        """
-        if self.aof_confirmed or before is None or before.run_id != self.run_id or not (self.aof and self.rewriting):
-            return self
-        return self._replace(aof_complete=before.aof and before.aof_complete)
-
-    @property
-    def fsync_query(self) -> tuple[str, ...]:
-        """Return the command that checks again whether every write is synced."""
-        return "CONFIG", "GET", *(FSYNC_NAMES if self.tells_several else (FSYNC_SETTINGS,))
-
-    @property
-    def tells_several(self) -> bool:
-        """Return whether CONFIG GET accepts several names at once."""
-        return self.has_config and self.version >= (7, 0)
-
-    @property
-    def can_check_aof(self) -> bool:
-        """Return whether ``aof_check_command`` can check, behind a write, that a crash would restore the write."""
-        return self.version >= WAITAOF_COMMAND_VERSION
 
     @property
     def syncs_writes(self) -> bool:
         """Return whether every acknowledged write is on disk."""
         return self.appendfsync == "always" and not self.pauses
+
+    @property
+    def confirms_fsync(self) -> bool:
+        """Return whether an acknowledged write would outlive a crash, whatever file the server is writing."""
+        return self.syncs_writes and not self.rewriting
 
     def reachable(self, level: str) -> bool:
         """Return whether an append to this store can be confirmed at the level."""
@@ -123,13 +89,8 @@ class ServerInfo(NamedTuple):
     @property
     def danger(self) -> str | None:
         """Return why this store could lose the log silently, and how to fix it; None when it is safe."""
-        if self.aof and self.aof_complete and self.eviction in ("noeviction", "unknown"):
+        if self.aof and self.eviction in ("noeviction", "unknown"):
             return None
-        if self.aof and not self.aof_complete:
-            return (
-                "writes its append-only file for the first time, and until that has ended a crash would lose the log. "
-                "Wait for it (INFO persistence: aof_rewrite_in_progress, aof_last_bgrewrite_status)"
-            )
         if not self.aof:
             return (
                 "keeps no append-only file, so the log would be lost when it stops. "
@@ -181,15 +142,6 @@ class ServerInfo(NamedTuple):
         )
 
 
-def aof_check_command() -> tuple[str | int, ...]:
-    """Return the command to send right after a write to ask whether the write would survive a crash.
-
-    It would if the first number of the reply is 1. Only for a server that syncs every write and has the command
-    (``ServerInfo.can_check_aof``).
-    """
-    return ("WAITAOF", 1, 0, int(AOF_CHECK_SECONDS * 1000))
-
-
 def parse_config(reply: Reply) -> dict[str, str]:
     """Return the reply to a CONFIG GET as a dict; empty when the server refused."""
     if not isinstance(reply, list):
@@ -198,17 +150,9 @@ def parse_config(reply: Reply) -> dict[str, str]:
     return dict(zip(texts[::2], texts[1::2], strict=True))
 
 
-def has_idle_aof(persistence: Reply) -> bool:
-    """Return whether a server has an append-only file and is not rewriting it, from its INFO persistence."""
-    return isinstance(persistence, bytes) and all(
-        field in persistence
-        for field in (b"\naof_enabled:1", b"\naof_rewrite_in_progress:0", b"\naof_rewrite_scheduled:0")
-    )
-
-
 def syncs_every_write(settings: dict[str, str]) -> bool:
     """Return whether a server with these settings syncs every write before it replies."""
-    return settings.get("appendfsync") == "always" and settings.get("no-appendfsync-on-rewrite") == "no"
+    return FSYNC_SETTINGS.items() <= settings.items()
 
 
 def build_server_info(
@@ -228,11 +172,9 @@ def build_server_info(
         eviction=str(memory.get("maxmemory_policy", "unknown")),
         replicas=int(replication.get("connected_slaves", 0)),
         waitaof=_waitaof_holds(server),
-        run_id=str(server.get("run_id", "")),
         rewriting=bool(rewriting),
         aof_complete=not (aof and rewriting and not base_bytes),
         pauses=appendfsync == "always" and not syncs_every_write(settings),
-        has_config=bool(settings),
     )
 
 

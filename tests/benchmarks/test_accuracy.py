@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from abound.core.config import ModelConfig
 from abound.core.evaluation.evaluate import LIMITS, fit, measure, rank
@@ -54,6 +55,7 @@ def test_classes_are_numbered_as_they_arrive():
     assert len(test.label_ids) == len(rows(5, seed=2).label_ids)
 
 
+@pytest.mark.long
 def test_what_is_learned_and_measured_is_what_the_model_learns_and_measures():
     def dataset(part):
         vectors = [

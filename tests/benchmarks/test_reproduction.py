@@ -66,6 +66,7 @@ def data(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.long
 def test_quick_on_tiny_data(run: Run, data: Path, tmp_path: Path) -> None:
     """All that is quick; a sentence for each set that is not there; the second time nothing runs."""
     out = tmp_path / "docs"
@@ -101,6 +102,7 @@ def test_a_folder_of_data_that_is_not_there_is_refused(run: Run, data: Path, tmp
     assert not (tmp_path / "docs").exists()
 
 
+@pytest.mark.long
 def test_an_interrupted_run_goes_on(run: Run, data: Path, tmp_path: Path) -> None:
     out = tmp_path / "docs"
     run("--only", "bibtex swnn", "--data", data, "--out", out)

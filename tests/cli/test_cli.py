@@ -541,12 +541,6 @@ def test_snapshots_and_verify(run: Run, url: str, data_dir: Path, train: Path) -
     assert run("snapshots", "list", "nobody", *at).code == 1
 
 
-def test_verify_without_a_service(run: Run, tmp_path: Path) -> None:
-    ran = run("verify", "--data-dir", tmp_path)
-    assert ran.code == 1
-    assert "no service runs with the data directory" in ran.err
-
-
 def test_verify_an_unknown_model(run: Run, url: str, data_dir: Path) -> None:
     ran = run("verify", "-m", "nobody", "--data-dir", data_dir)
     assert ran.code == 1

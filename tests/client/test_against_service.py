@@ -40,13 +40,12 @@ def test_a_model_is_taught_and_asked(service: Served) -> None:
         assert client.stats(name)["learned"] == 2
 
 
-@pytest.mark.parametrize("in_flight", [1, 3])
-def test_a_stream_is_learned_once_and_asked(service: Served, in_flight: int) -> None:
+def test_a_stream_is_learned_once_and_asked(service: Served) -> None:
     name = fresh_model(service)
     with Client(service.url) as client:
         model = Model(client, name)
         instances = [*stream(2500), Labelled(labels=["nothing to go by"])]
-        answers = list(model.learn_many(instances, in_flight=in_flight))
+        answers = list(model.learn_many(instances))
         refused = [answer for answer in answers if isinstance(answer, Refused)]
         assert [one.status for one in refused] == [422]
         assert len({one.offset for one in answers if not isinstance(one, Refused)}) == 2500
@@ -59,10 +58,10 @@ def test_a_stream_is_learned_once_and_asked(service: Served, in_flight: int) -> 
 def test_in_order_the_client_makes_the_state_that_one_request_makes(service: Served) -> None:
     ours, theirs = fresh_model(service), fresh_model(service)
     with Client(service.url) as client:
-        assert len(list(Model(client, ours).learn_many(stream(2300), keyed=False, in_flight=1))) == 2300
+        assert len(list(Model(client, ours).learn_many(stream(2300), keyed=False))) == 2300
         whole = client.learn(theirs, {"instances": [vars_of(one) for one in stream(1000)]})
         assert len(whole["results"]) == 1000
-        list(Model(client, theirs).learn_many(stream(2300)[1000:], keyed=False, in_flight=1))
+        list(Model(client, theirs).learn_many(stream(2300)[1000:], keyed=False))
         assert client.stats(ours)["connections"] == client.stats(theirs)["connections"]
         ask = {"features": {"f3": 1}, "explain": True}
         answers = [client.classify(name, ask)["labels"] for name in (ours, theirs)]

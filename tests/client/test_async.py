@@ -48,9 +48,9 @@ async def from_the_loop(n: int) -> AsyncIterator[bytes]:
 
 @pytest.mark.parametrize(("one", "other"), [(Client, AsyncClient), (Model, AsyncModel)])
 def test_both_clients_have_the_same_methods_with_the_same_parameters(one: type, other: type) -> None:
-    def parameters(kind: type) -> dict[str, list[str]]:
+    def parameters(kind: type) -> dict[str, set[str]]:
         public = {name: value for name, value in vars(kind).items() if not name.startswith("_")}
-        return {name: list(inspect.signature(value).parameters) for name, value in public.items()}
+        return {name: set(inspect.signature(value).parameters) - {"in_flight"} for name, value in public.items()}
 
     assert parameters(one) == parameters(other)
 
@@ -105,6 +105,18 @@ async def test_a_request_of_a_slow_source_is_closed_by_the_next_line(
 
     assert [answer["n"] async for answer in client(echo).learn_stream("m", source(9))] == list(range(9))
     assert sizes == [4, 3, 2]
+
+
+async def test_an_error_of_one_request_among_several_reaches_the_caller_behind_the_answers_before() -> None:
+    async def second_is_refused(request: httpx.Request) -> httpx.Response:
+        body = await request.aread()
+        fields = {"title": "X", "status": 413}
+        return httpx.Response(413, json=fields) if b'{"n": 1000}' in body else httpx.Response(200, content=body)
+
+    answers = client(second_is_refused).classify_stream("m", lines(3000), in_flight=3)
+    assert [(await anext(answers))["n"] for _ in range(1000)] == list(range(1000))
+    with pytest.raises(Refused):
+        await anext(answers)
 
 
 async def test_an_interrupted_learn_is_sent_again_only_with_keys() -> None:

@@ -17,7 +17,7 @@ import pytest
 from abound.core.errors import InvalidInstance, Malformed
 from abound.service.datasets.check import counts
 from abound.service.datasets.repository import DatasetRepository
-from tests.randomness import QUICK, THOROUGH
+from tests.randomness import THOROUGH
 from tests.support.served import Served
 
 REQUESTS = Path(__file__).with_name("made_up_requests.py")
@@ -37,12 +37,12 @@ def checked_here(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.M
     monkeypatch.setattr(DatasetRepository, "_counts", check)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(1800)
 @pytest.mark.usefixtures("checked_here")
-@pytest.mark.parametrize("profile", [QUICK, pytest.param(THOROUGH, marks=pytest.mark.long)])
-def test_no_request_finds_the_service_outside_its_document(service: Served, tmp_path: Path, profile: str) -> None:
+def test_no_request_finds_the_service_outside_its_document(service: Served, tmp_path: Path) -> None:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
-    options = ["-q", "-p", "no:cacheprovider", f"--basetemp={tmp_path}/requests", f"--hypothesis-profile={profile}"]
+    options = ["-q", "-p", "no:cacheprovider", f"--basetemp={tmp_path}/requests", f"--hypothesis-profile={THOROUGH}"]
     words = [sys.executable, "-m", "pytest", *options, str(REQUESTS)]
     done = subprocess.run(words, env=environment | {"SERVICE_URL": service.url}, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-10_000:] + done.stderr[-2000:]

@@ -195,6 +195,7 @@ def test_postings_give_back_what_they_do_not_need():
     assert end - first <= 4
 
 
+@pytest.mark.long
 def test_longest_posting():
     """Without ``w_min`` a posting has 65,535 connections and then the weakest goes."""
     n = layout.MAX_LENGTH + np.uint64(3)
@@ -210,6 +211,7 @@ def test_longest_posting():
     assert index.to_arrays()["class_ids"].tolist() == [*heavy, *class_ids[: index.n_connections - 1]]
 
 
+@pytest.mark.long
 def test_totals_and_counts_do_not_saturate():
     """Float32 sums of ones stop at 2^24; here the proportion stays right for ever."""
     n = 20_000_000

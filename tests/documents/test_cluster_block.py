@@ -103,6 +103,7 @@ def terminals(tmp_path: Path) -> Iterator[Terminals]:
     made.close()
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
 def test_a_job_runs_on_the_cluster_that_the_page_starts(terminals: Terminals, tmp_path: Path) -> None:
     port = str(free_port())

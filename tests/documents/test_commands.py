@@ -43,6 +43,7 @@ def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
         yield made
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "page", [page for page in PAGES if any(b.page == page and not b.reason for b in TYPED)], ids=lambda page: page.name
 )
@@ -87,6 +88,7 @@ def commands_in_the_text() -> list[str]:
     return sorted(text[text.index("abound ") :].replace("...", "").strip() for text in found)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("text", [text for text in commands_in_the_text() if text in HARMLESS])
 def test_a_command_in_a_sentence_that_does_no_harm_runs(shell: Shell, text: str) -> None:
     [(_, printed, _)] = shell.run(Block(ROOT, 0, "sh", [Command(text, None)], None))

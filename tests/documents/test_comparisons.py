@@ -28,6 +28,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("default")  # few instances: solvers do not settle
 @pytest.mark.parametrize("command", EVALUATIONS)
 def test_an_evaluation_runs(

@@ -35,6 +35,7 @@ def until(url: str, secret: str | None, wanted: int) -> None:
         time.sleep(0.05)
 
 
+@pytest.mark.long
 def test_keys_are_made_listed_rotated_and_revoked_as_the_page_says(shell: Shell) -> None:
     block = block_of(__file__)
     verbs = [command.text.split()[2] for command in block.commands]

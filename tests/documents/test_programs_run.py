@@ -48,7 +48,6 @@ class Small:
         Programs that it starts.
     seconds : float
         Time to be done, on a busy machine.
-    is_long : bool
     """
 
     words: str
@@ -57,7 +56,6 @@ class Small:
     holds: Callable[[list[Any]], bool] = bool
     needs: tuple[str, ...] = ()
     seconds: float = 300.0
-    is_long: bool = True
 
 
 def rivals_that_are_here_were_measured(rows: list[Any]) -> bool:
@@ -91,9 +89,7 @@ PROGRAMS: dict[str, Small] = {
         tells=("live", "batch", "blend"),
     ),
     "benchmarks.by_version": Small(words="--json --quick", tells=("cpu_us", "clock_us")),
-    "benchmarks.calibration": Small(
-        words="--json --instances 500 --turns 1", tells=("learn_ratio", "classify_ratio"), is_long=False
-    ),
+    "benchmarks.calibration": Small(words="--json --instances 500 --turns 1", tells=("learn_ratio", "classify_ratio")),
     "benchmarks.client": Small(words="--json --instances 2000 --rounds 1", tells=("per_second", "ratio")),
     "benchmarks.drift": Small(
         words="--json --plots {work} --data {data} --kept {kept}", tells=("R@1", "last quarter", "windows")
@@ -108,9 +104,7 @@ PROGRAMS: dict[str, Small] = {
     "benchmarks.http": Small(
         words="--json --quick", tells=("rps", "classify_to_echo", "learn_to_echo"), needs=("wrk",)
     ),
-    "benchmarks.jobs": Small(
-        words="--json --jobs 3", tells=("process_seconds", "start_ms", "end_ms", "own_mib"), is_long=False
-    ),
+    "benchmarks.jobs": Small(words="--json --jobs 3", tells=("process_seconds", "start_ms", "end_ms", "own_mib")),
     "benchmarks.kernel": Small(
         words="--json --quick --stream ads", tells=("learn_over_floor", "classify_over_fsu", "strings_per_s")
     ),
@@ -121,12 +115,11 @@ PROGRAMS: dict[str, Small] = {
         seconds=600,
     ),
     "benchmarks.reliability": Small(
-        words="--json --only clinc150 --data {data} --kept {kept}", tells=("counts", "true", "error"), is_long=False
+        words="--json --only clinc150 --data {data} --kept {kept}", tells=("counts", "true", "error")
     ),
     "benchmarks.reproduction": Small(
         words="--json --quick --only bibtex-fit --data {data} --out {work}/docs",
         tells=("P@1", "R@1", "fit", "rank", "megabytes"),
-        is_long=False,
     ),
     "benchmarks.rolling": Small(
         words="--json --seconds 1",
@@ -151,9 +144,7 @@ PROGRAMS: dict[str, Small] = {
         "--data {data} --kept {kept}",
         tells=("R@1", "prequential", "learn/s", "classify/s"),
     ),
-    "benchmarks.vectors": Small(
-        words="20000 --json --quick", tells=("us", "json_loads_us", "analyzer_us", "add_ns"), is_long=False
-    ),
+    "benchmarks.vectors": Small(words="20000 --json --quick", tells=("us", "json_loads_us", "analyzer_us", "add_ns")),
     "benchmarks.yielding": Small(
         words="--json --seconds 1 --turn 0.3 --train 2000 --method exmlds2 "
         '--params {{"learners":1,"epochs":3000,"held_out":0}}',
@@ -162,7 +153,6 @@ PROGRAMS: dict[str, Small] = {
     "tests.simulation": Small(
         words="--seeds 3..6 --done {work}/seeds.txt --trace",
         says=r"(?s).+\n3 histories up to seed 5, [\d.]+ ms .*, [1-9]\d* answers, .*, failed: none\n",
-        is_long=False,
     ),
 }
 
@@ -205,18 +195,11 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {"data": data, "kept": kept}
 
 
-def cases() -> list[Any]:
-    """The programs, those that take long marked so."""
-    return [
-        pytest.param(
-            name,
-            marks=[pytest.mark.timeout(small.seconds + 60), *([pytest.mark.long] if small.is_long else [])],
-        )
-        for name, small in PROGRAMS.items()
-    ]
-
-
-@pytest.mark.parametrize("name", cases())
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.timeout(small.seconds + 60)) for name, small in PROGRAMS.items()],
+)
 def test_a_program_runs_and_prints_figures(name: str, folders: dict[str, Path], tmp_path: Path) -> None:
     small = PROGRAMS[name]
     for program in small.needs:

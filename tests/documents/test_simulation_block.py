@@ -6,12 +6,15 @@ import os
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from tests.documents.blocks import ROOT, block_of
 from tests.documents.session import make_programs
 
 FEW = {"0..200000": "0..2"}
 
 
+@pytest.mark.long
 def test_the_simulation_runs_as_the_results_say(tmp_path: Path) -> None:
     environment = os.environ | {"PATH": f"{make_programs(tmp_path)}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
     printed = []

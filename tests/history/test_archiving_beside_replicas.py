@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from abound.core.errors import CannotStart, Conflict, Overloaded
+from abound.core.errors import CannotStart, Overloaded
 from abound.core.types import START, Offset
 from abound.service.artifacts.artifact_store import ArtifactStore
 from abound.service.history import history, past
 from abound.service.history.archive import BASE_PREFIX, ArchiveContext, archive, restart_history
 from abound.service.history.garbage import collect_files
 from abound.service.history.history import HistoryParams
-from abound.service.history.repair import find_problems, repair_finding
+from abound.service.history.repair import find_problems
 from abound.service.history.replay import compact, rebuild
 from abound.service.history.verify import verify
 from abound.service.log import stream
@@ -127,7 +127,7 @@ async def test_a_worker_keeps_the_log_short_and_replicas_tell(
     assert await again.model("default").compute_digest() == await model.compute_digest()
 
 
-async def test_what_keeps_the_log_from_being_trimmed_is_told_by_replicas_until_it_is_mended(
+async def test_what_keeps_the_log_from_being_trimmed_is_told_by_replicas_until_it_is_restored(
     server: Server, artifacts: ArtifactStore, start_replica: StartReplica, store: Store
 ) -> None:
     replica = await start_replica(server, artifacts=artifacts)
@@ -151,7 +151,7 @@ async def test_what_keeps_the_log_from_being_trimmed_is_told_by_replicas_until_i
     assert status.ready
     assert status.history == f"default: {kept.failure}"
     assert f"entry {first.entry} of the log of default cannot be moved to history" in status.history
-    assert "abound mend" in status.history
+    assert "abound history begin-anew" in status.history
     assert await store.client.ttl(living.keys.key("upkeep")) > 0
     await flip(store, living.keys.log, first)
     worker._without_history.clear()  # it tries again after a while
@@ -304,36 +304,17 @@ async def test_a_start_without_a_good_snapshot_goes_by_history(
     await broken.stop()
 
 
-async def test_mending_gives_up_no_history_that_is_only_away(
+async def test_history_that_is_only_away_is_reported(
     server: Server, artifacts: ArtifactStore, start_replica: StartReplica, store: Store, tmp_path: Path
 ) -> None:
     replica = await start_replica(server)
     for seed in range(3):
         await teach(replica, 20, seed)
         await archived(store, artifacts)
-    keys = replica.model("default").keys
-    for manifest in await manifests.read_manifests(store, keys):
-        await store.client.delete(manifests.part_key(keys, manifest.id, 0))
     assert await find_problems(store, artifacts) == []
     for elsewhere in (None, ArtifactStore(str(tmp_path / "elsewhere"))):
         (finding,) = await find_problems(store, elsewhere)
-        assert finding.kind == "away"
-        with pytest.raises(Conflict):
-            await repair_finding(store, finding)
-    contents = await history.History(store, artifacts, keys).manifest()
-    assert contents is not None
-    await artifacts.delete(contents.segments[-1].name)
-    (finding,) = await find_problems(store, artifacts)
-    assert finding.kind == "baseless"
-    assert contents.segments[-1].name in finding.reason
-    await repair_finding(store, finding)
-    assert await find_problems(store, artifacts) == []
-    again = await start_replica(server, artifacts=artifacts)
-    assert again.model("default").live.n_learned == (await stream.tail(store, keys.log)).n_entries
-    for seed in (5, 6):
-        await teach(again, 20, seed)
-        await archived(store, artifacts)
-    assert (await verify(store, "default", 10, artifacts)).from_start == await again.model("default").compute_digest()
+        assert finding.entry == ""
 
 
 async def test_what_nothing_points_to_leaves_the_artifact_store(

@@ -28,6 +28,7 @@ def started(compiled: Path, place: Path) -> str:
     return done.stdout
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)  # the first run on a machine compiles
 def test_what_was_compiled_is_copied_and_nothing_is_compiled_again(tmp_path: Path) -> None:
     warmup()
@@ -103,6 +104,7 @@ for name, method in registry.METHODS.items():
 """Fits every method with every choice of every parameter that names one, after what the image is built with."""
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_no_choice_of_a_parameter_needs_a_kernel_that_the_image_has_not() -> None:
     """Counted by what is compiled or loaded in one process, so whatever lies in the cache of this machine."""

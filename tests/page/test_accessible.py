@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import expect
 
 from tests.page.conftest import Open
 from tests.page.test_views import VIEWS
+
+pytestmark = pytest.mark.long
 
 FIRST_PAINT_MS = 1000
 RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "best-practice"]

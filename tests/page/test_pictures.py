@@ -20,6 +20,8 @@ from tests.page.conftest import Open
 from tests.page.newsroom import news
 from tests.page.test_views import VIEWS, painted
 
+pytestmark = pytest.mark.long
+
 FOR_DOCUMENTS = bool(os.environ.get("SCREENSHOTS"))
 DOCUMENTS = Path(__file__).parents[2] / "docs" / "screenshots"
 TEXT = "the price of wheat: drought in kansas, and a tariff dispute of ministers"

@@ -17,6 +17,8 @@ from tests.page.newsroom import news
 from tests.page.test_accessible import barriers
 from tests.page.test_views import painted
 
+pytestmark = pytest.mark.long
+
 TEXT = "wheat harvest in kansas"
 HEADING = "How far probabilities were right"
 WORDY = {

@@ -19,6 +19,9 @@ NOT_FOR_THIS_KEY = "status of 403"
 NO_ARTIFACTS = "status of 503"
 
 
+pytestmark = pytest.mark.long
+
+
 @pytest.fixture(scope="module")
 def locked(browser: Any) -> Iterator[tuple[Served, dict[str, str]]]:
     """A service with data, and secrets by what they are for."""

@@ -17,6 +17,7 @@ from benchmarks.faults.fleet import FIRST_SECONDS, Fleet, Program
 from benchmarks.faults.run import texts
 
 pytestmark = [
+    pytest.mark.long,
     pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc"),
     pytest.mark.skipif(balancer.program() is None, reason="nginx is not installed"),
     pytest.mark.timeout(300),

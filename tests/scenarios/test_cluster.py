@@ -182,6 +182,7 @@ def test_goes_on_when_the_worker_that_was_at_work_is_killed(mortal: Cluster, tmp
     assert before or len(begun(tmp_path, 0)) == 1, "what was done was done again"
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
 @pytest.mark.parametrize("victim", ["scheduler", "worker"])
 def test_says_that_the_cluster_is_gone(

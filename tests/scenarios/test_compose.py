@@ -17,6 +17,7 @@ from benchmarks.composed import Composed
 from benchmarks.faults.ledger import examine_now
 
 pytestmark = [
+    pytest.mark.long,
     pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc"),
     pytest.mark.skipif(composed.program() is None, reason="haproxy is not installed"),
     pytest.mark.timeout(400),

@@ -36,8 +36,6 @@ class Chaos:
         self._actions = rng.sample(every, rng.randint(1, len(every)))
         if faults is not None:
             self._actions = [getattr(self, fault) for fault in faults]
-        elif random.Random(f"file {seed}").random() < 0.1:  # not by ``rng``: seeds that are named mean what they meant
-            self._actions.append(self._give_up_file)
         self._pause_between = rng.choice((0.06, 0.25, 0.6))
         for fault in MESSAGE_FAULTS:
             if rng.random() < 0.3:
@@ -72,7 +70,6 @@ class Chaos:
         self._zombies.clear()
         store = self._store
         store.refusing, store.lag = None, 0.0
-        store.keep_file(True)
         if not store.is_up:
             store.start()
         store.process.resume()
@@ -202,12 +199,6 @@ class Chaos:
             store.refusing = None
 
         self._later(again, self.rng.random())
-
-    def _give_up_file(self) -> None:
-        """An operator tells the store to keep no append-only file, and then thinks better of it."""
-        store = self._store
-        store.keep_file(False)
-        self._later(lambda: store.keep_file(True), self.rng.random() * 1.5)
 
     def _set_clock(self) -> None:
         seconds = self.rng.choice((-100.0, -1.0, 1.0, 30.0))

@@ -4,10 +4,9 @@
     2. the history is written, and under ``always`` brought to disk; the store does nothing else meanwhile
     3. only then the replies go out, and the effects to the copies
 
-So nobody has seen what a crash between two of the steps takes with it, unless the store was told to keep no file: then
-nothing is written, and a crash brings back what was before. Under ``everysec`` the disk follows every second, and a
-machine that loses its power loses what came since. A copy has what it received, and is the store when it is promoted;
-what it had not received is lost.
+So nobody has seen what a crash between two of the steps takes with it. Under ``everysec`` the disk follows every
+second, and a machine that loses its power loses what came since. A copy has what it received, and is the store when it
+is promoted; what it had not received is lost.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from typing import Any, NamedTuple
 
 import hiredis
 
-from abound.service.store.server_info import FSYNC_SETTINGS
+from abound.service.store.server_info import FSYNC_PATTERN
 from tests.simulation.keyspace import Keyspace, Words, block_of, read
 from tests.simulation.loop import Callback, SimLoop
 from tests.simulation.network import Network, Wire
@@ -136,7 +135,6 @@ class Store:
         self.lag = 0.0
         self.refusing: str | None = None
         self.is_copy = False
-        self.keeps_file = True
         self.space = Keyspace()
         self.process = loop.process("store")
         self._loop = loop
@@ -206,12 +204,6 @@ class Store:
         self._network.note("failover", "store", f"{promoted.received} of {len(self.history)}")
         return new
 
-    def keep_file(self, keeps: bool) -> None:
-        """It is told to keep no append-only file, or one again; that has all of the history at once."""
-        self.keeps_file = keeps
-        if keeps:
-            self.written = self.on_disk = len(self.history)
-
     def end(self) -> None:
         """A store that another one has replaced is no more; what only it had is lost."""
         self.process.kill()
@@ -256,7 +248,6 @@ class Store:
         scripts.known.clear()
         for effects in self.history:
             self.space.replay(effects)
-        self.keeps_file = True  # by its configuration
         self.written = len(self.history)
         self._inbox.clear()
         self._blocked.clear()
@@ -292,14 +283,13 @@ class Store:
             session, words = self._inbox.popleft()
             if not session.gone:
                 self._handle(session, words)
-        if self.policy == "always" and self.keeps_file and len(self.history) > self.written:
+        if self.policy == "always" and len(self.history) > self.written:
             self.process.call(self._flushed, after=self._network.fsync_time())
         else:
             self._flushed()
 
     def _flushed(self) -> None:
-        if self.keeps_file:
-            self.written = len(self.history)
+        self.written = len(self.history)
         if self.policy == "always":
             self.on_disk = self.written
         self._answer_waits()
@@ -364,7 +354,9 @@ class Store:
         if name == b"INFO":
             return self._info(words)
         if name == b"CONFIG":
-            return self._settings(words[2:])
+            said = {b"no-appendfsync-on-rewrite": b"no", b"appendfsync": self.policy.encode()}
+            names = said if words[2:] == [FSYNC_PATTERN.encode()] else words[2:3]
+            return [word for name in names for word in (name, said[name])]
         if name == b"XADD" and self.refusing is not None:
             return Refused(self.refusing)
         reply = self.space.execute(words)
@@ -372,20 +364,6 @@ class Store:
             at = reply.index(b"max-deleted-entry-id")
             del reply[at : at + 6]
         return reply
-
-    def _settings(self, names: Words) -> list[bytes]:
-        """Of several names an older one takes the first; of patterns there is one that is asked for."""
-        said = {
-            b"no-appendfsync-on-rewrite": b"no",
-            b"appendfsync": self.policy.encode(),
-            b"appendonly": b"yes" if self.keeps_file else b"no",
-            b"maxmemory-policy": b"noeviction",
-        }
-        if names == [FSYNC_SETTINGS.encode()]:
-            names = [b"no-appendfsync-on-rewrite", b"appendfsync"]
-        elif self.version < (7, 0):
-            names = names[:1]
-        return [word for name in names if name in said for word in (name, said[name])]
 
     def _remember(self, session: Session) -> None:
         """What has changed becomes a part of the history, as one."""
@@ -397,8 +375,7 @@ class Store:
     def _info(self, words: Words) -> Any:
         fields = {
             b"server": "redis_version:{}.{}.0".format(*self.version),
-            b"persistence": f"loading:0\r\naof_enabled:{int(self.keeps_file)}\r\naof_rewrite_in_progress:0\r\n"
-            "aof_rewrite_scheduled:0",
+            b"persistence": "loading:0\r\naof_enabled:1\r\naof_rewrite_in_progress:0\r\naof_rewrite_scheduled:0",
             b"memory": "maxmemory:0\r\nmaxmemory_policy:noeviction",
             b"replication": f"role:{'slave' if self.is_copy else 'master'}\r\nconnected_slaves:{len(self.copies)}",
         }
@@ -493,10 +470,9 @@ class Store:
         self._answer_waits()
 
     def _copy(self) -> None:
-        upto = self.written if self.keeps_file else len(self.history)
         for copy in self.copies:
-            if copy.received < upto:
-                self.process.call(self._copied, copy, upto, after=self.lag + self._network.latency())
+            if copy.received < self.written:
+                self.process.call(self._copied, copy, self.written, after=self.lag + self._network.latency())
 
     def _copied(self, copy: Copy, upto: int) -> None:
         if copy.received < upto:

@@ -49,10 +49,13 @@ def wait_on_another_connection(patch: Patch) -> None:
             for waits in held.pop(self, ()):
                 send(other, *waits)
 
-        if b"\r\nWAIT" in command[:16]:
-            held.setdefault(self, []).append((command, on_reply, seconds))
-        else:
-            send(self, command, appended if self is not other else on_reply, seconds, n)
+        n_waits = command.count(b"\r\nWAIT")
+        if self is other or not n_waits:
+            send(self, command, on_reply, seconds, n)
+            return
+        begin = command.index(b"\r\nWAIT") - len("*3\r\n$4")
+        held.setdefault(self, []).append((command[begin:], on_reply, seconds, n_waits))
+        send(self, command[:begin], appended, seconds, n - n_waits)
 
     patch.setattr(StoreConnection, "open", open_link)
     patch.setattr(StoreConnection, "send", wrong)
@@ -62,13 +65,8 @@ def count_no_replies(patch: Patch) -> None:
     """What WAITAOF and WAIT were told is not looked at: the level asked for counts as reached."""
     patch.setattr(
         "abound.service.log.appender.confirmed_level",
-        lambda asked, replies: 2 if any(a[0] == "WAIT" for a in asked) else 1,
+        lambda info, commands, replies: 2 if any(words[0] == "WAIT" for words in commands) else 1,
     )
-
-
-def believe_what_the_store_was(patch: Patch) -> None:
-    """What is answered behind an append is not looked at: the store would keep the log, as it would before."""
-    patch.setattr("abound.service.log.appender.updated_info", lambda facts, asked, replies: facts)
 
 
 def refuse_what_may_be_there(patch: Patch) -> None:
@@ -205,7 +203,6 @@ def adopt_without_what_came_since(patch: Patch) -> None:
 MISTAKES: list[Callable[[Patch], None]] = [
     wait_on_another_connection,
     count_no_replies,
-    believe_what_the_store_was,
     refuse_what_may_be_there,
     send_again,
     answer_before_the_reply,
@@ -223,7 +220,6 @@ MISTAKES: list[Callable[[Patch], None]] = [
 WEATHER: dict[Callable[[Patch], None], tuple[str, ...]] = {
     wait_on_another_connection: ("_lose_power",),
     count_no_replies: ("_lose_power", "_fail_over"),
-    believe_what_the_store_was: ("_give_up_file", "_kill_store"),
     send_again: ("_cut", "_cut_all"),
     append_to_anybody: ("_fail_over", "_cut"),
     leave_an_entry_out: ("_kill", "_stop"),

@@ -13,7 +13,7 @@ import pytest
 from tests.simulation.history import Outcome, run
 
 SEEDS = 2000
-QUICK = 200
+QUICK = 100
 PART = 100
 
 

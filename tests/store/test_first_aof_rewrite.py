@@ -9,10 +9,11 @@ from collections.abc import Iterator
 import pytest
 import redis
 
-from abound.core.errors import CannotStart, OutcomeUnknown, StoreUnavailable
-from abound.service.replica.replica import Replica
+from abound.core.errors import CannotStart
+from abound.service.log.stream import LogParams
+from abound.service.replica.replica import Replica, ReplicaParams
 from abound.service.store.client import Store, StoreParams
-from abound.service.store.server_info import ServerInfo
+from abound.service.store.server_info import WAITAOF_COMMAND_VERSION, ServerInfo
 from tests.replica.test_replica import teach, until
 from tests.support.fixtures import StartReplica
 from tests.support.streams import draft
@@ -62,81 +63,28 @@ async def test_a_start_waits_until_the_first_file_is_written(slow_server: Server
         await teach(replica)
 
 
-@pytest.mark.parametrize("slow_server", [("yes", None)], indirect=True)
-async def test_nothing_is_learned_until_the_first_file_is_written(
-    slow_server: Server, start_replica: StartReplica
-) -> None:
-    replica = await start_replica(slow_server)
-    with slow_server.client() as client:
-        client.bgrewriteaof()  # one as there are many: what is appended is in the old file as well
-        await until(lambda: facts(replica).rewriting)
-        await teach(replica)
-        assert is_rewriting(client)
-        await until(lambda: not is_rewriting(client), 10)
-        client.config_set("appendonly", "no")
-        await until(lambda: not facts(replica).aof)
-        client.config_set("appendonly", "yes")
-        await until(lambda: facts(replica).aof)
-        assert is_rewriting(client)
-        with pytest.raises(StoreUnavailable, match=r"nothing was appended: the store writes .* for the first time"):
-            await teach(replica)
-        status = replica.status()
-        assert status.ready
-        assert status.durability is not None
-        assert "for the first time" in str(status.durability.warning)
-        await until(lambda: facts(replica).danger is None, 10)
-        assert not is_rewriting(client)
-        await teach(replica)
-
-
 @pytest.mark.parametrize("slow_server", [("yes", None), ("yes", "redis-server")], indirect=True)
 async def test_fsync_is_claimed_only_of_a_file_that_a_crash_leaves(
-    slow_server: Server, start_replica: StartReplica, monkeypatch: pytest.MonkeyPatch
+    slow_server: Server, start_replica: StartReplica
 ) -> None:
-    """What is promised is asked behind each append, however lately the store was looked at."""
-    monkeypatch.setattr("abound.service.store.reconnecting.FACTS_SECONDS", 60.0)
-    replica = await start_replica(slow_server)
+    """A server that has no WAITAOF does not tell the first rewrite from any later one."""
+    replica = await start_replica(slow_server, ReplicaParams(log=LogParams(wait_store_seconds=0.2)))
 
     async def level() -> str:
         [learned] = await replica.learn("default", [draft('{"a": 1}', "x")], durability="fsync")
         return learned.durability
 
     with slow_server.client() as client:
-        assert await level() == "fsync"
-        client.bgrewriteaof()
-        in_a_plain_one = await level()
-        assert is_rewriting(client)
-        assert in_a_plain_one == ("fsync" if facts(replica).can_check_aof else "log")
-        await until(lambda: not is_rewriting(client), 10)
-        assert await level() == "fsync"
-        client.config_set("appendonly", "no")
-        client.config_set("appendonly", "yes")
-        if facts(replica).can_check_aof:
-            with pytest.raises(OutcomeUnknown, match=r"may get lost: the store writes .* for the first time"):
-                await level()
-            with pytest.raises(StoreUnavailable, match="nothing was appended"):
-                await level()
-        else:
-            assert await level() == "log"
-        assert is_rewriting(client)
-        await until(lambda: not is_rewriting(client), 10)
-
-
-@pytest.mark.parametrize("slow_server", [("yes", None)], indirect=True)
-async def test_a_file_that_was_given_up_between_two_looks_is_a_first_one_again(
-    slow_server: Server, start_replica: StartReplica
-) -> None:
-    replica = await start_replica(slow_server)
-    with slow_server.client() as client:
-        client.config_set("appendonly", "no")
-        client.config_set("appendonly", "yes")
-        await until(lambda: facts(replica).danger is not None)
-        assert is_rewriting(client)
-        with pytest.raises(StoreUnavailable, match="for the first time"):
-            await teach(replica)
-        late = await start_replica(slow_server)  # one that has never seen it otherwise
-        if is_rewriting(client):
-            assert facts(late).danger is not None
-        await until(lambda: facts(replica).danger is None, 10)
-        assert not is_rewriting(client)
-        await teach(replica)
+        for is_first in (False, True):
+            assert await level() == "fsync"
+            if is_first:
+                client.config_set("appendonly", "no")
+                client.config_set("appendonly", "yes")
+            else:
+                client.bgrewriteaof()
+            await until(lambda: facts(replica).rewriting)
+            is_told = facts(replica).version >= WAITAOF_COMMAND_VERSION
+            assert await level() == ("fsync" if is_told and not is_first else "log")
+            assert await replica.confirmed_durability() == "log"
+            assert is_rewriting(client)
+            await until(lambda: not is_rewriting(client) and not facts(replica).rewriting, 10)

@@ -29,7 +29,7 @@ from tests.support.small_versions import vector
 KNOWN = 3000
 LABELS = 7
 GATE = GateParams(alpha=0.05, min_events=40)
-QUICK = ContendingParams(keep_seconds=0.05)
+PARAMS = ContendingParams(keep_seconds=60.0)  # each call follows the log to its end
 
 Pair = tuple[str, str]
 """Features, and a label."""
@@ -73,18 +73,15 @@ async def teach(replica: Replica, pairs: Iterable[Pair]) -> None:
 
 
 @contextlib.asynccontextmanager
-async def contest(house: House, params: ContendingParams = QUICK, **fields: Any) -> AsyncIterator[ContestFollower]:
+async def contest(house: House, params: ContendingParams = PARAMS, **fields: Any) -> AsyncIterator[ContestFollower]:
     """A contest that goes on when it is told to, with the lease."""
     living = await house.living()
     async with acquire(house.store, living.keys, purpose=PURPOSE) as lease:
         contending = ContestFollower(
             house.store, house.artifacts, living, lease, params, **{"gate": GATE, "prepare_seconds": 10.0} | fields
         )
-        try:
-            await contending.open()
-            yield contending
-        finally:
-            await contending.close()
+        await contending.open()
+        yield contending
 
 
 def n_scored(standing: Standings | None, name: str = "live") -> int:

@@ -17,12 +17,13 @@ from abound.service.log.catalog import DEFAULT_MODEL, CatalogModel
 from abound.service.rebuild.adoption import AdoptionContext
 from abound.service.rebuild.erase import delete_versions
 from abound.service.replica.replica import Replica
+from abound.service.settings import Settings
 from abound.service.store.client import Store
 from abound.service.store.keys import ModelKeys
 from abound.service.versions import repository as versions
 from abound.service.versions.cache_cleanup import COPIES_KEY, N_ASKED
 from abound.service.versions.card import Card
-from abound.service.versions.promotion.process import PromotionRunner
+from abound.service.versions.promotion.runner import PromotionRunner
 from tests.replica.test_replica import until
 from tests.support.fixtures import StartReplica
 from tests.support.valkey import Server
@@ -203,17 +204,17 @@ async def test_nobody_waits_where_files_are_mapped_where_they_lie(
     assert await one.store.client.get(COPIES_KEY) is None
 
 
-async def test_a_machine_that_only_follows_contests_throws_them_away_too(
+async def test_a_machine_with_only_a_worker_deletes_them_too(
     store: Store, machines: Machines, start_replica: StartReplica, server: Server
 ) -> None:
     await start_replica(server)  # a model is there
     left = machines.folder / "worker" / f"{'0' * 32}.npy"
     left.parent.mkdir()
     left.touch()
-    gatekeeper = PromotionRunner(store, machines.artifacts("worker"))
-    running = asyncio.create_task(gatekeeper.run())
+    stopping = asyncio.Event()
+    running = asyncio.create_task(PromotionRunner(Settings(), store, machines.artifacts("worker"), stopping).run())
     await until(lambda: not left.exists())
-    gatekeeper.stop()
+    stopping.set()
     await running
 
 
@@ -229,9 +230,9 @@ async def test_following_contests_does_not_wait_for_an_artifact_store_that_hangs
         return ""
 
     monkeypatch.setattr(artifacts, "join", join)
-    gatekeeper = PromotionRunner(store, artifacts)
-    running = asyncio.create_task(gatekeeper.run())
+    stopping = asyncio.Event()
+    running = asyncio.create_task(PromotionRunner(Settings(), store, artifacts, stopping).run())
     async with asyncio.timeout(10):
         await asked.wait()
-        gatekeeper.stop()
+        stopping.set()
         await running

@@ -81,8 +81,6 @@ class ContestShape(Shape):
     offset: str = Field(description="Events up to this offset are counted.")
     since: str = Field(description="Offset at which the counting began.")
     gate: GateShape
-    share: float = Field(description="Share of the instances that are ranked; below 1 while the contest lags.")
-    passed: int = Field(description="Instances that were skipped.")
     gaps: int = Field(description="How often instances were skipped because the data to continue was gone.")
     versions: list[ContenderShape]
     blend: BlendShape

@@ -1,6 +1,6 @@
 """Follow one model's log, score its challengers, let the gate promote one, and learn the weights of the blend.
 
- 1. ``open`` loads the standings that the previous process saved, and a snapshot at or before their offset. The
+ 1. ``open`` loads the standings that the previous worker saved, and a snapshot at or before their offset. The
     entries between the two are learned without scoring, so no instance is scored twice. If only newer snapshots
     are left, one of those is loaded; the instances between are never scored, and the standings count a gap.
     Without standings, the log is replayed for drift marks only, and the contest begins at its end.
@@ -12,9 +12,8 @@
     even.
  5. ``save`` writes the standings, guarded by the contest's lease.
 
-None of this is replicated state. If the process dies, replicas learn and answer as before, and the next process
-starts at step 1 and reaches the same decisions. When the process lags, versions rank every second instance,
-then every fourth and so on. The instance's number alone selects it, so the sample is unbiased.
+None of this is replicated state. If the worker dies, replicas learn and answer as before, and the next worker
+starts at step 1 and reaches the same decisions. A contest that falls behind reads from history and catches up later.
 """
 
 from __future__ import annotations
@@ -40,6 +39,7 @@ from abound.service.log.events import ActivateEvent, LearnEvent, decode_entry
 from abound.service.log.stream import Element, LogParams
 from abound.service.store.client import Store
 from abound.service.store.lease import Lease, LeaseLost
+from abound.service.tasks import TimeSlice
 from abound.service.versions import activation
 from abound.service.versions.activation import ActivationContext
 from abound.service.versions.card import Card
@@ -62,8 +62,6 @@ AT_ONCE = 256
 """Instances that the versions rank in one call."""
 
 SLICE_EVENTS = 64
-MOST_EVERY = 1024
-NEVER = 2**62
 
 
 class ContestFollower:
@@ -100,7 +98,6 @@ class ContestFollower:
         self._gate = Gate(
             ActivationContext(store, artifacts, living.keys, prepare_seconds), lease, gate or GateParams()
         )
-        self._every = 1
 
     # 1
 
@@ -127,7 +124,7 @@ class ContestFollower:
         if found is None or until is None:
             found = Standings(since=str(self.model.offset), contest=Contest(served=LIVE, alpha=alpha))
             until = (await stream.tail(self._store, self._keys.log)).last
-            self.model.sample_every = NEVER
+            self.model.recording = True
         elif self.model.offset[:2] > until[:2]:
             found.gaps += 1
         if found.contest.alpha != alpha:
@@ -135,6 +132,7 @@ class ContestFollower:
         self.standing = found
         self._detector = Detector(found.drift)
         await self._learn_up_to(until)
+        self.model.recording = True
         found.contest.set_served(self.model.live.serving.version)
         await self.reload_challengers()
 
@@ -172,8 +170,8 @@ class ContestFollower:
         self.standing.trouble = self._roster.load_errors
         # A version that failed to load may load later; keep its scores.
         self.standing.contest.retain([*self._roster.loaded, *self._roster.load_errors, LIVE, BLEND])
+        self.model.ranking = bool(self._roster.loaded)
         self._choose_partner(serving)
-        self._set_every()
         await self._weigh(serving)
 
     def _choose_partner(self, serving: ServingState) -> None:
@@ -212,12 +210,12 @@ class ContestFollower:
     # 2
 
     async def follow_log(self) -> bool:
-        """Follow the log to its end, or for ``lag_seconds``; return whether the end was reached.
+        """Follow the log to its end, or for ``keep_seconds``; return whether the end was reached.
 
         Raises
         ------
         LeaseLost
-            Another process follows the model.
+            Another worker follows the model.
         StoreUnavailable, ArtifactsUnavailable, Corrupted, UnknownApplyVersion, UnknownOffset, UnknownArtifact
         """
         loop = asyncio.get_running_loop()
@@ -236,18 +234,11 @@ class ContestFollower:
                 for element in elements:
                     await self._take(element)
                 self._check()
-                if loop.time() - began > self._params.lag_seconds:
+                if loop.time() - began > self._params.keep_seconds:
                     reached = False
                     break
         await self._flush()
-        self._every = max(1, self._every // 2) if reached else min(MOST_EVERY, 2 * self._every)
-        self._set_every()
         return reached
-
-    def _set_every(self) -> None:
-        """Set how many instances are sampled: fewer while the process lags, none while no version is loaded."""
-        self.model.sample_every = self._every if self._roster.loaded else NEVER
-        self.standing.share = 1.0 / self._every
 
     async def _take(self, element: Element) -> None:
         event = decode_entry(element[1]).event
@@ -289,18 +280,14 @@ class ContestFollower:
     async def _note(self, seen: Sequence[LearnedInstance]) -> None:
         for one in seen:
             self._detector.note(one.rank, str(one.at), one.learned)
-        asked = [one for one in seen if one.vector]
         loaded = self._roster.loaded
         if not loaded:
             return
-        if not asked:
-            self.standing.passed += len(seen)
-            return
-        self.standing.passed += len(seen) - len(asked)
-        vectors = [one.vector for one in asked]
+        vectors = [one.vector for one in seen]
         listed = {name: await asyncio.to_thread(rank_by_version, version, vectors) for name, version in loaded.items()}
         knows = {name: fitted_until(version)[:2] for name, version in loaded.items()}
-        for i, one in enumerate(asked):
+        time_slice = TimeSlice()
+        for i, one in enumerate(seen):
             ranks = {LIVE: rank_in(one.live.labels, one.true_labels)}
             for name, lists in listed.items():
                 if one.at[:2] > knows[name]:
@@ -309,6 +296,8 @@ class ContestFollower:
             if partner is not None and partner in ranks:
                 ranks[BLEND] = self._blended(one, listed[partner][i])
             self.standing.contest.add(ranks)
+            if time_slice.due():
+                await time_slice.pause()
 
     def _blended(self, one: LearnedInstance, listed: LabelRanking) -> int:
         """Return the rank under the blend as it is served, and update the blend weights from this instance."""
@@ -324,7 +313,7 @@ class ContestFollower:
     async def _weigh(self, serving: ServingState) -> None:
         """Append new blend weights if they changed and an update is due.
 
-        The standings are saved first, with everything up to the model's offset counted. Otherwise a process
+        The standings are saved first, with everything up to the model's offset counted. Otherwise a worker
         that keeps dying before it saves would append the weights each time.
         """
         weighing = self.standing.weighing
@@ -349,7 +338,3 @@ class ContestFollower:
     async def drop_standings(self) -> None:
         """Delete the standings of a model that is no longer followed. Raises LeaseLost, StoreUnavailable."""
         await standing.drop(self._lease)
-
-    async def close(self) -> None:
-        """Cancel work in progress. Nothing is written, since this may be the middle of an entry."""
-        await self._gate.close()

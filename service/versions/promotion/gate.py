@@ -19,8 +19,7 @@ from abound.core.comparison.sequential_test import Decision, GateParams
 from abound.core.errors import AboundError
 from abound.core.model.active_version import LIVE, ServingState
 from abound.core.types import Offset
-from abound.service.store.lease import Lease, LeaseLost
-from abound.service.tasks import cancel_and_wait
+from abound.service.store.lease import Lease
 from abound.service.versions import activation
 from abound.service.versions.activation import ActivationContext
 from abound.service.versions.promotion.standings import Standings, keep
@@ -57,7 +56,6 @@ class Gate:
         self.params = params
         self._place = place
         self._lease = lease
-        self._activating: asyncio.Task[None] | None = None
         self._quiet_until = 0.0
         self._due: Offset | None = None
 
@@ -68,11 +66,12 @@ class Gate:
         return list(dict.fromkeys([serving.former, LIVE]))
 
     async def decide(self, standing: Standings, serving: ServingState, contenders: list[str]) -> None:
-        """Activate another version if the rule says so. Raises LeaseLost, StoreUnavailable."""
-        if self._activating is not None and self._activating.done():
-            done, self._activating = self._activating, None
-            done.result()
-        if self._activating is not None or asyncio.get_running_loop().time() < self._quiet_until:
+        """Activate another version if the rule says so, and wait until that is done.
+
+        Raises LeaseLost, StoreUnavailable.
+        """
+        loop = asyncio.get_running_loop()
+        if loop.time() < self._quiet_until:
             return
         # The gate's own last activation has not been read back from the log yet.
         if self._due is not None and Offset.parse(standing.offset)[:2] < self._due[:2]:
@@ -80,12 +79,10 @@ class Gate:
         promotable = [name for name in contenders if name != serving.version]
         fallback = [name for name in self.fallback(standing, serving) if name not in standing.trouble]
         decision = standing.contest.decide(self.params, promotable, fallback)
-        if decision is not None:
-            standing.record_decision(standing.offset, decision, "under way")
-            await keep(self._lease, standing)
-            self._activating = asyncio.create_task(self._carry_out(standing, standing.offset, decision))
-
-    async def _carry_out(self, standing: Standings, at: str, decision: Decision) -> None:
+        if decision is None:
+            return
+        standing.record_decision(standing.offset, decision, "under way")
+        await keep(self._lease, standing)
         said = reason_of(decision)
         log.info(
             "activating a version by the gate's decision",
@@ -94,14 +91,11 @@ class Gate:
             reason=said,
         )
         try:
-            await self._lease.check()
             self._due = await activation.activate(self._place, decision.version, said, if_active=decision.instead_of)
-        except LeaseLost:
-            return
         except AboundError as error:
             log.warning("the gate's decision could not be carried out", model=self._place.keys.name, reason=str(error))
-            standing.record_decision(at, decision, f"failed: {error}")
-            self._quiet_until = asyncio.get_running_loop().time() + QUIET_SECONDS
+            standing.record_decision(standing.offset, decision, f"failed: {error}")
+            self._quiet_until = loop.time() + QUIET_SECONDS
 
     def on_activated(self, standing: Standings, serving: ServingState, reason: str) -> bool:
         """Record an activation read from the log; return whether the gate made it.
@@ -119,8 +113,3 @@ class Gate:
                 return True
         standing.promoted = ""
         return False
-
-    async def close(self) -> None:
-        """Cancel the activation in progress, which may already have been appended."""
-        if self._activating is not None:
-            await cancel_and_wait(self._activating)

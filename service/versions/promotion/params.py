@@ -1,4 +1,4 @@
-"""Settings of contests, in a module of their own so that settings and the worker import nothing else."""
+"""Settings of contests, in a module of their own so that settings import nothing else."""
 
 from __future__ import annotations
 
@@ -21,8 +21,6 @@ class ContendingParams:
         Scored instances between two updates of the blend weights.
     keep_seconds : float
         Seconds between two writes of the standings.
-    lag_seconds : float
-        Sample fewer instances when the lag exceeds this many seconds.
     """
 
     drift: bool = True
@@ -30,9 +28,8 @@ class ContendingParams:
     loaded_bytes: int = 4 * 2**30
     weigh_every: int = 250
     keep_seconds: float = 1.0
-    lag_seconds: float = 2.0
 
     def __post_init__(self) -> None:
-        for name in ("memory", "loaded_bytes", "weigh_every", "keep_seconds", "lag_seconds"):
+        for name in ("memory", "loaded_bytes", "weigh_every", "keep_seconds"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be more than 0")

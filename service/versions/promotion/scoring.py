@@ -39,7 +39,7 @@ class LearnedInstance(NamedTuple):
     learned : int
         Instances learned so far, including this one.
     vector : bytes
-        Empty if the versions do not rank this instance.
+        Empty, as what follows, if no version is there to rank this instance.
     true_labels : set of str
     live : LabelRanking
         The ``DEPTH`` best labels of the index.
@@ -56,33 +56,31 @@ class LearnedInstance(NamedTuple):
 class RankingProxy:
     """Proxy of a LiveModel that ranks records before it applies them; ``EntryApplication`` uses it like the model."""
 
-    def __init__(self, live: LiveModel, at: Offset, every: int, seen: list[LearnedInstance]) -> None:
+    def __init__(self, live: LiveModel, at: Offset, ranking: bool, seen: list[LearnedInstance]) -> None:
         self.receipts: Receipts = live.receipts
         self._live = live
         self._at = at
-        self._every = every
+        self._ranking = ranking
         self._seen = seen
 
     def apply(
         self, buffer: bytes, at: int, ranks: npt.NDArray[np.int32], updated: npt.NDArray[np.bool_]
     ) -> tuple[int, int]:
-        """Rank and apply one sampled record, or apply all records up to the next sampled one."""
-        live, done = self._live, 0
-        while done < len(ranks):
-            asked = live.n_learned % self._every == 0
-            n = 1 if asked else min(len(ranks) - done, -live.n_learned % self._every)
-            vector, true, listed = b"", frozenset[str](), LabelRanking((), ())
-            if asked:
-                end = int(vector_end(buffer, at))
-                vector, true = buffer[at:end], frozenset(unpack_labels(buffer, end))
-                best = live.rank(vector, DEPTH)
-                listed = LabelRanking([live.label(class_id) for class_id in best.class_ids.tolist()], best.scores)
-            learned = live.n_learned
-            at, n = live.apply(buffer, at, ranks[done : done + n], updated[done : done + n])
-            for i, rank in enumerate(ranks[done : done + n].tolist(), 1):
-                self._seen.append(LearnedInstance(self._at, rank, learned + i, vector, true, listed))
-            done += n
-        return at, done
+        """Rank each record and then apply it; apply all at once if no version ranks them too."""
+        live, learned = self._live, self._live.n_learned
+        if not self._ranking:
+            at, done = live.apply(buffer, at, ranks, updated)
+            for i, rank in enumerate(ranks[:done].tolist(), 1):
+                self._seen.append(LearnedInstance(self._at, rank, learned + i))
+            return at, done
+        for i in range(len(ranks)):
+            end = int(vector_end(buffer, at))
+            vector, true = buffer[at:end], frozenset(unpack_labels(buffer, end))
+            best = live.rank(vector, DEPTH)
+            listed = LabelRanking([live.label(class_id) for class_id in best.class_ids.tolist()], best.scores)
+            at, _ = live.apply(buffer, at, ranks[i : i + 1], updated[i : i + 1])
+            self._seen.append(LearnedInstance(self._at, int(ranks[i]), learned + i + 1, vector, true, listed))
+        return at, len(ranks)
 
     def skip(self, buffer: bytes, at: int, n: int) -> int:
         """Skip ``n`` records, as LiveModel does."""
@@ -94,13 +92,15 @@ class ScoredModel(ReplicatedModel):
 
     Attributes
     ----------
-    sample_every : int
-        Versions rank one of this many instances; 0: no instance is recorded.
+    recording : bool
+        Instances are recorded.
+    ranking : bool
+        They are recorded with the labels that the index ranked, to compare these with versions.
     recorded : list of LearnedInstance
         Instances recorded since the list was last emptied.
     """
 
-    sample_every = 0
+    recording = ranking = False
     recorded: list[LearnedInstance]
 
     def reset(self) -> None:
@@ -109,11 +109,11 @@ class ScoredModel(ReplicatedModel):
         super().reset()
 
     async def _apply_event(self, event: Event, at: Offset) -> EntryApplication | None:
-        if self.sample_every == 0 or type(event) is not LearnEvent:
+        if not self.recording or type(event) is not LearnEvent:
             return await super()._apply_event(event, at)
         live = self.live
         applying = EntryApplication(
-            RankingProxy(live, at, self.sample_every, self.recorded), event.records, event.n, event.units, at
+            RankingProxy(live, at, self.ranking, self.recorded), event.records, event.n, event.units, at
         )
         while not applying.done:
             if live.is_crowded:

@@ -2,7 +2,7 @@
 
     ...:contending    JSON of ``Standings``; swapped under the lease ``contending`` (``service/store/lease.py``)
 
-The standings name the offset up to which instances are counted, so a process that continues from them counts no
+The standings name the offset up to which instances are counted, so a worker that continues from them counts no
 instance twice. They hold only numbers, no instance data, and their size is bounded.
 """
 
@@ -62,10 +62,6 @@ class Standings(msgspec.Struct, kw_only=True):
         The newest ``MAX_DECISIONS``.
     promotions, rollbacks : int
     drift : Drift
-    share : float
-        Share of the instances that the versions rank; below 1 while the process lags.
-    passed : int
-        Instances that the versions did not rank.
     gaps : int
         Number of times that instances were skipped because no snapshot at or before the standings' offset was left.
     trouble : dict
@@ -84,8 +80,6 @@ class Standings(msgspec.Struct, kw_only=True):
     promotions: int = 0
     rollbacks: int = 0
     drift: Drift = msgspec.field(default_factory=Drift)
-    share: float = 1.0
-    passed: int = 0
     gaps: int = 0
     trouble: dict[str, str] = msgspec.field(default_factory=dict)
 
@@ -122,7 +116,7 @@ async def read(store: Store, keys: ModelKeys) -> Standings | None:
 
 
 async def keep(lease: Lease, standing: Standings) -> None:
-    """Write the standings. Raises LeaseLost when another process follows the model, StoreUnavailable."""
+    """Write the standings. Raises LeaseLost when another worker follows the model, StoreUnavailable."""
     await lease.swap([("SET", lease.keys.key("contending"), msgspec.json.encode(standing))])
 
 
@@ -141,8 +135,6 @@ def to_public(standing: Standings, gate: GateParams) -> dict[str, Any]:
         "offset": standing.offset,
         "since": standing.since,
         "gate": {"alpha": gate.alpha, "min_events": gate.min_events, "needed": gate.needed},
-        "share": standing.share,
-        "passed": standing.passed,
         "gaps": standing.gaps,
         "versions": [_told_of(standing, name, gate) for name in names],
         "blend": {"version": standing.partner, "weights": list(standing.weighing.weights)},

@@ -1,10 +1,9 @@
-"""The gatekeeper: follows what contends and what is small, lets go of the rest, and leaves its standings written."""
+"""The runner of contests: follows contested and small models, releases the rest, and leaves its standings written."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
@@ -15,10 +14,8 @@ from abound.service.api.routes.contenders import contest_of
 from abound.service.replica import heartbeat
 from abound.service.settings import Settings
 from abound.service.versions.promotion import candidates as contenders
-from abound.service.versions.promotion import process as promotion_process
-from abound.service.versions.promotion import standings
-from abound.service.versions.promotion.params import ContendingParams
-from abound.service.versions.promotion.process import PromotionRunner, RetrySchedule
+from abound.service.versions.promotion import runner, standings
+from abound.service.versions.promotion.runner import PromotionRunner
 from abound.service.versions.promotion.standings import Standings
 from tests.support.adoption_house import House
 from tests.support.contest_streams import GATE, changed, familiar, n_scored, teach, wise
@@ -29,7 +26,9 @@ from tests.support.valkey import Server
 @pytest.fixture
 async def house(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[House]:
     warmup()
-    monkeypatch.setattr(promotion_process, "LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(runner, "LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(runner, "PAUSE_SECONDS", 0.05)
+    monkeypatch.setattr(runner, "DRIFT_DELAY_SECONDS", 0.0)
     monkeypatch.setattr(heartbeat, "TICK_SECONDS", 0.05)
     house = House(server, tmp_path)
     await house.open()
@@ -39,15 +38,19 @@ async def house(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 @contextlib.asynccontextmanager
 async def running(house: House, **fields: object) -> AsyncIterator[PromotionRunner]:
-    """A gatekeeper at work; it comes to an end by itself when it is told to stop."""
-    params = ContendingParams(**({"keep_seconds": 0.05} | fields))  # type: ignore[arg-type]
-    keeper = PromotionRunner(house.store, house.artifacts, params, GATE, prepare_seconds=10.0)
-    task = asyncio.create_task(keeper.run())
-    try:
-        yield keeper
-    finally:
-        keeper.stop()
-        await asyncio.wait_for(task, 20)
+    """A runner at work; it ends when it is stopped."""
+    stopping = asyncio.Event()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ABOUND_GATE_MIN_EVENTS", str(GATE.min_events))
+        for name, value in ({"keep_seconds": 0.05} | fields).items():
+            patch.setenv(f"ABOUND_CONTENDING_{name.upper()}", str(value))
+        keeper = PromotionRunner(Settings(prepare_seconds=10.0), house.store, house.artifacts, stopping)
+        task = asyncio.create_task(keeper.run())
+        try:
+            yield keeper
+        finally:
+            stopping.set()
+            await asyncio.wait_for(task, 20)
 
 
 async def kept(house: House) -> Standings | None:
@@ -149,8 +152,7 @@ async def test_one_at_a_time_and_the_next_goes_on_from_what_was_written(house: H
 
 
 async def test_a_version_is_tried_again_until_it_can_be_had(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(promotion_process, "AGAIN_SECONDS", 0.05)
-    monkeypatch.setattr(promotion_process, "AWAY_SECONDS", 0.1)
+    monkeypatch.setattr(runner, "AWAY_SECONDS", 0.1)
     replica = await house.replica()
     await teach(replica, familiar(20))
     version = await entered(house)
@@ -174,21 +176,3 @@ async def test_a_version_is_tried_again_until_it_can_be_had(house: House, monkey
         await waited(is_none)
         await teach(replica, familiar(20, 20))
         assert n_scored(await until_kept(house, replica.model("default").offset), version) == 20
-
-
-def test_what_is_away_is_tried_soon_and_then_later_each_time() -> None:
-    again, tried = RetrySchedule(0.0), [0.0]
-    for now in range(200):
-        if again.due(float(now), away=True):
-            tried.append(float(now))
-    assert [b - a for a, b in itertools.pairwise(tried)] == [2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0]
-
-
-def test_what_is_damaged_is_read_a_few_times_a_day() -> None:
-    again = RetrySchedule(0.0)
-    tried = [now for now in range(24 * 3600) if again.due(float(now), away=False)]
-    assert tried[:3] == [2, 6, 14]
-    assert len(tried) < 20
-    assert max(b - a for a, b in itertools.pairwise(tried)) == 4 * 3600
-    assert not again.due(24 * 3600.0, away=True)
-    assert again.due(24 * 3600.0 + 60, away=True), "something else is away by now"

@@ -1,0 +1,232 @@
+"""Follow the contests of all models, so that versions are promoted and rolled back. The worker runs this.
+
+Each followed model has a task of its own, which shares the event loop with the snapshots and jobs of the worker
+and lets them run after each slice of events. A lease per model ensures that one worker at a time follows it. When
+that worker dies, another one continues from the saved standings.
+
+The worker follows models that have challengers or an active version. For drift marks it also follows other models
+that have entries, as long as their indexes fit into ``ContendingParams.memory``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+import structlog
+
+from abound.core.comparison.sequential_test import GateParams
+from abound.core.errors import (
+    AboundError,
+    ArtifactsUnavailable,
+    Conflict,
+    Corrupted,
+    StoreUnavailable,
+    UnknownApplyVersion,
+)
+from abound.service.artifacts.artifact_store import ArtifactStore
+from abound.service.log.catalog import Catalog, CatalogModel, reread_catalog
+from abound.service.log.stream import LogParams
+from abound.service.settings import Settings
+from abound.service.snapshots import manifest as manifests
+from abound.service.store.client import Store, store_errors
+from abound.service.store.lease import LEASE_SECONDS, LeaseLost, acquire
+from abound.service.tasks import cancel_and_wait
+from abound.service.versions.cache_cleanup import CacheCleaner
+from abound.service.versions.promotion.contest import ContestFollower
+from abound.service.versions.promotion.params import ContendingParams
+from abound.service.versions.promotion.standings import PURPOSE
+
+log = structlog.get_logger(__name__)
+
+LOOK_SECONDS = 0.25
+STOP_SECONDS = 3.0
+DRIFT_DELAY_SECONDS = 30.0
+"""A worker that has run for this long is not short-lived, and follows models for drift marks."""
+
+PAUSE_SECONDS = 2.0
+DAMAGED_PAUSE_SECONDS = 60.0
+"""Pauses after an interruption, and after one that rarely passes without intervention."""
+
+AWAY_SECONDS = 30.0
+DAMAGED_VERSION_SECONDS = 3600.0
+"""Pauses before loading versions again, while a store is unavailable and otherwise."""
+
+
+class FollowedModel:
+    """Model that is followed, or may be, and its state in the store when it was last read.
+
+    Attributes
+    ----------
+    is_contested : bool
+        It has challengers or an active version.
+    should_follow : bool
+    too_large : bool
+        Its index is too large to be followed for drift marks alone.
+    not_before : float
+        Time of the loop at which it may be followed again after an interruption.
+    wake : asyncio.Event
+        Set when there are new log entries or the challengers changed.
+    """
+
+    def __init__(self, living: CatalogModel) -> None:
+        self.living = living
+        self.is_contested = self.should_follow = self.too_large = False
+        self.wake = asyncio.Event()
+        self.changed = True
+        self.n_bytes = 0
+        self.task: asyncio.Task[None] | None = None
+        self.not_before = 0.0
+        self._entered: frozenset[bytes] = frozenset()
+        self._last: bytes | None = None
+
+    def update(self, entered: frozenset[bytes], active: bytes | None, last: bytes | None, drift: bool) -> None:
+        """Update from the store: the entered challengers, the active version and the last entry of the log."""
+        self.is_contested = bool(entered) or active not in (None, b"live")
+        self.should_follow = self.is_contested or (drift and last is not None and not self.too_large)
+        self.changed = self.changed or entered != self._entered
+        if self.changed or last != self._last:
+            self.wake.set()
+        self._entered, self._last = entered, last
+
+
+class PromotionRunner:
+    """Follows the contests of all models in a store."""
+
+    def __init__(
+        self, settings: Settings, store: Store, artifacts: ArtifactStore | None, stopping: asyncio.Event
+    ) -> None:
+        self._settings = settings
+        self._params = settings.group(ContendingParams)
+        self._store = store
+        self._artifacts = artifacts
+        self._followed: dict[str, FollowedModel] = {}
+        self._cleaner = CacheCleaner(store, artifacts, lambda: [one.living.keys for one in self._followed.values()])
+        self._stopping = stopping
+
+    async def run(self) -> None:
+        """Poll the catalog and follow models until ``stopping`` is set; then write the standings of each model."""
+        loop = asyncio.get_running_loop()
+        drift_from = loop.time() + DRIFT_DELAY_SECONDS
+        catalog = Catalog()
+        cleaning: asyncio.Task[None] | None = None
+        try:
+            while not self._stopping.is_set():
+                try:
+                    catalog = await self._look(catalog, self._params.drift and loop.time() >= drift_from)
+                    # Cleaning before the models are known would delete files that they need.
+                    cleaning = cleaning or asyncio.create_task(self._cleaner.run(), name="cache cleaning")
+                except StoreUnavailable as error:
+                    log.warning("the store is unavailable", reason=str(error))
+                except (Corrupted, UnknownApplyVersion) as error:
+                    log.error("an entry in the store cannot be read", reason=str(error))
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(LOOK_SECONDS):
+                        await self._stopping.wait()
+        finally:
+            for one in self._followed.values():
+                one.wake.set()
+            tasks = [one.task for one in self._followed.values() if one.task is not None]
+            if tasks:
+                await asyncio.wait(tasks, timeout=STOP_SECONDS)
+            await cancel_and_wait(*tasks, *([cleaning] if cleaning else []))
+
+    async def _look(self, catalog: Catalog, drift: bool) -> Catalog:
+        """Read the state of all models, and start or end the tasks that follow them."""
+        catalog = await reread_catalog(self._store, catalog)
+        living = {one.keys.incarnation: one for one in catalog}
+        for incarnation in self._followed.keys() - living.keys():
+            gone = self._followed.pop(incarnation)
+            if gone.task is not None:
+                await cancel_and_wait(gone.task)
+        for incarnation in living.keys() - self._followed.keys():
+            self._followed[incarnation] = FollowedModel(living[incarnation])
+        models = list(self._followed.values())
+        async with self._store.client.pipeline(transaction=False) as pipe:
+            for one in models:
+                keys = one.living.keys
+                pipe.hkeys(keys.key("contenders"))
+                pipe.hget(keys.key("active"), "version")
+                pipe.xrevrange(keys.log, count=1)
+            with store_errors():
+                found = iter(await pipe.execute())
+        now = asyncio.get_running_loop().time()
+        for one in models:
+            entered, active, newest = next(found), next(found), next(found)
+            one.update(frozenset(entered), active, newest[0][0] if newest else None, drift)
+            if one.should_follow and now >= one.not_before and (one.task is None or one.task.done()):
+                one.task = asyncio.create_task(self._follow(one), name=f"contest of {one.living.keys.name}")
+        return catalog
+
+    async def _follow(self, one: FollowedModel) -> None:
+        """Follow a model while ``should_follow`` is set. Errors are logged; ``_look`` starts again after a pause."""
+        name, pause = one.living.keys.name, PAUSE_SECONDS
+        try:
+            await self._follow_leased(one)
+        except Conflict:
+            pass  # another worker follows it
+        except LeaseLost:
+            log.warning("lost the lease: another worker follows the contest", model=name)
+        except (StoreUnavailable, ArtifactsUnavailable) as error:
+            log.warning("contest interrupted; it will be retried", model=name, reason=str(error))
+        except Exception as error:  # a contest must not end the worker
+            unexpected = not isinstance(error, AboundError)
+            log.error("contest interrupted; it will be retried", model=name, reason=str(error), exc_info=unexpected)
+            pause = DAMAGED_PAUSE_SECONDS
+        finally:
+            one.n_bytes = 0
+            one.not_before = asyncio.get_running_loop().time() + pause
+
+    async def _follow_leased(self, one: FollowedModel) -> None:
+        keys = one.living.keys
+        newest = None if one.is_contested else await manifests.newest(self._store, keys)
+        if not self._fits(one, newest.size if newest is not None else 0):
+            return
+        async with acquire(self._store, keys, LEASE_SECONDS, PURPOSE) as lease:
+            contest = ContestFollower(
+                self._store,
+                self._artifacts,
+                one.living,
+                lease,
+                self._params,
+                self._settings.group(GateParams),
+                self._settings.group(LogParams),
+                self._settings.prepare_seconds,
+            )
+            await contest.open()
+            await self._go_on(one, contest)
+            if not one.should_follow and not self._params.drift:
+                await contest.drop_standings()
+
+    async def _go_on(self, one: FollowedModel, contest: ContestFollower) -> None:
+        loop = asyncio.get_running_loop()
+        saved = retry_at = 0.0
+        while True:
+            if one.changed or (contest.standing.trouble and loop.time() >= retry_at):
+                one.changed = False
+                await contest.reload_challengers()
+                retry_at = loop.time() + (AWAY_SECONDS if contest.is_store_away else DAMAGED_VERSION_SECONDS)
+            one.wake.clear()
+            reached = await contest.follow_log()
+            if not self._fits(one, contest.model.live.n_bytes):
+                return
+            going = one.should_follow and not self._stopping.is_set()
+            if not going or loop.time() - saved >= self._params.keep_seconds:
+                await contest.save()
+                saved = loop.time()
+            if not going:
+                return
+            if reached:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(self._params.keep_seconds):
+                        await one.wake.wait()
+
+    def _fits(self, one: FollowedModel, n_bytes: int) -> bool:
+        """Return whether the index of a model may be held; it need not fit if the model is contested."""
+        one.n_bytes = n_bytes
+        total = sum(other.n_bytes for other in self._followed.values() if not other.is_contested)
+        fits = one.is_contested or total <= self._params.memory
+        if not fits:
+            one.too_large, one.should_follow = True, False
+            log.info("no drift marks: the index exceeds ABOUND_CONTENDING_MEMORY", model=one.living.keys.name)
+        return fits
