@@ -151,7 +151,8 @@ class DaskExecutor:
             tell()
             try:
                 return one.result(timeout=LOOK_SECONDS)
-            except TimeoutError:
+            except (TimeoutError, UnboundLocalError):
+                # distributed raises UnboundLocalError if a future is cancelled while its result is fetched.
                 if one.status == "error":  # raised by the work itself
                     raise
             alone = 0 if self._client.nthreads() else alone + 1
