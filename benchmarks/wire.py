@@ -94,6 +94,7 @@ class Wire:
         task = asyncio.current_task()
         assert task is not None
         self._connections.add(task)
+        task.add_done_callback(self._connections.discard)  # also if it is cancelled while it ends
         there: asyncio.StreamWriter | None = None
         pumps: list[asyncio.Task[None]] = []
         try:
@@ -113,7 +114,6 @@ class Wire:
             writer.transport.abort()
             if there is not None:
                 there.transport.abort()
-            self._connections.discard(task)
 
     async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError):
