@@ -11,6 +11,7 @@ from typing import Any
 import httpx
 from playwright.sync_api import expect
 
+from abound import Client
 from abound.service.processes.startup_page import StartupStatus, response_to
 from benchmarks.serving import Serving
 from tests.page.conftest import Open
@@ -50,8 +51,9 @@ def painted(page: Any, heading: str) -> Any:
 def test_overview(open_page: Open, serving: Serving) -> None:
     page = open_page("overview")
     tile = page.locator(".tile")
-    expect(tile.filter(has_text="Classes").locator(".figure")).to_have_text(str(len(SUBJECTS)))
     said = stats(serving)
+    assert said["classes"] >= len(SUBJECTS)
+    expect(tile.filter(has_text="Classes").locator(".figure")).to_have_text(str(said["classes"]))
     expect(tile.filter(has_text="R@1 lately").locator(".figure")).to_have_text(f"{100 * said['window']['R@1']:.1f} %")
     expect(tile.filter(has_text="Events a second").locator(".beside")).to_have_text(re.compile(r"^[\d,]+ in all$"))
     for heading in ("How well it ranks, over time", "Frequent and rare labels", "Events a second"):
@@ -584,9 +586,10 @@ def test_a_job_from_a_form_makes_a_version_that_serves_and_goes(open_page: Open,
     expect(job).to_contain_text("seed=7")
     expect(job.locator(".tag")).to_have_text("succeeded", timeout=60_000)
     expect(job).to_contain_text("R@1")
-    [version] = httpx.get(f"{serving.url}/models/default/versions").json()["versions"]
-    row = page.get_by_role("region", name="Versions", exact=True).locator("tbody tr")
-    expect(row).to_contain_text(version["id"][:8])
+    version, *_ = httpx.get(f"{serving.url}/models/default/versions").json()["versions"]
+    rows = page.get_by_role("region", name="Versions", exact=True).locator("tbody tr")
+    row = rows.filter(has_text=version["id"][:8])
+    expect(row).to_be_visible()
 
     other = open_page("try")
     refused = []
@@ -653,8 +656,11 @@ def test_a_double_click_starts_one_job_and_an_unsure_one_again_with_its_key(open
 
 
 def test_a_version_contends(open_page: Open, serving: Serving) -> None:
+    with Client(serving.url) as client:
+        [*_, job] = client.follow(client.submit({"method": "frequency"})["id"])
     page = open_page("versions")
-    row = page.get_by_role("region", name="Versions", exact=True).locator("tbody tr").first
+    rows = page.get_by_role("region", name="Versions", exact=True).locator("tbody tr")
+    row = rows.filter(has_text=job["version"][:8])
     asked = []
     page.on("request", lambda request: "/contenders" in request.url and asked.append(request.method))
     row.get_by_role("button", name=re.compile("^Let ")).dblclick()

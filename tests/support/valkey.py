@@ -71,12 +71,12 @@ class Server:
         """End it as a crash would."""
         assert self.process is not None
         if self.process.poll() is None:
-            self.process.send_signal(signal.SIGCONT)
             self.process.kill()
         self.process.wait()
 
     def pause(self) -> None:
         os.kill(self.pid, signal.SIGSTOP)
+        os.waitid(os.P_PID, self.pid, os.WSTOPPED)
 
     def resume(self) -> None:
         os.kill(self.pid, signal.SIGCONT)
