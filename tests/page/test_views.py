@@ -652,7 +652,8 @@ def test_a_double_click_starts_one_job_and_an_unsure_one_again_with_its_key(open
     found = {job["id"] for job in httpx.get(f"{serving.url}/jobs").json()["jobs"]} - started
     assert len(found) == 2
     for job in found:
-        httpx.delete(f"{serving.url}/jobs/{job}").raise_for_status()
+        cancelled = httpx.delete(f"{serving.url}/jobs/{job}")
+        assert cancelled.is_success or cancelled.status_code == 409  # it has ended by now
 
 
 def test_a_version_contends(open_page: Open, serving: Serving) -> None:
