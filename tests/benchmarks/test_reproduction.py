@@ -132,7 +132,7 @@ def test_what_was_refused_runs_with_more_memory(run: Run, data: Path, tmp_path: 
     _, said = run(*options, "--memory", "0.00001")
     assert "refused: ogeec needs" in said
     assert "refused: ogeec needs" in (tmp_path / "reproduction.md").read_text()
-    assert run(*options, "--memory", "0.00001")[1] == ""
+    assert run(*options, "--memory", "0.00001")[1].strip() == ""
     assert "P@1" in run(*options)[1]
 
 

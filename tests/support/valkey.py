@@ -76,7 +76,6 @@ class Server:
 
     def pause(self) -> None:
         os.kill(self.pid, signal.SIGSTOP)
-        os.waitid(os.P_PID, self.pid, os.WSTOPPED)
 
     def resume(self) -> None:
         os.kill(self.pid, signal.SIGCONT)
