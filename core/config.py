@@ -60,15 +60,20 @@ def _check(field: str, value: object, hint: Any) -> None:
     if is_optional and value is None:
         return
     if get_origin(kind) is Literal and value not in get_args(kind):
-        *names, last = ["null"] * is_optional + list(get_args(kind))
-        _refuse(field, f"must be {', '.join(names)} or {last}")
+        names = ["null", *get_args(kind)] if is_optional else list(get_args(kind))
+        _refuse(field, f"must be {', '.join(names[:-1])} or {names[-1]}")
     elif kind is bool and not isinstance(value, bool):
         _refuse(field, "must be true or false")
-    elif kind in (int, float):
-        accepted = (int,) if kind is int else (int, float)
-        if isinstance(value, bool) or not isinstance(value, accepted) or not bounds.ge <= value <= bounds.le:
-            limits = f"{bounds.ge} to {bounds.le}" if kind is int else f"{bounds.ge:g} to {bounds.le:g}"
-            _refuse(field, f"must be a {'whole ' * (kind is int)}number from {limits}")
+    elif kind is int and not _is_number(value, int, bounds):
+        _refuse(field, f"must be a whole number from {bounds.ge} to {bounds.le}")
+    elif kind is float and not _is_number(value, (int, float), bounds):
+        _refuse(field, f"must be a number from {bounds.ge:g} to {bounds.le:g}")
+
+
+def _is_number(value: Any, kinds: Any, bounds: Any) -> bool:
+    if isinstance(value, bool) or not isinstance(value, kinds):
+        return False
+    return bool(bounds.ge <= value <= bounds.le)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

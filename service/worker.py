@@ -370,7 +370,7 @@ def run(settings: Settings, reporter: Reporter) -> None:
     uvloop.run(_work(settings, reporter, ForkServer(settings)))
 
 
-async def _work(settings: Settings, reporter: Reporter, stable: ForkServer) -> None:
+async def _work(settings: Settings, reporter: Reporter, fork_server: ForkServer) -> None:
     params = settings.group(StoreParams)
     store, jobs_store = Store(settings.store_url(), params), Store(settings.jobs_store_url(), params)
     place = settings.artifacts_location()
@@ -385,7 +385,7 @@ async def _work(settings: Settings, reporter: Reporter, stable: ForkServer) -> N
         settings.group(HistoryParams),
         marks,
     )
-    keeper = JobSupervisor(settings, store, JobRepository(jobs_store, settings.group(JobParams)), stable)
+    keeper = JobSupervisor(settings, store, JobRepository(jobs_store, settings.group(JobParams)), fork_server)
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -98,7 +98,7 @@ class Application(FastAPI):
         guard = Guard(ring, any_host=is_exposed or settings.insecure)
         rates = RateLimiter(store, settings.group(RateParams))
         budget = MemoryBudget.for_machine(settings.max_memory, settings.processes)
-        desk = JobSubmission(settings)
+        submission = JobSubmission(settings)
         ways = Rankers(replica.loaded_versions, bounds.serving)
 
         @asynccontextmanager
@@ -113,7 +113,7 @@ class Application(FastAPI):
             finally:
                 await cancel_and_wait(*tasks)
                 ways.close()
-                await desk.close()
+                await submission.close()
                 await replica.stop()
 
         super().__init__(
@@ -126,7 +126,7 @@ class Application(FastAPI):
             redirect_slashes=False,
             lifespan=lifespan,
         )
-        self.state.parts = Parts(settings, replica, telemetry, held, changing, ring, rates, budget, desk, ways)
+        self.state.parts = Parts(settings, replica, telemetry, held, changing, ring, rates, budget, submission, ways)
         self.state.draining = False
         self.state.stopping = False
         problems.install(self)
@@ -264,7 +264,7 @@ async def _update_job_metrics(parts: Parts) -> None:
     """Update the metrics of jobs periodically."""
     while True:
         with contextlib.suppress(StoreUnavailable):
-            parts.telemetry.set_jobs(await parts.desk.statistics())
+            parts.telemetry.set_jobs(await parts.submission.statistics())
         await asyncio.sleep(JOBS_SECONDS)
 
 

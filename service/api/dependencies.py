@@ -39,7 +39,7 @@ class Parts(NamedTuple):
     ring: KeyRing
     rates: RateLimiter
     budget: MemoryBudget
-    desk: JobSubmission
+    submission: JobSubmission
     ways: Rankers
 
     def update_metrics(self) -> None:

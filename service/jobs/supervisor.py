@@ -56,12 +56,12 @@ holder.
 class JobSupervisor:
     """Runs and recovers the jobs of a store until it is stopped."""
 
-    def __init__(self, settings: Settings, store: Store, jobs: JobRepository, stable: ForkServer) -> None:
+    def __init__(self, settings: Settings, store: Store, jobs: JobRepository, fork_server: ForkServer) -> None:
         self.id = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
         self._settings = settings
         self._store = store
         self._jobs = jobs
-        self._fork_server = stable
+        self._fork_server = fork_server
         self._kinds = [kind for kind in KINDS if kind in settings.worker_kinds.split(",")]
         self._seen: dict[str, tuple[object, float]] = {}
         self._overdue: dict[str, float] = {}

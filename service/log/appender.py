@@ -186,8 +186,8 @@ class Appender:
 
     async def stop(self, reason: str) -> None:
         """End every request: unsent ones are refused, the outcome of the others is unknown."""
-        for lane in (self._fast, self._careful):
-            self.refuse_all(lane.queue, reason)
+        for one in (self._fast, self._careful):
+            self.refuse_all(one.queue, reason)
         for group in list(self._groups.values()):
             self.fail_group(group, OutcomeUnknown(f"{reason} before the store answered"))
         if self._sweeper is not None:
@@ -314,10 +314,10 @@ class Appender:
         """End the requests whose deadline has passed, each according to how far it got."""
         self._sweeper = None
         now = self._loop.time()
-        for lane in (self._fast, self._careful):
-            late = [waiting for waiting in lane.queue if waiting.deadline < now]
+        for one in (self._fast, self._careful):
+            late = [waiting for waiting in one.queue if waiting.deadline < now]
             for waiting in late:
-                lane.queue.remove(waiting)
+                one.queue.remove(waiting)
                 self._end(waiting, Overloaded("the event could not be appended in time; nothing was appended"))
         for group in list(self._groups.values()):
             if group.lost:  # the store may have become safe again, or been replaced

@@ -42,7 +42,7 @@ class MemoryBudget:
         self.most = most
         self._total = 0
         self._sizes: dict[str, int] = {}
-        self._shadows: dict[str, int] = {}
+        self._standby_bytes: dict[str, int] = {}
         self._expected: dict[object, tuple[str, int]] = {}
         self._looked: dict[str, tuple[float, int]] = {}
 
@@ -58,7 +58,7 @@ class MemoryBudget:
         """
         models = list(models)
         self._sizes = {model.name: model.live.n_bytes + model.n_loaded_bytes for model in models}
-        self._shadows = {model.name: model.n_standby_bytes for model in models}
+        self._standby_bytes = {model.name: model.n_standby_bytes for model in models}
         self._total = sum(self._sizes.values())
 
     @contextlib.contextmanager
@@ -96,7 +96,9 @@ class MemoryBudget:
         expected: dict[str, int] = {}
         for name, n_bytes in self._expected.values():
             expected[name] = expected.get(name, 0) + n_bytes
-        return sum(max(self._shadows.get(name, 0), expected.get(name, 0)) for name in {*self._shadows, *expected})
+        return sum(
+            max(self._standby_bytes.get(name, 0), expected.get(name, 0)) for name in {*self._standby_bytes, *expected}
+        )
 
     def check(self, model: ReplicatedModel) -> None:
         """Raise MemoryLimitExceeded when the model, or all models, may not grow; Overloaded if only for now."""
@@ -110,7 +112,7 @@ class MemoryBudget:
             self._looked[model.name] = (now, size)
             self._total += size - self._sizes.get(model.name, 0)
             self._sizes[model.name] = size
-            self._shadows[model.name] = model.n_standby_bytes
+            self._standby_bytes[model.name] = model.n_standby_bytes
         if bound is not None and size > bound:
             raise MemoryLimitExceeded(
                 f"the model needs {size} bytes of memory to grow, of at most {bound} (its max_memory); nothing was "

@@ -32,8 +32,8 @@ class Rankers:
         Seconds of each ranking batch in a thread: by versions only, or with at least one blend.
     """
 
-    def __init__(self, shelf: LoadedVersions, params: ServingParams) -> None:
-        self._shelf = shelf
+    def __init__(self, loaded_versions: LoadedVersions, params: ServingParams) -> None:
+        self._loaded_versions = loaded_versions
         self._pool: BatchingPool[RankingRequest, Labels] = BatchingPool(self._ranked, params.threads, params.waiting)
         self.timers = {kind: DurationCounter() for kind in KINDS}
 
@@ -79,7 +79,7 @@ class Rankers:
             )
         if version is None or version == BLEND:
             return self._active(model, serving, version == BLEND)
-        return RankingChoice(await self._shelf.get(model, version))
+        return RankingChoice(await self._loaded_versions.get(model, version))
 
     def is_current(self, model: ReplicatedModel, version: str | None, serving: ServingState) -> bool:
         """Return whether the version of a request is still the same; True if the request names one."""
@@ -98,7 +98,7 @@ class Rankers:
         return labels
 
     def _active(self, model: ReplicatedModel, serving: ServingState, blended: bool) -> RankingChoice:
-        loaded = self._shelf.get_loaded(model, serving.version)
+        loaded = self._loaded_versions.get_loaded(model, serving.version)
         if loaded is None:
             raise NotReady(f"the version {serving.version} of {model.name} is being loaded")
         return RankingChoice(loaded, serving.weights if blended else None)

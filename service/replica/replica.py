@@ -110,7 +110,7 @@ class Replica:
         self._follower = Follower(store, self.params.log, self.params.limits, self, artifacts)
         self._line = ReconnectingConnection(store, "append", knows=self._follower.continues_catalog)
         self._appenders = Appenders(store, self.params.log, self._line)
-        self._shadows = Standbys(store, ReplaySource(store, artifacts, self.params.log), self._follower.models)
+        self._standbys = Standbys(store, ReplaySource(store, artifacts, self.params.log), self._follower.models)
         self.loaded_versions = LoadedVersions(store, artifacts, self._follower.models, self.params.serving)
         self.storage_status = StorageStatus(store, artifacts, self._follower.models)
         self._health = Health(self._follower, self._line, self.storage_status)
@@ -121,7 +121,7 @@ class Replica:
             lambda: [model.keys for model in self._follower.models.values()],
             self.loaded_versions.wait_loaded,
         )
-        self._housekeeping = Heartbeat(store, self.id, self._follower, self._copies)
+        self._heartbeat = Heartbeat(store, self.id, self._follower, self._copies)
         self._tasks: list[asyncio.Task[None]] = []
         self._errands: set[asyncio.Task[None]] = set()
 
@@ -179,8 +179,8 @@ class Replica:
         self._tasks = [
             asyncio.create_task(self._follower.follow(), name="follower"),
             asyncio.create_task(self._health.run(), name="store"),
-            asyncio.create_task(self._housekeeping.run(), name="presence"),
-            asyncio.create_task(self._shadows.run(), name="standbys"),
+            asyncio.create_task(self._heartbeat.run(), name="presence"),
+            asyncio.create_task(self._standbys.run(), name="standbys"),
             asyncio.create_task(self.loaded_versions.run(), name="loaded versions"),
             asyncio.create_task(self.storage_status.run(), name="storage status"),
             asyncio.create_task(self._copies.run(), name="copies"),
@@ -196,12 +196,12 @@ class Replica:
         self.drain()
         await cancel_and_wait(*self._tasks, *self._errands)
         await self.storage_status.stop()
-        await self._shadows.stop()
+        await self._standbys.stop()
         await self.loaded_versions.stop()
         for model in self._follower.models.values():
             await appender_of(model).stop("the service is stopping")
         with contextlib.suppress(StoreUnavailable):
-            await self._housekeeping.withdraw()
+            await self._heartbeat.withdraw()
         await self._line.stop()
         await self.store.close()
 
@@ -342,7 +342,7 @@ class Replica:
         """End the requests that wait for a deleted model."""
         model.standby = None
         self.loaded_versions.on_model_removed(model)
-        self._housekeeping.forget_model(model.name)
+        self._heartbeat.forget_model(model.name)
         self._run_errand(appender_of(model).stop(f"the model {model.name} was deleted"))
         if model.name == DEFAULT_MODEL:
             self._run_errand(self.models.restore_default())
@@ -359,13 +359,13 @@ class Replica:
 
     def on_prepare(self, model: ReplicatedModel) -> None:
         """Load the standby state that is about to be adopted, or the version that is about to be activated."""
-        self._shadows.poll_soon()
+        self._standbys.poll_soon()
         self.loaded_versions.poll_soon()
 
     def on_halt(self, model: ReplicatedModel, missing: StandbyMissing | VersionNotLoaded) -> None:
         """Load what the model needs: the standby state for an adoption, or the version for an activation."""
         if isinstance(missing, StandbyMissing):
-            self._shadows.on_halt(model, missing)
+            self._standbys.on_halt(model, missing)
         else:
             self.loaded_versions.on_halt(model, missing)
 

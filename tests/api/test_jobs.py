@@ -142,7 +142,7 @@ def test_the_memory_that_counts_is_the_worker_s(place: Office) -> None:
 
 
 def test_more_than_may_wait_are_refused(place: Office) -> None:
-    for _ in range(place.service.app.state.parts.desk.jobs.params.queued):
+    for _ in range(place.service.app.state.parts.submission.jobs.params.queued):
         place.submit("steps")
     answer = place.http.post("/jobs", json={"method": "steps"})
     problem(answer, 503, "overloaded")
@@ -282,12 +282,12 @@ def test_jobs_may_have_a_store_of_their_own(place: Office) -> None:
     other = Server()
     try:
         jobs_url = SecretStr(other.url)
-        desk = JobSubmission(place.service.settings.model_copy(update={"jobs_url": jobs_url}))
+        submission = JobSubmission(place.service.settings.model_copy(update={"jobs_url": jobs_url}))
         model = place.service.app.state.parts.replica.model("default")
 
         async def submit() -> str:
-            job = await desk.submit(JobRequest(method="steps"), model, None)
-            await desk.close()
+            job = await submission.submit(JobRequest(method="steps"), model, None)
+            await submission.close()
             return job.id
 
         job_id = asyncio.run(submit())

@@ -20,6 +20,7 @@ SIZES = {"features", "classes", "connections", "mean_out_degree", "in_rows", "me
 @pytest.fixture(scope="module")
 def service() -> Iterator[Served]:
     with served() as service:
+        assert [model["name"] for model in service.http.get("/models").json()["models"]] == ["default"]
         yield service
 
 
@@ -28,7 +29,6 @@ def test_the_model_default_is_there_from_the_start(service: Served) -> None:
     assert body["name"] == "default"
     assert body["config"] == ModelConfig().to_dict()
     assert (body["version"], body["learned"]) == ("live", 0)
-    assert "default" in [model["name"] for model in service.http.get("/models").json()["models"]]
 
 
 def test_a_model_is_created_and_described(service: Served) -> None:

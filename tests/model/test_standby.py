@@ -203,7 +203,7 @@ async def test_a_replica_that_is_not_ready_halts_before_the_adoption_and_goes_on
     load = ReplaySource.load
 
     async def load_late(source: ReplaySource, *given: Any) -> Any:
-        if source is slow._shadows._source:
+        if source is slow._standbys._source:
             await gate.wait()
         return await load(source, *given)
 

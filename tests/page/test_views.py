@@ -587,6 +587,7 @@ def test_a_job_from_a_form_makes_a_version_that_serves_and_goes(open_page: Open,
     expect(job.locator(".tag")).to_have_text("succeeded", timeout=60_000)
     expect(job).to_contain_text("R@1")
     version, *_ = httpx.get(f"{serving.url}/models/default/versions").json()["versions"]
+    assert (version["method"], version["seed"]) == ("ind", 7)
     rows = page.get_by_role("region", name="Versions", exact=True).locator("tbody tr")
     row = rows.filter(has_text=version["id"][:8])
     expect(row).to_be_visible()

@@ -67,10 +67,8 @@ def kill_while_learning(work: Path, kills: int) -> tuple[Book, Findings]:
     return book, findings
 
 
-@pytest.mark.long
-@pytest.mark.timeout(900)
-def test_what_was_acknowledged_outlives_kills(tmp_path: Path) -> None:
-    kills = 10
+@pytest.mark.parametrize("kills", [1, pytest.param(10, marks=[pytest.mark.long, pytest.mark.timeout(900)])])
+def test_what_was_acknowledged_outlives_kills(tmp_path: Path, kills: int) -> None:
     book, findings = kill_while_learning(tmp_path, kills)
     assert book.wrong == []
     assert len(book.acknowledged) >= 100 * kills

@@ -60,17 +60,17 @@ Accepted: dict[int | str, dict[str, Any]] = {
 }
 
 
-def desk(parts: PartsDep) -> JobSubmission:
+def submission(parts: PartsDep) -> JobSubmission:
     """Return the job submission of this replica."""
-    return parts.desk
+    return parts.submission
 
 
-DeskDep = Annotated[JobSubmission, Depends(desk)]
+SubmissionDep = Annotated[JobSubmission, Depends(submission)]
 
 
-async def known_job(job: JobId, desk: DeskDep) -> Job:
+async def known_job(job: JobId, submission: SubmissionDep) -> Job:
     """Return the record of the job in the path."""
-    return await desk.jobs.get(job)
+    return await submission.jobs.get(job)
 
 
 KnownJob = Annotated[Job, Depends(known_job)]
@@ -95,7 +95,12 @@ async def list_methods() -> MethodsAnswer:
     openapi_extra=JOB_BODY,
 )
 async def submit_job(
-    body: JsonObject, parts: PartsDep, desk: DeskDep, actor: ActorDep, response: Response, key: JobKey = None
+    body: JsonObject,
+    parts: PartsDep,
+    submission: SubmissionDep,
+    actor: ActorDep,
+    response: Response,
+    key: JobKey = None,
 ) -> JobAnswer:
     """Submit a job, which a worker runs in the background. `Location` shows its state."""
     request = read_request(body)
@@ -103,7 +108,7 @@ async def submit_job(
     model = trusted_model(replica, request.model)
     async with audited(replica.store, actor, "job.submit", model=request.model, method=request.method) as details:
         details["params"] = request.params
-        job = await desk.submit(request, model, actor.key, key)
+        job = await submission.submit(request, model, actor.key, key)
         details["job"] = job.id
     response.headers["location"] = f"/jobs/{job.id}"
     return job_answer(job)
@@ -111,7 +116,7 @@ async def submit_job(
 
 @router.get("/jobs", summary="All jobs", responses=problems(422, 503))
 async def list_jobs(
-    desk: DeskDep,
+    submission: SubmissionDep,
     state: Annotated[
         Literal["queued", "running", "succeeded", "failed", "cancelled"] | None,
         Query(description="Only jobs in this state."),
@@ -120,7 +125,7 @@ async def list_jobs(
     limit: Annotated[int, Query(ge=1, le=1000, description="Maximum number of jobs.")] = 100,
 ) -> JobsAnswer:
     """List the jobs, newest first. Ended jobs are kept for a while."""
-    return JobsAnswer(jobs=[job_answer(job) for job in await desk.jobs.all(state, model, limit)])
+    return JobsAnswer(jobs=[job_answer(job) for job in await submission.jobs.all(state, model, limit)])
 
 
 @router.get("/jobs/{id}", summary="A job", responses=problems(404, 422, 503))
@@ -134,7 +139,9 @@ async def get_job(job: KnownJob) -> JobAnswer:
     summary="Cancel a job",
     responses={**Accepted, **problems(404, 409, 422, 503)},
 )
-async def cancel_job(job: KnownJob, parts: PartsDep, desk: DeskDep, actor: ActorDep, response: Response) -> JobAnswer:
+async def cancel_job(
+    job: KnownJob, parts: PartsDep, submission: SubmissionDep, actor: ActorDep, response: Response
+) -> JobAnswer:
     """Cancel a job. It stops within seconds and leaves nothing behind; a job that has ended stays as it is.
 
     Returns 202 while the job has not stopped yet, 200 when it has ended, and 409 when it is about to take effect.
@@ -143,7 +150,7 @@ async def cancel_job(job: KnownJob, parts: PartsDep, desk: DeskDep, actor: Actor
         return job_answer(job)
     async with audited(parts.replica.store, actor, "job.cancel", job=job.id, method=job.method, model=job.model):
         by = f" with the key {actor.key}" if actor.key else ""
-        job = await desk.jobs.cancel(job.id, f"cancelled{by} from {actor.address}")
+        job = await submission.jobs.cancel(job.id, f"cancelled{by} from {actor.address}")
     if not job.has_ended:
         response.status_code = 202
         response.headers["location"] = f"/jobs/{job.id}"
@@ -169,7 +176,7 @@ class JobFollowers:
     responses=problems(404, 422, 503),
 )
 async def follow_job(
-    job: KnownJob, desk: DeskDep, request: Request, room: Annotated[None, Depends(JobFollowers.check)]
+    job: KnownJob, submission: SubmissionDep, request: Request, room: Annotated[None, Depends(JobFollowers.check)]
 ) -> AsyncIterator[ServerSentEvent]:
     """Follow a job by server-sent events: `progress` on every change, and finally `ended`; each carries the job.
 
@@ -189,7 +196,7 @@ async def follow_job(
                 return
             await asyncio.sleep(POLL_SECONDS)
             try:
-                job = await desk.jobs.get(job.id)
+                job = await submission.jobs.get(job.id)
             except StoreUnavailable as error:
                 yield ServerSentEvent(comment=str(error))
                 await asyncio.sleep(1.0)
