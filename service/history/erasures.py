@@ -19,6 +19,7 @@ from collections.abc import Iterable
 
 import msgspec
 
+from abound.core.model.apply import Unit
 from abound.core.types import Offset
 from abound.service.artifacts.checksums import decoding
 from abound.service.log.events import AdoptEvent, MarkEvent
@@ -36,6 +37,15 @@ class UnfinishedErasure(msgspec.Struct, frozen=True):
     since: float | None = None
     until: float | None = None
 
+    def matches(self, unit: Unit, at: Offset) -> bool:
+        """Return whether a request in the entry at an offset meets all conditions."""
+        return (
+            (self.key is None or unit.key == self.key)
+            and (self.source is None or unit.source == self.source)
+            and (self.since is None or at.milliseconds >= int(self.since * 1000))
+            and (self.until is None or at.milliseconds <= int(self.until * 1000))
+        )
+
 
 _unfinished = msgspec.json.Decoder(UnfinishedErasure)
 
@@ -46,12 +56,18 @@ async def completed_adoptions(store: Store, keys: ModelKeys) -> set[Offset]:
         return {Offset.of_entry(name) for name in await store.client.smembers(_key(keys))}
 
 
-def saying(keys: ModelKeys, adoptions: Iterable[Offset], jobs: Iterable[str]) -> list[Command]:
-    """Return the commands that make these adoptions the complete ones, and remove these jobs from the unfinished."""
+async def completing(store: Store, keys: ModelKeys, at: Offset) -> list[Command]:
+    """Return the commands that make the adoption at an offset a complete one.
+
+    History without its events has marks in the place of earlier ones, and unfinished erasures from before it either
+    are complete as well or have lost their adoption to this one.
+    """
+    earlier = [one for one in await completed_adoptions(store, keys) if one < at]
+    jobs = [job for job, what in (await unfinished_erasures(store, keys)).items() if Offset.parse(what.after) < at]
     return [
-        ("DEL", _key(keys)),
-        *(("SADD", _key(keys), at.entry) for at in sorted(adoptions)),
-        *(("HDEL", _unfinished_key(keys), job) for job in sorted(jobs)),
+        *(("SREM", _key(keys), one.entry) for one in earlier),
+        ("SADD", _key(keys), at.entry),
+        *(("HDEL", _unfinished_key(keys), job) for job in jobs),
     ]
 
 

@@ -22,8 +22,7 @@ There are two passes because a store that loses its last second may refer to the
 while garbage collection held the fence checks that its state file exists before it adopts it
 (``service/rebuild/adoption.py``).
 
-A job that has made a state file deletes unreferenced ones too (``service/rebuild/garbage.py``). The worker deletes
-what others have left.
+A *forget* job deletes unreferenced ones at once (``service/rebuild/erase.py``).
 """
 
 from __future__ import annotations

@@ -15,10 +15,20 @@ import msgspec
 from abound.core.instances.record import record_ends
 from abound.core.types import START, Offset
 from abound.service.artifacts.artifact_store import ArtifactStore
+from abound.service.history.history import History
 from abound.service.history.past import decode_element
-from abound.service.log.events import MAX_POSITIONS, AdoptEvent, Event, LearnEvent, adoption_after, decode_entry
+from abound.service.log.events import (
+    MAX_POSITIONS,
+    AdoptEvent,
+    Event,
+    LearnEvent,
+    adoption_after,
+    decode_entry,
+    element_of,
+)
 from abound.service.log.stream import Element
 from abound.service.snapshots import state_files
+from abound.service.store.client import Store
 from abound.service.store.keys import ModelKeys
 
 Read = Callable[[Offset, Offset], AsyncGenerator[list[Element]]]
@@ -40,16 +50,14 @@ class LineageStart(NamedTuple):
 
 
 class Lineage(NamedTuple):
-    """The ranges that count, in order, on top of the state file ``start``, or of the first state if it is None."""
+    """The ranges that count, in order, on top of the state file ``start``, or of the empty state if it is None."""
 
     start: LineageStart | None
     ranges: list[LineageRange]
 
 
-async def trace_lineage(
-    read: Read, artifacts: ArtifactStore, keys: ModelKeys, beginning: Offset, until: Offset
-) -> Lineage:
-    """Return the ranges after ``beginning`` that count at ``until``.
+async def trace_lineage(read: Read, store: Store, artifacts: ArtifactStore, keys: ModelKeys, until: Offset) -> Lineage:
+    """Return the ranges that count at ``until``, on top of the last import or of the base of history.
 
     Raises
     ------
@@ -57,7 +65,10 @@ async def trace_lineage(
         The manifest of an adopted state file, which holds its recipe, cannot be read.
     Whatever ``read`` raises.
     """
-    start: LineageStart | None = None
+    contents = await History(store, artifacts, keys).manifest()
+    base = contents.base if contents is not None else None
+    start = LineageStart(base.index, base.digest) if base is not None else None
+    beginning = START if contents is None else contents.start
     until = entry_end(until)
     found = [LineageRange(beginning, until)]
     adopted = START
@@ -101,6 +112,17 @@ async def read_events(read: Read, stretch: LineageRange) -> AsyncGenerator[list[
                     event = truncate_learn(event, stretch.until.position)
                 group.append((at, event))
             yield group
+
+
+def cut_entry(element: Element, until: Offset) -> Element:
+    """Return a log entry; if it is the entry of ``until``, only the requests up to that position."""
+    name = element[0]
+    if Offset.of_entry(name)[:2] != until[:2]:
+        return element
+    entry = decode_element(element)
+    if type(entry.event) is not LearnEvent:
+        return element
+    return element_of(name, msgspec.structs.replace(entry, event=truncate_learn(entry.event, until.position)))
 
 
 def truncate_learn(event: LearnEvent, position: int) -> LearnEvent:

@@ -19,7 +19,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 
 from abound.core.errors import AboundError, Corrupted, UnknownArtifact, UnknownOffset
 from abound.core.limits import Limits
@@ -27,6 +27,7 @@ from abound.core.model.live_model import LiveModel
 from abound.core.types import Offset
 from abound.service.artifacts.artifact_store import ArtifactStore
 from abound.service.history import past
+from abound.service.history.lineage import cut_entry
 from abound.service.history.restore import restore_first_state, restore_newest
 from abound.service.log.catalog import CatalogModel
 from abound.service.log.events import decode_entry
@@ -58,6 +59,8 @@ async def rebuild(
     params: LogParams | None = None,
     between: Callable[[], Awaitable[None]] = do_nothing,
     artifacts: ArtifactStore | None = None,
+    source: ReplaySource | None = None,
+    is_cut: bool = False,
 ) -> ReplicatedModel:
     """Return the model at an offset (default: the end of its log), rebuilt from the store.
 
@@ -69,6 +72,10 @@ async def rebuild(
         Awaited between reads. An exception from it ends the work.
     artifacts : ArtifactStore or None
         Has history and the state files of adoptions.
+    source : ReplaySource or None
+        Yields the entries and loads the state files of adoptions, by default from history and log.
+    is_cut : bool
+        Of the last entry, apply only the requests up to the position of ``until``.
 
     Raises
     ------
@@ -81,7 +88,7 @@ async def rebuild(
     StoreUnavailable
     """
     params = params or LogParams()
-    source = ReplaySource(store, artifacts, params)
+    source = source or ReplaySource(store, artifacts, params)
     model = ReplicatedModel(living.keys, living.config, REPLAY_SLICE, Limits())
     if from_start:
         await restore_first_state(store, artifacts, model)
@@ -89,12 +96,11 @@ async def rebuild(
             raise UnknownOffset(f"the history of {model.name} begins at {model.offset}, past {until}", model.offset)
     else:
         await restore_newest(store, model, until=until, artifacts=artifacts)
-    at, checksum = model.offset, model.position.checksum
-    reading = past.read_entries(store, artifacts, living.keys, at, until, params=params, checksum=checksum)
+    reading = source.entries(living.keys, model.offset, until, model.position.checksum)
     async with contextlib.aclosing(reading):
         async for elements in reading:
             for element in elements:
-                await apply(model, element, source)
+                await apply(model, element if until is None or not is_cut else cut_entry(element, until), source)
             await between()
     return model
 
@@ -163,9 +169,13 @@ class ReplaySource:
             await self.artifacts.join(self._store)
         return await state_files.load(self.artifacts, keys, index, digest, limits, progress)
 
-    def entries(self, keys: ModelKeys, after: Offset, until: Offset | None) -> AsyncIterator[list[Element]]:
+    def entries(
+        self, keys: ModelKeys, after: Offset, until: Offset | None, checksum: bytes = b""
+    ) -> AsyncGenerator[list[Element]]:
         """Yield the entries after ``after``, up to and including ``until``; see ``past.read_entries``."""
-        return past.read_entries(self._store, self.artifacts, keys, after, until, params=self._params)
+        return past.read_entries(
+            self._store, self.artifacts, keys, after, until, params=self._params, checksum=checksum
+        )
 
 
 async def bring_up(

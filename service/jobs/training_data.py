@@ -25,8 +25,7 @@ from abound.core.methods.training.progress import Progress
 from abound.core.model.apply import OutcomeReplay
 from abound.core.types import START, Offset
 from abound.service.history import past
-from abound.service.history.history import History
-from abound.service.history.lineage import Lineage, LineageStart, read_events, trace_lineage
+from abound.service.history.lineage import Lineage, read_events, trace_lineage
 from abound.service.log.events import LearnEvent
 from abound.service.log.stream import Element, LogParams
 from abound.service.model.replicated_model import new_secret
@@ -67,8 +66,6 @@ async def matrices_of_history(context: JobContext, progress: Progress) -> Learne
     params = context.settings.group(LogParams)
     await context.pin(START)
     until = await past.newest_offset(store, keys)
-    contents = await History(store, artifacts, keys).manifest()
-    beginning = START if contents is None else contents.start
 
     async def read(after: Offset, to: Offset) -> AsyncGenerator[list[Element]]:
         reading = past.read_entries(store, artifacts, keys, after, to._replace(position=0), params=params)
@@ -78,10 +75,7 @@ async def matrices_of_history(context: JobContext, progress: Progress) -> Learne
                 yield elements
 
     progress("finding the events that count", 0.0)
-    found = await trace_lineage(read, artifacts, keys, beginning, until)
-    base = contents.base if contents is not None else None
-    if found.start is None and base is not None:
-        found = found._replace(start=LineageStart(base.index, base.digest))
+    found = await trace_lineage(read, store, artifacts, keys, until)
     after = found.ranges[0].after if found.ranges else until
     await context.range(None if after == START else after, until)
     gathering = MatrixBuilder(new_secret())

@@ -344,6 +344,12 @@ def _newer(version: int) -> str:
     return f"it has apply version {version}, but this release applies {APPLY_VERSION}: run the release that wrote it"
 
 
+def element_of(name: bytes, entry: Entry) -> Element:
+    """Return the log element with the id ``name`` and the content ``entry``."""
+    payload, checksum = encode(entry)
+    return name, [b"e", payload, b"c", checksum]
+
+
 def adoption_after(element: Element) -> Offset | None:
     """Return the offset after which an adoption replays the log, or None for any other entry. Raise Corrupted."""
     # An entry with instances may be large; its tag is within its first bytes.

@@ -265,12 +265,12 @@ async def begin(
                 await pins.remove(place.store, pin)
 
 
-async def find_adoption(place: AdoptionContext, name: str, since: Offset) -> tuple[PrepareEvent | None, Offset | None]:
+async def find_adoption(place: AdoptionContext, name: str, since: Offset) -> tuple[Offset, Offset] | None:
     """Find an adoption begun after ``since`` in the log.
 
-    Return its last ``PrepareEvent``, and the offset at which that state was adopted.
+    Return the offset up to which its state contains events, and that of the adoption; None if nothing was adopted.
     """
-    prepare, adopted = None, None
+    after = None
     contents = await History(place.store, place.artifacts, place.keys).manifest()
     since = since if contents is None else max(since, contents.start)
     async with contextlib.aclosing(
@@ -280,14 +280,11 @@ async def find_adoption(place: AdoptionContext, name: str, since: Offset) -> tup
             for entry_id, fields in elements:
                 event = decode_entry(fields).event
                 if isinstance(event, PrepareEvent) and event.adoption == name:
-                    adopted = adopted if prepare is not None and prepare.index == event.index else None
-                    prepare = event
-                elif adopted is None and (
-                    (isinstance(event, AdoptEvent) and event.adoption == name) or event == MarkEvent(mark_token(name))
-                ):
-                    adopted = Offset.of_entry(entry_id)
+                    after = Offset.parse(event.after)
+                elif (isinstance(event, AdoptEvent) and event.adoption == name) or event == MarkEvent(mark_token(name)):
+                    return after or since, Offset.of_entry(entry_id)
             await place.checkpoint()
-    return prepare, adopted
+    return None
 
 
 async def snapshot_past(place: AdoptionContext, at: Offset) -> SnapshotManifest:

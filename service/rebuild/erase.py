@@ -23,17 +23,18 @@ import structlog
 
 from abound.core.errors import Conflict, Corrupted, NotReady, StoreUnavailable, UnknownApplyVersion, UnknownVersion
 from abound.core.model.active_version import LIVE
-from abound.core.types import Offset
+from abound.core.types import START, Offset
 from abound.service.history import erasures
 from abound.service.history.archive import ArchiveContext, archive, swap_manifest, write_segment
 from abound.service.history.history import History, Segment, artifact_folder
+from abound.service.history.past import read_entries
 from abound.service.history.replay import compact
+from abound.service.log.events import AdoptEvent, adoption_after, decode_entry
 from abound.service.log.stream import repaired_key
 from abound.service.model import presence
 from abound.service.model.presence import SILENT_SECONDS
 from abound.service.rebuild.adoption import AdoptionContext
 from abound.service.rebuild.forget import ForgetPlan
-from abound.service.rebuild.garbage import delete_unreferenced
 from abound.service.snapshots import manifest as manifests
 from abound.service.snapshots import state_files
 from abound.service.snapshots.snapshots import unlisted_keys
@@ -54,10 +55,11 @@ POLL_SECONDS = 0.2
 class Eraser:
     """Erases the events of a forget job from everything stored."""
 
-    def __init__(self, forgetting: ForgetPlan) -> None:
-        self._forgetting = forgetting
-        self._place = forgetting.place
-        self._tell = forgetting.report_progress
+    def __init__(self, plan: ForgetPlan) -> None:
+        self._plan = plan
+        self._place = plan.place
+        self._record = plan.record
+        self._tell = plan.report_progress
 
     async def erase(self, at: Offset) -> dict[str, Any]:
         """Erase the events from everything stored, after a state without them was adopted at ``at``.
@@ -73,32 +75,32 @@ class Eraser:
             Also if a failover lost the adoption or what was written since. The job can then be repeated.
         """
         place = self._place
-        cleared = self._forgetting.erasure_record
-        if self._forgetting.first is not None:  # else history has lost the events already, and the versions before it
+        record = self._record
+        if self._plan.first is not None:  # else history has lost the events already, and the versions before it
             self._tell("deleting the versions that were fitted on the events", 0.9)
-            fitted = await versions_fitted_since(place, self._forgetting.first)
-            await delete_versions(place, fitted, self._forgetting.reason, cleared.will_delete_versions)
+            fitted = await versions_fitted_since(place, self._plan.first)
+            await delete_versions(place, fitted, self._plan.reason, lambda names: record.add(versions_deleted=names))
         async with contextlib.AsyncExitStack() as stack:
             lease = await self._lease(stack)
             keep = replace(place.snapshots, keep=2)
-            await cleared.will_delete_snapshots(await manifests.ids(place.store, place.keys))
+            await record.add(snapshots_deleted=await manifests.ids(place.store, place.keys))
             self._tell("making snapshots without the events", 0.91)
             for _ in range(2):
                 made = await compact(place.store, place.living, keep, place.log, artifacts=place.artifacts, lease=lease)
                 if made.position.adopted[:2] < at[:2]:
                     raise StoreUnavailable(f"the store has lost the adoption at {at}")
-            cleared.kept_snapshots(await manifests.ids(place.store, place.keys))
             await self._drop_unfinished()
             self._tell("archiving the log", 0.92)
             to = ArchiveContext(place.store, place.artifacts, place.living, lease, place.history, place.log)
             await archive(to)
             self._tell("deleting stored predictions of the events", 0.93)
-            await cleared.will_forget_remembered(await self._forgetting.remembered.count())
-            await self._forgetting.remembered.forget()  # while history still identifies them
-            if self._forgetting.rebuilt_states:  # history is about to name them, so they now belong to the model
-                await place.commit(
-                    *[f"{state_files.folder(place.keys)}/{new.id}" for new in self._forgetting.rebuilt_states.values()]
-                )
+            remembered = self._plan.remembered
+            n_before = record.outcome["remembered_deleted"]  # by an attempt that died
+            await record.add(remembered_deleted=max(n_before, await remembered.count()))
+            await remembered.forget()  # while history still identifies them
+            if self._plan.rebuilt:  # history is about to name them, so they now belong to the model
+                folder = state_files.folder(place.keys)
+                await place.commit(*[f"{folder}/{new.id}" for new in self._plan.rebuilt.values()])
             old = await self._rewrite(to, at)
         self._tell("making the store rewrite its append-only file", 0.97)
         store_file = await rewrite_aof(place.store)
@@ -107,8 +109,10 @@ class Eraser:
         async with contextlib.AsyncExitStack() as stack:
             lease = await self._lease(stack)
             await self._delete_unlisted(at, old, lease)
-            await delete_unreferenced(place, cleared.will_delete_indexes)
-        return cleared.record(store_file=store_file)
+            await delete_unreferenced(place, lambda names: record.add(indexes_deleted=names))
+        kept = await manifests.ids(place.store, place.keys)
+        deleted = [name for name in record.outcome["snapshots_deleted"] if name not in kept]
+        return record.outcome | {"snapshots_deleted": deleted, "store_file": store_file}
 
     async def _lease(self, stack: contextlib.AsyncExitStack) -> Lease:
         """Acquire the model's lease as soon as the worker releases it."""
@@ -131,7 +135,7 @@ class Eraser:
         """
         store = self._place.store
         found = await unlisted_keys(store, self._place.keys)
-        await self._forgetting.erasure_record.will_delete_snapshots(found)
+        await self._record.add(snapshots_deleted=found)
         with store_errors():
             await store.client.unlink(repaired_key(self._place.keys.log))
             for some in found.values():
@@ -140,8 +144,7 @@ class Eraser:
     async def _rewrite(self, to: ArchiveContext, at: Offset) -> set[str]:
         """Rewrite the segments that contain any of the events; return the names of the replaced files.
 
-        From then on the adoption at ``at``, and those of earlier rounds, are redundant: history leads to the
-        same state.
+        From then on the adoption at ``at`` is redundant: history leads to the same state.
         """
         history = History(to.store, to.artifacts, to.keys)
         contents = await history.manifest()
@@ -149,25 +152,19 @@ class Eraser:
             return set()
         segments: list[Segment] = []
         old: list[str] = []
-        emptying = await self._forgetting.begin_redaction()
+        redaction = await self._plan.redaction(rebuilt=self._plan.rebuilt)
         for number, segment in enumerate(contents.segments):
             self._tell(f"rewriting history, segment {number + 1} of {len(contents.segments)}", 0.94)
             elements = await history.elements(segment)
-            rewritten = [await emptying.redact(element) for element in elements]
+            rewritten = [await redaction.redact(element) for element in elements]
             if rewritten != elements:
                 old.append(segment.name)
                 segment = await write_segment(to, rewritten, segment.n_before, segment.bytes_before, segment.log_bytes)
             segments.append(segment)
-        complete = await erasures.completed_adoptions(to.store, to.keys)
-        if old or at not in complete:
-            await self._forgetting.erasure_record.will_rewrite(
-                old, {name: new.id for name, new in self._forgetting.rebuilt_states.items()}
-            )
-            own = {self._forgetting.name, *self._forgetting.others}
-            by_own = {at} | {one.at for one in self._forgetting.adoptions if one.event.adoption in own}
-            too_late = await erasures.unfinished_erasures(to.store, to.keys)  # their adoptions would be ignored
-            own |= {job for job, what in too_late.items() if Offset.parse(what.after) < at}
-            said = erasures.saying(to.keys, complete - self._forgetting.complete | by_own, own)
+        if old or at not in await erasures.completed_adoptions(to.store, to.keys):
+            rebuilt = {name: new.id for name, new in self._plan.rebuilt.items()}
+            await self._record.add(segments_rewritten=old, indexes_rewritten=rebuilt)
+            said = await erasures.completing(to.store, to.keys, at)
             await swap_manifest(to, msgspec.structs.replace(contents, segments=segments), also=said)
         return set(old)
 
@@ -190,6 +187,31 @@ class Eraser:
 log = structlog.get_logger(__name__)
 
 FENCE_WAIT_SECONDS = 600.0
+
+
+async def delete_unreferenced(place: AdoptionContext, before: Callable[[list[str]], Awaitable[None]]) -> None:
+    """Delete unreferenced state files; the caller holds the adoption lock and the lease.
+
+    ``before`` is awaited with their ids first. Raises NotReady if copies of the store are behind: after a
+    failover to one of them, the state files would be needed again.
+    """
+    await wait_replicated(place.store, 0.0)
+    there = set(await state_files.ids(place.artifacts, place.keys))
+    contents = await History(place.store, place.artifacts, place.keys).manifest()
+    if contents is not None and contents.base is not None:
+        there.discard(contents.base.index)
+    beginning = START if contents is None else contents.start
+    reading = read_entries(place.store, place.artifacts, place.keys, beginning, params=place.log)
+    async with contextlib.aclosing(reading):
+        async for elements in reading:
+            for element in elements:
+                if adoption_after(element) is not None:
+                    event = decode_entry(element[1]).event
+                    there -= {event.index} if isinstance(event, AdoptEvent) else set()
+    going = sorted(there)
+    await before(going)
+    for name in going:
+        await state_files.delete(place.artifacts, place.keys, name)
 
 
 async def versions_fitted_since(place: AdoptionContext, first: Offset) -> list[str]:

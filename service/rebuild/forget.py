@@ -1,10 +1,11 @@
 """Forget: rebuild a model without some of its events, and erase them from everything stored.
 
- 1. ``find_events`` finds them among all events up to the present end of the log. If one of them is sent again
-    before the rebuilt state is adopted (``has_repeats``), a second round covers the events that follow.
- 2. ``RedactedReplay.state`` (``service/rebuild/redacted_replay.py``) replays the model from its first state
-    without the events. States adopted since the first of the events are rebuilt by their recipes.
- 3. The result is adopted (``service/rebuild/adoption.py``). From here on no replica has learned the events.
+ 1. ``ForgetPlan.find_events`` finds them among all events up to the present end of the log.
+ 2. ``ForgetPlan.state`` replays the model from its first state without the events (``service/rebuild/redaction.py``).
+    States that restores adopted since the first of the events are rebuilt; refits are dropped.
+ 3. The result is adopted (``service/rebuild/adoption.py``), unless a request with the key of a forgotten one has
+    arrived since step 1 (``refuse_repeats``). In that case the job starts again with step 1. From the adoption on no
+    replica has learned the events.
  4. ``Eraser.erase`` (``service/rebuild/erase.py``) deletes versions that were fitted on the events. It makes
     two snapshots past the adoption and deletes the older ones, archives the log up to the adoption, and deletes
     stored predictions of equal vectors. It writes new segments without the events and swaps all of them in at
@@ -14,34 +15,46 @@ A job that dies in step 4 is repeated by the next one. Whatever is needed to fin
 deleted last. Every deletion is noted in the record before it happens (``ErasureRecord``), so the record is
 complete after a crash as well.
 
-A forgotten event leaves its position empty, so no offset changes. A repeat of a forgotten request is removed
-with it. A request that was refused or skipped is not learned because the request that it repeated is gone.
+A forgotten event leaves its position empty, so no offset changes.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from typing import Any
 
-from abound.core.errors import UnknownOffset
+import msgspec
+
+from abound.core.limits import Limits
+from abound.core.model.live_model import LiveModel
 from abound.core.types import START, Offset
 from abound.service.history import erasures, past
 from abound.service.history.erasures import UnfinishedErasure
-from abound.service.history.history import History
+from abound.service.history.lineage import entry_end
+from abound.service.history.replay import ReplaySource, rebuild
 from abound.service.log.events import LearnEvent
 from abound.service.log.stream import Element
-from abound.service.rebuild.adoption import AdoptionContext
-from abound.service.rebuild.redaction import AppliedAdoption, ForgetParams, OnRedacted, Redaction, adoptions_of
+from abound.service.rebuild.adoption import AdoptionContext, find_adoption
+from abound.service.rebuild.redaction import ForgetParams, OnRedacted, Redaction, contains, last_offset
 from abound.service.replica.predictions import PredictionEraser
 from abound.service.snapshots import manifest as manifests
+from abound.service.snapshots import state_files
 from abound.service.snapshots.state_files import StateFileManifest
+from abound.service.store.keys import ModelKeys
 from abound.service.tasks import do_nothing
 
+MAX_ROUNDS = 5
+"""How often a job looks for the events before it adopts a state although forgotten requests arrive again."""
 
-class ForgetPlan:
-    """Events to forget, and the redacted log and history without them.
+
+class RequestRepeated(Exception):
+    """A request with the key of a forgotten one has arrived since the events were found. Nothing was adopted."""
+
+
+class ForgetPlan(ReplaySource):
+    """The events to forget, and the log and history without them, for a replay.
 
     Attributes
     ----------
@@ -49,23 +62,13 @@ class ForgetPlan:
     reason : str
     report_progress : callable
         Called with the stage and the fraction done.
-    erasure_record : ErasureRecord
-    name : str
-        Name of its adoptions.
-    after : Offset or None
-        Events up to here are searched; None before ``find_events``.
+    record : ErasureRecord
+    what : UnfinishedErasure
+        The events to forget: those up to an offset, START before ``find_events``.
     first : Offset or None
         Entry of the first event to forget.
-    beginning : Offset
-        The beginning of history.
-    adoptions : list of AppliedAdoption
-        Effective adoptions up to ``after`` that are not ``complete``.
-    complete : set of Offset
-        Offsets of the adoptions of complete forget jobs.
-    others : dict of UnfinishedErasure
-        By the name of its adoptions, the events that an unfinished forget job left in history.
-    rebuilt_states : dict of StateFileManifest
-        By id, the rebuilt state files that replace adopted ones (``service/rebuild/redacted_replay.py``).
+    rebuilt : dict of StateFileManifest
+        By id, the rebuilt state files that replace those of restores.
     remembered : PredictionEraser
     """
 
@@ -73,28 +76,21 @@ class ForgetPlan:
         self,
         place: AdoptionContext,
         params: ForgetParams,
-        tell: Callable[[str, float], None],
-        cleared: ErasureRecord | None = None,
-        name: str = "",
+        report_progress: Callable[[str, float], None],
+        record: ErasureRecord,
     ) -> None:
+        super().__init__(place.store, place.artifacts, place.log)
         self.place = place
         self.reason = params.reason
-        self.report_progress = tell
-        self.erasure_record = cleared or ErasureRecord()
-        self.name = name
-        self.after: Offset | None = None
+        self.report_progress = report_progress
+        self.record = record
+        self.what = UnfinishedErasure(str(START), params.key, params.source, params.since, params.until)
         self.first: Offset | None = None
-        self.beginning = START
-        self.adoptions: list[AppliedAdoption] = []
-        self.complete: set[Offset] = set()
-        self.others: dict[str, UnfinishedErasure] = {}
-        self.rebuilt_states: dict[str, StateFileManifest] = {}
+        self.rebuilt: dict[str, StateFileManifest] = {}
         self.remembered = PredictionEraser(place.store, place.keys)
-        self._params = params
-        self._all_time = True
-        self._passed: Redaction | None = None
-        self._forgotten: set[tuple[str, bytes]] = set()
-        self._n = {"requests": 0, "instances": 0}
+        self._others: dict[str, UnfinishedErasure] = {}
+        self._keys: set[str] = set()
+        self._n_rounds = 0
 
     async def find_events(self, after: Offset, again: bool = False) -> dict[str, Any]:
         """Find the events up to ``after``; return their counts.
@@ -107,128 +103,161 @@ class ForgetPlan:
         Raises
         ------
         UnknownOffset
-            Some may lie before the beginning of history; the message names the first possible offset.
-        """
-        place, params = self.place, self._params
-        contents = await History(place.store, place.artifacts, place.keys).manifest()
-        self.beginning = START if contents is None else contents.start
-        self.after, self.first = after, None
-        self._n = {"requests": 0, "instances": 0}
-        since = int((params.since or 0.0) * 1000)
-        self._all_time = since <= self.beginning.milliseconds
-        if self.beginning != START and params.key is None and not again and self._all_time:
-            raise self._too_early(f"give a since of at least {self.beginning.milliseconds / 1000 + 0.001:.3f}")
-        snapshots = await manifests.ids(place.store, place.keys)
-        await self.remembered.read()
-        self.complete = {
-            at for at in await erasures.completed_adoptions(place.store, place.keys) if at[:2] <= after[:2]
-        }
-        adoptions = await adoptions_of(place, after)
-        self.adoptions = [one for one in adoptions if one.at not in self.complete]
-        adopted = {one.event.adoption for one in adoptions} - {self.name}
-        others = await erasures.unfinished_erasures(place.store, place.keys)
-        self.others = {job: what for job, what in others.items() if job in adopted}
-        async for elements in self.redacted_entries(self.beginning, after, self._count):
-            self.report_progress(f"searching: at {elements[-1][0].decode()}", 0.05)
-        self._forgotten = self._passed.forgotten if self._passed is not None else set()
-        if self.beginning != START and params.key is not None and self.first is None and not again:
-            raise self._too_early("no request with this key has arrived since then")
-        imported = self._passed.last_import if self._passed is not None else START
-        if imported > START and since <= imported.milliseconds and not again and (params.key is None or not self.first):
-            raise UnknownOffset(
-                f"{place.keys.name} was imported from a file at {imported}; its events cannot be forgotten one by one: "
-                f"give a since of at least {imported.milliseconds / 1000 + 0.001:.3f}",
-                imported,
-            )
-        counts = {"forgotten": dict(self._n), "from": str(self.first) if self.first else None}
-        if self.first is not None and not again:
-            await self.erasure_record.add_counts(counts, snapshots)
-        return counts
-
-    def _too_early(self, hint: str) -> UnknownOffset:
-        return UnknownOffset(
-            f"the history of {self.place.keys.name} begins at {self.beginning}; earlier events exist only as a base "
-            f"state and cannot be forgotten one by one: {hint}",
-            self.beginning,
-        )
-
-    async def end_others(self) -> None:
-        """Mark unfinished forget jobs as complete, once ``find_events`` has found nothing left.
-
-        A job begun by one worker may be finished by another whose older code does not do this.
-        """
-        await erasures.remove_unfinished(self.place.store, self.place.keys, self.others)
-
-    async def has_repeats(self, at: Offset) -> bool:
-        """Return whether a forgotten key was sent again after ``after`` and before the adoption at ``at``.
-
-        Such a request was answered as a repeat, or refused for another body. It is learned on top of the
-        adopted state, which does not have the receipt of the first one.
+            Some may have been learned in a state whose events are not in history.
         """
         place = self.place
-        if self.after is None:
-            raise AssertionError("call find_events first")
-        keys = {key for key, _ in self._forgotten}
-        if not keys:
+        self._n_rounds += 1
+        self.what, self.first = msgspec.structs.replace(self.what, after=str(after)), None
+        self.rebuilt.clear()
+        snapshots = await manifests.ids(place.store, place.keys)
+        await self.remembered.read()
+        self._others = await adopted_erasures(place)
+        n = {"requests": 0, "instances": 0}
+
+        def count(event: LearnEvent, gone: list[bool]) -> None:
+            units = [unit for unit, is_gone in zip(event.units, gone, strict=True) if is_gone]
+            n["requests"] += len(units)
+            n["instances"] += sum(unit.n for unit in units)
+            self.remembered.compare(event, gone)
+
+        redaction = await self.redaction(count, is_strict=not again)
+        async with contextlib.aclosing(self._redacted(redaction, START, after)) as reading:
+            async for elements in reading:
+                self.report_progress(f"searching: at {elements[-1][0].decode()}", 0.05)
+        if redaction.first is None and redaction.missed is not None:
+            raise redaction.missed
+        self.first, self._keys = redaction.first, redaction.keys
+        counts: dict[str, Any] = {"forgotten": n, "from": str(self.first) if self.first else None}
+        if redaction.dropped:
+            counts["refits_dropped"] = (
+                f"the refits {', '.join(redaction.dropped)} had learned forgotten events and were dropped, with their "
+                "settings; submit them again"
+            )
+        if self.first is not None and not again:
+            await self.record.add(**counts, snapshots_deleted=snapshots)
+        return counts
+
+    async def end_others(self) -> None:
+        """Mark unfinished forget jobs as complete, once ``find_events`` has found nothing left."""
+        await erasures.remove_unfinished(self.place.store, self.place.keys, self._others)
+
+    async def refuse_repeats(self) -> None:
+        """Raise RequestRepeated if a forgotten key has arrived again and it is not too late to start again."""
+        if self._n_rounds < MAX_ROUNDS and await self.has_repeats(None):
+            raise RequestRepeated
+
+    async def has_repeats(self, until: Offset | None) -> bool:
+        """Return whether a forgotten key has arrived since ``find_events``, up to ``until`` (default: now).
+
+        Such a request is answered as a repeat, or refused for another body. It would be learned on top of the adopted
+        state, which does not have the receipt of the first one.
+        """
+        place = self.place
+        if not self._keys:
             return False
-        reading = past.read_entries(place.store, place.artifacts, place.keys, self.after, at, params=place.log)
+        after = Offset.parse(self.what.after)
+        reading = past.read_entries(place.store, place.artifacts, place.keys, after, until, params=place.log)
         async with contextlib.aclosing(reading):
             async for elements in reading:
                 for element in elements:
                     event = past.decode_element(element).event
-                    if isinstance(event, LearnEvent) and any(one.key in keys for one in event.units):
+                    if isinstance(event, LearnEvent) and any(one.key in self._keys for one in event.units):
                         return True
         return False
 
-    async def begin_redaction(self, note: OnRedacted = lambda event, gone, at: None) -> Redaction:
-        """Begin a redaction pass up to ``after``, from the first state on."""
-        if self.after is None:
-            raise AssertionError("call find_events first")
-        self._passed = emptying = Redaction(
-            self.place,
-            self._params,
-            self.after,
-            self.adoptions,
-            self.complete,
-            self.rebuilt_states,
-            note,
-            self.name,
-            self.others,
-        )
-        await emptying.begin()
-        if emptying.key_in_base and self._all_time:
-            raise self._too_early("a request with this key has been learned before that")
+    async def state(self) -> LiveModel:
+        """Return the model without the events, as of ``find_events``."""
+        self.report_progress("replaying without the events", 0.3)
+        return await self._replay(entry_end(Offset.parse(self.what.after)))
 
-        return emptying
+    async def redaction(
+        self,
+        note: OnRedacted = lambda event, gone: None,
+        is_strict: bool = False,
+        rebuilt: Mapping[str, StateFileManifest] | None = None,
+    ) -> Redaction:
+        """Begin a redaction pass from the first state on; see ``Redaction``."""
+        redaction = Redaction(self.place, self.what, self._others.values(), rebuilt or {}, note, is_strict)
+        await redaction.begin()
+        return redaction
 
-    async def redacted_entries(
-        self, after: Offset, until: Offset, note: OnRedacted = lambda event, gone, at: None
+    async def entries(
+        self, keys: ModelKeys, after: Offset, until: Offset | None, checksum: bytes = b""
     ) -> AsyncGenerator[list[Element]]:
         """Yield the redacted entries after ``after`` up to ``until``; each call reads from the beginning of history."""
+        reading = super().entries(keys, after, until)
+        if until is None or self.first is None or until[:2] >= self.first[:2]:
+            reading = self._redacted(await self.redaction(), after, until)
+        async for elements in reading:
+            yield elements
+
+    async def load(
+        self,
+        keys: ModelKeys,
+        index: str,
+        digest: str,
+        limits: Limits,
+        progress: Callable[[float], None] = lambda done: None,
+    ) -> LiveModel:
+        """Load an adopted state; rebuild that of a restore if it contains any of the events."""
+        if index not in self.rebuilt:
+            manifest = await state_files.read_manifest(self.place.artifacts, keys, index)
+            if manifest.recipe.get("method") != "restore" or not contains(manifest, self.first):
+                return await super().load(keys, index, digest, limits, progress)
+            self.report_progress(f"rebuilding the state file {index}", 0.4)
+            self.rebuilt[index] = await self._rebuild(manifest)
+        new = self.rebuilt[index]
+        return await super().load(keys, new.id, new.digest, limits, progress)
+
+    async def _rebuild(self, manifest: StateFileManifest) -> StateFileManifest:
+        """Write a new state file for a restore, without the events."""
         place = self.place
-        emptying = await self.begin_redaction(note)
-        reading = past.read_entries(place.store, place.artifacts, place.keys, self.beginning, until, params=place.log)
+        live = await self._replay(last_offset(manifest))
+        name = state_files.new_id()
+        await place.will_write(f"{state_files.folder(place.keys)}/{name}")
+        return await state_files.write(
+            place.artifacts, place.keys, live, Offset.parse(manifest.after), manifest.recipe, place.checkpoint, name
+        )
+
+    async def _replay(self, until: Offset) -> LiveModel:
+        """Return the model at an offset, from the redacted entries."""
+        place = self.place
+        model = await rebuild(
+            place.store,
+            place.living,
+            until,
+            from_start=True,
+            between=place.checkpoint,
+            artifacts=place.artifacts,
+            source=self,
+            is_cut=True,
+        )
+        return model.live
+
+    async def _redacted(
+        self, redaction: Redaction, after: Offset, until: Offset | None
+    ) -> AsyncGenerator[list[Element]]:
+        place = self.place
+        first = redaction.beginning
+        reading = past.read_entries(place.store, place.artifacts, place.keys, first, until, params=place.log)
         async with contextlib.aclosing(reading):
             async for elements in reading:
-                rewritten = [await emptying.redact(element) for element in elements]
+                rewritten = [await redaction.redact(element) for element in elements]
                 wanted = [one for one in rewritten if Offset.of_entry(one[0])[:2] > after[:2]]
                 if wanted:
                     yield wanted
                 await place.checkpoint()
                 await asyncio.sleep(0)
 
-    def _count(self, event: LearnEvent, gone: list[bool], at: Offset) -> None:
-        if self.first is None:
-            self.first = at
-        for unit, is_gone in zip(event.units, gone, strict=True):
-            if is_gone:
-                self._n["requests"] += 1
-                self._n["instances"] += unit.n
-        self.remembered.compare(event, gone)
 
-
-StoreRecord = Callable[[dict[str, Any]], Awaitable[None]]
-"""Stores a record durably."""
+async def adopted_erasures(place: AdoptionContext) -> dict[str, UnfinishedErasure]:
+    """Return by job the events that unfinished forget jobs left in history: those whose state is adopted."""
+    noted = await erasures.unfinished_erasures(place.store, place.keys)
+    return {
+        job: what
+        for job, what in noted.items()
+        if await find_adoption(place, job, Offset.parse(what.after)) is not None
+    }
 
 
 class ErasureRecord:
@@ -240,64 +269,32 @@ class ErasureRecord:
         The record that a job left when it died, or nothing.
     keep : async callable
         Stores the record.
+
+    Attributes
+    ----------
+    outcome : dict
     """
 
-    def __init__(self, known: Mapping[str, Any] | None = None, keep: StoreRecord = do_nothing) -> None:
-        known = known or {}
+    def __init__(
+        self, known: Mapping[str, Any], keep: Callable[[dict[str, Any]], Awaitable[None]] = do_nothing
+    ) -> None:
         self._keep = keep
-        self._found: dict[str, Any] = {name: known[name] for name in ("forgotten", "from") if name in known}
-        self._names: dict[str, dict[str, None]] = {
-            name: dict.fromkeys(known.get(name, ()))
-            for name in ("versions_deleted", "snapshots_deleted", "segments_rewritten", "indexes_deleted")
-        }
-        self._remade: dict[str, str] = dict(known.get("indexes_rewritten", {}))
-        self._n_remembered = int(known.get("remembered_deleted", 0))
+        self.outcome: dict[str, Any] = {
+            "versions_deleted": [],
+            "snapshots_deleted": [],
+            "segments_rewritten": [],
+            "indexes_deleted": [],
+            "indexes_rewritten": {},
+            "remembered_deleted": 0,
+        } | dict(known)
 
-    def record(self, **last: Any) -> dict[str, Any]:
-        """Return the complete record of the job. ``last``: values that are known only at its end."""
-        return {
-            **self._found,
-            **{name: list(names) for name, names in self._names.items()},
-            "indexes_rewritten": dict(self._remade),
-            "remembered_deleted": self._n_remembered,
-            **last,
-        }
-
-    async def add_counts(self, counts: Mapping[str, Any], snapshots: Iterable[str]) -> None:
-        """Record the counts of the events, and the snapshots that may contain them."""
-        self._found = dict(counts)
-        await self.will_delete_snapshots(snapshots)
-
-    async def will_delete_versions(self, names: Iterable[str]) -> None:
-        """Record versions before they are deleted."""
-        self._names["versions_deleted"] |= dict.fromkeys(names)
-        await self._keep(self.record())
-
-    async def will_delete_snapshots(self, names: Iterable[str]) -> None:
-        """Record snapshots before newer ones replace them."""
-        self._names["snapshots_deleted"] |= dict.fromkeys(names)
-        await self._keep(self.record())
-
-    def kept_snapshots(self, names: Iterable[str]) -> None:
-        """Take snapshots that were kept out of the record."""
-        for name in names:
-            self._names["snapshots_deleted"].pop(name, None)
-
-    async def will_forget_remembered(self, n: int) -> None:
-        """Record the number of stored predictions before they are deleted.
-
-        A job that died may have counted some of them already, or all.
-        """
-        self._n_remembered = max(self._n_remembered, n)
-        await self._keep(self.record())
-
-    async def will_rewrite(self, segments: Iterable[str], indexes: Mapping[str, str]) -> None:
-        """Record segments and state files before history refers to their replacements."""
-        self._names["segments_rewritten"] |= dict.fromkeys(segments)
-        self._remade |= indexes
-        await self._keep(self.record())
-
-    async def will_delete_indexes(self, names: Iterable[str]) -> None:
-        """Record state files before they are deleted."""
-        self._names["indexes_deleted"] |= dict.fromkeys(names)
-        await self._keep(self.record())
+    async def add(self, **found: Any) -> None:
+        """Add to the lists and mappings in the record, replace other values, and store it."""
+        for name, value in found.items():
+            before = self.outcome.get(name)
+            if isinstance(before, list):
+                value = [*dict.fromkeys([*before, *value])]
+            elif isinstance(before, dict):
+                value = before | value
+            self.outcome[name] = value
+        await self._keep(self.outcome)

@@ -22,7 +22,7 @@ from abound.core.limits import Limits
 from abound.core.model.live_model import LiveModel
 from abound.core.model.refit import Refitter, reciprocal_rank
 from abound.service.artifacts.artifact_store import ArtifactStore
-from abound.service.history.lineage import Lineage, LineageStart, Read, read_events
+from abound.service.history.lineage import Lineage, Read, read_events
 from abound.service.log.events import LearnEvent
 from abound.service.model.replicated_model import new_secret
 from abound.service.snapshots import state_files
@@ -231,8 +231,3 @@ class Refit:
                 self._tell(stage, self._work / self._of)
                 await asyncio.sleep(0)
         return total / max(1, len(held)), len(held)
-
-
-def with_base(base: LineageStart | None, past: Lineage) -> Lineage:
-    """Return the lineage on top of history's base state, unless it starts with an import."""
-    return past if past.start is not None or base is None else past._replace(start=base)

@@ -131,6 +131,23 @@ async def test_a_batch_that_was_refused_because_of_a_forgotten_key_is_not_learne
     assert one.model(DEFAULT_MODEL).live.n_learned == 1
 
 
+async def test_a_refit_that_learned_the_events_is_dropped_and_one_before_them_stays(house: House) -> None:
+    one = await house.replica()
+    await teach(house, *events(30, 1))
+    await run(house, refit, RefitParams(passes=2, search={}, settings={"d_max": 9}), job="early")
+    await teach(house, *events(10, 2, "bad"))
+    await run(house, refit, RefitParams(passes=2, search={}, settings={"d_max": 7}), job="late")
+    await teach(house, *events(10, 3))
+    outcome = await run(house, forget, ForgetParams(source="bad", reason="asked for"), job="forget")
+    assert "the refits late had learned forgotten events" in outcome["refits_dropped"]
+    adopted = [event.adoption for event in await of_history(house) if isinstance(event, AdoptEvent)]
+    assert adopted == ["early", "forget"]
+    live = one.model(DEFAULT_MODEL).live
+    assert (live.config.d_max, live.n_learned) == (9, 40)
+    made = await rebuild(house.store, await house.living(), from_start=True, artifacts=house.artifacts)
+    assert await digest_at(one, made.offset) == await made.compute_digest()
+
+
 async def test_what_was_adopted_since_is_made_anew_without_the_events(house: House) -> None:
     one = await house.replica()
     await teach(house, *events(30, 1), *events(10, 2, "bad"))
@@ -141,7 +158,8 @@ async def test_what_was_adopted_since_is_made_anew_without_the_events(house: Hou
     await teach(house, *events(10, 6), *events(5, 7, "bad"))
     await archived(house)
     outcome = await run(house, forget, ForgetParams(source="bad", reason="asked for"), job="forget")
-    assert len(outcome["indexes_rewritten"]) == 2
+    assert len(outcome["indexes_rewritten"]) == 1
+    assert "refit" in outcome["refits_dropped"]
     assert set(outcome["indexes_rewritten"]) <= set(outcome["indexes_deleted"])
     assert outcome["forgotten"]["requests"] == 20
     last = (await house.elements())[-1][0]

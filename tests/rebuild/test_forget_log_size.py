@@ -8,10 +8,9 @@ from abound.service.history.archive import ArchiveContext, archive
 from abound.service.history.history import History, HistoryManifest, HistoryParams
 from abound.service.history.replay import rebuild
 from abound.service.history.retention import enforce_retention
-from abound.service.jobs.rebuild import forget, refit
+from abound.service.jobs.rebuild import RestoreParams, forget, restore
 from abound.service.log.catalog import DEFAULT_MODEL
 from abound.service.rebuild.redaction import ForgetParams
-from abound.service.rebuild.refit import RefitParams
 from abound.service.snapshots import manifest as manifests
 from abound.service.store.lease import acquire
 from tests.support.adoption_house import House, events
@@ -57,7 +56,7 @@ async def test_history_gives_way_for_its_indexes_where_something_was_forgotten_i
     await house.replica()
     await teach(house, *events(40, 1), *events(40, 2, "bad"))
     for seed in (3, 4):
-        await run(house, refit, RefitParams(search={}), job=f"refit{seed}")
+        await run(house, restore, RestoreParams(to=str(house.past[-1][0]), reason="r"), job=f"restore{seed}")
         await teach(house, *events(40, seed))
     await archived(house)
     await run(house, forget, ForgetParams(source="bad", reason="asked for"))

@@ -9,10 +9,10 @@ import pytest
 
 from abound.core.errors import Corrupted
 from abound.core.model.apply import Unit
-from abound.service.jobs.rebuild import MAX_ROUNDS, forget, refit
+from abound.service.jobs.rebuild import forget, refit
 from abound.service.log.catalog import DEFAULT_MODEL
 from abound.service.log.events import LearnEvent
-from abound.service.rebuild.adoption import Adoption
+from abound.service.rebuild.forget import MAX_ROUNDS
 from abound.service.rebuild.redaction import ForgetParams
 from abound.service.rebuild.refit import RefitParams
 from tests.support.adoption_house import House, digest_at, events
@@ -25,7 +25,7 @@ from tests.support.streams import drafts, flip
 async def test_a_repeat_that_comes_while_it_is_forgotten_is_forgotten_as_well(
     house: House, times: int, by_time: bool
 ) -> None:
-    """It was answered as a repeat, and learned on top of the index that was adopted."""
+    """It was answered as a repeat, and would be learned on top of the index that is adopted."""
     one = await house.replica()
     offsets = await teach(house, *events(20, 1), *keyed(10, 3, "k", "bad"), *keyed(5, 4, "good"))
     async with asyncio.timeout(10):
@@ -78,57 +78,6 @@ async def test_what_is_refused_while_its_key_is_forgotten_is_not_learned_by_the_
     gone = {"k0"} if by_key else {"k0", "k1", "k2"}
     await same(house, one, await without(house, lambda unit, at: unit.key in gone))
     assert one.model(DEFAULT_MODEL).live.n_learned == 10 + (2 if by_key else 0) + 5 + 2 + 3
-
-
-@pytest.mark.parametrize("is_late", [False, True])
-async def test_what_was_refused_and_then_answered_as_a_repeat_stays(
-    house: House, monkeypatch: pytest.MonkeyPatch, is_late: bool
-) -> None:
-    """After the first adoption, which has learned what was refused; before the end of the second round, or after it."""
-    one = await house.replica()
-    await teach(house, *events(10, 1), *keyed(3, 3, "k", "bad"), *events(5, 4))
-    other, third = one_of(5, "k0", b"other"), one_of(6, "k0", b"third")
-    answered = [other, third, *keyed(1, 3, "k", "bad"), other]  # a repeat, refused, refused, a repeat
-    context = Coming(house, await house.living(), [other], *([answered] if is_late else []))
-    go_on = Adoption.go_on
-
-    async def later(self: Adoption) -> None:
-        if not is_late:
-            await teach(house, *answered)
-        await go_on(self)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Adoption, "go_on", later)
-        await forget(cast("Any", context), ForgetParams(source="bad", reason="r"), context.progress)
-    at = [at for at, event in house.past if event == other]
-    assert len(at) == 3
-    await same(
-        house,
-        one,
-        await without(house, lambda unit, where: unit.source == "bad" or (unit.key == "k0" and where != at[1])),
-    )
-    assert one.model(DEFAULT_MODEL).live.n_learned == 10 + 5 + 1
-
-
-@pytest.mark.parametrize("body", [b"body", b"other"])
-async def test_what_came_while_one_forgot_that_died_is_left_out_by_the_next(house: House, body: bytes) -> None:
-    """Under a key that it forgot: answered as a repeat, or refused."""
-    one = await house.replica()
-    await teach(house, *events(10, 1), *keyed(3, 3, "k", "bad"), *events(5, 4, "other"))
-    context = Coming(house, await house.living(), [one_of(5, "k0", body)])
-
-    class Died(Exception):
-        pass
-
-    def dying(now: str, fraction: float) -> None:
-        if now.startswith("searching: at") and not context.rounds:
-            raise Died
-
-    with pytest.raises(Died):
-        await forget(cast("Any", context), ForgetParams(source="bad", reason="r"), dying)
-    await run(house, forget, ForgetParams(source="other", reason="r"), job="next")
-    await same(house, one, await without(house, lambda unit, at: unit.source is not None or unit.key == "k0"))
-    assert one.model(DEFAULT_MODEL).live.n_learned == 10
 
 
 async def test_what_comes_again_all_the_time_does_not_keep_a_forgetting_for_ever(house: House) -> None:

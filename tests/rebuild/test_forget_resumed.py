@@ -26,7 +26,6 @@ from tests.support.adoption_house import House, events
 from tests.support.proxy import Proxy
 from tests.support.rebuild_context import (
     Context,
-    Repeating,
     archived,
     keyed,
     learned_units,
@@ -86,7 +85,7 @@ async def test_the_record_of_a_forgetting_lists_what_those_who_died_have_done(ho
     secret = LearnEvent(record('{"unutterable": 1, "wheat": 2}', "unspeakable"), 1, [Unit(1, source="bad")])
     first = (await teach(house, *events(20, 1), secret, *events(50, 2, "bad")))[20]
     await archived(house)
-    await run(house, refit, RefitParams(search={}, passes=1), job="refit")
+    await run(house, restore, RestoreParams(to=str(house.past[-1][0]), reason="r"), job="restore")
     before = await manifests.ids(house.store, model.keys)
     params = ForgetParams(source="bad", reason="r")
     contents = await History(house.store, house.artifacts, model.keys).manifest()
@@ -94,7 +93,13 @@ async def test_the_record_of_a_forgetting_lists_what_those_who_died_have_done(ho
     segments = {segment.name for segment in contents.segments}
     index = (await state_files.ids(house.artifacts, model.keys))[0]
     record_so_far: dict[str, Any] | None = None
-    for stage in ("making snapshots", "deleting stored predictions", "rewriting", "making the store", "clearing up"):
+    for stage in (
+        "making snapshots",
+        "deleting stored predictions",
+        "rewriting",
+        "making the store",
+        "waiting until copies",
+    ):
         record_so_far = await died_forgetting(house, params, stage, record_so_far)
     assert not any(unit.source == "bad" for unit in learned_units(await house.elements()))
     outcome = await run(house, forget, params, job="forget", committed=True, outcome=record_so_far)
@@ -210,41 +215,34 @@ async def test_a_forgetting_goes_on_after_the_next_has_put_a_mark_in_its_adoptio
     await same(house, one, await without(house, lambda unit, at: unit.source in ("bad", "other")))
 
 
-@pytest.mark.parametrize("rounds", [1, 2])
-async def test_who_goes_on_with_a_prepared_index_says_what_it_forgets(
-    house: House, monkeypatch: pytest.MonkeyPatch, rounds: int
+async def test_who_goes_on_with_one_that_died_before_it_adopted_says_what_it_forgets(
+    house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One died before it adopted, with what it said lost by the store; or in its second round, before it said it."""
+    """With what the first one said lost by the store."""
     one = await house.replica()
     await teach(house, *events(20, 1), *keyed(10, 3, "k", "bad"), *events(5, 4, "other"))
     await archived(house)
     params, keys = ForgetParams(source="bad", reason="r"), (await house.living()).keys
-    context = Repeating(house, await house.living(), rounds - 1)
+    context = Context(house, await house.living(), job="forget")
 
     class Died(Exception):
         pass
 
-    append, n_appended = Adoption._append, [0]
+    append = Adoption._append
 
     async def dying_append(self: Adoption, entry: Entry, adopts: str = "", index: Any = None) -> Offset:
-        n_appended[0] += 1
-        if adopts and rounds == 1:
+        if adopts:
             raise Died
-        at = await append(self, entry, adopts, index)
-        if not adopts and n_appended[0] > 2:
-            raise Died
-        return at
+        return await append(self, entry, adopts, index)
 
     with monkeypatch.context() as patch:
         patch.setattr(Adoption, "_append", dying_append)
         with pytest.raises(Died):
             await forget(cast("Any", context), params, context.progress)
     assert "forget" in await erasures.unfinished_erasures(house.store, keys)
-    if rounds == 1:
-        await house.store.client.delete(keys.key("forgetting"))
-    again = Repeating(
-        house, await house.living(), 0, committed=True, outcome=context.job.outcome, kept=context.job.kept
-    )
+    await house.store.client.delete(keys.key("forgetting"))
+    job = context.job
+    again = Context(house, await house.living(), "forget", committed=True, outcome=job.outcome, kept=job.kept)
 
     def dying(now: str, fraction: float) -> None:
         if now.startswith("making snapshots"):
@@ -253,32 +251,10 @@ async def test_who_goes_on_with_a_prepared_index_says_what_it_forgets(
     with pytest.raises(Died):
         await forget(cast("Any", again), params, dying)
     adopted = [event for event in await of_history(house) if isinstance(event, AdoptEvent)]
-    assert len(adopted) == rounds
+    assert len(adopted) == 1
     assert (await erasures.unfinished_erasures(house.store, keys))["forget"].after == adopted[-1].after
     with pytest.raises(Conflict, match="the job forget has not removed"):
         await run(house, refit, RefitParams(search={}, passes=1), job="between")
     await run(house, forget, ForgetParams(source="other", reason="r"), job="next")
     await same(house, one, await without(house, lambda unit, at: unit.source in ("bad", "other")))
     assert not any(unit.source == "bad" for unit in learned_units([(START, said) for said in await of_history(house)]))
-
-
-@pytest.mark.parametrize("says_complete", [False, True])
-async def test_a_forgetting_that_older_code_has_finished_does_not_stop_the_others_for_ever(
-    house: House, monkeypatch: pytest.MonkeyPatch, says_complete: bool
-) -> None:
-    """As where workers are replaced one by one: the older code does not know what was said before the adoption."""
-    one = await house.replica()
-    await teach(house, *events(20, 1), *events(10, 2, "bad"), *events(10, 3))
-    await archived(house)
-    keys, saying = (await house.living()).keys, erasures.saying
-    with monkeypatch.context() as patch:
-        patch.setattr(erasures, "saying", lambda keys, adoptions, jobs: saying(keys, adoptions, []))
-        await run(house, forget, ForgetParams(source="bad", reason="r"), job="forget")
-    if not says_complete:
-        await house.store.client.delete(keys.key("forgotten"))
-    with pytest.raises(Conflict, match="the job forget has not removed"):
-        await run(house, refit, RefitParams(search={}, passes=1), job="refit")
-    await run(house, forget, ForgetParams(source="bad", reason="r"), job="the same once more")
-    assert not await erasures.unfinished_erasures(house.store, keys)
-    await run(house, refit, RefitParams(search={}, passes=1), job="refit")
-    await same(house, one, await without(house, lambda unit, at: unit.source == "bad"))

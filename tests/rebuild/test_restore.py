@@ -100,10 +100,7 @@ async def test_an_empty_model_can_be_restored(house: House) -> None:
     assert one.model(DEFAULT_MODEL).live.n_learned == 0
 
 
-@pytest.mark.parametrize("kept", [True, False])
-async def test_a_restore_that_died_after_its_commit_is_not_done_twice_whatever_clocks_say(
-    house: House, kept: bool
-) -> None:
+async def test_a_restore_that_died_after_its_commit_is_not_done_twice_whatever_clocks_say(house: House) -> None:
     """The clock by which it was recorded is far ahead of the store's."""
     one = await house.replica()
     offsets = await teach(house, *events(20, 1))
@@ -111,7 +108,7 @@ async def test_a_restore_that_died_after_its_commit_is_not_done_twice_whatever_c
     params = RestoreParams(to=str(offsets[9]), reason="r")
     outcome = await restore(cast("Any", context), params, context.progress)
     (last,) = await teach(house, *events(1, 3))
-    again = Context(house, await house.living(), committed=True, kept=context.job.kept if kept else [])
+    again = Context(house, await house.living(), committed=True)
     again.job.created = time.time() + 3600
     assert (await restore(cast("Any", again), params, again.progress))["adopted"] == outcome["adopted"]
     assert len([event for _, event in await house.elements() if isinstance(event, AdoptEvent)]) == 1

@@ -13,6 +13,7 @@ from typing import Any
 from abound.core.errors import AboundError, InvalidInstance, UnknownOffset
 from abound.core.types import Offset
 from abound.service.history.history import HistoryParams
+from abound.service.history.lineage import entry_end
 from abound.service.jobs import rebuild
 from abound.service.jobs.rebuild import RebuiltModel, RestoreParams
 from abound.service.log.catalog import DEFAULT_MODEL, CatalogModel, read_catalog
@@ -114,7 +115,7 @@ class AdoptingHost(Host):
         place = rebuild._place(context)
 
         async def make(adoption: Adoption) -> RebuiltModel:
-            live = await rebuild._model_before(place, adoption.after)
+            live = await rebuild.state_at(place, entry_end(adoption.after))
             return RebuiltModel(live, {"method": "restore", "to": str(adoption.after)}, {})
 
         await rebuild._rebuild_and_adopt(context, place, "simulated", lambda stage, done: None, make)

@@ -18,8 +18,7 @@ from abound.core.types import START
 from abound.service.history.history import History
 from abound.service.history.replay import rebuild
 from abound.service.jobs.rebuild import forget
-from abound.service.rebuild.erase import delete_versions
-from abound.service.rebuild.garbage import collect_state_files
+from abound.service.rebuild.erase import delete_unreferenced, delete_versions
 from abound.service.rebuild.redaction import ForgetParams
 from abound.service.snapshots import state_files
 from abound.service.store.client import Store
@@ -225,13 +224,19 @@ async def test_a_version_that_was_active_a_moment_ago_is_not_deleted_yet(pair: P
 async def test_an_index_stays_as_long_as_a_copy_is_behind(pair: Pair, house: House) -> None:
     place = await house.place()
     index = await house.index(model_of(5, 1), START)
+    deleted: list[str] = []
+
+    async def note(names: list[str]) -> None:
+        deleted.extend(names)
+
     pair.copy.pause()
-    assert await collect_state_files(place) == []
     with pytest.raises(NotReady):
-        await wait_replicated(house.store, 0.1)
+        await delete_unreferenced(place, note)
+    assert not deleted
     pair.copy.resume()
     await wait_replicated(house.store)
-    assert await collect_state_files(place) == [index.id]
+    await delete_unreferenced(place, note)
+    assert deleted == [index.id]
     assert await state_files.ids(house.artifacts, place.keys) == []
 
 

@@ -147,7 +147,7 @@ async def test_a_version_that_may_have_learned_what_was_forgotten_since_is_not_t
     await erasures.add_unfinished(store, KEYS, "j", erasures.UnfinishedErasure("9-0.0", source="s"))
     with pytest.raises(Conflict, match="being forgotten"):
         await taken(store, artifacts, card, bodies, keys=KEYS)
-    for command in erasures.saying(KEYS, [Offset.parse("10-0.0")], ["j"]):
+    for command in await erasures.completing(store, KEYS, Offset.parse("10-0.0")):
         await store.client.execute_command(*command)
     with pytest.raises(Conflict, match=r"were forgotten at 10-0\.0, .* up to 9-0\.0"):
         await taken(store, artifacts, card, bodies, keys=KEYS)
