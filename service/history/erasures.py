@@ -1,7 +1,7 @@
 """Records of erasures: which *forget* jobs are complete, and what unfinished ones erase.
 
-    ...:forgotten     set: the log entries of the adoptions of complete erasures; changed in the script that rewrites
-                      history
+    ...:forgotten     set: the log entries of the adoptions of complete erasures, without those that are marks by now;
+                      changed in the script that rewrites history
     ...:forgetting    hash: job -> ``UnfinishedErasure``, from between the job's commit and its adoption until then
 
 An erasure adopts a state without the erased events. Once history is rewritten without them, a replay gives that same

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 from typing import Any, cast
 
@@ -9,12 +10,15 @@ import pytest
 
 from abound.core.model.apply import Unit
 from abound.core.model.live_model import LiveModel
-from abound.service.jobs.rebuild import forget
+from abound.core.types import START
+from abound.service.history.replay import rebuild
+from abound.service.jobs.rebuild import RestoreParams, forget, refit, restore
 from abound.service.log.events import LearnEvent
 from abound.service.rebuild.adoption import Adoption
 from abound.service.rebuild.redaction import ForgetParams
-from tests.support.adoption_house import House, apply
-from tests.support.rebuild_context import Context, same, teach
+from abound.service.rebuild.refit import RefitParams
+from tests.support.adoption_house import House, apply, digest_at
+from tests.support.rebuild_context import Context, archived, learned_units, of_history, run, same, teach
 from tests.support.streams import drafts
 
 SEEDS = [*range(10), 29]
@@ -128,3 +132,49 @@ async def test_what_was_acknowledged_stays_and_what_was_refused_does_not_come(
         left = event if i in stay else LearnEvent(b"", 1, [Unit(1, emptied=True)])
         apply(live, at, left)
     await same(house, one, live)
+
+
+class Died(Exception):
+    """As if the process had died at this stage."""
+
+
+STAGES = ("replaying", "making snapshots", "rewriting", "making the store")
+
+
+@pytest.mark.parametrize("seed", range(5))
+async def test_after_any_rebuilds_every_way_to_the_end_gives_one_state(house: House, seed: int) -> None:
+    """Forgetting among restores and refits, some of it begun and gone on with by itself or by the next."""
+    rng = random.Random(seed)
+    one, params = await house.replica(), ForgetParams(source="bad", reason="r")
+    await teach(house, *some(rng, 15))
+    for number in range(6):
+        step = rng.choice(("restore", "refit", "forget", "die", "archive"))
+        if step == "restore":
+            to = str(rng.choice(house.past)[0])
+            await run(house, restore, RestoreParams(to=to, reason="r"), job=f"restore{number}")
+        elif step == "refit":
+            await run(house, refit, RefitParams(search={}, passes=2), job=f"refit{number}")
+        elif step == "archive":
+            await archived(house)
+        else:
+            if step == "die":
+                context = Context(house, await house.living(), f"died{number}")
+
+                def die(now: str, done: float, stage: str = rng.choice(STAGES)) -> None:
+                    if now.startswith(stage):
+                        raise Died
+
+                with contextlib.suppress(Died):
+                    await forget(cast("Any", context), params, die)
+                await teach(house, *some(rng, 3))
+                if "commit" in context.stages and rng.random() < 0.5:
+                    job: dict[str, Any] = {"job": context.job.id, "outcome": context.job.outcome}
+                    await run(house, forget, params, committed=True, **job)
+            await run(house, forget, params, job=f"forget{number}")
+            left = learned_units([(START, event) for event in await of_history(house)])
+            assert "bad" not in {unit.source for unit in left}
+        await teach(house, *some(rng, 5))
+        digest = await digest_at(one, (await house.elements())[-1][0])
+        for from_start in (True, False):
+            made = await rebuild(house.store, await house.living(), from_start=from_start, artifacts=house.artifacts)
+            assert await made.compute_digest() == digest, (number, step)

@@ -114,9 +114,7 @@ async def test_what_came_again_is_forgotten_by_the_one_who_goes_on(house: House,
     params = ForgetParams(source="bad", reason="r")
     with pytest.raises(Died):
         await forget(cast("Any", context), params, dying)
-    again = Repeating(
-        house, await house.living(), 0, committed=True, outcome=context.job.outcome, kept=context.job.kept
-    )
+    again = Repeating(house, await house.living(), 0, committed=True, outcome=context.job.outcome)
     outcome = await forget(cast("Any", again), params, again.progress)
     assert outcome["forgotten"] == {"requests": 20, "instances": 20}
     await teach(house, *events(3, 9))

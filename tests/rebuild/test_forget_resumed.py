@@ -241,8 +241,7 @@ async def test_who_goes_on_with_one_that_died_before_it_adopted_says_what_it_for
             await forget(cast("Any", context), params, context.progress)
     assert "forget" in await erasures.unfinished_erasures(house.store, keys)
     await house.store.client.delete(keys.key("forgetting"))
-    job = context.job
-    again = Context(house, await house.living(), "forget", committed=True, outcome=job.outcome, kept=job.kept)
+    again = Context(house, await house.living(), "forget", committed=True, outcome=context.job.outcome)
 
     def dying(now: str, fraction: float) -> None:
         if now.startswith("making snapshots"):

@@ -79,7 +79,7 @@ async def test_a_committed_job_whose_index_cannot_be_adopted_any_more_makes_it_a
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(state_files, "delete", _left_there)
         await run(house, refit, RefitParams(search={}, passes=1), job="refit")
-    outcome = await run(house, forget, params, job="forget", committed=True, kept=context.job.kept)
+    outcome = await run(house, forget, params, job="forget", committed=True)
     assert outcome["forgotten"]["instances"] == 5
     assert not any(unit.source == "bad" for unit in learned_units(await house.elements()))
     await one.wait_for(DEFAULT_MODEL, Offset.parse(outcome["adopted"]), 10)

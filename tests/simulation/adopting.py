@@ -46,7 +46,6 @@ class AdoptingHost(Host):
     n_adopted = 0
     why = "it was not begun"
     _committed = False
-    _kept: tuple[str, ...] = ()
     _number = 0
 
     def __init__(self, *given: Any) -> None:
@@ -82,7 +81,7 @@ class AdoptingHost(Host):
             store=store,
             artifacts=artifacts,
             living=living,
-            job=SimpleNamespace(id=name, committed=self._committed, kept=[*self._kept]),
+            job=SimpleNamespace(id=name, committed=self._committed),
             settings=SimpleNamespace(prepare_seconds=0.5, group=PARAMS.__getitem__),
             check=lambda: None,
             will_write=_nothing,
@@ -109,7 +108,7 @@ class AdoptingHost(Host):
         self._is_chosen = True
 
     def _next(self) -> None:
-        self._number, self._committed, self._kept, self._is_chosen = self._number + 1, False, (), False
+        self._number, self._committed, self._is_chosen = self._number + 1, False, False
 
     async def _adopt_as_it_is(self, context: Any) -> None:
         place = rebuild._place(context)
@@ -121,7 +120,7 @@ class AdoptingHost(Host):
         await rebuild._rebuild_and_adopt(context, place, "simulated", lambda stage, done: None, make)
 
     async def _commit(self, *prefixes: str) -> None:
-        self._committed, self._kept = True, prefixes
+        self._committed = True
 
 
 async def _nothing(*given: Any) -> None:

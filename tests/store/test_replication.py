@@ -116,7 +116,7 @@ async def test_a_failover_while_it_is_forgotten_loses_nothing(pair: Pair, house:
     model = await rebuild(house.store, living, from_start=True, artifacts=house.artifacts)
     assert model.live.n_learned == 120  # by the adoption, which the copy had
     assert (await History(house.store, house.artifacts, living.keys).manifest()) is not None
-    again = Context(house, living, "forget", committed=True, outcome=context.job.outcome, kept=context.job.kept)
+    again = Context(house, living, "forget", committed=True, outcome=context.job.outcome)
     outcome = await forget(cast("Any", again), BAD, again.progress)
     assert outcome["forgotten"] == {"requests": 60, "instances": 60}
     contents = await History(house.store, house.artifacts, living.keys).manifest()

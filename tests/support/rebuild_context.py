@@ -35,10 +35,9 @@ class Context:
         job: str = "job",
         committed: bool = False,
         outcome: dict[str, Any] | None = None,
-        kept: list[str] | None = None,
     ) -> None:
         self.store, self.artifacts, self.living = house.store, house.artifacts, living
-        self.job = SimpleNamespace(id=job, committed=committed, kept=kept or [], outcome=outcome or {})
+        self.job = SimpleNamespace(id=job, committed=committed, outcome=outcome or {})
         self.settings = SimpleNamespace(
             prepare_seconds=10.0, group=lambda kind: SMALL if kind is type(SMALL) else kind()
         )
@@ -64,7 +63,6 @@ class Context:
     async def commit(self, *prefixes: str) -> None:
         self.stages.append("commit")
         self.wrote -= set(prefixes)
-        self.job.kept = [*prefixes]
 
     def progress(self, stage: str, fraction: float) -> None:
         assert 0 <= fraction <= 1
