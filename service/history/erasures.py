@@ -10,7 +10,8 @@ adoption by a mark. No former state file has to be made again or kept. This does
 read events from history before the rewrite, and continues to read in it, must find the adoption.
 
 If a job dies or is cancelled after its adoption and before the rewrite, the adoption stays and history still has its
-events. The next erasure leaves out these events as well, and all other jobs that read history must wait for that.
+events. The next erasure leaves out these events as well, and all other jobs that read history must wait for that. So
+must fits: they are refused until history is rewritten, and again at their end if an erasure began meanwhile.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from collections.abc import Iterable
 
 import msgspec
 
+from abound.core.errors import Conflict
 from abound.core.model.apply import Unit
 from abound.core.types import Offset
 from abound.service.artifacts.checksums import decoding
@@ -91,6 +93,25 @@ async def unfinished_erasures(store: Store, keys: ModelKeys) -> dict[str, Unfini
         said = await store.client.hgetall(_unfinished_key(keys))
     with decoding(f"the records of unfinished erasures of {keys.name}"):
         return {job.decode(): _unfinished.decode(what) for job, what in said.items()}
+
+
+async def refuse_forgotten(store: Store, keys: ModelKeys, until: Offset) -> None:
+    """Raise Conflict if a version that was fitted on the events up to ``until`` may have learned forgotten ones.
+
+    The store records when events were forgotten, not which ones. A version whose events end before the last forget is
+    therefore always refused. Raises Corrupted, StoreUnavailable.
+    """
+    if await unfinished_erasures(store, keys):
+        raise Conflict(
+            f"events of {keys.name} are being forgotten, and the version may have learned them; try again when the job "
+            "has ended. If the job failed, start any forget job on the model: it completes the failed one as well"
+        )
+    since = max(await completed_adoptions(store, keys), default=None)
+    if since is not None and until[:2] < since[:2]:
+        raise Conflict(
+            f"events of {keys.name} were forgotten at {since}, and the version may have learned them: it was "
+            f"fitted on events up to {until}; fit a new version"
+        )
 
 
 def mark_of(adopt: AdoptEvent) -> MarkEvent:

@@ -13,7 +13,6 @@ The version is therefore equal to the result of fitting in process with the same
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import math
 import time
 from collections.abc import Iterator
@@ -23,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from abound.core.config import ModelConfig
-from abound.core.errors import Conflict, InvalidInstance, Malformed, UnknownArtifact, UnknownVersion
+from abound.core.errors import Conflict, InvalidInstance, Malformed, UnknownVersion
 from abound.core.evaluation.evaluate import LIMITS
 from abound.core.instances.data_formats import DatasetInstance
 from abound.core.instances.vectorizer import Vectorizer
@@ -36,20 +35,15 @@ from abound.core.methods.training.progress import Progress, monotonic, subrange
 from abound.core.methods.training.rankings import joined
 from abound.core.metrics import Propensity, evaluate
 from abound.core.types import Offset
-from abound.service.artifacts.artifact_store import ArtifactStore
 from abound.service.datasets.files import local_file, read_file
 from abound.service.datasets.repository import DatasetRepository
-from abound.service.history import past
+from abound.service.history import erasures, past
 from abound.service.jobs.fit_params import FitParams
 from abound.service.jobs.repository import JobParams
 from abound.service.jobs.training_data import matrices_of_history
-from abound.service.log.events import AdoptEvent, adoption_after, decode_entry
-from abound.service.log.stream import LogParams
 from abound.service.model.replicated_model import new_secret
 from abound.service.processes.memory import free_memory, require_memory
 from abound.service.processes.parallel import parallel, parallel_settings
-from abound.service.snapshots import state_files
-from abound.service.store.keys import ModelKeys
 from abound.service.versions import repository as versions
 from abound.service.versions import retention as version_retention
 from abound.service.versions.card import Card, new_id, reading_settings
@@ -133,7 +127,7 @@ async def fit(context: JobContext, params: FitParams, progress: Progress) -> dic
         )
         clock.lap("write")
         if read.range is not None:
-            await require_nothing_forgotten(context, read.until)
+            await erasures.refuse_forgotten(context.store, keys, read.until)
         progress("done", 0.99)
         await context.commit(prefix)
         await version_retention.publish(context.store, context.artifacts, keys, name)
@@ -190,33 +184,6 @@ async def _enter_and_retain(context: JobContext, card: Card) -> dict[str, Any]:
     keep = context.settings.group(version_retention.VersionParams).keep
     gone = await version_retention.retain(store, context.artifacts, keys, keep)
     return {"contends": contends, "deleted": gone}
-
-
-async def require_nothing_forgotten(context: JobContext, until: Offset) -> None:
-    """Raise Conflict if events up to ``until`` were forgotten since they were read.
-
-    A forget job first adopts a new state and then looks for versions, including those without a card. Therefore
-    either that job finds this version, or this check finds that job.
-    """
-    store, artifacts, keys = context.store, context.artifacts, context.living.keys
-    params = context.settings.group(LogParams)
-    async with contextlib.aclosing(past.read_entries(store, artifacts, keys, until, params=params)) as reading:
-        async for elements in reading:
-            context.check()
-            for element in elements:
-                if adoption_after(element) is not None:
-                    event = decode_entry(element[1]).event
-                    if isinstance(event, AdoptEvent) and await _forgets(artifacts, keys, event.index):
-                        raise Conflict(
-                            "events in its training data were forgotten during the job; submit the job again"
-                        )
-
-
-async def _forgets(artifacts: ArtifactStore, keys: ModelKeys, index: str) -> bool:
-    try:
-        return (await state_files.read_manifest(artifacts, keys, index)).recipe.get("method") == "forget"
-    except UnknownArtifact:  # a later adoption replaced this state file, so it cannot be checked
-        return True
 
 
 async def _read(context: JobContext, config: ModelConfig, progress: Progress) -> TrainingData:

@@ -24,7 +24,7 @@ from abound.core.methods.training.matrices import Matrices
 from abound.core.methods.training.progress import Progress
 from abound.core.model.apply import OutcomeReplay
 from abound.core.types import START, Offset
-from abound.service.history import past
+from abound.service.history import erasures, past
 from abound.service.history.lineage import Lineage, read_events, trace_lineage
 from abound.service.log.events import LearnEvent
 from abound.service.log.stream import Element, LogParams
@@ -60,12 +60,15 @@ async def matrices_of_history(context: JobContext, progress: Progress) -> Learne
 
     Raises
     ------
+    Conflict
+        History still has events that are being forgotten.
     Cancelled, Corrupted, ArtifactsUnavailable, StoreUnavailable
     """
     store, artifacts, keys = context.store, context.artifacts, context.living.keys
     params = context.settings.group(LogParams)
     await context.pin(START)
     until = await past.newest_offset(store, keys)
+    await erasures.refuse_forgotten(store, keys, until)
 
     async def read(after: Offset, to: Offset) -> AsyncGenerator[list[Element]]:
         reading = past.read_entries(store, artifacts, keys, after, to._replace(position=0), params=params)

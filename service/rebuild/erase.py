@@ -5,8 +5,8 @@ the events goes last, so a job that died can be resumed (``service/rebuild/forge
 
 Versions fitted on forgotten events are deleted, not refitted: a refit takes as long as the fit did, and can be
 requested again. Meanwhile the index answers, which has already forgotten. Replicas that loaded such a version
-also drop it from memory, and the job waits for that. A running fit checks for forgotten events
-(``require_nothing_forgotten`` in ``service/jobs/fit.py``).
+also drop it from memory, and the job waits for that. A fit that runs meanwhile is refused
+(``erasures.refuse_forgotten``): either it sees this job, or this job finds its version, published or not.
 """
 
 from __future__ import annotations

@@ -88,6 +88,7 @@ class ForgetPlan(ReplaySource):
         self.first: Offset | None = None
         self.rebuilt: dict[str, StateFileManifest] = {}
         self.remembered = PredictionEraser(place.store, place.keys)
+        self._noted: list[str] = []
         self._others: dict[str, UnfinishedErasure] = {}
         self._keys: set[str] = set()
         self._n_rounds = 0
@@ -111,6 +112,7 @@ class ForgetPlan(ReplaySource):
         self.rebuilt.clear()
         snapshots = await manifests.ids(place.store, place.keys)
         await self.remembered.read()
+        self._noted = [*await erasures.unfinished_erasures(place.store, place.keys)]
         self._others = await adopted_erasures(place)
         n = {"requests": 0, "instances": 0}
 
@@ -138,8 +140,11 @@ class ForgetPlan(ReplaySource):
         return counts
 
     async def end_others(self) -> None:
-        """Mark unfinished forget jobs as complete, once ``find_events`` has found nothing left."""
-        await erasures.remove_unfinished(self.place.store, self.place.keys, self._others)
+        """Mark unfinished forget jobs as complete, once ``find_events`` has found nothing left.
+
+        So that they do not keep others from what they need, this includes those that have died before their adoption.
+        """
+        await erasures.remove_unfinished(self.place.store, self.place.keys, self._noted)
 
     async def refuse_repeats(self) -> None:
         """Raise RequestRepeated if a forgotten key has arrived again and it is not too late to start again."""

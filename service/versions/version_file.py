@@ -166,11 +166,7 @@ def _is_of(keys: ModelKeys, card: Card) -> bool:
 
 
 async def _refuse_past(store: Store, keys: ModelKeys, card: Card) -> None:
-    """Raise Conflict if a version of this model claims events that the log lacks, or that may have been forgotten.
-
-    The store records when events were forgotten, not which ones. A version whose data ends before the last
-    forget is therefore always refused.
-    """
+    """Raise Conflict if a version of this model claims events that the log lacks, or that may have been forgotten."""
     if not _is_of(keys, card):
         return
     ends = [Offset.parse(text) for text in (card.offset, *(card.data_range or {}).values()) if text is not None]
@@ -179,17 +175,7 @@ async def _refuse_past(store: Store, keys: ModelKeys, card: Card) -> None:
         raise Conflict(f"the version reaches offset {max(ends)}, but the log of {keys.name} ends at {last}")
     if card.data_range is None or card.data_range["until"] is None:
         return
-    if await erasures.unfinished_erasures(store, keys):
-        raise Conflict(
-            f"events of {keys.name} are being forgotten, and the version may have learned them; try again when the job "
-            "has ended. If the job failed, start any forget job on the model: it completes the failed one as well"
-        )
-    since = max(await erasures.completed_adoptions(store, keys), default=None)
-    if since is not None and Offset.parse(card.data_range["until"])[:2] < since[:2]:
-        raise Conflict(
-            f"events of {keys.name} were forgotten at {since}, and the version may have learned them: it was "
-            f"fitted on events up to {card.data_range['until']}; fit a new version"
-        )
+    await erasures.refuse_forgotten(store, keys, Offset.parse(card.data_range["until"]))
 
 
 async def _check_graphs(arrays: dict[str, Array]) -> None:

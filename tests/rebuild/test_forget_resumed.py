@@ -8,11 +8,13 @@ from typing import Any, cast
 import pytest
 
 from abound.core.errors import Conflict
+from abound.core.methods.training.progress import no_progress
 from abound.core.model.apply import Unit
 from abound.core.types import START, Offset
 from abound.service.history import erasures
 from abound.service.history.history import History
 from abound.service.jobs.rebuild import RestoreParams, forget, refit, restore
+from abound.service.jobs.training_data import matrices_of_history
 from abound.service.log.catalog import DEFAULT_MODEL
 from abound.service.log.events import AdoptEvent, Entry, LearnEvent
 from abound.service.rebuild.adoption import Adoption
@@ -182,6 +184,8 @@ async def test_what_a_forgetting_has_left_in_history_does_not_come_back(house: H
     ):
         with pytest.raises(Conflict, match="the job forget has not removed"):
             await run(house, method, params, job="between")
+    with pytest.raises(Conflict, match="being forgotten"):  # a fit
+        await matrices_of_history(cast("Any", Context(house, await house.living())), no_progress)
     await teach(house, *events(5, 7, "bad"))  # sent anew, after it was forgotten
     await run(house, forget, ForgetParams(source="other", reason="r"), job="next")
     expected = await without(

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from abound.service.jobs import rebuild
+from abound.service.history import replay
 from abound.service.log import stream
 from abound.service.model.replicated_model import ReplicatedModel
 from tests.simulation.history import run
@@ -43,12 +43,12 @@ def take_a_copy_for_its_primary(patch: Patch) -> None:
 
 
 def restore_to_no_adoption(patch: Patch) -> None:
-    """Whoever restores to the offset of an adoption meets it without its index."""
+    """Whoever replays an adoption, as a restore to its offset does, meets it without its index."""
 
     async def wrong(model: ReplicatedModel, element: Any, source: Any) -> None:
         await model.apply(element)
 
-    patch.setattr(rebuild, "apply", wrong)
+    patch.setattr(replay, "apply", wrong)
 
 
 def go_on_without_looking(patch: Patch) -> None:

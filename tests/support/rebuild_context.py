@@ -54,6 +54,9 @@ class Context:
         self.stages.append(f"will write {prefix}")
         self.wrote.add(prefix)
 
+    async def pin(self, offset: Offset) -> None:
+        """Nothing is deleted meanwhile."""
+
     async def range(self, after: Offset | None, until: Offset | None) -> None:
         self.ranges.append((after, until))
 
