@@ -99,7 +99,7 @@ class ForgetPlan(ReplaySource):
         Parameters
         ----------
         again : bool
-            A job that died has begun to erase them, so none may be left.
+            An attempt that died has begun to erase them, so possibly none are left.
 
         Raises
         ------
@@ -142,7 +142,7 @@ class ForgetPlan(ReplaySource):
     async def end_others(self) -> None:
         """Mark unfinished forget jobs as complete, once ``find_events`` has found nothing left.
 
-        So that they do not keep others from what they need, this includes those that have died before their adoption.
+        This includes jobs that died before their adoption: their notes would make fits and imports of versions fail.
         """
         await erasures.remove_unfinished(self.place.store, self.place.keys, self._noted)
 

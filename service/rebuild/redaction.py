@@ -88,8 +88,9 @@ class Redaction:
     rebuilt : mapping
         By id, the rebuilt state files that replace those of restores.
     note : callable
+        Called for each entry from which requests are removed.
     is_strict : bool
-        Refuse if events to remove may be in a state whose events are not in history.
+        Raise UnknownOffset if events to remove may be in a state whose events are not in history.
 
     Attributes
     ----------
