@@ -17,7 +17,7 @@ import numpy.typing as npt
 from abound.core.config import ModelConfig
 from abound.core.errors import Corrupted, InvalidInstance
 from abound.core.limits import Limits
-from abound.core.model.live_model import LiveModel
+from abound.core.model.live_model import STATE_GROUP, LiveModel, groups_of
 from abound.service.artifacts.checksums import checksum_of
 from abound.service.model.replicated_model import new_secret
 from abound.service.processes import kernel_compiler
@@ -112,7 +112,7 @@ async def load_model(
         config = ModelConfig.from_stored(state["config"])
     except (KeyError, TypeError, InvalidInstance) as error:
         raise Corrupted(f"its configuration and its arrays do not fit together: {error}") from error
-    await kernel_compiler.wait_until_loaded(config)
+    await kernel_compiler.wait_for_groups([*groups_of(config), STATE_GROUP])
     # In a thread: a replica serves requests while it loads a standby state.
     live = await asyncio.to_thread(LiveModel.from_arrays, state, arrays, new_secret(), limits)
     for _ in live.digest_steps():

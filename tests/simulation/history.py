@@ -323,6 +323,10 @@ def _learned_state(live: object) -> bytes:
 _apply = LiveModel.apply
 
 
+async def _wait_for_nothing(groups: object, timeout: float | None = None) -> None:  # noqa: ASYNC109
+    """Kernels are loaded before a history begins."""
+
+
 _renew_pending = partial(adoption_lock.renew, seconds=3.0)
 """One that died is under way for a shorter time than histories take."""
 
@@ -356,7 +360,7 @@ def _without_the_world(seed: int) -> Iterator[None]:
         (os, "getpid", lambda: here().pid),
         (socket, "gethostname", lambda: "host"),
         (kernel_compiler, "load", lambda: None),
-        (kernel_compiler, "groups_of", lambda config: ()),
+        (kernel_compiler, "wait_for_groups", _wait_for_nothing),
         (catalog, "GROWN_ENTRIES", 2),
         (adoption_lock, "renew", _renew_pending),
         (adoption, "RENEW_SECONDS", 0.5),
