@@ -184,6 +184,7 @@ def test_what_was_broken_once_holds(known: Known) -> None:
     assert {seed: found for seed in seeds if (found := run(seed, faults=known.faults).broken)} == {}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("known", PUT_BACK, ids=_name)
 def test_it_is_seen_when_it_is_put_back(known: Known, monkeypatch: Patch) -> None:
     assert known.wrong is not None
