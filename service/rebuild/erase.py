@@ -194,7 +194,7 @@ async def versions_fitted_since(place: AdoptionContext, first: Offset) -> list[s
     """Return the versions that may have learned an event at or after ``first``. Raises ArtifactsUnavailable."""
     found = []
     # Unpublished versions first: one published meanwhile then appears among the published ones.
-    names = await versions.unpublished_ids(place.artifacts, place.keys)
+    names = await versions.ids(place.artifacts, place.keys, versions.READY)
     names += await versions.ids(place.artifacts, place.keys)
     for name in sorted(set(names)):
         try:
