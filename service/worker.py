@@ -64,11 +64,10 @@ from abound.service.model import presence
 from abound.service.processes import entry
 from abound.service.processes.status_pipe import Report, Reporter
 from abound.service.settings import Settings
-from abound.service.snapshots import manifest as manifests
 from abound.service.snapshots import requests as snapshot_requests
-from abound.service.snapshots import state_files
-from abound.service.snapshots.manifest import SnapshotManifest
+from abound.service.snapshots import snapshots, state_files
 from abound.service.snapshots.snapshots import SnapshotParams
+from abound.service.snapshots.state_image import StateManifest
 from abound.service.store.client import Store, StoreParams, store_errors
 from abound.service.store.lease import LEASE_SECONDS, Lease, LeaseLost, acquire
 from abound.service.tasks import cancel_and_wait
@@ -116,7 +115,7 @@ class Worker:
         self._stopping = asyncio.Event()
         self._resting: dict[str, float] = {}
         self._without_history: dict[str, float] = {}
-        self._newest: dict[str, SnapshotManifest] = {}
+        self._newest: dict[str, StateManifest] = {}
         self._unlisted: set[str] = set()
         self._indexes = StateFileCollector(store, self._log_params)
         self._told: dict[str, set[str]] = {}
@@ -268,7 +267,7 @@ class Worker:
         )
         await self._save_high_water(living, manifest)
 
-    async def _save_high_water(self, living: CatalogModel | None, manifest: SnapshotManifest | None = None) -> None:
+    async def _save_high_water(self, living: CatalogModel | None, manifest: StateManifest | None = None) -> None:
         """Save the high-water marks of a model after a snapshot, or of the whole store.
 
         See ``service/history/high_water.py``.
@@ -330,7 +329,7 @@ class Worker:
         One round trip while nothing is learned.
         """
         keys = living.keys
-        newest = await manifests.newest(self._store, keys, self._newest.get(keys.incarnation))
+        newest = await snapshots.newest(self._store, keys, self._newest.get(keys.incarnation))
         if newest is not None:
             self._newest[keys.incarnation] = newest
         async with self._store.client.pipeline(transaction=False) as pipe:

@@ -44,8 +44,7 @@ from abound.service.log.events import adopted_state_files
 from abound.service.log.stream import LogParams, repaired_key
 from abound.service.model import adoption_lock
 from abound.service.model.adoption_lock import SWEEP, PendingAdoption
-from abound.service.snapshots import manifest as manifests
-from abound.service.snapshots import state_files
+from abound.service.snapshots import snapshots, state_files
 from abound.service.store.client import Store, store_errors
 from abound.service.store.keys import ModelKeys
 from abound.service.store.lease import Lease, LeaseLost, acquire
@@ -81,7 +80,7 @@ async def collect_keys(store: Store, catalog: Catalog) -> int:
     for one, parts in found.items():
         try:
             async with acquire(store, one):
-                good = set(await manifests.ids(store, one))
+                good = set(await snapshots.ids(store, one))
                 with store_errors():
                     for key, name in parts:
                         if name not in good:

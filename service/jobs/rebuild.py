@@ -40,7 +40,7 @@ from abound.service.rebuild.redaction import ForgetParams
 from abound.service.rebuild.refit import Refit, RefitParams, with_base
 from abound.service.snapshots import state_files
 from abound.service.snapshots.snapshots import SnapshotParams
-from abound.service.snapshots.state_files import StateFileManifest
+from abound.service.snapshots.state_image import StateManifest
 from abound.service.store.client import store_errors
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ async def forget(context: JobContext, params: ForgetParams, progress: Progress) 
 
     async def commit(*prefixes: str) -> None:
         index = await state_files.read_manifest(place.artifacts, place.keys, prefixes[0].rpartition("/")[2])
-        what = UnfinishedErasure(index.after, params.key, params.source, params.since, params.until)
+        what = UnfinishedErasure(index.offset, params.key, params.source, params.since, params.until)
         await context.commit(*prefixes)  # a job that is cancelled before leaves no note
         await erasures.add_unfinished(
             place.store, place.keys, context.job.id, what
@@ -330,11 +330,11 @@ async def _oldest_state_offset(place: AdoptionContext, kept: list[str]) -> Offse
             manifest = await state_files.read_manifest(place.artifacts, place.keys, prefix.rpartition("/")[2])
         except UnknownArtifact:
             return START
-        after.append(Offset.parse(manifest.after))
+        after.append(Offset.parse(manifest.offset))
     return min(after, default=START)
 
 
-async def _prepared_manifest(place: AdoptionContext, prepare: PrepareEvent) -> StateFileManifest | None:
+async def _prepared_manifest(place: AdoptionContext, prepare: PrepareEvent) -> StateManifest | None:
     """Return the manifest of the prepared state file, or None if the file was deleted.
 
     A failover may lose the ``PrepareEvent`` of the committed attempt and keep that of an earlier attempt, which was not

@@ -39,11 +39,9 @@ from abound.service.log.stream import LogParams
 from abound.service.model import adoption_lock, presence
 from abound.service.model.adoption_lock import PENDING_SECONDS, SWEEP, PendingAdoption
 from abound.service.model.presence import SILENT_SECONDS
-from abound.service.snapshots import manifest as manifests
-from abound.service.snapshots import state_files
-from abound.service.snapshots.manifest import SnapshotManifest
+from abound.service.snapshots import snapshots, state_files
 from abound.service.snapshots.snapshots import SnapshotParams
-from abound.service.snapshots.state_files import StateFileManifest
+from abound.service.snapshots.state_image import StateManifest
 from abound.service.store.client import Store, store_errors
 from abound.service.store.keys import ModelKeys
 from abound.service.store.lease import LeaseLost
@@ -88,7 +86,7 @@ class Adoption:
         """Move ``after`` to the present end of the log, for the next state. Raises StoreUnavailable."""
         self.after = (await stream.tail(self._place.store, self._place.keys.log)).last
 
-    async def adopt(self, index: StateFileManifest, reason: str, padded: bool = False) -> Offset:
+    async def adopt(self, index: StateManifest, reason: str, padded: bool = False) -> Offset:
         """Switch all replicas to the state in a state file; return the offset of the switch.
 
         Parameters
@@ -144,7 +142,7 @@ class Adoption:
             await asyncio.sleep(RENEW_SECONDS)
             await self._say_if_possible()
 
-    async def _check(self, index: StateFileManifest) -> None:
+    async def _check(self, index: StateManifest) -> None:
         """Check that the state file is intact. While the lock is held, garbage collection does not delete the file."""
         self._lapsed = False
         await state_files.check(self._place.artifacts, self._place.keys, index)
@@ -162,7 +160,7 @@ class Adoption:
         with contextlib.suppress(StoreUnavailable, Conflict):
             await self._say()
 
-    async def _append(self, entry: Entry, adopts: str = "", index: StateFileManifest | None = None) -> Offset:
+    async def _append(self, entry: Entry, adopts: str = "", index: StateManifest | None = None) -> Offset:
         place = self._place
         trim = await stream.trim_of(place.store, place.keys.log)
         name = None
@@ -290,7 +288,7 @@ async def find_adoption(place: AdoptionContext, name: str, since: Offset) -> tup
     return prepare, adopted
 
 
-async def snapshot_past(place: AdoptionContext, at: Offset) -> SnapshotManifest:
+async def snapshot_past(place: AdoptionContext, at: Offset) -> StateManifest:
     """Return the newest snapshot if it is at or past an adoption, else make one.
 
     Raises
@@ -303,11 +301,11 @@ async def snapshot_past(place: AdoptionContext, at: Offset) -> SnapshotManifest:
     loop = asyncio.get_running_loop()
     deadline = loop.time() + SNAPSHOT_SECONDS
     while True:
-        for manifest in (await manifests.read_manifests(place.store, place.keys))[:1]:
-            if manifest.position.offset[:2] >= at[:2]:
-                if manifest.position.adopted[:2] < at[:2]:
-                    raise Conflict(f"the adoption at {at} was ignored: another one came first; start the job again")
-                return manifest
+        manifest = await snapshots.newest(place.store, place.keys)
+        if manifest is not None and manifest.position.offset[:2] >= at[:2]:
+            if manifest.position.adopted[:2] < at[:2]:
+                raise Conflict(f"the adoption at {at} was ignored: another one came first; start the job again")
+            return manifest
         try:
             await compact(place.store, place.living, place.snapshots, place.log, artifacts=place.artifacts)
         except (Conflict, LeaseLost):  # the worker is making a snapshot, which may be past the adoption

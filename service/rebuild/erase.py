@@ -34,9 +34,7 @@ from abound.service.model.presence import SILENT_SECONDS
 from abound.service.rebuild.adoption import AdoptionContext
 from abound.service.rebuild.forget import ForgetPlan
 from abound.service.rebuild.garbage import delete_unreferenced
-from abound.service.snapshots import manifest as manifests
-from abound.service.snapshots import state_files
-from abound.service.snapshots.snapshots import unlisted_keys
+from abound.service.snapshots import snapshots, state_files
 from abound.service.store.client import store_errors
 from abound.service.store.lease import Lease, acquire
 from abound.service.store.replication import is_replicated, rewrite_aof, wait_replicated
@@ -81,13 +79,13 @@ class Eraser:
         async with contextlib.AsyncExitStack() as stack:
             lease = await self._lease(stack)
             keep = replace(place.snapshots, keep=2)
-            await cleared.will_delete_snapshots(await manifests.ids(place.store, place.keys))
+            await cleared.will_delete_snapshots(await snapshots.ids(place.store, place.keys))
             self._tell("making snapshots without the events", 0.91)
             for _ in range(2):
                 made = await compact(place.store, place.living, keep, place.log, artifacts=place.artifacts, lease=lease)
                 if made.position.adopted[:2] < at[:2]:
                     raise StoreUnavailable(f"the store has lost the adoption at {at}")
-            cleared.kept_snapshots(await manifests.ids(place.store, place.keys))
+            cleared.kept_snapshots(await snapshots.ids(place.store, place.keys))
             await self._drop_unfinished()
             self._tell("archiving the log", 0.92)
             to = ArchiveContext(place.store, place.artifacts, place.living, lease, place.history, place.log)
@@ -130,7 +128,7 @@ class Eraser:
         Nothing refers to it, and it may contain the events.
         """
         store = self._place.store
-        found = await unlisted_keys(store, self._place.keys)
+        found = await snapshots.unlisted_keys(store, self._place.keys)
         await self._forgetting.erasure_record.will_delete_snapshots(found)
         with store_errors():
             await store.client.unlink(repaired_key(self._place.keys.log))
@@ -196,7 +194,7 @@ async def versions_fitted_since(place: AdoptionContext, first: Offset) -> list[s
     """Return the versions that may have learned an event at or after ``first``. Raises ArtifactsUnavailable."""
     found = []
     # Unpublished versions first: one published meanwhile then appears among the published ones.
-    names = await versions.unpublished_ids(place.artifacts, place.keys)
+    names = await versions.ids(place.artifacts, place.keys, versions.READY)
     names += await versions.ids(place.artifacts, place.keys)
     for name in sorted(set(names)):
         try:

@@ -35,8 +35,8 @@ from abound.service.log.stream import Element
 from abound.service.rebuild.adoption import AdoptionContext
 from abound.service.rebuild.redaction import AppliedAdoption, ForgetParams, OnRedacted, Redaction, adoptions_of
 from abound.service.replica.predictions import PredictionEraser
-from abound.service.snapshots import manifest as manifests
-from abound.service.snapshots.state_files import StateFileManifest
+from abound.service.snapshots import snapshots
+from abound.service.snapshots.state_image import StateManifest
 from abound.service.tasks import do_nothing
 
 
@@ -64,7 +64,7 @@ class ForgetPlan:
         Offsets of the adoptions of complete forget jobs.
     others : dict of UnfinishedErasure
         By the name of its adoptions, the events that an unfinished forget job left in history.
-    rebuilt_states : dict of StateFileManifest
+    rebuilt_states : dict of StateManifest
         By id, the rebuilt state files that replace adopted ones (``service/rebuild/redacted_replay.py``).
     remembered : PredictionEraser
     """
@@ -88,7 +88,7 @@ class ForgetPlan:
         self.adoptions: list[AppliedAdoption] = []
         self.complete: set[Offset] = set()
         self.others: dict[str, UnfinishedErasure] = {}
-        self.rebuilt_states: dict[str, StateFileManifest] = {}
+        self.rebuilt_states: dict[str, StateManifest] = {}
         self.remembered = PredictionEraser(place.store, place.keys)
         self._params = params
         self._all_time = True
@@ -118,7 +118,7 @@ class ForgetPlan:
         self._all_time = since <= self.beginning.milliseconds
         if self.beginning != START and params.key is None and not again and self._all_time:
             raise self._too_early(f"give a since of at least {self.beginning.milliseconds / 1000 + 0.001:.3f}")
-        snapshots = await manifests.ids(place.store, place.keys)
+        snapshot_ids = await snapshots.ids(place.store, place.keys)
         await self.remembered.read()
         self.complete = {
             at for at in await erasures.completed_adoptions(place.store, place.keys) if at[:2] <= after[:2]
@@ -142,7 +142,7 @@ class ForgetPlan:
             )
         counts = {"forgotten": dict(self._n), "from": str(self.first) if self.first else None}
         if self.first is not None and not again:
-            await self.erasure_record.add_counts(counts, snapshots)
+            await self.erasure_record.add_counts(counts, snapshot_ids)
         return counts
 
     def _too_early(self, hint: str) -> UnknownOffset:

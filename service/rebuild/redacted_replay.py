@@ -22,7 +22,7 @@ from abound.service.rebuild import refit
 from abound.service.rebuild.forget import ForgetPlan
 from abound.service.rebuild.redaction import element_of
 from abound.service.snapshots import state_files
-from abound.service.snapshots.state_files import StateFileManifest
+from abound.service.snapshots.state_image import StateManifest
 
 
 class RedactedReplay:
@@ -55,7 +55,7 @@ class RedactedReplay:
         """Rebuild an adopted state without the forgotten events; return None if it contains none of them."""
         place = self._place
         manifest = await state_files.read_manifest(place.artifacts, place.keys, name)
-        until = Offset.parse(manifest.after)
+        until = Offset.parse(manifest.offset)
         method = manifest.recipe.get("method")
         if method == "restore":
             until = min(until, Offset.parse(manifest.recipe["to"]))
@@ -78,7 +78,7 @@ class RedactedReplay:
         new = state_files.new_id()
         await place.will_write(f"{state_files.folder(place.keys)}/{new}")
         self._forgetting.rebuilt_states[name] = await state_files.write(
-            place.artifacts, place.keys, live, Offset.parse(manifest.after), manifest.recipe, place.checkpoint, new
+            place.artifacts, place.keys, live, Offset.parse(manifest.offset), manifest.recipe, place.checkpoint, new
         )
         return live
 
@@ -93,7 +93,7 @@ class RedactedReplay:
                 await apply(model, element_of(name, msgspec.structs.replace(entry, event=event)), source)
         return model.live
 
-    async def _refitted(self, manifest: StateFileManifest, until: Offset) -> LiveModel:
+    async def _refitted(self, manifest: StateManifest, until: Offset) -> LiveModel:
         place = self._place
         before = (await self._state(until)).live
 

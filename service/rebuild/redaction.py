@@ -41,7 +41,7 @@ from abound.service.log.events import AdoptEvent, Entry, LearnEvent, PrepareEven
 from abound.service.log.stream import Element
 from abound.service.rebuild.adoption import AdoptionContext
 from abound.service.snapshots import state_files
-from abound.service.snapshots.state_files import StateFileManifest
+from abound.service.snapshots.state_image import StateManifest
 
 OnRedacted = Callable[[LearnEvent, list[bool], Offset], None]
 """Called for each entry from which requests are removed: the original entry, which requests, and its offset."""
@@ -169,7 +169,7 @@ class Redaction:
         after: Offset,
         adoptions: Sequence[AppliedAdoption],
         complete: Collection[Offset],
-        remade: Mapping[str, StateFileManifest],
+        remade: Mapping[str, StateManifest],
         note: OnRedacted,
         own: str,
         others: Mapping[str, UnfinishedErasure],

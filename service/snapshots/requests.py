@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 
-from abound.core.errors import Corrupted, NotReady, UnknownApplyVersion, UnknownSnapshot
+from abound.core.errors import NotReady
 from abound.core.types import Offset
-from abound.service.snapshots import manifest as manifests
-from abound.service.snapshots.manifest import SnapshotManifest
+from abound.service.snapshots import snapshots
+from abound.service.snapshots.state_image import StateManifest
 from abound.service.store.client import Store, store_errors
 from abound.service.store.keys import ModelKeys
 
@@ -51,7 +50,7 @@ def parse(text: bytes | None) -> Offset | None:
         return None
 
 
-async def request_snapshot(store: Store, keys: ModelKeys, offset: Offset, timeout: float) -> SnapshotManifest:  # noqa: ASYNC109
+async def request_snapshot(store: Store, keys: ModelKeys, offset: Offset, timeout: float) -> StateManifest:  # noqa: ASYNC109
     """Request a snapshot at ``offset`` or past it and wait until it exists.
 
     Raises
@@ -67,11 +66,9 @@ async def request_snapshot(store: Store, keys: ModelKeys, offset: Offset, timeou
     with store_errors():
         await store.client.set(keys.key("snapshot-wanted"), str(offset), ex=max(1, int(timeout)))
     while True:
-        for name in (await manifests.ids(store, keys))[:1]:
-            with contextlib.suppress(Corrupted, UnknownApplyVersion, UnknownSnapshot):
-                manifest = await manifests.read_manifest(store, keys, name)
-                if manifest.position.offset >= offset:
-                    return manifest
+        manifest = await snapshots.newest(store, keys)
+        if manifest is not None and manifest.position.offset >= offset:
+            return manifest
         if loop.time() > deadline:
             raise NotReady("the worker is busy and has not made the snapshot yet; try again later", retry_after=5.0)
         await asyncio.sleep(POLL_SECONDS)

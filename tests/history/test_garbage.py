@@ -19,7 +19,7 @@ from abound.service.model import adoption_lock
 from abound.service.model.adoption_lock import SWEEP, PendingAdoption
 from abound.service.rebuild import adoption
 from abound.service.snapshots import state_files
-from abound.service.snapshots.state_files import StateFileManifest
+from abound.service.snapshots.state_image import StateManifest
 from abound.service.store.lease import acquire
 from abound.service.worker import Worker
 from tests.support.adoption_house import SMALL, House, events, model_of
@@ -33,11 +33,13 @@ async def there(house: House) -> set[str]:
     return set(await state_files.ids(house.artifacts, (await house.living()).keys))
 
 
-async def adopted(house: House, seed: int, n_after: int = 20) -> StateFileManifest:
+async def adopted(house: House, seed: int, n_after: int = 20) -> StateManifest:
     """An index that was adopted, with something before and after it."""
     *_, after = await house.append(*events(20, seed))
     index = await house.index(model_of(20, seed), after)
-    await house.append(AdoptEvent(f"adoption {seed}", index.id, index.after, index.digest), *events(n_after, seed + 50))
+    await house.append(
+        AdoptEvent(f"adoption {seed}", index.id, index.offset, index.digest), *events(n_after, seed + 50)
+    )
     return index
 
 

@@ -31,7 +31,8 @@ from abound.service.log import stream
 from abound.service.log.catalog import read_catalog
 from abound.service.log.events import APPLY_VERSION, AdoptEvent, Entry, LearnEvent, adoption_after, encode
 from abound.service.log.stream import Trim
-from abound.service.snapshots import manifest as manifests
+from abound.service.snapshots import snapshots
+from abound.service.snapshots.state_image import MANIFEST
 from abound.service.store.client import Store
 from abound.service.store.keys import ModelKeys
 from abound.service.store.lease import LeaseLost, acquire
@@ -116,8 +117,8 @@ async def test_a_store_that_does_not_count_what_is_removed_is_no_matter(
 
 async def test_nothing_leaves_the_log_before_two_snapshots_are_good(model: Archived) -> None:
     store, keys = model.store, model.living.keys
-    newest, older = await manifests.read_manifests(store, keys)
-    for key in (manifests.part_key(keys, newest.id, 0), manifests.manifest_key(keys, older.id)):
+    newest, older = await snapshots.read_manifests(store, keys)
+    for key in (snapshots.file_key(keys, newest.id, 0), snapshots.file_key(keys, older.id, MANIFEST)):
         kept = await store.client.get(key)
         await store.client.set(key, kept[:-1])
         async with acquire(store, keys) as lease:
@@ -412,8 +413,8 @@ def test_garbage_in_the_place_of_a_list_is_damaged(packed: bytes) -> None:
 async def test_where_no_snapshot_is_good_history_stands_in(model: Archived) -> None:
     contents = await model.archive()
     good = await rebuild(model.store, model.living, artifacts=model.artifacts)
-    for manifest in await manifests.read_manifests(model.store, model.living.keys):
-        await model.store.client.delete(manifests.part_key(model.living.keys, manifest.id, 0))
+    for manifest in await snapshots.read_manifests(model.store, model.living.keys):
+        await model.store.client.delete(snapshots.file_key(model.living.keys, manifest.id, 0))
     again = await rebuild(model.store, model.living, artifacts=model.artifacts)
     assert await again.compute_digest() == await good.compute_digest()
     with pytest.raises(ArtifactsUnavailable, match=r"none of the snapshots .*part 0 is missing.*ABOUND_ARTIFACTS_URL"):
@@ -434,9 +435,9 @@ async def test_a_damaged_base_is_named(model: Archived) -> None:
     assert kept.base is not None
     assert kept.segments == []
     assert (await model.past(kept.start)) == model.every[119:]
-    part = f"{history.artifact_folder(model.living.keys)}/index/{kept.base.index}/part-00000"
+    part = f"{history.artifact_folder(model.living.keys)}/index/{kept.base.index}/0"
     await model.artifacts.delete(part)
-    with pytest.raises(Corrupted, match=r"base of the history .*part-00000.*begin-anew"):
+    with pytest.raises(Corrupted, match=r"base of the history .*/index/base-[^/]*/0.*begin-anew"):
         await rebuild(model.store, model.living, from_start=True, artifacts=model.artifacts)
 
 

@@ -280,7 +280,7 @@ async def test_an_index_that_cannot_be_read_is_not_adopted(house: House, damage:
     place = await house.place(prepare_seconds=1.0)
     async with adoption.begin(place, "adoption") as this:
         index = await house.index(model_of(30, 9), this.after)
-        path = house.artifacts.path(f"{state_files.folder(place.keys)}/{index.id}/part-00000")
+        path = house.artifacts.path(state_files.file_name(place.keys, index.id, "0"))
         assert path is not None
         whole = path.read_bytes()
         if damage == "missing":
@@ -420,11 +420,11 @@ async def test_of_two_adoptions_the_first_one_stays(house: House) -> None:
     first = await house.index(model_of(30, 9), after)
     second = await house.index(model_of(30, 10), after)
     await house.append(*events(5, 2))
-    (at,) = await house.append(AdoptEvent("a", first.id, first.after, first.digest))
+    (at,) = await house.append(AdoptEvent("a", first.id, first.offset, first.digest))
     await house.append(
         *events(5, 3),
-        AdoptEvent("a", first.id, first.after, first.digest),
-        AdoptEvent("b", second.id, second.after, second.digest),
+        AdoptEvent("a", first.id, first.offset, first.digest),
+        AdoptEvent("b", second.id, second.offset, second.digest),
         *events(5, 4),
     )
     model = await rebuild(house.store, await house.living(), artifacts=house.artifacts)
@@ -475,10 +475,10 @@ async def test_a_shadow_of_an_adoption_that_never_came_does_not_keep_a_replica_f
     after = one.model("default").offset
     never, next_ = [await house.index(model_of(30, seed), after) for seed in (9, 10)]
     place = await house.place()
-    prepare = PrepareEvent("never", never.id, never.after, never.digest)
+    prepare = PrepareEvent("never", never.id, never.offset, never.digest)
     assert await adoption_lock.renew(house.store, place.keys, PendingAdoption("never", prepare))
     await until(lambda: one.model("default").prepared_state == never.id)
-    (at,) = await house.append(AdoptEvent("next", next_.id, next_.after, next_.digest))
+    (at,) = await house.append(AdoptEvent("next", next_.id, next_.offset, next_.digest))
     assert await digest_at(one, at) == await house.expected()
     await until(lambda: one.status().ready)
 

@@ -181,7 +181,7 @@ async def test_what_is_not_published_is_not_seen(store: Store, artifacts: Artifa
     for _ in range(2):
         assert await version_retention.publish(store, artifacts, KEYS, begun.id) == begun
     assert [card.id for card in await versions.cards(artifacts, KEYS)] == [begun.id]
-    assert await versions.unpublished_ids(artifacts, KEYS) == []
+    assert await versions.ids(artifacts, KEYS, versions.READY) == []
     assert (await versions.load(artifacts, KEYS, begun.id)).card == begun
 
 

@@ -28,7 +28,7 @@ from abound.service.artifacts.artifact_store import ArtifactStore
 from abound.service.log.catalog import Catalog, CatalogModel, reread_catalog
 from abound.service.log.stream import LogParams
 from abound.service.settings import Settings
-from abound.service.snapshots import manifest as manifests
+from abound.service.snapshots import snapshots
 from abound.service.store.client import Store, store_errors
 from abound.service.store.lease import LEASE_SECONDS, LeaseLost, acquire
 from abound.service.tasks import cancel_and_wait
@@ -179,7 +179,7 @@ class PromotionRunner:
 
     async def _follow_leased(self, one: FollowedModel) -> None:
         keys = one.living.keys
-        newest = None if one.is_contested else await manifests.newest(self._store, keys)
+        newest = None if one.is_contested else await snapshots.newest(self._store, keys)
         if not self._fits(one, newest.size if newest is not None else 0):
             return
         async with acquire(self._store, keys, LEASE_SECONDS, PURPOSE) as lease:
