@@ -29,6 +29,7 @@ import signal
 import socket
 import sys
 from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 
 import structlog
 import uvloop
@@ -69,9 +70,10 @@ from abound.service.snapshots import requests as snapshot_requests
 from abound.service.snapshots import state_files
 from abound.service.snapshots.manifest import SnapshotManifest
 from abound.service.snapshots.snapshots import SnapshotParams
+from abound.service.store import expiring
 from abound.service.store.client import Store, StoreParams, store_errors
 from abound.service.store.lease import LEASE_SECONDS, Lease, LeaseLost, acquire
-from abound.service.tasks import cancel_and_wait
+from abound.service.tasks import cancel_and_wait, forever
 from abound.service.versions import retention as version_retention
 from abound.service.versions.promotion.runner import PromotionRunner
 from abound.service.versions.retention import VersionParams
@@ -128,7 +130,8 @@ class Worker:
     async def run(self) -> None:
         """Check every model repeatedly until stopped. Raises CannotStart if the store fails its checks."""
         await self._store.check()
-        showing = asyncio.create_task(self._send_heartbeats())
+        heartbeat = partial(expiring.put, self._store, snapshot_requests.WORKERS_KEY, self.id)
+        showing = asyncio.create_task(forever(heartbeat, snapshot_requests.WORKER_FRESH_SECONDS / 4))
         swept = asyncio.get_running_loop().time()
         catalog = Catalog()
         try:
@@ -160,7 +163,7 @@ class Worker:
             if self._joining is not None:
                 await self._joining.stop()
             with contextlib.suppress(StoreUnavailable):
-                await snapshot_requests.remove_heartbeat(self._store, self.id)
+                await expiring.remove(self._store, snapshot_requests.WORKERS_KEY, self.id)
 
     async def sweep(self, catalog: Catalog) -> int:
         """Collect garbage in both stores, and archive models without new entries.
@@ -191,13 +194,6 @@ class Worker:
         sizes = await artifacts.sizes(state_files.folder(living.keys))
         size = sum(size for name, size in sizes.items() if f"/{BASE_PREFIX}" not in name)
         await worker_status.report(self._store, living.keys, index_bytes=size)
-
-    async def _send_heartbeats(self) -> None:
-        """Renew the worker's heartbeat until cancelled."""
-        while True:
-            with contextlib.suppress(StoreUnavailable):
-                await snapshot_requests.record_heartbeat(self._store, self.id)
-            await asyncio.sleep(snapshot_requests.WORKER_FRESH_SECONDS / 4)
 
     async def _catalog_now(self, known: Catalog) -> Catalog:
         catalog = await reread_catalog(self._store, known)

@@ -32,9 +32,10 @@ from abound.service.jobs.record import ENDED, KINDS, Job
 from abound.service.jobs.repository import JobRepository
 from abound.service.model import adoption_lock
 from abound.service.settings import Settings
+from abound.service.store import expiring
 from abound.service.store.client import Store
 from abound.service.store.keys import ModelKeys
-from abound.service.tasks import cancel_and_wait
+from abound.service.tasks import cancel_and_wait, forever
 
 log = structlog.get_logger(__name__)
 
@@ -73,7 +74,11 @@ class JobSupervisor:
         listening = asyncio.create_task(self._fork_server.listen())
         tasks = [
             asyncio.create_task(one)
-            for one in (*map(self._run_kind, self._kinds), self._check_jobs_repeatedly(), self._register_worker())
+            for one in (
+                *map(self._run_kind, self._kinds),
+                self._check_jobs_repeatedly(),
+                forever(self._register, workers.FRESH_SECONDS / 4),
+            )
         ]
         stopped = asyncio.create_task(stopping.wait())
         try:
@@ -91,7 +96,7 @@ class JobSupervisor:
                     if self._holds(job):
                         await self._recover(job, "the worker stopped", counts=False)
             with contextlib.suppress(StoreUnavailable):
-                await workers.unregister(self._jobs.store, self.id)
+                await expiring.remove(self._jobs.store, workers.WORKERS_KEY, self.id)
 
     async def _run_kind(self, kind: str) -> None:
         """Run the jobs of a kind, one after the other."""
@@ -114,12 +119,10 @@ class JobSupervisor:
     def _holds(self, job: Job) -> bool:
         return (job.holder or "").startswith(self.id)
 
-    async def _register_worker(self) -> None:
-        while True:
-            with contextlib.suppress(StoreUnavailable):
-                room = self._jobs.params.memory_limit
-                await workers.register(self._jobs.store, self.id, socket.gethostname(), self._kinds, room)
-            await asyncio.sleep(workers.FRESH_SECONDS / 4)
+    async def _register(self) -> None:
+        memory = self._jobs.params.memory_limit
+        worker = workers.RegisteredWorker(self.id, socket.gethostname(), self._kinds, memory)
+        await workers.register(self._jobs.store, worker)
 
     async def _check_jobs_repeatedly(self) -> None:
         loop = asyncio.get_running_loop()

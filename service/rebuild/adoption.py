@@ -249,20 +249,19 @@ async def begin(
             raise Conflict(f"another rebuild of {place.keys.name} is running; try again when it has ended")
         await place.checkpoint()
         await asyncio.sleep(WAIT_SECONDS)
-    pin = None
-    keeping: list[asyncio.Task[None]] = []
     try:
         after = (await stream.tail(place.store, place.keys.log)).last
         adoption = Adoption(place, name, after)
-        pin = await pins.pin(place.store, place.keys, after if pinned is None else min(after, pinned))
-        keeping = [asyncio.create_task(adoption.renew_forever()), asyncio.create_task(_keep_pin(place, pin))]
-        yield adoption
+        oldest = after if pinned is None else min(after, pinned)
+        async with pins.hold_pin(place.store, place.keys, secrets.token_hex(8), oldest):
+            keeping = asyncio.create_task(adoption.renew_forever())
+            try:
+                yield adoption
+            finally:
+                await cancel_and_wait(keeping)
     finally:
-        await cancel_and_wait(*keeping)
         with contextlib.suppress(StoreUnavailable):
             await adoption_lock.release(place.store, place.keys, name)
-            if pin is not None:
-                await pins.remove(place.store, pin)
 
 
 async def find_adoption(place: AdoptionContext, name: str, since: Offset) -> tuple[PrepareEvent | None, Offset | None]:
@@ -314,13 +313,6 @@ async def snapshot_past(place: AdoptionContext, at: Offset) -> SnapshotManifest:
             if loop.time() > deadline:
                 raise Corrupted(f"no snapshot past the adoption at {at} was made in time; check the worker") from None
             await asyncio.sleep(POLL_SECONDS)
-
-
-async def _keep_pin(place: AdoptionContext, pin: pins.Pin) -> None:
-    while True:
-        await asyncio.sleep(pins.PIN_SECONDS / 4)
-        with contextlib.suppress(StoreUnavailable):
-            await pins.renew(place.store, pin)
 
 
 async def _node_bytes(store: Store) -> int:

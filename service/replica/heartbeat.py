@@ -101,8 +101,6 @@ class Heartbeat:
 
     async def _publish(self) -> None:
         """Publish the status of the models that changed, and every other second of all models."""
-        with store_errors():
-            seconds, microseconds = await self._store.client.time()
         said = []
         for model in list(self._models.values()):
             offset = model.offset
@@ -125,7 +123,6 @@ class Heartbeat:
                 ready=model.ready,
                 lag=model.lag,
                 log_bytes=model.log_bytes,
-                at=seconds + microseconds / 1e6,
                 prepared=model.prepared_state,
                 versions=loaded,
                 swept_for=swept,

@@ -184,10 +184,11 @@ async def test_retention_leaves_a_base_at_which_history_begins(model: Archived) 
     bound = sum(segment.size for segment in contents.segments[3:]) + 5
     async with acquire(model.store, model.living.keys) as lease:
         to = ArchiveContext(model.store, model.artifacts, model.living, lease, HistoryParams(keep_bytes=bound))
-        pin = await pins.pin(model.store, model.living.keys, Offset.of_entry(contents.segments[0].last))
-        first = await enforce_retention(to, contents)
-        assert first.segments == contents.segments[1:]
-        await pins.remove(model.store, pin)
+        async with pins.hold_pin(model.store, model.living.keys, "a", Offset.of_entry(contents.segments[0].last)):
+            await pins.pin(model.store, model.living.keys, "b", Offset.of_entry(contents.segments[2].last))
+            first = await enforce_retention(to, contents)
+            assert first.segments == contents.segments[1:]
+        await pins.unpin(model.store, model.living.keys, "b")
         kept = await enforce_retention(to, first)
         assert await enforce_retention(to, kept) == kept
     assert kept.segments == contents.segments[3:]
@@ -482,32 +483,6 @@ async def test_a_late_compactor_damages_nothing(model: Archived) -> None:
     for from_start in (True, False):
         made = await rebuild(store, model.living, from_start=from_start, artifacts=model.artifacts)
         assert made.live.n_learned == 200
-
-
-async def test_pins_end(store: Store) -> None:
-    keys = ModelKeys("m", "1-0")
-    assert await pins.oldest(store, keys) is None
-    one = await pins.pin(store, keys, Offset(5, 0, 1))
-    other = await pins.pin(store, keys, Offset(3, 0, 0))
-    await pins.pin(store, keys, Offset(1, 0, 0), seconds=-1)
-    await store.client.hset(keys.key("pins"), "garbage", b"\xff garbage")
-    assert await pins.oldest(store, keys) == Offset(3, 0, 0)
-    assert await store.client.hlen(keys.key("pins")) == 2
-    await pins.remove(store, other)
-    await pins.renew(store, one, 5)
-    assert await pins.oldest(store, keys) == Offset(5, 0, 1)
-
-
-async def test_a_pin_of_before_the_clock_was_set_back_holds_nothing(store: Store) -> None:
-    keys = ModelKeys("m", "1-0")
-    now, _ = await store.client.time()
-    for token, ahead in (("a year", 31_536_000), ("a step of the clock", 60)):
-        offset = Offset(len(token), 0, 0)
-        await store.client.hset(keys.key("pins"), token, f"{offset} {now + ahead + pins.PIN_SECONDS}")
-    assert await pins.oldest(store, keys) == Offset(len("a step of the clock"), 0, 0)
-    assert await store.client.hkeys(keys.key("pins")) == [b"a step of the clock"]
-    await pins.renew(store, pins.Pin(keys, "a year", Offset(1, 0, 0)))  # its maker lives
-    assert await pins.oldest(store, keys) == Offset(1, 0, 0)
 
 
 async def test_the_newest_snapshot_before_an_offset_or_the_beginning(model: Archived) -> None:
