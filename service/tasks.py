@@ -15,11 +15,13 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Coroutine
 from time import perf_counter
-from typing import Any
+from typing import Any, TypeVar
 
 from abound.core.errors import ArtifactsUnavailable, StoreUnavailable
 
 AGAIN_SECONDS = 0.2
+
+T = TypeVar("T")
 
 
 async def do_nothing(*_: object) -> None:
@@ -37,6 +39,15 @@ async def forever(work: Callable[[], Awaitable[object]], every: float, *, at_onc
         with contextlib.suppress(StoreUnavailable, ArtifactsUnavailable):
             await work()
         await asyncio.sleep(every)
+
+
+async def wait_until(check: Callable[[], Awaitable[T]], every: float, seconds: float) -> T:
+    """Await ``check`` every ``every`` seconds until it returns a true value or ``seconds`` have passed; return it."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + seconds
+    while not (result := await check()) and loop.time() < deadline:  # noqa: ASYNC110
+        await asyncio.sleep(every)
+    return result
 
 
 async def cancel_and_wait(*tasks: asyncio.Task[Any]) -> None:

@@ -355,10 +355,10 @@ class Worker:
         """Skip the block if another process has the lease or takes it over."""
         try:
             yield
-        except Conflict:
-            return
         except LeaseLost:
             log.warning("another process has taken over the lease of a model")
+        except Conflict:
+            return
 
 
 def run(settings: Settings, reporter: Reporter) -> None:

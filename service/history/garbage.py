@@ -14,13 +14,10 @@ the store need no such delay, because they return together with the pointer.
 **State files** are referenced by adoptions in history and log, by the base of history, and by a job that is about to
 adopt one. Retention removes adoptions. A job that dies between writing a state file and adopting it leaves the file.
 
-1. While no state file of the model is being made, note the unreferenced ones.
-2. One pass later, holding the fence of adoptions (``service/model/adoption_lock.py``), delete those that were noted
-   and are still unreferenced.
+1. Note the unreferenced ones.
+2. One pass later, delete those that were noted and are still unreferenced.
 
-There are two passes because a store that loses its last second may refer to them again. A job that was taken for dead
-while garbage collection held the fence checks that its state file exists before it adopts it
-(``service/rebuild/adoption.py``).
+Both passes hold the adoption lease. There are two because a store that loses its last second may refer to them again.
 
 A job that has made a state file deletes unreferenced ones too (``service/rebuild/garbage.py``). The worker deletes
 what others have left.
@@ -33,7 +30,7 @@ import re
 
 import structlog
 
-from abound.core.errors import Conflict, Corrupted, StoreUnavailable, UnknownApplyVersion, UnknownArtifact
+from abound.core.errors import Conflict, Corrupted, UnknownApplyVersion, UnknownArtifact
 from abound.core.types import Offset
 from abound.service.artifacts.artifact_store import ArtifactStore
 from abound.service.history.archive import BASE_PREFIX
@@ -42,13 +39,11 @@ from abound.service.log import stream
 from abound.service.log.catalog import Catalog
 from abound.service.log.events import adopted_state_files
 from abound.service.log.stream import LogParams, repaired_key
-from abound.service.model import adoption_lock
-from abound.service.model.adoption_lock import SWEEP, PendingAdoption
 from abound.service.snapshots import manifest as manifests
 from abound.service.snapshots import state_files
 from abound.service.store.client import Store, store_errors
 from abound.service.store.keys import ModelKeys
-from abound.service.store.lease import Lease, LeaseLost, acquire
+from abound.service.store.lease import ADOPTION, Lease, LeaseLost, acquire
 
 log = structlog.get_logger(__name__)
 
@@ -176,7 +171,7 @@ class StateFileCollector:
         self._all_referenced = {keys: known for keys, known in self._all_referenced.items() if keys in living}
         swept = 0
         for keys in [one.keys for one in catalog]:
-            with contextlib.suppress(Conflict, LeaseLost):
+            with contextlib.suppress(Conflict):
                 try:
                     swept += await self._sweep(artifacts, keys)
                 except (Corrupted, UnknownApplyVersion, UnknownArtifact) as error:
@@ -187,37 +182,24 @@ class StateFileCollector:
 
     async def _sweep(self, artifacts: ArtifactStore, keys: ModelKeys) -> int:
         there = {name for name in await state_files.ids(artifacts, keys) if not name.startswith(BASE_PREFIX)}
-        (busy,) = await adoption_lock.pending_adoptions(self._store, [keys])
         contents = await History(self._store, artifacts, keys).manifest()
         base = contents.base.index if contents is not None and contents.base is not None else None
-        if busy is not None or not there or self._all_referenced.get(keys) == (there, base):
+        if not there or self._all_referenced.get(keys) == (there, base):
             return 0  # a referenced state file stays referenced until history starts later
         noted = self._unreferenced.get(keys, set()) & there
-        async with acquire(self._store, keys) as lease:
+        async with acquire(self._store, keys, purpose=ADOPTION) as lock, acquire(self._store, keys) as lease:
             if not noted:
                 unneeded = there - await self._find_referenced(artifacts, keys, lease)
                 self._unreferenced[keys] = unneeded
                 if not unneeded:
                     self._all_referenced[keys] = (there, base)
                 return 0
-            if not await adoption_lock.renew(self._store, keys, PendingAdoption(SWEEP)):
-                return 0
-            try:
-                swept = await self._delete(artifacts, keys, noted, lease)
-                self._unreferenced.pop(keys, None)
-                return swept
-            finally:
-                with contextlib.suppress(StoreUnavailable):
-                    await adoption_lock.release(self._store, keys, SWEEP)
-
-    async def _delete(self, artifacts: ArtifactStore, keys: ModelKeys, noted: set[str], lease: Lease) -> int:
-        swept = 0
-        for name in sorted(noted - await self._find_referenced(artifacts, keys, lease)):
-            if not await adoption_lock.renew(self._store, keys, PendingAdoption(SWEEP)):
-                break
-            await state_files.delete(artifacts, keys, name)
-            swept += 1
-        return swept
+            unneeded = noted - await self._find_referenced(artifacts, keys, lease)
+            for name in sorted(unneeded):
+                await lock.check()
+                await state_files.delete(artifacts, keys, name)
+            self._unreferenced.pop(keys, None)
+            return len(unneeded)
 
     async def _find_referenced(self, artifacts: ArtifactStore, keys: ModelKeys, lease: Lease) -> set[str]:
         """Return the state files that history and log refer to.

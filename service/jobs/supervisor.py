@@ -30,11 +30,9 @@ from abound.service.jobs.context import delete_uncommitted
 from abound.service.jobs.fork_server import ForkServer
 from abound.service.jobs.record import ENDED, KINDS, Job
 from abound.service.jobs.repository import JobRepository
-from abound.service.model import adoption_lock
 from abound.service.settings import Settings
 from abound.service.store import expiring
 from abound.service.store.client import Store
-from abound.service.store.keys import ModelKeys
 from abound.service.tasks import cancel_and_wait, forever
 
 log = structlog.get_logger(__name__)
@@ -174,8 +172,6 @@ class JobSupervisor:
         beating = asyncio.create_task(self._send_heartbeats(taken))
         try:
             await delete_uncommitted(self._jobs, taken, await self._artifact_store())
-            # Its rebuild of the model is over, so other rebuilds need not wait for it.
-            await adoption_lock.release(self._store, ModelKeys(taken.model, taken.incarnation), taken.id)
         finally:
             await cancel_and_wait(beating)
         in_vain = counts and taken.attempt >= self._jobs.params.attempts

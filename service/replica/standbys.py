@@ -19,9 +19,9 @@ from abound.core.types import Offset
 from abound.service.history.replay import ReplaySource, bring_up
 from abound.service.history.restore import restore_past
 from abound.service.log.events import AdoptEvent, PrepareEvent
-from abound.service.model.adoption_lock import pending_adoptions
 from abound.service.model.replicated_model import ReplicatedModel, StandbyMissing, StandbyState
 from abound.service.store.client import Store
+from abound.service.store.lease import ADOPTION, read_payloads
 from abound.service.tasks import cancel_and_wait
 
 log = structlog.get_logger(__name__)
@@ -79,11 +79,10 @@ class Standbys:
     async def _look(self) -> None:
         models = [model for model in self._models.values() if model.failure is None]
         now = asyncio.get_running_loop().time()
-        found = await pending_adoptions(self._store, [model.keys for model in models])
-        for model, one in zip(models, found, strict=True):
+        found = await read_payloads(self._store, [one.keys for one in models], ADOPTION, PrepareEvent)
+        for model, event in zip(models, found, strict=True):
             if model.halted is not None or not model.ready:
                 continue
-            event = one.event if one is not None else None
             if model.standby is not None and (event is None or event.index != model.standby.index):
                 log.info("dropping a standby state: its adoption is no longer pending", model=model.name)
                 model.standby = None

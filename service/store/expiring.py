@@ -20,7 +20,7 @@ from abound.service.tasks import cancel_and_wait, forever
 MAX_AHEAD_SECONDS = 1.0
 
 
-class Record(NamedTuple):
+class ExpiringRecord(NamedTuple):
     """A record that has not expired, and the seconds since its last renewal."""
 
     payload: bytes
@@ -48,7 +48,7 @@ async def remove(store: Store, key: bytes, *names: str) -> None:
         await store.client.hdel(key, *names)
 
 
-async def live(store: Store, key: bytes, seconds: float) -> dict[str, Record]:
+async def live(store: Store, key: bytes, seconds: float) -> dict[str, ExpiringRecord]:
     """Return the records renewed in the last ``seconds``, ordered by name; delete all others."""
     with store_errors():
         async with store.client.pipeline(transaction=False) as pipe:
@@ -65,7 +65,7 @@ async def live(store: Store, key: bytes, seconds: float) -> dict[str, Record]:
             if age > seconds:
                 expired.append(name)
             else:
-                found[name.decode()] = Record(payload, max(0.0, age))
+                found[name.decode()] = ExpiringRecord(payload, max(0.0, age))
         if ahead:
             await store.client.hset(key, mapping=ahead)
         if expired:

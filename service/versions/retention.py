@@ -17,7 +17,6 @@ stays.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from dataclasses import dataclass
 
@@ -39,8 +38,6 @@ log = structlog.get_logger(__name__)
 
 PUBLISH_SECONDS = 900.0
 """Longest wait for activations before publishing fails. One activation takes at most a third of it."""
-
-POLL_SECONDS = 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,21 +125,11 @@ async def publish(store: Store, artifacts: ArtifactStore, keys: ModelKeys, name:
         Activations held the fence for ``PUBLISH_SECONDS``.
     Corrupted, UnknownApplyVersion, ArtifactsUnavailable, StoreUnavailable
     """
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + PUBLISH_SECONDS
-    while True:
+    async with activation.fence(store, keys, PUBLISH_SECONDS):
         try:
-            async with activation.fence(store, keys):
-                try:
-                    return await versions.publish(artifacts, keys, name)
-                except UnknownVersion as error:
-                    raise VersionDeleted("the version was deleted before its job ended; start the job again") from error
-        except VersionDeleted:
-            raise
-        except Conflict:
-            if loop.time() > deadline:
-                raise
-        await asyncio.sleep(POLL_SECONDS)
+            return await versions.publish(artifacts, keys, name)
+        except UnknownVersion as error:
+            raise VersionDeleted("the version was deleted before its job ended; start the job again") from error
 
 
 async def retain(store: Store, artifacts: ArtifactStore, keys: ModelKeys, keep: int) -> list[str]:

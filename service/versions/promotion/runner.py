@@ -163,10 +163,10 @@ class PromotionRunner:
         name, pause = one.living.keys.name, PAUSE_SECONDS
         try:
             await self._follow_leased(one)
-        except Conflict:
-            pass  # another worker follows it
         except LeaseLost:
             log.warning("lost the lease: another worker follows the contest", model=name)
+        except Conflict:
+            pass  # another worker follows it
         except (StoreUnavailable, ArtifactsUnavailable) as error:
             log.warning("contest interrupted; it will be retried", model=name, reason=str(error))
         except Exception as error:  # a contest must not end the worker
