@@ -51,7 +51,7 @@ from abound.service.artifacts.file_cache import cache_in
 from abound.service.datasets.repository import DatasetRepository
 from abound.service.history import worker_status
 from abound.service.history.archive import BASE_PREFIX, ArchiveContext, archive
-from abound.service.history.garbage import StateFileCollector, collect_files, collect_keys
+from abound.service.history.garbage import FileCollector, collect_keys
 from abound.service.history.high_water import HighWaterMarks, ModelHighWater
 from abound.service.history.history import HistoryParams
 from abound.service.history.replay import compact
@@ -119,8 +119,7 @@ class Worker:
         self._resting: dict[str, float] = {}
         self._without_history: dict[str, float] = {}
         self._newest: dict[str, SnapshotManifest] = {}
-        self._unlisted: set[str] = set()
-        self._indexes = StateFileCollector(store, self._log_params)
+        self._collector = FileCollector(store, self._log_params)
         self._told: dict[str, set[str]] = {}
 
     def stop(self) -> None:
@@ -179,8 +178,7 @@ class Worker:
                 async with acquire(self._store, living.keys, LEASE_SECONDS) as lease:
                     await self._archive(living, lease)
         try:
-            swept += await collect_files(self._store, artifacts, catalog, self._unlisted)
-            swept += await self._indexes.collect(artifacts, catalog)
+            swept += await self._collector.collect(artifacts, catalog)
             for living in catalog:
                 swept += await version_retention.collect_garbage(self._store, artifacts, living.keys)
                 await self._publish_state_file_size(artifacts, living)

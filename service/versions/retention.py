@@ -18,6 +18,7 @@ stays.
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 from dataclasses import dataclass
 
 import structlog
@@ -177,17 +178,9 @@ async def written_bytes(store: Store, artifacts: ArtifactStore, keys: ModelKeys)
 async def collect_garbage(store: Store, artifacts: ArtifactStore, keys: ModelKeys) -> int:
     """Delete the files of unfinished versions that no process is writing; return the number of files."""
     start = len(versions.folder(keys)) + 1
-    begun: dict[str, int] = {}
-    for name in await artifacts.names(versions.folder(keys)):
-        place = name[start:].partition("/")[0]
-        begun[place] = begun.get(place, 0) + 1
-    for whole in await versions.ids(artifacts, keys):
-        begun.pop(whole, None)
-    if not begun:
-        return 0
+    n_files = Counter(name[start:].partition("/")[0] for name in await artifacts.names(versions.folder(keys)))
     busy = await marked_writes(store, keys.key("writing"))
-    whole_by_now = set(await versions.ids(artifacts, keys))
-    gone = [name for name in begun if name not in busy and name not in whole_by_now]
-    for name in gone:
+    gone = n_files.keys() - busy - set(await versions.ids(artifacts, keys))
+    for name in sorted(gone):
         await artifacts.clear(f"{versions.folder(keys)}/{name}")
-    return sum(begun[name] for name in gone)
+    return sum(n_files[name] for name in gone)

@@ -9,7 +9,7 @@ import pytest
 from abound.core.errors import Conflict
 from abound.core.types import START
 from abound.service.history.archive import ArchiveContext, archive
-from abound.service.history.garbage import StateFileCollector
+from abound.service.history.garbage import FileCollector
 from abound.service.history.history import History, HistoryParams
 from abound.service.history.replay import compact, rebuild
 from abound.service.history.retention import enforce_retention
@@ -23,7 +23,7 @@ from abound.service.worker import Worker
 from tests.support.adoption_house import SMALL, House, events, model_of
 
 
-async def swept(house: House, sweep: StateFileCollector) -> int:
+async def swept(house: House, sweep: FileCollector) -> int:
     return await sweep.collect(house.artifacts, await read_catalog(house.store))
 
 
@@ -101,7 +101,7 @@ async def test_indexes_that_adoptions_need_are_bounded(house: House) -> None:
 
 
 async def test_what_a_dead_import_left_goes_and_what_is_being_made_stays(house: House) -> None:
-    sweep = StateFileCollector(house.store)
+    sweep = FileCollector(house.store)
     await house.append(*events(3))
     place = await house.place()
     left = await house.index(model_of(5, 1), START)
@@ -140,7 +140,7 @@ async def test_who_adopts_waits_for_the_sweep_and_not_for_another_adoption(
 
 async def test_who_comes_back_after_his_index_was_swept_adopts_nothing(house: House) -> None:
     """As a process that was stopped right before the adoption, for longer than it is waited for."""
-    sweep = StateFileCollector(house.store)
+    sweep = FileCollector(house.store)
     await house.append(*events(5))
     place = await house.place()
 

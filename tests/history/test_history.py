@@ -17,7 +17,7 @@ from abound.service.artifacts.artifact_store import ARTIFACTS_KEY, ArtifactStore
 from abound.service.artifacts.checksums import seal
 from abound.service.history import history, past, pins
 from abound.service.history.archive import ArchiveContext, archive, restart_history, swap_manifest, write_segment
-from abound.service.history.garbage import collect_files
+from abound.service.history.garbage import FileCollector
 from abound.service.history.history import HistoryManifest, HistoryParams, Segment
 from abound.service.history.replay import rebuild
 from abound.service.history.restore import restore_newest
@@ -203,9 +203,9 @@ async def test_retention_leaves_a_base_at_which_history_begins(model: Archived) 
     again = await rebuild(model.store, model.living, from_start=True, artifacts=model.artifacts)
     assert again.position == whole.position
     assert await again.compute_digest() == await whole.compute_digest()
-    catalog, unlisted = await read_catalog(model.store), set[str]()
+    catalog, collector = await read_catalog(model.store), FileCollector(model.store)
     for _ in range(2):
-        await collect_files(model.store, model.artifacts, catalog, unlisted)
+        await collector.collect(model.artifacts, catalog)
     left = await model.artifacts.names(history.artifact_folder(model.living.keys))
     assert {name.split("/")[3] for name in left if "/index/" in name} == {kept.base.index if kept.base else ""}
     assert {name for name in left if "/history/" in name} == {segment.name for segment in kept.segments}
@@ -223,7 +223,7 @@ async def test_a_store_that_loses_its_last_second_still_has_its_history(model: A
     assert len(grown.segments) == 1
     async with acquire(model.store, keys) as lease:
         await enforce_retention(ArchiveContext(model.store, model.artifacts, model.living, lease, params), grown)
-    await collect_files(model.store, model.artifacts, await read_catalog(model.store), set())
+    await FileCollector(model.store).collect(model.artifacts, await read_catalog(model.store))
     for name, dumped in before.items():
         await client.restore(name, 0, dumped, replace=True)
     assert (await model.contents()).end < grown.end
