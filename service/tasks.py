@@ -50,6 +50,14 @@ async def wait_until(check: Callable[[], Awaitable[T]], every: float, seconds: f
     return result
 
 
+async def wait_for_event(event: asyncio.Event, seconds: float) -> bool:
+    """Wait until an event is set or ``seconds`` have passed; return whether it is set."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    return event.is_set()
+
+
 async def cancel_and_wait(*tasks: asyncio.Task[Any]) -> None:
     """Cancel tasks and wait until they have ended; ignore their results and errors.
 

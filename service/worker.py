@@ -73,7 +73,7 @@ from abound.service.snapshots.snapshots import SnapshotParams
 from abound.service.store import expiring
 from abound.service.store.client import Store, StoreParams, store_errors
 from abound.service.store.lease import LEASE_SECONDS, Lease, LeaseLost, acquire
-from abound.service.tasks import cancel_and_wait, forever
+from abound.service.tasks import cancel_and_wait, forever, wait_for_event
 from abound.service.versions import retention as version_retention
 from abound.service.versions.promotion.runner import PromotionRunner
 from abound.service.versions.retention import VersionParams
@@ -153,9 +153,7 @@ class Worker:
                     log.error("data in the store cannot be read", reason=str(error))
                 except WorkerStopped:
                     break
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(LOOK_SECONDS):
-                        await self._stopping.wait()
+                await wait_for_event(self._stopping, LOOK_SECONDS)
             await self._save_high_water(None)
         finally:
             await cancel_and_wait(showing)

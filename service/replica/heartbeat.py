@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import socket
@@ -16,6 +15,7 @@ from abound.service.log.stream import Trim
 from abound.service.model import presence
 from abound.service.replica.follower import Follower
 from abound.service.store.client import Store, store_errors
+from abound.service.tasks import forever
 from abound.service.versions.cache_cleanup import CacheCleaner
 
 TICK_SECONDS = 1.0
@@ -52,18 +52,16 @@ class Heartbeat:
         """Measure the lag and publish the status of the models every second. Runs until cancelled."""
         with contextlib.suppress(StoreUnavailable):
             await self._publish()  # an adoption waits for all replicas that have published themselves
-        while True:
-            await asyncio.sleep(TICK_SECONDS)
-            self._tick += 1
-            try:
-                await self._measure_lag()
-                await self._publish()
-                if self._tick >= CLEAR_TICKS and not self._cleared:
-                    models = [model.keys for model in self._models.values()]
-                    await presence.remove_dead(self._store, models, self._replica)
-                    self._cleared = True
-            except StoreUnavailable:
-                continue
+        await forever(self._beat, TICK_SECONDS, at_once=False)
+
+    async def _beat(self) -> None:
+        self._tick += 1
+        await self._measure_lag()
+        await self._publish()
+        if self._tick >= CLEAR_TICKS and not self._cleared:
+            models = [model.keys for model in self._models.values()]
+            await presence.remove_dead(self._store, models, self._replica)
+            self._cleared = True
 
     def forget_model(self, name: str) -> None:
         """Drop the records of a deleted model."""

@@ -33,7 +33,7 @@ from abound.service.log.events import PrepareVersionEvent
 from abound.service.model.replicated_model import ReplicatedModel, VersionInfo, VersionNotLoaded
 from abound.service.store.client import Store
 from abound.service.store.lease import ACTIVATION, read_payloads
-from abound.service.tasks import cancel_and_wait
+from abound.service.tasks import cancel_and_wait, wait_for_event
 from abound.service.versions import repository as versions
 from abound.service.versions.card import is_id
 from abound.service.versions.repository import LoadedVersion
@@ -111,9 +111,7 @@ class LoadedVersions:
     async def run(self) -> None:
         """Check for pending activations every second, and after ``poll_soon``. Runs until cancelled."""
         while True:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(LOOK_SECONDS):
-                    await self._looking.wait()
+            await wait_for_event(self._looking, LOOK_SECONDS)
             self._looking.clear()
             with contextlib.suppress(StoreUnavailable):
                 await self._look()

@@ -22,7 +22,7 @@ from abound.service.log.events import AdoptEvent, PrepareEvent
 from abound.service.model.replicated_model import ReplicatedModel, StandbyMissing, StandbyState
 from abound.service.store.client import Store
 from abound.service.store.lease import ADOPTION, read_payloads
-from abound.service.tasks import cancel_and_wait
+from abound.service.tasks import cancel_and_wait, wait_for_event
 
 log = structlog.get_logger(__name__)
 
@@ -50,9 +50,7 @@ class Standbys:
     async def run(self) -> None:
         """Check for pending adoptions every second, and after ``poll_soon``. Runs until cancelled."""
         while True:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(LOOK_SECONDS):
-                    await self._looking.wait()
+            await wait_for_event(self._looking, LOOK_SECONDS)
             self._looking.clear()
             with contextlib.suppress(StoreUnavailable):
                 await self._look()

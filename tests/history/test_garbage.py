@@ -112,7 +112,7 @@ async def test_what_a_dead_import_left_goes_and_what_is_being_made_stays(house: 
     assert await there(house) == {left.id}
     async with adoption.begin(place, "at work again"):  # it may be the one that wrote it
         assert await swept(house, sweep) == 0
-    assert await swept(house, sweep) == 1
+    assert [await swept(house, sweep) for _ in range(2)] == [0, 1]
     assert await there(house) == set()
     assert await house.store.client.exists(place.keys.key("adoption-lease")) == 0
 

@@ -522,6 +522,7 @@ async def test_a_store_that_goes_away_before_the_adoption_leaves_the_model_as_it
         own_server.start()
         await until(lambda: one.status().log == "connected" and one.status().ready)
         assert await digest_at(one, one.model("default").offset) == await house.expected()
+        await house.store.client.delete((await house.living()).keys.key("adoption-lease"))  # it has expired
         at = await adopt(house)  # begun again under its name
         await until(lambda: one.model("default").position.adopted == at)
     finally:

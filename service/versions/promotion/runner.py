@@ -11,7 +11,6 @@ that have entries, as long as their indexes fit into ``ContendingParams.memory``
 from __future__ import annotations
 
 import asyncio
-import contextlib
 
 import structlog
 
@@ -31,7 +30,7 @@ from abound.service.settings import Settings
 from abound.service.snapshots import manifest as manifests
 from abound.service.store.client import Store, store_errors
 from abound.service.store.lease import LEASE_SECONDS, LeaseLost, acquire
-from abound.service.tasks import cancel_and_wait
+from abound.service.tasks import cancel_and_wait, wait_for_event
 from abound.service.versions.cache_cleanup import CacheCleaner
 from abound.service.versions.promotion.contest import ContestFollower
 from abound.service.versions.promotion.params import ContendingParams
@@ -120,9 +119,7 @@ class PromotionRunner:
                     log.warning("the store is unavailable", reason=str(error))
                 except (Corrupted, UnknownApplyVersion) as error:
                     log.error("an entry in the store cannot be read", reason=str(error))
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(LOOK_SECONDS):
-                        await self._stopping.wait()
+                await wait_for_event(self._stopping, LOOK_SECONDS)
         finally:
             for one in self._followed.values():
                 one.wake.set()
@@ -217,9 +214,7 @@ class PromotionRunner:
             if not going:
                 return
             if reached:
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(self._params.keep_seconds):
-                        await one.wake.wait()
+                await wait_for_event(one.wake, self._params.keep_seconds)
 
     def _fits(self, one: FollowedModel, n_bytes: int) -> bool:
         """Return whether the index of a model may be held; it need not fit if the model is contested."""
