@@ -72,7 +72,7 @@ from abound.service.snapshots.manifest import SnapshotManifest
 from abound.service.snapshots.snapshots import SnapshotParams
 from abound.service.store import expiring
 from abound.service.store.client import Store, StoreParams, store_errors
-from abound.service.store.lease import LEASE_SECONDS, Lease, LeaseLost, acquire
+from abound.service.store.lease import Lease, LeaseLost, acquire
 from abound.service.tasks import cancel_and_wait, forever, wait_for_event
 from abound.service.versions import retention as version_retention
 from abound.service.versions.promotion.runner import PromotionRunner
@@ -173,7 +173,7 @@ class Worker:
             return swept
         for living in catalog:
             with self._skip_if_leased():
-                async with acquire(self._store, living.keys, LEASE_SECONDS) as lease:
+                async with acquire(self._store, living.keys) as lease:
                     await self._archive(living, lease)
         try:
             swept += await self._collector.collect(artifacts, catalog)
@@ -208,7 +208,7 @@ class Worker:
         if why is None:
             return
         with self._skip_if_leased():
-            async with acquire(self._store, living.keys, LEASE_SECONDS) as lease:
+            async with acquire(self._store, living.keys) as lease:
                 if await self._why_due(living) is None:  # another worker has made it
                     return
                 await self._archive(living, lease)  # finish an interrupted archiving, which may free space

@@ -236,6 +236,8 @@ class DatasetRepository:
     async def collect_garbage(self, artifacts: ArtifactStore) -> int:
         """Delete files that no data set refers to and no process is writing. Return their number."""
         there = set(await artifacts.names(FOLDER))
+        if not there:
+            return 0
         busy = await marked_writes(self._store, WRITING_KEY)
         gone = there - busy.keys() - {card.file for card in await self.all()}
         for file in sorted(gone):

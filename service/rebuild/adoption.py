@@ -61,7 +61,6 @@ POLL_SECONDS = 0.1
 KNOWN_SECONDS = 10.0
 
 
-PENDING_SECONDS = 30.0
 COLLECT_SECONDS = 5.0
 """Longest wait for garbage collection, which holds the lease of adoptions too."""
 RETRY_SECONDS = 1.0
@@ -204,7 +203,7 @@ async def begin(
         Hold back retention from here on, if this is before the end of the log.
     waiting : callable or None
         Wait until no other adoption runs, however long that takes, and call this repeatedly meanwhile. The lease
-        of a job that died expires after ``PENDING_SECONDS``.
+        of a job that died expires after ``LEASE_SECONDS``.
 
     Raises
     ------
@@ -219,9 +218,7 @@ async def begin(
         await place.checkpoint()
 
     patience = COLLECT_SECONDS if waiting is None else math.inf
-    async with acquire(
-        place.store, place.keys, PENDING_SECONDS, ADOPTION, wait_seconds=patience, waiting=between
-    ) as lease:
+    async with acquire(place.store, place.keys, purpose=ADOPTION, wait_seconds=patience, waiting=between) as lease:
         after = (await stream.tail(place.store, place.keys.log)).last
         oldest = after if pinned is None else min(after, pinned)
         async with pins.hold_pin(place.store, place.keys, secrets.token_hex(8), oldest):

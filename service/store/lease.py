@@ -212,7 +212,7 @@ class Lease:
 async def acquire(
     store: Store,
     keys: ModelKeys,
-    seconds: float = LEASE_SECONDS,
+    seconds: float | None = None,
     purpose: str = "",
     *,
     wait_seconds: float = 0.0,
@@ -222,6 +222,8 @@ async def acquire(
 
     Parameters
     ----------
+    seconds : float or None
+        How long it lasts after its holder has died; None: ``LEASE_SECONDS``.
     wait_seconds : float
         Longest wait for another process to release it.
     waiting : async callable
@@ -233,10 +235,12 @@ async def acquire(
         Another process holds it.
     StoreUnavailable
     """
+    seconds = LEASE_SECONDS if seconds is None else seconds
+    milliseconds = int(seconds * 1000)
 
     async def attempt() -> bytes | None:
         with store_errors():
-            words = (*_names(keys, purpose), secrets.token_hex(8), int(seconds * 1000))
+            words = (*_names(keys, purpose), secrets.token_hex(8), milliseconds)
             token: bytes | None = await store.client.eval(_TAKE, 2, *words)
         if token is None:
             await waiting()

@@ -42,13 +42,12 @@ from abound.service.model import presence
 from abound.service.model.presence import SILENT_SECONDS
 from abound.service.store.client import Store, store_errors
 from abound.service.store.keys import ModelKeys
-from abound.service.store.lease import ACTIVATION, LEASE_SECONDS, Lease, LeaseLost, acquire
+from abound.service.store.lease import ACTIVATION, Lease, LeaseLost, acquire
 from abound.service.tasks import do_nothing, wait_until
 from abound.service.versions import repository as versions
 
 POLL_SECONDS = 0.1
 RETRY_SECONDS = 1.0
-FENCE_SECONDS = LEASE_SECONDS
 APPEND_SECONDS = 60.0
 
 log = structlog.get_logger(__name__)
@@ -79,7 +78,7 @@ def fence(store: Store, keys: ModelKeys, wait_seconds: float = 0.0) -> contextli
 
     Raises Conflict if another process still holds it after ``wait_seconds``, StoreUnavailable.
     """
-    return acquire(store, keys, FENCE_SECONDS, ACTIVATION, wait_seconds=wait_seconds)
+    return acquire(store, keys, purpose=ACTIVATION, wait_seconds=wait_seconds)
 
 
 async def activate(place: ActivationContext, version: str, reason: str, if_active: str | None = None) -> Offset:

@@ -41,8 +41,8 @@ from abound.service.processes import kernel_compiler
 from abound.service.rebuild import adoption
 from abound.service.replica import memory_budget, storage_status
 from abound.service.replica.replica import Replica
+from abound.service.store import lease
 from abound.service.versions import activation
-from abound.service.versions import activation as activating
 from abound.service.versions import repository as versions
 from tests.simulation.activating import ActivatingHost
 from tests.simulation.adopting import AdoptingHost
@@ -353,13 +353,11 @@ def _without_the_world(seed: int) -> Iterator[None]:
         (kernel_compiler, "load", lambda: None),
         (kernel_compiler, "groups_of", lambda config: ()),
         (catalog, "GROWN_ENTRIES", 2),
-        (adoption, "PENDING_SECONDS", 3.0),  # one that died is under way for a shorter time than histories take
         (adoption, "RETRY_SECONDS", 0.1),
         (activation, "RETRY_SECONDS", 0.1),
         (activation, "APPEND_SECONDS", 3.0),
-        (activating, "FENCE_SECONDS", 2.0),
         (versions, "libraries", dict),
-        (worker_module, "LEASE_SECONDS", 1.2),
+        (lease, "LEASE_SECONDS", 1.2),
         (worker_module, "SWEEP_SECONDS", 1.0),
         (worker_module, "LOOK_SECONDS", 0.25),
     ]

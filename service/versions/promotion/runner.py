@@ -29,7 +29,7 @@ from abound.service.log.stream import LogParams
 from abound.service.settings import Settings
 from abound.service.snapshots import manifest as manifests
 from abound.service.store.client import Store, store_errors
-from abound.service.store.lease import LEASE_SECONDS, LeaseLost, acquire
+from abound.service.store.lease import LeaseLost, acquire
 from abound.service.tasks import cancel_and_wait, wait_for_event
 from abound.service.versions.cache_cleanup import CacheCleaner
 from abound.service.versions.promotion.contest import ContestFollower
@@ -179,7 +179,7 @@ class PromotionRunner:
         newest = None if one.is_contested else await manifests.newest(self._store, keys)
         if not self._fits(one, newest.size if newest is not None else 0):
             return
-        async with acquire(self._store, keys, LEASE_SECONDS, PURPOSE) as lease:
+        async with acquire(self._store, keys, purpose=PURPOSE) as lease:
             contest = ContestFollower(
                 self._store,
                 self._artifacts,
