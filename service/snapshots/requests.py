@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 
 from abound.core.errors import Corrupted, NotReady, UnknownApplyVersion, UnknownSnapshot
@@ -11,7 +12,6 @@ from abound.service.snapshots.manifest import SnapshotManifest
 from abound.service.store import expiring
 from abound.service.store.client import Store, store_errors
 from abound.service.store.keys import ModelKeys
-from abound.service.tasks import wait_until
 
 WORKERS_KEY = b"abound:workers"
 WORKER_FRESH_SECONDS = 10.0
@@ -42,17 +42,16 @@ async def request_snapshot(store: Store, keys: ModelKeys, offset: Offset, timeou
     """
     if not await live_workers(store):
         raise NotReady("no worker is running to make a snapshot: start one with `abound worker`", retry_after=5.0)
-
-    async def made() -> SnapshotManifest | None:
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + timeout
+    with store_errors():
+        await store.client.set(keys.key("snapshot-wanted"), str(offset), ex=max(1, int(timeout)))
+    while True:
         for name in (await manifests.ids(store, keys))[:1]:
             with contextlib.suppress(Corrupted, UnknownApplyVersion, UnknownSnapshot):
                 manifest = await manifests.read_manifest(store, keys, name)
-                return manifest if manifest.position.offset >= offset else None
-        return None
-
-    with store_errors():
-        await store.client.set(keys.key("snapshot-wanted"), str(offset), ex=max(1, int(timeout)))
-    manifest = await wait_until(made, POLL_SECONDS, timeout)
-    if manifest is None:
-        raise NotReady("the worker is busy and has not made the snapshot yet; try again later", retry_after=5.0)
-    return manifest
+                if manifest.position.offset >= offset:
+                    return manifest
+        if loop.time() > deadline:
+            raise NotReady("the worker is busy and has not made the snapshot yet; try again later", retry_after=5.0)
+        await asyncio.sleep(POLL_SECONDS)
