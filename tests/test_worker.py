@@ -8,11 +8,9 @@ import signal
 import sys
 from collections.abc import AsyncIterator
 
-import msgspec
 import pytest
 
 from abound.core.errors import NotReady
-from abound.service.jobs import workers
 from abound.service.log.catalog import read_catalog
 from abound.service.log.stream import LogParams, repaired_key
 from abound.service.replica.replica import Replica, ReplicaParams
@@ -182,17 +180,6 @@ async def test_what_nothing_points_to_is_swept(server: Server, start_replica: St
     assert {newer, b"other"} < left
     assert {key for key in kept if b"lease" not in key} <= left
     assert (await snapshots.read_manifests(replica.store, keys))[0] == made
-
-
-async def test_a_worker_of_before_the_clock_was_set_back_is_not_there(store: Store) -> None:
-    now, _ = await store.client.time()
-    await store.client.hset(snapshot_requests.WORKERS_KEY, mapping={"old": now + 3600, "here": now + 1})
-    assert await snapshot_requests.live_workers(store) == ["here"]
-    for name, at in (("old", now + 3600.0), ("here", now + 1.0)):
-        said = workers.RegisteredWorker(name, "host", ["fit"], None, at)
-        await store.client.hset(workers.WORKERS_KEY, name, msgspec.json.encode(said))
-    assert [one.name for one in await workers.registered_for(store, "fit")] == ["here"]
-    assert await store.client.hkeys(workers.WORKERS_KEY) == [b"here"]
 
 
 async def test_a_worker_s_process_ends_on_sigterm(own_server: Server, start_replica: StartReplica) -> None:

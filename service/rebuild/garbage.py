@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Awaitable, Callable
 
 from abound.core.errors import Conflict, NotReady
-from abound.core.types import START
-from abound.service.history.history import History
-from abound.service.history.past import read_entries
-from abound.service.log.events import AdoptEvent, adoption_after, decode_entry
+from abound.service.history.garbage import referenced_state_files
 from abound.service.rebuild.adoption import AdoptionContext
 from abound.service.snapshots import state_files
 from abound.service.store.lease import acquire
@@ -40,18 +36,7 @@ async def delete_unreferenced(
     """
     await wait_replicated(place.store, 0.0)
     there = set(await state_files.ids(place.artifacts, place.keys))
-    contents = await History(place.store, place.artifacts, place.keys).manifest()
-    if contents is not None and contents.base is not None:
-        there.discard(contents.base.index)
-    beginning = START if contents is None else contents.start
-    reading = read_entries(place.store, place.artifacts, place.keys, beginning, params=place.log)
-    async with contextlib.aclosing(reading):
-        async for elements in reading:
-            for element in elements:
-                if adoption_after(element) is not None:
-                    event = decode_entry(element[1]).event
-                    there -= {event.index} if isinstance(event, AdoptEvent) else set()
-    going = sorted(there)
+    going = sorted(there - await referenced_state_files(place.store, place.artifacts, place.keys, place.log))
     await before(going)
     for name in going:
         await state_files.delete(place.artifacts, place.keys, name)

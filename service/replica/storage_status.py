@@ -12,7 +12,7 @@ import time
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from abound.core.errors import Corrupted, StoreUnavailable
+from abound.core.errors import Corrupted
 from abound.service.artifacts.artifact_store import ArtifactStore
 from abound.service.artifacts.availability import AvailabilityMonitor
 from abound.service.history import history
@@ -25,6 +25,7 @@ from abound.service.snapshots import snapshots
 from abound.service.snapshots.state_image import StateManifest
 from abound.service.store.client import Store, store_errors
 from abound.service.store.keys import ModelKeys
+from abound.service.tasks import forever
 from abound.service.versions.promotion import standings as standing
 from abound.service.versions.promotion.standings import Standings
 
@@ -129,11 +130,7 @@ class StorageStatus:
 
     async def run(self) -> None:
         """Refresh every few seconds until cancelled. Skip when the store is away."""
-        while True:
-            with contextlib.suppress(StoreUnavailable):
-                await self.join()
-                await self.refresh()
-            await asyncio.sleep(LOOK_SECONDS)
+        await forever(self.refresh, LOOK_SECONDS)
 
     async def join(self) -> None:
         """Check whether the artifact store is available, without waiting for a slow one. Raise StoreUnavailable."""
@@ -147,6 +144,7 @@ class StorageStatus:
 
     async def refresh(self) -> None:
         """Refresh all models. Raise StoreUnavailable."""
+        await self.join()
         models = list(self._models.values())
         self._kept = {model.keys: await self._look_at(model) for model in models}
 

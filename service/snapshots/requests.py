@@ -1,4 +1,4 @@
-"""Requests for snapshots, and the heartbeats of the workers that make them."""
+"""Requests for snapshots, and the workers that make them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from abound.core.errors import NotReady
 from abound.core.types import Offset
 from abound.service.snapshots import snapshots
 from abound.service.snapshots.state_image import StateManifest
+from abound.service.store import expiring
 from abound.service.store.client import Store, store_errors
 from abound.service.store.keys import ModelKeys
 
@@ -16,30 +17,9 @@ WORKER_FRESH_SECONDS = 10.0
 POLL_SECONDS = 0.1
 
 
-async def record_heartbeat(store: Store, worker: str) -> None:
-    """Record the heartbeat of a worker, by the store's clock."""
-    with store_errors():
-        seconds, _ = await store.client.time()
-        await store.client.hset(WORKERS_KEY, worker, seconds)
-
-
-async def remove_heartbeat(store: Store, worker: str) -> None:
-    """Remove a worker that stops."""
-    with store_errors():
-        await store.client.hdel(WORKERS_KEY, worker)
-
-
 async def live_workers(store: Store) -> list[str]:
-    """Return the live workers.
-
-    A heartbeat from the future is stale: the store's clock was set back after it.
-    """
-    with store_errors():
-        async with store.client.pipeline(transaction=False) as pipe:
-            pipe.time()
-            pipe.hgetall(WORKERS_KEY)
-            (seconds, _), found = await pipe.execute()
-    return [name.decode() for name, at in found.items() if abs(seconds - int(at)) <= WORKER_FRESH_SECONDS]
+    """Return the live workers: each keeps an expiring record (``service/store/expiring.py``)."""
+    return list(await expiring.live(store, WORKERS_KEY, WORKER_FRESH_SECONDS))
 
 
 def parse(text: bytes | None) -> Offset | None:

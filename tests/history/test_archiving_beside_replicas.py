@@ -16,7 +16,7 @@ from abound.core.types import START, Offset
 from abound.service.artifacts.artifact_store import ArtifactStore
 from abound.service.history import history, past
 from abound.service.history.archive import BASE_PREFIX, ArchiveContext, archive, restart_history
-from abound.service.history.garbage import collect_files
+from abound.service.history.garbage import FileCollector
 from abound.service.history.history import HistoryParams
 from abound.service.history.repair import find_problems
 from abound.service.history.replay import compact, rebuild
@@ -353,11 +353,11 @@ async def test_what_nothing_points_to_leaves_the_artifact_store(
     half = path.with_name(".half.part")
     half.write_bytes(b"x")
     os.utime(half, (1, 1))
-    catalog, unlisted = await read_catalog(store), set[str]()
-    assert await collect_files(store, artifacts, catalog, unlisted) == 1  # half a file
-    assert unlisted == {*kept, late, half_base, orphan, first, *history_files}
-    assert await collect_files(store, artifacts, catalog, unlisted) == 4 + len(history_files)
-    assert unlisted == set()
+    catalog, collector = await read_catalog(store), FileCollector(store)
+    everything = await artifacts.names()
+    assert await collector.collect(artifacts, catalog) == 1  # half a file
+    assert await artifacts.names() == everything
+    assert await collector.collect(artifacts, catalog) == 4 + len(history_files)
     assert sorted(await artifacts.names()) == sorted([*before, newer, foreign])
     assert not half.exists()
 
@@ -378,12 +378,12 @@ async def test_a_model_whose_deletion_the_store_loses_has_its_history_still(
     digest = await replica.model("back").compute_digest()
     before = {key: await store.client.dump(key) async for key in store.client.scan_iter(match="*back*")}
     catalog = await store.client.dump(CATALOG_KEY)
-    unlisted = set[str]()
+    collector = FileCollector(store)
     await replica.models.delete("back")
-    await collect_files(store, artifacts, await read_catalog(store), unlisted)
+    await collector.collect(artifacts, await read_catalog(store))
     for key, dumped in {**before, CATALOG_KEY: catalog}.items():
         await store.client.restore(key, 0, dumped, replace=True)
-    await collect_files(store, artifacts, await read_catalog(store), unlisted)
+    await collector.collect(artifacts, await read_catalog(store))
     assert (await verify_from_start(store, living, artifacts)) == digest
 
 

@@ -17,7 +17,7 @@ from abound.service.artifacts.artifact_store import ARTIFACTS_KEY, ArtifactStore
 from abound.service.artifacts.checksums import seal
 from abound.service.history import history, past, pins
 from abound.service.history.archive import ArchiveContext, archive, restart_history, swap_manifest, write_segment
-from abound.service.history.garbage import collect_files
+from abound.service.history.garbage import FileCollector
 from abound.service.history.history import HistoryManifest, HistoryParams, Segment
 from abound.service.history.replay import rebuild
 from abound.service.history.restore import restore_newest
@@ -185,10 +185,11 @@ async def test_retention_leaves_a_base_at_which_history_begins(model: Archived) 
     bound = sum(segment.size for segment in contents.segments[3:]) + 5
     async with acquire(model.store, model.living.keys) as lease:
         to = ArchiveContext(model.store, model.artifacts, model.living, lease, HistoryParams(keep_bytes=bound))
-        pin = await pins.pin(model.store, model.living.keys, Offset.of_entry(contents.segments[0].last))
-        first = await enforce_retention(to, contents)
-        assert first.segments == contents.segments[1:]
-        await pins.remove(model.store, pin)
+        async with pins.hold_pin(model.store, model.living.keys, "a", Offset.of_entry(contents.segments[0].last)):
+            await pins.pin(model.store, model.living.keys, "b", Offset.of_entry(contents.segments[2].last))
+            first = await enforce_retention(to, contents)
+            assert first.segments == contents.segments[1:]
+        await pins.unpin(model.store, model.living.keys, "b")
         kept = await enforce_retention(to, first)
         assert await enforce_retention(to, kept) == kept
     assert kept.segments == contents.segments[3:]
@@ -203,9 +204,9 @@ async def test_retention_leaves_a_base_at_which_history_begins(model: Archived) 
     again = await rebuild(model.store, model.living, from_start=True, artifacts=model.artifacts)
     assert again.position == whole.position
     assert await again.compute_digest() == await whole.compute_digest()
-    catalog, unlisted = await read_catalog(model.store), set[str]()
+    catalog, collector = await read_catalog(model.store), FileCollector(model.store)
     for _ in range(2):
-        await collect_files(model.store, model.artifacts, catalog, unlisted)
+        await collector.collect(model.artifacts, catalog)
     left = await model.artifacts.names(history.artifact_folder(model.living.keys))
     assert {name.split("/")[3] for name in left if "/index/" in name} == {kept.base.index if kept.base else ""}
     assert {name for name in left if "/history/" in name} == {segment.name for segment in kept.segments}
@@ -223,7 +224,7 @@ async def test_a_store_that_loses_its_last_second_still_has_its_history(model: A
     assert len(grown.segments) == 1
     async with acquire(model.store, keys) as lease:
         await enforce_retention(ArchiveContext(model.store, model.artifacts, model.living, lease, params), grown)
-    await collect_files(model.store, model.artifacts, await read_catalog(model.store), set())
+    await FileCollector(model.store).collect(model.artifacts, await read_catalog(model.store))
     for name, dumped in before.items():
         await client.restore(name, 0, dumped, replace=True)
     assert (await model.contents()).end < grown.end
@@ -483,32 +484,6 @@ async def test_a_late_compactor_damages_nothing(model: Archived) -> None:
     for from_start in (True, False):
         made = await rebuild(store, model.living, from_start=from_start, artifacts=model.artifacts)
         assert made.live.n_learned == 200
-
-
-async def test_pins_end(store: Store) -> None:
-    keys = ModelKeys("m", "1-0")
-    assert await pins.oldest(store, keys) is None
-    one = await pins.pin(store, keys, Offset(5, 0, 1))
-    other = await pins.pin(store, keys, Offset(3, 0, 0))
-    await pins.pin(store, keys, Offset(1, 0, 0), seconds=-1)
-    await store.client.hset(keys.key("pins"), "garbage", b"\xff garbage")
-    assert await pins.oldest(store, keys) == Offset(3, 0, 0)
-    assert await store.client.hlen(keys.key("pins")) == 2
-    await pins.remove(store, other)
-    await pins.renew(store, one, 5)
-    assert await pins.oldest(store, keys) == Offset(5, 0, 1)
-
-
-async def test_a_pin_of_before_the_clock_was_set_back_holds_nothing(store: Store) -> None:
-    keys = ModelKeys("m", "1-0")
-    now, _ = await store.client.time()
-    for token, ahead in (("a year", 31_536_000), ("a step of the clock", 60)):
-        offset = Offset(len(token), 0, 0)
-        await store.client.hset(keys.key("pins"), token, f"{offset} {now + ahead + pins.PIN_SECONDS}")
-    assert await pins.oldest(store, keys) == Offset(len("a step of the clock"), 0, 0)
-    assert await store.client.hkeys(keys.key("pins")) == [b"a step of the clock"]
-    await pins.renew(store, pins.Pin(keys, "a year", Offset(1, 0, 0)))  # its maker lives
-    assert await pins.oldest(store, keys) == Offset(1, 0, 0)
 
 
 async def test_the_newest_snapshot_before_an_offset_or_the_beginning(model: Archived) -> None:

@@ -225,11 +225,11 @@ async def test_who_goes_on_with_a_prepared_index_says_what_it_forgets(
 
     append, n_appended = Adoption._append, [0]
 
-    async def dying_append(self: Adoption, entry: Entry, adopts: str = "", index: Any = None) -> Offset:
+    async def dying_append(self: Adoption, entry: Entry, adopts: str = "") -> Offset:
         n_appended[0] += 1
         if adopts and rounds == 1:
             raise Died
-        at = await append(self, entry, adopts, index)
+        at = await append(self, entry, adopts)
         if not adopts and n_appended[0] > 2:
             raise Died
         return at
