@@ -1,4 +1,4 @@
-"""Helpers for asyncio tasks: cancel tasks and wait for them, run several at once, and slice long work.
+"""Helpers for asyncio tasks: repeat work, cancel tasks and wait for them, run several at once, slice long work.
 
 Long work in short slices keeps the event loop responsive::
 
@@ -12,15 +12,50 @@ Long work in short slices keeps the event loop responsive::
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+import contextlib
+from collections.abc import Awaitable, Callable, Coroutine
 from time import perf_counter
-from typing import Any
+from typing import Any, TypeVar
+
+from abound.core.errors import ArtifactsUnavailable, StoreUnavailable
 
 AGAIN_SECONDS = 0.2
+
+T = TypeVar("T")
 
 
 async def do_nothing(*_: object) -> None:
     """Do nothing. The default of asynchronous callbacks."""
+
+
+async def forever(work: Callable[[], Awaitable[object]], every: float, *, at_once: bool = True) -> None:
+    """Call ``work`` every ``every`` seconds until cancelled; ignore StoreUnavailable, ArtifactsUnavailable.
+
+    The first call is made at once, or after ``every`` seconds.
+    """
+    if not at_once:
+        await asyncio.sleep(every)
+    while True:
+        with contextlib.suppress(StoreUnavailable, ArtifactsUnavailable):
+            await work()
+        await asyncio.sleep(every)
+
+
+async def wait_until(check: Callable[[], Awaitable[T]], every: float, seconds: float) -> T:
+    """Await ``check`` every ``every`` seconds until it returns a true value or ``seconds`` have passed; return it."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + seconds
+    while not (result := await check()) and loop.time() < deadline:  # noqa: ASYNC110
+        await asyncio.sleep(every)
+    return result
+
+
+async def wait_for_event(event: asyncio.Event, seconds: float) -> bool:
+    """Wait until an event is set or ``seconds`` have passed; return whether it is set."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    return event.is_set()
 
 
 async def cancel_and_wait(*tasks: asyncio.Task[Any]) -> None:

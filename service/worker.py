@@ -29,6 +29,7 @@ import signal
 import socket
 import sys
 from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 
 import structlog
 import uvloop
@@ -50,7 +51,7 @@ from abound.service.artifacts.file_cache import cache_in
 from abound.service.datasets.repository import DatasetRepository
 from abound.service.history import worker_status
 from abound.service.history.archive import BASE_PREFIX, ArchiveContext, archive
-from abound.service.history.garbage import StateFileCollector, collect_files, collect_keys
+from abound.service.history.garbage import FileCollector, collect_keys
 from abound.service.history.high_water import HighWaterMarks, ModelHighWater
 from abound.service.history.history import HistoryParams
 from abound.service.history.replay import compact
@@ -64,14 +65,14 @@ from abound.service.model import presence
 from abound.service.processes import entry
 from abound.service.processes.status_pipe import Report, Reporter
 from abound.service.settings import Settings
-from abound.service.snapshots import manifest as manifests
 from abound.service.snapshots import requests as snapshot_requests
-from abound.service.snapshots import state_files
-from abound.service.snapshots.manifest import SnapshotManifest
+from abound.service.snapshots import snapshots, state_files
 from abound.service.snapshots.snapshots import SnapshotParams
+from abound.service.snapshots.state_image import StateManifest
+from abound.service.store import expiring
 from abound.service.store.client import Store, StoreParams, store_errors
-from abound.service.store.lease import LEASE_SECONDS, Lease, LeaseLost, acquire
-from abound.service.tasks import cancel_and_wait
+from abound.service.store.lease import Lease, LeaseLost, acquire
+from abound.service.tasks import cancel_and_wait, forever, wait_for_event
 from abound.service.versions import retention as version_retention
 from abound.service.versions.promotion.runner import PromotionRunner
 from abound.service.versions.retention import VersionParams
@@ -116,9 +117,8 @@ class Worker:
         self._stopping = asyncio.Event()
         self._resting: dict[str, float] = {}
         self._without_history: dict[str, float] = {}
-        self._newest: dict[str, SnapshotManifest] = {}
-        self._unlisted: set[str] = set()
-        self._indexes = StateFileCollector(store, self._log_params)
+        self._newest: dict[str, StateManifest] = {}
+        self._collector = FileCollector(store, self._log_params)
         self._told: dict[str, set[str]] = {}
 
     def stop(self) -> None:
@@ -128,7 +128,8 @@ class Worker:
     async def run(self) -> None:
         """Check every model repeatedly until stopped. Raises CannotStart if the store fails its checks."""
         await self._store.check()
-        showing = asyncio.create_task(self._send_heartbeats())
+        heartbeat = partial(expiring.put, self._store, snapshot_requests.WORKERS_KEY, self.id)
+        showing = asyncio.create_task(forever(heartbeat, snapshot_requests.WORKER_FRESH_SECONDS / 4))
         swept = asyncio.get_running_loop().time()
         catalog = Catalog()
         try:
@@ -151,16 +152,14 @@ class Worker:
                     log.error("data in the store cannot be read", reason=str(error))
                 except WorkerStopped:
                     break
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(LOOK_SECONDS):
-                        await self._stopping.wait()
+                await wait_for_event(self._stopping, LOOK_SECONDS)
             await self._save_high_water(None)
         finally:
             await cancel_and_wait(showing)
             if self._joining is not None:
                 await self._joining.stop()
             with contextlib.suppress(StoreUnavailable):
-                await snapshot_requests.remove_heartbeat(self._store, self.id)
+                await expiring.remove(self._store, snapshot_requests.WORKERS_KEY, self.id)
 
     async def sweep(self, catalog: Catalog) -> int:
         """Collect garbage in both stores, and archive models without new entries.
@@ -173,11 +172,10 @@ class Worker:
             return swept
         for living in catalog:
             with self._skip_if_leased():
-                async with acquire(self._store, living.keys, LEASE_SECONDS) as lease:
+                async with acquire(self._store, living.keys) as lease:
                     await self._archive(living, lease)
         try:
-            swept += await collect_files(self._store, artifacts, catalog, self._unlisted)
-            swept += await self._indexes.collect(artifacts, catalog)
+            swept += await self._collector.collect(artifacts, catalog)
             for living in catalog:
                 swept += await version_retention.collect_garbage(self._store, artifacts, living.keys)
                 await self._publish_state_file_size(artifacts, living)
@@ -191,13 +189,6 @@ class Worker:
         sizes = await artifacts.sizes(state_files.folder(living.keys))
         size = sum(size for name, size in sizes.items() if f"/{BASE_PREFIX}" not in name)
         await worker_status.report(self._store, living.keys, index_bytes=size)
-
-    async def _send_heartbeats(self) -> None:
-        """Renew the worker's heartbeat until cancelled."""
-        while True:
-            with contextlib.suppress(StoreUnavailable):
-                await snapshot_requests.record_heartbeat(self._store, self.id)
-            await asyncio.sleep(snapshot_requests.WORKER_FRESH_SECONDS / 4)
 
     async def _catalog_now(self, known: Catalog) -> Catalog:
         catalog = await reread_catalog(self._store, known)
@@ -216,7 +207,7 @@ class Worker:
         if why is None:
             return
         with self._skip_if_leased():
-            async with acquire(self._store, living.keys, LEASE_SECONDS) as lease:
+            async with acquire(self._store, living.keys) as lease:
                 if await self._why_due(living) is None:  # another worker has made it
                     return
                 await self._archive(living, lease)  # finish an interrupted archiving, which may free space
@@ -268,7 +259,7 @@ class Worker:
         )
         await self._save_high_water(living, manifest)
 
-    async def _save_high_water(self, living: CatalogModel | None, manifest: SnapshotManifest | None = None) -> None:
+    async def _save_high_water(self, living: CatalogModel | None, manifest: StateManifest | None = None) -> None:
         """Save the high-water marks of a model after a snapshot, or of the whole store.
 
         See ``service/history/high_water.py``.
@@ -330,7 +321,7 @@ class Worker:
         One round trip while nothing is learned.
         """
         keys = living.keys
-        newest = await manifests.newest(self._store, keys, self._newest.get(keys.incarnation))
+        newest = await snapshots.newest(self._store, keys, self._newest.get(keys.incarnation))
         if newest is not None:
             self._newest[keys.incarnation] = newest
         async with self._store.client.pipeline(transaction=False) as pipe:
@@ -359,10 +350,10 @@ class Worker:
         """Skip the block if another process has the lease or takes it over."""
         try:
             yield
-        except Conflict:
-            return
         except LeaseLost:
             log.warning("another process has taken over the lease of a model")
+        except Conflict:
+            return
 
 
 def run(settings: Settings, reporter: Reporter) -> None:

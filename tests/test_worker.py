@@ -8,18 +8,16 @@ import signal
 import sys
 from collections.abc import AsyncIterator
 
-import msgspec
 import pytest
 
 from abound.core.errors import NotReady
-from abound.service.jobs import workers
 from abound.service.log.catalog import read_catalog
 from abound.service.log.stream import LogParams, repaired_key
 from abound.service.replica.replica import Replica, ReplicaParams
-from abound.service.snapshots import manifest as manifests
 from abound.service.snapshots import requests as snapshot_requests
-from abound.service.snapshots.manifest import SnapshotManifest
+from abound.service.snapshots import snapshots
 from abound.service.snapshots.snapshots import SnapshotParams
+from abound.service.snapshots.state_image import StateManifest
 from abound.service.store.client import Store
 from abound.service.worker import Worker
 from tests.support.fixtures import StartReplica
@@ -57,7 +55,7 @@ async def work(server: Server) -> AsyncIterator[Work]:
     await work.stop()
 
 
-async def newest(replica: Replica, count: int, name: str = "default", seconds: float = 8.0) -> list[SnapshotManifest]:
+async def newest(replica: Replica, count: int, name: str = "default", seconds: float = 8.0) -> list[StateManifest]:
     """The snapshots of a model, once there are so many."""
     async with asyncio.timeout(seconds):
         while len(found := await replica.snapshots(name)) < count:  # noqa: ASYNC110
@@ -181,18 +179,7 @@ async def test_what_nothing_points_to_is_swept(server: Server, start_replica: St
     assert not left & orphans.keys()
     assert {newer, b"other"} < left
     assert {key for key in kept if b"lease" not in key} <= left
-    assert (await manifests.read_manifests(replica.store, keys))[0] == made
-
-
-async def test_a_worker_of_before_the_clock_was_set_back_is_not_there(store: Store) -> None:
-    now, _ = await store.client.time()
-    await store.client.hset(snapshot_requests.WORKERS_KEY, mapping={"old": now + 3600, "here": now + 1})
-    assert await snapshot_requests.live_workers(store) == ["here"]
-    for name, at in (("old", now + 3600.0), ("here", now + 1.0)):
-        said = workers.RegisteredWorker(name, "host", ["fit"], None, at)
-        await store.client.hset(workers.WORKERS_KEY, name, msgspec.json.encode(said))
-    assert [one.name for one in await workers.registered_for(store, "fit")] == ["here"]
-    assert await store.client.hkeys(workers.WORKERS_KEY) == [b"here"]
+    assert (await snapshots.read_manifests(replica.store, keys))[0] == made
 
 
 async def test_a_worker_s_process_ends_on_sigterm(own_server: Server, start_replica: StartReplica) -> None:

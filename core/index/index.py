@@ -188,7 +188,7 @@ class Index:
             _grow(self._headers, 2 * n_features),
             _grow(self._scores, n_classes),
             _grow(self._touched, len(self._scores) + 1),
-            _grow(self._scratch, int(ff.scratch_needed(self.kernel_params, n_active, n_labels))),
+            _grow(self._scratch, int(ff.scratch_needed(self.kernel_params, np.uint64(n_active), np.uint64(n_labels)))),
             _grow(self._arena, int(self._counters[layout.USED]) + n_units),
         ]
         if any(grown):

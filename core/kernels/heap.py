@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from abound.core.kernels.numba import inlined, kernel
+from abound.core.kernels.numba import I0, inlined, inner, kernel
 
 
-@kernel
+@inner
 def top_of_row(scores, ids_out, scores_out):
     """Find the best labels of one row, best first, equal scores by label id.
 
@@ -21,7 +21,7 @@ def top_of_row(scores, ids_out, scores_out):
     n_ranked : int
         At most k.
     """
-    n_kept, k = 0, len(ids_out)
+    n_kept, k = I0, len(ids_out)
     for label in range(len(scores)):
         score, label_id = np.float64(scores[label]), np.int32(label)
         if score == -np.inf or k == 0:
@@ -33,7 +33,7 @@ def top_of_row(scores, ids_out, scores_out):
                 make_heap(ids_out, scores_out, k)
         elif comes_before(score, label_id, scores_out[0], ids_out[0]):
             ids_out[0], scores_out[0] = label_id, score
-            sift_down(ids_out, scores_out, 0, k)
+            sift_down(ids_out, scores_out, I0, k)
     if n_kept < k:
         make_heap(ids_out, scores_out, n_kept)
     sort_heap(ids_out, scores_out, n_kept)
@@ -60,7 +60,7 @@ def comes_before(score, class_id, other_score, other_id):
     return score > other_score or (score == other_score and class_id < other_id)
 
 
-@kernel
+@inner
 def keep_best(score, class_id, ids_out, scores_out, n_kept):
     """Insert into the sorted ``n_kept`` best, dropping the last of a full list; return the new ``n_kept``."""
     at = n_kept
@@ -75,7 +75,7 @@ def keep_best(score, class_id, ids_out, scores_out, n_kept):
     return min(n_kept + 1, len(ids_out))
 
 
-@kernel
+@inner
 def sift_down(ids, scores, top, end):
     """Restore the heap order, last-ranked class on top, below place ``top`` of ``ids[:end]``, ``scores[:end]``."""
     score, class_id = scores[top], ids[top]
@@ -92,17 +92,17 @@ def sift_down(ids, scores, top, end):
     scores[top], ids[top] = score, class_id
 
 
-@kernel
+@inner
 def make_heap(ids, scores, n):
     """Put ``n`` classes into heap order, the last-ranked on top."""
     for top in range(n // 2 - 1, -1, -1):
         sift_down(ids, scores, top, n)
 
 
-@kernel
+@inner
 def sort_heap(ids, scores, n):
     """Sort a heap of ``n`` classes into a ranking, best first."""
     for end in range(n - 1, 0, -1):
         ids[0], ids[end] = ids[end], ids[0]
         scores[0], scores[end] = scores[end], scores[0]
-        sift_down(ids, scores, 0, end)
+        sift_down(ids, scores, I0, end)

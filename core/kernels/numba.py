@@ -14,6 +14,7 @@ neither read nor changed: they may not exist, and their cache line is not needed
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import numpy as np
 from llvmlite import ir
@@ -159,7 +160,24 @@ def leading_zeros(typing_context, word):
     return types.uint64(word), generate
 
 
-@njit(cache=True, nogil=True)
+_options: Any = {"cache": True, "nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True}
+
+kernel = njit(**_options)
+"""Compiled at the first call and cached. Division by zero follows IEEE 754 instead of raising an exception."""
+
+_inner_options: Any = _options | {"no_cpython_wrapper": True}
+
+inner = njit(**_inner_options)
+"""A kernel for other kernels only: a call from Python crashes.
+
+It compiles up to twice as fast, because the code that unpacks Python objects is left out.
+"""
+
+inlined = njit(**_inner_options, forceinline=True)
+"""An inner kernel that is inlined into each kernel that calls it."""
+
+
+@inner
 def load_part(buffer, at, length):
     """Return the ``length`` (0 to 7) bytes from ``at`` on as the low bytes of a uint64, zeros above.
 
@@ -175,7 +193,7 @@ def load_part(buffer, at, length):
     return word
 
 
-@njit(cache=True, nogil=True)
+@inner
 def same_bytes(a, a_at, b, b_at, length):
     """Return whether ``length`` bytes of ``a`` from ``a_at`` on equal those of ``b`` from ``b_at`` on."""
     i = 0
@@ -186,7 +204,7 @@ def same_bytes(a, a_at, b, b_at, length):
     return load_part(a, a_at + i, length - i) == load_part(b, b_at + i, length - i)
 
 
-@njit(cache=True, nogil=True)
+@inner
 def copy_bytes(source, source_at, target, target_at, length):
     """Copy ``length`` bytes between two arrays, in place in ``target``; the ranges must not overlap."""
     i = 0
@@ -197,17 +215,6 @@ def copy_bytes(source, source_at, target, target_at, length):
         target[target_at + i] = source[source_at + i]
         i += 1
 
-
-kernel = njit(cache=True, nogil=True, error_model="numpy")
-"""Compiled at the first call and cached. Division by zero follows IEEE 754 instead of raising an exception."""
-
-inlined = njit(cache=True, nogil=True, error_model="numpy", forceinline=True)
-"""A kernel that is inlined into each kernel that calls it."""
-
-inner = njit(cache=True, nogil=True, no_cpython_wrapper=True)  # type: ignore[call-overload]
-"""A kernel for other kernels only: a call from Python crashes. With arguments of many arrays it compiles up to twice
-as fast, because the code that unpacks Python objects is left out.
-"""
 
 WORD = ir.IntType(64)
 
@@ -332,6 +339,11 @@ U0 = np.uint64(0)
 U1 = np.uint64(1)
 U2 = np.uint64(2)
 """Numba converts uint64 + int64 to float64, so unsigned arithmetic needs unsigned constants."""
+
+I0 = np.int64(0)
+YES = np.bool_(True)
+NO = np.bool_(False)
+"""Numba compiles a kernel once more for each literal number or bool among its arguments. These are not literals."""
 
 
 LANES = 8

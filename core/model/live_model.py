@@ -389,11 +389,14 @@ def _scratch(n_features: int, n_labels: int) -> ApplyScratch:
 # --- compiling
 
 DEFAULT_GROUPS = ("learning", "answering")
-"""The groups of kernels that a model of the default configuration uses. Every model uses them."""
+"""The groups of kernels that a model of the default configuration uses to learn and answer. Every model uses them."""
+
+STATE_GROUP = "state"
+"""The group of kernels that digests, saves and restores a model of any configuration."""
 
 
 def groups_of(config: ModelConfig) -> list[str]:
-    """Return the groups of kernels that a model uses in addition to ``DEFAULT_GROUPS``."""
+    """Return the groups of kernels with which a model learns and answers, in addition to ``DEFAULT_GROUPS``."""
     return [group for group, used in (("sls", config.update == "sls"), ("calibrated", config.calibrate)) if used]
 
 
@@ -409,10 +412,8 @@ def warmup(*groups: str) -> None:
 def _warm_learning() -> None:
     ids, values = np.arange(2, dtype=np.int32), np.ones(2, np.float32)
     Index(IndexParams.of(ModelConfig())).learn(ids, values, ids)
-    model = _learned(ModelConfig())  # the other process compiles the kernels of _warm_naming that this needs
+    _learned(ModelConfig())  # the other process compiles the kernels of _warm_naming that this needs
     vocabulary.warmup()
-    index.warmup("fsu")
-    _keep(model)
 
 
 def _warm_answering() -> None:
@@ -434,6 +435,11 @@ def _warm_naming() -> None:
         (count_ranks, (live.score, live.label_counts, scratch.class_ids, scratch.ranks, True)),
     ):
         kernel.compile(tuple(typeof(argument) for argument in arguments))  # type: ignore[no-untyped-call]
+
+
+def _warm_state() -> None:
+    index.warmup("fsu")
+    _keep(_learned(ModelConfig()))
 
 
 def _warm_sls() -> None:
@@ -477,6 +483,7 @@ def _keep(model: LiveModel) -> None:
 GROUPS = {
     "learning": _warm_learning,
     "answering": _warm_answering,
+    STATE_GROUP: _warm_state,
     "sls": _warm_sls,
     "calibrated": _warm_calibrated,
 }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
@@ -13,7 +12,7 @@ from typing import Any
 from fastapi import FastAPI, Request, Response
 from starlette.routing import Route
 
-from abound.core.errors import Forbidden, StoreUnavailable, Unauthorized
+from abound.core.errors import Forbidden, Unauthorized
 from abound.core.limits import Limits
 from abound.service.api import problems
 from abound.service.api.asgi import BodyBudget, Disconnected, Message, Receive, Scope, Send, request_id_of
@@ -44,7 +43,7 @@ from abound.service.security.rate_limits import RateLimiter, RateParams
 from abound.service.settings import Settings, is_loopback
 from abound.service.snapshots.snapshots import SnapshotParams
 from abound.service.store.client import Store, StoreParams
-from abound.service.tasks import cancel_and_wait
+from abound.service.tasks import cancel_and_wait, forever
 from abound.service.versions.retention import VersionParams
 
 DESCRIPTION = """\
@@ -107,7 +106,7 @@ class Application(FastAPI):
             report("reading the keys", 0.0)
             await ring.start(store.params.start_seconds)
             tasks = [asyncio.create_task(_update_metrics(self.state.parts)), asyncio.create_task(ring.run())]
-            tasks.append(asyncio.create_task(_update_job_metrics(self.state.parts)))
+            tasks.append(asyncio.create_task(forever(partial(_update_job_metrics, self.state.parts), JOBS_SECONDS)))
             try:
                 yield
             finally:
@@ -261,11 +260,7 @@ async def _update_metrics(parts: Parts) -> None:
 
 
 async def _update_job_metrics(parts: Parts) -> None:
-    """Update the metrics of jobs periodically."""
-    while True:
-        with contextlib.suppress(StoreUnavailable):
-            parts.telemetry.set_jobs(await parts.submission.statistics())
-        await asyncio.sleep(JOBS_SECONDS)
+    parts.telemetry.set_jobs(await parts.submission.statistics())
 
 
 async def _answer_disconnected(request: Request, error: Exception) -> Response:

@@ -99,6 +99,8 @@ class ArtifactStore:
         Empty before ``join``.
     cache : FileCache or None
         Local copies of files of a remote artifact store.
+    is_directory : bool
+        The artifact store is a local directory, so that files can be mapped in place.
     """
 
     def __init__(self, url: str, cache: FileCache | None = None, patience: float | None = None) -> None:
@@ -113,7 +115,7 @@ class ArtifactStore:
             raise CannotStart(f"ABOUND_ARTIFACTS_URL cannot be used: {error}") from None
         self._filesystem: Any = filesystem
         self._root = str(root).rstrip("/")
-        self._is_local = isinstance(filesystem, LocalFileSystem)
+        self.is_directory = isinstance(filesystem, LocalFileSystem)
         self._threads = DaemonThreads(THREADS, "artifacts")
         self._patience = ResponseTimeout(patience, self._ask)
 
@@ -244,25 +246,20 @@ class ArtifactStore:
         ``checksum`` is that of its bytes. The file may have other bytes by now, so readers verify them.
         UnknownArtifact, ArtifactsUnavailable.
         """
-        if self._is_local or self.cache is None:
+        if self.is_directory or self.cache is None:
             return self.path(name)
         return await self.cache.get(checksum, size, partial(self.pieces, name))
 
-    @property
-    def is_directory(self) -> bool:
-        """Return whether the artifact store is a directory, so that files can be mapped in place."""
-        return self._is_local
-
     def path(self, name: str) -> Path | None:
         """Return the path of the artifact on this machine, for ``mmap``; None if it has none."""
-        return Path(self._path(name)) if self._is_local else None
+        return Path(self._path(name)) if self.is_directory else None
 
-    async def sweep_unfinished(self, older_than: float = UNFINISHED_SECONDS) -> int:
+    async def sweep_unfinished(self) -> int:
         """Delete files that a writer began and never finished; return their number. Only a directory has such files.
 
-        Folders that have been empty for that long are deleted too, and not counted.
+        Folders that have been empty for ``UNFINISHED_SECONDS`` are deleted too, and not counted.
         """
-        return await self._in_thread(self._sweep, older_than) if self._is_local else 0
+        return await self._in_thread(self._sweep) if self.is_directory else 0
 
     # inside
 
@@ -298,14 +295,14 @@ class ArtifactStore:
         return str(error).replace(who, "***") if who else str(error)
 
     def _write(self, path: str, data: bytes) -> None:
-        if self._is_local:
+        if self.is_directory:
             self._write_pieces(path, (data,))
         else:
             self._filesystem.makedirs(path.rpartition("/")[0], exist_ok=True)
             self._filesystem.pipe_file(path, data)
 
     def _write_pieces(self, path: str, pieces: Iterable[bytes | memoryview]) -> None:
-        if not self._is_local:
+        if not self.is_directory:
             self._upload(path, pieces)
             return
         target = Path(path)
@@ -354,9 +351,9 @@ class ArtifactStore:
         found = self._filesystem.find(folder, detail=True)
         return {str(path): int(info["size"]) for path, info in found.items() if str(path).startswith(f"{folder}/")}
 
-    def _sweep(self, older_than: float) -> int:
+    def _sweep(self) -> int:
         swept = 0
-        before = time.time() - older_than
+        before = time.time() - UNFINISHED_SECONDS
         for path in Path(self._folder()).rglob(".*.part"):
             try:
                 if path.stat().st_mtime < before:

@@ -51,7 +51,8 @@ def read_sealed(kind: type[Record], packed: bytes, what: str, **expected: int) -
                     "run the release that wrote it"
                 )
         record = msgspec.json.decode(packed, type=kind)
-    if seal(record) != record:
+        is_intact = msgspec.json.encode(seal(record)) == packed  # so every flipped byte counts, also in field names
+    if not is_intact:
         raise Corrupted(f"{what} is damaged: its checksum is wrong")
     return record
 

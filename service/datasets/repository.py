@@ -235,13 +235,12 @@ class DatasetRepository:
 
     async def collect_garbage(self, artifacts: ArtifactStore) -> int:
         """Delete files that no data set refers to and no process is writing. Return their number."""
-        there = await artifacts.names(FOLDER)
+        there = set(await artifacts.names(FOLDER))
         if not there:
             return 0
         busy = await marked_writes(self._store, WRITING_KEY)
-        good = {card.file for card in await self.all()}
-        gone = [file for file in there if file not in busy and file not in good]
-        for file in gone:
+        gone = there - busy.keys() - {card.file for card in await self.all()}
+        for file in sorted(gone):
             await artifacts.delete(file)
         return len(gone)
 

@@ -22,7 +22,7 @@ from typing import NamedTuple
 import msgspec
 import structlog
 
-from abound.core.errors import Corrupted, NotReady, UnknownApplyVersion, UnknownArtifact, UnknownSnapshot
+from abound.core.errors import Corrupted, NotReady, UnknownArtifact
 from abound.core.limits import Limits
 from abound.core.types import START, Offset
 from abound.service.artifacts.artifact_store import ArtifactStore
@@ -35,9 +35,8 @@ from abound.service.log.catalog import CatalogModel
 from abound.service.log.events import adoption_after, check
 from abound.service.log.stream import Element, LogParams, Trim, entry_size, trimmed_key
 from abound.service.model.replicated_model import ReplicatedModel
-from abound.service.snapshots import manifest as manifests
 from abound.service.snapshots import snapshots, state_files
-from abound.service.snapshots.manifest import SnapshotManifest
+from abound.service.snapshots.state_image import StateManifest
 from abound.service.store.client import Store, store_errors
 from abound.service.store.connection import StoreConnection
 from abound.service.store.keys import ModelKeys
@@ -154,21 +153,17 @@ async def restart_history(to: ArchiveContext) -> HistoryManifest:
     return await _begin_at(to, await good_snapshots(to.store, to.keys))
 
 
-async def good_snapshots(store: Store, keys: ModelKeys) -> list[SnapshotManifest]:
+async def good_snapshots(store: Store, keys: ModelKeys) -> list[StateManifest]:
     """Return the manifests of the usable snapshots, newest first.
 
     A snapshot is usable if all its parts exist with their sizes and the log contains its entry.
     """
     good = []
-    for name in await manifests.ids(store, keys):
-        try:
-            manifest = await manifests.read_manifest(store, keys, name)
-        except (Corrupted, UnknownApplyVersion, UnknownSnapshot):
-            continue
+    for manifest in await snapshots.read_manifests(store, keys):
         with store_errors():
             async with store.client.pipeline(transaction=False) as pipe:
                 for i in range(len(manifest.parts)):
-                    pipe.strlen(manifests.part_key(keys, name, i))
+                    pipe.strlen(snapshots.file_key(keys, manifest.id, i))
                 sizes = await pipe.execute()
         offset, checksum = manifest.position[:2]
         if sizes == [part.size for part in manifest.parts] and await stream.holds(store, keys.log, offset, checksum):
@@ -216,7 +211,7 @@ async def swap_manifest(
     return contents
 
 
-async def _current_manifest(to: ArchiveContext, good: list[SnapshotManifest]) -> HistoryManifest:
+async def _current_manifest(to: ArchiveContext, good: list[StateManifest]) -> HistoryManifest:
     """Return the manifest to append to: the present one, or a new one if there is none or its files are lost."""
     contents = await history.History(to.store, to.artifacts, to.keys).manifest()
     if contents is None:
@@ -230,7 +225,7 @@ async def _current_manifest(to: ArchiveContext, good: list[SnapshotManifest]) ->
     return await _begin_at(to, good)
 
 
-async def _begin_at(to: ArchiveContext, good: list[SnapshotManifest]) -> HistoryManifest:
+async def _begin_at(to: ArchiveContext, good: list[StateManifest]) -> HistoryManifest:
     for manifest in reversed(good):
         model = ReplicatedModel(to.keys, to.living.config, limits=Limits())
         try:

@@ -7,22 +7,14 @@ A process that dies, or loses its lease, between writing and pointing leaves suc
 3. Take the lease of the model. The process that was writing what was listed has pointed to it, or never will.
 4. Read the pointer. Delete what was listed and is not referenced.
 
-A file that was referenced before, or that belongs to a deleted model, is deleted one pass later. The store may lose
-its last seconds, or fail over to a server that is behind, and then refers to the file or has the model again. Keys in
-the store need no such delay, because they return together with the pointer.
+A file is deleted only if it was unreferenced in the pass before, too. The store may lose its last seconds, or fail over
+to a server that is behind, and then refers to the file or has the model again. Keys in the store need no such delay,
+because they return together with the pointer.
 
-**State files** are referenced by adoptions in history and log, by the base of history, and by a job that is about to
-adopt one. Retention removes adoptions. A job that dies between writing a state file and adopting it leaves the file.
-
-1. While no state file of the model is being made, note the unreferenced ones.
-2. One pass later, holding the fence of adoptions (``service/model/adoption_lock.py``), delete those that were noted
-   and are still unreferenced.
-
-There are two passes because a store that loses its last second may refer to them again. A job that was taken for dead
-while garbage collection held the fence checks that its state file exists before it adopts it
-(``service/rebuild/adoption.py``).
-
-A *forget* job deletes unreferenced ones at once (``service/rebuild/erase.py``).
+State files are referenced by adoptions in history and log, and by the base of history. Retention removes adoptions. A
+job that dies between writing a state file and adopting it leaves the file. Such a job holds the lease of adoptions, so
+the collector takes that lease too. A job that has made a state file deletes unreferenced ones itself
+(``service/rebuild/erase.py``).
 """
 
 from __future__ import annotations
@@ -32,22 +24,18 @@ import re
 
 import structlog
 
-from abound.core.errors import Conflict, Corrupted, StoreUnavailable, UnknownApplyVersion, UnknownArtifact
+from abound.core.errors import Conflict, Corrupted, UnknownApplyVersion, UnknownArtifact
 from abound.core.types import Offset
 from abound.service.artifacts.artifact_store import ArtifactStore
-from abound.service.history.archive import BASE_PREFIX
 from abound.service.history.history import History, HistoryManifest, artifact_folder
 from abound.service.log import stream
 from abound.service.log.catalog import Catalog
 from abound.service.log.events import adopted_state_files
 from abound.service.log.stream import LogParams, repaired_key
-from abound.service.model import adoption_lock
-from abound.service.model.adoption_lock import SWEEP, PendingAdoption
-from abound.service.snapshots import manifest as manifests
-from abound.service.snapshots import state_files
+from abound.service.snapshots import snapshots, state_files
 from abound.service.store.client import Store, store_errors
 from abound.service.store.keys import ModelKeys
-from abound.service.store.lease import Lease, LeaseLost, acquire
+from abound.service.store.lease import ADOPTION, LeaseLost, acquire
 
 log = structlog.get_logger(__name__)
 
@@ -80,7 +68,7 @@ async def collect_keys(store: Store, catalog: Catalog) -> int:
     for one, parts in found.items():
         try:
             async with acquire(store, one):
-                good = set(await manifests.ids(store, one))
+                good = set(await snapshots.ids(store, one))
                 with store_errors():
                     for key, name in parts:
                         if name not in good:
@@ -92,166 +80,108 @@ async def collect_keys(store: Store, catalog: Catalog) -> int:
     return swept
 
 
-async def collect_files(store: Store, artifacts: ArtifactStore, catalog: Catalog, unlisted: set[str]) -> int:
-    """Delete files without a reference: of deleted models, segments, bases, and files half written.
-
-    Versions of existing models, and state files that are no bases, are collected elsewhere. A file is deleted only if
-    two passes in a row found it unreferenced.
-
-    Parameters
-    ----------
-    unlisted : set of str
-        The unreferenced files of the pass before. Replaced in place by those of this pass.
-
-    Returns
-    -------
-    int
-        The number of deleted files.
-
-    Raises
-    ------
-    Corrupted
-        The manifest of a history cannot be read; its files stay.
-    ArtifactsUnavailable, StoreUnavailable
-    """
-    swept = await artifacts.sweep_unfinished()
-    living = {(one.keys.name, one.keys.incarnation): one.keys for one in catalog}
-    found: dict[ModelKeys, list[str]] = {}
-    before = set(unlisted)
-    unlisted.clear()
-    for name in await artifacts.names():
-        match = _ARTIFACT.fullmatch(name)
-        if match is None:
-            continue
-        one = living.get((match["name"], match["incarnation"]))
-        if one is None:
-            if Offset.of_entry(match["incarnation"]) > catalog.offset:
-                continue
-            if name in before:
-                await artifacts.delete(name)
-                swept += 1
-            else:
-                unlisted.add(name)
-        elif name.startswith((artifact_folder(one, "history/"), f"{state_files.folder(one)}/{BASE_PREFIX}")):
-            found.setdefault(one, []).append(name)
-    for one, names in found.items():
-        try:
-            async with acquire(store, one):
-                contents = await History(store, artifacts, one).manifest()
-                good = {segment.name for segment in contents.segments} if contents is not None else set()
-                base = contents.base.index if contents is not None and contents.base is not None else "-"
-                for name in names:
-                    if name in good or f"/{base}/" in name:
-                        continue
-                    if name in before:
-                        await artifacts.delete(name)
-                        swept += 1
-                    else:
-                        unlisted.add(name)
-        except Conflict:
-            continue
-    if swept:
-        log.info("garbage collection deleted files from the artifact store", files=swept)
-    return swept
-
-
-class StateFileCollector:
-    """Deletes state files that nothing refers to; remembers the candidates of each model from one pass to the next."""
+class FileCollector:
+    """Deletes files that nothing refers to; remembers the candidates from one pass to the next."""
 
     def __init__(self, store: Store, params: LogParams | None = None) -> None:
         self._store = store
         self._params = params or LogParams()
-        self._unreferenced: dict[ModelKeys, set[str]] = {}
-        self._all_referenced: dict[ModelKeys, tuple[set[str], str | None]] = {}
+        self._unreferenced: set[str] = set()
+        self._all_referenced: dict[ModelKeys, set[str]] = {}
 
     async def collect(self, artifacts: ArtifactStore, catalog: Catalog) -> int:
-        """Delete the state files that were unreferenced in the pass before and still are; return their number.
+        """Delete files of deleted models, segments, state files, and files half written; return their number.
 
-        Skips a model that another process works on, and one whose history or log cannot be read.
+        Only files that were unreferenced in the pass before are deleted. Versions of existing models are collected
+        elsewhere. Skips a model that another process works on, and one whose history or log cannot be read.
         ArtifactsUnavailable, StoreUnavailable.
         """
-        living = {one.keys for one in catalog}
-        self._unreferenced = {keys: names for keys, names in self._unreferenced.items() if keys in living}
-        self._all_referenced = {keys: known for keys, known in self._all_referenced.items() if keys in living}
-        swept = 0
-        for keys in [one.keys for one in catalog]:
-            with contextlib.suppress(Conflict, LeaseLost):
-                try:
-                    swept += await self._sweep(artifacts, keys)
-                except (Corrupted, UnknownApplyVersion, UnknownArtifact) as error:
-                    log.warning("garbage collection of state files skipped", model=keys.name, reason=str(error))
-        if swept:
-            log.info("garbage collection deleted state files", indexes=swept)
-        return swept
-
-    async def _sweep(self, artifacts: ArtifactStore, keys: ModelKeys) -> int:
-        there = {name for name in await state_files.ids(artifacts, keys) if not name.startswith(BASE_PREFIX)}
-        (busy,) = await adoption_lock.pending_adoptions(self._store, [keys])
-        contents = await History(self._store, artifacts, keys).manifest()
-        base = contents.base.index if contents is not None and contents.base is not None else None
-        if busy is not None or not there or self._all_referenced.get(keys) == (there, base):
-            return 0  # a referenced state file stays referenced until history starts later
-        noted = self._unreferenced.get(keys, set()) & there
-        async with acquire(self._store, keys) as lease:
-            if not noted:
-                unneeded = there - await self._find_referenced(artifacts, keys, lease)
-                self._unreferenced[keys] = unneeded
-                if not unneeded:
-                    self._all_referenced[keys] = (there, base)
-                return 0
-            if not await adoption_lock.renew(self._store, keys, PendingAdoption(SWEEP)):
-                return 0
+        swept = await artifacts.sweep_unfinished()
+        living = {(one.keys.name, one.keys.incarnation): one.keys for one in catalog}
+        found: dict[ModelKeys, set[str]] = {keys: set() for keys in living.values()}
+        self._all_referenced = {keys: known for keys, known in self._all_referenced.items() if keys in found}
+        before, self._unreferenced = self._unreferenced, set()
+        for name in await artifacts.names():
+            match = _ARTIFACT.fullmatch(name)
+            if match is None:
+                continue
+            one = living.get((match["name"], match["incarnation"]))
+            if one is not None:
+                if name.startswith((artifact_folder(one, "history/"), f"{state_files.folder(one)}/")):
+                    found[one].add(name)
+            elif Offset.of_entry(match["incarnation"]) > catalog.offset:
+                continue
+            elif name in before:
+                await artifacts.delete(name)
+                swept += 1
+            else:
+                self._unreferenced.add(name)
+        for one, names in found.items():
             try:
-                swept = await self._delete(artifacts, keys, noted, lease)
-                self._unreferenced.pop(keys, None)
-                return swept
-            finally:
-                with contextlib.suppress(StoreUnavailable):
-                    await adoption_lock.release(self._store, keys, SWEEP)
-
-    async def _delete(self, artifacts: ArtifactStore, keys: ModelKeys, noted: set[str], lease: Lease) -> int:
-        swept = 0
-        for name in sorted(noted - await self._find_referenced(artifacts, keys, lease)):
-            if not await adoption_lock.renew(self._store, keys, PendingAdoption(SWEEP)):
-                break
-            await state_files.delete(artifacts, keys, name)
-            swept += 1
+                swept += await self._collect_model(artifacts, one, names, before) if names else 0
+            except Conflict:
+                continue
+            except (Corrupted, UnknownApplyVersion, UnknownArtifact) as error:
+                log.warning("garbage collection of a model's files skipped", model=one.name, reason=str(error))
+        if swept:
+            log.info("garbage collection deleted files from the artifact store", files=swept)
         return swept
 
-    async def _find_referenced(self, artifacts: ArtifactStore, keys: ModelKeys, lease: Lease) -> set[str]:
-        """Return the state files that history and log refer to.
+    async def _collect_model(self, artifacts: ArtifactStore, keys: ModelKeys, names: set[str], before: set[str]) -> int:
+        start = f"{state_files.folder(keys)}/"
+        states = {name.removeprefix(start).partition("/")[0] for name in names if name.startswith(start)}
+        async with acquire(self._store, keys, purpose=ADOPTION) as lock, acquire(self._store, keys) as lease:
+            contents = await History(self._store, artifacts, keys).manifest()
+            unneeded = {name for name in names if not name.startswith(start)}
+            if contents is not None:
+                unneeded -= {segment.name for segment in contents.segments}
+            if states and states != self._all_referenced.get(keys):  # they stay referenced until history starts later
+                gone = states - await referenced_state_files(self._store, artifacts, keys, self._params)
+                await lease.check()
+                unneeded |= {start + state for state in gone}
+                if not gone:
+                    self._all_referenced[keys] = states
+            self._unreferenced |= unneeded - before
+            for name in sorted(unneeded & before):
+                await lock.check()
+                if name.startswith(start):
+                    await state_files.delete(artifacts, keys, name.removeprefix(start))
+                else:
+                    await artifacts.delete(name)
+            return len(unneeded & before)
 
-        While this process holds the lease, no entry moves from the log to history.
-        """
-        history = History(self._store, artifacts, keys)
-        contents = await history.manifest()
-        trim = await stream.trim_of(self._store, keys.log)
-        if not _is_whole(contents, artifacts, trim):
-            raise Corrupted(f"the history of {keys.name} is not the one that its log continues")
-        needed = set()
-        for segment in contents.segments if contents is not None else ():
+
+async def referenced_state_files(
+    store: Store, artifacts: ArtifactStore, keys: ModelKeys, params: LogParams
+) -> set[str]:
+    """Return the state files that history and log refer to. The caller holds the lease of the model.
+
+    Raises Corrupted if history and log cannot be read without a gap, ArtifactsUnavailable, StoreUnavailable.
+    """
+    history = History(store, artifacts, keys)
+    contents = await history.manifest()
+    trim = await stream.trim_of(store, keys.log)
+    if not _is_whole(contents, artifacts, trim):
+        raise Corrupted(f"the history of {keys.name} is not the one that its log continues")
+    needed = set()
+    if contents is not None:
+        needed = {contents.base.index} if contents.base is not None else set()
+        for segment in contents.segments:
             if segment.needs is not None:  # it has an adoption
                 needed |= adopted_state_files(await history.elements(segment))
-        if contents is not None and contents.base is not None:
-            needed.add(contents.base.index)
-        link = await self._store.open_connection("sweep")
-        try:
-            reading = stream.read(
-                link,
-                keys.log,
-                trim.last,
-                read_bytes=self._params.read_bytes,
-                seconds=self._store.params.reply_seconds,
-            )
-            async with contextlib.aclosing(reading):
-                async for elements in reading:
-                    needed |= adopted_state_files(elements)
-        except stream.LogTrimmed as error:
-            raise LeaseLost from error
-        finally:
-            link.close()
-        await lease.check()
-        return needed
+    link = await store.open_connection("sweep")
+    try:
+        reading = stream.read(
+            link, keys.log, trim.last, read_bytes=params.read_bytes, seconds=store.params.reply_seconds
+        )
+        async with contextlib.aclosing(reading):
+            async for elements in reading:
+                needed |= adopted_state_files(elements)
+    except stream.LogTrimmed as error:
+        raise LeaseLost from error
+    finally:
+        link.close()
+    return needed
 
 
 def _is_whole(contents: HistoryManifest | None, artifacts: ArtifactStore, trim: stream.Trim) -> bool:

@@ -25,7 +25,7 @@ from abound.service.log import stream
 from abound.service.log.catalog import read_catalog
 from abound.service.log.events import APPLY_VERSION, Entry, MarkEvent, encode
 from abound.service.log.stream import Element
-from abound.service.snapshots import manifest as manifests
+from abound.service.snapshots import snapshots
 from abound.service.store.client import Store, store_errors
 from abound.service.store.lease import Lease, acquire
 
@@ -67,10 +67,10 @@ async def replace_entry(store: Store, artifacts: ArtifactStore | None, damage: D
             raise Conflict(
                 f"a snapshot contains the entry {at.entry}. Once all snapshots are past it, {BEGIN_ANEW_HINT}"
             )
-        past = [name for name in await manifests.ids(store, living.keys) if manifests.offset_in(name)[:2] >= at[:2]]
+        past = [name for name in await snapshots.ids(store, living.keys) if snapshots.offset_in(name)[:2] >= at[:2]]
         for name in past:
             with contextlib.suppress(Corrupted, UnknownSnapshot):
-                await manifests.read_manifest(store, living.keys, name)  # another release may be able to start from it
+                await snapshots.read_manifest(store, living.keys, name)  # another release may be able to start from it
         await _rewrite(store, lease, damage.entry, past)
 
 

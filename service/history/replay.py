@@ -34,8 +34,8 @@ from abound.service.log.events import decode_entry
 from abound.service.log.stream import Element, LogParams
 from abound.service.model.replicated_model import REPLAY_SLICE, ReplicatedModel, StandbyMissing, StandbyState
 from abound.service.snapshots import state_files
-from abound.service.snapshots.manifest import SnapshotManifest
 from abound.service.snapshots.snapshots import SnapshotParams, write
+from abound.service.snapshots.state_image import StateManifest
 from abound.service.store.client import Store
 from abound.service.store.keys import ModelKeys
 from abound.service.store.lease import Lease, LeaseLost, acquire
@@ -114,7 +114,7 @@ async def compact(
     artifacts: ArtifactStore | None = None,
     *,
     lease: Lease | None = None,
-) -> SnapshotManifest:
+) -> StateManifest:
     """Write a snapshot of a model at the end of its log. Needs the memory of one more copy of the model.
 
     Parameters

@@ -24,7 +24,7 @@ from abound.service.history.history import WAY_OUT, History
 from abound.service.log.stream import holds
 from abound.service.model.replicated_model import ReplicatedModel
 from abound.service.snapshots import snapshots, state_files
-from abound.service.snapshots.manifest import SnapshotManifest, ids, read_manifest
+from abound.service.snapshots.state_image import StateManifest
 from abound.service.store.client import Store
 
 log = structlog.get_logger(__name__)
@@ -71,7 +71,7 @@ async def restore_newest(
     progress: Callable[[float], None] = lambda done: None,
     until: Offset | None = None,
     artifacts: ArtifactStore | None = None,
-) -> SnapshotManifest | None:
+) -> StateManifest | None:
     """Put a model into the state of its newest good snapshot at or before ``until``.
 
     A snapshot is good if it is undamaged and the log contains its entry. Without one, the model gets its first state
@@ -122,11 +122,11 @@ async def _newest_whole(
     fits: Callable[[Offset], bool],
     bad: list[str],
     progress: Callable[[float], None],
-) -> tuple[SnapshotManifest, LiveModel] | None:
+) -> tuple[StateManifest, LiveModel] | None:
     """Return the newest good snapshot whose offset fits, with its state; append the faults of others to ``bad``."""
-    for name in await ids(store, model.keys):
+    for name in await snapshots.ids(store, model.keys):
         try:
-            manifest = await read_manifest(store, model.keys, name)
+            manifest = await snapshots.read_manifest(store, model.keys, name)
             if not fits(manifest.position.offset):
                 continue
             if not await holds(store, model.keys.log, manifest.position.offset, manifest.position.checksum):

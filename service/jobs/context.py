@@ -75,7 +75,7 @@ class JobContext:
         self._jobs = jobs
         self._told = (job.stage, job.progress)
         self._stop = threading.Event()
-        self._pin: pins.Pin | None = None
+        self._pinned: Offset | None = None
 
     @property
     def artifacts(self) -> ArtifactStore:
@@ -152,20 +152,19 @@ class JobContext:
 
     async def pin(self, offset: Offset) -> None:
         """Keep everything after ``offset`` in history while the job runs. A later pin replaces an earlier one."""
-        self._pin = pins.Pin(self.living.keys, f"job-{self.attempt_name}", offset)
+        self._pinned = offset
         await self.renew_pin()
 
     async def renew_pin(self) -> None:
         """Renew the pin, if there is one."""
-        if self._pin is not None:
-            await pins.renew(self.store, self._pin)
+        if self._pinned is not None:
+            await pins.pin(self.store, self.living.keys, f"job-{self.attempt_name}", self._pinned)
 
     async def unpin(self) -> None:
         """Remove the pin. If the store cannot be reached, the pin expires on its own."""
-        made, self._pin = self._pin, None
-        if made is not None:
+        if self._pinned is not None:
             with contextlib.suppress(StoreUnavailable):
-                await pins.remove(self.store, made)
+                await pins.unpin(self.store, self.living.keys, f"job-{self.attempt_name}")
 
 
 async def model_of(store: Store, job: Job) -> CatalogModel:

@@ -30,11 +30,10 @@ from abound.service.jobs.context import delete_uncommitted
 from abound.service.jobs.fork_server import ForkServer
 from abound.service.jobs.record import ENDED, KINDS, Job
 from abound.service.jobs.repository import JobRepository
-from abound.service.model import adoption_lock
 from abound.service.settings import Settings
+from abound.service.store import expiring
 from abound.service.store.client import Store
-from abound.service.store.keys import ModelKeys
-from abound.service.tasks import cancel_and_wait
+from abound.service.tasks import cancel_and_wait, forever
 
 log = structlog.get_logger(__name__)
 
@@ -73,7 +72,11 @@ class JobSupervisor:
         listening = asyncio.create_task(self._fork_server.listen())
         tasks = [
             asyncio.create_task(one)
-            for one in (*map(self._run_kind, self._kinds), self._check_jobs_repeatedly(), self._register_worker())
+            for one in (
+                *map(self._run_kind, self._kinds),
+                self._check_jobs_repeatedly(),
+                forever(self._register, workers.FRESH_SECONDS / 4),
+            )
         ]
         stopped = asyncio.create_task(stopping.wait())
         try:
@@ -91,7 +94,7 @@ class JobSupervisor:
                     if self._holds(job):
                         await self._recover(job, "the worker stopped", counts=False)
             with contextlib.suppress(StoreUnavailable):
-                await workers.unregister(self._jobs.store, self.id)
+                await expiring.remove(self._jobs.store, workers.WORKERS_KEY, self.id)
 
     async def _run_kind(self, kind: str) -> None:
         """Run the jobs of a kind, one after the other."""
@@ -114,12 +117,10 @@ class JobSupervisor:
     def _holds(self, job: Job) -> bool:
         return (job.holder or "").startswith(self.id)
 
-    async def _register_worker(self) -> None:
-        while True:
-            with contextlib.suppress(StoreUnavailable):
-                room = self._jobs.params.memory_limit
-                await workers.register(self._jobs.store, self.id, socket.gethostname(), self._kinds, room)
-            await asyncio.sleep(workers.FRESH_SECONDS / 4)
+    async def _register(self) -> None:
+        memory = self._jobs.params.memory_limit
+        worker = workers.RegisteredWorker(self.id, socket.gethostname(), self._kinds, memory)
+        await workers.register(self._jobs.store, worker)
 
     async def _check_jobs_repeatedly(self) -> None:
         loop = asyncio.get_running_loop()
@@ -171,8 +172,6 @@ class JobSupervisor:
         beating = asyncio.create_task(self._send_heartbeats(taken))
         try:
             await delete_uncommitted(self._jobs, taken, await self._artifact_store())
-            # Its rebuild of the model is over, so other rebuilds need not wait for it.
-            await adoption_lock.release(self._store, ModelKeys(taken.model, taken.incarnation), taken.id)
         finally:
             await cancel_and_wait(beating)
         in_vain = counts and taken.attempt >= self._jobs.params.attempts

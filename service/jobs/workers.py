@@ -1,6 +1,6 @@
 """The registry of workers: each worker renews its entry regularly, and counts as gone without a recent renewal.
 
-abound:jobs:workers    a hash with one field for each worker
+abound:jobs:workers    expiring records (``service/store/expiring.py``): name -> JSON of ``RegisteredWorker``
 """
 
 from __future__ import annotations
@@ -8,12 +8,12 @@ from __future__ import annotations
 import msgspec
 
 from abound.service.jobs.record import JOBS
-from abound.service.store.client import Store, store_errors
+from abound.service.store import expiring
+from abound.service.store.client import Store
 
-WORKERS_KEY = f"{JOBS}:workers"
+WORKERS_KEY = f"{JOBS}:workers".encode()
 
 FRESH_SECONDS = 10.0
-"""A worker whose entry is older does not count."""
 
 
 class RegisteredWorker(msgspec.Struct, frozen=True):
@@ -23,37 +23,15 @@ class RegisteredWorker(msgspec.Struct, frozen=True):
     host: str
     kinds: list[str]
     memory: int | None
-    at: float = 0.0
 
 
-async def register(store: Store, name: str, host: str, kinds: list[str], memory: int | None) -> None:
+async def register(store: Store, worker: RegisteredWorker) -> None:
     """Register a worker, or renew its entry. Raises StoreUnavailable."""
-    with store_errors():
-        seconds, microseconds = await store.client.time()
-        said = RegisteredWorker(name, host, kinds, memory, int(seconds) + int(microseconds) / 1e6)
-        await store.client.hset(WORKERS_KEY, name, msgspec.json.encode(said))
-
-
-async def unregister(store: Store, name: str) -> None:
-    """Remove the entry of a worker that stops. Raises StoreUnavailable."""
-    with store_errors():
-        await store.client.hdel(WORKERS_KEY, name)
+    await expiring.put(store, WORKERS_KEY, worker.name, msgspec.json.encode(worker))
 
 
 async def registered_for(store: Store, kind: str) -> list[RegisteredWorker]:
-    """Return the registered workers that run a kind of jobs, and delete entries that are very old.
-
-    An entry from the future counts as old: the store's clock was set back since.
-
-    Raises StoreUnavailable.
-    """
-    with store_errors():
-        async with store.client.pipeline(transaction=False) as pipe:
-            pipe.time()
-            pipe.hgetall(WORKERS_KEY)
-            (seconds, _), found = await pipe.execute()
-        said = [msgspec.json.decode(packed, type=RegisteredWorker) for packed in found.values()]
-        silent = [one.name for one in said if abs(seconds - one.at) > 100 * FRESH_SECONDS]
-        if silent:
-            await store.client.hdel(WORKERS_KEY, *silent)
-    return [one for one in said if kind in one.kinds and abs(seconds - one.at) <= FRESH_SECONDS]
+    """Return the registered workers that run a kind of jobs. Raises StoreUnavailable."""
+    found = (await expiring.live(store, WORKERS_KEY, FRESH_SECONDS)).values()
+    workers = [msgspec.json.decode(one.payload, type=RegisteredWorker) for one in found]
+    return [one for one in workers if kind in one.kinds]

@@ -1,8 +1,9 @@
 """Presence: the status that each replica publishes in the store, for other replicas and for operators.
 
-A replica writes its field of the hash ``...:replicas`` every other second and removes it when it stops. A silent
-replica may be cut off from the store and still answer from memory, so its last status stays for an hour. All times
-come from the store's clock, so the clocks of the hosts need not agree.
+    ...:replicas    expiring records (``service/store/expiring.py``): replica -> JSON of ``Presence``
+
+A replica renews its record every other second and removes it when it stops. A silent replica may be cut off from the
+store and still answer from memory, so its last status stays for an hour.
 """
 
 from __future__ import annotations
@@ -16,22 +17,20 @@ import msgspec
 from msgspec import Meta
 
 from abound.core.types import Offset
+from abound.service.store import expiring
 from abound.service.store.client import Store, store_errors
 from abound.service.store.keys import ModelKeys
 
 FRESH_SECONDS = 6.0
 STALE_SECONDS = 3600.0
-MAX_AHEAD_SECONDS = 60.0
-EXPIRE_SECONDS = 86_400
 MARK_SECONDS = 600
-
 
 SILENT_SECONDS = 20.0
 """An adoption does not wait for a replica that is silent for longer. If it is only slow, it has to halt."""
 
 
 class Presence(msgspec.Struct, frozen=True, kw_only=True):
-    """Status of one model on one replica; ``at`` is the time of publication by the store's clock."""
+    """Status of one model on one replica."""
 
     replica: str
     offset: str
@@ -42,7 +41,6 @@ class Presence(msgspec.Struct, frozen=True, kw_only=True):
     ready: bool
     lag: Annotated[int | None, Meta(description="Entries behind the log.")]
     log_bytes: Annotated[int, Meta(description="Size of the log up to the offset.")]
-    at: float
     prepared: Annotated[str | None, Meta(description="State file that the replica is ready to adopt.")] = None
     versions: Annotated[list[str], Meta(description="The loaded versions.")] = []
     swept_for: Annotated[list[str] | None, Meta(description="Completed requests to clean the cache.")] = None
@@ -63,50 +61,41 @@ _marked = msgspec.json.Decoder(MarkDigest)
 
 async def publish(store: Store, said: list[tuple[ModelKeys, Presence]]) -> None:
     """Publish the status of the models of one replica."""
-    with store_errors():
-        async with store.client.pipeline(transaction=False) as pipe:
-            for keys, presence in said:
-                pipe.hset(keys.key("replicas"), presence.replica, msgspec.json.encode(presence))
-                pipe.expire(keys.key("replicas"), EXPIRE_SECONDS)
-            await pipe.execute()
+    await expiring.put_all(
+        store, [(keys.key("replicas"), presence.replica, msgspec.json.encode(presence)) for keys, presence in said]
+    )
 
 
 async def withdraw(store: Store, models: list[ModelKeys], replica: str) -> None:
     """Remove the status of a replica that stops."""
-    with store_errors():
-        async with store.client.pipeline(transaction=False) as pipe:
-            for keys in models:
-                pipe.hdel(keys.key("replicas"), replica)
-            await pipe.execute()
+    for keys in models:
+        await expiring.remove(store, keys.key("replicas"), replica)
 
 
 async def live_replicas(store: Store, keys: ModelKeys, seconds: float = FRESH_SECONDS) -> list[Presence]:
     """Return the live replicas of a model, by id: those that published within ``seconds``."""
-    now, said = await _heard_of(store, keys)
-    return [one for one in said if abs(now - one.at) <= seconds]
+    return [one for one, age in await _published(store, keys) if age <= seconds]
 
 
 async def known_replicas(store: Store, keys: ModelKeys) -> list[Presence]:
     """Return all replicas of a model that have not withdrawn, live or silent, by id."""
-    return (await _heard_of(store, keys))[1]
+    return [one for one, _ in await _published(store, keys)]
 
 
 async def remove_dead(store: Store, models: list[ModelKeys], replica: str) -> None:
     """Remove the status of killed replicas of this host: they are silent and their process has ended."""
     host, here = socket.gethostname(), pid_namespace()
     for keys in models:
-        now, said = await _heard_of(store, keys)
         dead = [
             one.replica
-            for one in said
+            for one, age in await _published(store, keys)
             if (one.host, one.numbering) == (host, here)
             and one.replica != replica
-            and now - one.at > FRESH_SECONDS
+            and age > FRESH_SECONDS
             and not _lives(one.pid)
         ]
         if dead:
-            with store_errors():
-                await store.client.hdel(keys.key("replicas"), *dead)
+            await expiring.remove(store, keys.key("replicas"), *dead)
 
 
 def pid_namespace() -> str:
@@ -121,23 +110,10 @@ def pid_namespace() -> str:
         return ""
 
 
-async def _heard_of(store: Store, keys: ModelKeys) -> tuple[float, list[Presence]]:
-    """Return the store's clock and all published statuses. Statuses that are too old are deleted from the store."""
-    with store_errors():
-        async with store.client.pipeline(transaction=False) as pipe:
-            pipe.time()
-            pipe.hgetall(keys.key("replicas"))
-            (now, _), said = await pipe.execute()
-        kept, stale = [], []
-        for name, packed in sorted(said.items()):
-            presence = _presence.decode(packed)
-            if -MAX_AHEAD_SECONDS <= now - presence.at <= STALE_SECONDS:
-                kept.append(presence)
-            else:  # too old, or in the future because the store's clock was set back
-                stale.append(name)
-        if stale:
-            await store.client.hdel(keys.key("replicas"), *stale)
-    return now, kept
+async def _published(store: Store, keys: ModelKeys) -> list[tuple[Presence, float]]:
+    """Return the published statuses and their ages."""
+    found = await expiring.live(store, keys.key("replicas"), STALE_SECONDS)
+    return [(_presence.decode(one.payload), one.age) for one in found.values()]
 
 
 def _lives(pid: int) -> bool:

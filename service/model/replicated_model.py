@@ -28,7 +28,7 @@ from abound.core.errors import Corrupted, InvalidInstance, NotReady, UnknownAppl
 from abound.core.limits import Limits
 from abound.core.model.active_version import ServingState
 from abound.core.model.apply import EntryApplication
-from abound.core.model.live_model import LiveModel
+from abound.core.model.live_model import STATE_GROUP, LiveModel
 from abound.core.types import Offset
 from abound.service.log.appender import Appender
 from abound.service.log.events import (
@@ -391,8 +391,12 @@ class ReplicatedModel:
     async def compute_digest(self, give_way: bool = False) -> str | None:
         """Compute the digest of the current state, in slices; nothing is applied meanwhile.
 
-        With ``give_way``, return None as soon as an entry waits to be applied.
+        With ``give_way``, return None as soon as an entry waits to be applied, or if kernels are still compiled.
         """
+        try:
+            await kernel_compiler.wait_for_groups([STATE_GROUP], 0.0 if give_way else None)
+        except NotReady:
+            return None
         async with self._turn:
             for _ in self.live.digest_steps():
                 await asyncio.sleep(0)

@@ -15,6 +15,7 @@ import msgspec
 from abound.core.errors import CannotStart
 from abound.service.processes.lifetime import dies_with_parent
 from abound.service.processes.status_pipe import EXIT_REFUSED, LONGEST_LINE, Report
+from abound.service.tasks import wait_for_event
 
 FIRST_DELAY = 0.5
 LONGEST_DELAY = 30.0
@@ -125,9 +126,7 @@ class Child:
             self._say(f"{self.name}: {reason}; starting it again in {delay:g} s")
             self.stage, self.progress = "starting again", 0.0
             self._changed()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(delay):
-                    await self._stopping.wait()
+            await wait_for_event(self._stopping, delay)
 
     async def stop(self, patience: float) -> None:
         """End the process without a restart: SIGTERM, then SIGKILL after ``patience`` seconds."""

@@ -7,7 +7,7 @@ At the first start on a machine they are compiled:
 2. The replica gets ready. A process of low priority compiles the other groups, one after the other, then the
    kernels of batch methods. A thread of the replica loads each group once it is compiled.
 
-Requests and log entries that need a group wait for it (``wait_until_loaded``), so that the event loop never
+Requests, log entries and digests that need a group wait for it (``wait_for_groups``), so that the event loop never
 compiles. Once all kernels are compiled, the cache is marked as complete (``kernel_cache.is_complete``), and later
 starts load a group when it is needed. A process that compiles the other groups holds a lock, so that no kernel of a
 machine is compiled twice.
@@ -17,10 +17,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import multiprocessing
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
@@ -31,7 +32,7 @@ from numba.core.caching import IndexDataCacheFile
 
 from abound.core.config import ModelConfig
 from abound.core.errors import NotReady
-from abound.core.model.live_model import DEFAULT_GROUPS, GROUPS, groups_of, warmup
+from abound.core.model.live_model import DEFAULT_GROUPS, GROUPS, STATE_GROUP, groups_of, warmup
 from abound.service.processes import kernel_cache
 from abound.service.processes.lifetime import dies_with_parent
 
@@ -65,7 +66,7 @@ def load_all() -> None:
     if not kernel_cache.is_complete():
         with _compile_lock():
             other = _start(_compile_answering_and_methods)
-            warmup("learning", "sls")
+            warmup("learning", STATE_GROUP, "sls")
             other.join()
     load()
 
@@ -80,19 +81,24 @@ def load_first() -> None:
         load()
         return
     _save_one_at_a_time()
-    other = _start(warmup, DEFAULT_GROUPS[1])
-    warmup(DEFAULT_GROUPS[0])
-    other.join()
+    compiling = [_start(_compile, group) for group in DEFAULT_GROUPS]
+    for process in compiling:
+        process.join()
     load()
     _compile_rest()
 
 
 async def wait_until_loaded(config: ModelConfig, timeout: float | None = None) -> None:  # noqa: ASYNC109
-    """Wait for the kernels that a model uses; raise NotReady if they are missing after ``timeout`` seconds."""
-    for group in groups_of(config):
+    """Wait for the kernels with which a model learns and answers, as ``wait_for_groups`` does."""
+    await wait_for_groups(groups_of(config), timeout)
+
+
+async def wait_for_groups(groups: Sequence[str], timeout: float | None = None) -> None:  # noqa: ASYNC109
+    """Wait until groups of kernels are loaded; raise NotReady if they are missing after ``timeout`` seconds."""
+    for group in groups:
         if group not in _coming:
             _load_in_background([group])
-    coming = [asyncio.wrap_future(_coming[group]) for group in groups_of(config) if not _coming[group].done()]
+    coming = [asyncio.wrap_future(_coming[group]) for group in groups if not _coming[group].done()]
     if not coming:
         return
     _, left = await asyncio.wait(coming, timeout=timeout)
@@ -112,6 +118,11 @@ def _start(work: Callable[..., None], *arguments: Any) -> BaseProcess:
 def _run(arrange: Callable[[], None], work: Callable[..., None], *arguments: Any) -> None:
     arrange()
     work(*arguments)
+
+
+def _compile(group: str) -> None:
+    gc.disable()  # compiling makes millions of objects and few cycles; the process ends soon
+    warmup(group)
 
 
 def _compile_answering_and_methods() -> None:

@@ -1,6 +1,6 @@
 """Adoption: switch all replicas to a rebuilt model state at one offset, while learning goes on.
 
- 1. ``begin`` takes the model's adoption lock (``service/model/adoption_lock.py``), so that no other adoption
+ 1. ``begin`` takes the model's adoption lease (``service/store/lease.py``), so that no other adoption
     runs. It pins the log after its present end A, so that retention keeps those entries.
  2. The caller builds a state that stands for everything up to A, and writes it as a state file.
  3. ``PrepareEvent`` is appended; the replicas build standby states from the state file.
@@ -12,20 +12,27 @@
 A failure before ``AdoptEvent`` leaves the model unchanged: replicas drop their standby states when no adoption is
 pending, and the state file is deleted. After ``AdoptEvent`` the adoption is final. A second ``AdoptEvent`` of the same
 state is ignored.
+
+    ...:adopted    hash: adoption (and index), at; written by the script that appends ``AdoptEvent``
+
+From it the script recognizes an ``AdoptEvent`` that is repeated because its reply was lost, and the job an
+``AdoptEvent`` that replicas would skip. A store that loses the end of the log loses this key with it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 
+import msgspec
 import structlog
 
 from abound.core.errors import Conflict, Corrupted, OutcomeUnknown, StoreUnavailable
-from abound.core.types import Offset
+from abound.core.types import START, Offset
 from abound.service.artifacts.artifact_store import ArtifactStore
 from abound.service.history import pins
 from abound.service.history.erasures import mark_token
@@ -36,18 +43,15 @@ from abound.service.log import stream
 from abound.service.log.catalog import DEFAULT_MODEL, CatalogModel, read_catalog
 from abound.service.log.events import APPLY_VERSION, AdoptEvent, Entry, MarkEvent, PrepareEvent, decode_entry, encode
 from abound.service.log.stream import LogParams
-from abound.service.model import adoption_lock, presence
-from abound.service.model.adoption_lock import PENDING_SECONDS, SWEEP, PendingAdoption
+from abound.service.model import presence
 from abound.service.model.presence import SILENT_SECONDS
-from abound.service.snapshots import manifest as manifests
-from abound.service.snapshots import state_files
-from abound.service.snapshots.manifest import SnapshotManifest
+from abound.service.snapshots import snapshots, state_files
 from abound.service.snapshots.snapshots import SnapshotParams
-from abound.service.snapshots.state_files import StateFileManifest
+from abound.service.snapshots.state_image import StateManifest
 from abound.service.store.client import Store, store_errors
 from abound.service.store.keys import ModelKeys
-from abound.service.store.lease import LeaseLost
-from abound.service.tasks import cancel_and_wait, do_nothing
+from abound.service.store.lease import ADOPTION, Lease, acquire
+from abound.service.tasks import do_nothing, wait_until
 
 log = structlog.get_logger(__name__)
 
@@ -55,8 +59,9 @@ POLL_SECONDS = 0.1
 KNOWN_SECONDS = 10.0
 
 
-WAIT_SECONDS = 0.5
-RENEW_SECONDS = 5.0
+COLLECT_SECONDS = 5.0
+"""Longest wait for garbage collection, which holds the lease of adoptions too."""
+RETRY_SECONDS = 1.0
 APPEND_SECONDS = 60.0
 SNAPSHOT_SECONDS = 600.0
 MOST_PADDING = 2**20
@@ -74,21 +79,19 @@ class Adoption:
         The state may already be adopted.
     """
 
-    def __init__(self, place: AdoptionContext, name: str, after: Offset) -> None:
+    def __init__(self, place: AdoptionContext, name: str, after: Offset, lease: Lease) -> None:
         self.id = name
         self.after = after
         self.committed = False
         self._place = place
-        self._pending = PendingAdoption(name)
-        self._said = asyncio.get_running_loop().time()
-        self._lapsed = False
+        self._lease = lease
         self._origin = secrets.token_bytes(8)
 
     async def go_on(self) -> None:
         """Move ``after`` to the present end of the log, for the next state. Raises StoreUnavailable."""
         self.after = (await stream.tail(self._place.store, self._place.keys.log)).last
 
-    async def adopt(self, index: StateFileManifest, reason: str, padded: bool = False) -> Offset:
+    async def adopt(self, index: StateManifest, reason: str, padded: bool = False) -> Offset:
         """Switch all replicas to the state in a state file; return the offset of the switch.
 
         Parameters
@@ -107,12 +110,11 @@ class Adoption:
         """
         place = self._place
         prepare = PrepareEvent(self.id, index.id, str(self.after), index.digest, reason)
-        self._pending = PendingAdoption(self.id, prepare)
-        await self._say()
+        await self._lease.renew(msgspec.json.encode(prepare))
         await self._append(Entry(APPLY_VERSION, self._origin, 1, prepare))
         await self._until_known()
         await self._until_prepared(prepare)
-        await self._check(index)
+        await state_files.check(place.artifacts, place.keys, index)
         padding = bytes(await _node_bytes(place.store)) if padded else b""
         adopt = AdoptEvent(self.id, index.id, prepare.after, index.digest, reason, padding)
         await place.commit(f"{state_files.folder(place.keys)}/{index.id}")
@@ -121,7 +123,7 @@ class Adoption:
         is_sent = False
         while True:
             try:
-                at = await self._append(Entry(APPLY_VERSION, self._origin, 2, adopt), f"{self.id}/{index.id}", index)
+                at = await self._append(Entry(APPLY_VERSION, self._origin, 2, adopt), f"{self.id}/{index.id}")
                 break
             except Conflict as error:
                 if is_sent:  # it may have been appended before the other one; the store remembers only the last
@@ -133,53 +135,23 @@ class Adoption:
                 is_sent = True
                 if asyncio.get_running_loop().time() > deadline:
                     raise OutcomeUnknown(f"the store became unavailable during the adoption: {error}") from error
-                await asyncio.sleep(RENEW_SECONDS / 5)
-                await self._say_if_possible()
+                await asyncio.sleep(RETRY_SECONDS)
         log.info("adopted a rebuilt state", model=place.keys.name, index=index.id, offset=str(at), reason=reason)
         return at
 
-    async def renew_forever(self) -> None:
-        """Renew the adoption lock until cancelled."""
-        while True:
-            await asyncio.sleep(RENEW_SECONDS)
-            await self._say_if_possible()
-
-    async def _check(self, index: StateFileManifest) -> None:
-        """Check that the state file is intact. While the lock is held, garbage collection does not delete the file."""
-        self._lapsed = False
-        await state_files.check(self._place.artifacts, self._place.keys, index)
-
-    def _has_lapsed(self) -> bool:
-        return self._lapsed or asyncio.get_running_loop().time() - self._said > PENDING_SECONDS
-
-    async def _say(self) -> None:
-        self._lapsed, began = self._has_lapsed(), asyncio.get_running_loop().time()
-        if not await adoption_lock.renew(self._place.store, self._place.keys, self._pending):
-            raise Conflict(f"another rebuild of {self._place.keys.name} is running; try again when it has ended")
-        self._said = began
-
-    async def _say_if_possible(self) -> None:
-        with contextlib.suppress(StoreUnavailable, Conflict):
-            await self._say()
-
-    async def _append(self, entry: Entry, adopts: str = "", index: StateFileManifest | None = None) -> Offset:
+    async def _append(self, entry: Entry, adopts: str = "") -> Offset:
+        """Append an entry; ``adopts`` names the state that it adopts."""
         place = self._place
         trim = await stream.trim_of(place.store, place.keys.log)
-        name = None
-        if await place.artifacts.is_known_to(place.store):  # else no replica would find the state file
-            there = not trim.covers(self.after)
-            while index is not None and self._has_lapsed():  # garbage collection may have deleted the state file
-                await self._say()
-                await self._check(index)
-            name = await adoption_lock.append(
-                place.store, place.keys, self._pending, encode(entry), self.after, there=there, adopts=adopts
-            )
-        if name is None:
-            raise Conflict(
-                f"another rebuild of {place.keys.name} is running, this one took too long, or the store has lost the "
-                "entries that the state was built from; start the job again"
-            )
-        return Offset.of_entry(name)
+        with store_errors():
+            adoption, at = await place.store.client.hmget(place.keys.key("adopted"), ["adoption", "at"])
+        if at is not None and adoption != adopts.encode() and Offset.of_entry(at)[:2] > self.after[:2]:
+            raise Conflict(f"another rebuild of {place.keys.name} came first; start the job again")
+        if not await place.artifacts.is_known_to(place.store):  # no replica would find the state file
+            raise Conflict("the store has lost the name of the artifact store; start the job again")
+        after = START if trim.covers(self.after) else self.after
+        fields = {"adoption": adopts} if adopts else {}
+        return await self._lease.append(encode(entry), after, "adopted", **fields)
 
     async def _until_known(self) -> None:
         """Wait until all replicas report this model, in case it is new.
@@ -188,50 +160,48 @@ class Adoption:
         """
         place = self._place
         default = (await read_catalog(place.store)).get(DEFAULT_MODEL)
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + KNOWN_SECONDS
-        while default is not None and loop.time() < deadline:
+        if default is None:
+            return
+        models = (default.keys, place.keys)
+
+        async def is_known() -> bool:
             await place.checkpoint()
-            every, own = [
-                {one.replica for one in await presence.live_replicas(place.store, keys)}
-                for keys in (default.keys, place.keys)
-            ]
-            if every <= own:
-                return
-            await asyncio.sleep(POLL_SECONDS)
+            every, own = [{one.replica for one in await presence.live_replicas(place.store, keys)} for keys in models]
+            return every <= own
+
+        await wait_until(is_known, POLL_SECONDS, KNOWN_SECONDS)
 
     async def _until_prepared(self, prepare: PrepareEvent) -> None:
         place = self._place
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + place.prepare_seconds
-        while True:
+        missing: list[str] = []
+
+        async def is_prepared() -> bool:
+            nonlocal missing
             await place.checkpoint()
             missing = [
                 one.replica
                 for one in await presence.live_replicas(place.store, place.keys, SILENT_SECONDS)
                 if one.ready and one.prepared != prepare.index
             ]
-            if not missing:
-                return
-            if loop.time() > deadline:
-                log.warning("adopting a state before all replicas are prepared", model=place.keys.name, without=missing)
-                return
-            await asyncio.sleep(POLL_SECONDS)
+            return not missing
+
+        if not await wait_until(is_prepared, POLL_SECONDS, place.prepare_seconds):
+            log.warning("adopting a state before all replicas are prepared", model=place.keys.name, without=missing)
 
 
 @contextlib.asynccontextmanager
 async def begin(
     place: AdoptionContext, name: str, pinned: Offset | None = None, waiting: Callable[[], None] | None = None
 ) -> AsyncIterator[Adoption]:
-    """Begin an adoption. One whose job died can be begun again under the same name.
+    """Begin an adoption. One whose job died can be begun again under the same name, when its lease has expired.
 
     Parameters
     ----------
     pinned : Offset or None
         Hold back retention from here on, if this is before the end of the log.
     waiting : callable or None
-        Wait until no other adoption runs, however long that takes, and call this repeatedly meanwhile. The lock
-        of a job that died expires after ``PENDING_SECONDS``.
+        Wait until no other adoption runs, however long that takes, and call this repeatedly meanwhile. The lease
+        of a job that died expires after ``LEASE_SECONDS``.
 
     Raises
     ------
@@ -239,30 +209,18 @@ async def begin(
         Another adoption is running, and ``waiting`` is None.
     StoreUnavailable
     """
-    while not await adoption_lock.renew(place.store, place.keys, PendingAdoption(name)):
+
+    async def between() -> None:
         if waiting is not None:
             waiting()
-        elif (await adoption_lock.pending_adoptions(place.store, [place.keys]))[0] not in (
-            None,
-            PendingAdoption(SWEEP),
-        ):  # garbage collection soon ends
-            raise Conflict(f"another rebuild of {place.keys.name} is running; try again when it has ended")
         await place.checkpoint()
-        await asyncio.sleep(WAIT_SECONDS)
-    pin = None
-    keeping: list[asyncio.Task[None]] = []
-    try:
+
+    patience = COLLECT_SECONDS if waiting is None else math.inf
+    async with acquire(place.store, place.keys, purpose=ADOPTION, wait_seconds=patience, waiting=between) as lease:
         after = (await stream.tail(place.store, place.keys.log)).last
-        adoption = Adoption(place, name, after)
-        pin = await pins.pin(place.store, place.keys, after if pinned is None else min(after, pinned))
-        keeping = [asyncio.create_task(adoption.renew_forever()), asyncio.create_task(_keep_pin(place, pin))]
-        yield adoption
-    finally:
-        await cancel_and_wait(*keeping)
-        with contextlib.suppress(StoreUnavailable):
-            await adoption_lock.release(place.store, place.keys, name)
-            if pin is not None:
-                await pins.remove(place.store, pin)
+        oldest = after if pinned is None else min(after, pinned)
+        async with pins.hold_pin(place.store, place.keys, secrets.token_hex(8), oldest):
+            yield Adoption(place, name, after, lease)
 
 
 async def find_adoption(place: AdoptionContext, name: str, since: Offset) -> tuple[Offset, Offset] | None:
@@ -287,7 +245,7 @@ async def find_adoption(place: AdoptionContext, name: str, since: Offset) -> tup
     return None
 
 
-async def snapshot_past(place: AdoptionContext, at: Offset) -> SnapshotManifest:
+async def snapshot_past(place: AdoptionContext, at: Offset) -> StateManifest:
     """Return the newest snapshot if it is at or past an adoption, else make one.
 
     Raises
@@ -300,24 +258,17 @@ async def snapshot_past(place: AdoptionContext, at: Offset) -> SnapshotManifest:
     loop = asyncio.get_running_loop()
     deadline = loop.time() + SNAPSHOT_SECONDS
     while True:
-        for manifest in (await manifests.read_manifests(place.store, place.keys))[:1]:
-            if manifest.position.offset[:2] >= at[:2]:
-                if manifest.position.adopted[:2] < at[:2]:
-                    raise Conflict(f"the adoption at {at} was ignored: another one came first; start the job again")
-                return manifest
+        manifest = await snapshots.newest(place.store, place.keys)
+        if manifest is not None and manifest.position.offset[:2] >= at[:2]:
+            if manifest.position.adopted[:2] < at[:2]:
+                raise Conflict(f"the adoption at {at} was ignored: another one came first; start the job again")
+            return manifest
         try:
             await compact(place.store, place.living, place.snapshots, place.log, artifacts=place.artifacts)
-        except (Conflict, LeaseLost):  # the worker is making a snapshot, which may be past the adoption
+        except Conflict:  # the worker is making a snapshot, which may be past the adoption
             if loop.time() > deadline:
                 raise Corrupted(f"no snapshot past the adoption at {at} was made in time; check the worker") from None
             await asyncio.sleep(POLL_SECONDS)
-
-
-async def _keep_pin(place: AdoptionContext, pin: pins.Pin) -> None:
-    while True:
-        await asyncio.sleep(pins.PIN_SECONDS / 4)
-        with contextlib.suppress(StoreUnavailable):
-            await pins.renew(place.store, pin)
 
 
 async def _node_bytes(store: Store) -> int:

@@ -23,21 +23,18 @@ import structlog
 
 from abound.core.errors import Conflict, Corrupted, NotReady, StoreUnavailable, UnknownApplyVersion, UnknownVersion
 from abound.core.model.active_version import LIVE
-from abound.core.types import START, Offset
+from abound.core.types import Offset
 from abound.service.history import erasures
 from abound.service.history.archive import ArchiveContext, archive, swap_manifest, write_segment
+from abound.service.history.garbage import referenced_state_files
 from abound.service.history.history import History, Segment, artifact_folder
-from abound.service.history.past import read_entries
 from abound.service.history.replay import compact
-from abound.service.log.events import AdoptEvent, adoption_after, decode_entry
 from abound.service.log.stream import repaired_key
 from abound.service.model import presence
 from abound.service.model.presence import SILENT_SECONDS
 from abound.service.rebuild.adoption import AdoptionContext
 from abound.service.rebuild.forget import ForgetPlan
-from abound.service.snapshots import manifest as manifests
-from abound.service.snapshots import state_files
-from abound.service.snapshots.snapshots import unlisted_keys
+from abound.service.snapshots import snapshots, state_files
 from abound.service.store.client import store_errors
 from abound.service.store.lease import Lease, acquire
 from abound.service.store.replication import is_replicated, rewrite_aof, wait_replicated
@@ -83,7 +80,7 @@ class Eraser:
         async with contextlib.AsyncExitStack() as stack:
             lease = await self._lease(stack)
             keep = replace(place.snapshots, keep=2)
-            await record.add(snapshots_deleted=await manifests.ids(place.store, place.keys))
+            await record.add(snapshots_deleted=await snapshots.ids(place.store, place.keys))
             self._tell("making snapshots without the events", 0.91)
             for _ in range(2):
                 made = await compact(place.store, place.living, keep, place.log, artifacts=place.artifacts, lease=lease)
@@ -110,7 +107,7 @@ class Eraser:
             lease = await self._lease(stack)
             await self._delete_unlisted(at, old, lease)
             await delete_unreferenced(place, lambda names: record.add(indexes_deleted=names))
-        kept = await manifests.ids(place.store, place.keys)
+        kept = await snapshots.ids(place.store, place.keys)
         deleted = [name for name in record.outcome["snapshots_deleted"] if name not in kept]
         return record.outcome | {"snapshots_deleted": deleted, "store_file": store_file}
 
@@ -134,7 +131,7 @@ class Eraser:
         Nothing refers to it, and it may contain the events.
         """
         store = self._place.store
-        found = await unlisted_keys(store, self._place.keys)
+        found = await snapshots.unlisted_keys(store, self._place.keys)
         await self._record.add(snapshots_deleted=found)
         with store_errors():
             await store.client.unlink(repaired_key(self._place.keys.log))
@@ -197,18 +194,7 @@ async def delete_unreferenced(place: AdoptionContext, before: Callable[[list[str
     """
     await wait_replicated(place.store, 0.0)
     there = set(await state_files.ids(place.artifacts, place.keys))
-    contents = await History(place.store, place.artifacts, place.keys).manifest()
-    if contents is not None and contents.base is not None:
-        there.discard(contents.base.index)
-    beginning = START if contents is None else contents.start
-    reading = read_entries(place.store, place.artifacts, place.keys, beginning, params=place.log)
-    async with contextlib.aclosing(reading):
-        async for elements in reading:
-            for element in elements:
-                if adoption_after(element) is not None:
-                    event = decode_entry(element[1]).event
-                    there -= {event.index} if isinstance(event, AdoptEvent) else set()
-    going = sorted(there)
+    going = sorted(there - await referenced_state_files(place.store, place.artifacts, place.keys, place.log))
     await before(going)
     for name in going:
         await state_files.delete(place.artifacts, place.keys, name)
@@ -218,7 +204,7 @@ async def versions_fitted_since(place: AdoptionContext, first: Offset) -> list[s
     """Return the versions that may have learned an event at or after ``first``. Raises ArtifactsUnavailable."""
     found = []
     # Unpublished versions first: one published meanwhile then appears among the published ones.
-    names = await versions.unpublished_ids(place.artifacts, place.keys)
+    names = await versions.ids(place.artifacts, place.keys, versions.READY)
     names += await versions.ids(place.artifacts, place.keys)
     for name in sorted(set(names)):
         try:

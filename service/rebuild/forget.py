@@ -39,9 +39,8 @@ from abound.service.log.stream import Element
 from abound.service.rebuild.adoption import AdoptionContext, find_adoption
 from abound.service.rebuild.redaction import ForgetParams, OnRedacted, Redaction, contains, last_offset
 from abound.service.replica.predictions import PredictionEraser
-from abound.service.snapshots import manifest as manifests
-from abound.service.snapshots import state_files
-from abound.service.snapshots.state_files import StateFileManifest
+from abound.service.snapshots import snapshots, state_files
+from abound.service.snapshots.state_image import StateManifest
 from abound.service.store.keys import ModelKeys
 from abound.service.tasks import do_nothing
 
@@ -67,7 +66,7 @@ class ForgetPlan(ReplaySource):
         The events to forget: those up to an offset, START before ``find_events``.
     first : Offset or None
         Entry of the first event to forget.
-    rebuilt : dict of StateFileManifest
+    rebuilt : dict of StateManifest
         By id, the rebuilt state files that replace those of restores.
     remembered : PredictionEraser
     """
@@ -86,7 +85,7 @@ class ForgetPlan(ReplaySource):
         self.record = record
         self.what = UnfinishedErasure(str(START), params.key, params.source, params.since, params.until)
         self.first: Offset | None = None
-        self.rebuilt: dict[str, StateFileManifest] = {}
+        self.rebuilt: dict[str, StateManifest] = {}
         self.remembered = PredictionEraser(place.store, place.keys)
         self._noted: list[str] = []
         self._others: dict[str, UnfinishedErasure] = {}
@@ -110,7 +109,7 @@ class ForgetPlan(ReplaySource):
         self._n_rounds += 1
         self.what, self.first = msgspec.structs.replace(self.what, after=str(after)), None
         self.rebuilt.clear()
-        snapshots = await manifests.ids(place.store, place.keys)
+        snapshot_ids = await snapshots.ids(place.store, place.keys)
         await self.remembered.read()
         self._noted = [*await erasures.unfinished_erasures(place.store, place.keys)]
         self._others = await adopted_erasures(place)
@@ -136,7 +135,7 @@ class ForgetPlan(ReplaySource):
                 "settings; submit them again"
             )
         if self.first is not None and not again:
-            await self.record.add(**counts, snapshots_deleted=snapshots)
+            await self.record.add(**counts, snapshots_deleted=snapshot_ids)
         return counts
 
     async def end_others(self) -> None:
@@ -179,7 +178,7 @@ class ForgetPlan(ReplaySource):
         self,
         note: OnRedacted = lambda event, gone: None,
         is_strict: bool = False,
-        rebuilt: Mapping[str, StateFileManifest] | None = None,
+        rebuilt: Mapping[str, StateManifest] | None = None,
     ) -> Redaction:
         """Begin a redaction pass from the first state on; see ``Redaction``."""
         redaction = Redaction(self.place, self.what, self._others.values(), rebuilt or {}, note, is_strict)
@@ -214,14 +213,14 @@ class ForgetPlan(ReplaySource):
         new = self.rebuilt[index]
         return await super().load(keys, new.id, new.digest, limits, progress)
 
-    async def _rebuild(self, manifest: StateFileManifest) -> StateFileManifest:
+    async def _rebuild(self, manifest: StateManifest) -> StateManifest:
         """Write a new state file for a restore, without the events."""
         place = self.place
         live = await self._replay(last_offset(manifest))
         name = state_files.new_id()
         await place.will_write(f"{state_files.folder(place.keys)}/{name}")
         return await state_files.write(
-            place.artifacts, place.keys, live, Offset.parse(manifest.after), manifest.recipe, place.checkpoint, name
+            place.artifacts, place.keys, live, Offset.parse(manifest.offset), manifest.recipe, place.checkpoint, name
         )
 
     async def _replay(self, until: Offset) -> LiveModel:

@@ -29,7 +29,7 @@ from abound.service.log.events import AdoptEvent, Event, LearnEvent, MarkEvent, 
 from abound.service.log.stream import Element
 from abound.service.rebuild.adoption import AdoptionContext
 from abound.service.snapshots import state_files
-from abound.service.snapshots.state_files import StateFileManifest
+from abound.service.snapshots.state_image import StateManifest
 
 OnRedacted = Callable[[LearnEvent, list[bool]], None]
 """Called for each entry from which requests are removed, with the original entry and which requests."""
@@ -111,7 +111,7 @@ class Redaction:
         place: AdoptionContext,
         what: UnfinishedErasure,
         others: Iterable[UnfinishedErasure],
-        rebuilt: Mapping[str, StateFileManifest],
+        rebuilt: Mapping[str, StateManifest],
         note: OnRedacted = lambda event, gone: None,
         is_strict: bool = False,
     ) -> None:
@@ -237,14 +237,14 @@ class Redaction:
         return LearnEvent(b"".join(records), event.n, kept)
 
 
-def contains(manifest: StateFileManifest, first: Offset | None) -> bool:
+def contains(manifest: StateManifest, first: Offset | None) -> bool:
     """Return whether a state file may contain events at or after ``first``; no if that is None."""
     return first is not None and last_offset(manifest)[:2] >= first[:2]
 
 
-def last_offset(manifest: StateFileManifest) -> Offset:
+def last_offset(manifest: StateManifest) -> Offset:
     """Return the offset of the last event that a state file may contain."""
-    after = Offset.parse(manifest.after)
+    after = Offset.parse(manifest.offset)
     return min(after, Offset.parse(manifest.recipe["to"])) if manifest.recipe.get("method") == "restore" else after
 
 

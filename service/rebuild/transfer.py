@@ -41,15 +41,12 @@ from abound.core.types import Offset
 from abound.service.artifacts.artifact_store import ArtifactStore
 from abound.service.artifacts.container import encode_head
 from abound.service.log.catalog import CatalogModel
-from abound.service.log.events import APPLY_VERSION
 from abound.service.rebuild.adoption import AdoptionContext, begin
 from abound.service.replica.memory_budget import MemoryBudget
 from abound.service.replica.replica import Replica
-from abound.service.snapshots import snapshots, state_files
-from abound.service.snapshots.arrays import load_model
-from abound.service.snapshots.manifest import SnapshotManifest
-from abound.service.snapshots.model_file import MODEL_FILE, ModelFileHeader, ModelFileReader
-from abound.service.snapshots.state_files import StateFileManifest
+from abound.service.snapshots import snapshots, state_files, state_image
+from abound.service.snapshots.model_file import MAGIC, read_model_file
+from abound.service.snapshots.state_image import StateManifest
 from abound.service.store.client import store_errors
 from abound.service.store.keys import ModelKeys
 from abound.service.versions.card import reading_settings
@@ -62,7 +59,7 @@ class ExportedModel(NamedTuple):
 
     Attributes
     ----------
-    manifest : SnapshotManifest
+    manifest : StateManifest
         Manifest of the exported snapshot.
     size : int
         Bytes of the file.
@@ -70,7 +67,7 @@ class ExportedModel(NamedTuple):
         Ends early, with an error, if a part of the snapshot is deleted or damaged.
     """
 
-    manifest: SnapshotManifest
+    manifest: StateManifest
     size: int
     pieces: AsyncIterator[bytes]
 
@@ -87,18 +84,7 @@ async def export_model(replica: Replica, name: str) -> ExportedModel:
     """
     keys = replica.model(name).keys
     manifest = await replica.request_snapshot(name)
-    head = encode_head(
-        MODEL_FILE,
-        ModelFileHeader(
-            apply_version=APPLY_VERSION,
-            model=name,
-            offset=manifest.offset,
-            digest=manifest.digest,
-            state=manifest.state,
-            arrays=manifest.arrays,
-            parts=manifest.parts,
-        ),
-    )
+    head = encode_head(MAGIC, manifest)
 
     async def pieces() -> AsyncIterator[bytes]:
         yield head
@@ -138,10 +124,9 @@ async def import_model(
     _refuse_taught(replica, name)
     replica.models.check_can_create(name)
     try:
-        reader = ModelFileReader(pieces, limit)
-        header = await reader.header()
+        manifest, parts = await read_model_file(pieces, limit)
         with budget.reserve(name, replica.models.all) as expect:
-            return await _take_over(replica, artifacts, name, header, reader, expect, prepare_seconds)
+            return await _take_over(replica, artifacts, name, manifest, parts, expect, prepare_seconds)
     except Corrupted as error:
         raise Malformed(str(error)) from error
     except UnknownApplyVersion as error:
@@ -152,17 +137,15 @@ async def _take_over(
     replica: Replica,
     artifacts: ArtifactStore,
     name: str,
-    header: ModelFileHeader,
-    reader: ModelFileReader,
+    manifest: StateManifest,
+    parts: AsyncIterator[bytes],
     expect: Callable[[int], None],
     prepare_seconds: float,
 ) -> Offset:
-    config = header.config
+    config = manifest.config
     _refuse_read_otherwise(replica, name, config)
-    expect(header.size)  # reading it takes no more memory than this
-    live = await load_model(
-        header.state, header.arrays, header.size, header.digest, reader.parts(header), Limits(), lambda done: None
-    )
+    expect(manifest.size)  # reading it takes no more memory than this
+    live = await state_image.load(manifest, parts, Limits())
     expect(live.n_bytes + live.growth_bytes)
     _refuse_taught(replica, name)
     await replica.models.create(name, config)
@@ -176,12 +159,12 @@ async def _take_over(
     index = state_files.new_id()
     async with begin(place, f"import-{index}") as adoption:
         try:
-            recipe = {"method": "import", "model": header.model, "offset": header.offset}
-            manifest = await _write(artifacts, keys, live, adoption.after, recipe, index)
+            recipe = {"method": "import", "model": manifest.model, "offset": manifest.offset}
+            written = await _write(artifacts, keys, live, adoption.after, recipe, index)
             del live  # the replicas load the state file
             await replica.wait_for(name, adoption.after, prepare_seconds)  # another client may have taught it
             _refuse_taught(replica, name)
-            at = await adoption.adopt(manifest, f"import of {header.model} at {header.offset}"[:1000])
+            at = await adoption.adopt(written, f"import of {manifest.model} at {manifest.offset}"[:1000])
         except BaseException:
             if not adoption.committed:
                 with contextlib.suppress(ArtifactsUnavailable):
@@ -195,7 +178,7 @@ async def _take_over(
 
 async def _write(
     artifacts: ArtifactStore, keys: ModelKeys, live: LiveModel, after: Offset, recipe: dict[str, Any], name: str
-) -> StateFileManifest:
+) -> StateManifest:
     """Write the state file in a thread with an event loop of its own, so that this process keeps answering."""
     given_up = threading.Event()
 

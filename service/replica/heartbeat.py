@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import socket
@@ -16,6 +15,7 @@ from abound.service.log.stream import Trim
 from abound.service.model import presence
 from abound.service.replica.follower import Follower
 from abound.service.store.client import Store, store_errors
+from abound.service.tasks import forever
 from abound.service.versions.cache_cleanup import CacheCleaner
 
 TICK_SECONDS = 1.0
@@ -52,18 +52,16 @@ class Heartbeat:
         """Measure the lag and publish the status of the models every second. Runs until cancelled."""
         with contextlib.suppress(StoreUnavailable):
             await self._publish()  # an adoption waits for all replicas that have published themselves
-        while True:
-            await asyncio.sleep(TICK_SECONDS)
-            self._tick += 1
-            try:
-                await self._measure_lag()
-                await self._publish()
-                if self._tick >= CLEAR_TICKS and not self._cleared:
-                    models = [model.keys for model in self._models.values()]
-                    await presence.remove_dead(self._store, models, self._replica)
-                    self._cleared = True
-            except StoreUnavailable:
-                continue
+        await forever(self._beat, TICK_SECONDS, at_once=False)
+
+    async def _beat(self) -> None:
+        self._tick += 1
+        await self._measure_lag()
+        await self._publish()
+        if self._tick >= CLEAR_TICKS and not self._cleared:
+            models = [model.keys for model in self._models.values()]
+            await presence.remove_dead(self._store, models, self._replica)
+            self._cleared = True
 
     def forget_model(self, name: str) -> None:
         """Drop the records of a deleted model."""
@@ -101,8 +99,6 @@ class Heartbeat:
 
     async def _publish(self) -> None:
         """Publish the status of the models that changed, and every other second of all models."""
-        with store_errors():
-            seconds, microseconds = await self._store.client.time()
         said = []
         for model in list(self._models.values()):
             offset = model.offset
@@ -125,7 +121,6 @@ class Heartbeat:
                 ready=model.ready,
                 lag=model.lag,
                 log_bytes=model.log_bytes,
-                at=seconds + microseconds / 1e6,
                 prepared=model.prepared_state,
                 versions=loaded,
                 swept_for=swept,

@@ -32,9 +32,9 @@ from abound.service.artifacts.artifact_store import ArtifactStore
 from abound.service.log.events import PrepareVersionEvent
 from abound.service.model.replicated_model import ReplicatedModel, VersionInfo, VersionNotLoaded
 from abound.service.store.client import Store
-from abound.service.tasks import cancel_and_wait
+from abound.service.store.lease import ACTIVATION, read_payloads
+from abound.service.tasks import cancel_and_wait, wait_for_event
 from abound.service.versions import repository as versions
-from abound.service.versions.activation import prepared_versions
 from abound.service.versions.card import is_id
 from abound.service.versions.repository import LoadedVersion
 
@@ -111,9 +111,7 @@ class LoadedVersions:
     async def run(self) -> None:
         """Check for pending activations every second, and after ``poll_soon``. Runs until cancelled."""
         while True:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(LOOK_SECONDS):
-                    await self._looking.wait()
+            await wait_for_event(self._looking, LOOK_SECONDS)
             self._looking.clear()
             with contextlib.suppress(StoreUnavailable):
                 await self._look()
@@ -192,7 +190,7 @@ class LoadedVersions:
     async def _look(self) -> None:
         models = [model for model in self._models.values() if model.failure is None]
         now = asyncio.get_running_loop().time()
-        found = await prepared_versions(self._store, [model.keys for model in models])
+        found = await read_payloads(self._store, [one.keys for one in models], ACTIVATION, PrepareVersionEvent)
         for model, event in zip(models, found, strict=True):
             if model.halted is not None or not model.ready:
                 continue

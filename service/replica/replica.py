@@ -47,8 +47,8 @@ from abound.service.replica.models import ModelDirectory
 from abound.service.replica.standbys import Standbys
 from abound.service.replica.storage_status import StorageStatus
 from abound.service.snapshots import requests as snapshot_requests
-from abound.service.snapshots.manifest import SnapshotManifest, read_manifests
-from abound.service.snapshots.snapshots import SnapshotParams
+from abound.service.snapshots.snapshots import SnapshotParams, read_manifests
+from abound.service.snapshots.state_image import StateManifest
 from abound.service.store.client import Store
 from abound.service.store.durability import confirmed_durability
 from abound.service.store.reconnecting import ReconnectingConnection
@@ -314,11 +314,11 @@ class Replica:
         """Return the status of all live replicas of a model."""
         return await presence.live_replicas(self.store, self.model(name).keys)
 
-    async def snapshots(self, name: str) -> list[SnapshotManifest]:
+    async def snapshots(self, name: str) -> list[StateManifest]:
         """Return the snapshots of a model, newest first."""
         return await read_manifests(self.store, self.model(name).keys)
 
-    async def request_snapshot(self, name: str) -> SnapshotManifest:
+    async def request_snapshot(self, name: str) -> StateManifest:
         """Request a snapshot from the worker, at the current offset or later, and wait for it.
 
         Raises

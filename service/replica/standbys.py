@@ -19,10 +19,10 @@ from abound.core.types import Offset
 from abound.service.history.replay import ReplaySource, bring_up
 from abound.service.history.restore import restore_past
 from abound.service.log.events import AdoptEvent, PrepareEvent
-from abound.service.model.adoption_lock import pending_adoptions
 from abound.service.model.replicated_model import ReplicatedModel, StandbyMissing, StandbyState
 from abound.service.store.client import Store
-from abound.service.tasks import cancel_and_wait
+from abound.service.store.lease import ADOPTION, read_payloads
+from abound.service.tasks import cancel_and_wait, wait_for_event
 
 log = structlog.get_logger(__name__)
 
@@ -50,9 +50,7 @@ class Standbys:
     async def run(self) -> None:
         """Check for pending adoptions every second, and after ``poll_soon``. Runs until cancelled."""
         while True:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(LOOK_SECONDS):
-                    await self._looking.wait()
+            await wait_for_event(self._looking, LOOK_SECONDS)
             self._looking.clear()
             with contextlib.suppress(StoreUnavailable):
                 await self._look()
@@ -79,11 +77,10 @@ class Standbys:
     async def _look(self) -> None:
         models = [model for model in self._models.values() if model.failure is None]
         now = asyncio.get_running_loop().time()
-        found = await pending_adoptions(self._store, [model.keys for model in models])
-        for model, one in zip(models, found, strict=True):
+        found = await read_payloads(self._store, [one.keys for one in models], ADOPTION, PrepareEvent)
+        for model, event in zip(models, found, strict=True):
             if model.halted is not None or not model.ready:
                 continue
-            event = one.event if one is not None else None
             if model.standby is not None and (event is None or event.index != model.standby.index):
                 log.info("dropping a standby state: its adoption is no longer pending", model=model.name)
                 model.standby = None

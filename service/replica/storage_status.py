@@ -12,7 +12,7 @@ import time
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from abound.core.errors import Corrupted, StoreUnavailable
+from abound.core.errors import Corrupted
 from abound.service.artifacts.artifact_store import ArtifactStore
 from abound.service.artifacts.availability import AvailabilityMonitor
 from abound.service.history import history
@@ -21,10 +21,11 @@ from abound.service.history.history import Extent
 from abound.service.history.worker_status import WorkerStatus
 from abound.service.log.stream import Trim, trimmed_key
 from abound.service.model.replicated_model import ReplicatedModel
-from abound.service.snapshots import manifest as manifests
-from abound.service.snapshots.manifest import SnapshotManifest
+from abound.service.snapshots import snapshots
+from abound.service.snapshots.state_image import StateManifest
 from abound.service.store.client import Store, store_errors
 from abound.service.store.keys import ModelKeys
+from abound.service.tasks import forever
 from abound.service.versions.promotion import standings as standing
 from abound.service.versions.promotion.standings import Standings
 
@@ -51,7 +52,7 @@ class ModelStorage(NamedTuple):
         None if there is no history yet.
     history_failure : str or None
         Why the list of segments cannot be read.
-    snapshot : SnapshotManifest or None
+    snapshot : StateManifest or None
         The newest readable one.
     snapshot_at : float
         When it was made, on this machine's monotonic clock.
@@ -66,7 +67,7 @@ class ModelStorage(NamedTuple):
     trimmed_entries: int
     history: Extent | None
     history_failure: str | None
-    snapshot: SnapshotManifest | None
+    snapshot: StateManifest | None
     snapshot_at: float
     standings: Standings | None = None
     worker_status: WorkerStatus = WorkerStatus()
@@ -129,11 +130,7 @@ class StorageStatus:
 
     async def run(self) -> None:
         """Refresh every few seconds until cancelled. Skip when the store is away."""
-        while True:
-            with contextlib.suppress(StoreUnavailable):
-                await self.join()
-                await self.refresh()
-            await asyncio.sleep(LOOK_SECONDS)
+        await forever(self.refresh, LOOK_SECONDS)
 
     async def join(self) -> None:
         """Check whether the artifact store is available, without waiting for a slow one. Raise StoreUnavailable."""
@@ -147,6 +144,7 @@ class StorageStatus:
 
     async def refresh(self) -> None:
         """Refresh all models. Raise StoreUnavailable."""
+        await self.join()
         models = list(self._models.values())
         self._kept = {model.keys: await self._look_at(model) for model in models}
 
@@ -169,7 +167,7 @@ class StorageStatus:
         except Corrupted as error:
             trouble = str(error)
         before = self._kept.get(keys)
-        snapshot = await manifests.newest(self._store, keys, before.snapshot if before else None)
+        snapshot = await snapshots.newest(self._store, keys, before.snapshot if before else None)
         age = seconds + microseconds / 1e6 - (snapshot.created / 1000 if snapshot else 0)
         found = None
         with contextlib.suppress(Corrupted):  # written by another release

@@ -24,6 +24,7 @@ from abound.core.errors import CannotStart, Forbidden, InvalidKey, StoreUnavaila
 from abound.service.security import key_store
 from abound.service.security.key import SCOPES, Key, digest_of, id_of, rate_of
 from abound.service.store.client import Store
+from abound.service.tasks import forever
 
 log = structlog.get_logger(__name__)
 
@@ -169,19 +170,17 @@ class KeyRing:
 
     async def run(self) -> None:
         """Load changes, and store which keys are used, until cancelled."""
-        noted = time.monotonic()
-        while True:
-            await asyncio.sleep(POLL_SECONDS)
-            try:
-                version, now = await key_store.version(self._store)
-                self._set_clock(now)
-                if version != self._version:
-                    await self.load()
-                if time.monotonic() - noted >= NOTE_SECONDS:
-                    noted = time.monotonic()
-                    await self._note()
-            except StoreUnavailable:
-                continue
+        self._noted = time.monotonic()
+        await forever(self._refresh, POLL_SECONDS, at_once=False)
+
+    async def _refresh(self) -> None:
+        version, now = await key_store.version(self._store)
+        self._set_clock(now)
+        if version != self._version:
+            await self.load()
+        if time.monotonic() - self._noted >= NOTE_SECONDS:
+            self._noted = time.monotonic()
+            await self._note()
 
     async def _note(self) -> None:
         used = [grant for grant in self._grants.values() if grant.used]

@@ -1,14 +1,14 @@
-"""Requests for snapshots, and the heartbeats of the workers that make them."""
+"""Requests for snapshots, and the workers that make them."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 
-from abound.core.errors import Corrupted, NotReady, UnknownApplyVersion, UnknownSnapshot
+from abound.core.errors import NotReady
 from abound.core.types import Offset
-from abound.service.snapshots import manifest as manifests
-from abound.service.snapshots.manifest import SnapshotManifest
+from abound.service.snapshots import snapshots
+from abound.service.snapshots.state_image import StateManifest
+from abound.service.store import expiring
 from abound.service.store.client import Store, store_errors
 from abound.service.store.keys import ModelKeys
 
@@ -17,30 +17,9 @@ WORKER_FRESH_SECONDS = 10.0
 POLL_SECONDS = 0.1
 
 
-async def record_heartbeat(store: Store, worker: str) -> None:
-    """Record the heartbeat of a worker, by the store's clock."""
-    with store_errors():
-        seconds, _ = await store.client.time()
-        await store.client.hset(WORKERS_KEY, worker, seconds)
-
-
-async def remove_heartbeat(store: Store, worker: str) -> None:
-    """Remove a worker that stops."""
-    with store_errors():
-        await store.client.hdel(WORKERS_KEY, worker)
-
-
 async def live_workers(store: Store) -> list[str]:
-    """Return the live workers.
-
-    A heartbeat from the future is stale: the store's clock was set back after it.
-    """
-    with store_errors():
-        async with store.client.pipeline(transaction=False) as pipe:
-            pipe.time()
-            pipe.hgetall(WORKERS_KEY)
-            (seconds, _), found = await pipe.execute()
-    return [name.decode() for name, at in found.items() if abs(seconds - int(at)) <= WORKER_FRESH_SECONDS]
+    """Return the live workers: each keeps an expiring record (``service/store/expiring.py``)."""
+    return list(await expiring.live(store, WORKERS_KEY, WORKER_FRESH_SECONDS))
 
 
 def parse(text: bytes | None) -> Offset | None:
@@ -51,7 +30,7 @@ def parse(text: bytes | None) -> Offset | None:
         return None
 
 
-async def request_snapshot(store: Store, keys: ModelKeys, offset: Offset, timeout: float) -> SnapshotManifest:  # noqa: ASYNC109
+async def request_snapshot(store: Store, keys: ModelKeys, offset: Offset, timeout: float) -> StateManifest:  # noqa: ASYNC109
     """Request a snapshot at ``offset`` or past it and wait until it exists.
 
     Raises
@@ -67,11 +46,9 @@ async def request_snapshot(store: Store, keys: ModelKeys, offset: Offset, timeou
     with store_errors():
         await store.client.set(keys.key("snapshot-wanted"), str(offset), ex=max(1, int(timeout)))
     while True:
-        for name in (await manifests.ids(store, keys))[:1]:
-            with contextlib.suppress(Corrupted, UnknownApplyVersion, UnknownSnapshot):
-                manifest = await manifests.read_manifest(store, keys, name)
-                if manifest.position.offset >= offset:
-                    return manifest
+        manifest = await snapshots.newest(store, keys)
+        if manifest is not None and manifest.position.offset >= offset:
+            return manifest
         if loop.time() > deadline:
             raise NotReady("the worker is busy and has not made the snapshot yet; try again later", retry_after=5.0)
         await asyncio.sleep(POLL_SECONDS)

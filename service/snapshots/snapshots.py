@@ -19,29 +19,21 @@ snapshot's entry in the log, and finally the digest of the loaded state. A damag
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 
-import msgspec
 import structlog
 
 from abound.core.errors import Corrupted, UnknownApplyVersion, UnknownSnapshot
 from abound.core.limits import Limits
 from abound.core.model.live_model import LiveModel
-from abound.service.artifacts.checksums import checksum_of, seal
-from abound.service.log.events import APPLY_VERSION
+from abound.core.types import START, Offset
 from abound.service.model.replicated_model import ReplicatedModel
-from abound.service.snapshots.arrays import Part, check_part, load_model, parts_of, shapes_of
-from abound.service.snapshots.manifest import (
-    FORMAT,
-    SnapshotManifest,
-    ids,
-    in_order,
-    manifest_key,
-    part_key,
-    read_manifest,
-)
+from abound.service.snapshots import state_image
+from abound.service.snapshots.state_image import MANIFEST, StateManifest
 from abound.service.store.client import Store, store_errors
 from abound.service.store.keys import ModelKeys
 from abound.service.store.lease import Lease
@@ -83,13 +75,14 @@ class SnapshotParams:
                 raise ValueError(f"{name} must be more than 0")
 
 
+def file_key(keys: ModelKeys, name: str, file: str | int) -> bytes:
+    """Return the key of a file of a snapshot: the manifest, or a part."""
+    return keys.key(f"snapshot:{name}:{file}")
+
+
 async def write(
-    store: Store,
-    model: ReplicatedModel,
-    params: SnapshotParams,
-    lease: Lease,
-    between: Callable[[], Awaitable[None]] | None = None,
-) -> SnapshotManifest:
+    store: Store, model: ReplicatedModel, params: SnapshotParams, lease: Lease, between: Callable[[], Awaitable[None]]
+) -> StateManifest:
     """Write a snapshot of a model. Nothing may be applied to the model meanwhile.
 
     ``between`` is awaited before each step. An exception from it ends the writing.
@@ -100,72 +93,86 @@ async def write(
         Another process has taken over the model; nothing points to what was written.
     StoreUnavailable
     """
-    digest = await model.compute_digest()
-    arrays = model.live.to_arrays()
     keys, position = model.keys, model.position
-    snapshot = f"{position.offset}-{secrets.token_hex(4)}"
-    parts = []
-    client = store.client
+    name = f"{position.offset}-{secrets.token_hex(4)}"
     with store_errors():
-        for i, part in enumerate(parts_of(arrays, params.part_bytes)):
-            if between is not None:
-                await between()
-            await client.set(part_key(keys, snapshot, i), part)
-            parts.append(Part(len(part), checksum_of(part)))
-        seconds, microseconds = await client.time()
-        manifest = seal(
-            SnapshotManifest(
-                id=snapshot,
-                format=FORMAT,
-                apply_version=APPLY_VERSION,
-                model=keys.name,
-                incarnation=keys.incarnation,
-                offset=str(position.offset),
-                entry_checksum=position.checksum.decode(),
-                n_entries=position.n_entries,
-                log_bytes=position.log_bytes,
-                adopted=str(position.adopted),
-                digest=str(digest),
-                created=seconds * 1000 + microseconds // 1000,
-                state=model.live.meta(),
-                arrays=shapes_of(arrays),
-                parts=parts,
-            )
-        )
-        if between is not None:
-            await between()
-        await client.set(manifest_key(keys, snapshot), msgspec.json.encode(manifest))
-    old = in_order([snapshot, *await ids(store, keys)])[params.keep :]
+        seconds, microseconds = await store.client.time()
+    created = seconds * 1000 + microseconds // 1000
+    put = partial(_put, store, keys, name)
+    manifest = await state_image.write(
+        put, keys, name, model.live, position, params.part_bytes, between, created=created
+    )
+    old = _newest_first([name, *await ids(store, keys)])[params.keep :]
     pointer = keys.key("snapshots")
-    await lease.swap([("RPUSH", pointer, snapshot), *(("LREM", pointer, 0, name) for name in old)])
-    for name in old:
-        await _drop(store, keys, name)
+    await lease.swap([("RPUSH", pointer, name), *(("LREM", pointer, 0, other) for other in old)])
+    for other in old:
+        await _drop(store, keys, other)
     return manifest
+
+
+async def ids(store: Store, keys: ModelKeys) -> list[str]:
+    """Return the ids of a model's snapshots, newest first."""
+    with store_errors():
+        found = await store.client.lrange(keys.key("snapshots"), 0, -1)
+    return _newest_first([name.decode() for name in found])
+
+
+def offset_in(name: str) -> Offset:
+    """Return the offset in a snapshot's id; START if there is none, so that such a snapshot sorts as the oldest."""
+    try:
+        return Offset.parse(name.rpartition("-")[0])
+    except ValueError:
+        return START
+
+
+async def read_manifests(store: Store, keys: ModelKeys) -> list[StateManifest]:
+    """Return the readable manifests of a model's snapshots, newest first."""
+    good = []
+    for name in await ids(store, keys):
+        try:
+            good.append(await read_manifest(store, keys, name))
+        except (Corrupted, UnknownApplyVersion, UnknownSnapshot) as error:
+            log.warning("a snapshot cannot be used", model=keys.name, snapshot=name, reason=str(error))
+    return good
+
+
+async def newest(store: Store, keys: ModelKeys, known: StateManifest | None = None) -> StateManifest | None:
+    """Return the newest readable manifest; None if there is none. If it is ``known``, it is not read again."""
+    for name in await ids(store, keys):
+        if known is not None and known.id == name:
+            return known
+        with contextlib.suppress(Corrupted, UnknownApplyVersion, UnknownSnapshot):
+            return await read_manifest(store, keys, name)
+    return None
+
+
+async def read_manifest(store: Store, keys: ModelKeys, name: str) -> StateManifest:
+    """Read the manifest of a snapshot.
+
+    Raises
+    ------
+    UnknownSnapshot
+        There is no snapshot with this id.
+    Corrupted, UnknownApplyVersion
+        It cannot be read, has another format or belongs to another model.
+    """
+    return state_image.parse_own(await _get(store, keys, name, MANIFEST), "its manifest", keys, name)
+
+
+def read_parts(store: Store, keys: ModelKeys, manifest: StateManifest) -> AsyncIterator[bytes]:
+    """Yield the parts of a snapshot in order. Corrupted if one is missing or damaged. StoreUnavailable."""
+    return state_image.read_parts(partial(_get, store, keys, manifest.id), manifest)
 
 
 async def load(
     store: Store,
     keys: ModelKeys,
-    manifest: SnapshotManifest,
+    manifest: StateManifest,
     limits: Limits,
     progress: Callable[[float], None] = lambda done: None,
 ) -> LiveModel:
-    """Load the state of a snapshot.
-
-    Raises
-    ------
-    Corrupted
-        A part is missing or damaged, or the state has another digest.
-    """
-    return await load_model(
-        manifest.state,
-        manifest.arrays,
-        manifest.size,
-        manifest.digest,
-        read_parts(store, keys, manifest),
-        limits,
-        progress,
-    )
+    """Load the state of a snapshot. Corrupted if a part is missing, or what ``state_image.load`` finds."""
+    return await state_image.load(manifest, read_parts(store, keys, manifest), limits, progress)
 
 
 async def delete_incarnation(store: Store, keys: ModelKeys) -> None:
@@ -190,6 +197,25 @@ async def unlisted_keys(store: Store, keys: ModelKeys) -> dict[str, list[bytes]]
     return found
 
 
+def _newest_first(names: list[str]) -> list[str]:
+    return sorted(names, key=lambda name: (offset_in(name), name), reverse=True)
+
+
+async def _put(store: Store, keys: ModelKeys, name: str, file: str, data: bytes) -> None:
+    with store_errors():
+        await store.client.set(file_key(keys, name, file), data)
+
+
+async def _get(store: Store, keys: ModelKeys, name: str, file: str) -> bytes:
+    with store_errors():
+        data: bytes | None = await store.client.get(file_key(keys, name, file))
+    if data is not None:
+        return data
+    if file == MANIFEST:
+        raise UnknownSnapshot(f"the model {keys.name} has no snapshot {name}")
+    raise Corrupted(f"its part {file} is missing")
+
+
 async def _drop(store: Store, keys: ModelKeys, name: str) -> None:
     """Delete a snapshot that was removed from the list."""
     try:
@@ -197,15 +223,4 @@ async def _drop(store: Store, keys: ModelKeys, name: str) -> None:
     except (Corrupted, UnknownApplyVersion, UnknownSnapshot):
         n_parts = 0  # garbage collection deletes its parts
     with store_errors():
-        await store.client.unlink(manifest_key(keys, name), *(part_key(keys, name, i) for i in range(n_parts)))
-
-
-async def read_parts(store: Store, keys: ModelKeys, manifest: SnapshotManifest) -> AsyncIterator[bytes]:
-    """Yield the parts of a snapshot in order. Corrupted if one is missing or damaged. StoreUnavailable."""
-    for i, expected in enumerate(manifest.parts):
-        with store_errors():
-            part = await store.client.get(part_key(keys, manifest.id, i))
-        if part is None:
-            raise Corrupted(f"its part {i} is missing")
-        check_part(i, part, expected)
-        yield part
+        await store.client.unlink(*(file_key(keys, name, file) for file in (MANIFEST, *range(n_parts))))

@@ -17,7 +17,7 @@ from abound.core.errors import StoreUnavailable
 from abound.service.store.client import Store, fetch_server_info
 from abound.service.store.connection import StoreConnection
 from abound.service.store.server_info import ServerInfo
-from abound.service.tasks import cancel_and_wait
+from abound.service.tasks import cancel_and_wait, wait_for_event
 
 log = structlog.get_logger(__name__)
 
@@ -112,11 +112,7 @@ class ReconnectingConnection:
 
     async def _keep_facts(self, link: StoreConnection) -> None:
         """Refresh the server info every second until the connection is lost."""
-        while True:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(FACTS_SECONDS):
-                    await self._lost.wait()
-                return
+        while not await wait_for_event(self._lost, FACTS_SECONDS):
             with contextlib.suppress(StoreUnavailable):
                 self.info = await fetch_server_info(link, self._patience)
                 if not await self.knows(link, self._patience):

@@ -13,6 +13,7 @@ import secrets
 
 from abound.core.errors import NotReady, StoreUnavailable
 from abound.service.store.client import Store, store_errors
+from abound.service.tasks import wait_until
 
 REPLICATION_PROBE_KEY = b"abound:copied"
 REPLY_SECONDS = 1.0
@@ -53,13 +54,8 @@ async def wait_replicated(store: Store, seconds: float = REPLICATION_SECONDS) ->
         That takes longer than ``seconds``.
     StoreUnavailable
     """
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + seconds
-    while not await is_replicated(store):
-        if loop.time() > deadline:
-            raise NotReady(
-                "replicas of the store are still behind, so a failover would lose data; try again later", 60.0
-            )
+    if not await wait_until(lambda: is_replicated(store), 0.0, seconds):
+        raise NotReady("replicas of the store are still behind, so a failover would lose data; try again later", 60.0)
 
 
 REWRITTEN = "rewritten"

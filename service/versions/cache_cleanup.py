@@ -13,16 +13,14 @@ Requests have random names, so a failover cannot reuse one. A request that a fai
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Awaitable, Callable, Iterable
 
 import structlog
 
-from abound.core.errors import ArtifactsUnavailable, StoreUnavailable
 from abound.service.artifacts.artifact_store import ArtifactStore
 from abound.service.store.client import Store, store_errors
 from abound.service.store.keys import ModelKeys
-from abound.service.tasks import do_nothing
+from abound.service.tasks import do_nothing, forever
 from abound.service.versions import repository as versions
 
 log = structlog.get_logger(__name__)
@@ -67,10 +65,8 @@ class CacheCleaner:
 
     async def run(self) -> None:
         """Poll for requests every second until cancelled."""
-        while self.done_requests is not None:
-            with contextlib.suppress(StoreUnavailable, ArtifactsUnavailable):
-                await self.clean()
-            await asyncio.sleep(LOOK_SECONDS)
+        if self.done_requests is not None:
+            await forever(self.clean, LOOK_SECONDS)
 
     async def clean(self) -> None:
         """Delete unneeded files if a cleanup was requested since the last one.

@@ -14,7 +14,6 @@ import asyncio
 import importlib.metadata
 import platform
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -121,23 +120,19 @@ async def write(
             meta=meta,
             files=files,
         )
-        if whole:
-            return await finish(artifacts, keys, card)
-        card = seal(card)
-        await artifacts.put(f"{folder(keys, name)}/{READY}", msgspec.json.encode(card))
-        return card
+        return await finish(artifacts, keys, card, CARD if whole else READY)
     except BaseException:
         await artifacts.clear(folder(keys, name))
         raise
 
 
-async def finish(artifacts: ArtifactStore, keys: ModelKeys, card: Card) -> Card:
+async def finish(artifacts: ArtifactStore, keys: ModelKeys, card: Card, file: str = CARD) -> Card:
     """Write the card of a version whose files are all written; return the card with its checksum.
 
     Raises ArtifactsUnavailable.
     """
     card = seal(card)
-    await artifacts.put(f"{folder(keys, card.id)}/{CARD}", msgspec.json.encode(card))
+    await artifacts.put(f"{folder(keys, card.id)}/{file}", msgspec.json.encode(card))
     return card
 
 
@@ -193,18 +188,11 @@ async def card_of(artifacts: ArtifactStore, keys: ModelKeys, name: str) -> Card:
     return card
 
 
-async def ids(artifacts: ArtifactStore, keys: ModelKeys) -> list[str]:
-    """Return the ids of all published versions of a model, in no particular order."""
+async def ids(artifacts: ArtifactStore, keys: ModelKeys, file: str = CARD) -> list[str]:
+    """Return the ids of all published versions of a model, in no particular order; with ``READY`` the unpublished."""
     start = len(folder(keys)) + 1
     names = [name[start:].split("/") for name in await artifacts.names(folder(keys))]
-    return [parts[0] for parts in names if parts[1:] == [CARD] and is_id(parts[0])]
-
-
-async def unpublished_ids(artifacts: ArtifactStore, keys: ModelKeys) -> list[str]:
-    """Return the ids of versions that are written but not published."""
-    start = len(folder(keys)) + 1
-    names = [name[start:].split("/") for name in await artifacts.names(folder(keys))]
-    return [parts[0] for parts in names if parts[1:] == [READY] and is_id(parts[0])]
+    return [parts[0] for parts in names if parts[1:] == [file] and is_id(parts[0])]
 
 
 async def cards(artifacts: ArtifactStore, keys: ModelKeys) -> list[Card]:
@@ -221,18 +209,16 @@ async def cards(artifacts: ArtifactStore, keys: ModelKeys) -> list[Card]:
     return sorted(found, key=lambda card: (-card.created, card.id))
 
 
-async def load(
-    artifacts: ArtifactStore, keys: ModelKeys, name: str, digest: str | None = None, place: Path | None = None
-) -> LoadedVersion:
+async def load(artifacts: ArtifactStore, keys: ModelKeys, name: str, digest: str | None = None) -> LoadedVersion:
     """Load a version: verify every byte and map its arrays.
+
+    The files are mapped in the artifact store's own directory; if the store is not a local directory, in
+    ``artifacts.cache``. Without either, the files are read into memory.
 
     Parameters
     ----------
     digest : str, optional
         The expected digest.
-    place : Path, optional
-        Local directory that holds its files. By default the artifact store's own directory; if the store is not
-        a local directory, the copies in ``artifacts.cache``. Without either, the files are read into memory.
 
     Raises
     ------
@@ -243,14 +229,12 @@ async def load(
     card = await card_of(artifacts, keys, name)
     if digest is not None and card.digest != digest:
         raise Corrupted(f"the version {name} has another digest than the expected one")
-    return await load_from_card(artifacts, keys, card, place)
+    return await load_from_card(artifacts, keys, card)
 
 
-async def load_from_card(
-    artifacts: ArtifactStore, keys: ModelKeys, card: Card, place: Path | None = None
-) -> LoadedVersion:
+async def load_from_card(artifacts: ArtifactStore, keys: ModelKeys, card: Card) -> LoadedVersion:
     """Load the version that a card describes, whether or not the card is written; see ``load``."""
-    arrays = await arrays_of(artifacts, keys, card, place)
+    arrays = await arrays_of(artifacts, keys, card)
     return LoadedVersion(card, await asyncio.to_thread(_fitted, card, arrays))
 
 
@@ -260,14 +244,12 @@ def _fitted(card: Card, arrays: Mapping[str, Any]) -> FittedMethod:
     return FittedMethod.from_arrays(card.meta, arrays, new_secret())
 
 
-async def arrays_of(
-    artifacts: ArtifactStore, keys: ModelKeys, card: Card, place: Path | None = None
-) -> dict[str, Array]:
+async def arrays_of(artifacts: ArtifactStore, keys: ModelKeys, card: Card) -> dict[str, Array]:
     """Load and verify the arrays that a card lists, without interpreting them; see ``load``."""
     arrays = {}
     for one in card.files:
         try:
-            arrays[one.name] = await _array(artifacts, f"{folder(keys, card.id)}/{one.file}", one, place)
+            arrays[one.name] = await _array(artifacts, f"{folder(keys, card.id)}/{one.file}", one)
         except (UnknownArtifact, FileNotFoundError):
             raise Corrupted(f"the file {one.file} of the version {card.id} is missing") from None
         except Corrupted as error:
@@ -275,17 +257,15 @@ async def arrays_of(
     return arrays
 
 
-async def _array(artifacts: ArtifactStore, name: str, one: ArrayFile, place: Path | None) -> Array:
-    here = artifacts.path(name) if place is None else place / one.file
-    if here is not None:
-        return await asyncio.to_thread(map_array, one, here)
-    kept = await artifacts.local_file(name, one.size, one.checksum)
-    if kept is not None:
+async def _array(artifacts: ArtifactStore, name: str, one: ArrayFile) -> Array:
+    path = await artifacts.local_file(name, one.size, one.checksum)
+    if path is not None:
         try:
-            return await asyncio.to_thread(map_array, one, kept)
-        except (Corrupted, FileNotFoundError):  # the copy is damaged or was just deleted: read into memory instead
-            assert artifacts.cache is not None
-            artifacts.cache.drop(kept)
+            return await asyncio.to_thread(map_array, one, path)
+        except (Corrupted, FileNotFoundError):  # a copy is damaged or was just deleted: read into memory instead
+            if artifacts.is_directory or artifacts.cache is None:
+                raise
+            artifacts.cache.drop(path)
     return await asyncio.to_thread(parse_array, one, bytearray(await artifacts.get(name)))
 
 

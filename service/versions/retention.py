@@ -17,8 +17,8 @@ stays.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
+from collections import Counter
 from dataclasses import dataclass
 
 import structlog
@@ -39,8 +39,6 @@ log = structlog.get_logger(__name__)
 
 PUBLISH_SECONDS = 900.0
 """Longest wait for activations before publishing fails. One activation takes at most a third of it."""
-
-POLL_SECONDS = 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,21 +126,11 @@ async def publish(store: Store, artifacts: ArtifactStore, keys: ModelKeys, name:
         Activations held the fence for ``PUBLISH_SECONDS``.
     Corrupted, UnknownApplyVersion, ArtifactsUnavailable, StoreUnavailable
     """
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + PUBLISH_SECONDS
-    while True:
+    async with activation.fence(store, keys, PUBLISH_SECONDS):
         try:
-            async with activation.fence(store, keys):
-                try:
-                    return await versions.publish(artifacts, keys, name)
-                except UnknownVersion as error:
-                    raise VersionDeleted("the version was deleted before its job ended; start the job again") from error
-        except VersionDeleted:
-            raise
-        except Conflict:
-            if loop.time() > deadline:
-                raise
-        await asyncio.sleep(POLL_SECONDS)
+            return await versions.publish(artifacts, keys, name)
+        except UnknownVersion as error:
+            raise VersionDeleted("the version was deleted before its job ended; start the job again") from error
 
 
 async def retain(store: Store, artifacts: ArtifactStore, keys: ModelKeys, keep: int) -> list[str]:
@@ -190,17 +178,9 @@ async def written_bytes(store: Store, artifacts: ArtifactStore, keys: ModelKeys)
 async def collect_garbage(store: Store, artifacts: ArtifactStore, keys: ModelKeys) -> int:
     """Delete the files of unfinished versions that no process is writing; return the number of files."""
     start = len(versions.folder(keys)) + 1
-    begun: dict[str, int] = {}
-    for name in await artifacts.names(versions.folder(keys)):
-        place = name[start:].partition("/")[0]
-        begun[place] = begun.get(place, 0) + 1
-    for whole in await versions.ids(artifacts, keys):
-        begun.pop(whole, None)
-    if not begun:
-        return 0
+    n_files = Counter(name[start:].partition("/")[0] for name in await artifacts.names(versions.folder(keys)))
     busy = await marked_writes(store, keys.key("writing"))
-    whole_by_now = set(await versions.ids(artifacts, keys))
-    gone = [name for name in begun if name not in busy and name not in whole_by_now]
-    for name in gone:
+    gone = n_files.keys() - busy - set(await versions.ids(artifacts, keys))
+    for name in sorted(gone):
         await artifacts.clear(f"{versions.folder(keys)}/{name}")
-    return sum(begun[name] for name in gone)
+    return sum(n_files[name] for name in gone)

@@ -1,10 +1,8 @@
 """Version file: a version as one file, to copy it to another model or service, or to store it elsewhere.
 
     bytes 0..8      ABOUNDVF
-    8..12           format number, little-endian
-    12..16          bytes of the card
-    16..32          BLAKE2b-128 of the card
-    32..            the card: JSON of ``Card``
+    8..12           bytes of the card, little-endian
+    12..            the card: JSON of ``Card``
     then            the files of the version, one after the other, in the order of the card
 
 Every part is verified before use, as in a model file. The version is then loaded once before its card is
@@ -25,7 +23,7 @@ from abound.core.errors import Cancelled, Conflict, Corrupted, InvalidInstance, 
 from abound.core.types import Offset
 from abound.service.artifacts.artifact_store import PIECE_BYTES, ArtifactStore
 from abound.service.artifacts.checksums import seal
-from abound.service.artifacts.container import ContainerFormat, ContainerReader, encode_head
+from abound.service.artifacts.container import ContainerReader, encode_head
 from abound.service.artifacts.npy import Array, ArrayFile
 from abound.service.history import erasures
 from abound.service.log.stream import tail
@@ -36,7 +34,7 @@ from abound.service.versions import retention as version_retention
 from abound.service.versions.card import Card, new_id, read_card, refuse_other_reading
 from abound.service.versions.retention import VersionParams
 
-KIND = ContainerFormat(b"ABOUNDVF", 1, "version", "card")
+MAGIC = b"ABOUNDVF"
 MEDIA_TYPE = "application/vnd.abound.version"
 
 MOST_FILES = 10_000
@@ -54,7 +52,7 @@ class ExportedVersion(NamedTuple):
 async def export_version(artifacts: ArtifactStore, keys: ModelKeys, name: str) -> ExportedVersion:
     """Return a version as one file. Raises UnknownVersion, Corrupted, ArtifactsUnavailable."""
     card = await versions.card_of(artifacts, keys, name)
-    head = encode_head(KIND, card)
+    head = encode_head(MAGIC, card)
 
     async def pieces() -> AsyncIterator[bytes]:
         yield head
@@ -98,10 +96,10 @@ async def import_version(
         does not have.
     ArtifactsUnavailable, StoreUnavailable
     """
-    reader = _Reader(pieces)
+    reader = ContainerReader(pieces)
     name = new_id()
     try:
-        card = await reader.card(limit)
+        card = await _read_card(reader, limit)
         if config is not None:
             refuse_other_reading(card, config)
         await _refuse_past(store, keys, card)
@@ -127,12 +125,11 @@ async def import_version(
 
 
 async def _taken(
-    store: Store, artifacts: ArtifactStore, keys: ModelKeys, name: str, card: Card, reader: _Reader, offset: str
+    store: Store, artifacts: ArtifactStore, keys: ModelKeys, name: str, card: Card, reader: ContainerReader, offset: str
 ) -> Card:
     for one in card.files:
-        path = f"{versions.folder(keys, name)}/{one.file}"
-        await artifacts.put_stream(path, reader.file(one))
-    await reader.end()
+        await artifacts.put_stream(f"{versions.folder(keys, name)}/{one.file}", _read_file(reader, one))
+    await reader.check_end()
     same_model = _is_of(keys, card)
     origin = {"id": card.id, "model": card.model, "incarnation": card.incarnation, "data": card.data}
     with store_errors():
@@ -198,33 +195,21 @@ async def _check_graphs(arrays: dict[str, Array]) -> None:
         left.set()
 
 
-class _Reader:
-    """Reads a version file piece by piece: ``card``, then ``file`` for each listed file, then ``end``."""
+async def _read_card(reader: ContainerReader, limit: int) -> Card:
+    card = read_card(await reader.head(MAGIC, "version"))
+    if any(one.size <= 0 for one in card.files) or len(card.files) > MOST_FILES:
+        raise Corrupted("the file has a part of an impossible size")
+    n_bytes = sum(one.size for one in card.files)
+    if n_bytes != card.n_bytes:
+        raise Corrupted("the card of the file gives a total size that its files do not have")
+    if n_bytes > limit:
+        raise TooLarge(f"the version has {n_bytes} bytes, of at most {limit}")
+    return card
 
-    def __init__(self, pieces: AsyncIterator[bytes]) -> None:
-        self._pieces = ContainerReader(pieces)
 
-    async def card(self, limit: int) -> Card:
-        """Read and check the card."""
-        plain = await self._pieces.head(KIND)
-        card = read_card(plain)
-        if any(one.size <= 0 for one in card.files) or len(card.files) > MOST_FILES:
-            raise Corrupted("the file has a part of an impossible size")
-        n_bytes = sum(one.size for one in card.files)
-        if n_bytes != card.n_bytes:
-            raise Corrupted("the card of the file gives a total size that its files do not have")
-        if n_bytes > limit:
-            raise TooLarge(f"the version has {n_bytes} bytes, of at most {limit}")
-        return card
-
-    async def file(self, one: ArrayFile) -> AsyncIterator[bytes]:
-        """Yield the bytes of the next file."""
-        left = one.size
-        while left:
-            piece = await self._pieces.read(min(left, PIECE_BYTES), f"its part {one.file}")
-            left -= len(piece)
-            yield piece
-
-    async def end(self) -> None:
-        """Raise Corrupted if data follows the last file."""
-        await self._pieces.check_end()
+async def _read_file(reader: ContainerReader, one: ArrayFile) -> AsyncIterator[bytes]:
+    left = one.size
+    while left:
+        piece = await reader.read(min(left, PIECE_BYTES), f"its part {one.file}")
+        left -= len(piece)
+        yield piece

@@ -16,7 +16,7 @@ from abound.service.snapshots.snapshots import SnapshotParams
 from abound.service.store.client import Store
 from abound.service.worker import Worker
 from tests.cli.test_cli import Ran, Run, run  # noqa: F401  a fixture
-from tests.snapshots.test_model_file import FILE, LARGE, with_header
+from tests.snapshots.test_model_file import FILE, LARGE, with_head
 from tests.support.served import Served, problem, served
 
 
@@ -117,17 +117,17 @@ def test_an_empty_model_that_is_there_takes_a_file_over(service: Served) -> None
         (FILE[:-1], 400, "malformed"),
         (FILE + b"x", 400, "malformed"),
         (FILE[:-9] + b"x" + FILE[-8:], 400, "malformed"),
-        (FILE[:8] + b"\x09" + FILE[9:], 422, "invalid-field"),
-        (with_header({"parts": [{"size": 2**23, "checksum": ""}]}), 413, "too-large"),
+        (with_head({"format": 9}), 422, "invalid-field"),
+        (with_head({"parts": [{"size": 2**23, "checksum": ""}]}), 413, "too-large"),
     ],
 )
 def test_what_is_no_model_is_refused_and_leaves_nothing(
     service: Served, folder: Path, body: bytes, status: int, kind: str
 ) -> None:
-    files = sorted(folder.rglob("part-*"))
+    files = sorted(folder.rglob("index/*/*"))
     problem(service.http.put("/models/never/import", content=body), status, kind)
     problem(service.http.get("/models/never"), 404, "unknown-model")
-    assert sorted(folder.rglob("part-*")) == files
+    assert sorted(folder.rglob("index/*/*")) == files
     streamed = service.http.put("/models/never/import", content=iter([body[:10], body[10:]]))
     problem(streamed, status, kind)
     assert service.http.get("/readyz").status_code == 200

@@ -16,7 +16,7 @@ from abound.core.types import START, Offset
 from abound.service.artifacts.artifact_store import ArtifactStore
 from abound.service.history import history, past
 from abound.service.history.archive import BASE_PREFIX, ArchiveContext, archive, restart_history
-from abound.service.history.garbage import collect_files
+from abound.service.history.garbage import FileCollector
 from abound.service.history.history import HistoryParams
 from abound.service.history.repair import find_problems
 from abound.service.history.replay import compact, rebuild
@@ -26,8 +26,7 @@ from abound.service.log.catalog import CATALOG_KEY, CatalogModel, read_catalog
 from abound.service.log.stream import LogParams
 from abound.service.replica.replica import Replica, ReplicaParams
 from abound.service.replica.storage_status import NO_ARTIFACTS
-from abound.service.snapshots import manifest as manifests
-from abound.service.snapshots import state_files
+from abound.service.snapshots import snapshots, state_files
 from abound.service.snapshots.snapshots import SnapshotParams
 from abound.service.store.client import Store
 from abound.service.store.lease import acquire
@@ -286,9 +285,9 @@ async def test_a_start_without_a_good_snapshot_goes_by_history(
         await teach(replica, 20, seed)
         await archived(store, artifacts)
     keys = replica.model("default").keys
-    good = await manifests.read_manifests(store, keys)
+    good = await snapshots.read_manifests(store, keys)
     for manifest in good:
-        await store.client.delete(manifests.part_key(keys, manifest.id, 0))
+        await store.client.delete(snapshots.file_key(keys, manifest.id, 0))
     again = await start_replica(server, artifacts=artifacts)
     assert await again.model("default").compute_digest() == await replica.model("default").compute_digest()
     blind = Replica(Store(server.url, QUICK))
@@ -335,7 +334,7 @@ async def test_what_nothing_points_to_leaves_the_artifact_store(
     keys = replica.model("default").keys
     history_files = [name for name in await artifacts.names() if name.endswith(".seg")]
     assert history_files
-    late = f"{gone.name}/{gone.incarnation}/index/x/part-00000"
+    late = f"{gone.name}/{gone.incarnation}/index/x/0"
     orphan = f"{keys.name}/{keys.incarnation}/history/1-0-0.seg"
     first = f"{other.name}/{other.incarnation}/history/1-0-0.seg"
     newer, foreign = f"newer/{2**60}-0/history/1-0.seg", f"{keys.name}/{keys.incarnation}/versions/v/x.npy"
@@ -343,9 +342,9 @@ async def test_what_nothing_points_to_leaves_the_artifact_store(
     async with acquire(store, living.keys) as lease:
         begun = await restart_history(ArchiveContext(store, artifacts, living, lease))
     assert begun.base is not None
-    bases = [f"{keys.name}/{keys.incarnation}/index/{begun.base.index}/manifest.json"]
+    bases = [f"{keys.name}/{keys.incarnation}/index/{begun.base.index}/manifest"]
     before = [name for name in await artifacts.names() if name not in (*history_files, *kept)]
-    half_base = f"{keys.name}/{keys.incarnation}/index/base-0123/part-00000"
+    half_base = f"{keys.name}/{keys.incarnation}/index/base-0123/0"
     assert bases[0] in before
     for name in (half_base, late, orphan, first, newer, foreign):
         await artifacts.put(name, b"x")
@@ -354,11 +353,11 @@ async def test_what_nothing_points_to_leaves_the_artifact_store(
     half = path.with_name(".half.part")
     half.write_bytes(b"x")
     os.utime(half, (1, 1))
-    catalog, unlisted = await read_catalog(store), set[str]()
-    assert await collect_files(store, artifacts, catalog, unlisted) == 1  # half a file
-    assert unlisted == {*kept, late, half_base, orphan, first, *history_files}
-    assert await collect_files(store, artifacts, catalog, unlisted) == 4 + len(history_files)
-    assert unlisted == set()
+    catalog, collector = await read_catalog(store), FileCollector(store)
+    everything = await artifacts.names()
+    assert await collector.collect(artifacts, catalog) == 1  # half a file
+    assert await artifacts.names() == everything
+    assert await collector.collect(artifacts, catalog) == 4 + len(history_files)
     assert sorted(await artifacts.names()) == sorted([*before, newer, foreign])
     assert not half.exists()
 
@@ -379,12 +378,12 @@ async def test_a_model_whose_deletion_the_store_loses_has_its_history_still(
     digest = await replica.model("back").compute_digest()
     before = {key: await store.client.dump(key) async for key in store.client.scan_iter(match="*back*")}
     catalog = await store.client.dump(CATALOG_KEY)
-    unlisted = set[str]()
+    collector = FileCollector(store)
     await replica.models.delete("back")
-    await collect_files(store, artifacts, await read_catalog(store), unlisted)
+    await collector.collect(artifacts, await read_catalog(store))
     for key, dumped in {**before, CATALOG_KEY: catalog}.items():
         await store.client.restore(key, 0, dumped, replace=True)
-    await collect_files(store, artifacts, await read_catalog(store), unlisted)
+    await collector.collect(artifacts, await read_catalog(store))
     assert (await verify_from_start(store, living, artifacts)) == digest
 
 
@@ -455,4 +454,4 @@ async def test_a_worker_that_was_stopped_comes_back_too_late_and_damages_nothing
     assert len(entries) == model.position.n_entries == len(set(entries))
     verified = await verify(store, "default", artifacts=visible)
     assert verified.good
-    assert len(await manifests.read_manifests(store, keys)) == 2
+    assert len(await snapshots.read_manifests(store, keys)) == 2

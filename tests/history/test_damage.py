@@ -19,8 +19,8 @@ from abound.service.history.replay import compact, rebuild
 from abound.service.log.catalog import read_catalog
 from abound.service.log.events import APPLY_VERSION, Entry, MarkEvent, encode
 from abound.service.replica.replica import Replica
-from abound.service.snapshots.manifest import manifest_key
-from abound.service.snapshots.snapshots import SnapshotParams
+from abound.service.snapshots.snapshots import SnapshotParams, file_key
+from abound.service.snapshots.state_image import MANIFEST
 from abound.service.store.client import Store
 from abound.service.worker import Worker
 from benchmarks.serving import free_port
@@ -232,7 +232,7 @@ async def test_a_snapshot_of_the_future_does_not_put_off_the_next_one(
     assert living is not None
     made = await compact(replica.store, living, SnapshotParams())
     later = seal(msgspec.structs.replace(made, created=made.created + 3_600_000))
-    await replica.store.client.set(manifest_key(living.keys, made.id), msgspec.json.encode(later))
+    await replica.store.client.set(file_key(living.keys, made.id, MANIFEST), msgspec.json.encode(later))
     await teach(replica, 10, 2)
     store = Store(server.url, QUICK)
     worker = Worker(store, SnapshotParams(every_seconds=600.0))

@@ -6,26 +6,24 @@ import asyncio
 
 import pytest
 
-from abound.core.errors import Conflict, UnknownArtifact
+from abound.core.errors import Conflict
 from abound.core.types import START
 from abound.service.history.archive import ArchiveContext, archive
-from abound.service.history.garbage import StateFileCollector
+from abound.service.history.garbage import FileCollector
 from abound.service.history.history import History, HistoryParams
 from abound.service.history.replay import compact, rebuild
 from abound.service.history.retention import enforce_retention
 from abound.service.log.catalog import read_catalog
 from abound.service.log.events import AdoptEvent
-from abound.service.model import adoption_lock
-from abound.service.model.adoption_lock import SWEEP, PendingAdoption
 from abound.service.rebuild import adoption
 from abound.service.snapshots import state_files
-from abound.service.snapshots.state_files import StateFileManifest
-from abound.service.store.lease import acquire
+from abound.service.snapshots.state_image import StateManifest
+from abound.service.store.lease import ADOPTION, LeaseLost, acquire
 from abound.service.worker import Worker
 from tests.support.adoption_house import SMALL, House, events, model_of
 
 
-async def swept(house: House, sweep: StateFileCollector) -> int:
+async def swept(house: House, sweep: FileCollector) -> int:
     return await sweep.collect(house.artifacts, await read_catalog(house.store))
 
 
@@ -33,11 +31,13 @@ async def there(house: House) -> set[str]:
     return set(await state_files.ids(house.artifacts, (await house.living()).keys))
 
 
-async def adopted(house: House, seed: int, n_after: int = 20) -> StateFileManifest:
+async def adopted(house: House, seed: int, n_after: int = 20) -> StateManifest:
     """An index that was adopted, with something before and after it."""
     *_, after = await house.append(*events(20, seed))
     index = await house.index(model_of(20, seed), after)
-    await house.append(AdoptEvent(f"adoption {seed}", index.id, index.after, index.digest), *events(n_after, seed + 50))
+    await house.append(
+        AdoptEvent(f"adoption {seed}", index.id, index.offset, index.digest), *events(n_after, seed + 50)
+    )
     return index
 
 
@@ -103,7 +103,7 @@ async def test_indexes_that_adoptions_need_are_bounded(house: House) -> None:
 
 
 async def test_what_a_dead_import_left_goes_and_what_is_being_made_stays(house: House) -> None:
-    sweep = StateFileCollector(house.store)
+    sweep = FileCollector(house.store)
     await house.append(*events(3))
     place = await house.place()
     left = await house.index(model_of(5, 1), START)
@@ -114,48 +114,45 @@ async def test_what_a_dead_import_left_goes_and_what_is_being_made_stays(house: 
     assert await there(house) == {left.id}
     async with adoption.begin(place, "at work again"):  # it may be the one that wrote it
         assert await swept(house, sweep) == 0
-    assert await swept(house, sweep) == 1
+    assert [await swept(house, sweep) for _ in range(2)] == [0, 1]
     assert await there(house) == set()
-    assert await adoption_lock.pending_adoptions(house.store, [place.keys]) == [None]
+    assert await house.store.client.exists(place.keys.key("adoption-lease")) == 0
 
 
-async def test_who_adopts_waits_for_the_sweep_and_not_for_another_adoption(house: House) -> None:
+async def test_who_adopts_waits_for_the_sweep_and_not_for_another_adoption(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
     place = await house.place()
-    assert await adoption_lock.renew(house.store, place.keys, PendingAdoption(SWEEP))
 
     async def waits() -> None:
         async with adoption.begin(place, "import"):
             pass
 
-    waiting = asyncio.create_task(waits())
-    done, _ = await asyncio.wait([waiting], timeout=adoption.WAIT_SECONDS / 2)
-    assert not done
-    await adoption_lock.release(house.store, place.keys, SWEEP)
+    async with acquire(house.store, place.keys, purpose=ADOPTION):
+        waiting = asyncio.create_task(waits())
+        done, _ = await asyncio.wait([waiting], timeout=0.3)
+        assert not done
     async with asyncio.timeout(10):
         await waiting
-    assert await adoption_lock.renew(house.store, place.keys, PendingAdoption("other"))
-    with pytest.raises(Conflict):
-        await waits()
+    monkeypatch.setattr(adoption, "COLLECT_SECONDS", 0.3)
+    async with adoption.begin(place, "other"):
+        with pytest.raises(Conflict, match="another rebuild"):
+            await waits()
 
 
-async def test_who_comes_back_after_his_index_was_swept_adopts_nothing(
-    house: House, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_who_comes_back_after_his_index_was_swept_adopts_nothing(house: House) -> None:
     """As a process that was stopped right before the adoption, for longer than it is waited for."""
-    sweep = StateFileCollector(house.store)
+    sweep = FileCollector(house.store)
     await house.append(*events(5))
     place = await house.place()
 
     async def stopped(*_: str) -> None:
-        await house.store.client.delete(adoption_lock.key_of(place.keys))
+        await house.store.client.delete(place.keys.key("adoption-lease"))
         assert [await swept(house, sweep) for _ in range(2)] == [0, 1]
-        monkeypatch.setattr(adoption, "PENDING_SECONDS", -1.0)
-        await late._say()
-        monkeypatch.undo()
 
     place = await house.place(commit=stopped)
     async with adoption.begin(place, "late") as late:
         index = await house.index(model_of(5, 1), late.after)
-        with pytest.raises(UnknownArtifact):
+        with pytest.raises(LeaseLost):
             await late.adopt(index, "late")
     assert not [event for _, event in await house.elements() if isinstance(event, AdoptEvent)]

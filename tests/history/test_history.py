@@ -17,7 +17,7 @@ from abound.service.artifacts.artifact_store import ARTIFACTS_KEY, ArtifactStore
 from abound.service.artifacts.checksums import seal
 from abound.service.history import history, past, pins
 from abound.service.history.archive import ArchiveContext, archive, restart_history, swap_manifest, write_segment
-from abound.service.history.garbage import collect_files
+from abound.service.history.garbage import FileCollector
 from abound.service.history.history import HistoryManifest, HistoryParams, Segment
 from abound.service.history.replay import rebuild
 from abound.service.history.restore import restore_newest
@@ -31,7 +31,8 @@ from abound.service.log import stream
 from abound.service.log.catalog import read_catalog
 from abound.service.log.events import APPLY_VERSION, AdoptEvent, Entry, LearnEvent, adoption_after, encode
 from abound.service.log.stream import Trim
-from abound.service.snapshots import manifest as manifests
+from abound.service.snapshots import snapshots
+from abound.service.snapshots.state_image import MANIFEST
 from abound.service.store.client import Store
 from abound.service.store.keys import ModelKeys
 from abound.service.store.lease import LeaseLost, acquire
@@ -116,8 +117,8 @@ async def test_a_store_that_does_not_count_what_is_removed_is_no_matter(
 
 async def test_nothing_leaves_the_log_before_two_snapshots_are_good(model: Archived) -> None:
     store, keys = model.store, model.living.keys
-    newest, older = await manifests.read_manifests(store, keys)
-    for key in (manifests.part_key(keys, newest.id, 0), manifests.manifest_key(keys, older.id)):
+    newest, older = await snapshots.read_manifests(store, keys)
+    for key in (snapshots.file_key(keys, newest.id, 0), snapshots.file_key(keys, older.id, MANIFEST)):
         kept = await store.client.get(key)
         await store.client.set(key, kept[:-1])
         async with acquire(store, keys) as lease:
@@ -184,10 +185,11 @@ async def test_retention_leaves_a_base_at_which_history_begins(model: Archived) 
     bound = sum(segment.size for segment in contents.segments[3:]) + 5
     async with acquire(model.store, model.living.keys) as lease:
         to = ArchiveContext(model.store, model.artifacts, model.living, lease, HistoryParams(keep_bytes=bound))
-        pin = await pins.pin(model.store, model.living.keys, Offset.of_entry(contents.segments[0].last))
-        first = await enforce_retention(to, contents)
-        assert first.segments == contents.segments[1:]
-        await pins.remove(model.store, pin)
+        async with pins.hold_pin(model.store, model.living.keys, "a", Offset.of_entry(contents.segments[0].last)):
+            await pins.pin(model.store, model.living.keys, "b", Offset.of_entry(contents.segments[2].last))
+            first = await enforce_retention(to, contents)
+            assert first.segments == contents.segments[1:]
+        await pins.unpin(model.store, model.living.keys, "b")
         kept = await enforce_retention(to, first)
         assert await enforce_retention(to, kept) == kept
     assert kept.segments == contents.segments[3:]
@@ -202,9 +204,9 @@ async def test_retention_leaves_a_base_at_which_history_begins(model: Archived) 
     again = await rebuild(model.store, model.living, from_start=True, artifacts=model.artifacts)
     assert again.position == whole.position
     assert await again.compute_digest() == await whole.compute_digest()
-    catalog, unlisted = await read_catalog(model.store), set[str]()
+    catalog, collector = await read_catalog(model.store), FileCollector(model.store)
     for _ in range(2):
-        await collect_files(model.store, model.artifacts, catalog, unlisted)
+        await collector.collect(model.artifacts, catalog)
     left = await model.artifacts.names(history.artifact_folder(model.living.keys))
     assert {name.split("/")[3] for name in left if "/index/" in name} == {kept.base.index if kept.base else ""}
     assert {name for name in left if "/history/" in name} == {segment.name for segment in kept.segments}
@@ -222,7 +224,7 @@ async def test_a_store_that_loses_its_last_second_still_has_its_history(model: A
     assert len(grown.segments) == 1
     async with acquire(model.store, keys) as lease:
         await enforce_retention(ArchiveContext(model.store, model.artifacts, model.living, lease, params), grown)
-    await collect_files(model.store, model.artifacts, await read_catalog(model.store), set())
+    await FileCollector(model.store).collect(model.artifacts, await read_catalog(model.store))
     for name, dumped in before.items():
         await client.restore(name, 0, dumped, replace=True)
     assert (await model.contents()).end < grown.end
@@ -412,8 +414,8 @@ def test_garbage_in_the_place_of_a_list_is_damaged(packed: bytes) -> None:
 async def test_where_no_snapshot_is_good_history_stands_in(model: Archived) -> None:
     contents = await model.archive()
     good = await rebuild(model.store, model.living, artifacts=model.artifacts)
-    for manifest in await manifests.read_manifests(model.store, model.living.keys):
-        await model.store.client.delete(manifests.part_key(model.living.keys, manifest.id, 0))
+    for manifest in await snapshots.read_manifests(model.store, model.living.keys):
+        await model.store.client.delete(snapshots.file_key(model.living.keys, manifest.id, 0))
     again = await rebuild(model.store, model.living, artifacts=model.artifacts)
     assert await again.compute_digest() == await good.compute_digest()
     with pytest.raises(ArtifactsUnavailable, match=r"none of the snapshots .*part 0 is missing.*ABOUND_ARTIFACTS_URL"):
@@ -434,9 +436,9 @@ async def test_a_damaged_base_is_named(model: Archived) -> None:
     assert kept.base is not None
     assert kept.segments == []
     assert (await model.past(kept.start)) == model.every[119:]
-    part = f"{history.artifact_folder(model.living.keys)}/index/{kept.base.index}/part-00000"
+    part = f"{history.artifact_folder(model.living.keys)}/index/{kept.base.index}/0"
     await model.artifacts.delete(part)
-    with pytest.raises(Corrupted, match=r"base of the history .*part-00000.*begin-anew"):
+    with pytest.raises(Corrupted, match=r"base of the history .*/index/base-[^/]*/0.*begin-anew"):
         await rebuild(model.store, model.living, from_start=True, artifacts=model.artifacts)
 
 
@@ -482,32 +484,6 @@ async def test_a_late_compactor_damages_nothing(model: Archived) -> None:
     for from_start in (True, False):
         made = await rebuild(store, model.living, from_start=from_start, artifacts=model.artifacts)
         assert made.live.n_learned == 200
-
-
-async def test_pins_end(store: Store) -> None:
-    keys = ModelKeys("m", "1-0")
-    assert await pins.oldest(store, keys) is None
-    one = await pins.pin(store, keys, Offset(5, 0, 1))
-    other = await pins.pin(store, keys, Offset(3, 0, 0))
-    await pins.pin(store, keys, Offset(1, 0, 0), seconds=-1)
-    await store.client.hset(keys.key("pins"), "garbage", b"\xff garbage")
-    assert await pins.oldest(store, keys) == Offset(3, 0, 0)
-    assert await store.client.hlen(keys.key("pins")) == 2
-    await pins.remove(store, other)
-    await pins.renew(store, one, 5)
-    assert await pins.oldest(store, keys) == Offset(5, 0, 1)
-
-
-async def test_a_pin_of_before_the_clock_was_set_back_holds_nothing(store: Store) -> None:
-    keys = ModelKeys("m", "1-0")
-    now, _ = await store.client.time()
-    for token, ahead in (("a year", 31_536_000), ("a step of the clock", 60)):
-        offset = Offset(len(token), 0, 0)
-        await store.client.hset(keys.key("pins"), token, f"{offset} {now + ahead + pins.PIN_SECONDS}")
-    assert await pins.oldest(store, keys) == Offset(len("a step of the clock"), 0, 0)
-    assert await store.client.hkeys(keys.key("pins")) == [b"a step of the clock"]
-    await pins.renew(store, pins.Pin(keys, "a year", Offset(1, 0, 0)))  # its maker lives
-    assert await pins.oldest(store, keys) == Offset(1, 0, 0)
 
 
 async def test_the_newest_snapshot_before_an_offset_or_the_beginning(model: Archived) -> None:

@@ -23,7 +23,7 @@ from abound.service.history.verify import verify
 from abound.service.log.events import AdoptEvent
 from abound.service.replica.replica import Replica
 from abound.service.snapshots import state_files
-from abound.service.snapshots.state_files import StateFileManifest
+from abound.service.snapshots.state_image import MANIFEST, StateManifest
 from abound.service.store.client import Store
 from abound.service.store.lease import acquire
 from tests.support.adoption_house import SMALL, House, digest_at, events, model_of, until
@@ -47,12 +47,12 @@ async def run(house: House, *words: str) -> tuple[int, str]:
     return done.exit_code, f"{done.output}{error}"
 
 
-async def adopt(house: House, seed: int = 9) -> tuple[StateFileManifest, Offset]:
+async def adopt(house: House, seed: int = 9) -> tuple[StateManifest, Offset]:
     """Adopt a model of something else; the index, and where."""
     after = (await house.elements())[-1][0]
     index = await house.index(model_of(30, seed), after)
     await house.append(*events(3, seed))
-    (at,) = await house.append(AdoptEvent(f"of {seed}", index.id, index.after, index.digest, "a test"))
+    (at,) = await house.append(AdoptEvent(f"of {seed}", index.id, index.offset, index.digest, "a test"))
     return index, at
 
 
@@ -69,7 +69,7 @@ async def move(house: House) -> None:
 
 
 async def flip_state_file(house: House, name: str) -> None:
-    path = state_files.part_name((await house.living()).keys, name, 0)
+    path = state_files.file_name((await house.living()).keys, name, "0")
     part = bytearray(await house.artifacts.get(path))
     part[len(part) // 2] ^= 1
     await house.artifacts.put(path, bytes(part))
@@ -135,7 +135,7 @@ async def test_damage_that_snapshots_hide_is_found_with_the_way_out(house: House
 async def test_a_state_file_of_another_release_is_reported(house: House) -> None:
     await house.append(*events(20))
     index, _ = await adopt(house)
-    path = f"{state_files.folder((await house.living()).keys)}/{index.id}/manifest.json"
+    path = state_files.file_name((await house.living()).keys, index.id, MANIFEST)
     changed = json.loads(await house.artifacts.get(path)) | {"format": 99}
     await house.artifacts.put(path, json.dumps(changed).encode())
     code, said = await run(house, "mend", "--yes")

@@ -25,7 +25,7 @@ from abound.service.log.catalog import CATALOG_KEY, CatalogModel, read_catalog
 from abound.service.log.events import APPLY_VERSION, Entry, MarkEvent, encode
 from abound.service.replica.replica import Replica
 from abound.service.security.audit import newest_acts
-from abound.service.snapshots import manifest as manifests
+from abound.service.snapshots import snapshots
 from abound.service.snapshots.snapshots import SnapshotParams
 from abound.service.store.client import Store
 from abound.service.store.lease import acquire
@@ -107,8 +107,8 @@ Damaged = tuple[Store, CatalogModel, Offset]
 
 
 async def damage_newest_snapshot(store: Store, living: CatalogModel) -> None:
-    newest = (await manifests.ids(store, living.keys))[0]
-    await store.client.delete(manifests.part_key(living.keys, newest, 0))
+    newest = (await snapshots.ids(store, living.keys))[0]
+    await store.client.delete(snapshots.file_key(living.keys, newest, 0))
 
 
 async def test_an_entry_that_a_snapshot_contains_is_not_given_up(
@@ -135,9 +135,9 @@ async def test_damaged_snapshots_past_a_replaced_entry_go(
     async with acquire(store, living.keys):  # a snapshot that is being made may contain the entry
         with pytest.raises(Conflict, match="another process works on"):
             await replace_entry(store, None, finding)
-    assert len(await manifests.ids(store, living.keys)) == 2
+    assert len(await snapshots.ids(store, living.keys)) == 2
     await replace_entry(store, None, finding)
-    assert len(await manifests.ids(store, living.keys)) == 1
+    assert len(await snapshots.ids(store, living.keys)) == 1
     assert (await verify(store, "default", offline=True)).good
     assert (await start_replica(server)).model("default").live.n_learned == 20
 
@@ -162,7 +162,7 @@ async def test_a_copy_never_becomes_the_log_after_a_change(
     store, living, _ = damaged
     await damage_newest_snapshot(store, living)
     [finding] = await find_problems(store, None)
-    snapshots, length = await manifests.ids(store, living.keys), await store.client.xlen(living.keys.log)
+    names, length = await snapshots.ids(store, living.keys), await store.client.xlen(living.keys.log)
     read = store.client.xrange
     copied = False
 
@@ -180,7 +180,7 @@ async def test_a_copy_never_becomes_the_log_after_a_change(
             await replace_entry(store, None, finding)
     assert copied
     assert await store.client.xlen(living.keys.log) == length + (meanwhile is append)
-    assert await manifests.ids(store, living.keys) == snapshots
+    assert await snapshots.ids(store, living.keys) == names
     assert not await store.client.exists(stream.repaired_key(living.keys.log))
     await store.client.delete(living.keys.key("lease"))
     await replace_entry(store, None, finding)

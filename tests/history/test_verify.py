@@ -14,10 +14,18 @@ from abound.service.model import presence
 from abound.service.replica import heartbeat
 from abound.service.replica.replica import Replica
 from abound.service.snapshots.snapshots import SnapshotParams
+from abound.service.store import expiring
 from abound.service.store.client import Store
+from abound.service.store.keys import ModelKeys
 from tests.support.fixtures import StartReplica
 from tests.support.streams import drafts
 from tests.support.valkey import Server
+
+
+async def publish_aged(store: Store, keys: ModelKeys, age: float, said: presence.Presence) -> None:
+    """Publish a status as if it were so many seconds old."""
+    now, _ = await store.client.time()
+    await store.client.hset(keys.key("replicas"), said.replica, expiring.pack(now - age, msgspec.json.encode(said)))
 
 
 async def shown(store: Store, *replicas: Replica) -> None:
@@ -92,8 +100,8 @@ async def test_a_replica_that_is_not_heard_of_any_more_must_still_answer(
     await shown(store, one)
     keys = one.model("default").keys
     (own,) = await presence.live_replicas(store, keys)
-    cut_off = msgspec.structs.replace(own, replica="cut-off", at=own.at - 300)
-    await presence.publish(store, [(keys, cut_off)])
+    cut_off = msgspec.structs.replace(own, replica="cut-off")
+    await publish_aged(store, keys, 300, cut_off)
     assert [live.replica for live in await presence.live_replicas(store, keys)] == [one.id]
     verified = await verify(store, "default", wait_seconds=0.5)
     assert verified.silent == ["cut-off"]
@@ -104,7 +112,7 @@ async def test_a_replica_that_is_not_heard_of_any_more_must_still_answer(
         await asyncio.sleep(0.02)
     await presence.withdraw(store, [keys], "cut-off")
     assert (await verifying).good
-    await presence.publish(store, [(keys, msgspec.structs.replace(cut_off, at=own.at - presence.STALE_SECONDS - 60))])
+    await publish_aged(store, keys, presence.STALE_SECONDS + 60, cut_off)
     assert (await verify(store, "default")).good
     assert not await store.client.hexists(keys.key("replicas"), "cut-off")
 
@@ -131,14 +139,15 @@ async def test_what_was_killed_is_let_go_by_the_next_on_its_host(
     keys = first.model("default").keys
     (own,) = await presence.live_replicas(store, keys)
     said = {
-        "killed": {"pid": ended.pid, "at": own.at - 60},
+        "killed": {"pid": ended.pid},
         "now": {"pid": ended.pid},
-        "runs": {"pid": os.getppid(), "at": own.at - 60},
-        "elsewhere": {"pid": ended.pid, "host": "another", "at": own.at - 60},
-        "container": {"pid": ended.pid, "numbering": "its own", "at": own.at - 60},
+        "runs": {"pid": os.getppid()},
+        "elsewhere": {"pid": ended.pid, "host": "another"},
+        "container": {"pid": ended.pid, "numbering": "its own"},
     }
-    made = [(keys, msgspec.structs.replace(own, replica=name, **changed)) for name, changed in said.items()]
-    await presence.publish(store, made)
+    for name, changed in said.items():
+        age = 0 if name == "now" else 60
+        await publish_aged(store, keys, age, msgspec.structs.replace(own, replica=name, **changed))
     other = await start_replica(server)
     async with asyncio.timeout(10):
         while "killed" in (there := {one.replica for one in await presence.known_replicas(store, keys)}):  # noqa: ASYNC110

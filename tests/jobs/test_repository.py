@@ -16,6 +16,7 @@ from abound.service.jobs.repository import JobParams, JobRepository
 from abound.service.log.catalog import CATALOG_KEY
 from abound.service.log.events import APPLY_VERSION, CatalogEntry, ModelDeleted, encode
 from abound.service.settings import Settings
+from abound.service.store import expiring
 from abound.service.store.client import Store
 from tests.snapshots.test_snapshots import create
 
@@ -252,12 +253,9 @@ async def test_no_other_key_is_ever_read_as_a_job(jobs: JobRepository) -> None:
 
 
 async def test_workers_that_fell_silent_are_not_there(jobs: JobRepository) -> None:
-    await workers.register(jobs.store, "w1", "host", ["rebuild", "fit"], None)
-    await jobs.store.client.hset(
-        "abound:jobs:workers", "w2", b'{"name":"w2","host":"h","kinds":["fit"],"memory":1,"at":1.0}'
-    )
+    await workers.register(jobs.store, workers.RegisteredWorker("w1", "host", ["rebuild", "fit"], None))
+    silent = b'{"name":"w2","host":"h","kinds":["fit"],"memory":1}'
+    await jobs.store.client.hset("abound:jobs:workers", "w2", expiring.pack(1.0, silent))
     assert [one.name for one in await workers.registered_for(jobs.store, "fit")] == ["w1"]
     assert await workers.registered_for(jobs.store, "other") == []
-    assert await jobs.store.client.hlen("abound:jobs:workers") == 1  # silent for long: taken out
-    await workers.unregister(jobs.store, "w1")
-    assert await workers.registered_for(jobs.store, "fit") == []
+    assert await jobs.store.client.hlen("abound:jobs:workers") == 1

@@ -15,8 +15,6 @@ from abound.service.artifacts.artifact_store import ArtifactStore
 from abound.service.jobs.record import Job, new_id
 from abound.service.jobs.repository import JobParams, JobRepository
 from abound.service.jobs.supervisor import RETRY_SECONDS, JobSupervisor
-from abound.service.model import adoption_lock
-from abound.service.model.adoption_lock import PendingAdoption
 from abound.service.settings import Settings
 from abound.service.snapshots import state_files
 from abound.service.store.client import Store
@@ -149,17 +147,6 @@ async def test_a_committed_job_does_not_fail_and_says_why_it_waits(settings: Set
                 await claimed_again(jobs, job)
     given_up = await jobs.cancel(job.id, "not wanted")
     assert (given_up.state, given_up.error) == ("cancelled", "not wanted")
-
-
-async def test_a_job_that_is_gone_holds_up_no_other_rebuild(settings: Settings, store: Store) -> None:
-    jobs = JobRepository(store)
-    job = await running(jobs)
-    keys = ModelKeys(job.model, job.incarnation)
-    assert await adoption_lock.renew(store, keys, PendingAdoption(job.id))
-    await jobs.update(job, gone="its process was ended by SIGKILL")
-    async with keeping(settings, jobs):
-        await reached(jobs, job, "queued")
-    assert await adoption_lock.pending_adoptions(store, [keys]) == [None]
 
 
 async def test_a_job_that_says_that_it_is_at_work_is_left_alone(settings: Settings, store: Store) -> None:

@@ -6,6 +6,7 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import structlog
 
@@ -26,14 +27,12 @@ from abound.service.history.archive import ArchiveContext, archive
 from abound.service.history.replay import ReplaySource, compact, rebuild
 from abound.service.log.events import AdoptEvent, ConfigureEvent, PrepareEvent
 from abound.service.log.stream import Trim, trimmed_key
-from abound.service.model import adoption_lock
-from abound.service.model.adoption_lock import PendingAdoption
 from abound.service.rebuild import adoption
 from abound.service.replica import loader, memory_budget
 from abound.service.replica.memory_budget import MemoryBudget
 from abound.service.snapshots import snapshots, state_files
 from abound.service.store.client import Store
-from abound.service.store.lease import acquire
+from abound.service.store.lease import ADOPTION, LeaseLost, acquire
 from tests.support.adoption_house import SMALL, House, digest_at, events, learning, model_of, until
 from tests.support.proxy import Proxy
 from tests.support.streams import drafts
@@ -63,7 +62,7 @@ async def test_all_replicas_go_over_at_one_offset_while_learning_goes_on(house: 
     assert one.model("default").standby is None
     assert one.status().ready
     assert other.status().ready
-    assert await adoption_lock.pending_adoptions(house.store, [one.model("default").keys]) == [None]
+    assert await house.store.client.exists(one.model("default").keys.key("adoption-lease")) == 0
     assert await pins.oldest(house.store, one.model("default").keys) is None
 
 
@@ -280,7 +279,7 @@ async def test_an_index_that_cannot_be_read_is_not_adopted(house: House, damage:
     place = await house.place(prepare_seconds=1.0)
     async with adoption.begin(place, "adoption") as this:
         index = await house.index(model_of(30, 9), this.after)
-        path = house.artifacts.path(f"{state_files.folder(place.keys)}/{index.id}/part-00000")
+        path = house.artifacts.path(state_files.file_name(place.keys, index.id, "0"))
         assert path is not None
         whole = path.read_bytes()
         if damage == "missing":
@@ -351,14 +350,12 @@ async def test_two_adoptions_at_one_time_are_refused(house: House) -> None:
         with pytest.raises(Conflict, match="another rebuild"):
             async with adoption.begin(place, "two"):
                 pass
-        async with adoption.begin(place, "one"):  # the same, begun again
-            pass
         index = await house.index(model_of(5, 1), one.after)
-        await house.store.client.set(adoption_lock.key_of(place.keys), b'{"adoption":"two"}')  # it was taken for dead
-        with pytest.raises(Conflict, match="another rebuild"):
-            await one.adopt(index, "late")
+        await house.store.client.delete(place.keys.key("adoption-lease"))  # it was taken for dead
+        async with adoption.begin(place, "two"):
+            with pytest.raises(LeaseLost):
+                await one.adopt(index, "late")
     assert len(await house.elements()) == 3
-    assert await adoption_lock.pending_adoptions(house.store, [place.keys]) == [PendingAdoption("two")]
 
 
 @pytest.mark.parametrize("lost", ["the entry that the index stands for", "the name of the artifact store"])
@@ -375,7 +372,7 @@ async def test_an_index_of_what_a_failover_has_lost_is_not_adopted(house: House,
 
     async with adoption.begin(await house.place(commit=lose), "one") as one:
         index = await house.index(model_of(5, 1), one.after)
-        with pytest.raises(Conflict, match="lost the entries that the state was built from"):
+        with pytest.raises(Conflict, match="the store has lost"):
             await one.adopt(index, "too late")
     assert not [event for _, event in await house.elements() if isinstance(event, AdoptEvent)]
 
@@ -420,11 +417,11 @@ async def test_of_two_adoptions_the_first_one_stays(house: House) -> None:
     first = await house.index(model_of(30, 9), after)
     second = await house.index(model_of(30, 10), after)
     await house.append(*events(5, 2))
-    (at,) = await house.append(AdoptEvent("a", first.id, first.after, first.digest))
+    (at,) = await house.append(AdoptEvent("a", first.id, first.offset, first.digest))
     await house.append(
         *events(5, 3),
-        AdoptEvent("a", first.id, first.after, first.digest),
-        AdoptEvent("b", second.id, second.after, second.digest),
+        AdoptEvent("a", first.id, first.offset, first.digest),
+        AdoptEvent("b", second.id, second.offset, second.digest),
         *events(5, 4),
     )
     model = await rebuild(house.store, await house.living(), artifacts=house.artifacts)
@@ -461,10 +458,14 @@ async def test_an_adoption_that_would_be_passed_over_is_not_appended(house: Hous
     place = await house.place()
     async with adoption.begin(place, "late") as late:
         index = await house.index(model_of(5, 1), late.after)
-        assert await house.store.client.delete(adoption_lock.key_of(place.keys)) == 1
+        assert await house.store.client.delete(place.keys.key("adoption-lease")) == 1
         at = await adopt(house, name="other")
-        with pytest.raises(Conflict, match="another rebuild"):
+        with pytest.raises(LeaseLost):
             await late.adopt(index, "late")
+    async with adoption.begin(place, "late") as again:
+        again.after = late.after
+        with pytest.raises(Conflict, match="came first"):
+            await again.adopt(index, "late")
     assert [where for where, event in await house.elements() if isinstance(event, AdoptEvent)] == [at]
 
 
@@ -475,12 +476,13 @@ async def test_a_shadow_of_an_adoption_that_never_came_does_not_keep_a_replica_f
     after = one.model("default").offset
     never, next_ = [await house.index(model_of(30, seed), after) for seed in (9, 10)]
     place = await house.place()
-    prepare = PrepareEvent("never", never.id, never.after, never.digest)
-    assert await adoption_lock.renew(house.store, place.keys, PendingAdoption("never", prepare))
-    await until(lambda: one.model("default").prepared_state == never.id)
-    (at,) = await house.append(AdoptEvent("next", next_.id, next_.after, next_.digest))
-    assert await digest_at(one, at) == await house.expected()
-    await until(lambda: one.status().ready)
+    prepare = PrepareEvent("never", never.id, never.offset, never.digest)
+    async with acquire(house.store, place.keys, purpose=ADOPTION) as lease:
+        await lease.renew(msgspec.json.encode(prepare))
+        await until(lambda: one.model("default").prepared_state == never.id)
+        (at,) = await house.append(AdoptEvent("next", next_.id, next_.offset, next_.digest))
+        assert await digest_at(one, at) == await house.expected()
+        await until(lambda: one.status().ready)
 
 
 async def test_what_the_log_has_of_an_adoption_is_found_again(house: House) -> None:
@@ -520,6 +522,7 @@ async def test_a_store_that_goes_away_before_the_adoption_leaves_the_model_as_it
         own_server.start()
         await until(lambda: one.status().log == "connected" and one.status().ready)
         assert await digest_at(one, one.model("default").offset) == await house.expected()
+        await house.store.client.delete((await house.living()).keys.key("adoption-lease"))  # it has expired
         at = await adopt(house)  # begun again under its name
         await until(lambda: one.model("default").position.adopted == at)
     finally:

@@ -56,15 +56,15 @@ def test_the_kernels_of_the_default_model_are_compiled_first_and_by_two_processe
     assert done.returncode == 0, done.stderr
     lines = calls.read_text().splitlines()
     assert [line for line in lines if line.startswith("parent")] == [
-        "parent learning",
         "parent learning answering",
+        "parent state",
         "parent sls",
         "parent calibrated",
     ]
     first = lines.index("parent learning answering")
-    assert lines.index("other answering") < first < lines.index("other sls")
-    assert lines.index("other sls") < lines.index("parent sls")
-    assert lines.index("other calibrated") < lines.index("parent calibrated")
+    assert sorted(lines[:first]) == ["other answering", "other learning"]
+    for group in ("state", "sls", "calibrated"):
+        assert first < lines.index(f"other {group}") < lines.index(f"parent {group}")
 
 
 @pytest.mark.parametrize(
@@ -83,8 +83,8 @@ def test_a_model_waits_for_the_kernels_that_it_uses_and_no_others(config: ModelC
 
 @pytest.fixture
 def coming(monkeypatch: pytest.MonkeyPatch) -> dict[str, Future[None]]:
-    """A process whose other groups are being compiled."""
-    futures: dict[str, Future[None]] = {group: Future() for group in kernel_compiler.BACKGROUND_GROUPS}
+    """A process in which these groups are being compiled."""
+    futures: dict[str, Future[None]] = {group: Future() for group in ("sls", "calibrated")}
     monkeypatch.setattr(kernel_compiler, "_coming", futures)
     return futures
 

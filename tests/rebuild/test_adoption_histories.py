@@ -59,10 +59,10 @@ async def live_through(house: House, story: list[tuple[str, int]]) -> None:
         elif step == "index":  # of anything, standing for the log up to here or some way back
             index = await house.index(model_of(5 + n, number), offsets[max(0, len(offsets) - 1 - n)])
             made.append(index)
-            offsets += await house.append(PrepareEvent(f"a{number}", index.id, index.after, index.digest))
+            offsets += await house.append(PrepareEvent(f"a{number}", index.id, index.offset, index.digest))
         elif step == "adopt" and made:
             index = made[-1 - n % len(made)]
-            offsets += await house.append(AdoptEvent(f"a{number}", index.id, index.after, index.digest))
+            offsets += await house.append(AdoptEvent(f"a{number}", index.id, index.offset, index.digest))
         elif step == "activate":
             version, digest = [*((card.id, card.digest) for card in versions), (LIVE, "")][n]
             offsets += await house.append(ActivateEvent(f"v{number}", version, digest))

@@ -22,8 +22,7 @@ from abound.service.rebuild.adoption import begin
 from abound.service.rebuild.redaction import ForgetParams
 from abound.service.rebuild.refit import RefitParams
 from abound.service.replica.predictions import RememberParams, recall, remember, vector_fingerprint
-from abound.service.snapshots import manifest as manifests
-from abound.service.snapshots import state_files
+from abound.service.snapshots import snapshots, state_files
 from tests.support.adoption_house import SMALL, House, apply, digest_at, digest_of, events, model_of
 from tests.support.rebuild_context import Context, archived, keyed, of_history, run, same, teach, without
 from tests.support.streams import drafts, record
@@ -196,12 +195,12 @@ async def test_nothing_of_a_forgotten_event_is_left_anywhere(own_server: Server,
         kept = await remember(house.store, model.keys, plain, remembering, reading)
         words = (b"unutterable", b"unspeakable", b"hidden-key")
         assert all([await traces(house, word) for word in words])
-        snapshots = await manifests.ids(house.store, model.keys)
-        assert len(snapshots) == 2
+        names = await snapshots.ids(house.store, model.keys)
+        assert len(names) == 2
         outcome = await run(house, forget, ForgetParams(source="spy", reason="asked for"), job="forget")
         assert outcome["remembered_deleted"] == 1
         assert outcome["store_file"] == "rewritten"
-        assert set(snapshots) <= set(outcome["snapshots_deleted"])
+        assert set(names) <= set(outcome["snapshots_deleted"])
         assert outcome["segments_rewritten"]
         assert [await traces(house, word) for word in words] == [[], [], []]
         assert await recall(house.store, model.keys, kept, remembering, reading) == plain
@@ -240,13 +239,13 @@ async def test_what_those_who_died_have_left_is_forgotten_as_well(own_server: Se
             await compact(house.store, living, SMALL, between=dying, artifacts=house.artifacts)
         [part] = written
         died = part.decode().rpartition(":snapshot:")[2].rpartition(":")[0]
-        assert died not in await manifests.ids(house.store, living.keys)
+        assert died not in await snapshots.ids(house.store, living.keys)
         await house.store.client.copy(living.keys.log, repaired_key(living.keys.log))  # as a mend that dies leaves it
         outcome = await run(house, forget, ForgetParams(source="spy", reason="asked for"), job="forget")
         assert died in outcome["snapshots_deleted"]
         assert not await house.store.client.exists(repaired_key(living.keys.log))
         assert [await traces(house, word) for word in (b"unutterable", b"unspeakable")] == [[], []]
-        kept = set(await manifests.ids(house.store, living.keys))
+        kept = set(await snapshots.ids(house.store, living.keys))
         assert len(kept) == 2
         assert not kept & set(outcome["snapshots_deleted"])
     finally:

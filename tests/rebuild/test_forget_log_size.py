@@ -11,7 +11,8 @@ from abound.service.history.retention import enforce_retention
 from abound.service.jobs.rebuild import RestoreParams, forget, restore
 from abound.service.log.catalog import DEFAULT_MODEL
 from abound.service.rebuild.redaction import ForgetParams
-from abound.service.snapshots import manifest as manifests
+from abound.service.snapshots import snapshots
+from abound.service.snapshots.state_image import MANIFEST
 from abound.service.store.lease import acquire
 from tests.support.adoption_house import House, events
 from tests.support.rebuild_context import archived, run, teach
@@ -73,8 +74,8 @@ async def test_replicas_agree_on_the_size_of_a_log_in_which_something_was_forgot
         size = sum(segment.size for segment in contents.segments[1:])
         await retained(house, HistoryParams(keep_bytes=size, slack=0.0))
     keys = (await house.living()).keys
-    for name in await manifests.ids(house.store, keys):
-        await house.store.client.delete(manifests.manifest_key(keys, name))
+    for name in await snapshots.ids(house.store, keys):
+        await house.store.client.delete(snapshots.file_key(keys, name, MANIFEST))
     after = (await house.replica()).model(DEFAULT_MODEL)
     await (house.replicas[0]).wait_for(DEFAULT_MODEL, after.offset, 10)
     assert after.position == before.position

@@ -21,8 +21,7 @@ from abound.service.rebuild.adoption import Adoption
 from abound.service.rebuild.redaction import ForgetParams
 from abound.service.rebuild.refit import RefitParams
 from abound.service.replica.predictions import RememberParams, remember, vector_fingerprint
-from abound.service.snapshots import manifest as manifests
-from abound.service.snapshots import state_files
+from abound.service.snapshots import snapshots, state_files
 from abound.service.store.client import Store
 from tests.support.adoption_house import House, events
 from tests.support.proxy import Proxy
@@ -88,7 +87,7 @@ async def test_the_record_of_a_forgetting_lists_what_those_who_died_have_done(ho
     first = (await teach(house, *events(20, 1), secret, *events(50, 2, "bad")))[20]
     await archived(house)
     await run(house, restore, RestoreParams(to=str(house.past[-1][0]), reason="r"), job="restore")
-    before = await manifests.ids(house.store, model.keys)
+    before = await snapshots.ids(house.store, model.keys)
     params = ForgetParams(source="bad", reason="r")
     contents = await History(house.store, house.artifacts, model.keys).manifest()
     assert contents is not None
@@ -113,7 +112,7 @@ async def test_the_record_of_a_forgetting_lists_what_those_who_died_have_done(ho
     assert index in outcome["indexes_deleted"]
     assert outcome["remembered_deleted"] == 1
     assert outcome["store_file"] == "rewritten"
-    kept = set(await manifests.ids(house.store, model.keys))
+    kept = set(await snapshots.ids(house.store, model.keys))
     assert not kept & set(outcome["snapshots_deleted"])
     await same(house, one, await without(house, lambda unit, at: unit.source == "bad"))
 
@@ -234,10 +233,10 @@ async def test_who_goes_on_with_one_that_died_before_it_adopted_says_what_it_for
 
     append = Adoption._append
 
-    async def dying_append(self: Adoption, entry: Entry, adopts: str = "", index: Any = None) -> Offset:
+    async def dying_append(self: Adoption, entry: Entry, adopts: str = "") -> Offset:
         if adopts:
             raise Died
-        return await append(self, entry, adopts, index)
+        return await append(self, entry, adopts)
 
     with monkeypatch.context() as patch:
         patch.setattr(Adoption, "_append", dying_append)

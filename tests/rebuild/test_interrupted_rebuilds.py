@@ -93,7 +93,7 @@ async def _left_there(*given: Any) -> None:
 async def test_of_two_rebuilds_at_one_time_one_waits_and_can_be_cancelled(house: House) -> None:
     await teach(house, *events(5))
     living = await house.living()
-    await house.store.client.set(living.keys.key("adopting"), b'{"adoption":"one that died"}', px=1500)
+    await house.store.client.set(living.keys.key("adoption-lease"), b"", px=1500)
     context = Context(house, living)
     context.stop_at = "waiting for another rebuild"
     with pytest.raises(Cancelled):

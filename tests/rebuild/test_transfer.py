@@ -17,11 +17,11 @@ from abound.service.rebuild.transfer import import_model
 from abound.service.replica import memory_budget
 from abound.service.replica.memory_budget import MemoryBudget, needed_bytes
 from abound.service.replica.replica import Replica
-from tests.snapshots.test_model_file import DIGEST, FILE, HEADER, LARGE, LIMIT, in_pieces
+from tests.snapshots.test_model_file import DIGEST, FILE, HEAD, LARGE, LIMIT, in_pieces
 from tests.support.adoption_house import House, until
 from tests.support.streams import drafts
 
-SIZE = sum(part["size"] for part in HEADER["parts"])
+SIZE = sum(part["size"] for part in HEAD["parts"])
 
 
 class Upload:
@@ -44,7 +44,7 @@ async def imported(replica: Replica, name: str, seconds: float = 10, most: Memor
 
 
 def indexes_of(house: House) -> list[str]:
-    return sorted(path.parent.name for path in house.folder.rglob("part-*"))
+    return sorted(path.parent.name for path in house.folder.rglob("index/*/0"))
 
 
 async def test_what_another_replica_was_taught_is_not_put_aside(house: House) -> None:
@@ -175,9 +175,9 @@ async def test_a_model_that_there_is_no_memory_for_is_refused_before_anything_is
     assert indexes_of(house) == left
     for name in one.models.names():
         most.check(one.model(name))  # they can go on learning
-    header_ends = 32 + struct.unpack_from("<I", LARGE, 12)[0]
+    head_ends = 12 + struct.unpack_from("<I", LARGE, 8)[0]
     with pytest.raises(MemoryLimitExceeded):  # what its header says is too much already, and nothing more is waited for
-        await take("third", MemoryBudget(there + (len(LARGE) - header_ends) - 1), LARGE[:header_ends])
+        await take("third", MemoryBudget(there + (len(LARGE) - head_ends) - 1), LARGE[:head_ends])
 
 
 async def test_of_two_models_that_come_at_one_time_and_do_not_fit_in_together_one_is_refused(

@@ -523,19 +523,3 @@ async def test_draining_takes_nothing_and_answers_on(server: Server, start_repli
     with pytest.raises(NotReady, match="draining"):
         await teach(replica)
     assert replica.model("default").live.n_learned == 50
-
-
-async def test_a_replica_that_spoke_before_the_clock_was_set_back_is_not_there_for_ever(
-    server: Server, start_replica: StartReplica
-) -> None:
-    replica = await start_replica(server)
-    keys = replica.model("default").keys
-    async with asyncio.timeout(8):
-        while not (said := await replica.replicas("default")):  # noqa: ASYNC110
-            await asyncio.sleep(0.05)
-    (own,) = said
-    for name, ahead in (("gone", 3600.0), ("near", 0.5)):
-        await presence.publish(replica.store, [(keys, msgspec.structs.replace(own, replica=name, at=own.at + ahead))])
-    there = {one.replica for one in await replica.replicas("default")}
-    assert there == {replica.id, "near"}
-    assert await replica.store.client.hexists(keys.key("replicas"), "gone") == 0

@@ -43,7 +43,7 @@ async def look(data: Path, free: bool = False) -> tuple[str, list[Any]]:
         living = (await read_catalog(store)).get("default")
         assert living is not None
         if free:
-            await store.client.delete(living.keys.key("activating"))
+            await store.client.delete(living.keys.key("activation-lease"))
         found = await store.client.xrange(living.keys.log)
         events = [decode_entry([part for field in fields.items() for part in field]).event for _, fields in found]
         told = [event for event in events if isinstance(event, ActivateEvent | PrepareVersionEvent)]

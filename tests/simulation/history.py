@@ -17,7 +17,7 @@ import secrets
 import socket
 import uuid
 from collections.abc import Iterator, Sequence
-from functools import cache, partial
+from functools import cache
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -37,13 +37,12 @@ from abound.service import worker as worker_module
 from abound.service.history.replay import rebuild
 from abound.service.log import catalog
 from abound.service.log.catalog import read_catalog
-from abound.service.model import adoption_lock
 from abound.service.processes import kernel_compiler
 from abound.service.rebuild import adoption
 from abound.service.replica import memory_budget, storage_status
 from abound.service.replica.replica import Replica
+from abound.service.store import lease
 from abound.service.versions import activation
-from abound.service.versions import activation as activating
 from abound.service.versions import repository as versions
 from tests.simulation.activating import ActivatingHost
 from tests.simulation.adopting import AdoptingHost
@@ -323,8 +322,8 @@ def _learned_state(live: object) -> bytes:
 _apply = LiveModel.apply
 
 
-_renew_pending = partial(adoption_lock.renew, seconds=3.0)
-"""One that died is under way for a shorter time than histories take."""
+async def _wait_for_nothing(groups: object, timeout: float | None = None) -> None:  # noqa: ASYNC109
+    """Kernels are loaded before a history begins."""
 
 
 def _apply_all(live: LiveModel, buffer: bytes, at: int, ranks: Any, updated: Any) -> tuple[int, int]:
@@ -356,15 +355,13 @@ def _without_the_world(seed: int) -> Iterator[None]:
         (os, "getpid", lambda: here().pid),
         (socket, "gethostname", lambda: "host"),
         (kernel_compiler, "load", lambda: None),
-        (kernel_compiler, "groups_of", lambda config: ()),
+        (kernel_compiler, "wait_for_groups", _wait_for_nothing),
         (catalog, "GROWN_ENTRIES", 2),
-        (adoption_lock, "renew", _renew_pending),
-        (adoption, "RENEW_SECONDS", 0.5),
-        (activation, "RENEW_SECONDS", 0.5),
+        (adoption, "RETRY_SECONDS", 0.1),
+        (activation, "RETRY_SECONDS", 0.1),
         (activation, "APPEND_SECONDS", 3.0),
-        (activating, "FENCE_SECONDS", 2.0),
         (versions, "libraries", dict),
-        (worker_module, "LEASE_SECONDS", 1.2),
+        (lease, "LEASE_SECONDS", 1.2),
         (worker_module, "SWEEP_SECONDS", 1.0),
         (worker_module, "LOOK_SECONDS", 0.25),
     ]

@@ -141,7 +141,7 @@ KNOWN = [
         0,
         told_by=(
             "tests/history/test_damage.py::test_a_snapshot_of_the_future_does_not_put_off_the_next_one",
-            "tests/replica/test_replica.py::test_a_replica_that_spoke_before_the_clock_was_set_back_is_not_there_for_ever",
+            "tests/store/test_expiring.py::test_a_record_made_before_the_clock_was_set_back_lasts_no_longer_than_a_new_one",
         ),
     ),
     Known(
@@ -184,6 +184,7 @@ def test_what_was_broken_once_holds(known: Known) -> None:
     assert {seed: found for seed in seeds if (found := run(seed, faults=known.faults).broken)} == {}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("known", PUT_BACK, ids=_name)
 def test_it_is_seen_when_it_is_put_back(known: Known, monkeypatch: Patch) -> None:
     assert known.wrong is not None

@@ -226,6 +226,9 @@ WEATHER: dict[Callable[[Patch], None], tuple[str, ...]] = {
 }
 """Faults by which a mistake is found soon; the others are found in any weather."""
 
+SLOW = dict.fromkeys((send_again, answer_before_the_reply, adopt_without_what_came_since), pytest.mark.long)
+"""Mistakes that take many histories to find."""
+
 
 FIRST: dict[Callable[[Patch], None], int] = {
     append_to_anybody: 1675,
@@ -251,7 +254,9 @@ def broken_by(mistake: Callable[[Patch], None], seeds: range) -> Iterator[tuple[
                 yield seed, broken
 
 
-@pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.__name__)
+@pytest.mark.parametrize(
+    "mistake", [pytest.param(one, marks=SLOW.get(one, ())) for one in MISTAKES], ids=lambda mistake: mistake.__name__
+)
 def test_a_mistake_is_caught(mistake: Callable[[Patch], None]) -> None:
     first = FIRST.get(mistake, 0)
     assert next(broken_by(mistake, range(first, first + SEEDS)), None) is not None

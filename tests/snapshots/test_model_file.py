@@ -21,12 +21,16 @@ from abound.core.instances.record import pack_labels
 from abound.core.limits import Limits
 from abound.core.model.apply import Unit
 from abound.core.model.live_model import LiveModel, warmup
-from abound.core.types import START
-from abound.service.artifacts.checksums import checksum_of
+from abound.core.model.state import STATE_FORMAT
+from abound.core.types import START, Offset
+from abound.service.artifacts.checksums import checksum_of, seal
 from abound.service.artifacts.container import encode_head
 from abound.service.log.events import APPLY_VERSION, LearnEvent
-from abound.service.snapshots.arrays import Part, load_model, parts_of, shapes_of
-from abound.service.snapshots.model_file import MODEL_FILE, ModelFileHeader, ModelFileReader
+from abound.service.model.position import Position
+from abound.service.snapshots.model_file import MAGIC, read_model_file
+from abound.service.snapshots.state_image import MANIFEST, Part, StateManifest, load, parts_of, shapes_of, write
+from abound.service.store.keys import ModelKeys
+from abound.service.tasks import do_nothing
 from tests.support.adoption_house import apply, digest_of, model_of
 
 REFUSALS = (Corrupted, TooLarge, UnknownApplyVersion)
@@ -36,20 +40,16 @@ MIB = 2**20
 
 def file_of(live: LiveModel) -> tuple[bytes, str]:
     """A model's file, and its digest."""
-    digest = asyncio.run(digest_of(live))
-    arrays = live.to_arrays()
-    parts = list(parts_of(arrays, 40_000))
-    header = ModelFileHeader(
-        apply_version=APPLY_VERSION,
-        model="news",
-        offset="5-0.0",
-        digest=digest,
-        state=live.meta(),
-        arrays=shapes_of(arrays),
-        parts=[Part(len(part), checksum_of(part)) for part in parts],
-    )
-    assert len(parts) > 2
-    return encode_head(MODEL_FILE, header) + b"".join(parts), digest
+    files: dict[str, bytes] = {}
+
+    async def put(name: str, data: bytes) -> None:
+        files[name] = data
+
+    keys, position = ModelKeys("news", "1-0"), Position(Offset(5, 0, 0), b"0" * 8, 5, 500)
+    manifest = asyncio.run(write(put, keys, "image", live, position, 40_000, do_nothing))
+    assert files.pop(MANIFEST) == msgspec.json.encode(manifest)
+    assert len(files) > 2
+    return encode_head(MAGIC, manifest) + b"".join(files.values()), manifest.digest
 
 
 def large() -> LiveModel:
@@ -64,8 +64,9 @@ def large() -> LiveModel:
 
 FILE, DIGEST = file_of(model_of(25, 1))
 LARGE, _ = file_of(large())
-HEADER = msgspec.json.decode(FILE[32 : 32 + struct.unpack_from("<I", FILE, 12)[0]])
-BODY = FILE[32 + struct.unpack_from("<I", FILE, 12)[0] :]
+BODY_STARTS = 12 + struct.unpack_from("<I", FILE, 8)[0]
+HEAD = msgspec.json.decode(FILE[12:BODY_STARTS])
+BODY = FILE[BODY_STARTS:]
 
 
 async def in_pieces(data: bytes, size: int) -> AsyncIterator[bytes]:
@@ -77,21 +78,19 @@ def read(data: bytes, size: int = 10_000, limit: int = LIMIT) -> LiveModel:
     """The model that a file is."""
 
     async def reading() -> LiveModel:
-        reader = ModelFileReader(in_pieces(data, size), limit)
-        header = await reader.header()
-        _ = header.config
-        return await load_model(
-            header.state, header.arrays, header.size, header.digest, reader.parts(header), Limits(), lambda done: None
-        )
+        manifest, parts = await read_model_file(in_pieces(data, size), limit)
+        return await load(manifest, parts, Limits())
 
     return asyncio.run(reading())
 
 
-def with_header(changes: dict[str, object], body: bytes = BODY) -> bytes:
-    """The file with another header, its checksum right."""
-    plain = msgspec.json.encode({**HEADER, **changes})
-    head = struct.pack("<8sII16s", MODEL_FILE.magic, MODEL_FILE.format, len(plain), bytes.fromhex(checksum_of(plain)))
-    return head + plain + body
+def with_head(changes: dict[str, object], body: bytes = BODY) -> bytes:
+    """The file with another head, its checksum right if it can be a manifest."""
+    try:
+        plain = msgspec.json.encode(seal(msgspec.convert({**HEAD, **changes}, StateManifest)))
+    except msgspec.ValidationError:
+        plain = msgspec.json.encode({**HEAD, **changes})
+    return struct.pack("<8sI", MAGIC, len(plain)) + plain + body
 
 
 @pytest.mark.parametrize("size", [1, 7, 33, 10_000, 10**9])
@@ -106,32 +105,25 @@ def test_a_file_is_the_model_however_it_comes(size: int) -> None:
     ("data", "kind", "what"),
     [
         (b"", Corrupted, "ends in its first bytes"),
-        (FILE[:40], Corrupted, "ends in its header"),
+        (FILE[:40], Corrupted, "ends in its head"),
         (FILE[:-1], Corrupted, "ends in its part"),
         (FILE + b"x", Corrupted, "follows the last part"),
         (b"PK" + FILE[2:], Corrupted, "not the file of a model"),
-        (
-            FILE[:8] + struct.pack("<I", MODEL_FILE.format - 1) + FILE[12:],
-            UnknownApplyVersion,
-            f"format {MODEL_FILE.format - 1}",
-        ),
-        (
-            FILE[:8] + struct.pack("<I", MODEL_FILE.format + 1) + FILE[12:],
-            UnknownApplyVersion,
-            f"format {MODEL_FILE.format + 1}",
-        ),
-        (FILE[:12] + struct.pack("<I", 2**31) + FILE[16:], Corrupted, "larger than allowed"),
-        (FILE[:60] + b"~" + FILE[61:], Corrupted, "header of the file is damaged: its checksum is wrong"),
+        (with_head({"format": STATE_FORMAT - 1}), UnknownApplyVersion, f"format {STATE_FORMAT - 1}"),
+        (with_head({"format": STATE_FORMAT + 1}), UnknownApplyVersion, f"format {STATE_FORMAT + 1}"),
+        (FILE[:8] + struct.pack("<I", 2**31) + FILE[12:], Corrupted, "larger than allowed"),
+        (FILE.replace(b"news", b"nows", 1), Corrupted, "head of the file is damaged: its checksum is wrong"),
+        (FILE[:12] + b"~" + FILE[13:], Corrupted, "head of the file cannot be read"),
         (FILE[:-5] + bytes([FILE[-5] ^ 1]) + FILE[-4:], Corrupted, "part .* is damaged: its size or checksum is wrong"),
-        (with_header({"apply_version": APPLY_VERSION + 1}), UnknownApplyVersion, "apply version 3"),
-        (with_header({"digest": "0" * 32}), Corrupted, "another digest"),
-        (with_header({"parts": []}), Corrupted, "impossible dtype, shape or size"),
-        (with_header({"parts": [{"size": 2**40, "checksum": ""}]}), Corrupted, "impossible size"),
-        (with_header({"parts": [{"size": 2**25, "checksum": ""}]}), TooLarge, "more than the limit of"),
-        (with_header({"arrays": HEADER["arrays"][1:]}), Corrupted, "do not fill"),
-        (with_header({"state": {}}), Corrupted, "no configuration"),
-        (with_header({"state": {"config": {"nonsense": 1}}}), Corrupted, "no configuration"),
-        (with_header({"state": []}), Corrupted, "cannot be read"),
+        (with_head({"apply_version": APPLY_VERSION + 1}), UnknownApplyVersion, "apply version 3"),
+        (with_head({"digest": "0" * 32}), Corrupted, "another digest"),
+        (with_head({"parts": []}), Corrupted, "impossible dtype, shape or size"),
+        (with_head({"parts": [{"size": 2**40, "checksum": ""}]}), Corrupted, "impossible size"),
+        (with_head({"parts": [{"size": 2**25, "checksum": ""}]}), TooLarge, "more than the limit of"),
+        (with_head({"arrays": HEAD["arrays"][1:]}), Corrupted, "do not fill"),
+        (with_head({"state": {}}), Corrupted, "no configuration"),
+        (with_head({"state": {"config": {"nonsense": 1}}}), Corrupted, "no configuration"),
+        (with_head({"state": []}), Corrupted, "cannot be read"),
     ],
 )
 def test_each_damage_is_refused_and_named(data: bytes, kind: type[Exception], what: str) -> None:
@@ -164,11 +156,11 @@ values = st.recursive(
 )
 
 
-@given(st.sampled_from(sorted(HEADER)), values)
-def test_a_header_with_anything_in_a_field_is_refused_or_gives_the_same_model(field: str, value: object) -> None:
+@given(st.sampled_from(sorted(HEAD)), values)
+def test_a_head_with_anything_in_a_field_is_refused_or_gives_the_same_model(field: str, value: object) -> None:
     """As from somebody who can make checksums: an error of ours, or the state that the digest names."""
     try:
-        data = with_header({field: value})
+        data = with_head({field: value})
     except (OverflowError, ValueError):
         return
     try:
@@ -182,10 +174,10 @@ def test_a_header_with_anything_in_a_field_is_refused_or_gives_the_same_model(fi
 def test_an_array_that_says_anything_of_itself_is_refused_or_gives_the_same_model(
     number: int, field: str, value: object
 ) -> None:
-    arrays = [dict(array) for array in HEADER["arrays"]]
+    arrays = [dict(array) for array in HEAD["arrays"]]
     arrays[number % len(arrays)][field] = value
     try:
-        data = with_header({"arrays": arrays})
+        data = with_head({"arrays": arrays})
     except (OverflowError, ValueError):
         return
     try:
@@ -254,16 +246,9 @@ def made(config: str) -> tuple[dict[str, np.ndarray[Any, Any]], dict[str, Any]]:
 
 def assert_bounded(arrays: dict[str, np.ndarray[Any, Any]], state: dict[str, Any]) -> None:
     body = list(parts_of(arrays, 40_000))
-    header = ModelFileHeader(
-        apply_version=APPLY_VERSION,
-        model="news",
-        offset="5-0.0",
-        digest="0" * 32,
-        state=state,
-        arrays=shapes_of(arrays),
-        parts=[Part(len(part), checksum_of(part)) for part in body],
-    )
-    file = encode_head(MODEL_FILE, header) + b"".join(body)
+    changes = {"digest": "0" * 32, "state": state, "arrays": shapes_of(arrays)}
+    parts = [Part(len(part), checksum_of(part)) for part in body]
+    file = with_head(msgspec.to_builtins(changes | {"parts": parts}), b"".join(body))
     tracemalloc.start()
     try:
         with pytest.raises(REFUSALS):
@@ -284,7 +269,7 @@ def numbers(dtype: np.dtype[Any]) -> st.SearchStrategy[float]:
 def test_a_size_that_is_only_said_takes_no_memory() -> None:
     claimed = [{"name": "index/weights", "dtype": "<f4", "shape": [2**28]}]
     parts = [{"size": 2**26, "checksum": "0" * 32}] * 16
-    file = with_header({"arrays": claimed, "parts": parts})
+    file = with_head({"arrays": claimed, "parts": parts})
     tracemalloc.start()
     try:
         with pytest.raises(Corrupted):

@@ -10,6 +10,7 @@ import structlog
 
 from abound.core.errors import Corrupted, UnknownSnapshot
 from abound.core.model.apply import Unit
+from abound.core.model.state import STATE_FORMAT
 from abound.core.types import START
 from abound.service.artifacts.checksums import seal
 from abound.service.history.replay import compact, rebuild
@@ -17,16 +18,16 @@ from abound.service.history.restore import restore_newest
 from abound.service.log.catalog import CATALOG_KEY, DEFAULT_MODEL, CatalogModel, read_catalog
 from abound.service.log.events import APPLY_VERSION, CatalogEntry, Entry, LearnEvent, ModelCreated, encode
 from abound.service.model.replicated_model import ReplicatedModel
-from abound.service.snapshots import manifest as manifests
-from abound.service.snapshots.manifest import SnapshotManifest
+from abound.service.snapshots import snapshots
 from abound.service.snapshots.snapshots import SnapshotParams
+from abound.service.snapshots.state_image import StateManifest
 from abound.service.store.client import Store
 from tests.support.streams import drafts
 
 SMALL_PARTS = SnapshotParams(part_bytes=16_384)
-OLDER, NEWER = manifests.FORMAT - 1, manifests.FORMAT + 1
+OLDER, NEWER = STATE_FORMAT - 1, STATE_FORMAT + 1
 
-Change = Callable[[Store, CatalogModel, SnapshotManifest], Awaitable[None]]
+Change = Callable[[Store, CatalogModel, StateManifest], Awaitable[None]]
 
 
 async def append(store: Store, living: CatalogModel, n: int, seed: int) -> None:
@@ -46,7 +47,7 @@ async def create(store: Store, name: str = DEFAULT_MODEL) -> CatalogModel:
 
 
 @pytest.fixture
-async def two(store: Store) -> tuple[CatalogModel, list[SnapshotManifest]]:
+async def two(store: Store) -> tuple[CatalogModel, list[StateManifest]]:
     """A model with two snapshots, newest first, and a log that goes on after them."""
     living = await create(store)
     made = []
@@ -71,7 +72,7 @@ async def loaded(store: Store, living: CatalogModel) -> tuple[str | None, list[s
 
 
 async def test_a_snapshot_and_the_rest_of_the_log_are_as_good_as_the_whole_log(
-    store: Store, two: tuple[CatalogModel, list[SnapshotManifest]]
+    store: Store, two: tuple[CatalogModel, list[StateManifest]]
 ) -> None:
     living, (newest, older) = two
     assert await loaded(store, living) == (newest.id, [])
@@ -100,30 +101,30 @@ async def test_only_the_newest_are_kept_and_nothing_is_left_of_the_others(store:
     for seed in range(5):
         await append(store, living, 5, seed)
         made.append(await compact(store, living, SnapshotParams(keep=3, part_bytes=16_384)))
-    good = await manifests.read_manifests(store, living.keys)
+    good = await snapshots.read_manifests(store, living.keys)
     assert good == made[:1:-1]
     keys = {key async for key in store.client.scan_iter(match=living.keys.key("snapshot:*").replace(b"{", b"\\{"))}
     expected = {living.keys.key(f"snapshot:{m.id}:{i}") for m in good for i in range(len(m.parts))}
     assert keys == expected | {living.keys.key(f"snapshot:{m.id}:manifest") for m in good}
 
 
-def part(i: int) -> Callable[[CatalogModel, SnapshotManifest], bytes]:
+def part(i: int) -> Callable[[CatalogModel, StateManifest], bytes]:
     return lambda living, manifest: living.keys.key(f"snapshot:{manifest.id}:{i}")
 
 
-def manifest_key(living: CatalogModel, manifest: SnapshotManifest) -> bytes:
+def manifest_key(living: CatalogModel, manifest: StateManifest) -> bytes:
     return living.keys.key(f"snapshot:{manifest.id}:manifest")
 
 
-def missing(key: Callable[[CatalogModel, SnapshotManifest], bytes]) -> Change:
-    async def change(store: Store, living: CatalogModel, manifest: SnapshotManifest) -> None:
+def missing(key: Callable[[CatalogModel, StateManifest], bytes]) -> Change:
+    async def change(store: Store, living: CatalogModel, manifest: StateManifest) -> None:
         assert await store.client.unlink(key(living, manifest)) == 1
 
     return change
 
 
-def rewritten(key: Callable[[CatalogModel, SnapshotManifest], bytes], how: Callable[[bytes], bytes]) -> Change:
-    async def change(store: Store, living: CatalogModel, manifest: SnapshotManifest) -> None:
+def rewritten(key: Callable[[CatalogModel, StateManifest], bytes], how: Callable[[bytes], bytes]) -> Change:
+    async def change(store: Store, living: CatalogModel, manifest: StateManifest) -> None:
         name = key(living, manifest)
         before = await store.client.get(name)
         assert how(before) != before
@@ -134,7 +135,7 @@ def rewritten(key: Callable[[CatalogModel, SnapshotManifest], bytes], how: Calla
 
 def sealed(fields: dict[str, Any]) -> bytes:
     """A manifest with a right checksum, whatever it says."""
-    return msgspec.json.encode(seal(msgspec.convert(fields, SnapshotManifest)))
+    return msgspec.json.encode(seal(msgspec.convert(fields, StateManifest)))
 
 
 def changed(**fields: Any) -> Change:
@@ -185,18 +186,18 @@ DAMAGES = {
     "other size of a part": (changed(parts=[]), "manifest is damaged: its checksum is wrong"),
     "other checksum": (changed(checksum="0" * 32), "manifest is damaged: its checksum is wrong"),
     "no checksum": (changed(checksum=""), "manifest is damaged: its checksum is wrong"),
-    "older format": (described(format=OLDER), f"format {OLDER}; this release reads {manifests.FORMAT}"),
-    "newer format": (described(format=NEWER), f"format {NEWER}; this release reads {manifests.FORMAT}"),
+    "older format": (described(format=OLDER), f"format {OLDER}; this release reads {STATE_FORMAT}"),
+    "newer format": (described(format=NEWER), f"format {NEWER}; this release reads {STATE_FORMAT}"),
     "newer apply version": (described(apply_version=APPLY_VERSION + 1), "apply version"),
-    "other model": (described(model="other"), "snapshot of other"),
+    "other model": (described(model="other"), "of other"),
     "other incarnation": (described(incarnation="1-0"), "1-0"),
-    "other id": (described(id="1-0.0-00000000"), "snapshot of"),
+    "other id": (described(id="1-0.0-00000000"), "that of 1-0.0-00000000"),
     "offset garbage": (described(offset="nowhere"), "not an offset"),
     "other place in the log": (described(entry_checksum="00000000"), "does not continue from its offset"),
     "past the end of the log": (described(offset="9999999999999-0.0"), "does not continue from its offset"),
     "other digest": (described(digest="0" * 32), "another digest"),
     "other configuration": (described(state={"config": {"d_max": 3}, "hand": 0}), "another digest"),
-    "no configuration": (described(state={}), "do not fit together"),
+    "no configuration": (described(state={}), "no configuration"),
     "configuration that cannot be": (described(state={"config": {"d_max": -1}, "hand": 0}), "d_max must be"),
     "fewer arrays": (described(arrays=[]), "do not fill its arrays"),
     "an array too large": (rewritten(manifest_key, reshaped), "impossible dtype, shape or size"),
@@ -207,7 +208,7 @@ DAMAGES = {
 
 @pytest.mark.parametrize("kind", DAMAGES)
 async def test_a_damaged_snapshot_is_passed_over_for_the_one_before(
-    store: Store, two: tuple[CatalogModel, list[SnapshotManifest]], kind: str
+    store: Store, two: tuple[CatalogModel, list[StateManifest]], kind: str
 ) -> None:
     living, (newest, older) = two
     change, what = DAMAGES[kind]
@@ -218,9 +219,7 @@ async def test_a_damaged_snapshot_is_passed_over_for_the_one_before(
     assert what in reasons[0]
 
 
-async def test_a_flipped_bit_in_any_part_is_found(
-    store: Store, two: tuple[CatalogModel, list[SnapshotManifest]]
-) -> None:
+async def test_a_flipped_bit_in_any_part_is_found(store: Store, two: tuple[CatalogModel, list[StateManifest]]) -> None:
     living, (newest, older) = two
     for i in range(len(newest.parts)):
         key = living.keys.key(f"snapshot:{newest.id}:{i}")
@@ -232,7 +231,7 @@ async def test_a_flipped_bit_in_any_part_is_found(
 
 
 async def test_arrays_in_the_place_of_others_are_found(
-    store: Store, two: tuple[CatalogModel, list[SnapshotManifest]]
+    store: Store, two: tuple[CatalogModel, list[StateManifest]]
 ) -> None:
     living, (newest, older) = two
     await rewritten(manifest_key, swapped)(store, living, newest)
@@ -241,7 +240,7 @@ async def test_arrays_in_the_place_of_others_are_found(
 
 
 async def test_without_a_good_snapshot_the_whole_log_is_replayed(
-    store: Store, two: tuple[CatalogModel, list[SnapshotManifest]]
+    store: Store, two: tuple[CatalogModel, list[StateManifest]]
 ) -> None:
     living, both = two
     for manifest in both:
@@ -252,7 +251,7 @@ async def test_without_a_good_snapshot_the_whole_log_is_replayed(
 
 
 async def test_without_a_good_snapshot_and_without_the_beginning_there_is_no_state(
-    store: Store, two: tuple[CatalogModel, list[SnapshotManifest]]
+    store: Store, two: tuple[CatalogModel, list[StateManifest]]
 ) -> None:
     living, (newest, older) = two
     await store.client.xtrim(living.keys.log, minid=newest.position.offset.entry, approximate=False)
@@ -261,13 +260,13 @@ async def test_without_a_good_snapshot_and_without_the_beginning_there_is_no_sta
     await missing(part(0))(store, living, newest)
     with pytest.raises(Corrupted, match=r"part 0 is missing.*does not continue.*lost its beginning"):
         await rebuild(store, living)
-    assert older.id in [manifest.id for manifest in await manifests.read_manifests(store, living.keys)]
+    assert older.id in [manifest.id for manifest in await snapshots.read_manifests(store, living.keys)]
 
 
-async def test_a_snapshot_that_is_not_there(store: Store, two: tuple[CatalogModel, list[SnapshotManifest]]) -> None:
+async def test_a_snapshot_that_is_not_there(store: Store, two: tuple[CatalogModel, list[StateManifest]]) -> None:
     living, _ = two
     with pytest.raises(UnknownSnapshot):
-        await manifests.read_manifest(store, living.keys, "1-0.0-00000000")
+        await snapshots.read_manifest(store, living.keys, "1-0.0-00000000")
 
 
 async def test_a_snapshot_is_not_pointed_to_before_it_is_whole(store: Store) -> None:
@@ -278,7 +277,7 @@ async def test_a_snapshot_is_not_pointed_to_before_it_is_whole(store: Store) -> 
     async def between() -> None:
         nonlocal steps
         steps += 1
-        assert await manifests.ids(store, living.keys) == []
+        assert await snapshots.ids(store, living.keys) == []
         if steps == 4:
             raise RuntimeError
 

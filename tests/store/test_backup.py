@@ -14,7 +14,7 @@ from abound.core.model.live_model import warmup
 from abound.core.types import START, Offset
 from abound.service.artifacts.artifact_store import ArtifactStore
 from abound.service.history.archive import ArchiveContext, archive
-from abound.service.history.garbage import collect_files
+from abound.service.history.garbage import FileCollector
 from abound.service.history.history import History, HistoryParams
 from abound.service.history.replay import compact, rebuild
 from abound.service.history.verify import verify
@@ -90,10 +90,10 @@ async def test_what_is_restored_from_a_backup_is_what_was_there(
     model = await rebuild(house.store, living, artifacts=house.artifacts)
     expected, end = await model.compute_digest(), model.offset
     await grow(house, 5)  # a segment that was small was made larger, and the small one goes
-    unlisted = set[str]()
-    await collect_files(house.store, house.artifacts, await read_catalog(house.store), unlisted)
+    collector = FileCollector(house.store)
+    await collector.collect(house.artifacts, await read_catalog(house.store))
     copy(house.folder, backup)  # what came meanwhile
-    await collect_files(house.store, house.artifacts, await read_catalog(house.store), unlisted)
+    await collector.collect(house.artifacts, await read_catalog(house.store))
 
     for folder, is_whole in ((backup, True), (early, False)):
         server = restored(dump)

@@ -8,28 +8,32 @@ import pytest
 import redis.exceptions
 
 from abound.core.errors import Conflict, StoreUnavailable
-from abound.service.model import adoption_lock
+from abound.core.types import Offset
 from abound.service.store.client import Store
 from abound.service.store.keys import ModelKeys
-from abound.service.store.lease import LeaseLost, acquire
-from abound.service.versions import activation
+from abound.service.store.lease import ADOPTION, Lease, LeaseLost, acquire, read_payloads
 from tests.support.valkey import QUICK, Server
 
 KEYS = ModelKeys("m", "1-0")
 KEY = KEYS.key("pointer")
 
 
+def number_of(lease: Lease) -> int:
+    """The number in the token."""
+    return int(lease.token.partition(b":")[0])
+
+
 async def test_one_at_a_time_has_a_model_and_each_has_a_greater_token(store: Store) -> None:
-    numbers = []
+    tokens = []
     for i in range(1, 4):
         async with acquire(store, KEYS) as lease:
             with pytest.raises(Conflict):
                 async with acquire(store, KEYS):
                     pass
             async with acquire(store, ModelKeys("m", "2-0")) as other:
-                assert other.number == i
-            numbers.append(lease.number)
-    assert numbers == [1, 2, 3]
+                assert number_of(other) == i
+            tokens.append(number_of(lease))
+    assert tokens == [1, 2, 3]
     assert await store.client.get(KEYS.key("lease")) is None
 
 
@@ -111,7 +115,8 @@ async def test_a_number_that_a_failover_lost_is_not_given_twice(store: Store) ->
     async with acquire(store, KEYS) as lease:
         await store.client.delete(KEYS.key("lease"), KEYS.key("fence"))
         async with acquire(store, KEYS) as other:
-            assert other.number == lease.number
+            assert number_of(other) == number_of(lease)
+            assert other.token != lease.token
             with pytest.raises(LeaseLost):
                 await lease.swap([("SET", KEY, "x")])
 
@@ -149,22 +154,63 @@ async def test_a_store_that_goes_away_leaves_the_lease_to_run_out(own_server: Se
     await store.close()
 
 
-async def test_what_an_adoption_or_an_activation_holds_does_not_last_longer_either(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whoever made it died before the store's clock was set back."""
-    monkeypatch.setattr(activation, "FENCE_SECONDS", 0.2)
+async def test_a_payload_is_there_for_as_long_as_its_lease(store: Store) -> None:
+    async def read() -> list[list[int] | None]:
+        return await read_payloads(store, [KEYS, ModelKeys("other", "1-0")], ADOPTION, list[int])
 
-    async def adopt() -> bool:
-        return await adoption_lock.renew(store, KEYS, adoption_lock.PendingAdoption("another"), 0.2)
+    assert await read() == [None, None]
+    async with acquire(store, KEYS, 0.4, ADOPTION) as lease, acquire(store, KEYS):
+        assert await read() == [None, None]
+        await lease.renew(b"[1,2]")
+        await asyncio.sleep(0.8)
+        assert await read() == [[1, 2], None]
+        await lease.renew(b"written by another release")
+        assert await read() == [None, None]
+        await lease.renew(b"[3]")
+    assert await read() == [None, None]
 
-    async def activate() -> bool:
-        return await activation.acquire(store, KEYS, activation.FenceRecord("another"))
 
-    assert await adoption_lock.renew(store, KEYS, adoption_lock.PendingAdoption("dead"))
-    assert await activation.acquire(store, KEYS, activation.FenceRecord("dead"))
-    for key in (adoption_lock.key_of(KEYS), KEYS.key("activating")):
-        await store.client.pexpire(key, 3_600_000)
-    assert [await adopt(), await activate()] == [False, False]
-    await asyncio.sleep(0.3)
-    assert [await adopt(), await activate()] == [True, True]
+async def test_an_entry_is_appended_once_and_by_the_holder_only(store: Store) -> None:
+    entry = (b"payload", b"checksum")
+    async with acquire(store, KEYS) as late:
+        first = await late.append(entry, record="record", change="one", more="x")
+        assert await late.append(entry, record="record", change="one", more="y") == first
+        second = await late.append(entry, first, "record", change="two", more="z")
+        assert await late.append(entry) > second
+        with pytest.raises(Conflict, match="has lost the entry 5-0"):
+            await late.append(entry, Offset(5, 0, 0))
+        await store.client.delete(KEYS.key("lease"))
+        async with acquire(store, KEYS):
+            assert await late.append(entry, record="record", change="two") == second
+            with pytest.raises(LeaseLost):
+                await late.append(entry, record="record", change="three")
+    assert await store.client.xlen(KEYS.log) == 3
+    assert await store.client.hgetall(KEYS.key("record")) == {
+        b"at": second.entry.encode(),
+        b"change": b"two",
+        b"more": b"z",
+    }
+
+
+async def test_it_is_waited_for_as_long_as_asked(store: Store) -> None:
+    n_waits = 0
+
+    async def waiting() -> None:
+        nonlocal n_waits
+        n_waits += 1
+
+    async with acquire(store, KEYS):
+        with pytest.raises(Conflict):
+            async with acquire(store, KEYS, wait_seconds=0.3, waiting=waiting):
+                pass
+        assert n_waits > 1
+        after = asyncio.create_task(held(store))
+        await asyncio.sleep(0.3)
+        assert not after.done()
+    await after
+
+
+async def held(store: Store) -> None:
+    """Wait for the lease and release it."""
+    async with acquire(store, KEYS, wait_seconds=10):
+        pass

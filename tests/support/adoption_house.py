@@ -32,7 +32,7 @@ from abound.service.rebuild.adoption import AdoptionContext
 from abound.service.replica.replica import Replica, ReplicaParams
 from abound.service.snapshots import state_files
 from abound.service.snapshots.snapshots import SnapshotParams
-from abound.service.snapshots.state_files import StateFileManifest
+from abound.service.snapshots.state_image import StateManifest
 from abound.service.store.client import Store
 from tests.support.streams import drafts
 from tests.support.valkey import QUICK, Server
@@ -100,7 +100,7 @@ class House:
             )
         return offsets
 
-    async def index(self, live: LiveModel, after: Offset, recipe: dict[str, Any] | None = None) -> StateFileManifest:
+    async def index(self, live: LiveModel, after: Offset, recipe: dict[str, Any] | None = None) -> StateManifest:
         return await state_files.write(
             self.artifacts, (await self.living()).keys, live, after, recipe or {"method": "test"}
         )

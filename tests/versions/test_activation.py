@@ -22,8 +22,8 @@ from abound.service.rebuild import adoption
 from abound.service.replica import heartbeat, loaded_versions
 from abound.service.replica.loaded_versions import ServingParams
 from abound.service.replica.replica import Replica
+from abound.service.store.lease import Lease
 from abound.service.versions import activation
-from abound.service.versions import activation as activating
 from abound.service.versions import repository as versions
 from abound.service.versions.activation import activate, read_active
 from abound.service.versions.card import Card
@@ -235,7 +235,6 @@ async def test_of_two_activations_at_one_time_one_is_refused(house: House) -> No
 
 async def test_an_activation_that_lost_its_fence_changes_nothing(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     replica = await house.replica()
-    monkeypatch.setattr(activation, "RENEW_SECONDS", 0.1)
     first, second = await version(house), await version(house, "second")
     keys = (await house.living()).keys
     other: list[Offset] = []
@@ -243,7 +242,7 @@ async def test_an_activation_that_lost_its_fence_changes_nothing(house: House, m
     async def overtaken() -> None:
         if not other:
             other.append(Offset(0, 0, 0))
-            await house.store.client.delete(keys.key("activating"))
+            await house.store.client.delete(keys.key("activation-lease"))
             other[0] = await activate(await here(house), second.id, "a test")
 
     with pytest.raises(Conflict, match="took too long"):
@@ -267,17 +266,17 @@ async def test_only_while_another_one_is_active(house: House) -> None:
 async def test_an_answer_that_was_lost_on_the_way_activates_once(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     replica = await house.replica()
     card = await version(house)
-    monkeypatch.setattr(activation, "RENEW_SECONDS", 0.05)
-    append, attempts = activating.append, itertools.count(1)
+    monkeypatch.setattr(activation, "RETRY_SECONDS", 0.01)
+    append, attempts = Lease.append, itertools.count(1)
 
-    async def append_and_lose(*given: Any) -> Offset:
-        at = await append(*given)
-        if next(attempts) < 3:
-            await house.store.client.delete(model(replica).keys.key("activating"))  # so long does it take
+    async def append_and_lose(lease: Lease, *given: Any, **fields: Any) -> Offset:
+        at = await append(lease, *given, **fields)
+        if fields and next(attempts) < 3:
+            await house.store.client.delete(model(replica).keys.key("activation-lease"))  # so long does it take
             raise StoreUnavailable("the reply was lost")
         return at
 
-    monkeypatch.setattr(activating, "append", append_and_lose)
+    monkeypatch.setattr(Lease, "append", append_and_lose)
     at = await activate(await here(house), card.id, "a test", if_active=LIVE)
     assert await truth(house) == [(at, card.id)]
     await until(lambda: model(replica).live.serving.at == str(at))
@@ -301,7 +300,7 @@ async def test_what_cannot_be_activated_is_refused_before_anything_is_appended(h
         await activate(await here(house), card.id, "a test")
     assert not await house.elements()
     assert model(one).offset == before
-    assert await activating.prepared_versions(house.store, [model(one).keys]) == [None]
+    assert await house.store.client.exists(model(one).keys.key("activation-lease")) == 0
 
 
 async def test_what_no_replica_could_load_is_not_activated(house: House) -> None:
@@ -333,9 +332,9 @@ async def test_replicas_let_go_of_a_version_that_was_not_activated_after_all(hou
     one = await house.replica(serving=ServingParams(loaded=1))
     first, second = await version(house), await version(house, "second")
     keys = (await house.living()).keys
-    async with activation.fence(house.store, keys) as held:
+    async with activation.fence(house.store, keys) as lease:
         prepare = PrepareVersionEvent("a", first.id, first.digest)
-        await held.renew(activating.FenceRecord(held.record.holder, prepare))
+        await lease.renew(msgspec.json.encode(prepare))
         await house.append(prepare)
         await until(lambda: first.id in (model(one).versions or {}))
         await one.loaded_versions.get(model(one), second.id)  # there is room for one besides what is to be active

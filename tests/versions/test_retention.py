@@ -11,7 +11,7 @@ from unittest.mock import AsyncMock
 import pytest
 
 from abound.core.config import ModelConfig
-from abound.core.errors import Cancelled, Conflict, StoreUnavailable, UnknownVersion, VersionDeleted
+from abound.core.errors import Cancelled, Conflict, UnknownVersion, VersionDeleted
 from abound.core.types import Offset
 from abound.service.artifacts import write_marks
 from abound.service.artifacts.artifact_store import ArtifactStore
@@ -19,6 +19,7 @@ from abound.service.datasets.repository import FOLDER, WRITING_KEY, DatasetRepos
 from abound.service.jobs import fit as fitting
 from abound.service.jobs.fit_params import fit_params
 from abound.service.rebuild import erase
+from abound.service.store import expiring
 from abound.service.store.client import Store
 from abound.service.versions import activation
 from abound.service.versions import repository as versions
@@ -54,33 +55,8 @@ async def test_what_nobody_writes_any_more_is_swept(store: Store, artifacts: Art
 async def test_whoever_died_while_writing_is_not_waited_for_for_ever(store: Store, artifacts: ArtifactStore) -> None:
     name = new_id()
     await artifacts.put(f"{versions.folder(KEYS, name)}/000-x.npy", b"x")
-    await store.client.hset(KEYS.key("writing"), name, "1")
+    await store.client.hset(KEYS.key("writing"), name, expiring.pack(1.0, b"0"))
     assert await version_retention.collect_garbage(store, artifacts, KEYS) == 1
-
-
-async def test_whoever_died_before_the_clock_was_set_back_is_not_waited_for_for_as_much_longer(
-    store: Store, artifacts: ArtifactStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As long as a new mark holds nothing is taken away, since whoever lives renews it meanwhile."""
-    monkeypatch.setattr(write_marks, "WRITING_SECONDS", 1)
-    name, known, file = new_id(), DatasetRepository(store), f"{FOLDER}/lost.jsonl"
-    await artifacts.put(f"{versions.folder(KEYS, name)}/000-x.npy", b"x")
-    await artifacts.put(file, b"x")
-    now, _ = await store.client.time()
-    ahead = str(now + 86_400)
-    await store.client.hset(KEYS.key("writing"), mapping={name: ahead, f"{name}.bytes": "50000000000"})
-    await store.client.hset(WRITING_KEY, file, ahead)
-    assert await version_retention.written_bytes(store, artifacts, KEYS) == 50_000_000_000
-    assert (
-        await version_retention.collect_garbage(store, artifacts, KEYS),
-        await known.collect_garbage(artifacts),
-    ) == (0, 0)
-    await asyncio.sleep(2.1)
-    assert await version_retention.written_bytes(store, artifacts, KEYS) == 0
-    assert (
-        await version_retention.collect_garbage(store, artifacts, KEYS),
-        await known.collect_garbage(artifacts),
-    ) == (1, 1)
 
 
 async def test_nothing_is_deleted_while_a_version_is_activated(store: Store, artifacts: ArtifactStore) -> None:
@@ -181,7 +157,7 @@ async def test_what_is_not_published_is_not_seen(store: Store, artifacts: Artifa
     for _ in range(2):
         assert await version_retention.publish(store, artifacts, KEYS, begun.id) == begun
     assert [card.id for card in await versions.cards(artifacts, KEYS)] == [begun.id]
-    assert await versions.unpublished_ids(artifacts, KEYS) == []
+    assert await versions.ids(artifacts, KEYS, versions.READY) == []
     assert (await versions.load(artifacts, KEYS, begun.id)).card == begun
 
 
@@ -264,20 +240,3 @@ async def test_a_job_commits_before_its_version_is_seen(
         outcome = await fit_of
         assert await versions.ids(artifacts, KEYS) == [outcome["version"]]
     assert seen == [[]]
-
-
-async def test_a_file_is_said_again_after_the_store_was_away(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    said, enough = 0, asyncio.Event()
-    monkeypatch.setattr(write_marks, "WRITING_SECONDS", 0.01)
-
-    async def say(*words: object) -> None:
-        nonlocal said
-        said += 1
-        if said == 2:
-            raise StoreUnavailable("away")
-        if said == 4:
-            enough.set()
-
-    monkeypatch.setattr(write_marks, "_say", say)
-    async with write_marks.hold_write_mark(store, WRITING_KEY, "x"), asyncio.timeout(30):
-        await enough.wait()

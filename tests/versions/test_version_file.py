@@ -19,6 +19,7 @@ from abound.core.methods.fitted import FittedMethod
 from abound.core.types import Offset
 from abound.service.artifacts.artifact_store import ArtifactStore
 from abound.service.artifacts.checksums import checksum_of, seal
+from abound.service.artifacts.container import encode_head
 from abound.service.artifacts.npy import ArrayFile
 from abound.service.history import erasures
 from abound.service.store.client import Store
@@ -28,10 +29,8 @@ from abound.service.versions import retention as version_retention
 from abound.service.versions import version_file
 from abound.service.versions.card import Card, digest_of, reading_settings
 from abound.service.versions.retention import VersionParams
-from abound.service.versions.version_file import DEFAULT, KIND, export_version, import_version
+from abound.service.versions.version_file import DEFAULT, MAGIC, export_version, import_version
 from tests.versions.test_repository import KEYS, OTHER, fit, write
-
-HEAD = struct.Struct("<8sII16s")
 
 
 @pytest.fixture
@@ -50,12 +49,10 @@ async def taken(
     keys: ModelKeys = OTHER,
 ) -> Card:
     """Import a file of this card, whose checksums are made to fit, and of these files."""
-    plain = msgspec.json.encode(
-        seal(msgspec.structs.replace(card, digest=digest_of(card.meta, card.files), n_bytes=sum(map(len, bodies))))
-    )
+    card = msgspec.structs.replace(card, digest=digest_of(card.meta, card.files), n_bytes=sum(map(len, bodies)))
 
     async def pieces() -> AsyncIterator[bytes]:
-        yield HEAD.pack(KIND.magic, KIND.format, len(plain), bytes.fromhex(checksum_of(plain))) + plain
+        yield encode_head(MAGIC, seal(card))
         for body in bodies:
             yield body
 

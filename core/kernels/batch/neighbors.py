@@ -33,7 +33,7 @@ from typing import NamedTuple
 import numpy as np
 
 from abound.core.kernels.heap import comes_before, make_heap, sift_down, sort_heap
-from abound.core.kernels.numba import U0, U1, address_of, inlined, kernel, prefetch_word
+from abound.core.kernels.numba import U0, U1, address_of, inlined, inner, kernel, prefetch_word
 
 SCALE = 2.0**31
 """Scale of the values in postings and queries."""
@@ -118,7 +118,7 @@ def similarity(total, size, query_size, beta):
     return jaccard * cosine if beta == 1.0 else jaccard**beta * cosine
 
 
-@kernel
+@inner
 def measure(sums, sizes, query_size, beta, sims):
     """Compute the similarity of each instance of a block from its sum, and zero the sum.
 
@@ -138,7 +138,7 @@ def measure(sums, sizes, query_size, beta, sims):
             sums[i] = U0
 
 
-@kernel
+@inner
 def add_list(postings, start, end, factor, sums):
     """Add a list to the sums; ``factor`` is the query's value of the feature."""
     for at in range(np.uint64(start), np.uint64(end)):
@@ -146,7 +146,7 @@ def add_list(postings, start, end, factor, sums):
         sums[posting >> HALF] += product(posting & LOW, factor)
 
 
-@kernel
+@inner
 def any_above(sims, bound):
     """Return whether any of these similarities is above the bound."""
     found = False
@@ -170,7 +170,7 @@ def offer(instance, sim, ids, kept, n_kept):
     return n_kept
 
 
-@kernel
+@inner
 def keep_block(sims, first, ids, kept, n_kept):
     """Offer the instances of a block, numbered from ``first`` on, to the heap; return the new count."""
     for start in range(0, len(sims), GROUP):
@@ -205,7 +205,7 @@ def scan(lists, search, features, factors, beta):
     return select_nearest(lists.sizes, search, np.float64(len(features)), beta)
 
 
-@kernel
+@inner
 def select_nearest(sizes, search, query_size, beta):
     """Select the neighbors from all sums into a heap in ``search`` and zero the sums; return their number."""
     n_kept, sums = 0, search.sums
@@ -267,7 +267,7 @@ def order_lists(lists, features, order):
     order[: len(features)] = np.argsort(lengths, kind="mergesort")
 
 
-@kernel
+@inner
 def bound_rest(lists, features, factors, order, beta, rest):
     """Compute bounds of the contribution of the lists from each place on.
 
@@ -287,7 +287,7 @@ def bound_rest(lists, features, factors, order, beta, rest):
         rest[1, m] = (np.float64(n - m) / n) ** beta * rest[0, m]
 
 
-@kernel
+@inner
 def add_and_touch(postings, start, end, factor, sums, touched, n_touched):
     """Add a list to the sums and record newly touched instances; return the new number of touched instances."""
     n, start, end, base = np.uint64(n_touched), np.uint64(start), np.uint64(end), address_of(sums)
@@ -302,7 +302,7 @@ def add_and_touch(postings, start, end, factor, sums, touched, n_touched):
     return np.int64(n)
 
 
-@kernel
+@inner
 def mask_rest(features, order, m):
     """Return 64 bits, one set for each feature from the m-th list on, to avoid most lookups in ``left``."""
     mask = U0
@@ -324,7 +324,7 @@ def complete_sum(lists, instance, sums, left, mask):
     return total
 
 
-@kernel
+@inner
 def measure_touched(touched, sums, sizes, query_size, jaccard, sims):
     """Compute the similarities of touched instances so far; ``jaccard`` is true for beta = 1 and false for beta = 0."""
     if jaccard:
@@ -336,7 +336,7 @@ def measure_touched(touched, sums, sizes, query_size, jaccard, sims):
             sims[i] = similarity(sums[np.uint64(touched[i])], 0, query_size, 0.0)
 
 
-@kernel
+@inner
 def least_bound(lists, search, n_touched, query_size, beta, mask):
     """Return a lower bound of the similarity of the S-th neighbor; 0 if fewer than S instances were touched."""
     n_kept, block, ids, kept, sums = 0, search.block, search.ids, search.sims, search.sums
@@ -354,7 +354,7 @@ def least_bound(lists, search, n_touched, query_size, beta, mask):
     return bound
 
 
-@kernel
+@inner
 def narrow(touched, sums, sizes, query_size, most_dot, most_lists, bound):
     """Keep the touched instances that can still reach the bound, first in ``touched``; return their number.
 
@@ -376,7 +376,7 @@ def narrow(touched, sums, sizes, query_size, most_dot, most_lists, bound):
     return np.int64(n)
 
 
-@kernel
+@inner
 def postings_until(lists, features, order, rest, m, bound):
     """Return the number of postings of the lists from m on that must be added until the rest is below the bound."""
     postings = 0
@@ -386,7 +386,7 @@ def postings_until(lists, features, order, rest, m, bound):
     return postings
 
 
-@kernel
+@inner
 def add_few(lists, search, features, factors, beta, effort):
     """Run steps 3 and 4 of the pruned search.
 
@@ -423,7 +423,7 @@ def add_few(lists, search, features, factors, beta, effort):
     return -1, 0, 0.0
 
 
-@kernel
+@inner
 def verify(lists, search, candidates, query_size, beta, mask):
     """Complete the sums of the candidates, keep the nearest, and zero the sums; return the number of neighbors."""
     n_kept, n = 0, len(candidates)
@@ -470,7 +470,7 @@ def search_pruned(lists, search, features, factors, beta, effort):
     return n_kept
 
 
-@kernel
+@inner
 def vote(ids, sims, n_kept, alpha, label_starts, label_ids, scores):
     """Add the votes of the neighbors, nearest first, to the scores of their labels.
 
@@ -485,7 +485,7 @@ def vote(ids, sims, n_kept, alpha, label_starts, label_ids, scores):
             scores[np.uint64(label_ids[at])] += weight
 
 
-@kernel
+@inner
 def select_labels(ids, n_kept, label_starts, label_ids, scores, ids_out, scores_out):
     """Return the number of best labels of the neighbors, best first, equal scores by label id; zero the scores."""
     n, k = 0, len(ids_out)

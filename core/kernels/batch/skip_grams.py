@@ -4,7 +4,7 @@ import numpy as np
 from numba import njit
 
 from abound.core.kernels.batch.neighbors import offer
-from abound.core.kernels.numba import kernel
+from abound.core.kernels.numba import inner, kernel
 
 regrouped = njit(cache=True, nogil=True, error_model="numpy", fastmath={"reassoc", "contract", "nsz"})
 """A kernel whose sums may be split into partial sums, in a way that is fixed for a kind of processor."""
@@ -24,7 +24,7 @@ def dot(left, right):
     return total
 
 
-@kernel
+@inner
 def sigmoid(score):
     """Return 1 / (1 + exp(-score)) from a table, to 0.005."""
     if score >= _LARGEST:
@@ -74,7 +74,7 @@ def nearest_by_labels(first, end, labels, carriers, lengths, jitter, contexts_ou
             contexts_out[row - first, place] = kept[place] if place < n_kept else -1
 
 
-@kernel
+@inner
 def next_below(state, n):
     """Return the next number below n < 2^32 of a xorshift generator; the state is one uint64 other than 0."""
     word = state[0]

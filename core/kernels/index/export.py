@@ -34,7 +34,9 @@ from abound.core.kernels.numba import (
     U0,
     U1,
     U2,
+    YES,
     as_bits,
+    inner,
     kernel,
     load_float,
     load_word,
@@ -44,7 +46,7 @@ from abound.core.kernels.numba import (
 )
 
 
-@kernel
+@inner
 def digest_page(memory, page):
     """Return the 64-bit hash of the logical state of 256 features."""
     state, first = page, page << PAGE_BITS
@@ -109,7 +111,7 @@ def export_features(arrays, lengths, seen, totals, class_ids, counts):
             place += U1
 
 
-@kernel
+@inner
 def is_ordered(class_ids, counts, first, end):
     """Return whether connections ``first`` to ``end`` are >= 0, finite, and in order; equal counts by class id."""
     for at in range(first, end):
@@ -127,7 +129,7 @@ def units_to_import(lengths):
     """Return a bound of the arena units for ``import_features``: all blocks wide, half of the cache lines skipped."""
     units = U0
     for feature in range(len(lengths)):
-        units += U2 * UNITS[size_for(np.uint64(lengths[feature]), True)]
+        units += U2 * UNITS[size_for(np.uint64(lengths[feature]), YES)]
     return units
 
 

@@ -38,10 +38,13 @@ from abound.core.kernels.index.sls_rows import (
 )
 from abound.core.kernels.index.votes import add_votes, pop_score
 from abound.core.kernels.numba import (
+    NO,
     U0,
     U1,
     U2,
+    YES,
     inlined,
+    inner,
     kernel,
     load_float,
     load_id,
@@ -79,7 +82,7 @@ def update_one(memory, params, ids, values, class_id):
     store_word(memory.counters, LONGEST, longest)
 
 
-@kernel
+@inner
 def update_several(memory, params, ids, values, class_ids):
     """Update every active feature for each class marked in ``scratch``, in the order given."""
     change, longest = U0, load_word(memory.counters, LONGEST)
@@ -121,7 +124,7 @@ def rank_one(memory, n_touched, class_id, ranks_out):
     return (true_score if n_better < BEST else 0.0) - best_other
 
 
-@kernel
+@inner
 def rank_several(memory, n_touched, class_ids, ranks_out):
     """Compute the ranks of all true classes, return the best score of another class, and zero the scores.
 
@@ -233,7 +236,7 @@ def units_between(size, last):
     return UNITS_UP_TO[max(size, last)] - UNITS_UP_TO[size]
 
 
-@kernel
+@inner
 def most_units(size, length, m):
     """Return a bound of the units that ``fsu`` takes from the arena's front to update one feature for ``m`` classes.
 
@@ -242,7 +245,7 @@ def most_units(size, length, m):
     Apart from the change of form and the last move, no class is used twice, unless many connections were dropped in
     between; then the blocks are smaller by as much.
     """
-    last = size_for(min(length + m, MAX_LENGTH + U1), True)
+    last = size_for(min(length + m, MAX_LENGTH + U1), YES)
     units = U2 * (UNITS[last] + PADDING)
     return units if m == U1 else units + units_between(size, last)
 
@@ -253,7 +256,7 @@ def most_units_in_lists(size, length, m, slots):
 
     Blocks only grow, from one size class to the next, and lists of ``slots`` connections or more do not grow.
     """
-    return units_between(size, size_for(max(length, min(length + m, slots)), False))
+    return units_between(size, size_for(max(length, min(length + m, slots)), NO))
 
 
 @kernel
@@ -279,8 +282,8 @@ def most_units_of_any(memory, params, m):
         return most_units(U0, longest, m)
     # A list of m connections or more at most doubles, which is two size classes; a shorter one stays below 2 m.
     slots = most_slots(memory, params)
-    last = max(size_for(min(min(longest, slots) + m, slots), False), U2)
-    return max(units_between(last - U2, last), units_between(U0, size_for(min(U2 * m, slots), False)))
+    last = max(size_for(min(min(longest, slots) + m, slots), NO), U2)
+    return max(units_between(last - U2, last), units_between(U0, size_for(min(U2 * m, slots), NO)))
 
 
 @kernel
@@ -326,7 +329,7 @@ def has_no_rows(arrays, params, ids, class_ids, m, left):
     return UNKNOWN
 
 
-@kernel
+@inner
 def has_room_in_rows(arrays, params, ids, class_ids, m, left):
     """Return whether there is space for an instance that may be learned in rows, or may convert rows to lists."""
     memory = memory_of(arrays)

@@ -31,12 +31,14 @@ from abound.core.kernels.index.layout import (
 )
 from abound.core.kernels.index.votes import connection
 from abound.core.kernels.numba import (
+    NO,
     U0,
     U1,
     U2,
+    YES,
     find_lane,
     inlined,
-    kernel,
+    inner,
     load_float,
     load_id,
     load_word,
@@ -47,7 +49,7 @@ from abound.core.kernels.numba import (
 )
 
 
-@kernel
+@inner
 def move(memory, header, size, wide):
     """Move a feature's connections into a block of another size class or form; return its new header."""
     flags = header | WIDE_FLAG if wide else header
@@ -63,7 +65,7 @@ def move(memory, header, size, wide):
     return moved
 
 
-@kernel
+@inner
 def place_wide(arena, counts, ids, at, count):
     """Insert the count and class at place ``at`` of a wide block in order, at that place or before."""
     class_id = load_id(arena, ids + at)
@@ -78,7 +80,7 @@ def place_wide(arena, counts, ids, at, count):
     store_id(arena, ids + at, class_id)
 
 
-@kernel
+@inner
 def update_wide(memory, params, header, total, value, class_id):
     """Run FSU on a wide block with space for one more connection; return the new header and total."""
     arena, counts, ids, length = memory.arena, block_of(header), first_id(header), length_of(header)
@@ -116,12 +118,12 @@ def total_after(params, total, dropped, length):
     return max(total - dropped, 0.0) if length else 0.0
 
 
-@kernel
+@inner
 def widened_update(memory, params, header, total, value, class_id):
     """Run ``update_wide`` after making the block wide and large enough."""
     length = length_of(header)
     if not header & WIDE_FLAG or length == wide_capacity(size_of(header)):
-        header = move(memory, header, size_for(length + U1, True), True)
+        header = move(memory, header, size_for(length + U1, YES), YES)
     return update_wide(memory, params, header, total, value, class_id)
 
 
@@ -196,7 +198,7 @@ def update_connection(memory, params, header, total, value, class_id, known):
         if record == U0 or length == MAX_LENGTH:
             return widened_update(memory, params, header, total, value, class_id)
         if length == narrow_capacity(size_of(header)):
-            header = move(memory, header, size_for(length + U1, False), False)
+            header = move(memory, header, size_for(length + U1, NO), NO)
             first = block_of(header)
         place_narrow(arena, first, first + length, record)
         end = first + length + U1
@@ -217,7 +219,7 @@ def is_roomy(header):
     return capacity >= U2 * length_of(header) + U4
 
 
-@kernel
+@inner
 def shrink(memory, header):
     """Move a feature that lost most of its connections into a smaller block; return its new header."""
     wide = (header & WIDE_FLAG) != U0

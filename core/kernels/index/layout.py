@@ -35,7 +35,7 @@ from abound.core.kernels.numba import (
     as_bits,
     as_float,
     inlined,
-    kernel,
+    inner,
     load_word,
     store_byte,
     store_word,
@@ -267,7 +267,7 @@ def mark_dirty(memory, feature):
     store_byte(memory.dirty, feature >> PAGE_BITS, DIRTY)
 
 
-@kernel
+@inner
 def release(memory, block, size):
     """Put a block on the free list of its size class."""
     if size:
@@ -287,7 +287,7 @@ def release_rest(memory, front, left):
     return front
 
 
-@kernel
+@inner
 def reserve(memory, size):
     """Return a block of a size class: a free one, or one from the arena's front.
 
@@ -307,7 +307,7 @@ def reserve(memory, size):
     return front
 
 
-@kernel
+@inner
 def forget(arrays, feature):
     """Zero the header of a feature and free its block."""
     memory = memory_of(arrays)

@@ -16,10 +16,10 @@ from abound.core.kernels.index.votes import (
     select_small,
     vote_of,
 )
-from abound.core.kernels.numba import U1, U2, inlined, kernel, load_float, load_id, load_word
+from abound.core.kernels.numba import U1, U2, inlined, inner, kernel, load_float, load_id, load_word
 
 
-@kernel
+@inner
 def add_votes_sls(memory, params, ids, values, counted, wanted):
     """Add the votes for ``sls``, in lists or in rows, like ``add_votes``.
 
@@ -73,7 +73,7 @@ def explain_score(arrays, params, ids, values, class_id, contributions_out):
     by_rule(params, explain_fsu, explain_sls)(memory, params, ids, values, np.uint64(class_id), contributions_out)
 
 
-@kernel
+@inner
 def explain_sls(memory, params, ids, values, class_id, contributions_out):
     """Run ``explain_score`` for ``sls``, in lists or in rows."""
     if load_word(memory.counters, FORM) == ROWS:

@@ -44,11 +44,13 @@ from abound.core.kernels.index.layout import (
 )
 from abound.core.kernels.index.votes import BLOCKS_AHEAD, HEADERS_AHEAD
 from abound.core.kernels.numba import (
+    NO,
     U0,
     U1,
     U2,
     as_single,
     inlined,
+    inner,
     kernel,
     load_float,
     load_id,
@@ -209,7 +211,7 @@ def order_true(memory, class_ids, own, order):
         store_word(order, at, j)
 
 
-@kernel
+@inner
 def rank_true(memory, params, n_touched, class_ids, ranks_out, most):
     """Compute the ranks of the true classes, select the best other classes, and zero all scores.
 
@@ -289,7 +291,7 @@ def insert(memory, header, record, slots):
         store_word(memory.arena, weakest(memory.arena, block_of(header), length), record)
         return header
     if length == narrow_capacity(size_of(header)):
-        header = move(memory, header, size_for(length + U1, False), False)
+        header = move(memory, header, size_for(length + U1, NO), NO)
     store_word(memory.arena, block_of(header) + length, record)
     return make_header(block_of(header), length + U1, size_of(header), header)
 
@@ -308,7 +310,7 @@ def correct(memory, params, header, value):
             store_word(memory.arena, at, weighted_record(class_id, weight, steps))
 
 
-@kernel
+@inner
 def update_squares(memory, params, ids, values, inserted, n_inserted):
     """Correct all active features, and connect them to the ``n_inserted`` classes listed at ``inserted``."""
     change, longest, slots = U0, load_word(memory.counters, LONGEST), most_slots(memory, params)
@@ -348,7 +350,7 @@ def count_features(memory, ids):
     add_to(memory, N_COUNTED, U1)
 
 
-@kernel
+@inner
 def learn_squares(arrays, params, ids, values, class_ids, counted, ranks_out):
     """Learn one instance by ``sls`` in lists: rank, then take a step for the true classes and the best of the others.
 
@@ -389,7 +391,7 @@ def learn_squares(arrays, params, ids, values, class_ids, counted, ranks_out):
     return updated
 
 
-@kernel
+@inner
 def explain_squares(memory, params, ids, values, class_id, contributions_out):
     """Compute the contribution of each feature to a class's score, as in ``add_weighted``; overwrites ``values``."""
     weigh(memory, params, ids, values)
@@ -468,7 +470,7 @@ def import_squares(arrays, lengths, totals, class_ids, weights, steps, counted):
         length = np.uint64(lengths[feature])
         if not 0.0 <= totals[feature] <= np.float64(counted[0]) or (length and totals[feature] == 0.0):
             return False
-        size = size_for(length, False)
+        size = size_for(length, NO)
         header = make_header(reserve(memory, size) if length else U0, length, size, U0)
         block = block_of(header)
         for at in range(length):

@@ -62,10 +62,12 @@ from abound.core.kernels.index.sls import (
 )
 from abound.core.kernels.names.siphash import mix, mix_end
 from abound.core.kernels.numba import (
+    NO,
     U0,
     U1,
     U2,
     inlined,
+    inner,
     kernel,
     load_float,
     load_single,
@@ -110,14 +112,14 @@ def weight_at(row, c):
     return np.float64(load_single(row, c))
 
 
-@kernel
+@inner
 def add_row(scores, n, row, value):
     """Add ``value`` times the ``n`` weights of a row to the scores."""
     for c in range(n):
         store_float(scores, c, load_float(scores, c) + value * weight_at(row, c))
 
 
-@kernel
+@inner
 def add_rows(scores, n, found, values):
     """Add four rows at once, with the same sums as ``add_row`` for one after the other."""
     first, second, third, fourth = found
@@ -129,7 +131,7 @@ def add_rows(scores, n, found, values):
         store_float(scores, c, score + v * weight_at(fourth, c))
 
 
-@kernel
+@inner
 def add_errors(row, errors, step, n):
     """Add ``step`` times the ``n`` errors to the weights of a row, in single precision."""
     for c in range(n):
@@ -145,7 +147,7 @@ def find_row(memory, ids, values, i, n_features):
     return row_of(memory, U0), 0.0
 
 
-@kernel
+@inner
 def score_all(memory, ids, values):
     """Write the score of every class; return the number of classes."""
     n, n_features = load_word(memory.counters, N_CLASSES), load_word(memory.counters, N_FEATURES)
@@ -168,7 +170,7 @@ def score_all(memory, ids, values):
     return n
 
 
-@kernel
+@inner
 def touch_all(memory, params, ids, values):
     """Weigh an instance, write the score of every class and mark it as touched; return the number of classes."""
     weigh(memory, params, ids, values)
@@ -178,7 +180,7 @@ def touch_all(memory, params, ids, values):
     return n
 
 
-@kernel
+@inner
 def count_before(scores, n, class_id):
     """Return how many of ``n`` classes rank before ``class_id``, by higher score or equal score and smaller id."""
     own, n_before = load_float(scores, class_id), 0
@@ -189,7 +191,7 @@ def count_before(scores, n, class_id):
     return n_before
 
 
-@kernel
+@inner
 def rank_known(memory, n, class_ids, ranks_out):
     """Compute the ranks of the true classes among all ``n``, 0 for a new class; copy their scores into ``scratch``.
 
@@ -215,7 +217,7 @@ def intercept_step(memory, params):
     return params.eta * max(1.0 / (1.0 + total), INTERCEPT_FLOOR)
 
 
-@kernel
+@inner
 def compute_errors(memory, params, n, class_ids):
     """Correct all intercepts, write the errors of the weights into ``touched`` (float32), and count the true classes.
 
@@ -239,7 +241,7 @@ def compute_errors(memory, params, n, class_ids):
         store_float(times, class_id, count + 1.0)
 
 
-@kernel
+@inner
 def correct_all(memory, params, ids, values, n):
     """Take a step for each weight of the active features, by the errors in ``touched``."""
     steps, errors = load_word(memory.counters, ROW_STEPS), memory.touched
@@ -252,7 +254,7 @@ def correct_all(memory, params, ids, values, n):
         mark_dirty(memory, feature)
 
 
-@kernel
+@inner
 def learn_rows(arrays, params, ids, values, class_ids, counted, ranks_out):
     """Learn one instance by ``sls`` in rows: rank, then take a step for every class.
 
@@ -270,7 +272,7 @@ def learn_rows(arrays, params, ids, values, class_ids, counted, ranks_out):
     return True
 
 
-@kernel
+@inner
 def explain_rows(memory, params, ids, values, class_id, contributions_out):
     """Compute the contribution of each feature to the score of a class, as in ``score_all``; overwrites ``values``."""
     weigh(memory, params, ids, values)
@@ -294,7 +296,7 @@ def forget(arrays, feature):
         store_float(load_word(memory.counters, ROW_STEPS), feature, 0.0)
 
 
-@kernel
+@inner
 def digest_rows_page(memory, page):
     """Return the 64-bit hash of the logical state of 256 features.
 
@@ -342,7 +344,7 @@ def size_with(memory, ids, class_ids):
     return n_features, n_classes
 
 
-@inlined
+@kernel
 def are_few(params, n_features, n_classes):
     """Return whether so many features and classes may be in rows."""
     return params.most_cells > U0 and n_classes <= MOST_IN_ROW and max(n_features, U1) * n_classes <= params.most_cells
@@ -377,7 +379,7 @@ def note_labels(memory, class_ids, counted):
         add_to(memory, N_LABELS, np.uint64(len(class_ids)))
 
 
-@kernel
+@inner
 def change_form(arrays, params, ids, class_ids, counted):
     """Change the index to the form for an instance, and record its size and its labels.
 
@@ -401,7 +403,7 @@ def change_form(arrays, params, ids, class_ids, counted):
     return form == ROWS
 
 
-@kernel
+@inner
 def to_rows(memory, n_features, n_classes):
     """Move the weights of all connections into rows, which must be zero and large enough."""
     steps, times = load_word(memory.counters, ROW_STEPS), load_word(memory.counters, TIMES)
@@ -421,7 +423,7 @@ def to_rows(memory, n_features, n_classes):
     store_word(memory.counters, N_IN_ROWS, U0)
 
 
-@kernel
+@inner
 def heaviest(arrays, params, row, n_classes, most):
     """Write the classes of the ``most`` heaviest weights of a row into ``touched``, best first; return their number."""
     ids, sizes, n = arrays.touched, arrays.scores, 0
@@ -444,7 +446,7 @@ def heaviest(arrays, params, row, n_classes, most):
     return n
 
 
-@kernel
+@inner
 def undo_novelty(memory, row, n_classes):
     """Undo the factor of new classes in the weights of a row, because lists would take long to correct them."""
     times = load_word(memory.counters, TIMES)
@@ -453,7 +455,7 @@ def undo_novelty(memory, row, n_classes):
         store_single(row, c, np.float32(weight_at(row, c) * (count / (count + NOVELTY))))
 
 
-@kernel
+@inner
 def to_lists(arrays, params, n_features, n_classes):
     """Convert the heaviest weights of each feature into connections, and zero the rows."""
     memory = memory_of(arrays)
@@ -463,7 +465,7 @@ def to_lists(arrays, params, n_features, n_classes):
         row = row_of(memory, feature)
         undo_novelty(memory, row, n_classes)
         length = np.uint64(heaviest(arrays, params, row, n_classes, most))
-        size = size_for(length, False)
+        size = size_for(length, NO)
         block = reserve(memory, size) if length else U0
         for at in range(length):
             class_id = np.uint64(arrays.touched[at])
@@ -477,7 +479,7 @@ def to_lists(arrays, params, n_features, n_classes):
     clear_rows(memory, n_features, n_classes)
 
 
-@kernel
+@inner
 def clear_rows(memory, n_features, n_classes):
     """Zero everything that is in rows."""
     steps = load_word(memory.counters, ROW_STEPS)
@@ -493,7 +495,7 @@ def clear_rows(memory, n_features, n_classes):
     store_word(memory.counters, N_IN_ROWS, U0)
 
 
-@kernel
+@inner
 def lacks_rows(memory, params, ids, class_ids):
     """Return whether rows must be created or grow before an instance is learned, whether or not it is counted."""
     n_features, n_classes = size_with(memory, ids, class_ids)
@@ -504,7 +506,7 @@ def lacks_rows(memory, params, ids, class_ids):
     return form == ROWS and not has_them
 
 
-@kernel
+@inner
 def is_leaving(memory, params, ids, class_ids):
     """Return whether an instance, if counted, changes the index from rows to lists."""
     n_features, n_classes = size_with(memory, ids, class_ids)
@@ -512,14 +514,14 @@ def is_leaving(memory, params, ids, class_ids):
     return in_rows and next_form(memory, params, n_features, n_classes, True) == LISTS
 
 
-@kernel
+@inner
 def longest_list(memory, params):
     """Return a bound of the connections of a feature after a change from rows to lists."""
     return min(most_slots(memory, params), load_word(memory.counters, N_CLASSES))
 
 
-@kernel
+@inner
 def units_as_lists(memory, params):
     """Return a bound of the arena units for ``to_lists``: longest lists, half of the cache lines skipped."""
-    units = UNITS[size_for(longest_list(memory, params), False)]
+    units = UNITS[size_for(longest_list(memory, params), NO)]
     return load_word(memory.counters, N_FEATURES) * (units + min(units, LINE))

@@ -19,12 +19,13 @@ from abound.core.kernels.index.layout import (
     seen_of,
 )
 from abound.core.kernels.numba import (
+    I0,
     U0,
     U1,
     U2,
     as_float,
     inlined,
-    kernel,
+    inner,
     load_float,
     load_id,
     load_word,
@@ -46,7 +47,7 @@ def voting_length(header, params):
     return min(length_of(header), params.d_max)
 
 
-@kernel
+@inner
 def count_heavy(memory, header, total, params):
     """Return the number of connections that weigh at least ``vote_min`` (section 6.3.2); they are the first ones."""
     votes = U0
@@ -185,13 +186,13 @@ def may_rank(mask, class_id):
     return class_id < np.uint64(len(mask)) and mask[class_id] != 0
 
 
-@kernel
+@inner
 def select_small(memory, n_touched, mask, ids_out, scores_out):
     """Select the best touched classes by insertion and zero the scores.
 
     For small k, where most classes fail one comparison.
     """
-    n_kept, masked = 0, len(mask) > 0
+    n_kept, masked = I0, len(mask) > 0
     last_score, last_id = -np.inf, np.int32(-1)
     for i in range(n_touched):
         at = np.uint64(load_id(memory.touched, i))
@@ -206,10 +207,10 @@ def select_small(memory, n_touched, mask, ids_out, scores_out):
     return n_kept
 
 
-@kernel
+@inner
 def select_large(memory, n_touched, mask, ids_out, scores_out):
     """Do the same as ``select_small`` by a heap, for large k."""
-    n_kept, k, masked = 0, len(ids_out), len(mask) > 0
+    n_kept, k, masked = I0, len(ids_out), len(mask) > 0
     for i in range(n_touched):
         at = np.uint64(load_id(memory.touched, i))
         class_id = np.int32(at)
@@ -223,7 +224,7 @@ def select_large(memory, n_touched, mask, ids_out, scores_out):
                 make_heap(ids_out, scores_out, k)
         elif comes_before(score, class_id, scores_out[0], ids_out[0]):
             ids_out[0], scores_out[0] = class_id, score
-            sift_down(ids_out, scores_out, 0, k)
+            sift_down(ids_out, scores_out, I0, k)
     if n_kept < k:
         make_heap(ids_out, scores_out, n_kept)
     sort_heap(ids_out, scores_out, n_kept)

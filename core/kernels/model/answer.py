@@ -19,7 +19,7 @@ from numba.experimental import structref
 from abound.core.kernels.index.rank import explain_score, rank_classes
 from abound.core.kernels.model.calibration import estimate
 from abound.core.kernels.names.table import find_vector
-from abound.core.kernels.numba import inner, load_f32, load_u32
+from abound.core.kernels.numba import inner, kernel, load_f32, load_u32
 
 
 @inner
@@ -40,7 +40,7 @@ def resolve(vector, features, ids, values):
     return n
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def rank_vector(vector, held, mask, ids_out, scores_out):
     """Rank the classes for a vector (RankedRetrieval, Madani et al. 2009, section 3.2).
 
@@ -66,7 +66,7 @@ def rank_vector(vector, held, mask, ids_out, scores_out):
     return rank_classes(live.postings, live.params, scratch.ids[:n], scratch.values[:n], mask, ids_out, scores_out)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def rank_estimated(vector, held, mask, ids_out, scores_out, estimates_out):
     """Run ``rank_vector`` for a model that calibrates, and write the probability of each class: float64, shape (k,).
 
@@ -83,7 +83,7 @@ def rank_estimated(vector, held, mask, ids_out, scores_out, estimates_out):
     return n
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def explain_vector(vector, held, class_id, contributions):
     """Write the contribution of each feature of a vector to a class's score: float64, shape (n,).
 

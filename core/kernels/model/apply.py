@@ -25,7 +25,6 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
 from abound.core.kernels.index.ff import has_room, learn_fsu, learn_sls
 from abound.core.kernels.index.layout import IndexArrays, KernelParams, by_rule
@@ -44,7 +43,7 @@ from abound.core.kernels.names.table import (
     remove_key,
     room_for,
 )
-from abound.core.kernels.numba import inner, kernel, load_f32, load_u16
+from abound.core.kernels.numba import I0, YES, inner, kernel, load_f32, load_u16
 from abound.core.kernels.records.record import record_shape
 
 AT, DONE, STATUS, ACTIVE = range(4)
@@ -60,9 +59,6 @@ MAX_FEATURES, HAND = range(2)
 
 SLICE_WORK = 16_384
 """Feature updates after which a call returns, so that every slice is short."""
-
-COUNTED = np.bool_(True)
-"""Not a literal, because for a literal learning would be compiled a second time."""
 
 MAX_CREDIT = 3
 MOST_EVICTED = 16_384
@@ -106,7 +102,7 @@ class ApplyScratch(NamedTuple):
     ranks: npt.NDArray[np.int32]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def apply_records(buffer, cursor, held, ranks, updated):
     """Apply records to a model, in place.
 
@@ -147,7 +143,7 @@ def apply_records(buffer, cursor, held, ranks, updated):
             cursor[STATUS] = INDEX_FULL
             cursor[ACTIVE] = n
             break
-        changed = learn(live.postings, live.params, ids, values, class_ids, COUNTED, scratch.ranks[:m])
+        changed = learn(live.postings, live.params, ids, values, class_ids, YES, scratch.ranks[:m])
         ranks[done] = count_ranks(live.score, live.label_counts, class_ids, scratch.ranks[:m], changed)
         updated[done] = changed
         for j in range(m):
@@ -193,7 +189,7 @@ def intern_labels(live, buffer, shape, class_ids):
 def intern_bounded(live, buffer, shape, scratch):
     """Write feature ids and values under ``max_features``; return the number of features to learn."""
     ids, most = scratch.ids, live.control[MAX_FEATURES]
-    at, n_new, n_pinned = shape.keys_at, 0, 0
+    at, n_new, n_pinned = shape.keys_at, I0, I0
     for i in range(shape.n_features):
         length = np.int64(load_u16(buffer, shape.lengths_at + 2 * i))
         ids[i] = find_key(live.features, buffer, at, length)
@@ -250,7 +246,7 @@ def evict(live, feature):
     forget(live.postings, np.uint64(feature))
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def skip_records(buffer, at, n):
     """Return the position after ``n`` checked records from byte ``at`` on."""
     for _ in range(n):
@@ -262,7 +258,7 @@ CALIBRATED = 4
 """Place in the cursor, after those of ``apply_records``: the byte of the record that was calibrated last, or -1."""
 
 
-@kernel
+@inner
 def calibrate(calibration, live, buffer, at, shape):
     """Learn from the scores of the record at byte ``at``, by the ranking that ``/classify`` would return now.
 

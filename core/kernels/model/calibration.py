@@ -17,7 +17,7 @@ This is recursive least squares with forgetting, for the logistic loss. Calibrat
 import numpy as np
 
 from abound.core.kernels.elementary import exponential, logarithm
-from abound.core.kernels.numba import inlined, kernel
+from abound.core.kernels.numba import inlined, inner, kernel
 
 N_TERMS = 6
 BEST = 5
@@ -118,7 +118,7 @@ def solve(curvature, gradient, step):
         step[i] = total
 
 
-@kernel
+@inner
 def count_pair(bins, estimate, is_true):
     """Count a pair in the rows ``ALL`` and ``NOW``."""
     at = min(np.int64(estimate * N_BINS), N_BINS - 1)
@@ -130,7 +130,7 @@ def count_pair(bins, estimate, is_true):
         bins[row, at, ERRORS] += error * error
 
 
-@kernel
+@inner
 def start_period(bins):
     """Move the row ``NOW`` to ``BEFORE`` once it is full."""
     n_pairs = 0.0

@@ -1,8 +1,8 @@
 """Counts of the ranks that true labels had before they were learned."""
 
-from numba import njit
+import numpy as np
 
-from abound.core.kernels.numba import inner
+from abound.core.kernels.numba import I0, inner, kernel
 
 LEARNED, UPDATED, HITS_AT_1, HITS_AT_5, LABELS = range(5)
 """Columns of the counts. LABELS counts single labels and is used in row 0 only."""
@@ -15,7 +15,7 @@ TORSO_FROM = 10
 HEAD_FROM = 100
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def count_ranks(score, label_counts, class_ids, ranks, updated):
     """Count one learned instance, in place.
 
@@ -36,7 +36,7 @@ def count_ranks(score, label_counts, class_ids, ranks, updated):
     best : int
         The rank of the best true class, 0 if none was retrieved.
     """
-    best = 0
+    best = I0
     for j in range(class_ids.shape[0]):
         rank = ranks[j]
         if rank > 0 and (best == 0 or rank < best):
@@ -45,9 +45,9 @@ def count_ranks(score, label_counts, class_ids, ranks, updated):
         group = 2 if seen >= HEAD_FROM else (1 if seen >= TORSO_FROM else 0)
         score.label_window[score.counts[0, LABELS] % score.label_window.shape[0]] = (rank << GROUP_BITS) | group
         score.counts[0, LABELS] += 1
-        _count(score, group + 1, rank)
+        _count(score, np.int64(group + 1), np.int64(rank))
     score.window[score.counts[0, LEARNED] % score.window.shape[0]] = best
-    _count(score, 0, best)
+    _count(score, I0, best)
     if updated:
         score.counts[0, UPDATED] += 1
     if score.counts[0, LEARNED] % score.stride[0] == 0:

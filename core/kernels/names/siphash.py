@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from abound.core.kernels.numba import load_part, load_u64
+from abound.core.kernels.numba import kernel, load_part, load_u64
 
 _INIT_0 = np.uint64(0x736F6D6570736575)
 _INIT_1 = np.uint64(0x646F72616E646F6D)
@@ -43,7 +43,7 @@ def _sip_round(v0, v1, v2, v3):
     return v0, v1, v2, v3
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def siphash13(k0, k1, buffer, at, length):
     """Return SipHash-1-3 of ``buffer[at : at + length]``.
 
@@ -89,7 +89,7 @@ def mix(state, word):
     return (state ^ (state >> _SHIFT)) + _STEP
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def mix_bytes(state, buffer, at, length):
     """Add the length and the bytes ``buffer[at : at + length]`` to an unkeyed mix; return the new state, uint64."""
     state = mix(state, np.uint64(length))

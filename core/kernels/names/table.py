@@ -27,7 +27,7 @@ import numpy as np
 from numba import njit
 
 from abound.core.kernels.names.siphash import mix, mix_bytes, mix_end, siphash13
-from abound.core.kernels.numba import copy_bytes, inner, load_u16, load_u32, pointer, prefetch, same_bytes
+from abound.core.kernels.numba import copy_bytes, inner, kernel, load_u16, load_u32, pointer, prefetch, same_bytes
 
 N_IDS, N_LIVE, FREE, USED, GARBAGE, SECRET_0, SECRET_1 = range(7)
 """Places in ``state``: ids ever assigned, ids with a key, first free id + 1, arena bytes in use, arena bytes of
@@ -67,7 +67,7 @@ class TablePointers(NamedTuple):
     last: int
 
 
-@njit(cache=True, nogil=True)
+@inner
 def pointers_of(arrays):
     """Return the pointers of ``KeyArrays``."""
     return TablePointers(
@@ -86,7 +86,7 @@ def home(half, last):
     return np.int64((half * np.uint64(last + 1)) >> HALF)
 
 
-@njit(cache=True, nogil=True)
+@inner
 def half_hash(table, data, at, length):
     """Return the upper half of a key's hash, in a uint64."""
     k0, k1 = np.uint64(table.state[SECRET_0]), np.uint64(table.state[SECRET_1])
@@ -116,7 +116,7 @@ def _probe(table, half, data, at, length):
         position = (position + 1) & table.last
 
 
-@njit(cache=True, nogil=True)
+@inner
 def add(table, data, at, length):
     """Run ``add_key`` on pointers."""
     half = half_hash(table, data, at, length)
@@ -140,14 +140,14 @@ def add(table, data, at, length):
     return key_id
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def find_key(arrays, buffer, at, length):
     """Return the id of the key ``buffer[at : at + length]`` (uint8), or -1 if it has none."""
     table, data = pointers_of(arrays), pointer(buffer)
     return _probe(table, half_hash(table, data, at, length), data, at, length)[0]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def room_for(arrays, n_keys, n_bytes):
     """Return whether ``n_keys`` more keys of ``n_bytes`` bytes in total fit without growth."""
     state = arrays.state
@@ -158,7 +158,7 @@ def room_for(arrays, n_keys, n_bytes):
     )
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def add_key(arrays, buffer, at, length):
     """Return the id of a key, assigning one if it has none.
 
@@ -178,7 +178,7 @@ def add_key(arrays, buffer, at, length):
     return add(pointers_of(arrays), pointer(buffer), at, length)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def remove_key(arrays, key_id):
     """Remove the key of an id that has one; the id is the next to be assigned. Changes the arrays in place."""
     table = pointers_of(arrays)
@@ -238,13 +238,13 @@ def _find_block(table, data, lengths_at, key_at, ids, first, end):
     at = key_at
     for i in range(first, end):
         length = np.int64(load_u16(data, lengths_at + 2 * i))
-        if ids[i] >= 0 and not _is_key(table, ids[i], data, at, length):
+        if ids[i] >= 0 and not _is_key(table, np.int64(ids[i]), data, at, length):
             ids[i] = _probe(table, half_hash(table, data, at, length), data, at, length)[0]
         at += length
     return at
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def find_vector(arrays, vector, ids):
     """Look up all keys of a vector.
 
@@ -264,7 +264,7 @@ def find_vector(arrays, vector, ids):
     return find_vector_at(arrays, vector, 0, ids)
 
 
-@njit(cache=True, nogil=True)
+@inner
 def find_vector_at(arrays, buffer, start, ids):
     """Run ``find_vector`` for the vector at byte ``start`` of a buffer."""
     table, data, out = pointers_of(arrays), pointer(buffer), pointer(ids)
@@ -276,7 +276,7 @@ def find_vector_at(arrays, buffer, start, ids):
     return n
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def intern_vector(arrays, buffer, start, ids):
     """Find or add all keys of the vector at byte ``start`` of a buffer, in order.
 
@@ -303,7 +303,7 @@ AHEAD = 16
 """Distance in keys at which loading prefetches slots."""
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def rehash(slots, larger):
     """Rehash ``slots`` into the larger, zeroed table.
 
@@ -324,7 +324,7 @@ def rehash(slots, larger):
         larger[position] = slots[i]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def copy_rehashed(slots, larger):
     """Fill the table ``larger``, whatever its contents, from ``slots`` without changing them.
 
@@ -345,7 +345,7 @@ def copy_rehashed(slots, larger):
     return n
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def compact(arrays, arena):
     """Copy the keys in id order into the new ``arena`` and point the spans there; return the bytes used."""
     table, target, used = pointers_of(arrays), pointer(arena), np.int64(0)
@@ -361,7 +361,7 @@ def compact(arrays, arena):
     return used
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def digest_pages(arrays, pages, first, limit):
     """Update the hashes of changed pages.
 
@@ -402,7 +402,7 @@ def digest_pages(arrays, pages, first, limit):
     return n_pages
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def export_keys(arrays, lengths, data, free):
     """Write lengths (0 for ids without a key), bytes in id order, and free ids in the order of their reuse."""
     table, target, at = pointers_of(arrays), pointer(data), np.int64(0)
@@ -418,7 +418,7 @@ def export_keys(arrays, lengths, data, free):
         key_id = np.int64(table.spans[key_id] >> START) - 1
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def import_keys(arrays, lengths, data, free):
     """Fill empty, large enough arrays with the output of ``export_keys``.
 

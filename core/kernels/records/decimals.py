@@ -5,7 +5,16 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from abound.core.kernels.numba import as_float, inner, leading_zeros, load_u64, multiply_high, trailing_zeros
+from abound.core.kernels.numba import (
+    as_float,
+    inlined,
+    inner,
+    kernel,
+    leading_zeros,
+    load_u64,
+    multiply_high,
+    trailing_zeros,
+)
 
 MOST_DIGITS = 19
 """Digits after leading zeros that always fit into a uint64."""
@@ -95,7 +104,7 @@ def _eight_digits(word):
     return (word & np.uint64(0x0000FFFF0000FFFF)) * np.uint64(42949672960001) >> np.uint64(32)
 
 
-@njit(cache=True, nogil=True, forceinline=True, error_model="numpy")
+@inlined
 def read_short(source, at):
     """Read a number between 0 and 1 with at most seven decimals at ``at``; ten bytes must be readable.
 
@@ -116,7 +125,7 @@ def read_short(source, at):
     return np.float64(_eight_digits(digits)) / _EXACT[n & 7], end if ok else np.int64(-1)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def read_number(source, at):
     """Read the JSON number that starts at byte ``at``.
 
@@ -166,7 +175,7 @@ def read_number(source, at):
     return _value(negative, mantissa, exponent - n_decimals, at)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@inner
 def _value(negative, mantissa, exponent, end):
     """Combine sign, digits and power of ten into a number; return it with ``end``, or with -1 if it is undecided."""
     value = -1.0

@@ -22,7 +22,9 @@ from numba import njit
 from abound.core.kernels.names.siphash import mix
 from abound.core.kernels.numba import (
     copy_bytes,
+    inlined,
     inner,
+    kernel,
     load_part,
     load_u32,
     load_u64,
@@ -58,7 +60,7 @@ class JsonSource(NamedTuple):
     size: int
 
 
-@njit(cache=True, nogil=True, forceinline=True)
+@inlined
 def _after_space(data, at):
     """Return the first byte from ``at`` on that is not white space.
 
@@ -117,7 +119,7 @@ def _escaped(data, at):
     return np.int64(0x10000 + ((letter - 0xD800) << 10) + low - 0xDC00), at + 11
 
 
-@njit(cache=True, nogil=True, forceinline=True)
+@inlined
 def _copy_string(source, at, memory, to, most):
     """Copy a string from after its opening quote to ``memory``, with escapes decoded.
 
@@ -189,7 +191,7 @@ def _add_list(draft, source, at, to, length):
     return at, np.int64(UNUSUAL)
 
 
-@njit(cache=True, nogil=True, forceinline=True)
+@inlined
 def _add_number(draft, source, at, to, length):
     """Add the number at ``at`` as the value of the key at ``to``; returns as ``_add_string``."""
     value, end = read_short(source.data, at) if at + 10 < source.size else (0.0, np.int64(-1))
@@ -206,7 +208,7 @@ def _add_number(draft, source, at, to, length):
     return end, (add(draft, to, length, value) if value > 0 else to)
 
 
-@njit(cache=True, nogil=True, forceinline=True)
+@inlined
 def _add_pair(draft, source, at, to):
     """Add a name and its value, with ``at`` after the name's opening quote; returns as ``_add_list``."""
     data = source.data
@@ -274,7 +276,7 @@ def _read_features(draft, source, to):
     data, size = source.data, source.size
     if size < 2 or data[0] != 123 or data[size - 1] != 125:
         return np.int64(UNUSUAL)
-    at = _after_space(data, 1)
+    at = _after_space(data, np.int64(1))
     if at == size - 1:
         return to
     while data[at] == 34:
@@ -292,7 +294,7 @@ def _read_features(draft, source, to):
     return np.int64(UNUSUAL)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def read_instance(terms, features, rules, values, spans, table, memory):
     """Build the vector of an instance in ``memory``.
 
@@ -359,7 +361,7 @@ class VectorDraft(NamedTuple):
     room: int
 
 
-@njit(cache=True, nogil=True)
+@inner
 def begin(rules, table, size):
     """Start a new instance: a new generation of the table, with places for ``size`` keys."""
     rules[GENERATION] += 1
@@ -383,7 +385,7 @@ def hash_of(memory, at, length):
     return mix(state, load_u64(memory, at + i) & (_ALL >> np.uint64(8 * (8 - length + i))))
 
 
-@njit(cache=True, nogil=True, forceinline=True)
+@inlined
 def add(draft, at, length, value):
     """Add a value to the key written at ``at``; return where the next key goes, or UNUSUAL."""
     rules, table, memory = draft.rules, draft.table, draft.memory
@@ -416,7 +418,7 @@ def add(draft, at, length, value):
     return at + length
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@inner
 def normalise(values, n):
     """L2-normalise the first ``n`` values (float64) in place; the sum runs in order.
 
@@ -447,7 +449,7 @@ def _drop_inactive(draft, n, start):
     return kept, to
 
 
-@njit(cache=True, nogil=True)
+@inner
 def finish(draft, start, end):
     """Write values and lengths before the keys, and zeros after them; return n << 32 | bytes of the vector."""
     n = draft.rules[N_KEYS]

@@ -5,9 +5,18 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
-from abound.core.kernels.numba import inner, load_f32, load_part, load_u16, load_u32, load_u64, pointer, same_bytes
+from abound.core.kernels.numba import (
+    inner,
+    kernel,
+    load_f32,
+    load_part,
+    load_u16,
+    load_u32,
+    load_u64,
+    pointer,
+    same_bytes,
+)
 from abound.core.kernels.records.json import MOST_PROBES, hash_of
 
 GOOD, OVERRUN, EMPTY_KEY, BAD_VALUE, BAD_UTF8, BAD_PADDING, NO_LABEL, TRAILING, KEY_TWICE, CROWDED = range(10)
@@ -73,13 +82,13 @@ def _shape(data, size, start):
     return RecordShape(n, start + 4, lengths_at, lengths_at + 2 * n, n_labels, second + 4, labels_at, padded)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def vector_end(buffer, start):
     """Return the end of the vector at byte ``start``, including its padding; -1 if it overruns the buffer."""
     return _vector_end(pointer(buffer), len(buffer), start)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def record_shape(buffer, start):
     """Return the shape of the record that starts at byte ``start`` of a uint8 array.
 
@@ -116,7 +125,7 @@ def _sequence_length(data, at, end):
     return length
 
 
-@njit(cache=True, nogil=True)
+@inner
 def is_utf8(data, at, length):
     """Return whether ``length`` bytes from ``at`` on are UTF-8 (no surrogates); they must lie inside the data."""
     end = at + length
@@ -150,7 +159,7 @@ def _check_strings(data, lengths_at, n, strings_at):
     return GOOD
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _compare_keys(data, shape, table, starts):
     """Return KEY_TWICE if two keys of a record are equal, GOOD if not, or CROWDED if undecided.
 
@@ -190,7 +199,7 @@ def _compare_keys(data, shape, table, starts):
     return GOOD
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def check(buffer, first, n_records, ends):
     """Check that a buffer is exactly ``n_records`` well-formed records.
 

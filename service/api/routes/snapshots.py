@@ -9,12 +9,12 @@ from abound.service.api.dependencies import ActorDep, ModelName, ReplicaDep
 from abound.service.api.openapi import problems
 from abound.service.api.schemas.shape import Shape
 from abound.service.security.audit import audited
-from abound.service.snapshots.manifest import SnapshotManifest
+from abound.service.snapshots.state_image import StateManifest
 
 router = APIRouter(tags=["snapshots"])
 
 
-class SnapshotShape(Shape, record=SnapshotManifest, fields="id offset digest bytes created"):
+class SnapshotShape(Shape, record=StateManifest, fields="id offset digest bytes created"):
     """A snapshot of a model."""
 
     bytes: int
@@ -48,5 +48,5 @@ async def make_snapshot(model: ModelName, replica: ReplicaDep, actor: ActorDep) 
     return _shape(manifest)
 
 
-def _shape(manifest: SnapshotManifest) -> SnapshotShape:
+def _shape(manifest: StateManifest) -> SnapshotShape:
     return SnapshotShape.of(manifest, bytes=manifest.size, created=manifest.created / 1000)

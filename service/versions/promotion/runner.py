@@ -11,7 +11,6 @@ that have entries, as long as their indexes fit into ``ContendingParams.memory``
 from __future__ import annotations
 
 import asyncio
-import contextlib
 
 import structlog
 
@@ -28,10 +27,10 @@ from abound.service.artifacts.artifact_store import ArtifactStore
 from abound.service.log.catalog import Catalog, CatalogModel, reread_catalog
 from abound.service.log.stream import LogParams
 from abound.service.settings import Settings
-from abound.service.snapshots import manifest as manifests
+from abound.service.snapshots import snapshots
 from abound.service.store.client import Store, store_errors
-from abound.service.store.lease import LEASE_SECONDS, LeaseLost, acquire
-from abound.service.tasks import cancel_and_wait
+from abound.service.store.lease import LeaseLost, acquire
+from abound.service.tasks import cancel_and_wait, wait_for_event
 from abound.service.versions.cache_cleanup import CacheCleaner
 from abound.service.versions.promotion.contest import ContestFollower
 from abound.service.versions.promotion.params import ContendingParams
@@ -120,9 +119,7 @@ class PromotionRunner:
                     log.warning("the store is unavailable", reason=str(error))
                 except (Corrupted, UnknownApplyVersion) as error:
                     log.error("an entry in the store cannot be read", reason=str(error))
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(LOOK_SECONDS):
-                        await self._stopping.wait()
+                await wait_for_event(self._stopping, LOOK_SECONDS)
         finally:
             for one in self._followed.values():
                 one.wake.set()
@@ -163,10 +160,10 @@ class PromotionRunner:
         name, pause = one.living.keys.name, PAUSE_SECONDS
         try:
             await self._follow_leased(one)
-        except Conflict:
-            pass  # another worker follows it
         except LeaseLost:
             log.warning("lost the lease: another worker follows the contest", model=name)
+        except Conflict:
+            pass  # another worker follows it
         except (StoreUnavailable, ArtifactsUnavailable) as error:
             log.warning("contest interrupted; it will be retried", model=name, reason=str(error))
         except Exception as error:  # a contest must not end the worker
@@ -179,10 +176,10 @@ class PromotionRunner:
 
     async def _follow_leased(self, one: FollowedModel) -> None:
         keys = one.living.keys
-        newest = None if one.is_contested else await manifests.newest(self._store, keys)
+        newest = None if one.is_contested else await snapshots.newest(self._store, keys)
         if not self._fits(one, newest.size if newest is not None else 0):
             return
-        async with acquire(self._store, keys, LEASE_SECONDS, PURPOSE) as lease:
+        async with acquire(self._store, keys, purpose=PURPOSE) as lease:
             contest = ContestFollower(
                 self._store,
                 self._artifacts,
@@ -217,9 +214,7 @@ class PromotionRunner:
             if not going:
                 return
             if reached:
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(self._params.keep_seconds):
-                        await one.wake.wait()
+                await wait_for_event(one.wake, self._params.keep_seconds)
 
     def _fits(self, one: FollowedModel, n_bytes: int) -> bool:
         """Return whether the index of a model may be held; it need not fit if the model is contested."""

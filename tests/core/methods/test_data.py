@@ -116,7 +116,9 @@ def test_many_instances_outgrow_the_first_arrays() -> None:
     np.testing.assert_allclose(np.asarray(data.X.multiply(data.X).sum(axis=1)).ravel(), 1.0, rtol=1e-5)
 
 
-@pytest.mark.parametrize(("n", "n_labels", "n_features"), [(4000, 60, 2), (1000, 1, 700)])
+@pytest.mark.parametrize(
+    ("n", "n_labels", "n_features"), [pytest.param(4000, 60, 2, marks=pytest.mark.long), (1000, 1, 700)]
+)
 def test_gathering_takes_no_more_than_it_says(n: int, n_labels: int, n_features: int) -> None:
     rng = np.random.default_rng(0)
 

@@ -270,6 +270,7 @@ def labelled_by(n_labels: int) -> Matrices:
     return replace(made(1000, seed=0), Y=Y, labels=[str(label) for label in range(n_labels)])
 
 
+@pytest.mark.long
 def test_the_memory_of_exmlds3_grows_with_the_labels_at_most_as_told():
     """There are many more labels than instances, and both are embedded."""
     params = registry.params_of("exmlds3", {"dim": 60})

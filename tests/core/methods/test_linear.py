@@ -100,7 +100,7 @@ def test_chances_are_multiplied_along_the_path(trials):
     assert len(kept.scores) == np.count_nonzero(expected >= 0.3)
 
 
-@pytest.mark.parametrize("trials", [0, 1])
+@pytest.mark.parametrize("trials", [0, pytest.param(1, marks=pytest.mark.long)])
 @pytest.mark.parametrize("given", [True, False])
 def test_top_down_takes_no_more_memory_than_it_says(given, trials):
     """Also where a node has far more children than ``branches``."""
