@@ -15,9 +15,11 @@ import pytest
 from pydantic import SecretStr
 
 from abound.service.api.routes import jobs as route
+from abound.service.jobs import workers
 from abound.service.jobs.record import job_key
 from abound.service.jobs.submission import JobRequest, JobSubmission
 from abound.service.security.audit import AUDIT_KEY
+from abound.service.store import expiring
 from tests.support.job_worker import Office, forget_jobs, office, until
 from tests.support.served import Served, problem
 from tests.support.valkey import Server
@@ -134,8 +136,8 @@ def test_a_job_that_does_not_fit_is_refused_with_the_arithmetic(place: Office) -
 def test_the_memory_that_counts_is_the_worker_s(place: Office) -> None:
     with place.service.server.client() as client:
         seconds, _ = client.time()
-        said = {"name": "w", "host": "far", "kinds": ["rebuild"], "memory": 500, "at": seconds}
-        client.hset("abound:jobs:workers", "w", json.dumps(said))
+        said = {"name": "w", "host": "far", "kinds": ["rebuild"], "memory": 500}
+        client.hset(workers.WORKERS_KEY, "w", expiring.pack(seconds, json.dumps(said).encode()))
     answer = place.http.post("/jobs", json={"method": "ending", "params": {"needs": 1000}})
     assert "the worker on far has 500 bytes" in problem(answer, 422, "needs-memory")["detail"]
     place.submit("ending", needs=400)
