@@ -232,9 +232,9 @@ SLOW = dict.fromkeys((send_again, answer_before_the_reply, adopt_without_what_ca
 
 FIRST: dict[Callable[[Patch], None], int] = {
     append_to_anybody: 1675,
-    wait_on_another_connection: 440,
+    wait_on_another_connection: 114,
     count_no_replies: 10,
-    refuse_what_may_be_there: 6,
+    refuse_what_may_be_there: 39,
     send_again: 10,
     answer_before_the_reply: 30,
     do_not_check_on_return: 45,
