@@ -61,8 +61,8 @@ async def wait_for_event(event: asyncio.Event, seconds: float) -> bool:
 async def cancel_and_wait(*tasks: asyncio.Task[Any]) -> None:
     """Cancel tasks and wait until they have ended; ignore their results and errors.
 
-    A library in the middle of several nested awaits may swallow a cancellation, so a task that continues is cancelled
-    again.
+    A task that continues is cancelled again. In Python 3.11, ``asyncio.wait_for`` drops a cancellation that arrives
+    when the awaited call has just ended, and the Redis client uses it for every command.
     """
     while going := [task for task in tasks if not task.done()]:
         for task in going:
@@ -100,6 +100,4 @@ async def run_together(*works: Coroutine[Any, Any, None]) -> None:
         for task in done:
             task.result()
     finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel_and_wait(*tasks)

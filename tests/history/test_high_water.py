@@ -18,6 +18,7 @@ from abound.service.processes.embedded_store import HIGH_WATER_FILE, EmbeddedSto
 from abound.service.replica.replica import Replica
 from abound.service.snapshots import requests as snapshot_requests
 from abound.service.store.client import Store
+from abound.service.tasks import cancel_and_wait
 from abound.service.worker import Worker
 from tests.replica.test_replica import teach, until
 from tests.support.fixtures import StartReplica
@@ -156,8 +157,7 @@ async def test_a_tail_that_is_lost_past_the_newest_snapshot_is_no_reason_to_refu
         await asyncio.sleep(0.01)
     await replica.request_snapshot("default")
     await until(lambda: any(tmp_path.glob(f"*/{HIGH_WATER_FILE}")))
-    running.cancel()  # no end of its own: nothing is written down after the snapshot
-    await asyncio.gather(running, return_exceptions=True)
+    await cancel_and_wait(running)  # no end of its own: nothing is written down after the snapshot
     log = replica.model("default").keys.log
     whole = await store.client.dump(log)
     await teach(replica, 20, 2)
