@@ -177,16 +177,7 @@ async def make_base(to: ArchiveContext, model: ReplicatedModel) -> Base:
     recipe = {"method": "base", "offset": str(position.offset)}
     name = f"{BASE_PREFIX}{state_files.new_id()}"
     index = await state_files.write(to.artifacts, to.keys, model.live, position.offset, recipe, to.between, name)
-    return Base(
-        index=index.id,
-        digest=index.digest,
-        offset=str(position.offset),
-        entry_checksum=position.checksum.decode(),
-        n_entries=position.n_entries,
-        log_bytes=position.log_bytes,
-        adopted=str(position.adopted),
-        size=index.size,
-    )
+    return Base(index=index.id, digest=index.digest, size=index.size, **Base.fields_of(position))
 
 
 async def swap_manifest(

@@ -29,7 +29,7 @@ from abound.service.artifacts.checksums import checksum_of, decoding, read_seale
 from abound.service.history import segment as segments
 from abound.service.log.events import check
 from abound.service.log.stream import Element, LastEntryFields
-from abound.service.model.position import Position
+from abound.service.model.position import StoredPosition
 from abound.service.store.client import Store, store_errors
 from abound.service.store.keys import ModelKeys
 
@@ -111,7 +111,7 @@ class Segment(msgspec.Struct, frozen=True):
     needs: str | None = None
 
 
-class Base(msgspec.Struct, frozen=True):
+class Base(StoredPosition, frozen=True, kw_only=True):
     """The state at which history starts.
 
     Attributes
@@ -120,26 +120,13 @@ class Base(msgspec.Struct, frozen=True):
         Id of its state file.
     digest : str
         Digest of the state.
-    offset, entry_checksum, n_entries, log_bytes, adopted
-        Its position, as in a snapshot's manifest.
     size : int
         Size of all its parts.
     """
 
     index: str
     digest: str
-    offset: str
-    entry_checksum: str
-    n_entries: int
-    log_bytes: int
-    adopted: str
     size: int
-
-    @property
-    def position(self) -> Position:
-        """Return its position in the log."""
-        offset, adopted = Offset.parse(self.offset), Offset.parse(self.adopted)
-        return Position(offset, self.entry_checksum.encode(), self.n_entries, self.log_bytes, adopted)
 
 
 class Extent(NamedTuple):

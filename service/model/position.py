@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import msgspec
 
 from abound.core.types import START, Offset
 
@@ -30,3 +32,30 @@ class Position(NamedTuple):
 
 
 AT_START = Position(START, b"", 0, 0)
+
+
+class StoredPosition(msgspec.Struct, frozen=True, kw_only=True):
+    """A record with the fields of a position; offsets and the checksum are text."""
+
+    offset: str
+    entry_checksum: str
+    n_entries: int
+    log_bytes: int
+    adopted: str
+
+    @property
+    def position(self) -> Position:
+        """Return the position in the log."""
+        offset, adopted = Offset.parse(self.offset), Offset.parse(self.adopted)
+        return Position(offset, self.entry_checksum.encode(), self.n_entries, self.log_bytes, adopted)
+
+    @staticmethod
+    def fields_of(position: Position) -> dict[str, Any]:
+        """Return a position as the fields of a record."""
+        return {
+            "offset": str(position.offset),
+            "entry_checksum": position.checksum.decode(),
+            "n_entries": position.n_entries,
+            "log_bytes": position.log_bytes,
+            "adopted": str(position.adopted),
+        }

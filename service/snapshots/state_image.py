@@ -23,11 +23,10 @@ from abound.core.errors import Corrupted, InvalidInstance
 from abound.core.limits import Limits
 from abound.core.model.live_model import STATE_GROUP, LiveModel, groups_of
 from abound.core.model.state import STATE_FORMAT
-from abound.core.types import Offset
 from abound.service.artifacts.checksums import checksum_of, decoding, read_sealed, seal
 from abound.service.artifacts.npy import MOST_DIMENSIONS
 from abound.service.log.events import APPLY_VERSION
-from abound.service.model.position import Position
+from abound.service.model.position import Position, StoredPosition
 from abound.service.model.replicated_model import new_secret
 from abound.service.processes import kernel_compiler
 from abound.service.store.keys import ModelKeys
@@ -50,22 +49,14 @@ class Part(msgspec.Struct, frozen=True):
     checksum: str
 
 
-class StateManifest(msgspec.Struct, frozen=True, kw_only=True):
-    """Describes a state image.
+class StateManifest(StoredPosition, frozen=True, kw_only=True):
+    """Describes a state image. In a state file the fields of the position are empty but for the offset.
 
     Attributes
     ----------
     id : str
     format, apply_version : int
     model, incarnation : str
-    offset : str
-        Last event that the state contains.
-    entry_checksum : str
-        Checksum of that event's log entry. Empty in a state file, as are the other fields of the position.
-    n_entries, log_bytes : int
-        Number and size of the log's entries up to there.
-    adopted : str
-        Offset of the last adoption, ``0-0.0`` if there was none.
     digest : str
         Digest of the state.
     created : int
@@ -85,11 +76,6 @@ class StateManifest(msgspec.Struct, frozen=True, kw_only=True):
     apply_version: int
     model: str
     incarnation: str
-    offset: str
-    entry_checksum: str
-    n_entries: int
-    log_bytes: int
-    adopted: str
     digest: str
     created: int
     recipe: dict[str, Any]
@@ -102,12 +88,6 @@ class StateManifest(msgspec.Struct, frozen=True, kw_only=True):
     def size(self) -> int:
         """Return the bytes of all parts."""
         return sum(part.size for part in self.parts)
-
-    @property
-    def position(self) -> Position:
-        """Return the position of the state in the log."""
-        offset, adopted = Offset.parse(self.offset), Offset.parse(self.adopted)
-        return Position(offset, self.entry_checksum.encode(), self.n_entries, self.log_bytes, adopted)
 
     @property
     def config(self) -> ModelConfig:
@@ -154,11 +134,7 @@ async def write(
         apply_version=APPLY_VERSION,
         model=keys.name,
         incarnation=keys.incarnation,
-        offset=str(position.offset),
-        entry_checksum=position.checksum.decode(),
-        n_entries=position.n_entries,
-        log_bytes=position.log_bytes,
-        adopted=str(position.adopted),
+        **StateManifest.fields_of(position),
         digest=live.digest(),
         created=created,
         recipe=recipe or {},
