@@ -28,7 +28,7 @@ class Offset(NamedTuple):
 
     @property
     def before(self) -> Offset:
-        """Return the largest offset that belongs to an entry before this one's."""
+        """Return the largest possible offset in any earlier entry."""
         if self.sequence:
             return Offset(self.milliseconds, self.sequence - 1, 2**64 - 1)
         return Offset(self.milliseconds - 1, 2**64 - 1, 2**64 - 1) if self.milliseconds else Offset(0, 0, 0)

@@ -11,8 +11,9 @@ The weights are **learned** from the ranks that the true labels would have had u
 were learned. The rule uses discounted sums of the reciprocal ranks:
 
 1. the *side* is the better of the index alone and the version alone;
-2. the mixture is the mean of all mixtures, weighted by the exponentials of their sums (the exponentially weighted
-   forecaster: Cesa-Bianchi and Lugosi, Prediction, Learning, and Games, 2006, section 2.2);
+2. the mixture is the one of ``MIXTURES`` nearest to their weighted mean; each has the weight exp(``LEARNING_RATE`` *
+   its sum) (the exponentially weighted forecaster: Cesa-Bianchi and Lugosi, Prediction, Learning, and Games, 2006,
+   section 2.2);
 3. the mixture is used if its gain exceeds that of the side by ``STANDARD_ERRORS`` standard errors of the
    difference, else the side. For the first instances with a version the mixture may be used with a smaller gain.
 

@@ -127,7 +127,7 @@ class Receipts:
         return Receipt(body, Offset(*offset), ranks, updated)
 
     def n_new(self, keys: Sequence[str]) -> int:
-        """Return how many of these keys, from the first one on, have no receipt and are distinct."""
+        """Return the number of keys before the first one that has a receipt or repeats an earlier key."""
         if self._numbers.keys().isdisjoint(keys) and len(set(keys)) == len(keys):
             return len(keys)
         seen: set[str] = set()

@@ -51,7 +51,7 @@ class LearnService:
     ----------
     replica : Replica
     settings : Settings
-        For the default durability and the time an answer waits.
+        Gives the default durability and the maximum wait for an event to be applied.
     remember_params : RememberParams
     changing : ConfigChanges
     budget : MemoryBudget

@@ -179,7 +179,7 @@ class AnswerLines:
             self._has_lines.set()
 
     async def wait_for_client(self) -> None:
-        """Wait until few enough bytes of answers wait to be sent."""
+        """Wait while more than ``MAX_WAITING_BYTES`` of answers are unsent."""
         self.flush()
         while self._size > MAX_WAITING_BYTES:
             self._drained.clear()

@@ -67,13 +67,13 @@ class JoinedWrites(asyncio.Transport):
         self._transport.write(answer)
 
     def flush(self) -> None:
-        """Send a held head."""
+        """Send the response head if it was held back."""
         if self._head:
             head, self._head = self._head, b""
             self._transport.write(head)
 
     def close(self) -> None:
-        """Send a held head, then close."""
+        """Send the response head if it was held back, then close."""
         self.flush()
         self._transport.close()
 

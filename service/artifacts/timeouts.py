@@ -23,9 +23,9 @@ T = TypeVar("T")
 class ResponseTimeout:
     """Ends the wait for an artifact store that is silent.
 
-    When a call has taken ``seconds``, a cheap question is asked. If it is answered within as many seconds, the call is
-    slow and the wait goes on. If not, this call fails, and all other calls fail at once until the question is
-    answered.
+    When a call has taken ``seconds``, a cheap question is asked. If it is answered within another ``seconds``, the
+    store is only slow, and the wait for the call goes on. If not, this call fails, and all other calls fail at once
+    until the question is answered.
 
     Parameters
     ----------

@@ -211,7 +211,7 @@ def _map(
 
 
 def _classify_encoder(asking: ClassifyOptions) -> Callable[[InputInstance], bytes]:
-    """Return a function that encodes the line of an instance, with the options in each."""
+    """Return a function that encodes an instance as a line, and adds the options to it."""
     options = client_requests.encode_document(asking)
 
     def encode(instance: InputInstance) -> bytes:

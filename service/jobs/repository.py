@@ -50,7 +50,7 @@ class JobParams:
     Attributes
     ----------
     queued : int
-        Most jobs that may wait in the queue; more are refused.
+        Maximum number of jobs in the queue; further ones are refused.
     attempts : int
         How often a job is started before it fails because its worker died. Committed jobs never fail for this
         reason.

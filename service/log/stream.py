@@ -347,5 +347,5 @@ class LastEntryFields(Fields):
 
 
 def log_bytes_with(log_bytes: int, fields: Fields) -> int:
-    """Return the size of a log with one more entry, as it was appended."""
+    """Return the size of a log after one more entry. Redacted entries count with their original size."""
     return fields.log_bytes if isinstance(fields, LastEntryFields) else log_bytes + entry_size(fields)

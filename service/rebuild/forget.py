@@ -203,7 +203,9 @@ class ForgetPlan(ReplaySource):
         limits: Limits,
         progress: Callable[[float], None] = lambda done: None,
     ) -> LiveModel:
-        """Load an adopted state; rebuild that of a restore if it contains any of the events."""
+        """Load an adopted state. If a restore made it and it may contain any of the events, load one rebuilt without
+        them.
+        """
         if index not in self.rebuilt:
             manifest = await state_files.read_manifest(self.place.artifacts, keys, index)
             if manifest.recipe.get("method") != "restore" or not contains(manifest, self.first):

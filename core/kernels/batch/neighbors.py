@@ -17,8 +17,8 @@ most
 3. Add lists in this order. Whenever the number of postings has tripled, complete the S best of the touched instances:
    look up the values of the remaining lists in the instances' own rows. The least of these similarities is a bound
    that the S-th neighbor reaches.
-4. Once ``rest[1, m]`` is below that bound, skip the lists from m on. If too many postings come before that, add all
-   lists and select the neighbors as ``scan`` does.
+4. Once ``rest[1, m]`` is below that bound, skip the lists from m on. If too many postings were read before this point,
+   read all the remaining lists too, and select the neighbors from the complete sums, as ``scan`` does.
 5. Drop an instance if its sum plus the most that the skipped lists can add is below the bound. For the others, look
 up
    the values of the skipped lists in their own rows.

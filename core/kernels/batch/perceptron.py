@@ -16,8 +16,8 @@ def learn_perceptron(rows, positive, order, weights, initial, patience, passes):
     order : int64, shape (n,)
         Order of the rows in every pass.
     weights : float64, shape (d,)
-        Zeros, written. There is no bias: with rows of length 1 it would vary more than all else, and spoil the
-        ranking of classes.
+        Zeros, written. There is no bias: rows have L2 norm 1, so a bias would change more per update than the weights,
+        and make the ranking of classes worse.
     initial : float64, shape (d,)
         Added to a weight at its first update; before that a weight is 0.
     patience, passes : int

@@ -240,10 +240,10 @@ def units_between(size, last):
 def most_units(size, length, m):
     """Return a bound of the units that ``fsu`` takes from the arena's front to update one feature for ``m`` classes.
 
-    A full narrow block moves to the next size class. A block that becomes wide may move to any class, including its
-    own or a smaller one. A full wide block moves to the next class. At the end the rest may move to a smaller block.
-    Apart from the change of form and the last move, no class is used twice, unless many connections were dropped in
-    between; then the blocks are smaller by as much.
+    A full narrow block moves to the next size class. A block that becomes wide may move to any size class, including
+    its own or a smaller one. A full wide block moves to the next size class. At the end the rest may move to a smaller
+    block. Apart from the change of form and the last move, no size class is used twice, unless many connections were
+    dropped in between; then the blocks are smaller by as much.
     """
     last = size_for(min(length + m, MAX_LENGTH + U1), YES)
     units = U2 * (UNITS[last] + PADDING)
