@@ -19,7 +19,7 @@ import numpy as np
 from abound.core.config import ModelConfig
 from abound.core.instances.record import pack_labels, pack_vector
 from abound.core.limits import Limits
-from abound.core.model.apply import Unit
+from abound.core.model.entry_application import Unit
 from abound.core.model.live_model import LiveModel
 from abound.service.artifacts.artifact_store import ArtifactStore
 from abound.service.log.append_group import LearnDraft

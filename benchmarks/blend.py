@@ -40,7 +40,7 @@ from abound.core.methods import registry
 from abound.core.methods.fitted import FittedMethod
 from abound.core.methods.training.gather import MatrixBuilder
 from abound.core.methods.training.progress import no_progress
-from abound.core.model.apply import Unit
+from abound.core.model.entry_application import Unit
 from abound.core.model.live_model import LiveModel
 from abound.service.datasets.files import read_file
 

@@ -25,7 +25,7 @@ from abound.core.methods import registry
 from abound.core.methods.training.gather import MatrixBuilder
 from abound.core.methods.training.progress import no_progress
 from abound.core.model.active_version import BLEND, LIVE
-from abound.core.model.apply import Unit
+from abound.core.model.entry_application import Unit
 from abound.core.model.live_model import warmup
 from abound.core.types import Offset
 from abound.service.api.routes.classify import Classify
@@ -33,7 +33,7 @@ from abound.service.model.position import Position
 from abound.service.model.replicated_model import ReplicatedModel, new_secret
 from abound.service.replica.loaded_versions import ServingParams
 from abound.service.replica.predictions import RememberParams
-from abound.service.replica.rankers import Rankers
+from abound.service.replica.ranking_pool import Rankers
 from abound.service.settings import Settings
 from abound.service.store.keys import ModelKeys
 from abound.service.versions.repository import LoadedVersion

@@ -31,7 +31,7 @@ from typing import Any
 import uvloop
 
 from abound.core.instances.record import record_ends
-from abound.core.model.apply import Unit
+from abound.core.model.entry_application import Unit
 from abound.core.types import START
 from abound.service.log.append_group import LearnDraft
 from abound.service.log.catalog import DEFAULT_MODEL
@@ -40,7 +40,7 @@ from abound.service.log.stream import xadd
 from abound.service.metrics import configure_logging
 from abound.service.replica.replica import Replica
 from abound.service.store.client import Store
-from abound.service.store.connection import StoreConnection
+from abound.service.store.raw_connection import StoreConnection
 from benchmarks.http import instances, service, wrk
 from benchmarks.stores import StoreServer
 from benchmarks.streams import SHAPES, draw, records

@@ -42,7 +42,7 @@ from abound.service.store.client import Store
 from abound.service.store.lease import acquire
 from abound.service.versions import repository as versions
 from abound.service.versions.card import Card
-from abound.service.versions.promotion import candidates as contenders
+from abound.service.versions.promotion import challengers
 from abound.service.versions.promotion.contest import ContestFollower
 from abound.service.versions.promotion.standings import PURPOSE
 from tests.support.valkey import Server
@@ -124,7 +124,7 @@ async def run(rows: list[Row], options: argparse.Namespace) -> dict[str, Any]:
             await teach(replica, part)
         model = replica.model(DEFAULT_MODEL)
         card = await fitted(stream[:first], options.method, artifacts, living, model.offset)
-        await contenders.enter(store, living.keys, card.id, "the benchmark")
+        await challengers.enter(store, living.keys, card.id, "the benchmark")
         async with acquire(store, living.keys, purpose=PURPOSE) as lease:
             contending = ContestFollower(store, artifacts, living, lease, gate=GateParams())
             await contending.open()

@@ -36,7 +36,7 @@ from numba import njit
 from abound.core.config import ModelConfig
 from abound.core.index.index import ALL_CLASSES, Index
 from abound.core.index.params import IndexParams
-from abound.core.kernels.index import ff
+from abound.core.kernels.index import learning
 from abound.core.kernels.index.rank import rank_classes
 from abound.core.model.live_model import LiveModel
 from benchmarks.floor import gather, gather_without_branches
@@ -71,10 +71,10 @@ def learn_slice(arrays, params, starts, ids, values, class_ids, first, last):
     ranks, scratch = np.empty(1, np.int32), np.empty(MOST_ACTIVE, np.float32)
     for i in range(first, last):
         own, true = slice(starts[i], starts[i + 1]), slice(i, i + 1)
-        if not ff.has_room(arrays, params, ids[own], class_ids[true]):
+        if not learning.has_room(arrays, params, ids[own], class_ids[true]):
             return i
         own_values = given(params, values[own], scratch)
-        ff.learn_instance(arrays, params, ids[own], own_values, class_ids[true], True, ranks)
+        learning.learn_instance(arrays, params, ids[own], own_values, class_ids[true], True, ranks)
     return last
 
 

@@ -36,7 +36,7 @@ from abound.core.config import ModelConfig
 from abound.core.evaluation.evaluate import LIMITS
 from abound.core.instances.record import pack_labels
 from abound.core.instances.vectorizer import Vectorizer
-from abound.core.model.apply import Unit
+from abound.core.model.entry_application import Unit
 from abound.core.model.live_model import LiveModel
 from benchmarks.rivals.peak import peak, start_peak
 from benchmarks.sets import IN_TIME, NAMES, Rows, Task, data_folder, default_folder, load

@@ -24,7 +24,7 @@ from typing import Any
 import httpx
 
 from abound.core.instances.record import record_ends
-from abound.core.model.apply import Unit
+from abound.core.model.entry_application import Unit
 from abound.service.history.replay import compact
 from abound.service.log.catalog import CATALOG_KEY, DEFAULT_MODEL, CatalogModel, read_catalog
 from abound.service.log.events import APPLY_VERSION, CatalogEntry, Entry, LearnEvent, ModelCreated, encode

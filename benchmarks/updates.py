@@ -24,7 +24,7 @@ from numba import njit
 from abound.core.config import ModelConfig
 from abound.core.index.index import ALL_CLASSES, Index
 from abound.core.index.params import IndexParams
-from abound.core.kernels.index import ff
+from abound.core.kernels.index import learning
 from abound.core.kernels.index.rank import rank_classes
 from benchmarks.sets import ANALYZERS, IN_TIME, NAMES, Rows, Task, data_folder, default_folder, load, validation
 
@@ -46,11 +46,11 @@ def learn_rows(arrays, params, starts, ids, values, label_starts, label_ids, fir
     ranks, scratch = np.empty(65_536, np.int32), np.empty(2**20, np.float32)
     for i in range(first, len(starts) - 1):
         own, true = slice(starts[i], starts[i + 1]), slice(label_starts[i], label_starts[i + 1])
-        if not ff.has_room(arrays, params, ids[own], label_ids[true]):
+        if not learning.has_room(arrays, params, ids[own], label_ids[true]):
             return i
         n, m = own.stop - own.start, true.stop - true.start
         scratch[:n] = values[own]
-        ff.learn_instance(arrays, params, ids[own], scratch[:n], label_ids[true], True, ranks[:m])
+        learning.learn_instance(arrays, params, ids[own], scratch[:n], label_ids[true], True, ranks[:m])
         ranks_out[i] = 0
         for rank in ranks[:m]:
             if rank and (ranks_out[i] == 0 or rank < ranks_out[i]):

@@ -38,7 +38,7 @@ GROUPS = {
     "contending": "abound.service.versions.promotion.params.ContendingParams",
     "gate": "abound.core.comparison.sequential_test.GateParams",
     "datasets": "abound.service.datasets.repository.DatasetParams",
-    "history": "abound.service.history.history.HistoryParams",
+    "history": "abound.service.history.history_manifest.HistoryParams",
     "jobs": "abound.service.jobs.repository.JobParams",
     "limits": "abound.core.limits.Limits",
     "log": "abound.service.log.stream.LogParams",

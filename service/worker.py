@@ -3,13 +3,7 @@
 Jobs are supervised by ``service/jobs/supervisor.py`` and run in processes of their own. Contests of challengers are
 scored in this process (``service/versions/promotion/runner.py``).
 
-The worker checks every model twice a second. A snapshot is due when
-
-* one was requested (key ``snapshot-wanted``), or
-* the log has grown by ``every_bytes`` since the newest one, or
-* the newest one is ``every_seconds`` old and the log has new entries (without a snapshot, the model's creation
-  counts).
-
+The worker checks every model twice a second, and makes a snapshot when one is due (``service/snapshots/due.py``).
 With each snapshot the worker moves log entries that no snapshot needs any more to history
 (``service/history/archive.py``), and keeps history within its bounds (``service/history/retention.py``). Without an
 artifact store there is no history, and the log is not trimmed.
@@ -48,31 +42,31 @@ from abound.core.types import Offset
 from abound.service.artifacts.artifact_store import PATIENCE_SECONDS, ArtifactStore
 from abound.service.artifacts.availability import AvailabilityMonitor
 from abound.service.artifacts.file_cache import cache_in
+from abound.service.asyncio_tasks import cancel_and_wait, forever, wait_for_event
 from abound.service.datasets.repository import DatasetRepository
 from abound.service.history import worker_status
 from abound.service.history.archive import BASE_PREFIX, ArchiveContext, archive
 from abound.service.history.garbage import FileCollector, collect_keys
 from abound.service.history.high_water import HighWaterMarks, ModelHighWater
-from abound.service.history.history import HistoryParams
+from abound.service.history.history_manifest import HistoryParams
 from abound.service.history.replay import compact
 from abound.service.history.retention import enforce_retention
 from abound.service.jobs.fork_server import ForkServer
 from abound.service.jobs.repository import JobParams, JobRepository
 from abound.service.jobs.supervisor import JobSupervisor
 from abound.service.log.catalog import Catalog, CatalogModel, compact_catalog, read_catalog, reread_catalog
-from abound.service.log.stream import LogParams, Trim, trimmed_key
-from abound.service.model import presence
-from abound.service.processes import entry
+from abound.service.log.stream import LogParams
+from abound.service.processes import child_main
 from abound.service.processes.status_pipe import Report, Reporter
 from abound.service.settings import Settings
 from abound.service.snapshots import requests as snapshot_requests
 from abound.service.snapshots import snapshots, state_files
+from abound.service.snapshots.due import why_due
 from abound.service.snapshots.snapshots import SnapshotParams
 from abound.service.snapshots.state_image import StateManifest
 from abound.service.store import expiring
-from abound.service.store.client import Store, StoreParams, store_errors
+from abound.service.store.client import Store, StoreParams
 from abound.service.store.lease import Lease, LeaseLost, acquire
-from abound.service.tasks import cancel_and_wait, forever, wait_for_event
 from abound.service.versions import retention as version_retention
 from abound.service.versions.promotion.runner import PromotionRunner
 from abound.service.versions.retention import VersionParams
@@ -316,34 +310,12 @@ class Worker:
         return between
 
     async def _why_due(self, living: CatalogModel) -> str | None:
-        """Return why a snapshot of a model is due, or None.
-
-        One round trip while nothing is learned.
-        """
-        keys = living.keys
-        newest = await snapshots.newest(self._store, keys, self._newest.get(keys.incarnation))
+        """Return why a snapshot of a model is due, or None."""
+        incarnation = living.keys.incarnation
+        newest = await snapshots.newest(self._store, living.keys, self._newest.get(incarnation))
         if newest is not None:
-            self._newest[keys.incarnation] = newest
-        async with self._store.client.pipeline(transaction=False) as pipe:
-            pipe.get(keys.key("snapshot-wanted"))
-            pipe.xlen(keys.log)
-            pipe.get(trimmed_key(keys.log))
-            pipe.time()
-            with store_errors():
-                text, n_held, trimmed, (seconds, _) = await pipe.execute()
-        n_entries = n_held + Trim.parse(trimmed).n_entries
-        asked = snapshot_requests.parse(text)
-        if asked is not None and (newest is None or newest.position.offset < asked):
-            return "requested"
-        if n_entries <= (newest.n_entries if newest else 0):
-            return None
-        made = newest.created if newest else int(keys.incarnation.partition("-")[0])
-        age = seconds - made / 1000
-        if age > self._params.every_seconds or age < -1.0:  # negative: the store's clock was set back
-            return "the newest is too old"
-        sizes = [replica.log_bytes for replica in await presence.live_replicas(self._store, keys)]
-        grown = max(sizes, default=0) - (newest.log_bytes if newest else 0)
-        return "the log has grown" if grown > self._params.every_bytes else None
+            self._newest[incarnation] = newest
+        return await why_due(self._store, living.keys, newest, self._params)
 
     @contextlib.contextmanager
     def _skip_if_leased(self) -> Iterator[None]:
@@ -408,10 +380,10 @@ def main() -> int:
     """Run the process and return its exit code."""
 
     def work(settings: Settings, reporter: Reporter) -> None:
-        entry.load_kernels(reporter)
+        child_main.load_kernels(reporter)
         run(settings, reporter)
 
-    return entry.run("worker", entry.parser("worker", __doc__).parse_args().status, work)
+    return child_main.run("worker", child_main.parser("worker", __doc__).parse_args().status, work)
 
 
 if __name__ == "__main__":

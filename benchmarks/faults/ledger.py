@@ -10,7 +10,7 @@ from abound.core.instances.record import iterate
 from abound.core.limits import Limits
 from abound.core.types import START, Offset
 from abound.service.artifacts.artifact_store import ArtifactStore
-from abound.service.history import past
+from abound.service.history import full_log
 from abound.service.log.catalog import DEFAULT_MODEL, read_catalog
 from abound.service.log.events import LearnEvent
 from abound.service.log.stream import Element, trim_of
@@ -102,7 +102,7 @@ async def examine(
         findings = Findings()
         learned: dict[str, list[Learned]] = {}
         model = ReplicatedModel(living.keys, living.config, 1024, Limits())
-        async for some in past.read_entries(store, artifacts, living.keys, START):
+        async for some in full_log.read_entries(store, artifacts, living.keys, START):
             for element in some:
                 await _apply(model, element, learned, findings)
         findings.in_history = (await trim_of(store, living.keys.log)).n_entries

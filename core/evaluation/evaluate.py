@@ -14,9 +14,9 @@ from abound.core.instances.data_formats import Dataset
 from abound.core.kernels.model.calibration import BEST
 from abound.core.kernels.names.table import find_vector
 from abound.core.limits import Limits
-from abound.core.metrics import Ints, LabelSets, Propensity, Rankings, evaluate
-from abound.core.model.apply import Unit
+from abound.core.measures import Ints, LabelSets, Propensity, Rankings, evaluate
 from abound.core.model.calibration import binned, reliability_of
+from abound.core.model.entry_application import Unit
 from abound.core.model.live_model import LiveModel
 from abound.core.types import Ranking
 
@@ -113,7 +113,7 @@ def rank(live: LiveModel, test: Dataset, *, progress: Progress = lambda n: None)
 def measure(
     live: LiveModel, train: Dataset, test: Dataset, ranked: RankedDataset, propensity: Propensity
 ) -> dict[str, float | None]:
-    """Return all measures of the rankings; see ``core/metrics.py``.
+    """Return all measures of the rankings; see ``core/measures.py``.
 
     A label that the model does not know gets an id above all class ids, so it is never found.
     """

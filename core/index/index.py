@@ -2,11 +2,12 @@
 
 The state is a tuple of plain arrays (``abound.core.kernels.index.layout``). The class ``Index`` owns the arrays,
 grows them, passes them to the kernels and names the results. Another kernel may use ``index.arrays`` and
-``index.kernel_params`` to call these directly, after ``has_room`` returned true for the same arguments:
+``index.kernel_params`` to call these of ``abound.core.kernels.index`` directly, after ``has_room`` returned true for
+the same arguments:
 
-- ``abound.core.kernels.index.ff.has_room(arrays, params, ids, class_ids) -> bool``
-- ``abound.core.kernels.index.ff.learn_instance(arrays, params, ids, values, class_ids, counted, ranks_out) -> bool``
-- ``abound.core.kernels.index.rank.rank_classes(arrays, params, ids, values, mask, ids_out, scores_out) -> n``
+- ``learning.has_room(arrays, params, ids, class_ids) -> bool``
+- ``learning.learn_instance(arrays, params, ids, values, class_ids, counted, ranks_out) -> bool``
+- ``rank.rank_classes(arrays, params, ids, values, mask, ids_out, scores_out) -> n``
 
 If ``has_room`` returns false, call ``index.make_room_for(ids, class_ids)`` and fetch ``index.arrays`` again, because
 arrays may have moved. Nothing here is thread-safe: scores are accumulated in one shared array.
@@ -24,7 +25,7 @@ import numpy.typing as npt
 from abound.core.index.arrays import check_parts, export_index, import_index
 from abound.core.index.dense_rows import DenseRows
 from abound.core.index.params import IndexParams
-from abound.core.kernels.index import export, ff, layout, sls_rows
+from abound.core.kernels.index import export, layout, learning, sls_rows
 from abound.core.kernels.index import rank as retrieval
 from abound.core.kernels.index.layout import IndexArrays
 from abound.core.types import Ranking
@@ -154,7 +155,7 @@ class Index:
             return 0
         grown = sls_rows.are_few(self.kernel_params, size[0], np.uint64(2) * size[1])
         leaving = self.in_rows and not (many and grown)
-        units = int(ff.units_to_leave(self.arrays, self.kernel_params, NO_IDS, np.uint64(1))) if leaving else 0
+        units = int(learning.units_to_leave(self.arrays, self.kernel_params, NO_IDS, np.uint64(1))) if leaving else 0
         return self._rows.growth_bytes + 8 * units
 
     def make_room(
@@ -188,7 +189,10 @@ class Index:
             _grow(self._headers, 2 * n_features),
             _grow(self._scores, n_classes),
             _grow(self._touched, len(self._scores) + 1),
-            _grow(self._scratch, int(ff.scratch_needed(self.kernel_params, np.uint64(n_active), np.uint64(n_labels)))),
+            _grow(
+                self._scratch,
+                int(learning.scratch_needed(self.kernel_params, np.uint64(n_active), np.uint64(n_labels))),
+            ),
             _grow(self._arena, int(self._counters[layout.USED]) + n_units),
         ]
         if any(grown):
@@ -201,8 +205,8 @@ class Index:
         """Grow so that ``has_room`` returns true for this instance."""
         params = self.kernel_params
         self.make_room(int(ids.max(initial=-1)) + 1, int(class_ids.max(initial=-1)) + 1, len(class_ids))
-        m = np.uint64(ff.new_classes(params, np.uint64(len(class_ids))))
-        units = int(ff.units_needed(self.arrays, self.kernel_params, ids, m))
+        m = np.uint64(learning.new_classes(params, np.uint64(len(class_ids))))
+        units = int(learning.units_needed(self.arrays, self.kernel_params, ids, m))
         if params.most_cells:
             units = self._make_room_for_form(ids, class_ids, m, units)
         self.make_room(0, 0, len(class_ids), units, len(ids))
@@ -214,7 +218,7 @@ class Index:
 
         Return the units it needs, including those for rows that become lists.
         """
-        lacking, n_units = ff.room_for_form(self.arrays, self.kernel_params, ids, class_ids, m)
+        lacking, n_units = learning.room_for_form(self.arrays, self.kernel_params, ids, class_ids, m)
         n_features = max(int(ids.max(initial=-1)) + 1, self.n_features)
         n_classes = max(int(class_ids.max(initial=-1)) + 1, self.n_classes)
         if lacking:
@@ -253,13 +257,13 @@ class Index:
         ValueError
             An id is negative.
         """
-        if not ff.has_room(self.arrays, self.kernel_params, ids, class_ids):
+        if not learning.has_room(self.arrays, self.kernel_params, ids, class_ids):
             if min(ids.min(initial=0), class_ids.min(initial=0)) < 0:
                 raise ValueError("ids of features and classes must not be negative")
             self.make_room_for(ids, class_ids)
         values = self._writable(values)
         ranks = np.empty(len(class_ids), np.int32)
-        learn = layout.by_rule(self.kernel_params, ff.learn_fsu, ff.learn_sls)
+        learn = layout.by_rule(self.kernel_params, learning.learn_fsu, learning.learn_sls)
         updated = learn(self.arrays, self.kernel_params, ids, values, class_ids, count_seen, ranks)
         return int(min((rank for rank in ranks.tolist() if rank), default=0)), bool(updated)
 

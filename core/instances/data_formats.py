@@ -28,7 +28,7 @@ import numpy as np
 from abound.core.errors import InvalidInstance, Malformed
 from abound.core.instances.record import EMPTY_VECTOR, pack_labels
 from abound.core.limits import Limits
-from abound.core.metrics import Ints, LabelSets
+from abound.core.measures import Ints, LabelSets
 
 Format = Literal["txt", "svm", "jsonl"]
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from abound.core.kernels.numba import I0, inlined, inner, kernel
+from abound.core.kernels.intrinsics import I0, inlined, inner, kernel
 
 
 @inner

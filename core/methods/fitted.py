@@ -14,13 +14,13 @@ import numpy.typing as npt
 
 from abound.core.errors import Corrupted, InvalidInstance
 from abound.core.instances.vocabulary import Vocabulary
+from abound.core.measures import Rankings
 from abound.core.methods import registry
 from abound.core.methods.neighbors.nearest import Graph
 from abound.core.methods.training import array_checks, idf
 from abound.core.methods.training.idf import Weights
 from abound.core.methods.training.matrices import Csr, Matrices, vector_rows
 from abound.core.methods.training.progress import Progress
-from abound.core.metrics import Rankings
 
 LOAD_ERRORS = (LookupError, TypeError, ValueError, ArithmeticError, RuntimeError, MemoryError, InvalidInstance)
 """Errors that loading can raise for arrays that do not fit together, besides Corrupted."""

@@ -27,13 +27,13 @@ import numpy as np
 import numpy.typing as npt
 
 from abound.core.errors import InvalidInstance
+from abound.core.measures import Rankings
 from abound.core.methods.embeddings import exmlds1, exmlds2, exmlds3, exmlds_joint, rembrandt
 from abound.core.methods.index import feature_focus, frequency, ind, unweighted
 from abound.core.methods.linear import one_vs_rest, top_down
 from abound.core.methods.neighbors import ogeec, swnn
 from abound.core.methods.training.matrices import Csr, DataSizes, Matrices
 from abound.core.methods.training.progress import Progress, subrange
-from abound.core.metrics import Rankings
 
 Arrays = Mapping[str, npt.NDArray[Any]]
 

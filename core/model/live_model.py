@@ -52,8 +52,8 @@ from abound.core.kernels.model.prequential import count_ranks
 from abound.core.kernels.records.record import record_shape
 from abound.core.limits import Limits
 from abound.core.model.active_version import LIVE
-from abound.core.model.apply import EntryApplication, Unit
 from abound.core.model.calibration import Calibration
+from abound.core.model.entry_application import EntryApplication, Unit
 from abound.core.model.prequential import Prequential
 from abound.core.model.receipts import Receipts
 from abound.core.model.state import ModelState
@@ -151,7 +151,7 @@ class LiveModel(ModelState):
     # --- learning
 
     def begin(self, records: bytes, n: int, units: Sequence[Unit], entry: Offset = START) -> EntryApplication:
-        """Start to apply the checked records of one log entry; see ``abound.core.model.apply``."""
+        """Start to apply the checked records of one log entry; see ``abound.core.model.entry_application``."""
         return EntryApplication(self, records, n, units, entry)
 
     def apply(

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from abound.core.instances.record import record_ends, unpack
 from abound.core.kernels.names.table import find_vector
 from abound.core.kernels.records.record import vector_end
-from abound.core.model.apply import OutcomeReplay, Unit
+from abound.core.model.entry_application import OutcomeReplay, Unit
 from abound.core.model.live_model import LiveModel
 from abound.core.types import Offset
 

@@ -15,12 +15,12 @@ from starlette.routing import Route
 from abound.core.errors import Forbidden, Unauthorized
 from abound.core.limits import Limits
 from abound.service.api import problems
-from abound.service.api.asgi import BodyBudget, Disconnected, Message, Receive, Scope, Send, request_id_of
 from abound.service.api.dependencies import Parts
 from abound.service.api.hot_route import DEFAULT_MODEL, HotRoute, RouteHandler
-from abound.service.api.learning import ConfigChanges, LearnService
+from abound.service.api.learn_service import ConfigChanges, LearnService
 from abound.service.api.openapi import document
 from abound.service.api.protocol import FastAnswer
+from abound.service.api.request_body import BodyBudget, Disconnected, Message, Receive, Scope, Send, request_id_of
 from abound.service.api.routes import activation, contenders, health, jobs, labels, models, page, snapshots, transfer
 from abound.service.api.routes import datasets as dataset_routes
 from abound.service.api.routes import keys as key_routes
@@ -29,13 +29,14 @@ from abound.service.api.routes.classify import Classify
 from abound.service.api.routes.learn import LearnHandler
 from abound.service.artifacts.artifact_store import PATIENCE_SECONDS, ArtifactStore
 from abound.service.artifacts.file_cache import cache_in
+from abound.service.asyncio_tasks import cancel_and_wait, forever
 from abound.service.jobs.submission import JobSubmission
 from abound.service.log.stream import LogParams
 from abound.service.metrics import REQUEST_ID, Telemetry
 from abound.service.replica.loaded_versions import ServingParams
 from abound.service.replica.memory_budget import MemoryBudget
 from abound.service.replica.predictions import RememberParams
-from abound.service.replica.rankers import Rankers
+from abound.service.replica.ranking_pool import Rankers
 from abound.service.replica.replica import Replica, ReplicaParams
 from abound.service.security.guard import Guard, log_request
 from abound.service.security.key_ring import KeyRing
@@ -43,7 +44,6 @@ from abound.service.security.rate_limits import RateLimiter, RateParams
 from abound.service.settings import Settings, is_loopback
 from abound.service.snapshots.snapshots import SnapshotParams
 from abound.service.store.client import Store, StoreParams
-from abound.service.tasks import cancel_and_wait, forever
 from abound.service.versions.retention import VersionParams
 
 DESCRIPTION = """\

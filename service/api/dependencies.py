@@ -10,16 +10,16 @@ from fastapi import Depends, Path, Request
 from abound.core.errors import UnknownModel
 from abound.core.limits import MODEL_NAME
 from abound.core.types import Offset
-from abound.service.api.asgi import JSON, BodyBudget, media_of, read_body
 from abound.service.api.decoding import decode
-from abound.service.api.learning import ConfigChanges
+from abound.service.api.learn_service import ConfigChanges
 from abound.service.api.problems import take_problem_counts
+from abound.service.api.request_body import JSON, BodyBudget, media_of, read_body
 from abound.service.jobs.submission import JobSubmission
 from abound.service.metrics import Telemetry
 from abound.service.model.replicated_model import ReplicatedModel
 from abound.service.replica.memory_budget import MemoryBudget
-from abound.service.replica.models import check_name
-from abound.service.replica.rankers import Rankers
+from abound.service.replica.model_directory import check_name
+from abound.service.replica.ranking_pool import Rankers
 from abound.service.replica.replica import Replica
 from abound.service.security.audit import Actor
 from abound.service.security.guard import actor_of

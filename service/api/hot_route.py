@@ -12,7 +12,9 @@ from time import perf_counter
 from typing import Protocol
 
 from abound.core.errors import AboundError, OutcomeUnknown
-from abound.service.api.asgi import (
+from abound.service.api.ndjson import AnswerLines, RequestLines
+from abound.service.api.problems import PROBLEM_JSON, internal_problem, problem_headers, problem_of, stopping_error
+from abound.service.api.request_body import (
     JSON,
     NDJSON,
     BodyBudget,
@@ -27,14 +29,12 @@ from abound.service.api.asgi import (
     request_id_of,
     send_answer,
 )
-from abound.service.api.ndjson import AnswerLines, RequestLines
-from abound.service.api.problems import PROBLEM_JSON, internal_problem, problem_headers, problem_of, stopping_error
 from abound.service.api.schemas.hot import encoder
+from abound.service.asyncio_tasks import run_together
 from abound.service.metrics import REQUEST_ID, RequestMeter
 from abound.service.security.guard import Guard, log_request
 from abound.service.security.key_ring import Grant
 from abound.service.settings import Settings
-from abound.service.tasks import run_together
 
 DEFAULT_MODEL = "default"
 BOTH_MEDIA = (JSON, NDJSON)

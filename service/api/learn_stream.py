@@ -11,16 +11,23 @@ from typing import NamedTuple
 from abound.core.config import ModelConfig
 from abound.core.errors import AboundError, InvalidInstance
 from abound.service.api.decoding import decode
-from abound.service.api.learning import AppendOptions, LearnService, RequestClasses, VectorBudget, answer_of, draft_of
-from abound.service.api.line_rates import admit_lines
+from abound.service.api.learn_service import (
+    AppendOptions,
+    LearnService,
+    RequestClasses,
+    VectorBudget,
+    answer_of,
+    draft_of,
+)
 from abound.service.api.ndjson import AnswerLines, NdjsonLine, RequestLines
+from abound.service.api.ndjson_rates import admit_lines
 from abound.service.api.problems import problem_of
 from abound.service.api.schemas.hot import encoder, learn_decoder
+from abound.service.asyncio_tasks import TimeSlice, run_together
 from abound.service.log.append_group import LearnDraft, LearnOutcome
 from abound.service.model.replicated_model import ReplicatedModel
 from abound.service.security.key_ring import Grant
 from abound.service.security.rate_limits import RateLimiter
-from abound.service.tasks import TimeSlice, run_together
 
 GROUP_LINES = 256
 """Most lines that are appended together."""

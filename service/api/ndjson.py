@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import AsyncIterator
 
 from abound.core.errors import AboundError, TooLarge
-from abound.service.api.asgi import NDJSON, BodyBudget, Disconnected, Receive, Send, too_large
+from abound.service.api.request_body import NDJSON, BodyBudget, Disconnected, Receive, Send, too_large
 
 MAX_WAITING_BYTES = 2**20
 """Bytes of answers that may wait to be sent before the worker pauses."""

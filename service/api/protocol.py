@@ -30,7 +30,7 @@ from typing import Any, ClassVar
 import msgspec
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from abound.service.api.asgi import JSON, Headers
+from abound.service.api.request_body import JSON, Headers
 
 MAX_JOINED_BYTES = 65_536
 """Longest body that is copied behind its head."""

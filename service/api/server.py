@@ -25,7 +25,7 @@ from abound.core.errors import CannotStart, Corrupted, StoreUnavailable, Unknown
 from abound.service.api.protocol import STALL_CHECK_SECONDS, ClientConnection
 from abound.service.artifacts.artifact_store import ArtifactStore
 from abound.service.history.high_water import HighWaterMarks
-from abound.service.processes import entry
+from abound.service.processes import child_main
 from abound.service.processes.startup_page import BACKLOG
 from abound.service.processes.status_pipe import Report, Reporter
 from abound.service.security import key_store
@@ -164,7 +164,7 @@ async def check_store(settings: Settings) -> None:
 
 def main() -> int:
     """Run the process and return its exit code."""
-    words = entry.parser("api.server", __doc__)
+    words = child_main.parser("api.server", __doc__)
     words.add_argument("--fd", type=int, required=True, help="the inherited listening socket")
     words.add_argument("--first", action="store_true", help="log the warnings that are the same for all replicas")
     options = words.parse_args()
@@ -174,13 +174,13 @@ def main() -> int:
     def work(settings: Settings, reporter: Reporter) -> None:
         reporter("checking the store", 0.0)
         uvloop.run(check_store(settings))
-        entry.load_kernels(reporter, first=True)
+        child_main.load_kernels(reporter, first=True)
         for sentence in unknown_variables(os.environ) if options.first else ():
             if sentence not in unknown_variables(os.environ, groups=False):  # the supervisor has reported these
                 reporter.send(Report(warning=sentence))
         uvloop.run(serve(settings, listening, reporter))
 
-    return entry.run("process", options.status, work)
+    return child_main.run("process", options.status, work)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from fastapi import Response
 
-from abound.service.api.asgi import Headers
+from abound.service.api.request_body import Headers
 
 MEDIA = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
 

@@ -13,8 +13,8 @@ import structlog
 from abound.core.errors import ArtifactsUnavailable
 from abound.service.artifacts.artifact_store import ArtifactStore
 from abound.service.artifacts.timeouts import NO_ANSWER
+from abound.service.asyncio_tasks import cancel_and_wait
 from abound.service.store.client import Store
-from abound.service.tasks import cancel_and_wait
 
 log = structlog.get_logger(__name__)
 

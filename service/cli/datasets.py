@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from abound.core.errors import Malformed
-from abound.service.cli.files import PIECE_BYTES, CommandFailed
+from abound.service.cli.file_arguments import PIECE_BYTES, CommandFailed
 from abound.service.cli.options import (
     DEFAULT_URL,
     AsJson,

@@ -14,8 +14,8 @@ from abound.service.cli.options import AsJson, Assignments, changes_of, check_fi
 from abound.service.cli.progress import progress_bar
 
 if TYPE_CHECKING:
+    from abound.core.measures import Propensity
     from abound.core.methods.registry import Method
-    from abound.core.metrics import Propensity
 
 LIVE_METHOD = "ff"
 """The method that is the live index itself."""
@@ -121,7 +121,7 @@ def _describe(method: Method) -> dict[str, Any]:
 
 
 def _propensity(a: float | None, b: float | None) -> Propensity:
-    from abound.core.metrics import Propensity
+    from abound.core.measures import Propensity
 
     try:
         given = {"a": a, "b": b}

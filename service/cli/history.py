@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from abound.core.errors import ArtifactsUnavailable, UnknownModel
+from abound.service.cli.direct_store import ArtifactsUrl, DataDir, RedisUrl, load_settings, operator, with_store
 from abound.service.cli.options import AsJson, Model, print_json
-from abound.service.cli.store_access import ArtifactsUrl, DataDir, RedisUrl, load_settings, operator, with_store
 
 if TYPE_CHECKING:
     from abound.service.artifacts.artifact_store import ArtifactStore
-    from abound.service.history.history import HistoryManifest
+    from abound.service.history.history_manifest import HistoryManifest
     from abound.service.log.catalog import CatalogModel
     from abound.service.settings import Settings
     from abound.service.store.client import Store
@@ -40,7 +40,7 @@ def show(
     async def work(
         store: Store, artifacts: ArtifactStore, living: CatalogModel
     ) -> tuple[HistoryManifest | None, list[str], list[int]]:
-        from abound.service.history.history import History
+        from abound.service.history.history_manifest import History
         from abound.service.history.integrity import find_damage
         from abound.service.snapshots import state_files
 

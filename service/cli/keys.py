@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from abound.core.errors import InvalidInstance
+from abound.service.cli.direct_store import DataDir, RedisUrl, load_settings, operator, with_store
 from abound.service.cli.options import AsJson, error_console, print_json
-from abound.service.cli.store_access import DataDir, RedisUrl, load_settings, operator, with_store
 
 if TYPE_CHECKING:
     from abound.service.security.key import CreatedKey

@@ -14,11 +14,11 @@ from abound.service.cli import (
     history,
     jobs,
     keys,
+    learn_classify,
     mend,
     models,
     serve,
     store,
-    stream,
     verify,
     versions,
 )
@@ -34,8 +34,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["--help", "-h"]},
 )
 app.command("serve")(serve.serve)
-app.command("learn")(stream.learn)
-app.command("classify")(stream.classify)
+app.command("learn")(learn_classify.learn)
+app.command("classify")(learn_classify.classify)
 app.command("evaluate")(evaluate.evaluate)
 app.command("methods")(evaluate.methods)
 app.command("demo")(demo.demo)

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from abound.service.cli.direct_store import DataDir, RedisUrl, join_artifacts, load_settings, operator, with_store
 from abound.service.cli.options import AsJson, print_json
-from abound.service.cli.store_access import DataDir, RedisUrl, join_artifacts, load_settings, operator, with_store
 
 if TYPE_CHECKING:
     from abound.service.history.integrity import Damage

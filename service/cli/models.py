@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from abound.service.cli.files import CommandFailed, InputFile, OutputFile, open_pieces, write_pieces
+from abound.service.cli.file_arguments import CommandFailed, InputFile, OutputFile, open_pieces, write_pieces
 from abound.service.cli.options import (
     DEFAULT_URL,
     AsJson,

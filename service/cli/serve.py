@@ -90,7 +90,7 @@ def worker(
     `abound serve` starts a worker by default.
     """
     from abound.service.metrics import configure_logging
-    from abound.service.processes.entry import load_kernels
+    from abound.service.processes.child_main import load_kernels
     from abound.service.processes.status_pipe import Reporter
     from abound.service.settings import Settings
     from abound.service.worker import run

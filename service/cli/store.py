@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from abound.service.cli.direct_store import ArtifactsUrl, DataDir, RedisUrl, load_settings, operator, with_store
 from abound.service.cli.options import AsJson, print_json
-from abound.service.cli.store_access import ArtifactsUrl, DataDir, RedisUrl, load_settings, operator, with_store
 
 if TYPE_CHECKING:
     from abound.service.store.client import Store

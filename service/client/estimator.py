@@ -31,7 +31,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from abound.core.config import ModelConfig
 from abound.core.evaluation.evaluate import LIMITS
 from abound.core.instances.record import pack_labels
-from abound.core.model.apply import Unit
+from abound.core.model.entry_application import Unit
 from abound.core.model.live_model import LiveModel
 from abound.service.client import Client, ClientError, InputInstance, Labelled, Model, Refused, Unreachable
 

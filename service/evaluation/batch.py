@@ -16,12 +16,12 @@ from abound.core.errors import InvalidInstance
 from abound.core.evaluation.evaluate import LIMITS
 from abound.core.instances.data_formats import DatasetInstance
 from abound.core.instances.vectorizer import Vectorizer
+from abound.core.measures import Propensity, evaluate
 from abound.core.methods import fitted, registry
 from abound.core.methods.training.gather import gather
 from abound.core.methods.training.hierarchy import of_pairs
 from abound.core.methods.training.matrices import Matrices, hide_labels
 from abound.core.methods.training.progress import Progress, no_progress, subrange
-from abound.core.metrics import Propensity, evaluate
 from abound.service.processes.memory import free_memory
 from abound.service.processes.parallel import parallel, parallel_settings
 

@@ -14,7 +14,7 @@ from abound.core.errors import InvalidInstance
 from abound.core.evaluation.evaluate import LIMITS, Progress, fit, measure, measure_calibration, rank
 from abound.core.instances.data_formats import DatasetInstance, vectorize_all
 from abound.core.instances.vectorizer import Vectorizer
-from abound.core.metrics import Propensity
+from abound.core.measures import Propensity
 
 
 def evaluate(

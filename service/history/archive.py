@@ -27,8 +27,9 @@ from abound.core.limits import Limits
 from abound.core.types import START, Offset
 from abound.service.artifacts.artifact_store import ArtifactStore
 from abound.service.artifacts.checksums import checksum_of, seal
-from abound.service.history import history
-from abound.service.history.history import Base, HistoryManifest, HistoryParams, Segment
+from abound.service.asyncio_tasks import do_nothing
+from abound.service.history import history_manifest
+from abound.service.history.history_manifest import Base, HistoryManifest, HistoryParams, Segment
 from abound.service.history.segment import encode_segment
 from abound.service.log import stream
 from abound.service.log.catalog import CatalogModel
@@ -38,10 +39,9 @@ from abound.service.model.replicated_model import ReplicatedModel
 from abound.service.snapshots import snapshots, state_files
 from abound.service.snapshots.state_image import StateManifest
 from abound.service.store.client import Store, store_errors
-from abound.service.store.connection import StoreConnection
 from abound.service.store.keys import ModelKeys
 from abound.service.store.lease import Command, Lease
-from abound.service.tasks import do_nothing
+from abound.service.store.raw_connection import StoreConnection
 
 log = structlog.get_logger(__name__)
 
@@ -98,7 +98,7 @@ async def archive(to: ArchiveContext) -> HistoryManifest | None:
     """
     good = await good_snapshots(to.store, to.keys)
     if len(good) < MIN_GOOD_SNAPSHOTS or good[-1].position.offset == START:
-        return await history.History(to.store, to.artifacts, to.keys).manifest()
+        return await history_manifest.History(to.store, to.artifacts, to.keys).manifest()
     until = good[-1].position.offset
     contents = await _current_manifest(to, good)
     elements, size, n_old, old = await _extendable_segment(to, contents)
@@ -119,7 +119,7 @@ async def archive(to: ArchiveContext) -> HistoryManifest | None:
     except stream.LogTrimmed as error:
         raise Corrupted(
             f"the history of {to.keys.name} ends at {contents.end.entry} and {error}: the entries between are lost. "
-            f"{history.BEGIN_ANEW_HINT}"
+            f"{history_manifest.BEGIN_ANEW_HINT}"
         ) from None
     finally:
         link.close()
@@ -140,7 +140,7 @@ def _check(to: ArchiveContext, element: Element) -> None:
     except Corrupted as error:
         raise Corrupted(
             f"the entry {element[0].decode()} of the log of {to.keys.name} cannot be moved to history: {error}. "
-            f"{history.BEGIN_ANEW_HINT}"
+            f"{history_manifest.BEGIN_ANEW_HINT}"
         ) from None
 
 
@@ -189,7 +189,7 @@ async def swap_manifest(
     """
     contents = seal(contents)
     packed = msgspec.json.encode(contents)
-    history.parse(packed, to.keys)
+    history_manifest.parse(packed, to.keys)
     commands: list[Command] = []
     if trim is not None:
         milliseconds, sequence, _ = trim.last
@@ -198,13 +198,13 @@ async def swap_manifest(
             ("XTRIM", to.keys.log, "MINID", "=", first),
             ("SET", trimmed_key(to.keys.log), trim.packed()),
         ]
-    await to.lease.swap([*commands, *also, ("SET", history.history_key(to.keys), packed)])
+    await to.lease.swap([*commands, *also, ("SET", history_manifest.history_key(to.keys), packed)])
     return contents
 
 
 async def _current_manifest(to: ArchiveContext, good: list[StateManifest]) -> HistoryManifest:
     """Return the manifest to append to: the present one, or a new one if there is none or its files are lost."""
-    contents = await history.History(to.store, to.artifacts, to.keys).manifest()
+    contents = await history_manifest.History(to.store, to.artifacts, to.keys).manifest()
     if contents is None:
         if (await stream.trim_of(to.store, to.keys.log)).n_entries == 0:
             return _empty(to, None)
@@ -246,7 +246,7 @@ async def _trim_before(to: ArchiveContext, base: Base) -> Trim | None:
 
 def _empty(to: ArchiveContext, base: Base | None) -> HistoryManifest:
     return HistoryManifest(
-        format=history.FORMAT,
+        format=history_manifest.FORMAT,
         model=to.keys.name,
         incarnation=to.keys.incarnation,
         artifacts=to.artifacts.id,
@@ -263,7 +263,7 @@ async def _extendable_segment(
     if last is None or last.needs is not None or last.log_bytes * 2 > to.params.segment_bytes:
         return [], 0, 0, None
     try:
-        elements = await history.History(to.store, to.artifacts, to.keys).elements(last)
+        elements = await history_manifest.History(to.store, to.artifacts, to.keys).elements(last)
     except (Corrupted, UnknownArtifact):
         return [], 0, 0, None  # the next reader of this segment reports it
     return elements, last.log_bytes, last.n_entries, last
@@ -300,7 +300,7 @@ async def write_segment(
     """
     packed = await asyncio.to_thread(encode_segment, elements)
     first, last = elements[0][0].decode(), elements[-1][0].decode()
-    name = f"{history.artifact_folder(to.keys, 'history')}/{first}-{secrets.token_hex(4)}.seg"
+    name = f"{history_manifest.artifact_folder(to.keys, 'history')}/{first}-{secrets.token_hex(4)}.seg"
     await to.artifacts.put(name, packed)
     if await to.artifacts.get(name) != packed:
         raise Corrupted(f"the artifact store does not give back what was written as {name}")

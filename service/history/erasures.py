@@ -22,7 +22,7 @@ from collections.abc import Iterable
 import msgspec
 
 from abound.core.errors import Conflict
-from abound.core.model.apply import Unit
+from abound.core.model.entry_application import Unit
 from abound.core.types import Offset
 from abound.service.artifacts.checksums import decoding
 from abound.service.log.events import AdoptEvent, MarkEvent

@@ -27,7 +27,7 @@ import structlog
 from abound.core.errors import Conflict, Corrupted, UnknownApplyVersion, UnknownArtifact
 from abound.core.types import Offset
 from abound.service.artifacts.artifact_store import ArtifactStore
-from abound.service.history.history import History, HistoryManifest, artifact_folder
+from abound.service.history.history_manifest import History, HistoryManifest, artifact_folder
 from abound.service.log import stream
 from abound.service.log.catalog import Catalog
 from abound.service.log.events import adopted_state_files

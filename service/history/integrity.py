@@ -11,7 +11,7 @@ from typing import NamedTuple
 from abound.core.errors import Corrupted, UnknownApplyVersion, UnknownArtifact, UnknownOffset
 from abound.core.types import Offset
 from abound.service.artifacts.artifact_store import ArtifactStore
-from abound.service.history.history import BEGIN_ANEW_HINT, WAY_OUT, History
+from abound.service.history.history_manifest import BEGIN_ANEW_HINT, WAY_OUT, History
 from abound.service.history.replay import ReplaySource
 from abound.service.history.restore import restore_first_state, restore_newest
 from abound.service.log import stream

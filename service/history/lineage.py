@@ -15,8 +15,8 @@ import msgspec
 from abound.core.instances.record import record_ends
 from abound.core.types import START, Offset
 from abound.service.artifacts.artifact_store import ArtifactStore
-from abound.service.history.history import History
-from abound.service.history.past import decode_element
+from abound.service.history.full_log import decode_element
+from abound.service.history.history_manifest import History
 from abound.service.log.events import (
     MAX_POSITIONS,
     AdoptEvent,

@@ -19,7 +19,7 @@ import redis.exceptions
 from abound.core.errors import ArtifactsUnavailable, Conflict, Corrupted, UnknownApplyVersion, UnknownSnapshot
 from abound.core.types import START, Offset
 from abound.service.artifacts.artifact_store import ArtifactStore
-from abound.service.history.history import BEGIN_ANEW_HINT
+from abound.service.history.history_manifest import BEGIN_ANEW_HINT
 from abound.service.history.integrity import Damage, find_damage, offset_of_start
 from abound.service.log import stream
 from abound.service.log.catalog import read_catalog

@@ -26,7 +26,8 @@ from abound.core.limits import Limits
 from abound.core.model.live_model import LiveModel
 from abound.core.types import Offset
 from abound.service.artifacts.artifact_store import ArtifactStore
-from abound.service.history import past
+from abound.service.asyncio_tasks import do_nothing
+from abound.service.history import full_log
 from abound.service.history.lineage import cut_entry
 from abound.service.history.restore import restore_first_state, restore_newest
 from abound.service.log.catalog import CatalogModel
@@ -39,7 +40,6 @@ from abound.service.snapshots.state_image import StateManifest
 from abound.service.store.client import Store
 from abound.service.store.keys import ModelKeys
 from abound.service.store.lease import Lease, LeaseLost, acquire
-from abound.service.tasks import do_nothing
 
 PAUSE_SECONDS = 0.02
 
@@ -172,8 +172,8 @@ class ReplaySource:
     def entries(
         self, keys: ModelKeys, after: Offset, until: Offset | None, checksum: bytes = b""
     ) -> AsyncGenerator[list[Element]]:
-        """Yield the entries after ``after``, up to and including ``until``; see ``past.read_entries``."""
-        return past.read_entries(
+        """Yield the entries after ``after``, up to and including ``until``; see ``full_log.read_entries``."""
+        return full_log.read_entries(
             self._store, self.artifacts, keys, after, until, params=self._params, checksum=checksum
         )
 

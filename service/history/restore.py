@@ -20,7 +20,7 @@ from abound.core.errors import (
 from abound.core.model.live_model import LiveModel
 from abound.core.types import START, Offset
 from abound.service.artifacts.artifact_store import ArtifactStore
-from abound.service.history.history import WAY_OUT, History
+from abound.service.history.history_manifest import WAY_OUT, History
 from abound.service.log.stream import holds
 from abound.service.model.replicated_model import ReplicatedModel
 from abound.service.snapshots import snapshots, state_files

@@ -20,7 +20,7 @@ from abound.core.errors import Corrupted, UnknownArtifact
 from abound.core.types import Offset
 from abound.service.history import pins
 from abound.service.history.archive import BASE_PREFIX, ArchiveContext, make_base, swap_manifest
-from abound.service.history.history import History, HistoryManifest, HistoryParams, Segment
+from abound.service.history.history_manifest import History, HistoryManifest, HistoryParams, Segment
 from abound.service.history.replay import rebuild
 from abound.service.log import stream
 from abound.service.log.events import adopted_state_files, adoption_after

@@ -15,12 +15,12 @@ from typing import NamedTuple
 from abound.core.errors import ArtifactsUnavailable, Corrupted, UnknownApplyVersion, UnknownArtifact, UnknownModel
 from abound.core.types import START, Offset
 from abound.service.artifacts.artifact_store import ArtifactStore
-from abound.service.history.history import History
+from abound.service.history.history_manifest import History
 from abound.service.history.replay import rebuild
 from abound.service.log.catalog import CatalogModel, read_catalog
 from abound.service.log.events import APPLY_VERSION, Entry, MarkEvent, encode
-from abound.service.model import presence
-from abound.service.model.presence import MarkDigest
+from abound.service.model import replica_status
+from abound.service.model.replica_status import MarkDigest
 from abound.service.store.client import Store, store_errors
 
 WAIT_SECONDS = 60.0
@@ -101,7 +101,7 @@ async def verify(
     loop = asyncio.get_running_loop()
     deadline = loop.time() + wait_seconds
     while True:
-        said = [] if offline else await presence.mark_digests(store, living.keys, token)
+        said = [] if offline else await replica_status.mark_digests(store, living.keys, token)
         silent = sorted(expected - {marked.replica for marked in said})
         if silent:
             expected &= await _heard_of(store, living)  # a replica that has stopped meanwhile serves nothing
@@ -122,7 +122,7 @@ async def verify(
 
 
 async def _heard_of(store: Store, living: CatalogModel) -> set[str]:
-    return {one.replica for one in await presence.known_replicas(store, living.keys)}
+    return {one.replica for one in await replica_status.known_replicas(store, living.keys)}
 
 
 async def _append_mark(store: Store, living: CatalogModel, token: str) -> Offset:

@@ -26,6 +26,7 @@ from abound.core.errors import Conflict, InvalidInstance, Malformed, UnknownVers
 from abound.core.evaluation.evaluate import LIMITS
 from abound.core.instances.data_formats import DatasetInstance
 from abound.core.instances.vectorizer import Vectorizer
+from abound.core.measures import Propensity, evaluate
 from abound.core.methods import fitted as fitting
 from abound.core.methods.fitted import FittedMethod
 from abound.core.methods.registry import METHODS
@@ -33,11 +34,10 @@ from abound.core.methods.training import gather
 from abound.core.methods.training.matrices import DataSizes, Matrices
 from abound.core.methods.training.progress import Progress, monotonic, subrange
 from abound.core.methods.training.rankings import joined
-from abound.core.metrics import Propensity, evaluate
 from abound.core.types import Offset
 from abound.service.datasets.files import local_file, read_file
 from abound.service.datasets.repository import DatasetRepository
-from abound.service.history import erasures, past
+from abound.service.history import erasures, full_log
 from abound.service.jobs.fit_params import FitParams
 from abound.service.jobs.repository import JobParams
 from abound.service.jobs.training_data import matrices_of_history
@@ -202,7 +202,7 @@ async def _read(context: JobContext, config: ModelConfig, progress: Progress) ->
         raise Conflict(f"the data set {card.name} was replaced after the job was submitted; submit the job again")
     async with local_file(context.artifacts, card.file) as path:
         data = await asyncio.to_thread(_of_file, path, config, card.instances, progress)
-    return TrainingData(data, None, await past.newest_offset(context.store, context.living.keys))
+    return TrainingData(data, None, await full_log.newest_offset(context.store, context.living.keys))
 
 
 def _of_file(path: Path, config: ModelConfig, n: int, progress: Progress) -> Matrices:
@@ -266,7 +266,7 @@ def _evaluate_and_fit(
 def held_out_metrics(
     fitted: FittedMethod, train: Matrices, test: Matrices, progress: Progress
 ) -> dict[str, float | None]:
-    """Return every measure (``core/metrics.py``) of a fitted method on instances with the same columns."""
+    """Return every measure (``core/measures.py``) of a fitted method on instances with the same columns."""
     n, blocks = test.X.shape[0], []
     for first in range(0, n, RANKED_AT_ONCE):
         progress("evaluating: ranking the newest instances", first / n)

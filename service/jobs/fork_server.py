@@ -1,13 +1,13 @@
-"""The fork server of jobs: a process that forks a job runner for each job that the worker claims.
+"""The fork server of jobs: a process that forks a job process for each job that the worker claims.
 
 The worker forks this process after the kernels are loaded, and before it starts any thread or event loop. All job
-runners (``service/jobs/runner.py``) therefore share that memory, and a job starts at once; only the first one waits
-until the fork server has imported the methods. Forking is safe because the fork server has one thread and computes
-nothing.
+processes (``service/jobs/job_process.py``) therefore share that memory, and a job starts at once; only the first one
+waits until the fork server has imported the methods. Forking is safe because the fork server has one thread and
+computes nothing.
 
 The worker and the fork server talk over a socket pair, in JSON lists of one line each. The worker sends ``[kind,
-job, holder]`` to run a job, or ``[kind]`` to kill the job runner of a kind. The fork server sends ``[kind, how]``
-when a job runner has ended; ``how`` is a text. When the worker is gone, the fork server kills all job runners and
+job, holder]`` to run a job, or ``[kind]`` to kill the job process of a kind. The fork server sends ``[kind, how]``
+when a job process has ended; ``how`` is a text. When the worker is gone, the fork server kills all job processes and
 exits. When the fork server exits, the kernel kills them.
 """
 
@@ -28,7 +28,7 @@ from typing import NoReturn
 import structlog
 
 from abound.core.errors import CannotStart
-from abound.service.jobs import runner
+from abound.service.jobs import job_process
 from abound.service.processes.lifetime import dies_with_parent
 from abound.service.settings import Settings
 
@@ -65,7 +65,7 @@ class ForkServer:
         self._ended: dict[str, asyncio.Future[str]] = {}
         self._connection, theirs = socket.socketpair()
         gc.collect()
-        gc.freeze()  # objects that exist now stay shared with the job runners
+        gc.freeze()  # objects that exist now stay shared with the job processes
         arrange = dies_with_parent()
         if os.fork() == 0:
             try:
@@ -83,14 +83,14 @@ class ForkServer:
         self._reader, self._writer = await asyncio.open_unix_connection(sock=self._connection)
 
     async def listen(self) -> None:
-        """Read messages about ended job runners; raise CannotStart if the fork server has ended."""
+        """Read messages about ended job processes; raise CannotStart if the fork server has ended."""
         while line := await self._reader.readline():
             kind, how = json.loads(line)
             self._ended[kind].set_result(how)
         raise CannotStart("the fork server of jobs has ended; the log has its error. Restart the worker")
 
     def stop(self) -> None:
-        """Kill all job runners; ``listen`` ends afterwards."""
+        """Kill all job processes; ``listen`` ends afterwards."""
         self._writer.write_eof()
 
     async def run(self, kind: str, job_id: str, holder: str) -> str:
@@ -104,13 +104,13 @@ class ForkServer:
             del self.running[kind]
 
     def kill(self, kind: str) -> None:
-        """Kill the job runner of a kind, if one is running."""
+        """Kill the job process of a kind, if one is running."""
         if kind in self.running:
             self._writer.write(_line(kind))
 
 
 def _serve(settings: Settings, connection: socket.socket) -> NoReturn:
-    """Fork job runners for the worker at the other end of the connection, until it closes the connection."""
+    """Fork job processes for the worker at the other end of the connection, until it closes the connection."""
     ended, wake = os.pipe()
     os.set_blocking(wake, False)
     signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
@@ -180,7 +180,7 @@ def _fork(settings: Settings, kind: str, job_id: str, holder: str) -> int:
         _write("/proc/self/oom_score_adj", 500)
         os.nice(NICENESS.get(kind, 0))
         _write("/proc/self/autogroup", SESSION_NICENESS.get(kind, 0))
-        runner.run(settings, job_id, holder)
+        job_process.run(settings, job_id, holder)
     except BaseException:
         log.exception("a job could not be started", job=job_id)
         os._exit(1)

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from abound.core.errors import ArtifactsUnavailable, Conflict, InvalidInstance, UnknownOffset
 from abound.core.model.live_model import LiveModel
 from abound.core.types import START, Offset
-from abound.service.history import erasures, past
-from abound.service.history.history import History, HistoryParams
+from abound.service.history import erasures, full_log
+from abound.service.history.history_manifest import History, HistoryParams
 from abound.service.history.lineage import entry_end, trace_lineage
 from abound.service.history.replay import rebuild
 from abound.service.log import stream
@@ -79,7 +79,7 @@ async def refit(context: JobContext, params: RefitParams, progress: Progress) ->
     place = _place(context)
 
     def read(after: Offset, until: Offset) -> AsyncGenerator[list[Element]]:
-        return past.read_entries(place.store, place.artifacts, place.keys, after, until, params=place.log)
+        return full_log.read_entries(place.store, place.artifacts, place.keys, after, until, params=place.log)
 
     async def make(adoption: Adoption) -> RebuiltModel:
         progress("replaying", 0.0)

@@ -16,6 +16,7 @@ from msgspec import Meta, Struct
 
 from abound.core.errors import ArtifactsUnavailable, InvalidInstance, UnknownDataset, UnknownJob
 from abound.service.artifacts.artifact_store import ArtifactStore
+from abound.service.asyncio_tasks import cancel_and_wait
 from abound.service.datasets.repository import DatasetCard, DatasetRepository
 from abound.service.jobs import workers as workplaces
 from abound.service.jobs.record import KINDS, Job, id_of_key, new_id
@@ -25,7 +26,6 @@ from abound.service.model.replicated_model import ReplicatedModel
 from abound.service.processes.parallel import parallel_settings
 from abound.service.settings import Settings
 from abound.service.store.client import Store, StoreParams
-from abound.service.tasks import cancel_and_wait
 
 if TYPE_CHECKING:
     from abound.service.jobs.methods import JobMethod

@@ -25,6 +25,7 @@ import structlog
 
 from abound.core.errors import ArtifactsUnavailable, StoreUnavailable, UnknownJob
 from abound.service.artifacts.artifact_store import PATIENCE_SECONDS, ArtifactStore
+from abound.service.asyncio_tasks import cancel_and_wait, forever
 from abound.service.jobs import workers
 from abound.service.jobs.context import delete_uncommitted
 from abound.service.jobs.fork_server import ForkServer
@@ -33,7 +34,6 @@ from abound.service.jobs.repository import JobRepository
 from abound.service.settings import Settings
 from abound.service.store import expiring
 from abound.service.store.client import Store
-from abound.service.tasks import cancel_and_wait, forever
 
 log = structlog.get_logger(__name__)
 
@@ -47,7 +47,7 @@ STOP_SECONDS = 5.0
 FORGOTTEN_AT_ONCE = 100
 
 KILL_SPARE_SECONDS = 3.0
-"""Time beyond ``cancel_seconds`` for a job runner to notice that it should stop, or that its job has another
+"""Time beyond ``cancel_seconds`` for a job process to notice that it should stop, or that its job has another
 holder.
 """
 
@@ -141,7 +141,7 @@ class JobSupervisor:
             await asyncio.sleep(POLL_SECONDS)
 
     async def _check_jobs(self) -> None:
-        """Recover running jobs without a holder, and kill job runners whose job is cancelled or has another holder."""
+        """Recover running jobs without a holder; kill processes whose job is cancelled or has another holder."""
         running = await self._jobs.all("running")
         now = asyncio.get_running_loop().time()
         seen: dict[str, tuple[object, float]] = {}

@@ -22,9 +22,9 @@ from abound.core.limits import Limits
 from abound.core.methods.training.gather import MatrixBuilder
 from abound.core.methods.training.matrices import Matrices
 from abound.core.methods.training.progress import Progress
-from abound.core.model.apply import OutcomeReplay
+from abound.core.model.entry_application import OutcomeReplay
 from abound.core.types import START, Offset
-from abound.service.history import erasures, past
+from abound.service.history import erasures, full_log
 from abound.service.history.lineage import Lineage, read_events, trace_lineage
 from abound.service.log.events import LearnEvent
 from abound.service.log.stream import Element, LogParams
@@ -67,11 +67,11 @@ async def matrices_of_history(context: JobContext, progress: Progress) -> Learne
     store, artifacts, keys = context.store, context.artifacts, context.living.keys
     params = context.settings.group(LogParams)
     await context.pin(START)
-    until = await past.newest_offset(store, keys)
+    until = await full_log.newest_offset(store, keys)
     await erasures.refuse_forgotten(store, keys, until)
 
     async def read(after: Offset, to: Offset) -> AsyncGenerator[list[Element]]:
-        reading = past.read_entries(store, artifacts, keys, after, to._replace(position=0), params=params)
+        reading = full_log.read_entries(store, artifacts, keys, after, to._replace(position=0), params=params)
         async with contextlib.aclosing(reading):
             async for elements in reading:
                 context.check()

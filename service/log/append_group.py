@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from abound.core.errors import InvalidInstance
-from abound.core.model.apply import EntryApplication, Unit
+from abound.core.model.entry_application import EntryApplication, Unit
 from abound.core.model.receipts import BodyMismatch
 from abound.core.types import Offset
 from abound.service.log.events import ControlEvent, LearnEvent

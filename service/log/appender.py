@@ -33,17 +33,17 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 
 from abound.core.errors import NotReady, OutcomeUnknown, Overloaded, StoreUnavailable, TooLarge
-from abound.core.model.apply import EntryApplication
+from abound.core.model.entry_application import EntryApplication
 from abound.core.types import Offset
+from abound.service.asyncio_tasks import cancel_and_wait
 from abound.service.log.append_group import AppendGroup, LearnDraft, LearnOutcome, PendingRequest
 from abound.service.log.events import APPLY_VERSION, ControlEvent, Entry, encode
 from abound.service.log.stream import LogParams, xadd
 from abound.service.metrics import DurationCounter
-from abound.service.store.connection import ConnectionLost, Reply, pack_command
 from abound.service.store.durability import Words, confirmation_commands, confirmed_level
+from abound.service.store.raw_connection import ConnectionLost, Reply, pack_command
 from abound.service.store.reconnecting import ReconnectingConnection
 from abound.service.store.server_info import LEVELS, ServerInfo
-from abound.service.tasks import cancel_and_wait
 
 SWEEP_SECONDS = 0.05
 

@@ -32,7 +32,7 @@ import msgspec
 from abound.core.errors import Corrupted, UnknownApplyVersion
 from abound.core.instances.record import check_records
 from abound.core.model.active_version import BLEND, LIVE
-from abound.core.model.apply import Unit
+from abound.core.model.entry_application import Unit
 from abound.core.types import Offset
 from abound.service.log.stream import Element
 

@@ -29,7 +29,7 @@ import redis.exceptions
 from abound.core.errors import Corrupted, StoreUnavailable
 from abound.core.types import START, Offset
 from abound.service.store.client import Store, store_errors
-from abound.service.store.connection import Reply, StoreConnection, pack_command
+from abound.service.store.raw_connection import Reply, StoreConnection, pack_command
 
 REPAIR_ADVICE = "`abound mend` says what can be done; restart the service afterwards"
 """Advice in errors about an unreadable entry of a model's log (``service/history/repair.py``)."""

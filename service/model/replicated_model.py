@@ -27,7 +27,7 @@ from abound.core.config import ModelConfig
 from abound.core.errors import Corrupted, InvalidInstance, NotReady, UnknownApplyVersion
 from abound.core.limits import Limits
 from abound.core.model.active_version import ServingState
-from abound.core.model.apply import EntryApplication
+from abound.core.model.entry_application import EntryApplication
 from abound.core.model.live_model import STATE_GROUP, LiveModel
 from abound.core.types import Offset
 from abound.service.log.appender import Appender

@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 import msgspec
 
 from abound.core.errors import CannotStart
+from abound.service.asyncio_tasks import wait_for_event
 from abound.service.processes.lifetime import dies_with_parent
 from abound.service.processes.status_pipe import EXIT_REFUSED, LONGEST_LINE, Report
-from abound.service.tasks import wait_for_event
 
 FIRST_DELAY = 0.5
 LONGEST_DELAY = 30.0

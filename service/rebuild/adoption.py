@@ -34,24 +34,24 @@ import structlog
 from abound.core.errors import Conflict, Corrupted, OutcomeUnknown, StoreUnavailable
 from abound.core.types import START, Offset
 from abound.service.artifacts.artifact_store import ArtifactStore
+from abound.service.asyncio_tasks import do_nothing, wait_until
 from abound.service.history import pins
 from abound.service.history.erasures import mark_token
-from abound.service.history.history import History, HistoryParams
-from abound.service.history.past import read_entries
+from abound.service.history.full_log import read_entries
+from abound.service.history.history_manifest import History, HistoryParams
 from abound.service.history.replay import compact
 from abound.service.log import stream
 from abound.service.log.catalog import DEFAULT_MODEL, CatalogModel, read_catalog
 from abound.service.log.events import APPLY_VERSION, AdoptEvent, Entry, MarkEvent, PrepareEvent, decode_entry, encode
 from abound.service.log.stream import LogParams
-from abound.service.model import presence
-from abound.service.model.presence import SILENT_SECONDS
+from abound.service.model import replica_status
+from abound.service.model.replica_status import SILENT_SECONDS
 from abound.service.snapshots import snapshots, state_files
 from abound.service.snapshots.snapshots import SnapshotParams
 from abound.service.snapshots.state_image import StateManifest
 from abound.service.store.client import Store, store_errors
 from abound.service.store.keys import ModelKeys
 from abound.service.store.lease import ADOPTION, Lease, acquire
-from abound.service.tasks import do_nothing, wait_until
 
 log = structlog.get_logger(__name__)
 
@@ -166,7 +166,9 @@ class Adoption:
 
         async def is_known() -> bool:
             await place.checkpoint()
-            every, own = [{one.replica for one in await presence.live_replicas(place.store, keys)} for keys in models]
+            every, own = [
+                {one.replica for one in await replica_status.live_replicas(place.store, keys)} for keys in models
+            ]
             return every <= own
 
         await wait_until(is_known, POLL_SECONDS, KNOWN_SECONDS)
@@ -180,7 +182,7 @@ class Adoption:
             await place.checkpoint()
             missing = [
                 one.replica
-                for one in await presence.live_replicas(place.store, place.keys, SILENT_SECONDS)
+                for one in await replica_status.live_replicas(place.store, place.keys, SILENT_SECONDS)
                 if one.ready and one.prepared != prepare.index
             ]
             return not missing

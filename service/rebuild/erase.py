@@ -27,11 +27,11 @@ from abound.core.types import Offset
 from abound.service.history import erasures
 from abound.service.history.archive import ArchiveContext, archive, swap_manifest, write_segment
 from abound.service.history.garbage import referenced_state_files
-from abound.service.history.history import History, Segment, artifact_folder
+from abound.service.history.history_manifest import History, Segment, artifact_folder
 from abound.service.history.replay import compact
 from abound.service.log.stream import repaired_key
-from abound.service.model import presence
-from abound.service.model.presence import SILENT_SECONDS
+from abound.service.model import replica_status
+from abound.service.model.replica_status import SILENT_SECONDS
 from abound.service.rebuild.adoption import AdoptionContext
 from abound.service.rebuild.forget import ForgetPlan
 from abound.service.snapshots import snapshots, state_files
@@ -43,7 +43,7 @@ from abound.service.versions import repository as versions
 from abound.service.versions.cache_cleanup import POLL_SECONDS as CACHE_CLEANUP_POLL_SECONDS
 from abound.service.versions.cache_cleanup import _ask, _asked
 from abound.service.versions.card import CARD, Card
-from abound.service.versions.promotion import candidates as contenders
+from abound.service.versions.promotion import challengers
 
 LEASE_WAIT_SECONDS = 600.0
 POLL_SECONDS = 0.2
@@ -257,7 +257,7 @@ async def _take_away(
 ) -> None:
     await will_delete(gone)
     for name in gone:
-        await contenders.withdraw(place.store, place.keys, name)
+        await challengers.withdraw(place.store, place.keys, name)
     loop = asyncio.get_running_loop()
     deadline = loop.time() + FENCE_WAIT_SECONDS
     while not await _deleted(place, gone, reason):
@@ -297,7 +297,7 @@ async def _deleted(place: AdoptionContext, names: list[str], reason: str) -> boo
                 for card in (CARD, versions.READY):
                     await place.artifacts.delete(f"{versions.folder(place.keys, name)}/{card}")
                 await place.artifacts.clear(versions.folder(place.keys, name))
-                await contenders.withdraw(place.store, place.keys, name)  # it may have been entered since
+                await challengers.withdraw(place.store, place.keys, name)  # it may have been entered since
     except Conflict:
         return False
     return True
@@ -305,7 +305,7 @@ async def _deleted(place: AdoptionContext, names: list[str], reason: str) -> boo
 
 async def _loaded(place: AdoptionContext, names: list[str]) -> list[str]:
     """Return the replicas that have one of these versions loaded."""
-    present = await presence.live_replicas(place.store, place.keys, SILENT_SECONDS)
+    present = await replica_status.live_replicas(place.store, place.keys, SILENT_SECONDS)
     return [one.replica for one in present if set(names) & set(one.versions)]
 
 
@@ -334,5 +334,5 @@ async def clean_caches(place: AdoptionContext) -> None:
 
 
 async def _behind(place: AdoptionContext, name: str) -> list[str]:
-    present = await presence.live_replicas(place.store, place.keys, SILENT_SECONDS)
+    present = await replica_status.live_replicas(place.store, place.keys, SILENT_SECONDS)
     return [one.replica for one in present if one.swept_for is not None and name not in one.swept_for]

@@ -30,7 +30,8 @@ import msgspec
 from abound.core.limits import Limits
 from abound.core.model.live_model import LiveModel
 from abound.core.types import START, Offset
-from abound.service.history import erasures, past
+from abound.service.asyncio_tasks import do_nothing
+from abound.service.history import erasures, full_log
 from abound.service.history.erasures import UnfinishedErasure
 from abound.service.history.lineage import entry_end
 from abound.service.history.replay import ReplaySource, rebuild
@@ -42,7 +43,6 @@ from abound.service.replica.predictions import PredictionEraser
 from abound.service.snapshots import snapshots, state_files
 from abound.service.snapshots.state_image import StateManifest
 from abound.service.store.keys import ModelKeys
-from abound.service.tasks import do_nothing
 
 MAX_ROUNDS = 5
 """How often a job looks for the events before it adopts a state although forgotten requests arrive again."""
@@ -160,11 +160,11 @@ class ForgetPlan(ReplaySource):
         if not self._keys:
             return False
         after = Offset.parse(self.what.after)
-        reading = past.read_entries(place.store, place.artifacts, place.keys, after, until, params=place.log)
+        reading = full_log.read_entries(place.store, place.artifacts, place.keys, after, until, params=place.log)
         async with contextlib.aclosing(reading):
             async for elements in reading:
                 for element in elements:
-                    event = past.decode_element(element).event
+                    event = full_log.decode_element(element).event
                     if isinstance(event, LearnEvent) and any(one.key in self._keys for one in event.units):
                         return True
         return False
@@ -245,7 +245,7 @@ class ForgetPlan(ReplaySource):
     ) -> AsyncGenerator[list[Element]]:
         place = self.place
         first = redaction.beginning
-        reading = past.read_entries(place.store, place.artifacts, place.keys, first, until, params=place.log)
+        reading = full_log.read_entries(place.store, place.artifacts, place.keys, first, until, params=place.log)
         async with contextlib.aclosing(reading):
             async for elements in reading:
                 rewritten = [await redaction.redact(element) for element in elements]

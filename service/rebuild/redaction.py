@@ -19,12 +19,12 @@ import msgspec
 from abound.core.errors import Conflict, UnknownOffset
 from abound.core.instances.record import record_ends
 from abound.core.limits import MAX_SOURCE_CHARACTERS, Limits
-from abound.core.model.apply import OutcomeReplay, Unit
+from abound.core.model.entry_application import OutcomeReplay, Unit
 from abound.core.model.receipts import BodyMismatch, Outcome, Receipts
 from abound.core.types import START, Offset
-from abound.service.history import erasures, past
+from abound.service.history import erasures, full_log
 from abound.service.history.erasures import UnfinishedErasure, mark_of
-from abound.service.history.history import History
+from abound.service.history.history_manifest import History
 from abound.service.log.events import AdoptEvent, Event, LearnEvent, MarkEvent, element_of
 from abound.service.log.stream import Element
 from abound.service.rebuild.adoption import AdoptionContext
@@ -149,7 +149,7 @@ class Redaction:
         at = Offset.of_entry(name)
         if at[:2] > self._after[:2]:
             return element
-        entry = past.decode_element(element)
+        entry = full_log.decode_element(element)
         event: Event = entry.event
         if isinstance(event, LearnEvent):
             event = self._redact_learn(event, at)
@@ -181,11 +181,11 @@ class Redaction:
             return mark_of(event)
         live = await state_files.load(place.artifacts, place.keys, event.index, event.digest, Limits())
         self._outcomes = OutcomeReplay(live.receipts)
-        reading = past.read_entries(place.store, place.artifacts, place.keys, after, at, params=place.log)
+        reading = full_log.read_entries(place.store, place.artifacts, place.keys, after, at, params=place.log)
         async with contextlib.aclosing(reading):
             async for elements in reading:
                 for element in elements:
-                    learned = past.decode_element(element).event
+                    learned = full_log.decode_element(element).event
                     if isinstance(learned, LearnEvent):
                         self._outcomes.replay(learned.records, learned.units, Offset.of_entry(element[0]))
                 await place.checkpoint()

@@ -39,7 +39,7 @@ from abound.core.model.active_version import LIVE
 from abound.core.model.live_model import LiveModel
 from abound.core.types import Offset
 from abound.service.artifacts.artifact_store import ArtifactStore
-from abound.service.artifacts.container import encode_head
+from abound.service.artifacts.file_format import encode_head
 from abound.service.log.catalog import CatalogModel
 from abound.service.rebuild.adoption import AdoptionContext, begin
 from abound.service.replica.memory_budget import MemoryBudget

@@ -9,13 +9,13 @@ from typing import Any
 
 from abound.core.errors import Corrupted, StoreUnavailable
 from abound.core.types import Offset
+from abound.service.asyncio_tasks import forever
 from abound.service.log import stream
 from abound.service.log.catalog import CATALOG_KEY
 from abound.service.log.stream import Trim
-from abound.service.model import presence
+from abound.service.model import replica_status
 from abound.service.replica.follower import Follower
 from abound.service.store.client import Store, store_errors
-from abound.service.tasks import forever
 from abound.service.versions.cache_cleanup import CacheCleaner
 
 TICK_SECONDS = 1.0
@@ -44,7 +44,7 @@ class Heartbeat:
         self._copies = copies
         self._tick = 0
         self._cleared = False
-        self._numbering = presence.pid_namespace()
+        self._numbering = replica_status.pid_namespace()
         self._published: dict[str, tuple[Any, ...]] = {}
         self._seen: dict[str, Offset] = {}
 
@@ -60,7 +60,7 @@ class Heartbeat:
         await self._publish()
         if self._tick >= CLEAR_TICKS and not self._cleared:
             models = [model.keys for model in self._models.values()]
-            await presence.remove_dead(self._store, models, self._replica)
+            await replica_status.remove_dead(self._store, models, self._replica)
             self._cleared = True
 
     def forget_model(self, name: str) -> None:
@@ -70,7 +70,7 @@ class Heartbeat:
 
     async def withdraw(self) -> None:
         """Remove the published status. Raise StoreUnavailable when the store is away."""
-        await presence.withdraw(self._store, [model.keys for model in self._models.values()], self._replica)
+        await replica_status.withdraw(self._store, [model.keys for model in self._models.values()], self._replica)
 
     async def _measure_lag(self) -> None:
         models = list(self._models.values())
@@ -111,7 +111,7 @@ class Heartbeat:
             if self._tick % 2 and self._published.get(model.name) == now:
                 continue
             self._published[model.name] = now
-            described = presence.Presence(
+            described = replica_status.ReplicaStatus(
                 replica=self._replica,
                 offset=str(offset),
                 digest=model.digest,
@@ -128,7 +128,7 @@ class Heartbeat:
             )
             said.append((model.keys, described))
         if said:
-            await presence.publish(self._store, said)
+            await replica_status.publish(self._store, said)
 
 
 def _n_trimmed(text: bytes | None) -> int:

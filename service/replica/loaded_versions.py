@@ -29,11 +29,11 @@ from abound.core.errors import (
     UnknownVersion,
 )
 from abound.service.artifacts.artifact_store import ArtifactStore
+from abound.service.asyncio_tasks import cancel_and_wait, wait_for_event
 from abound.service.log.events import PrepareVersionEvent
 from abound.service.model.replicated_model import ReplicatedModel, VersionInfo, VersionNotLoaded
 from abound.service.store.client import Store
 from abound.service.store.lease import ACTIVATION, read_payloads
-from abound.service.tasks import cancel_and_wait, wait_for_event
 from abound.service.versions import repository as versions
 from abound.service.versions.card import is_id
 from abound.service.versions.repository import LoadedVersion

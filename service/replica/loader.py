@@ -15,7 +15,7 @@ import structlog
 
 from abound.core.errors import CannotStart, Corrupted, StoreUnavailable, UnknownApplyVersion, UnknownOffset
 from abound.service.artifacts.artifact_store import ArtifactStore
-from abound.service.history import past
+from abound.service.history import full_log
 from abound.service.history.restore import restore_newest
 from abound.service.log import stream
 from abound.service.log.events import MarkEvent, PrepareEvent, PrepareVersionEvent
@@ -28,7 +28,7 @@ from abound.service.model.replicated_model import (
     VersionNotLoaded,
 )
 from abound.service.store.client import Store
-from abound.service.store.connection import StoreConnection
+from abound.service.store.raw_connection import StoreConnection
 
 log = structlog.get_logger(__name__)
 
@@ -84,7 +84,7 @@ class Loader:
         try:
             progress(f"replaying {name}", 0.0)
             async with contextlib.aclosing(
-                past.read_entries(
+                full_log.read_entries(
                     self._store,
                     self._artifacts,
                     model.keys,

@@ -28,6 +28,7 @@ from abound.core.errors import CannotStart, InvalidInstance, NotReady, OutcomeUn
 from abound.core.limits import Limits
 from abound.core.types import Offset
 from abound.service.artifacts.artifact_store import ArtifactStore
+from abound.service.asyncio_tasks import cancel_and_wait
 from abound.service.history.replay import ReplaySource
 from abound.service.log import stream
 from abound.service.log.append_group import LearnDraft, LearnOutcome
@@ -35,7 +36,7 @@ from abound.service.log.appender import Appender
 from abound.service.log.catalog import DEFAULT_MODEL
 from abound.service.log.events import ConfigureEvent, MarkEvent
 from abound.service.log.stream import LogParams
-from abound.service.model import presence
+from abound.service.model import replica_status
 from abound.service.model.replicated_model import AppliedEntry, ReplicatedModel, StandbyMissing, VersionNotLoaded
 from abound.service.processes import kernel_compiler
 from abound.service.replica.follower import Follower
@@ -43,7 +44,7 @@ from abound.service.replica.health import Health, ReplicaStatus
 from abound.service.replica.heartbeat import Heartbeat
 from abound.service.replica.loaded_versions import LoadedVersions, ServingParams
 from abound.service.replica.loader import Progress
-from abound.service.replica.models import ModelDirectory
+from abound.service.replica.model_directory import ModelDirectory
 from abound.service.replica.standbys import Standbys
 from abound.service.replica.storage_status import StorageStatus
 from abound.service.snapshots import requests as snapshot_requests
@@ -53,7 +54,6 @@ from abound.service.store.client import Store
 from abound.service.store.durability import confirmed_durability
 from abound.service.store.reconnecting import ReconnectingConnection
 from abound.service.store.server_info import ServerInfo
-from abound.service.tasks import cancel_and_wait
 from abound.service.versions.cache_cleanup import CacheCleaner
 
 log = structlog.get_logger(__name__)
@@ -310,9 +310,9 @@ class Replica:
         if model.offset < offset:
             raise beyond
 
-    async def replicas(self, name: str) -> list[presence.Presence]:
+    async def replicas(self, name: str) -> list[replica_status.ReplicaStatus]:
         """Return the status of all live replicas of a model."""
-        return await presence.live_replicas(self.store, self.model(name).keys)
+        return await replica_status.live_replicas(self.store, self.model(name).keys)
 
     async def snapshots(self, name: str) -> list[StateManifest]:
         """Return the snapshots of a model, newest first."""
@@ -396,7 +396,7 @@ async def _publish_mark(
     store: Store, model: ReplicatedModel, token: str, replica: str, offset: Offset, digest: str
 ) -> None:
     try:
-        await presence.publish_mark(store, model.keys, token, replica, offset, digest)
+        await replica_status.publish_mark(store, model.keys, token, replica, offset, digest)
     except StoreUnavailable as error:
         log.warning("could not publish the digest at a mark", model=model.name, reason=str(error))
 

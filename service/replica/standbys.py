@@ -16,13 +16,13 @@ import structlog
 
 from abound.core.errors import AboundError, Corrupted, StoreUnavailable, UnknownArtifact
 from abound.core.types import Offset
+from abound.service.asyncio_tasks import cancel_and_wait, wait_for_event
 from abound.service.history.replay import ReplaySource, bring_up
 from abound.service.history.restore import restore_past
 from abound.service.log.events import AdoptEvent, PrepareEvent
 from abound.service.model.replicated_model import ReplicatedModel, StandbyMissing, StandbyState
 from abound.service.store.client import Store
 from abound.service.store.lease import ADOPTION, read_payloads
-from abound.service.tasks import cancel_and_wait, wait_for_event
 
 log = structlog.get_logger(__name__)
 

@@ -15,9 +15,10 @@ from typing import NamedTuple
 from abound.core.errors import Corrupted
 from abound.service.artifacts.artifact_store import ArtifactStore
 from abound.service.artifacts.availability import AvailabilityMonitor
-from abound.service.history import history
+from abound.service.asyncio_tasks import forever
+from abound.service.history import history_manifest
 from abound.service.history import worker_status as upkeep
-from abound.service.history.history import Extent
+from abound.service.history.history_manifest import Extent
 from abound.service.history.worker_status import WorkerStatus
 from abound.service.log.stream import Trim, trimmed_key
 from abound.service.model.replicated_model import ReplicatedModel
@@ -25,7 +26,6 @@ from abound.service.snapshots import snapshots
 from abound.service.snapshots.state_image import StateManifest
 from abound.service.store.client import Store, store_errors
 from abound.service.store.keys import ModelKeys
-from abound.service.tasks import forever
 from abound.service.versions.promotion import standings as standing
 from abound.service.versions.promotion.standings import Standings
 
@@ -154,7 +154,7 @@ class StorageStatus:
             async with self._store.client.pipeline(transaction=False) as pipe:
                 pipe.xlen(keys.log)
                 pipe.get(trimmed_key(keys.log))
-                pipe.get(history.history_key(keys))
+                pipe.get(history_manifest.history_key(keys))
                 pipe.hgetall(keys.key("upkeep"))
                 pipe.time()
                 n_entries, trimmed, packed, said, (seconds, microseconds) = await pipe.execute()
@@ -163,7 +163,7 @@ class StorageStatus:
         try:
             trim = Trim.parse(trimmed).n_entries
             if packed is not None:
-                extent = (await asyncio.to_thread(history.parse, packed, keys)).extent  # the list may be long
+                extent = (await asyncio.to_thread(history_manifest.parse, packed, keys)).extent  # the list may be long
         except Corrupted as error:
             trouble = str(error)
         before = self._kept.get(keys)

@@ -21,10 +21,10 @@ import structlog
 from limits import RateLimitItem
 
 from abound.core.errors import CannotStart, Forbidden, InvalidKey, StoreUnavailable, Unauthorized
+from abound.service.asyncio_tasks import forever
 from abound.service.security import key_store
 from abound.service.security.key import SCOPES, Key, digest_of, id_of, rate_of
 from abound.service.store.client import Store
-from abound.service.tasks import forever
 
 log = structlog.get_logger(__name__)
 

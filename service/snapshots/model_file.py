@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 from abound.core.errors import Corrupted, TooLarge
-from abound.service.artifacts.container import ContainerReader
+from abound.service.artifacts.file_format import ContainerReader
 from abound.service.snapshots.state_image import StateManifest, parse, read_parts
 
 MAGIC = b"ABOUNDMF"

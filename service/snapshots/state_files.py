@@ -17,11 +17,11 @@ from abound.core.limits import Limits
 from abound.core.model.live_model import LiveModel
 from abound.core.types import Offset
 from abound.service.artifacts.artifact_store import ArtifactStore
+from abound.service.asyncio_tasks import do_nothing
 from abound.service.model.position import Position
 from abound.service.snapshots import state_image
 from abound.service.snapshots.state_image import MANIFEST, StateManifest
 from abound.service.store.keys import ModelKeys
-from abound.service.tasks import do_nothing
 
 PART_BYTES = 8 * 2**20
 

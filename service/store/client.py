@@ -2,7 +2,7 @@
 
 A store that could lose the log silently is refused: one without an append-only file, or with an eviction policy. At
 the start the service then does not start; later the replica refuses to learn. Commands that change data are never
-retried: retries are off in the client and do not exist in :class:`abound.service.store.connection.StoreConnection`.
+retried: retries are off in the client and do not exist in :class:`abound.service.store.raw_connection.StoreConnection`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry as SyncRetry
 
 from abound.core.errors import CannotStart, StoreUnavailable
-from abound.service.store.connection import Address, ConnectionLost, StoreConnection
+from abound.service.store.raw_connection import Address, ConnectionLost, StoreConnection
 from abound.service.store.server_info import FSYNC_PATTERN, ServerInfo, build_server_info, parse_config
 
 log = structlog.get_logger(__name__)

@@ -14,8 +14,8 @@ from collections.abc import AsyncIterator, Iterable
 from typing import NamedTuple
 
 from abound.core.errors import StoreUnavailable
+from abound.service.asyncio_tasks import cancel_and_wait, forever
 from abound.service.store.client import Store, store_errors
-from abound.service.tasks import cancel_and_wait, forever
 
 MAX_AHEAD_SECONDS = 1.0
 

@@ -29,9 +29,9 @@ import msgspec
 
 from abound.core.errors import Conflict, StoreUnavailable
 from abound.core.types import START, Offset
+from abound.service.asyncio_tasks import cancel_and_wait, do_nothing, forever, wait_until
 from abound.service.store.client import Store, store_errors
 from abound.service.store.keys import ModelKeys
-from abound.service.tasks import cancel_and_wait, do_nothing, forever, wait_until
 
 LEASE_SECONDS = 15.0
 POLL_SECONDS = 0.2

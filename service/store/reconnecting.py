@@ -14,10 +14,10 @@ from collections.abc import Awaitable, Callable
 import structlog
 
 from abound.core.errors import StoreUnavailable
+from abound.service.asyncio_tasks import cancel_and_wait, wait_for_event
 from abound.service.store.client import Store, fetch_server_info
-from abound.service.store.connection import StoreConnection
+from abound.service.store.raw_connection import StoreConnection
 from abound.service.store.server_info import ServerInfo
-from abound.service.tasks import cancel_and_wait, wait_for_event
 
 log = structlog.get_logger(__name__)
 

@@ -12,8 +12,8 @@ import asyncio
 import secrets
 
 from abound.core.errors import NotReady, StoreUnavailable
+from abound.service.asyncio_tasks import wait_until
 from abound.service.store.client import Store, store_errors
-from abound.service.tasks import wait_until
 
 REPLICATION_PROBE_KEY = b"abound:copied"
 REPLY_SECONDS = 1.0

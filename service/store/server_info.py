@@ -6,7 +6,7 @@ import re
 from typing import NamedTuple
 
 from abound.core.errors import InvalidInstance, StoreUnavailable
-from abound.service.store.connection import Reply
+from abound.service.store.raw_connection import Reply
 
 WAITAOF_VERSION = (8, 0)
 """First Redis version whose WAITAOF confirms an fsync. Redis 7.4, and Valkey so far, report events that are written

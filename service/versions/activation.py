@@ -37,13 +37,13 @@ from abound.core.errors import ArtifactsUnavailable, Conflict, NotReady, Outcome
 from abound.core.model.active_version import LIVE
 from abound.core.types import START, Offset
 from abound.service.artifacts.artifact_store import ArtifactStore
+from abound.service.asyncio_tasks import do_nothing, wait_until
 from abound.service.log.events import APPLY_VERSION, ActivateEvent, Entry, PrepareVersionEvent, WeighEvent, encode
-from abound.service.model import presence
-from abound.service.model.presence import SILENT_SECONDS
+from abound.service.model import replica_status
+from abound.service.model.replica_status import SILENT_SECONDS
 from abound.service.store.client import Store, store_errors
 from abound.service.store.keys import ModelKeys
 from abound.service.store.lease import ACTIVATION, Lease, LeaseLost, acquire
-from abound.service.tasks import do_nothing, wait_until
 from abound.service.versions import repository as versions
 
 POLL_SECONDS = 0.1
@@ -163,7 +163,7 @@ async def _digest_of(place: ActivationContext, version: str) -> str:
 
 
 async def _until_loaded(place: ActivationContext, prepare: PrepareVersionEvent, lease: Lease) -> None:
-    ready: list[presence.Presence] = []
+    ready: list[replica_status.ReplicaStatus] = []
     missing: list[str] = []
 
     async def is_loaded() -> bool:
@@ -171,7 +171,9 @@ async def _until_loaded(place: ActivationContext, prepare: PrepareVersionEvent, 
         await place.checkpoint()
         if lease.lost:
             raise LeaseLost
-        ready = [one for one in await presence.live_replicas(place.store, place.keys, SILENT_SECONDS) if one.ready]
+        ready = [
+            one for one in await replica_status.live_replicas(place.store, place.keys, SILENT_SECONDS) if one.ready
+        ]
         missing = [one.replica for one in ready if prepare.version not in one.versions]
         return not missing
 

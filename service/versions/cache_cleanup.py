@@ -18,9 +18,9 @@ from collections.abc import Awaitable, Callable, Iterable
 import structlog
 
 from abound.service.artifacts.artifact_store import ArtifactStore
+from abound.service.asyncio_tasks import do_nothing, forever
 from abound.service.store.client import Store, store_errors
 from abound.service.store.keys import ModelKeys
-from abound.service.tasks import do_nothing, forever
 from abound.service.versions import repository as versions
 
 log = structlog.get_logger(__name__)

@@ -33,7 +33,7 @@ from abound.service.store.replication import wait_replicated
 from abound.service.versions import activation
 from abound.service.versions import repository as versions
 from abound.service.versions.card import Card
-from abound.service.versions.promotion import candidates as contenders
+from abound.service.versions.promotion import challengers
 
 log = structlog.get_logger(__name__)
 
@@ -74,13 +74,13 @@ async def needed_versions(store: Store, keys: ModelKeys) -> dict[str, str]:
     found: dict[str, str] = {}
     active = await activation.read_active(store, keys)
     found[active.former] = "it was active before the current version"
-    found |= {one.version: "it is a contender" for one in await contenders.list_challengers(store, keys)}
+    found |= {one.version: "it is a contender" for one in await challengers.list_challengers(store, keys)}
     found[active.version] = "it is active"
     return {name: why for name, why in found.items() if name != LIVE}
 
 
 async def enter_challenger(store: Store, artifacts: ArtifactStore, keys: ModelKeys, name: str, reason: str) -> None:
-    """Enter an existing version as a challenger (``contenders.enter``).
+    """Enter an existing version as a challenger (``challengers.enter``).
 
     Raises
     ------
@@ -90,11 +90,11 @@ async def enter_challenger(store: Store, artifacts: ArtifactStore, keys: ModelKe
         The model has the maximum number of challengers.
     Corrupted, UnknownApplyVersion, ArtifactsUnavailable, StoreUnavailable
     """
-    await contenders.enter(store, keys, name, reason)
+    await challengers.enter(store, keys, name, reason)
     try:
         await versions.card_of(artifacts, keys, name)
     except UnknownVersion:
-        await contenders.withdraw(store, keys, name)
+        await challengers.withdraw(store, keys, name)
         raise
 
 
@@ -112,7 +112,7 @@ async def delete(store: Store, artifacts: ArtifactStore, keys: ModelKeys, name: 
     async with activation.fence(store, keys):
         await wait_replicated(store, 0.0)
         await versions.delete(artifacts, keys, name, await needed_versions(store, keys))
-        await contenders.withdraw(store, keys, name)
+        await challengers.withdraw(store, keys, name)
 
 
 async def publish(store: Store, artifacts: ArtifactStore, keys: ModelKeys, name: str) -> Card:
@@ -147,7 +147,7 @@ async def retain(store: Store, artifacts: ArtifactStore, keys: ModelKeys, keep: 
                 if card.id not in needed:
                     with contextlib.suppress(UnknownVersion):
                         await versions.delete(artifacts, keys, card.id)
-                    await contenders.withdraw(store, keys, card.id)
+                    await challengers.withdraw(store, keys, card.id)
                     gone.append(card.id)
     except (Conflict, NotReady):
         return gone

@@ -23,7 +23,7 @@ from abound.core.errors import Cancelled, Conflict, Corrupted, InvalidInstance, 
 from abound.core.types import Offset
 from abound.service.artifacts.artifact_store import PIECE_BYTES, ArtifactStore
 from abound.service.artifacts.checksums import seal
-from abound.service.artifacts.container import ContainerReader, encode_head
+from abound.service.artifacts.file_format import ContainerReader, encode_head
 from abound.service.artifacts.npy import Array, ArrayFile
 from abound.service.history import erasures
 from abound.service.log.stream import tail

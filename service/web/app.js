@@ -6,7 +6,7 @@ import * as datasets from "./datasets.js";
 import * as labels from "./labels.js";
 import * as overview from "./overview.js";
 import * as tryit from "./try.js";
-import * as work from "./work.js";
+import * as work from "./versions_and_jobs.js";
 import { duration } from "./format.js";
 
 const VIEWS = {

@@ -6,7 +6,7 @@ import numpy as np
 
 from abound.core.config import ModelConfig
 from abound.core.instances.record import pack_labels
-from abound.core.model.apply import Unit
+from abound.core.model.entry_application import Unit
 from abound.core.model.live_model import LiveModel
 from abound.core.types import START, Offset, Ranking
 from abound.service.api.answer_json import AnswerEncoder

@@ -10,7 +10,7 @@ import pytest
 
 from abound.core.config import ModelConfig
 from abound.core.instances.record import pack_labels
-from abound.core.model.apply import Unit
+from abound.core.model.entry_application import Unit
 from abound.core.model.live_model import LiveModel
 from abound.service.model.replicated_model import new_secret
 from abound.service.processes.memory import STORE_SHARES, default_models_memory, total_memory

@@ -13,7 +13,7 @@ import pytest
 
 from abound.core.config import ModelConfig
 from abound.core.instances.record import pack_labels
-from abound.core.model.apply import Unit
+from abound.core.model.entry_application import Unit
 from abound.core.model.live_model import LiveModel
 from tests.support.served import Served, fresh_model, problem, served
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from abound.service.api.learning import ConfigChanges
+from abound.service.api.learn_service import ConfigChanges
 from abound.service.replica.predictions import vector_fingerprint
 from tests.support.served import NDJSON, Served, checked_problem, fresh_model, lines, ndjson, problem, served
 

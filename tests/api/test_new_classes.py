@@ -17,7 +17,7 @@ from abound.core.errors import Conflict, OutcomeUnknown
 from abound.core.index.index import Index
 from abound.core.index.params import IndexParams
 from abound.core.model.live_model import LiveModel
-from abound.service.api.learning import PendingClasses, RequestClasses
+from abound.service.api.learn_service import PendingClasses, RequestClasses
 from tests.support.served import served
 
 

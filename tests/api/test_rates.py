@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from abound.core.errors import CannotStart, RateLimited, StoreUnavailable, TooLarge
-from abound.service.api.line_rates import admit_lines
 from abound.service.api.ndjson import NdjsonLine
+from abound.service.api.ndjson_rates import admit_lines
 from abound.service.security.key import CreatedKey, rate_of
 from abound.service.security.rate_limits import RateLimiter, RateParams
 from abound.service.settings import Settings

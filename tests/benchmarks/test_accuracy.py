@@ -9,11 +9,11 @@ from abound.core.config import ModelConfig
 from abound.core.evaluation.evaluate import LIMITS, fit, measure, rank
 from abound.core.instances.data_formats import Dataset
 from abound.core.instances.record import pack_labels, pack_vector
-from abound.core.metrics import LabelSets, Propensity
+from abound.core.measures import LabelSets, Propensity
 from benchmarks import drift, peers
 from benchmarks.sets import Rows, Task, validation
 from benchmarks.updates import in_order_of_arrival, learned, ranked
-from tests.core.test_squares import stream
+from tests.core.test_sls import stream
 
 
 def rows(n, seed=1):

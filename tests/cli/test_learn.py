@@ -22,7 +22,7 @@ import httpx
 import pytest
 
 import abound.service.client
-from abound.service.cli.stream import StreamEnded, learn
+from abound.service.cli.learn_classify import StreamEnded, learn
 from abound.service.client import Client
 from tests.support import interrupts
 

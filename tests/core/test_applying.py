@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from abound.core.config import ModelConfig
-from abound.core.model.apply import EntryApplication, Unit
+from abound.core.model.entry_application import EntryApplication, Unit
 from abound.core.model.live_model import LiveModel
 from abound.core.model.receipts import BodyMismatch, Receipt, Receipts
 from tests.core.test_emptied import applied, instance

@@ -13,7 +13,7 @@ from numba import njit
 
 from abound.core.config import ModelConfig
 from abound.core.errors import Corrupted, InvalidInstance
-from abound.core.kernels.elementary import exponential
+from abound.core.kernels.exp_log import exponential
 from abound.core.kernels.model.calibration import learn_pairs, solve
 from abound.core.model.calibration import Calibration, binned, reliability_of
 from abound.core.model.live_model import LiveModel

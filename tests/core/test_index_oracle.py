@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from abound.core.config import ModelConfig
 from abound.core.index.index import Index
 from abound.core.index.params import IndexParams
-from abound.core.kernels.index import ff
+from abound.core.kernels.index import learning
 from tests.core.oracles.index import Oracle, Posting
 from tests.randomness import examples
 
@@ -44,11 +44,11 @@ def connections(index: Index) -> dict[int, dict[int, float]]:
 def ranks_of_learning(index: Index, instance: Instance) -> tuple[list[int], bool]:
     """``Index.learn`` with the ranks of all true classes."""
     ids, values, class_ids, count_seen = instance
-    if not ff.has_room(index.arrays, index.kernel_params, ids, class_ids):
+    if not learning.has_room(index.arrays, index.kernel_params, ids, class_ids):
         index.make_room_for(ids, class_ids)
-        assert ff.has_room(index.arrays, index.kernel_params, ids, class_ids)
+        assert learning.has_room(index.arrays, index.kernel_params, ids, class_ids)
     ranks = np.full(len(class_ids), -1, np.int32)
-    updated = ff.learn_instance(index.arrays, index.kernel_params, ids, values, class_ids, count_seen, ranks)
+    updated = learning.learn_instance(index.arrays, index.kernel_params, ids, values, class_ids, count_seen, ranks)
     return ranks.tolist(), updated
 
 

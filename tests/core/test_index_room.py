@@ -12,7 +12,7 @@ from numba import njit
 from abound.core.config import ModelConfig
 from abound.core.index.index import Index
 from abound.core.index.params import IndexParams
-from abound.core.kernels.index import ff, layout
+from abound.core.kernels.index import layout, learning
 from abound.core.kernels.index.layout import IndexArrays
 
 EAGER = replace(IndexParams.of(ModelConfig()), margin=math.inf)
@@ -22,7 +22,7 @@ BEHIND = 4096
 
 @njit
 def most_of_any(arrays, params, m):
-    return ff.most_units_of_any(layout.memory_of(arrays), params, m)
+    return learning.most_units_of_any(layout.memory_of(arrays), params, m)
 
 
 def test_every_class_can_be_touched_at_once_however_the_arrays_grew():
@@ -41,10 +41,10 @@ def learn_in_just_enough(index: Index, skew: int, ids: np.ndarray, values: np.nd
     """Learn an instance in a copy that has the units which it may take and not one more, and no free block."""
     index.make_room_for(ids, class_ids)
     params = index.kernel_params
-    m = np.uint64(ff.new_classes(params, np.uint64(len(class_ids))))
-    needed = int(ff.units_needed(index.arrays, params, ids, m))
+    m = np.uint64(learning.new_classes(params, np.uint64(len(class_ids))))
+    needed = int(learning.units_needed(index.arrays, params, ids, m))
     if params.most_cells:
-        needed = max(needed, int(ff.room_for_form(index.arrays, params, ids, class_ids, m)[1]))
+        needed = max(needed, int(learning.room_for_form(index.arrays, params, ids, class_ids, m)[1]))
     arrays = IndexArrays(*map(np.copy, index.arrays))
     used = int(arrays.counters[layout.USED])
     memory = np.full(skew + used + needed + BEHIND, CANARY)
@@ -54,8 +54,8 @@ def learn_in_just_enough(index: Index, skew: int, ids: np.ndarray, values: np.nd
     arrays.counters[layout.SKEW] = memory.ctypes.data % 64 // 8
     arrays.counters[layout.FREE :] = layout.NONE
     arrays.counters[layout.FREE_UNITS] = 0
-    assert ff.has_room(arrays, params, ids, class_ids)
-    ff.learn_instance(arrays, params, ids, values.copy(), class_ids, True, np.zeros(len(class_ids), np.int32))
+    assert learning.has_room(arrays, params, ids, class_ids)
+    learning.learn_instance(arrays, params, ids, values.copy(), class_ids, True, np.zeros(len(class_ids), np.int32))
     assert int(arrays.counters[layout.USED]) <= used + needed
     assert (memory[used + needed :] == CANARY).all()
 
@@ -121,7 +121,7 @@ def test_long_lists_of_the_first_features_do_not_slow_down_what_comes_later():
     """A list of 1024 connections is never lost, but none grows so long any more once there are many features."""
     index = Index(IndexParams.of(ModelConfig(update="sls", rows=False)))
     one, value = np.zeros(1, np.int32), np.ones(1, np.float32)
-    m = np.uint64(ff.new_classes(index.kernel_params, np.uint64(1)))
+    m = np.uint64(learning.new_classes(index.kernel_params, np.uint64(1)))
     for class_id in range(1100):
         index.learn(one, value, np.array([class_id], np.int32))
     assert index.to_arrays()["lengths"].tolist() == [1024]

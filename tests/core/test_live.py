@@ -11,7 +11,7 @@ from abound.core.config import ModelConfig
 from abound.core.errors import Conflict, Corrupted, InvalidInstance
 from abound.core.instances.record import pack_labels, pack_vector
 from abound.core.limits import Limits
-from abound.core.model.apply import Unit
+from abound.core.model.entry_application import Unit
 from abound.core.model.live_model import LiveModel
 from abound.core.model.receipts import BodyMismatch, Receipt
 from abound.core.types import Offset

@@ -19,7 +19,7 @@ from abound.core.instances.record import (
     unpack,
     unpack_vector,
 )
-from abound.core.kernels.numba import pointer
+from abound.core.kernels.intrinsics import pointer
 from abound.core.kernels.records.json import hash_of
 from abound.core.kernels.records.record import record_shape, vector_end
 from abound.core.limits import Limits

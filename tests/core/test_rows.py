@@ -16,7 +16,7 @@ from abound.core.instances.record import pack_labels
 from abound.core.model.label_features import weights_to
 from abound.core.model.live_model import INTERCEPT, LiveModel
 from tests.core.oracles.sls_rows import RowsOracle
-from tests.core.test_squares import applied, records, same, stream
+from tests.core.test_sls import applied, records, same, stream
 from tests.randomness import examples
 
 EMPTY = np.zeros(0, np.int32)

@@ -18,7 +18,7 @@ from abound.core.instances.json_fallback import ActiveFeatures, read_json
 from abound.core.instances.record import EMPTY_VECTOR, unpack_vector
 from abound.core.instances.text_analyzer import build_analyzer, term_weights
 from abound.core.instances.vectorizer import Vectorizer
-from abound.core.kernels.numba import pointer
+from abound.core.kernels.intrinsics import pointer
 from abound.core.kernels.records import json as draft
 from abound.core.kernels.records import json as reading
 from abound.core.kernels.records.decimals import read_number, read_short

@@ -14,10 +14,10 @@ import pytest
 from abound.core.errors import CannotStart, Overloaded
 from abound.core.types import START, Offset
 from abound.service.artifacts.artifact_store import ArtifactStore
-from abound.service.history import history, past
+from abound.service.history import full_log, history_manifest
 from abound.service.history.archive import BASE_PREFIX, ArchiveContext, archive, restart_history
 from abound.service.history.garbage import FileCollector
-from abound.service.history.history import HistoryParams
+from abound.service.history.history_manifest import HistoryParams
 from abound.service.history.repair import find_problems
 from abound.service.history.replay import compact, rebuild
 from abound.service.history.verify import verify
@@ -294,7 +294,7 @@ async def test_a_start_without_a_good_snapshot_goes_by_history(
     with pytest.raises(CannotStart, match=r"none of the snapshots .*part 0 is missing.*ABOUND_ARTIFACTS_URL"):
         await blind.start()
     await blind.stop()
-    contents = await history.History(store, artifacts, keys).manifest()
+    contents = await history_manifest.History(store, artifacts, keys).manifest()
     assert contents is not None
     await artifacts.delete(contents.segments[0].name)
     broken = Replica(Store(server.url, QUICK), artifacts=ArtifactStore(artifacts.url))
@@ -450,7 +450,7 @@ async def test_a_worker_that_was_stopped_comes_back_too_late_and_damages_nothing
     visible = ArtifactStore(url)
     await visible.join(store)
     model = replica.model("default")
-    entries = [name async for some in past.read_entries(store, visible, keys, START) for name, _ in some]
+    entries = [name async for some in full_log.read_entries(store, visible, keys, START) for name, _ in some]
     assert len(entries) == model.position.n_entries == len(set(entries))
     verified = await verify(store, "default", artifacts=visible)
     assert verified.good

@@ -10,7 +10,7 @@ from abound.core.errors import Conflict
 from abound.core.types import START
 from abound.service.history.archive import ArchiveContext, archive
 from abound.service.history.garbage import FileCollector
-from abound.service.history.history import History, HistoryParams
+from abound.service.history.history_manifest import History, HistoryParams
 from abound.service.history.replay import compact, rebuild
 from abound.service.history.retention import enforce_retention
 from abound.service.log.catalog import read_catalog

@@ -12,13 +12,13 @@ from typer.testing import CliRunner
 from abound.core.config import ModelConfig
 from abound.core.errors import CannotStart
 from abound.service.artifacts.artifact_store import ArtifactStore
+from abound.service.asyncio_tasks import cancel_and_wait
 from abound.service.cli.main import app
 from abound.service.history.high_water import HighWaterMarks
 from abound.service.processes.embedded_store import HIGH_WATER_FILE, EmbeddedStore
 from abound.service.replica.replica import Replica
 from abound.service.snapshots import requests as snapshot_requests
 from abound.service.store.client import Store
-from abound.service.tasks import cancel_and_wait
 from abound.service.worker import Worker
 from tests.replica.test_replica import teach, until
 from tests.support.fixtures import StartReplica

@@ -11,14 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from abound.core.errors import ArtifactsUnavailable, Corrupted, NotReady, UnknownOffset
-from abound.core.model.apply import Unit
+from abound.core.model.entry_application import Unit
 from abound.core.types import START, Offset
 from abound.service.artifacts.artifact_store import ARTIFACTS_KEY, ArtifactStore
 from abound.service.artifacts.checksums import seal
-from abound.service.history import history, past, pins
+from abound.service.history import full_log, history_manifest, pins
 from abound.service.history.archive import ArchiveContext, archive, restart_history, swap_manifest, write_segment
 from abound.service.history.garbage import FileCollector
-from abound.service.history.history import HistoryManifest, HistoryParams, Segment
+from abound.service.history.history_manifest import HistoryManifest, HistoryParams, Segment
 from abound.service.history.replay import rebuild
 from abound.service.history.restore import restore_newest
 from abound.service.history.retention import (
@@ -73,7 +73,9 @@ async def test_what_no_snapshot_needs_moves_from_the_log_to_history(model: Archi
         assert again.position == before.position
         assert await again.compute_digest() == await before.compute_digest()
     assert await model.archive() == contents  # there is nothing to do
-    names = [name for name in await model.artifacts.names(history.artifact_folder(keys)) if "/history/" in name]
+    names = [
+        name for name in await model.artifacts.names(history_manifest.artifact_folder(keys)) if "/history/" in name
+    ]
     assert sorted(names) == sorted(segment.name for segment in contents.segments)
 
 
@@ -123,7 +125,7 @@ async def test_nothing_leaves_the_log_before_two_snapshots_are_good(model: Archi
         await store.client.set(key, kept[:-1])
         async with acquire(store, keys) as lease:
             await_nothing = ArchiveContext(store, model.artifacts, model.living, lease, SMALL)
-            assert await history.History(store, model.artifacts, keys).manifest() is None
+            assert await history_manifest.History(store, model.artifacts, keys).manifest() is None
             assert await archive(await_nothing) is None
         assert await store.client.xlen(keys.log) == 180
         await store.client.set(key, kept)
@@ -142,7 +144,7 @@ async def test_a_segment_that_does_not_come_back_trims_nothing(
     with pytest.raises(Corrupted, match="does not give back"):
         await model.archive()
     assert await model.store.client.xlen(model.living.keys.log) == 180
-    assert await history.History(model.store, model.artifacts, model.living.keys).manifest() is None
+    assert await history_manifest.History(model.store, model.artifacts, model.living.keys).manifest() is None
 
 
 async def test_whoever_reads_while_it_moves_misses_nothing(model: Archived) -> None:
@@ -151,7 +153,7 @@ async def test_whoever_reads_while_it_moves_misses_nothing(model: Archived) -> N
         after = model.offset(begin - 1) if begin else START
         read = []
         pace = stream.LogParams(read_bytes=rng.choice([300, 3000, 10**6]))
-        reading = past.read_entries(model.store, model.artifacts, model.living.keys, after, params=pace)
+        reading = full_log.read_entries(model.store, model.artifacts, model.living.keys, after, params=pace)
         async for elements in reading:
             read += elements
             if rng.random() < 0.07:
@@ -165,18 +167,18 @@ async def test_whoever_reads_while_it_moves_misses_nothing(model: Archived) -> N
 
 async def test_the_end_of_the_past_is_an_event_and_not_an_entry(model: Archived) -> None:
     store, keys = model.store, model.living.keys
-    assert await past.newest_offset(store, (await create(store, "empty")).keys) == START
-    assert await past.newest_offset(store, keys) == model.offset(-1)
+    assert await full_log.newest_offset(store, (await create(store, "empty")).keys) == START
+    assert await full_log.newest_offset(store, keys) == model.offset(-1)
     entry = Entry(
         APPLY_VERSION, b"somebody", 9, LearnEvent(b"".join(one.records for one in drafts(5)), 5, [Unit(1), Unit(4)])
     )
     payload, checksum = encode(entry)
     name = await store.client.xadd(keys.log, {"e": payload, "c": checksum})
-    assert await past.newest_offset(store, keys) == Offset.of_entry(name, 4)
+    assert await full_log.newest_offset(store, keys) == Offset.of_entry(name, 4)
     for seed in range(3, 6):
         await model.grow(2, seed)
         await model.archive()
-        assert await past.newest_offset(store, keys) == model.offset(-1)
+        assert await full_log.newest_offset(store, keys) == model.offset(-1)
 
 
 async def test_retention_leaves_a_base_at_which_history_begins(model: Archived) -> None:
@@ -207,7 +209,7 @@ async def test_retention_leaves_a_base_at_which_history_begins(model: Archived) 
     catalog, collector = await read_catalog(model.store), FileCollector(model.store)
     for _ in range(2):
         await collector.collect(model.artifacts, catalog)
-    left = await model.artifacts.names(history.artifact_folder(model.living.keys))
+    left = await model.artifacts.names(history_manifest.artifact_folder(model.living.keys))
     assert {name.split("/")[3] for name in left if "/index/" in name} == {kept.base.index if kept.base else ""}
     assert {name for name in left if "/history/" in name} == {segment.name for segment in kept.segments}
 
@@ -218,7 +220,7 @@ async def test_a_store_that_loses_its_last_second_still_has_its_history(model: A
     params = HistoryParams(keep_bytes=1)
     await model.archive(HistoryParams())
     await model.grow(60, 3)
-    names = (history.history_key(keys), stream.trimmed_key(keys.log), keys.log)
+    names = (history_manifest.history_key(keys), stream.trimmed_key(keys.log), keys.log)
     before = {name: await client.dump(name) for name in names}
     grown = await model.archive(HistoryParams())
     assert len(grown.segments) == 1
@@ -362,7 +364,7 @@ async def test_any_flipped_bit_of_a_segment_is_found(model: Archived) -> None:
     contents = await model.archive(HistoryParams(segment_bytes=10**6))
     (segment,) = contents.segments
     packed = await model.artifacts.get(segment.name)
-    read = history.History(model.store, model.artifacts, model.living.keys)
+    read = history_manifest.History(model.store, model.artifacts, model.living.keys)
     for at in random.Random(3).sample(range(len(packed)), 60):
         await model.artifacts.put(segment.name, packed[:at] + bytes([packed[at] ^ 16]) + packed[at + 1 :])
         with pytest.raises(Corrupted, match="its size or checksum is wrong"):
@@ -373,7 +375,7 @@ async def test_any_flipped_bit_of_a_segment_is_found(model: Archived) -> None:
 
 async def test_a_list_that_is_not_what_was_written_is_damaged(model: Archived) -> None:
     contents = await model.archive()
-    key = history.history_key(model.living.keys)
+    key = history_manifest.history_key(model.living.keys)
     plain = json.loads(await model.store.client.get(key))
     wrong = {
         "cannot be read": [b"\xff", b"[]", b"{}", json.dumps(plain | {"segments": [{}]}).encode()],
@@ -408,7 +410,7 @@ async def test_a_list_that_is_not_what_was_written_is_damaged(model: Archived) -
 )
 def test_garbage_in_the_place_of_a_list_is_damaged(packed: bytes) -> None:
     with pytest.raises(Corrupted):
-        history.parse(packed, ModelKeys("m", "1-0"))
+        history_manifest.parse(packed, ModelKeys("m", "1-0"))
 
 
 async def test_where_no_snapshot_is_good_history_stands_in(model: Archived) -> None:
@@ -436,7 +438,7 @@ async def test_a_damaged_base_is_named(model: Archived) -> None:
     assert kept.base is not None
     assert kept.segments == []
     assert (await model.past(kept.start)) == model.every[119:]
-    part = f"{history.artifact_folder(model.living.keys)}/index/{kept.base.index}/0"
+    part = f"{history_manifest.artifact_folder(model.living.keys)}/index/{kept.base.index}/0"
     await model.artifacts.delete(part)
     with pytest.raises(Corrupted, match=r"base of the history .*/index/base-[^/]*/0.*begin-anew"):
         await rebuild(model.store, model.living, from_start=True, artifacts=model.artifacts)
@@ -444,7 +446,7 @@ async def test_a_damaged_base_is_named(model: Archived) -> None:
 
 async def test_a_history_whose_list_or_artifact_store_is_lost_begins_anew(model: Archived, tmp_path: Path) -> None:
     await model.archive()
-    await model.store.client.delete(history.history_key(model.living.keys))
+    await model.store.client.delete(history_manifest.history_key(model.living.keys))
     with pytest.raises(Corrupted, match="no history"):
         await rebuild(model.store, model.living, from_start=True, artifacts=model.artifacts)
     begun = await model.archive()
@@ -479,7 +481,9 @@ async def test_a_late_compactor_damages_nothing(model: Archived) -> None:
     assert stalled
     contents = await model.contents()
     assert await model.past() == model.every
-    files = {name for name in await model.artifacts.names(history.artifact_folder(keys)) if "/history/" in name}
+    files = {
+        name for name in await model.artifacts.names(history_manifest.artifact_folder(keys)) if "/history/" in name
+    }
     assert len(files - {segment.name for segment in contents.segments}) == 1  # written too late; swept
     for from_start in (True, False):
         made = await rebuild(store, model.living, from_start=from_start, artifacts=model.artifacts)

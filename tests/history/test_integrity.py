@@ -16,7 +16,7 @@ from abound.core.types import Offset
 from abound.service.artifacts.artifact_store import ArtifactStore
 from abound.service.cli.main import app
 from abound.service.history.archive import ArchiveContext, archive
-from abound.service.history.history import HistoryParams, history_key
+from abound.service.history.history_manifest import HistoryParams, history_key
 from abound.service.history.replay import compact
 from abound.service.history.retention import enforce_retention
 from abound.service.history.verify import verify

@@ -10,7 +10,7 @@ from abound.core.errors import Corrupted, UnknownModel
 from abound.service.history.replay import compact
 from abound.service.history.verify import verify
 from abound.service.log.catalog import read_catalog
-from abound.service.model import presence
+from abound.service.model import replica_status
 from abound.service.replica import heartbeat
 from abound.service.replica.replica import Replica
 from abound.service.snapshots.snapshots import SnapshotParams
@@ -22,7 +22,7 @@ from tests.support.streams import drafts
 from tests.support.valkey import Server
 
 
-async def publish_aged(store: Store, keys: ModelKeys, age: float, said: presence.Presence) -> None:
+async def publish_aged(store: Store, keys: ModelKeys, age: float, said: replica_status.ReplicaStatus) -> None:
     """Publish a status as if it were so many seconds old."""
     now, _ = await store.client.time()
     await store.client.hset(keys.key("replicas"), said.replica, expiring.pack(now - age, msgspec.json.encode(said)))
@@ -32,7 +32,7 @@ async def shown(store: Store, *replicas: Replica) -> None:
     """Wait until replicas have described themselves."""
     keys = replicas[0].model("default").keys
     async with asyncio.timeout(5):
-        while len(await presence.live_replicas(store, keys)) < len(replicas):  # noqa: ASYNC110
+        while len(await replica_status.live_replicas(store, keys)) < len(replicas):  # noqa: ASYNC110
             await asyncio.sleep(0.05)
 
 
@@ -99,10 +99,10 @@ async def test_a_replica_that_is_not_heard_of_any_more_must_still_answer(
     await one.learn("default", drafts(10))
     await shown(store, one)
     keys = one.model("default").keys
-    (own,) = await presence.live_replicas(store, keys)
+    (own,) = await replica_status.live_replicas(store, keys)
     cut_off = msgspec.structs.replace(own, replica="cut-off")
     await publish_aged(store, keys, 300, cut_off)
-    assert [live.replica for live in await presence.live_replicas(store, keys)] == [one.id]
+    assert [live.replica for live in await replica_status.live_replicas(store, keys)] == [one.id]
     verified = await verify(store, "default", wait_seconds=0.5)
     assert verified.silent == ["cut-off"]
     assert verified.equal
@@ -110,9 +110,9 @@ async def test_a_replica_that_is_not_heard_of_any_more_must_still_answer(
     verifying = asyncio.create_task(verify(store, "default", wait_seconds=30))
     while not await store.client.keys(keys.key("marks:*").decode()):  # noqa: ASYNC110
         await asyncio.sleep(0.02)
-    await presence.withdraw(store, [keys], "cut-off")
+    await replica_status.withdraw(store, [keys], "cut-off")
     assert (await verifying).good
-    await publish_aged(store, keys, presence.STALE_SECONDS + 60, cut_off)
+    await publish_aged(store, keys, replica_status.STALE_SECONDS + 60, cut_off)
     assert (await verify(store, "default")).good
     assert not await store.client.hexists(keys.key("replicas"), "cut-off")
 
@@ -137,7 +137,7 @@ async def test_what_was_killed_is_let_go_by_the_next_on_its_host(
     first = await start_replica(server)
     await shown(store, first)
     keys = first.model("default").keys
-    (own,) = await presence.live_replicas(store, keys)
+    (own,) = await replica_status.live_replicas(store, keys)
     said = {
         "killed": {"pid": ended.pid},
         "now": {"pid": ended.pid},
@@ -150,7 +150,7 @@ async def test_what_was_killed_is_let_go_by_the_next_on_its_host(
         await publish_aged(store, keys, age, msgspec.structs.replace(own, replica=name, **changed))
     other = await start_replica(server)
     async with asyncio.timeout(10):
-        while "killed" in (there := {one.replica for one in await presence.known_replicas(store, keys)}):  # noqa: ASYNC110
+        while "killed" in (there := {one.replica for one in await replica_status.known_replicas(store, keys)}):  # noqa: ASYNC110
             await asyncio.sleep(0.05)
     assert there == {first.id, other.id, "now", "runs", "elsewhere", "container"}
-    assert own.numbering == presence.pid_namespace()
+    assert own.numbering == replica_status.pid_namespace()

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from abound.core.errors import Corrupted, UnknownApplyVersion
-from abound.core.model.apply import Unit
+from abound.core.model.entry_application import Unit
 from abound.service.log.events import (
     APPLY_VERSION,
     ActivateEvent,

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from abound.core.config import ModelConfig
 from abound.core.errors import Corrupted, UnknownApplyVersion
-from abound.core.model.apply import Unit
+from abound.core.model.entry_application import Unit
 from abound.core.model.live_model import LiveModel
 from abound.core.types import Offset
 from abound.service.artifacts.checksums import seal

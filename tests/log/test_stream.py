@@ -13,7 +13,7 @@ from abound.core.types import START, Offset
 from abound.service.log import stream
 from abound.service.log.stream import MAX_ENTRIES, LogParams, ReadPacer
 from abound.service.store.client import Store, StoreParams
-from abound.service.store.connection import Address, ConnectionLost, StoreConnection
+from abound.service.store.raw_connection import Address, ConnectionLost, StoreConnection
 from abound.service.store.server_info import ServerInfo, _waitaof_holds
 from tests.support.proxy import Proxy
 from tests.support.valkey import QUICK, Server, free_port

@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from abound.core.config import ModelConfig
-from abound.core.model.apply import Unit
+from abound.core.model.entry_application import Unit
 from abound.core.model.live_model import EnlargedTables, LiveModel
 from abound.core.types import Ranking
 from abound.service.log.events import APPLY_VERSION, Entry, LearnEvent, PrepareEvent, encode

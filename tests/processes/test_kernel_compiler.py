@@ -18,7 +18,7 @@ import pytest
 from abound.core.config import ModelConfig
 from abound.core.errors import NotReady
 from abound.core.instances.record import pack_labels
-from abound.core.model.apply import Unit
+from abound.core.model.entry_application import Unit
 from abound.core.model.live_model import LiveModel, groups_of
 from abound.service.processes import kernel_compiler
 from tests.support.served import Served, problem, served

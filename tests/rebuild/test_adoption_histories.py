@@ -14,7 +14,7 @@ from abound.core.model.active_version import LIVE
 from abound.core.model.live_model import warmup
 from abound.core.types import START
 from abound.service.history.archive import ArchiveContext, archive
-from abound.service.history.history import HistoryParams
+from abound.service.history.history_manifest import HistoryParams
 from abound.service.history.replay import compact, rebuild
 from abound.service.log.events import ActivateEvent, AdoptEvent, ConfigureEvent, PrepareEvent, WeighEvent
 from abound.service.store.lease import acquire

@@ -8,11 +8,11 @@ from typing import Any, cast
 import pytest
 
 from abound.core.errors import Cancelled, InvalidInstance, UnknownOffset
-from abound.core.model.apply import Unit
+from abound.core.model.entry_application import Unit
 from abound.core.model.live_model import LiveModel, warmup
 from abound.core.types import START, Offset
 from abound.service.history import erasures
-from abound.service.history.history import History
+from abound.service.history.history_manifest import History
 from abound.service.history.replay import compact, rebuild
 from abound.service.jobs.rebuild import RestoreParams, forget, refit, restore
 from abound.service.log.catalog import DEFAULT_MODEL

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from abound.core.model.apply import Unit
+from abound.core.model.entry_application import Unit
 from abound.core.model.live_model import LiveModel
 from abound.core.types import START
 from abound.service.history.replay import rebuild

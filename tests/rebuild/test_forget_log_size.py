@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from abound.service.history.archive import ArchiveContext, archive
-from abound.service.history.history import History, HistoryManifest, HistoryParams
+from abound.service.history.history_manifest import History, HistoryManifest, HistoryParams
 from abound.service.history.replay import rebuild
 from abound.service.history.retention import enforce_retention
 from abound.service.jobs.rebuild import RestoreParams, forget, restore

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from abound.core.errors import Corrupted
-from abound.core.model.apply import Unit
+from abound.core.model.entry_application import Unit
 from abound.service.jobs.rebuild import forget, refit
 from abound.service.log.catalog import DEFAULT_MODEL
 from abound.service.log.events import LearnEvent

@@ -9,10 +9,10 @@ import pytest
 
 from abound.core.errors import Conflict
 from abound.core.methods.training.progress import no_progress
-from abound.core.model.apply import Unit
+from abound.core.model.entry_application import Unit
 from abound.core.types import START, Offset
 from abound.service.history import erasures
-from abound.service.history.history import History
+from abound.service.history.history_manifest import History
 from abound.service.jobs.rebuild import RestoreParams, forget, refit, restore
 from abound.service.jobs.training_data import matrices_of_history
 from abound.service.log.catalog import DEFAULT_MODEL

@@ -8,10 +8,10 @@ from typing import Any, cast
 import pytest
 
 from abound.core.errors import InvalidInstance, UnknownOffset
-from abound.core.model.apply import Unit
+from abound.core.model.entry_application import Unit
 from abound.core.model.live_model import LiveModel
 from abound.core.types import START
-from abound.service.history.history import History
+from abound.service.history.history_manifest import History
 from abound.service.history.verify import verify
 from abound.service.jobs.rebuild import RestoreParams, forget, restore
 from abound.service.log.catalog import DEFAULT_MODEL

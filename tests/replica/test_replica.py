@@ -20,14 +20,14 @@ from abound.core.errors import (
     StoreUnavailable,
     UnknownModel,
 )
-from abound.core.model.apply import Unit
+from abound.core.model.entry_application import Unit
 from abound.core.model.live_model import LiveModel
 from abound.core.types import START, Offset
 from abound.service.history import replay
 from abound.service.log.catalog import CATALOG_KEY, read_catalog
 from abound.service.log.events import APPLY_VERSION, Entry, LearnEvent, MarkEvent, encode
 from abound.service.log.stream import LogParams
-from abound.service.model import presence
+from abound.service.model import replica_status
 from abound.service.replica.replica import Replica, ReplicaParams
 from abound.service.replica.storage_status import NO_ARTIFACTS
 from abound.service.snapshots.snapshots import SnapshotParams
@@ -205,7 +205,7 @@ async def test_a_mark_is_answered_by_all_with_one_digest(server: Server, start_r
     await teach(one, seed=2)
     keys = one.model("default").keys
     async with asyncio.timeout(5):
-        while len(said := await presence.mark_digests(one.store, keys, "token")) < 2:  # noqa: ASYNC110
+        while len(said := await replica_status.mark_digests(one.store, keys, "token")) < 2:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
     assert {marked.replica for marked in said} == {one.id, other.id}
     assert {marked.offset for marked in said} == {str(offset)}
@@ -213,14 +213,14 @@ async def test_a_mark_is_answered_by_all_with_one_digest(server: Server, start_r
     assert living is not None
     rebuilt = await replay.rebuild(one.store, living, offset)
     assert {marked.digest for marked in said} == {await rebuilt.compute_digest()}
-    assert 0 < await one.store.client.ttl(keys.key("marks:token")) <= presence.MARK_SECONDS
+    assert 0 < await one.store.client.ttl(keys.key("marks:token")) <= replica_status.MARK_SECONDS
 
 
 async def test_replicas_describe_themselves(server: Server, start_replica: StartReplica) -> None:
     one, other = await start_replica(server), await start_replica(server)
     offset = await teach(one)
 
-    async def described() -> dict[str, presence.Presence]:
+    async def described() -> dict[str, replica_status.ReplicaStatus]:
         return {said.replica: said for said in await one.replicas("default")}
 
     async with asyncio.timeout(8):

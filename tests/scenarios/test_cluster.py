@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 
 from abound.core.errors import CannotStart, ClusterUnavailable, InvalidInstance
+from abound.core.measures import Rankings
 from abound.core.methods import fitted as fitting
 from abound.core.methods import registry
 from abound.core.methods.fitted import FittedMethod
 from abound.core.methods.training.gather import MatrixBuilder
 from abound.core.methods.training.parallel import spread
 from abound.core.methods.training.progress import no_progress
-from abound.core.metrics import Rankings
 from abound.service.processes.kernel_cache import set_cache_dir
 from abound.service.processes.lifetime import dies_with_parent
 from abound.service.processes.parallel import parallel

@@ -12,7 +12,7 @@ from typing import Any
 
 from abound.core.errors import AboundError, InvalidInstance, UnknownOffset
 from abound.core.types import Offset
-from abound.service.history.history import HistoryParams
+from abound.service.history.history_manifest import HistoryParams
 from abound.service.history.lineage import entry_end
 from abound.service.jobs import rebuild
 from abound.service.jobs.rebuild import RebuiltModel, RestoreParams

@@ -9,7 +9,7 @@ from typing import Any
 
 from abound.core.errors import CannotStart
 from abound.service.artifacts.artifact_store import ArtifactStore
-from abound.service.history.history import HistoryParams
+from abound.service.history.history_manifest import HistoryParams
 from abound.service.log.stream import LogParams
 from abound.service.replica.replica import Replica, ReplicaParams
 from abound.service.snapshots.snapshots import SnapshotParams

@@ -127,7 +127,7 @@ KNOWN = [
         "entries were trimmed between a reading and the question how far the log is trimmed",
         ("_pause", "_slow"),
         0,
-        told_by=("tests/store/test_connection.py::test_nothing_of_another_comes_between_commands_in_one_piece",),
+        told_by=("tests/store/test_raw_connection.py::test_nothing_of_another_comes_between_commands_in_one_piece",),
     ),
     Known(
         "half of a catalog held at the next return, and models were missed",

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from abound.core.config import ModelConfig
 from abound.core.instances.record import iterate, record_ends
 from abound.core.model.active_version import LIVE
-from abound.core.model.apply import Unit
+from abound.core.model.entry_application import Unit
 from abound.core.model.live_model import LiveModel
 from abound.core.types import START, Offset
 from abound.service.log.catalog import CATALOG_KEY, Catalog, CatalogModel

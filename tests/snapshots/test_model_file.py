@@ -19,18 +19,18 @@ from abound.core.config import ModelConfig
 from abound.core.errors import Corrupted, TooLarge, UnknownApplyVersion
 from abound.core.instances.record import pack_labels
 from abound.core.limits import Limits
-from abound.core.model.apply import Unit
+from abound.core.model.entry_application import Unit
 from abound.core.model.live_model import LiveModel, warmup
 from abound.core.model.state import STATE_FORMAT
 from abound.core.types import START, Offset
 from abound.service.artifacts.checksums import checksum_of, seal
-from abound.service.artifacts.container import encode_head
+from abound.service.artifacts.file_format import encode_head
+from abound.service.asyncio_tasks import do_nothing
 from abound.service.log.events import APPLY_VERSION, LearnEvent
 from abound.service.model.position import Position
 from abound.service.snapshots.model_file import MAGIC, read_model_file
 from abound.service.snapshots.state_image import MANIFEST, Part, StateManifest, load, parts_of, shapes_of, write
 from abound.service.store.keys import ModelKeys
-from abound.service.tasks import do_nothing
 from tests.support.adoption_house import apply, digest_of, model_of
 
 REFUSALS = (Corrupted, TooLarge, UnknownApplyVersion)

@@ -9,7 +9,7 @@ import pytest
 import structlog
 
 from abound.core.errors import Corrupted, UnknownSnapshot
-from abound.core.model.apply import Unit
+from abound.core.model.entry_application import Unit
 from abound.core.model.state import STATE_FORMAT
 from abound.core.types import START
 from abound.service.artifacts.checksums import seal

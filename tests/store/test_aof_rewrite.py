@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from abound.core.model.apply import Unit
+from abound.core.model.entry_application import Unit
 from abound.service.log.events import APPLY_VERSION, Entry, LearnEvent, encode
 from abound.service.processes.embedded_store import EmbeddedStore
 from abound.service.security.audit import newest_acts

@@ -15,7 +15,7 @@ from abound.core.types import START, Offset
 from abound.service.artifacts.artifact_store import ArtifactStore
 from abound.service.history.archive import ArchiveContext, archive
 from abound.service.history.garbage import FileCollector
-from abound.service.history.history import History, HistoryParams
+from abound.service.history.history_manifest import History, HistoryParams
 from abound.service.history.replay import compact, rebuild
 from abound.service.history.verify import verify
 from abound.service.log.catalog import DEFAULT_MODEL, read_catalog

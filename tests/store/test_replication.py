@@ -15,7 +15,7 @@ from abound.core.errors import NotReady, StoreUnavailable
 from abound.core.model.active_version import LIVE
 from abound.core.model.live_model import warmup
 from abound.core.types import START
-from abound.service.history.history import History
+from abound.service.history.history_manifest import History
 from abound.service.history.replay import rebuild
 from abound.service.jobs.rebuild import forget
 from abound.service.rebuild.erase import delete_unreferenced, delete_versions

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from abound.core.config import ModelConfig
-from abound.core.model.apply import Unit
+from abound.core.model.entry_application import Unit
 from abound.core.model.live_model import LiveModel
 from abound.core.types import START, Offset
 from abound.service.artifacts.artifact_store import ArtifactStore

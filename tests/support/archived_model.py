@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 from abound.core.types import START, Offset
 from abound.service.artifacts.artifact_store import ArtifactStore
-from abound.service.history import past
+from abound.service.history import full_log
 from abound.service.history.archive import ArchiveContext, archive
-from abound.service.history.history import History, HistoryManifest, HistoryParams
+from abound.service.history.history_manifest import History, HistoryManifest, HistoryParams
 from abound.service.history.replay import compact
 from abound.service.log.catalog import CatalogModel
 from abound.service.log.stream import Element
@@ -48,7 +48,7 @@ class Archived(NamedTuple):
         return contents
 
     async def past(self, after: Offset = START, until: Offset | None = None) -> list[Element]:
-        reading = past.read_entries(self.store, self.artifacts, self.living.keys, after, until)
+        reading = full_log.read_entries(self.store, self.artifacts, self.living.keys, after, until)
         return [element async for elements in reading for element in elements]
 
     def offset(self, i: int) -> Offset:

@@ -13,10 +13,10 @@ from pathlib import Path
 from abound.core.errors import Conflict, VersionDeleted
 from abound.core.types import START
 from abound.service import worker
-from abound.service.jobs import runner
+from abound.service.jobs import job_process
 from abound.service.jobs.context import JobContext
 from abound.service.jobs.methods import METHODS, JobMethod, ModelSizes, Outcome, Progress
-from abound.service.processes import entry, parallel
+from abound.service.processes import child_main, parallel
 from abound.service.settings import Settings
 
 
@@ -134,7 +134,7 @@ TEST_METHODS = {
 BREAKING = "BREAK_WHAT_RUNS_JOBS"
 """Variable that names a file: while it is there, no job can be begun, and it says how that goes."""
 
-begin = runner.run
+begin = job_process.run
 
 
 def break_or_begin(settings: Settings, job_id: str, holder: str) -> None:
@@ -150,10 +150,10 @@ def break_or_begin(settings: Settings, job_id: str, holder: str) -> None:
 
 def main() -> int:
     METHODS.update(TEST_METHODS)
-    runner.run = break_or_begin
-    runner.RENEW_SECONDS = 0.3
+    job_process.run = break_or_begin
+    job_process.RENEW_SECONDS = 0.3
     parallel.CONNECT_SECONDS = 0.2
-    return entry.run("worker", None, worker.run)
+    return child_main.run("worker", None, worker.run)
 
 
 if __name__ == "__main__":

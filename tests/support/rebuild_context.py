@@ -7,12 +7,12 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from abound.core.errors import Cancelled
-from abound.core.model.apply import Unit
+from abound.core.model.entry_application import Unit
 from abound.core.model.live_model import LiveModel
 from abound.core.types import START, Offset
-from abound.service.history import past
+from abound.service.history import full_log
 from abound.service.history.archive import ArchiveContext, archive
-from abound.service.history.history import HistoryParams
+from abound.service.history.history_manifest import HistoryParams
 from abound.service.history.replay import compact, rebuild
 from abound.service.log.events import LearnEvent, decode_entry
 from abound.service.replica.replica import Replica
@@ -157,6 +157,6 @@ async def of_history(house: House) -> list[Any]:
     """The events in history and log, as they are there by now."""
     keys = (await house.living()).keys
     found = []
-    async for elements in past.read_entries(house.store, house.artifacts, keys, START):
+    async for elements in full_log.read_entries(house.store, house.artifacts, keys, START):
         found += [decode_entry(fields).event for _, fields in elements]
     return found

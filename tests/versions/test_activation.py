@@ -16,7 +16,7 @@ from abound.core.model.live_model import warmup
 from abound.core.types import Offset
 from abound.service.history.replay import compact, rebuild
 from abound.service.log.events import ActivateEvent, PrepareVersionEvent, WeighEvent
-from abound.service.model import presence
+from abound.service.model import replica_status
 from abound.service.model.replicated_model import ReplicatedModel
 from abound.service.rebuild import adoption
 from abound.service.replica import heartbeat, loaded_versions
@@ -318,9 +318,9 @@ async def test_a_replica_that_died_without_a_word_is_not_waited_for_long(
     one = await house.replica()
     card = await version(house)
     monkeypatch.setattr(activation, "SILENT_SECONDS", 1.0)
-    [said] = await presence.live_replicas(house.store, model(one).keys)
+    [said] = await replica_status.live_replicas(house.store, model(one).keys)
     ghost = msgspec.structs.replace(said, replica="ghost")
-    await presence.publish(house.store, [(model(one).keys, ghost)])
+    await replica_status.publish(house.store, [(model(one).keys, ghost)])
     loop = asyncio.get_running_loop()
     began = loop.time()
     at = await activate(await here(house, prepare_seconds=60.0), card.id, "a test")

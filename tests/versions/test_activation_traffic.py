@@ -18,12 +18,12 @@ from abound.core.model.active_version import LIVE
 from abound.core.model.live_model import warmup
 from abound.core.types import Offset
 from abound.service.api.routes.classify import Classify
-from abound.service.replica import heartbeat, loaded_versions, rankers
+from abound.service.asyncio_tasks import TimeSlice
+from abound.service.replica import heartbeat, loaded_versions, ranking_pool
 from abound.service.replica.predictions import RememberParams
 from abound.service.replica.replica import Replica
 from abound.service.security.rate_limits import RateLimiter, RateParams
 from abound.service.settings import Settings
-from abound.service.tasks import TimeSlice
 from abound.service.versions import activation
 from abound.service.versions.activation import activate
 from abound.service.versions.ranking import rank_all
@@ -51,7 +51,7 @@ class Desk:
 
     def __init__(self, replica: Replica) -> None:
         self.replica = replica
-        self.ways = rankers.Rankers(replica.loaded_versions, replica.params.serving)
+        self.ways = ranking_pool.Rankers(replica.loaded_versions, replica.params.serving)
         rates = RateLimiter(replica.store, RateParams())
         self.work = Classify(replica, Settings(), RememberParams(), rates, self.ways)
 
@@ -78,7 +78,7 @@ async def test_no_answer_is_by_another_version_than_was_active_at_its_offset(
         time.sleep(rng.random() * 0.01)  # an activation may come meanwhile
         return rank_all(asked)
 
-    monkeypatch.setattr(rankers, "rank_all", rank_slowly)
+    monkeypatch.setattr(ranking_pool, "rank_all", rank_slowly)
     monkeypatch.setattr(TimeSlice, "due", lambda self: rng.random() < 0.2)
     replicas = [await house.replica() for _ in range(3)]
     desks = [Desk(replica) for replica in replicas]

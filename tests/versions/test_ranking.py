@@ -15,7 +15,7 @@ from abound.core.config import ModelConfig
 from abound.core.errors import Overloaded
 from abound.core.model.live_model import LiveModel, warmup
 from abound.core.types import Offset
-from abound.service.replica.rankers import BatchingPool
+from abound.service.replica.ranking_pool import BatchingPool
 from abound.service.versions import ranking
 from abound.service.versions.ranking import RankingChoice, RankingRequest, rank_all, rank_live
 from abound.service.versions.repository import LoadedVersion

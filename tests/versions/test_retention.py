@@ -25,7 +25,7 @@ from abound.service.versions import activation
 from abound.service.versions import repository as versions
 from abound.service.versions import retention as version_retention
 from abound.service.versions.card import Card, new_id
-from abound.service.versions.promotion import candidates as contenders
+from abound.service.versions.promotion import challengers
 from tests.core.methods.toy import made
 from tests.versions.test_repository import KEYS, fit, write
 
@@ -78,7 +78,7 @@ async def test_what_comes_to_contend_while_it_is_deleted_keeps_no_place(
     clear = artifacts.clear
 
     async def late(folder: str) -> None:
-        await contenders.enter(store, KEYS, cards[0].id, "at the same time")
+        await challengers.enter(store, KEYS, cards[0].id, "at the same time")
         await clear(folder)
 
     monkeypatch.setattr(artifacts, "clear", late)
@@ -92,17 +92,17 @@ async def test_what_comes_to_contend_while_it_is_deleted_keeps_no_place(
         )
         assert await erase._deleted(place, [cards[0].id], "a test")
     assert await versions.ids(artifacts, KEYS) == [cards[1].id]
-    assert await contenders.list_challengers(store, KEYS) == []
+    assert await challengers.list_challengers(store, KEYS) == []
 
 
 async def test_what_was_deleted_before_it_contends_keeps_no_place(store: Store, artifacts: ArtifactStore) -> None:
     card = await write(artifacts, fit("frequency"))
     await version_retention.enter_challenger(store, artifacts, KEYS, card.id, "it is there")
-    assert [one.version for one in await contenders.list_challengers(store, KEYS)] == [card.id]
+    assert [one.version for one in await challengers.list_challengers(store, KEYS)] == [card.id]
     await artifacts.clear(versions.folder(KEYS, card.id))
     with pytest.raises(UnknownVersion):
         await version_retention.enter_challenger(store, artifacts, KEYS, card.id, "it is gone")
-    assert await contenders.list_challengers(store, KEYS) == []
+    assert await challengers.list_challengers(store, KEYS) == []
 
 
 async def test_a_job_whose_version_is_deleted_as_soon_as_it_is_seen_says_so(
@@ -127,7 +127,7 @@ async def test_a_job_whose_version_is_deleted_as_soon_as_it_is_seen_says_so(
     )
     outcome = await fitting.fit(cast(Any, context), fit_params("frequency")(), lambda stage, fraction: None)
     assert f"no version {begun.id}" in outcome["contends"]
-    assert await contenders.list_challengers(store, KEYS) == []
+    assert await challengers.list_challengers(store, KEYS) == []
 
 
 async def test_files_of_data_sets_that_nothing_points_to_are_swept(store: Store, artifacts: ArtifactStore) -> None:

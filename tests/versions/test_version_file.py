@@ -19,7 +19,7 @@ from abound.core.methods.fitted import FittedMethod
 from abound.core.types import Offset
 from abound.service.artifacts.artifact_store import ArtifactStore
 from abound.service.artifacts.checksums import checksum_of, seal
-from abound.service.artifacts.container import encode_head
+from abound.service.artifacts.file_format import encode_head
 from abound.service.artifacts.npy import ArrayFile
 from abound.service.history import erasures
 from abound.service.store.client import Store

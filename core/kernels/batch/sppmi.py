@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from abound.core.kernels.numba import kernel
+from abound.core.kernels.intrinsics import kernel
 
 
 @kernel

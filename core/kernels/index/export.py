@@ -29,8 +29,7 @@ from abound.core.kernels.index.layout import (
 )
 from abound.core.kernels.index.sls_rows import ROWS, digest_rows_page
 from abound.core.kernels.index.votes import connection
-from abound.core.kernels.names.siphash import mix, mix_end
-from abound.core.kernels.numba import (
+from abound.core.kernels.intrinsics import (
     U0,
     U1,
     U2,
@@ -44,6 +43,7 @@ from abound.core.kernels.numba import (
     store_id,
     store_word,
 )
+from abound.core.kernels.names.siphash import mix, mix_end
 
 
 @inner

@@ -30,7 +30,7 @@ from abound.core.kernels.index.layout import (
     wide_capacity,
 )
 from abound.core.kernels.index.votes import connection
-from abound.core.kernels.numba import (
+from abound.core.kernels.intrinsics import (
     NO,
     U0,
     U1,

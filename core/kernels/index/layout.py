@@ -18,7 +18,7 @@ therefore always those of double precision, and the form is not part of the logi
 **Arena**: uint64, allocated from the front. A freed block goes to the free list of its size class (its first word is
 the next free block) and is reused before the front moves. Blocks touch as few cache lines as possible; units skipped
 for that go to the free lists. The kernels never allocate memory: callers use ``has_room`` of
-``abound.core.kernels.index.ff`` first.
+``abound.core.kernels.index.learning`` first.
 """
 
 from typing import Any, NamedTuple
@@ -27,7 +27,7 @@ import numpy as np
 import numpy.typing as npt
 from numba.extending import overload
 
-from abound.core.kernels.numba import (
+from abound.core.kernels.intrinsics import (
     U0,
     U1,
     U2,

@@ -16,7 +16,7 @@ from abound.core.kernels.index.votes import (
     select_small,
     vote_of,
 )
-from abound.core.kernels.numba import U1, U2, inlined, inner, kernel, load_float, load_id, load_word
+from abound.core.kernels.intrinsics import U1, U2, inlined, inner, kernel, load_float, load_id, load_word
 
 
 @inner

@@ -18,7 +18,7 @@ The module also converts the connections to and from plain arrays.
 
 import numpy as np
 
-from abound.core.kernels.elementary import logarithm
+from abound.core.kernels.exp_log import logarithm
 from abound.core.kernels.heap import comes_before
 from abound.core.kernels.index.fsu import find_narrow, move
 from abound.core.kernels.index.layout import (
@@ -43,7 +43,7 @@ from abound.core.kernels.index.layout import (
     size_of,
 )
 from abound.core.kernels.index.votes import BLOCKS_AHEAD, HEADERS_AHEAD
-from abound.core.kernels.numba import (
+from abound.core.kernels.intrinsics import (
     NO,
     U0,
     U1,

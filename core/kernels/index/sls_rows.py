@@ -60,8 +60,7 @@ from abound.core.kernels.index.sls import (
     weight_of,
     weighted_record,
 )
-from abound.core.kernels.names.siphash import mix, mix_end
-from abound.core.kernels.numba import (
+from abound.core.kernels.intrinsics import (
     NO,
     U0,
     U1,
@@ -78,6 +77,7 @@ from abound.core.kernels.numba import (
     store_single,
     store_word,
 )
+from abound.core.kernels.names.siphash import mix, mix_end
 
 LISTS, ROWS = np.uint64(0), np.uint64(1)
 """The values of ``FORM``."""

@@ -18,7 +18,7 @@ from abound.core.kernels.index.layout import (
     mark_dirty,
     seen_of,
 )
-from abound.core.kernels.numba import (
+from abound.core.kernels.intrinsics import (
     I0,
     U0,
     U1,

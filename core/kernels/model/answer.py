@@ -17,9 +17,9 @@ from numba import njit, types
 from numba.experimental import structref
 
 from abound.core.kernels.index.rank import explain_score, rank_classes
+from abound.core.kernels.intrinsics import inner, kernel, load_f32, load_u32
 from abound.core.kernels.model.calibration import estimate
 from abound.core.kernels.names.table import find_vector
-from abound.core.kernels.numba import inner, kernel, load_f32, load_u32
 
 
 @inner

@@ -26,10 +26,11 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from abound.core.kernels.index.ff import has_room, learn_fsu, learn_sls
 from abound.core.kernels.index.layout import IndexArrays, KernelParams, by_rule
+from abound.core.kernels.index.learning import has_room, learn_fsu, learn_sls
 from abound.core.kernels.index.rank import rank_classes
 from abound.core.kernels.index.sls_rows import forget
+from abound.core.kernels.intrinsics import I0, YES, inner, kernel, load_f32, load_u16
 from abound.core.kernels.model.calibration import BEST, learn_pairs
 from abound.core.kernels.model.prequential import count_ranks
 from abound.core.kernels.names.table import (
@@ -43,7 +44,6 @@ from abound.core.kernels.names.table import (
     remove_key,
     room_for,
 )
-from abound.core.kernels.numba import I0, YES, inner, kernel, load_f32, load_u16
 from abound.core.kernels.records.record import record_shape
 
 AT, DONE, STATUS, ACTIVE = range(4)

@@ -16,8 +16,8 @@ This is recursive least squares with forgetting, for the logistic loss. Calibrat
 
 import numpy as np
 
-from abound.core.kernels.elementary import exponential, logarithm
-from abound.core.kernels.numba import inlined, inner, kernel
+from abound.core.kernels.exp_log import exponential, logarithm
+from abound.core.kernels.intrinsics import inlined, inner, kernel
 
 N_TERMS = 6
 BEST = 5

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from abound.core.kernels.numba import I0, inner, kernel
+from abound.core.kernels.intrinsics import I0, inner, kernel
 
 LEARNED, UPDATED, HITS_AT_1, HITS_AT_5, LABELS = range(5)
 """Columns of the counts. LABELS counts single labels and is used in row 0 only."""

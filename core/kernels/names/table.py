@@ -26,8 +26,8 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
+from abound.core.kernels.intrinsics import copy_bytes, inner, kernel, load_u16, load_u32, pointer, prefetch, same_bytes
 from abound.core.kernels.names.siphash import mix, mix_bytes, mix_end, siphash13
-from abound.core.kernels.numba import copy_bytes, inner, kernel, load_u16, load_u32, pointer, prefetch, same_bytes
 
 N_IDS, N_LIVE, FREE, USED, GARBAGE, SECRET_0, SECRET_1 = range(7)
 """Places in ``state``: ids ever assigned, ids with a key, first free id + 1, arena bytes in use, arena bytes of

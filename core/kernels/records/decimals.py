@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from abound.core.kernels.numba import (
+from abound.core.kernels.intrinsics import (
     as_float,
     inlined,
     inner,

@@ -19,8 +19,7 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from abound.core.kernels.names.siphash import mix
-from abound.core.kernels.numba import (
+from abound.core.kernels.intrinsics import (
     copy_bytes,
     inlined,
     inner,
@@ -36,6 +35,7 @@ from abound.core.kernels.numba import (
     store_u64,
     trailing_zeros,
 )
+from abound.core.kernels.names.siphash import mix
 from abound.core.kernels.records.decimals import read_number, read_short
 
 MOST_COUNTED = 4096

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from abound.core.kernels.numba import (
+from abound.core.kernels.intrinsics import (
     inner,
     kernel,
     load_f32,

@@ -21,6 +21,7 @@ from scipy import sparse
 
 from abound.core.errors import Corrupted
 from abound.core.kernels.batch.neighbors import vote_rows
+from abound.core.measures import Ints, Rankings
 from abound.core.methods.embeddings import ridge
 from abound.core.methods.embeddings.ridge import product
 from abound.core.methods.neighbors import nearest
@@ -31,7 +32,6 @@ from abound.core.methods.training.matrices import Csr, DataSizes, Matrices
 from abound.core.methods.training.parallel import is_distributed, spread
 from abound.core.methods.training.progress import Progress, monotonic, no_progress, subrange
 from abound.core.methods.training.rankings import in_blocks, of_padded
-from abound.core.metrics import Ints, Rankings
 
 Singles = npt.NDArray[np.float32]
 

@@ -21,6 +21,7 @@ import numpy.typing as npt
 from scipy import sparse
 
 from abound.core.errors import Corrupted
+from abound.core.measures import Ints, Rankings
 from abound.core.methods.embeddings import cluster_ensemble as ensemble
 from abound.core.methods.embeddings import sppmi
 from abound.core.methods.embeddings.cluster_ensemble import Cluster
@@ -31,7 +32,6 @@ from abound.core.methods.training.matrices import Csr, DataSizes, Matrices
 from abound.core.methods.training.progress import Progress, subrange
 from abound.core.methods.training.rankings import dense_top, in_blocks
 from abound.core.methods.training.row_blocks import pieces, stacked
-from abound.core.metrics import Ints, Rankings
 
 PAIR, PAIR_AT_ONCE = 28, 48
 """Bytes for a pair of instances that share a label, during the computation of the mutual information; and additional

@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import linalg, sparse
 
+from abound.core.measures import Rankings
 from abound.core.methods.embeddings import fourier, ridge
 from abound.core.methods.embeddings.decoders import BATCH, GradientDescent
 from abound.core.methods.embeddings.fourier import FourierFeatures
@@ -32,7 +33,6 @@ from abound.core.methods.training.hierarchy import sibling_share
 from abound.core.methods.training.matrices import Csr, DataSizes, Matrices
 from abound.core.methods.training.progress import Progress, monotonic, subrange
 from abound.core.methods.training.rankings import dense_top, in_blocks
-from abound.core.metrics import Rankings
 
 COST = (
     "fit O((q + 2) (nnz + assertions + (d + L)(k + p)) (k + p)), softmax and logistic 8 n k L an epoch besides; "

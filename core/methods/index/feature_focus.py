@@ -16,11 +16,11 @@ import numpy.typing as npt
 from abound.core.errors import Corrupted
 from abound.core.index.index import Index
 from abound.core.index.params import IndexParams
+from abound.core.measures import Rankings
 from abound.core.methods.training import array_checks, param_checks
 from abound.core.methods.training.holdout import best, held_out
 from abound.core.methods.training.matrices import Csr, DataSizes, Matrices
 from abound.core.methods.training.progress import Progress, subrange
-from abound.core.metrics import Rankings
 
 COST = "fit O(passes nnz d_max log d_max); rank O(l d_max); memory 16 d bytes + up to 8 for each 1 / w_min of a feature"
 USE = "First choice: very many classes, few passes, little memory; the same index goes on learning online."

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from abound.core.measures import Rankings
 from abound.core.methods.training import array_checks
 from abound.core.methods.training.matrices import Csr, DataSizes, Matrices
 from abound.core.methods.training.progress import Progress
-from abound.core.metrics import Rankings
 
 COST = "fit O(assertions), rank O(k), memory 8 L bytes"
 USE = "As a baseline that any other method must beat."

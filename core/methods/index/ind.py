@@ -13,13 +13,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from abound.core.measures import Rankings
 from abound.core.methods.index import sparse_weights as weights
 from abound.core.methods.index.sparse_weights import Weights, count_pairs, drop_below
 from abound.core.methods.training import param_checks
 from abound.core.methods.training.holdout import best, held_out
 from abound.core.methods.training.matrices import Csr, DataSizes, Matrices
 from abound.core.methods.training.progress import Progress, subrange
-from abound.core.metrics import Rankings
 
 COST = "fit O(nnz assertions / n); rank O(weights of the query's features); memory up to 8 bytes a pair of the two"
 USE = "The fastest to fit; where features are independent of each other."

@@ -12,11 +12,11 @@ from scipy import sparse
 
 from abound.core.errors import Corrupted
 from abound.core.kernels.batch.linear import rank_rows
+from abound.core.measures import Rankings
 from abound.core.methods.training import array_checks
 from abound.core.methods.training.matrices import Csr, DataSizes
 from abound.core.methods.training.progress import Progress
 from abound.core.methods.training.rankings import in_blocks, of_padded
-from abound.core.metrics import Rankings
 
 ROWS = 1024
 """Rows ranked at a time by one thread."""

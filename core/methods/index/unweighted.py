@@ -28,6 +28,7 @@ import numpy.typing as npt
 from scipy import sparse
 
 from abound.core.kernels.batch.linear import learn_unweighted, rank_retrieved
+from abound.core.measures import Rankings
 from abound.core.methods.index import sparse_weights as weights
 from abound.core.methods.index.sparse_weights import Weights, count_pairs, drop_below
 from abound.core.methods.training import array_checks, param_checks
@@ -35,7 +36,6 @@ from abound.core.methods.training.holdout import best, held_out
 from abound.core.methods.training.matrices import Csr, DataSizes, Matrices
 from abound.core.methods.training.progress import Progress, subrange
 from abound.core.methods.training.rankings import in_blocks, of_padded
-from abound.core.metrics import Rankings
 
 COST = "fit O(passes nnz L_f) for features that come with L_f labels; rank O(edges of the query's features)"
 USE = "To compare with: ff learns weights in the same time and ranks better."

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
+from abound.core.measures import Rankings
 from abound.core.methods.linear import classifiers
 from abound.core.methods.linear.classifiers import Params
 from abound.core.methods.training import array_checks
@@ -24,7 +25,6 @@ from abound.core.methods.training.matrices import Csr, DataSizes, Matrices
 from abound.core.methods.training.parallel import spread, threads
 from abound.core.methods.training.progress import Progress, monotonic
 from abound.core.methods.training.rankings import dense_top, in_blocks
-from abound.core.metrics import Rankings
 
 __all__ = ["COST", "USE", "Model", "Params", "fit", "needs"]
 

@@ -22,6 +22,7 @@ from joblib import Parallel, delayed
 from scipy import sparse
 
 from abound.core.errors import Corrupted
+from abound.core.measures import Rankings
 from abound.core.methods.embeddings.cluster_ensemble import narrowed
 from abound.core.methods.linear import classifiers
 from abound.core.methods.training import array_checks, hierarchy, param_checks
@@ -29,7 +30,6 @@ from abound.core.methods.training.matrices import Csr, DataSizes, Hierarchy, Mat
 from abound.core.methods.training.parallel import threads
 from abound.core.methods.training.progress import Progress, monotonic, subrange
 from abound.core.methods.training.rankings import dense_top, in_blocks
-from abound.core.metrics import Rankings
 
 COST = "fit O(branches nnz passes depth); rank O(l branches nodes reached); memory up to 8 depth nnz bytes"
 USE = "Thousands of labels in a hierarchy: with 6,000, an eighth of the fitting time of one_vs_rest; less accurate."

@@ -21,6 +21,7 @@ import numpy.typing as npt
 
 from abound.core.errors import Corrupted
 from abound.core.kernels.batch.neighbors import vote_rows
+from abound.core.measures import Rankings
 from abound.core.methods.neighbors import nearest
 from abound.core.methods.neighbors.nearest import Graph, Neighbors
 from abound.core.methods.neighbors.projection import Vectors, project
@@ -30,7 +31,6 @@ from abound.core.methods.training.matrices import Csr, DataSizes, Matrices
 from abound.core.methods.training.parallel import spread, threads
 from abound.core.methods.training.progress import Progress, no_progress, subrange
 from abound.core.methods.training.rankings import in_blocks, of_padded
-from abound.core.metrics import Rankings
 
 COST = "fit O(learners nnz dim); rank O(learners n dim), less by a graph; memory 4 learners n dim bytes"
 USE = "Millions of features and no time to learn; short texts; a graph where n is beyond some hundred thousand."

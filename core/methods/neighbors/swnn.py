@@ -20,12 +20,12 @@ from scipy import sparse
 from abound.core.errors import Corrupted
 from abound.core.kernels.batch import neighbors
 from abound.core.kernels.batch.neighbors import Lists, Search, rank_rows
+from abound.core.measures import Rankings
 from abound.core.methods.training import array_checks, param_checks
 from abound.core.methods.training.holdout import best, held_out
 from abound.core.methods.training.matrices import Csr, DataSizes, Matrices
 from abound.core.methods.training.progress import Progress, subrange
 from abound.core.methods.training.rankings import in_blocks, of_padded
-from abound.core.metrics import Rankings
 
 COST = "fit O(nnz); rank O(postings of the query's features + n), less with prune; memory 24 nnz + 16 n bytes"
 USE = "Sparse data with very many labels and few instances of each; nothing is learned, so new data cost nothing."

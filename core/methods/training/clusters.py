@@ -6,9 +6,9 @@ import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
+from abound.core.measures import Ints
 from abound.core.methods.training.matrices import Csr
 from abound.core.methods.training.progress import Progress
-from abound.core.metrics import Ints
 
 Centres = npt.NDArray[np.float32]
 

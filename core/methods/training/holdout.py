@@ -8,9 +8,9 @@ from typing import TypeVar
 import numpy as np
 
 from abound.core.errors import InvalidInstance
+from abound.core.measures import Propensity, Rankings, evaluate
 from abound.core.methods.training.matrices import Matrices
 from abound.core.methods.training.progress import Progress
-from abound.core.metrics import Propensity, Rankings, evaluate
 
 P = TypeVar("P")
 

@@ -15,7 +15,7 @@ from scipy import sparse
 
 from abound.core.instances.vocabulary import Vocabulary
 from abound.core.kernels.names.table import find_vector
-from abound.core.metrics import Ints, LabelSets
+from abound.core.measures import Ints, LabelSets
 
 Csr = sparse.csr_matrix
 """Compressed sparse rows."""

@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from abound.core.kernels.heap import top_of_rows
+from abound.core.measures import Ints, Rankings
 from abound.core.methods.training.parallel import spread
-from abound.core.metrics import Ints, Rankings
 
 __all__ = ["Rankings", "dense_top", "in_blocks", "joined", "of_padded"]
 

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import numpy as np
 from scipy import sparse
 
+from abound.core.measures import Ints
 from abound.core.methods.training.matrices import Csr
 from abound.core.methods.training.progress import Progress
-from abound.core.metrics import Ints
 
 
 def pieces(costs: Ints, most: int, rows: int | None = None) -> Iterator[tuple[int, int]]:

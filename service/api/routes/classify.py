@@ -2,7 +2,7 @@
 
 The live model is read between two turns of the event loop, so an answer and the offset that it names belong
 together. Answers come from memory. Three things wait: ``remember``, a ``min_offset`` that is not applied yet, and
-a version that is not loaded. Versions rank in threads (``replica/rankers.py``). A request that names no
+a version that is not loaded. Versions rank in threads (``replica/ranking_pool.py``). A request that names no
 version gets the one that is active at the answer's offset.
 """
 
@@ -17,13 +17,13 @@ from abound.core.errors import AboundError, InvalidInstance, StoreUnavailable, T
 from abound.core.model.active_version import LIVE
 from abound.core.types import Offset
 from abound.service.api.answer_json import AnswerEncoder
-from abound.service.api.asgi import Headers
 from abound.service.api.decoding import ABSENT, decode, sole_features, vector_of
 from abound.service.api.dependencies import trusted_model
-from abound.service.api.learning import VectorBudget
-from abound.service.api.line_rates import admit_lines
+from abound.service.api.learn_service import VectorBudget
 from abound.service.api.ndjson import AnswerLines, NdjsonLine, RequestLines
+from abound.service.api.ndjson_rates import admit_lines
 from abound.service.api.problems import problem_of
+from abound.service.api.request_body import Headers
 from abound.service.api.schemas.hot import (
     ClassifyAnswer,
     ClassifyRequest,
@@ -32,14 +32,14 @@ from abound.service.api.schemas.hot import (
     classify_decoder,
     encoder,
 )
+from abound.service.asyncio_tasks import TimeSlice
 from abound.service.model.replicated_model import ReplicatedModel
 from abound.service.replica.predictions import RememberParams, remember, vector_fingerprint
-from abound.service.replica.rankers import Rankers
+from abound.service.replica.ranking_pool import Rankers
 from abound.service.replica.replica import Replica
 from abound.service.security.key_ring import Grant
 from abound.service.security.rate_limits import RateLimiter
 from abound.service.settings import Settings
-from abound.service.tasks import TimeSlice
 from abound.service.versions.ranking import Labels, RankingChoice, RankingRequest, rank_live
 
 MAX_REMEMBERED_BYTES = 2**21

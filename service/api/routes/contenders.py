@@ -18,8 +18,7 @@ from abound.service.store.keys import ModelKeys
 from abound.service.versions import repository as versions
 from abound.service.versions import retention as version_retention
 from abound.service.versions.card import refuse_other_reading
-from abound.service.versions.promotion import candidates as contenders
-from abound.service.versions.promotion import standings
+from abound.service.versions.promotion import challengers, standings
 
 router = APIRouter(tags=["versions"])
 
@@ -71,13 +70,13 @@ async def leave(model: ModelName, version: VersionId, parts: PartsDep, actor: Ac
     replica = parts.replica
     keys = replica.model(model).keys
     async with audited(replica.store, actor, "contender.leave", model=model, version=version):
-        if not await contenders.withdraw(replica.store, keys, version):
+        if not await challengers.withdraw(replica.store, keys, version):
             raise UnknownVersion(f"version {version} of {model} does not contend")
     return Response(status_code=204)
 
 
 async def _answer(replica: Replica, settings: Settings, keys: ModelKeys) -> ContendersAnswer:
-    entered = await contenders.list_challengers(replica.store, keys)
+    entered = await challengers.list_challengers(replica.store, keys)
     return ContendersAnswer(
         contenders=[EnteredShape.of(one) for one in entered],
         contest=contest_of(await _standing(replica, keys), settings),

@@ -8,12 +8,12 @@ from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from pydantic import Field
 
 from abound.core.errors import InvalidInstance, Malformed
-from abound.service.api.asgi import check_coding, check_length
 from abound.service.api.dependencies import ActorDep, PartsDep
 from abound.service.api.openapi import problems
+from abound.service.api.request_body import check_coding, check_length
 from abound.service.api.routes.transfer import pieces_of
 from abound.service.api.routes.versions import ArtifactsDep
-from abound.service.api.schemas.shape import Shape
+from abound.service.api.schemas.base import Shape
 from abound.service.datasets.files import STANDARD_INPUT, format_of
 from abound.service.datasets.repository import NAME, DatasetCard, DatasetParams, DatasetRepository
 from abound.service.security.audit import audited

@@ -12,11 +12,9 @@ from typing import Any
 
 from abound.core.config import ModelConfig
 from abound.core.errors import InvalidInstance, OutcomeUnknown, UnknownPrediction
-from abound.service.api.asgi import Headers
 from abound.service.api.decoding import decode
 from abound.service.api.dependencies import trusted_model
-from abound.service.api.learn_stream import LearnStream
-from abound.service.api.learning import (
+from abound.service.api.learn_service import (
     KEY_HEADER,
     LearnService,
     RequestClasses,
@@ -29,15 +27,17 @@ from abound.service.api.learning import (
     idempotency_key_of,
     merge_results,
 )
+from abound.service.api.learn_stream import LearnStream
 from abound.service.api.ndjson import AnswerLines, RequestLines
+from abound.service.api.request_body import Headers
 from abound.service.api.routes.classify import check_batch
 from abound.service.api.schemas.hot import LabelledInstance, LearnRequest, encoder, learn_decoder
+from abound.service.asyncio_tasks import TimeSlice
 from abound.service.log.append_group import LearnDraft, LearnOutcome
 from abound.service.model.replicated_model import ReplicatedModel
 from abound.service.replica.replica import Replica
 from abound.service.security.key_ring import Grant
 from abound.service.security.rate_limits import RateLimiter
-from abound.service.tasks import TimeSlice
 
 
 class LearnHandler:

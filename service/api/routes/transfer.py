@@ -7,13 +7,13 @@ from collections.abc import AsyncIterator
 from fastapi import APIRouter, Request
 from fastapi.responses import StreamingResponse
 
-from abound.service.api.asgi import Disconnected, check_coding, check_length, too_large
 from abound.service.api.dependencies import ActorDep, ModelName, PartsDep
 from abound.service.api.openapi import problems
+from abound.service.api.request_body import Disconnected, check_coding, check_length, too_large
 from abound.service.api.routes.models import model_answer
 from abound.service.api.schemas.models import ModelAnswer
 from abound.service.rebuild.transfer import export_model, import_model
-from abound.service.replica.models import check_name
+from abound.service.replica.model_directory import check_name
 from abound.service.security.audit import audited
 from abound.service.snapshots.model_file import MEDIA_TYPE
 

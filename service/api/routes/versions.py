@@ -9,9 +9,9 @@ from fastapi import APIRouter, Depends, Path, Query, Request
 from fastapi.responses import Response, StreamingResponse
 
 from abound.core.errors import ArtifactsUnavailable
-from abound.service.api.asgi import check_coding, check_length
 from abound.service.api.dependencies import ActorDep, ModelName, PartsDep
 from abound.service.api.openapi import problems
+from abound.service.api.request_body import check_coding, check_length
 from abound.service.api.routes.transfer import pieces_of
 from abound.service.api.schemas.versions import CardAnswer, Comparison, VersionsAnswer, card_answer
 from abound.service.artifacts.artifact_store import ArtifactStore

@@ -6,9 +6,9 @@ from typing import Literal
 
 from pydantic import Field
 
+from abound.service.api.schemas.base import Shape
 from abound.service.api.schemas.contenders import ContestShape, DriftMarkShape
-from abound.service.api.schemas.shape import Shape
-from abound.service.model.presence import Presence
+from abound.service.model.replica_status import ReplicaStatus
 
 
 class ScoreShape(Shape):
@@ -42,7 +42,9 @@ class DriftShape(Shape):
     mrr: float | None = Field(alias="MRR", ge=-1, le=1)
 
 
-class ReplicaShape(Shape, record=Presence, fields="replica offset digest digest_offset host pid ready lag versions"):
+class ReplicaShape(
+    Shape, record=ReplicaStatus, fields="replica offset digest digest_offset host pid ready lag versions"
+):
     """One replica, as reported by its last heartbeat."""
 
 

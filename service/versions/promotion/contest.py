@@ -30,7 +30,8 @@ from abound.core.errors import ArtifactsUnavailable, Corrupted, UnknownOffset
 from abound.core.model.active_version import BLEND, LIVE, ServingState
 from abound.core.types import Offset
 from abound.service.artifacts.artifact_store import ArtifactStore
-from abound.service.history import past
+from abound.service.asyncio_tasks import TimeSlice
+from abound.service.history import full_log
 from abound.service.history.replay import ReplaySource, apply
 from abound.service.history.restore import restore_newest
 from abound.service.log import stream
@@ -39,13 +40,12 @@ from abound.service.log.events import ActivateEvent, LearnEvent, decode_entry
 from abound.service.log.stream import Element, LogParams
 from abound.service.store.client import Store
 from abound.service.store.lease import Lease, LeaseLost
-from abound.service.tasks import TimeSlice
 from abound.service.versions import activation
 from abound.service.versions.activation import ActivationContext
 from abound.service.versions.card import Card
-from abound.service.versions.promotion import candidates as contenders
+from abound.service.versions.promotion import challengers
 from abound.service.versions.promotion import standings as standing
-from abound.service.versions.promotion.candidates import LoadedChallengers
+from abound.service.versions.promotion.challengers import LoadedChallengers
 from abound.service.versions.promotion.drift import Detector
 from abound.service.versions.promotion.gate import Gate
 from abound.service.versions.promotion.params import ContendingParams
@@ -140,7 +140,7 @@ class ContestFollower:
         """Learn the entries up to ``until`` without scoring versions on them."""
         if self.model.offset[:2] >= until[:2]:
             return
-        reading = past.read_entries(
+        reading = full_log.read_entries(
             self._store, self._artifacts, self._keys, self.model.offset, until, params=self._log_params
         )
         async with contextlib.aclosing(reading):
@@ -220,7 +220,7 @@ class ContestFollower:
         """
         loop = asyncio.get_running_loop()
         began = loop.time()
-        reading = past.read_entries(
+        reading = full_log.read_entries(
             self._store,
             self._artifacts,
             self._keys,
@@ -260,7 +260,7 @@ class ContestFollower:
             return
         if not self._gate.on_activated(self.standing, serving, reason) and not before.is_live:
             # An operator replaced this version: withdraw it, so that the gate does not promote it again.
-            await contenders.withdraw(self._store, self._keys, before.version)
+            await challengers.withdraw(self._store, self._keys, before.version)
         self.standing.contest.set_served(serving.version)
         self.standing.weighed = NEVER_WEIGHED
         await self.reload_challengers()

@@ -24,13 +24,13 @@ from abound.core.errors import (
     UnknownApplyVersion,
 )
 from abound.service.artifacts.artifact_store import ArtifactStore
+from abound.service.asyncio_tasks import cancel_and_wait, wait_for_event
 from abound.service.log.catalog import Catalog, CatalogModel, reread_catalog
 from abound.service.log.stream import LogParams
 from abound.service.settings import Settings
 from abound.service.snapshots import snapshots
 from abound.service.store.client import Store, store_errors
 from abound.service.store.lease import LeaseLost, acquire
-from abound.service.tasks import cancel_and_wait, wait_for_event
 from abound.service.versions.cache_cleanup import CacheCleaner
 from abound.service.versions.promotion.contest import ContestFollower
 from abound.service.versions.promotion.params import ContendingParams

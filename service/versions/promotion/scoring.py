@@ -18,7 +18,7 @@ import numpy.typing as npt
 from abound.core.comparison.blend import DEPTH, LabelRanking
 from abound.core.instances.record import unpack_labels
 from abound.core.kernels.records.record import vector_end
-from abound.core.model.apply import EntryApplication
+from abound.core.model.entry_application import EntryApplication
 from abound.core.model.live_model import LiveModel
 from abound.core.model.receipts import Receipts
 from abound.core.types import START, Offset

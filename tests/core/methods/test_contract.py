@@ -16,11 +16,11 @@ import pytest
 from scipy import sparse
 
 from abound.core.errors import Cancelled, InvalidInstance
+from abound.core.measures import LabelSets, Propensity, Rankings, evaluate
 from abound.core.methods import fitted, registry
 from abound.core.methods.fitted import FittedMethod
 from abound.core.methods.training.matrices import Matrices
 from abound.core.methods.training.progress import Progress, no_progress
-from abound.core.metrics import LabelSets, Propensity, Rankings, evaluate
 from tests.core.methods.toy import N_CLASSES, SECRET, made, queries
 
 METHODS = sorted(registry.METHODS)

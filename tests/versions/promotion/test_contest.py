@@ -13,7 +13,7 @@ from abound.core.comparison.sequential_test import Contest, Decision, GateParams
 from abound.core.config import ModelConfig
 from abound.core.errors import Conflict
 from abound.core.model.active_version import BLEND, EVEN_WEIGHTS, LIVE
-from abound.core.model.apply import Unit
+from abound.core.model.entry_application import Unit
 from abound.core.model.live_model import LiveModel, warmup
 from abound.core.types import START
 from abound.service.log.events import ActivateEvent, LearnEvent, WeighEvent
@@ -21,8 +21,7 @@ from abound.service.replica import heartbeat, loaded_versions
 from abound.service.store.lease import LeaseLost, acquire
 from abound.service.versions import activation
 from abound.service.versions.card import Card
-from abound.service.versions.promotion import candidates as contenders
-from abound.service.versions.promotion import standings
+from abound.service.versions.promotion import challengers, standings
 from abound.service.versions.promotion.contest import ContestFollower
 from abound.service.versions.promotion.gate import GATE as BY_GATE
 from abound.service.versions.promotion.gate import reason_of
@@ -65,7 +64,7 @@ async def version(house: House, **fields: object) -> Card:
 
 async def entered(house: House, **fields: object) -> Card:
     card = await version(house, **fields)
-    await contenders.enter(house.store, (await house.living()).keys, card.id, "a test")
+    await challengers.enter(house.store, (await house.living()).keys, card.id, "a test")
     return card
 
 
@@ -274,7 +273,7 @@ async def test_what_somebody_took_out_of_service_contends_no_more(house: House) 
         await go_on_until(contending, lambda: contending.standing.contest.served == card.id)
         await activation.activate(place(house.store, house.artifacts, keys), LIVE, "the customer wants it so")
         await contending.follow_log()
-        assert await contenders.list_challengers(house.store, keys) == []
+        assert await challengers.list_challengers(house.store, keys) == []
         await teach(replica, familiar(100, 60))
         await contending.follow_log()
         assert contending.standing.contest.served == LIVE
@@ -298,7 +297,7 @@ async def test_a_version_is_not_asked_about_what_it_was_fitted_on(house: House) 
 async def test_a_version_that_cannot_be_loaded_is_told_and_the_others_go_on(house: House) -> None:
     replica = await house.replica()
     card = await entered(house)
-    await contenders.enter(house.store, (await house.living()).keys, "0123456789abcdef", "a mistake")
+    await challengers.enter(house.store, (await house.living()).keys, "0123456789abcdef", "a mistake")
     async with contest(house, gate=NEVER) as contending:
         await teach(replica, familiar(20))
         await contending.follow_log()
@@ -368,7 +367,7 @@ async def test_what_somebody_activated_in_words_of_the_gate_is_left_alone(house:
         for reason in (f"{BY_GATE}that of our own deployments", promoted.reason):
             for version in (LIVE, card.id):
                 await activation.activate(place(house.store, house.artifacts, keys), version, reason)
-                await contenders.enter(house.store, keys, card.id, "a test")
+                await challengers.enter(house.store, keys, card.id, "a test")
             await go_on_until(contending, lambda: model.live.serving.version == card.id)
             await teach(replica, changed(40 * LABELS))
             await contending.follow_log()
@@ -380,10 +379,10 @@ async def test_what_somebody_activated_in_words_of_the_gate_is_left_alone(house:
 async def test_no_more_than_four_contend(house: House) -> None:
     keys = (await house.living()).keys
     for name in ("a" * 16, "b" * 16, "c" * 16, "d" * 16, "a" * 16):
-        await contenders.enter(house.store, keys, name, "one of four")
+        await challengers.enter(house.store, keys, name, "one of four")
     with pytest.raises(Conflict, match="4 versions"):
-        await contenders.enter(house.store, keys, "e" * 16, "one too many")
-    assert await contenders.withdraw(house.store, keys, "b" * 16)
-    assert not await contenders.withdraw(house.store, keys, "b" * 16)
-    await contenders.enter(house.store, keys, "e" * 16, "now it fits")
-    assert [one.version[0] for one in await contenders.list_challengers(house.store, keys)] == ["a", "c", "d", "e"]
+        await challengers.enter(house.store, keys, "e" * 16, "one too many")
+    assert await challengers.withdraw(house.store, keys, "b" * 16)
+    assert not await challengers.withdraw(house.store, keys, "b" * 16)
+    await challengers.enter(house.store, keys, "e" * 16, "now it fits")
+    assert [one.version[0] for one in await challengers.list_challengers(house.store, keys)] == ["a", "c", "d", "e"]

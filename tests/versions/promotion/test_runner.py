@@ -13,8 +13,7 @@ from abound.core.model.live_model import warmup
 from abound.service.api.routes.contenders import contest_of
 from abound.service.replica import heartbeat
 from abound.service.settings import Settings
-from abound.service.versions.promotion import candidates as contenders
-from abound.service.versions.promotion import runner, standings
+from abound.service.versions.promotion import challengers, runner, standings
 from abound.service.versions.promotion.runner import PromotionRunner
 from abound.service.versions.promotion.standings import Standings
 from tests.support.adoption_house import House
@@ -84,7 +83,7 @@ async def until_kept(house: House, offset: object) -> Standings:
 async def entered(house: House) -> str:
     keys = (await house.living()).keys
     card = await write(house.artifacts, keys, wise())
-    await contenders.enter(house.store, keys, card.id, "a test")
+    await challengers.enter(house.store, keys, card.id, "a test")
     return card.id
 
 
@@ -110,7 +109,7 @@ async def test_follows_contenders_alone_when_told_so_and_lets_go_of_them(house: 
         await teach(replica, familiar(20, 20))
         found = await until_kept(house, replica.model("default").offset)
         assert n_scored(found, version) == 20
-        assert await contenders.withdraw(house.store, (await house.living()).keys, version)
+        assert await challengers.withdraw(house.store, (await house.living()).keys, version)
 
         async def is_gone() -> bool:
             return not await is_kept(house)

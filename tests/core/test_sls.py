@@ -15,8 +15,8 @@ from abound.core.errors import Corrupted, InvalidInstance
 from abound.core.index.index import Index
 from abound.core.index.params import IndexParams
 from abound.core.instances.record import pack_labels
-from abound.core.kernels.elementary import logarithm
-from abound.core.model.apply import Unit
+from abound.core.kernels.exp_log import logarithm
+from abound.core.model.entry_application import Unit
 from abound.core.model.live_model import LiveModel
 from tests.core.oracles.sls import Oracle
 from tests.randomness import examples

@@ -6,7 +6,7 @@ import hiredis
 import pytest
 
 from abound.service.store.client import Store
-from abound.service.store.connection import ConnectionLost, pack_command
+from abound.service.store.raw_connection import ConnectionLost, pack_command
 from tests.support.valkey import QUICK, Server
 
 

@@ -1,20 +1,20 @@
-"""The job runner: the process of one claimed job.
+"""The process of one claimed job.
 
 The fork server (``service/jobs/fork_server.py``) forks it.
 
 How a job can end
 -----------------
-1. The method returns or fails: the job runner cleans up, writes the outcome into the record, and exits.
-2. The job is cancelled: a thread of the job runner learns this from the next heartbeat. The method gets Cancelled
+1. The method returns or fails: the job process cleans up, writes the outcome into the record, and exits.
+2. The job is cancelled: a thread of the job process learns this from the next heartbeat. The method gets Cancelled
    from its next progress report or its next await. If it takes longer than ``cancel_seconds`` to stop, the job
    runner exits at once.
-3. The job runner dies, or the method fails after the commit: the worker notices, cleans up and queues the job
-   again. A worker that stops kills its job runners; these attempts do not count.
-4. The worker dies: the kernel kills the job runner with its parent. Another worker notices the missing heartbeat
+3. The job process dies, or the method fails after the commit: the worker notices, cleans up and queues the job
+   again. A worker that stops kills its job processes; these attempts do not count.
+4. The worker dies: the kernel kills the job process with its parent. Another worker notices the missing heartbeat
    and does the same.
-5. The model is deleted: the job runner notices when it renews the pin or when the method commits. If the committed
+5. The model is deleted: the job process notices when it renews the pin or when the method commits. If the committed
    version is deleted, nothing is left to finish and the job fails.
-6. The job runner was wrongly taken for dead: the next heartbeat says that the job has another holder, and the job
+6. The job process was wrongly taken for dead: the next heartbeat says that the job has another holder, and the job
    runner exits.
 """
 
@@ -44,13 +44,13 @@ from abound.core.errors import (
     VersionDeleted,
 )
 from abound.service.artifacts.artifact_store import ArtifactStore
+from abound.service.asyncio_tasks import cancel_and_wait
 from abound.service.history import pins
 from abound.service.jobs.context import JobContext, delete_uncommitted, model_of
 from abound.service.jobs.record import Job, heartbeat_command
 from abound.service.jobs.repository import JobParams, JobRepository
 from abound.service.settings import Settings
 from abound.service.store.client import Store, StoreParams, store_errors, sync_client
-from abound.service.tasks import cancel_and_wait
 
 if TYPE_CHECKING:
     from abound.service.jobs.methods import Outcome
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 EXIT_ABANDONED = 7
-"""Exit code of a job runner that left the record as it was."""
+"""Exit code of a job process that left the record as it was."""
 
 RENEW_SECONDS = pins.PIN_SECONDS / 60
 
@@ -83,13 +83,13 @@ async def _run(settings: Settings, job_id: str, holder: str) -> None:
     try:
         claimed = await jobs.get(job_id)
         if claimed.holder == holder and (job := await jobs.take_over(claimed, f"{holder}:{os.getpid()}")):
-            await JobRunner(settings, store, jobs, job).run()
+            await JobProcess(settings, store, jobs, job).run()
     finally:
         await store.close()
         await jobs.store.close()
 
 
-class JobRunner:
+class JobProcess:
     """The run of one job, from its claim to its end."""
 
     def __init__(self, settings: Settings, store: Store, jobs: JobRepository, job: Job) -> None:

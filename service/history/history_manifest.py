@@ -7,7 +7,7 @@
 
 **start**: the first entry of the log, or the base. A base is a state at an offset; retention has deleted the segments
 before it, and nothing before it can be read. **end**: the last archived entry. The log continues from there, without a
-gap and without an overlap (``service/history/past.py``).
+gap and without an overlap (``service/history/full_log.py``).
 
 Files are written first, under new names. Then the manifest is swapped under the lease (``service/history/archive.py``).
 Files without a reference are deleted last. A reader that does not find a file reads the manifest again.

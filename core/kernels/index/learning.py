@@ -37,7 +37,7 @@ from abound.core.kernels.index.sls_rows import (
     units_as_lists,
 )
 from abound.core.kernels.index.votes import add_votes, pop_score
-from abound.core.kernels.numba import (
+from abound.core.kernels.intrinsics import (
     NO,
     U0,
     U1,

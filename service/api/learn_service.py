@@ -25,8 +25,8 @@ from abound.core.errors import Conflict, InvalidInstance, NotReady, OutcomeUnkno
 from abound.core.instances.record import pack_labels
 from abound.core.limits import MAX_KEY_CHARACTERS
 from abound.core.types import Offset
-from abound.service.api.asgi import Headers
 from abound.service.api.decoding import ABSENT, is_empty, vector_of
+from abound.service.api.request_body import Headers
 from abound.service.api.schemas.hot import LabelledInstance, LearnAnswer, LearnBatchAnswer, LearnRequest, LearnResult
 from abound.service.log.append_group import LearnDraft, LearnOutcome
 from abound.service.model.replicated_model import ReplicatedModel

@@ -13,13 +13,13 @@ from collections.abc import AsyncGenerator
 from abound.core.errors import Corrupted
 from abound.core.types import Offset
 from abound.service.artifacts.artifact_store import ArtifactStore
-from abound.service.history.history import WAY_OUT, History
+from abound.service.history.history_manifest import WAY_OUT, History
 from abound.service.log import stream
 from abound.service.log.events import Entry, LearnEvent, decode_entry
 from abound.service.log.stream import MAX_ENTRIES, Element, LogParams
 from abound.service.store.client import Store, store_errors
-from abound.service.store.connection import StoreConnection
 from abound.service.store.keys import ModelKeys
+from abound.service.store.raw_connection import StoreConnection
 
 
 async def read_entries(
