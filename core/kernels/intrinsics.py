@@ -46,15 +46,32 @@ def pointer(typing_context, array):
     """``pointer(array)``: the address of the elements of a contiguous array, indexed like the array.
 
     It holds no reference, so passing it on costs nothing; the caller of the kernel keeps the array alive. There is no
-    size and no check, and a negative index reads memory before the array.
+    size and no check, and a negative index reads memory before the array. Elements of an array with several dimensions
+    are in C order.
     """
-    if not _is_flat(array):
+    if not isinstance(array, types.CPointer) and not (isinstance(array, Buffer) and array.layout == "C"):
         return None
 
     def generate(context, builder, signature, arguments):
         return _address(context, builder, array, arguments[0], ir.Constant(ir.IntType(64), 0))
 
     return types.CPointer(array.dtype)(array), generate
+
+
+@intrinsic
+def borrowed(typing_context, array):
+    """``borrowed(array)``: the same array, without a reference.
+
+    Slices of it cost nothing to make and to drop. The caller of the kernel keeps the array alive.
+    """
+
+    def generate(context, builder, signature, arguments):
+        view = context.make_array(signature.args[0])(context, builder, arguments[0])
+        for name in ("meminfo", "parent"):
+            setattr(view, name, cgutils.get_null_value(getattr(view, name).type))
+        return view._getvalue()
+
+    return array(array), generate
 
 
 def _loader(name, result, llvm_type):
@@ -268,6 +285,21 @@ def address_of(typingctx, array):
         return builder.ptrtoint(view.data, WORD)
 
     return types.uint64(array), generate
+
+
+def _pointer_at(kind):
+    def pointer_at(typingctx, base):
+        def generate(context, builder, signature, arguments):
+            return builder.inttoptr(arguments[0], context.get_value_type(signature.return_type))
+
+        return types.CPointer(kind)(types.uint64), generate
+
+    return pointer_at
+
+
+ids_at = intrinsic(_pointer_at(types.int32))
+floats_at = intrinsic(_pointer_at(types.float64))
+"""``ids_at(base)``, ``floats_at(base)``: a pointer to int32 or float64 from an address; see ``pointer``."""
 
 
 def prefetch_at(context, builder, pointer):

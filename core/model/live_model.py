@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
-from numba import typeof
+from numba import typeof, types
 
 from abound.core.config import VECTOR_FIELDS, ModelConfig
 from abound.core.errors import Conflict, InvalidInstance
@@ -29,7 +29,7 @@ from abound.core.index.params import IndexParams
 from abound.core.instances import record, vectorizer, vocabulary
 from abound.core.instances.record import pack_labels, pack_vector, unpack_vector
 from abound.core.instances.vectorizer import Vectorizer
-from abound.core.kernels.model.answer import ModelHandle, explain_vector, rank_estimated, rank_vector
+from abound.core.kernels.model.answer import explain_vector, rank_estimated, rank_vector
 from abound.core.kernels.model.apply import (
     ACTIVE,
     AT,
@@ -39,15 +39,13 @@ from abound.core.kernels.model.apply import (
     INDEX_FULL,
     NAMES_FULL,
     STATUS,
-    ApplyScratch,
-    LiveArrays,
     apply_calibrated,
     apply_records,
-    has_names_room,
     intern_bounded,
     intern_labels,
     skip_records,
 )
+from abound.core.kernels.model.handle import ApplyScratch, LiveArrays, ModelHandle
 from abound.core.kernels.model.prequential import count_ranks
 from abound.core.kernels.records.record import record_shape
 from abound.core.limits import Limits
@@ -426,15 +424,17 @@ def _warm_answering() -> None:
 def _warm_naming() -> None:
     """Compile the kernels that applying records needs in addition to learning."""
     model = LiveModel(ModelConfig(), (1, 2))
-    live, scratch, buffer = model._arrays(), model._scratch, _WARMING + pack_labels(["a"], model.limits)
-    shape = record_shape(buffer, 0)
+    handle = typeof(model._held).field_dict  # type: ignore[attr-defined]
+    live, data = handle["live"], types.CPointer(types.uint8)
+    score, label_counts = (live[live.fields.index(name)] for name in ("score", "label_counts"))
+    ids, values, class_ids, ranks = handle["scratch"].types
+    shape = typeof(record_shape(_WARMING + pack_labels(["a"], model.limits), 0))
     for kernel, arguments in (
-        (intern_bounded, (live, buffer, shape, scratch)),
-        (intern_labels, (live, buffer, shape, scratch.class_ids)),
-        (has_names_room, (live, scratch, shape)),
-        (count_ranks, (live.score, live.label_counts, scratch.class_ids, scratch.ranks, True)),
+        (intern_bounded, (live, data, shape, ids, values)),
+        (intern_labels, (live, data, shape, class_ids)),
+        (count_ranks, (score, label_counts, class_ids, ranks, types.boolean)),
     ):
-        kernel.compile(tuple(typeof(argument) for argument in arguments))  # type: ignore[no-untyped-call]
+        kernel.compile(arguments)  # type: ignore[no-untyped-call]
 
 
 def _warm_state() -> None:

@@ -70,7 +70,10 @@ class IndexArrays(NamedTuple):
 
 
 class Memory(NamedTuple):
-    """The addresses of the arrays, for the inner kernels, and the number of headers; all uint64."""
+    """The addresses of the arrays, for the inner kernels, and sizes; all uint64.
+
+    Unlike arrays it holds no references, so passing it on costs little. The caller of the kernel keeps the arrays.
+    """
 
     headers: np.uint64
     arena: np.uint64
@@ -80,6 +83,9 @@ class Memory(NamedTuple):
     counters: np.uint64
     dirty: np.uint64
     n_headers: np.uint64
+    n_units: np.uint64
+    n_scores: np.uint64
+    n_scratch: np.uint64
 
 
 class KernelParams(NamedTuple):
@@ -120,7 +126,7 @@ def by_rule(params: KernelParams, fsu: Any, sls: Any) -> Any:
     return sls if isinstance(params, SquaresParams) else fsu
 
 
-@overload(by_rule, inline="always")
+@overload(by_rule, jit_options={"forceinline": True})
 def _by_rule(params, fsu, sls):
     if issubclass(params.instance_class, SquaresParams):
         return lambda params, fsu, sls: sls
@@ -162,8 +168,7 @@ DIRTY = np.uint8(1)
 
 
 @inlined
-def memory_of(arrays):
-    """Return the addresses of an index's arrays, valid as long as the caller holds the arrays."""
+def _memory_of(arrays):
     return Memory(
         address_of(arrays.headers),
         address_of(arrays.arena),
@@ -173,7 +178,25 @@ def memory_of(arrays):
         address_of(arrays.counters),
         address_of(arrays.dirty),
         np.uint64(len(arrays.headers)) >> U1,
+        np.uint64(len(arrays.arena)),
+        np.uint64(len(arrays.scores)),
+        np.uint64(len(arrays.scratch)),
     )
+
+
+def memory_of(arrays: IndexArrays | Memory) -> Memory:
+    """Return the addresses of an index's arrays, valid as long as the caller holds the arrays; inside kernels only.
+
+    A Memory is returned as it is, so the same kernels serve callers with either.
+    """
+    raise NotImplementedError
+
+
+@overload(memory_of, jit_options={"forceinline": True})
+def _overload_memory_of(arrays):
+    if issubclass(arrays.instance_class, Memory):
+        return lambda arrays: arrays
+    return lambda arrays: _memory_of(arrays)
 
 
 @inlined
@@ -308,9 +331,8 @@ def reserve(memory, size):
 
 
 @inner
-def forget(arrays, feature):
+def forget(memory, feature):
     """Zero the header of a feature and free its block."""
-    memory = memory_of(arrays)
     header = load_word(memory.headers, feature * U2)
     release(memory, block_of(header), size_of(header))
     store_word(memory.headers, feature * U2, U0)

@@ -196,11 +196,11 @@ def learn_sls(arrays, params, ids, values, class_ids, counted, ranks_out):
     """Run ``learn_instance`` for ``sls``, in lists or in rows."""
     memory = memory_of(arrays)
     if may_have_rows(memory, params):
-        if change_form(arrays, params, ids, class_ids, counted):
-            return learn_rows(arrays, params, ids, values, class_ids, counted, ranks_out)
+        if change_form(memory, params, ids, class_ids, counted):
+            return learn_rows(memory, params, ids, values, class_ids, counted, ranks_out)
     elif params.most_cells:
         note_labels(memory, class_ids, counted)
-    return learn_squares(arrays, params, ids, values, class_ids, counted, ranks_out)
+    return learn_squares(memory, params, ids, values, class_ids, counted, ranks_out)
 
 
 @kernel
@@ -227,7 +227,7 @@ def learn_instance(arrays, params, ids, values, class_ids, counted, ranks_out):
         Whether a margin was at most ``params.margin``, so that connections were updated.
     """
     learn = by_rule(params, learn_fsu, learn_sls)
-    return learn(arrays, params, ids, values, class_ids, counted, ranks_out)
+    return learn(memory_of(arrays), params, ids, values, class_ids, counted, ranks_out)
 
 
 @inlined
@@ -304,7 +304,7 @@ def room_for_form(arrays, params, ids, class_ids, m):
     """Return whether rows must grow, and a bound of the arena units to convert rows to lists if that is due."""
     memory = memory_of(arrays)
     leaving = is_leaving(memory, params, ids, class_ids)
-    return lacks_rows(memory, params, ids, class_ids), units_to_leave(arrays, params, ids, m) if leaving else U0
+    return lacks_rows(memory, params, ids, class_ids), units_to_leave(memory, params, ids, m) if leaving else U0
 
 
 @kernel
@@ -324,20 +324,19 @@ LACKING, ENOUGH, UNKNOWN = range(3)
 
 
 @inlined
-def has_no_rows(arrays, params, ids, class_ids, m, left):
+def has_no_rows(memory, params, ids, class_ids, m, left):
     """Return UNKNOWN: the variant of ``has_room_in_rows`` for ``fsu``."""
     return UNKNOWN
 
 
 @inner
-def has_room_in_rows(arrays, params, ids, class_ids, m, left):
+def has_room_in_rows(memory, params, ids, class_ids, m, left):
     """Return whether there is space for an instance that may be learned in rows, or may convert rows to lists."""
-    memory = memory_of(arrays)
     if may_have_rows(memory, params):
         if lacks_rows(memory, params, ids, class_ids):
             return LACKING
         if load_word(memory.counters, FORM) == ROWS:
-            enough = not is_leaving(memory, params, ids, class_ids) or units_to_leave(arrays, params, ids, m) <= left
+            enough = not is_leaving(memory, params, ids, class_ids) or units_to_leave(memory, params, ids, m) <= left
             return ENOUGH if enough else LACKING
     return UNKNOWN
 
@@ -363,15 +362,15 @@ def has_room(arrays, params, ids, class_ids):
     if highest >= memory.n_headers:
         return False
     for j in range(m):
-        if np.uint64(class_ids[j]) >= np.uint64(len(arrays.scores)):
+        if np.uint64(class_ids[j]) >= memory.n_scores:
             return False
-    if scratch_needed(params, np.uint64(len(ids)), m) > np.uint64(len(arrays.scratch)):
+    if scratch_needed(params, np.uint64(len(ids)), m) > memory.n_scratch:
         return False
     m = new_classes(params, m)
-    left = np.uint64(len(arrays.arena)) - load_word(memory.counters, USED)
-    room = by_rule(params, has_no_rows, has_room_in_rows)(arrays, params, ids, class_ids, m, left)
+    left = memory.n_units - load_word(memory.counters, USED)
+    room = by_rule(params, has_no_rows, has_room_in_rows)(memory, params, ids, class_ids, m, left)
     if room != UNKNOWN:
         return room == ENOUGH
     if np.uint64(len(ids)) * most_units_of_any(memory, params, m) <= left:
         return True
-    return units_needed(arrays, params, ids, m) <= left
+    return units_needed(memory, params, ids, m) <= left

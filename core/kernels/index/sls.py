@@ -351,12 +351,11 @@ def count_features(memory, ids):
 
 
 @inner
-def learn_squares(arrays, params, ids, values, class_ids, counted, ranks_out):
+def learn_squares(memory, params, ids, values, class_ids, counted, ranks_out):
     """Learn one instance by ``sls`` in lists: rank, then take a step for the true classes and the best of the others.
 
     Parameters and result are those of ``ff.learn_instance``; ``values`` are overwritten.
     """
-    memory = memory_of(arrays)
     if counted:
         count_features(memory, ids)
     weigh(memory, params, ids, values)

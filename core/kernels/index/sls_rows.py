@@ -65,10 +65,13 @@ from abound.core.kernels.intrinsics import (
     U0,
     U1,
     U2,
+    floats_at,
+    ids_at,
     inlined,
     inner,
     kernel,
     load_float,
+    load_id,
     load_single,
     load_word,
     single_bits,
@@ -255,13 +258,12 @@ def correct_all(memory, params, ids, values, n):
 
 
 @inner
-def learn_rows(arrays, params, ids, values, class_ids, counted, ranks_out):
+def learn_rows(memory, params, ids, values, class_ids, counted, ranks_out):
     """Learn one instance by ``sls`` in rows: rank, then take a step for every class.
 
     Parameters and result are those of ``ff.learn_instance``; ``values`` are overwritten. ``N_FEATURES`` and
     ``N_CLASSES`` already include this instance (``change_form``).
     """
-    memory = memory_of(arrays)
     if counted:
         count_features(memory, ids)
     weigh(memory, params, ids, values)
@@ -287,8 +289,8 @@ def explain_rows(memory, params, ids, values, class_id, contributions_out):
 @kernel
 def forget(arrays, feature):
     """Reset a feature to the state before it was first seen, in either form."""
-    layout.forget(arrays, feature)
     memory = memory_of(arrays)
+    layout.forget(memory, feature)
     if load_word(memory.counters, FORM) == ROWS and feature < load_word(memory.counters, N_FEATURES):
         row = row_of(memory, feature)
         for c in range(load_word(memory.counters, N_CLASSES)):
@@ -380,14 +382,13 @@ def note_labels(memory, class_ids, counted):
 
 
 @inner
-def change_form(arrays, params, ids, class_ids, counted):
+def change_form(memory, params, ids, class_ids, counted):
     """Change the index to the form for an instance, and record its size and its labels.
 
     Return whether the form is rows.
 
     Only for an index for which ``may_have_rows`` is true.
     """
-    memory = memory_of(arrays)
     before, n_classes = load_word(memory.counters, FORM), load_word(memory.counters, N_CLASSES)
     n_features = load_word(memory.counters, N_FEATURES)
     with_it = size_with(memory, ids, class_ids)
@@ -398,7 +399,7 @@ def change_form(arrays, params, ids, class_ids, counted):
         if form == ROWS:
             to_rows(memory, n_features, n_classes)
         else:
-            to_lists(arrays, params, n_features, n_classes)
+            to_lists(memory, params, n_features, n_classes)
         store_word(memory.counters, FORM, form)
     return form == ROWS
 
@@ -424,9 +425,9 @@ def to_rows(memory, n_features, n_classes):
 
 
 @inner
-def heaviest(arrays, params, row, n_classes, most):
+def heaviest(memory, params, row, n_classes, most):
     """Write the classes of the ``most`` heaviest weights of a row into ``touched``, best first; return their number."""
-    ids, sizes, n = arrays.touched, arrays.scores, 0
+    ids, sizes, n = ids_at(memory.touched), floats_at(memory.scores), 0
     for c in range(n_classes):
         size = abs(weight_at(row, c))
         if size < params.least_weight:
@@ -442,7 +443,8 @@ def heaviest(arrays, params, row, n_classes, most):
     if n < most:
         make_heap(ids, sizes, n)
     sort_heap(ids, sizes, n)
-    sizes[:n] = 0.0
+    for i in range(n):
+        sizes[i] = 0.0
     return n
 
 
@@ -456,19 +458,18 @@ def undo_novelty(memory, row, n_classes):
 
 
 @inner
-def to_lists(arrays, params, n_features, n_classes):
+def to_lists(memory, params, n_features, n_classes):
     """Convert the heaviest weights of each feature into connections, and zero the rows."""
-    memory = memory_of(arrays)
     most = np.int64(most_slots(memory, params))
     steps, longest = load_word(memory.counters, ROW_STEPS), load_word(memory.counters, LONGEST)
     for feature in range(n_features):
         row = row_of(memory, feature)
         undo_novelty(memory, row, n_classes)
-        length = np.uint64(heaviest(arrays, params, row, n_classes, most))
+        length = np.uint64(heaviest(memory, params, row, n_classes, most))
         size = size_for(length, NO)
         block = reserve(memory, size) if length else U0
         for at in range(length):
-            class_id = np.uint64(arrays.touched[at])
+            class_id = np.uint64(load_id(memory.touched, at))
             weight = weight_at(row, class_id)
             store_word(memory.arena, block + at, weighted_record(class_id, weight, load_float(steps, feature)))
         store_word(memory.headers, feature * U2, make_header(block, length, size, U0))

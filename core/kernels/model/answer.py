@@ -1,20 +1,8 @@
-"""Ranking: from the bytes of a vector to ranked classes, in one call.
-
-Passing thirty arrays to a kernel costs more than ranking a short instance, because numba unpacks each one at every
-call. ``ModelHandle`` is unpacked once, when it is made, and the kernels of a request take it instead. Measured on one
-core when it was introduced: 6.6 us per call with the arrays, 2.0 us with the handle.
-
-A handle refers to the arrays as they were when it was made. Code that grows an array must make a new handle before
-the next call.
-"""
+"""Ranking: from the bytes of a vector to ranked classes, in one call."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from numba import njit, types
-from numba.experimental import structref
 
 from abound.core.kernels.index.rank import explain_score, rank_classes
 from abound.core.kernels.intrinsics import inner, kernel, load_f32, load_u32
@@ -30,7 +18,7 @@ def resolve(vector, features, ids, values):
     ----------
     vector : bytes
         Well formed; not checked.
-    features : KeyArrays
+    features : KeyArrays or TablePointers
     ids, values : int32 array, float32 array
         Written; at least as long as the vector has features.
     """
@@ -92,33 +80,3 @@ def explain_vector(vector, held, class_id, contributions):
     live, scratch = held.live, held.scratch
     n = resolve(vector, live.features, scratch.ids, scratch.values)
     explain_score(live.postings, live.params, scratch.ids[:n], scratch.values[:n], class_id, contributions)
-
-
-@structref.register
-class _HeldType(types.StructRef):
-    """The numba type of a handle, with fields of any types."""
-
-    def preprocess_fields(self, fields: Any) -> Any:
-        return tuple((name, types.unliteral(kind)) for name, kind in fields)
-
-
-class ModelHandle(structref.StructRefProxy):
-    """``live`` (LiveArrays) and ``scratch`` (ApplyScratch) of ``abound.core.kernels.model.apply``, and ``calibration``.
-
-    The calibration is not part of ``live``, which kernels take as a whole: three more arrays in it made learning
-    slower by a twentieth.
-    """
-
-    def __new__(cls, live: Any, scratch: Any, calibration: Any) -> ModelHandle:
-        """Make a handle on the present arrays; takes about 12 us."""
-        held: ModelHandle = _hold(live, scratch, calibration)
-        return held
-
-
-structref.define_proxy(ModelHandle, _HeldType, ["live", "scratch", "calibration"])
-
-
-@njit(cache=True)
-def _hold(live, scratch, calibration):
-    """Construct the handle. The proxy would compile the same code at every start, without numba's cache."""
-    return ModelHandle(live, scratch, calibration)

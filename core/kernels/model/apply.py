@@ -21,22 +21,18 @@ For a model that calibrates, the kernel learns the probabilities of an instance'
 instance. A separate kernel around ``apply_records`` does this, so that other models do not pay for it.
 """
 
-from typing import NamedTuple
-
 import numpy as np
-import numpy.typing as npt
 
-from abound.core.kernels.index.layout import IndexArrays, KernelParams, by_rule
+from abound.core.kernels.index.layout import by_rule
 from abound.core.kernels.index.learning import has_room, learn_fsu, learn_sls
 from abound.core.kernels.index.rank import rank_classes
 from abound.core.kernels.index.sls_rows import forget
-from abound.core.kernels.intrinsics import I0, YES, inner, kernel, load_f32, load_u16
+from abound.core.kernels.intrinsics import I0, YES, inlined, inner, kernel, load_f32, load_u16, pointer
 from abound.core.kernels.model.calibration import BEST, learn_pairs
 from abound.core.kernels.model.prequential import count_ranks
 from abound.core.kernels.names.table import (
     N_IDS,
     N_LIVE,
-    KeyArrays,
     add_key,
     find_key,
     find_vector_at,
@@ -44,7 +40,7 @@ from abound.core.kernels.names.table import (
     remove_key,
     room_for,
 )
-from abound.core.kernels.records.record import record_shape
+from abound.core.kernels.records.record import record_shape, shape_at
 
 AT, DONE, STATUS, ACTIVE = range(4)
 """Places in the cursor: byte of the next record, records applied by the last call, why it stopped, and how many
@@ -67,41 +63,6 @@ PINNED = 128
 _SPAN_LENGTH = np.uint64(0xFFFF)
 
 
-class LiveArrays(NamedTuple):
-    """The state of a model as the apply kernel takes it.
-
-    Attributes
-    ----------
-    features, labels : KeyArrays
-    postings : IndexArrays
-    params : KernelParams
-    score : PrequentialArrays
-    label_counts : int64 array, shape (>= n_classes,)
-        Times each class was learned.
-    credits : uint8 array, shape (>= n_features,) or (0,)
-        Credits of the clock; empty without ``max_features``.
-    control : int64 array, shape (2,)
-    """
-
-    features: KeyArrays
-    labels: KeyArrays
-    postings: IndexArrays
-    params: KernelParams
-    score: NamedTuple
-    label_counts: npt.NDArray[np.int64]
-    credits: npt.NDArray[np.uint8]
-    control: npt.NDArray[np.int64]
-
-
-class ApplyScratch(NamedTuple):
-    """Working memory for one record: ids and values of features, ids and ranks of labels."""
-
-    ids: npt.NDArray[np.int32]
-    values: npt.NDArray[np.float32]
-    class_ids: npt.NDArray[np.int32]
-    ranks: npt.NDArray[np.int32]
-
-
 @kernel
 def apply_records(buffer, cursor, held, ranks, updated):
     """Apply records to a model, in place.
@@ -113,38 +74,43 @@ def apply_records(buffer, cursor, held, ranks, updated):
     cursor : int64 array, shape (4,)
         ``AT`` is the byte to begin with; all four are written.
     held : ModelHandle
-        Its ``live`` changes.
+        The arrays of its model change.
     ranks : int32 array, shape (n,)
         Written: the rank of the best true label before learning, 0 = not retrieved. At most ``n`` records are
         applied.
     updated : bool array, shape (n,)
         Written: whether the index changed.
     """
-    live, scratch = held.live, held.scratch
+    live, scratch, data, size = held.live, held.scratch, pointer(buffer), len(buffer)
     learn = by_rule(live.params, learn_fsu, learn_sls)
     at, done, work = cursor[AT], 0, 0
     cursor[STATUS] = ENOUGH
     while done < len(ranks) and work < SLICE_WORK:
-        shape = record_shape(buffer, at)
+        shape = shape_at(data, size, at)
         n, m = shape.n_features, shape.n_labels
-        if not has_names_room(live, scratch, shape):
+        if n > len(scratch.ids) or m > len(scratch.class_ids) or not has_names_room(live, shape):
             cursor[STATUS] = NAMES_FULL
             break
-        class_ids = scratch.class_ids[:m]
-        intern_labels(live, buffer, shape, class_ids)
+        ids, values, class_ids, own_ranks = (
+            scratch.ids[:n],
+            scratch.values[:n],
+            scratch.class_ids[:m],
+            scratch.ranks[:m],
+        )
+        intern_labels(live, data, shape, class_ids)
         if live.control[MAX_FEATURES] == 0:
-            intern_vector(live.features, buffer, at, scratch.ids)
+            intern_vector(live.features, data, at, ids)
             for i in range(n):
-                scratch.values[i] = load_f32(buffer, shape.values_at + 4 * i)
+                values[i] = load_f32(data, shape.values_at + 4 * i)
         else:
-            n = intern_bounded(live, buffer, shape, scratch)
-        ids, values = scratch.ids[:n], scratch.values[:n]
+            n = intern_bounded(live, data, shape, ids, values)
+            ids, values = ids[:n], values[:n]
         if not has_room(live.postings, live.params, ids, class_ids):
             cursor[STATUS] = INDEX_FULL
             cursor[ACTIVE] = n
             break
-        changed = learn(live.postings, live.params, ids, values, class_ids, YES, scratch.ranks[:m])
-        ranks[done] = count_ranks(live.score, live.label_counts, class_ids, scratch.ranks[:m], changed)
+        changed = learn(live.postings, live.params, ids, values, class_ids, YES, own_ranks)
+        ranks[done] = count_ranks(live.score, live.label_counts, class_ids, own_ranks, changed)
         updated[done] = changed
         for j in range(m):
             live.label_counts[class_ids[j]] += 1
@@ -158,41 +124,39 @@ def apply_records(buffer, cursor, held, ranks, updated):
     cursor[DONE] = done
 
 
-@inner
-def has_names_room(live, scratch, shape):
-    """Return whether all keys and labels of a record can get ids, and fit into the scratch."""
+@inlined
+def has_names_room(live, shape):
+    """Return whether all keys and labels of a record can get ids."""
     n, m = shape.n_features, shape.n_labels
     n_ids, n_classes = live.features.state[N_IDS], live.labels.state[N_IDS]
     bounded = live.control[MAX_FEATURES] > 0
     return (
-        n <= len(scratch.ids)
-        and m <= len(scratch.class_ids)
-        and room_for(live.features, n, shape.end - shape.keys_at)
+        room_for(live.features, n, shape.end - shape.keys_at)
         and room_for(live.labels, m, shape.end - shape.labels_at)
-        and n_classes + m <= len(live.label_counts)
-        and (not bounded or n_ids + n <= len(live.credits))
-        and (n_ids + n) * 2 <= len(live.postings.headers)
+        and n_classes + m <= live.n_label_counts
+        and (not bounded or n_ids + n <= live.n_credits)
+        and np.uint64(n_ids + n) <= live.postings.n_headers
     )
 
 
 @inner
-def intern_labels(live, buffer, shape, class_ids):
+def intern_labels(live, data, shape, class_ids):
     """Write the class ids of a record's labels; new labels get ids in their order."""
     at = shape.labels_at
     for j in range(shape.n_labels):
-        length = np.int64(load_u16(buffer, shape.label_lengths_at + 2 * j))
-        class_ids[j] = add_key(live.labels, buffer, at, length)
+        length = np.int64(load_u16(data, shape.label_lengths_at + 2 * j))
+        class_ids[j] = add_key(live.labels, data, at, length)
         at += length
 
 
 @inner
-def intern_bounded(live, buffer, shape, scratch):
+def intern_bounded(live, data, shape, ids, values):
     """Write feature ids and values under ``max_features``; return the number of features to learn."""
-    ids, most = scratch.ids, live.control[MAX_FEATURES]
+    most = live.control[MAX_FEATURES]
     at, n_new, n_pinned = shape.keys_at, I0, I0
     for i in range(shape.n_features):
-        length = np.int64(load_u16(buffer, shape.lengths_at + 2 * i))
-        ids[i] = find_key(live.features, buffer, at, length)
+        length = np.int64(load_u16(data, shape.lengths_at + 2 * i))
+        ids[i] = find_key(live.features, data, at, length)
         at += length
         if ids[i] < 0:
             n_new += 1
@@ -206,15 +170,15 @@ def intern_bounded(live, buffer, shape, scratch):
     make_space(live, n_new, n_pinned)
     at, kept = shape.keys_at, 0
     for i in range(shape.n_features):
-        length = np.int64(load_u16(buffer, shape.lengths_at + 2 * i))
+        length = np.int64(load_u16(data, shape.lengths_at + 2 * i))
         key_id = np.int64(ids[i])
         if key_id < 0 and live.features.state[N_LIVE] < most:
-            key_id = add_key(live.features, buffer, at, length)
+            key_id = add_key(live.features, data, at, length)
             live.credits[key_id] = PINNED
         at += length
         if key_id >= 0:
             ids[kept] = key_id
-            scratch.values[kept] = load_f32(buffer, shape.values_at + 4 * i)
+            values[kept] = load_f32(data, shape.values_at + 4 * i)
             kept += 1
     return kept
 
@@ -259,21 +223,21 @@ CALIBRATED = 4
 
 
 @inner
-def calibrate(calibration, live, buffer, at, shape):
+def calibrate(calibration, live, data, at, shape):
     """Learn from the scores of the record at byte ``at``, by the ranking that ``/classify`` would return now.
 
     Only ``calibration`` changes.
     """
     ids, values = np.empty(shape.n_features, np.int32), np.empty(shape.n_features, np.float32)
-    find_vector_at(live.features, buffer, at, ids)
+    find_vector_at(live.features, data, at, ids)
     for i in range(shape.n_features):
-        values[i] = load_f32(buffer, shape.values_at + 4 * i)
+        values[i] = load_f32(data, shape.values_at + 4 * i)
     best_ids, scores, true = np.empty(BEST, np.int32), np.empty(BEST, np.float64), np.zeros(BEST, np.bool_)
     n = rank_classes(live.postings, live.params, ids, values, np.empty(0, np.uint8), best_ids, scores)
     label_at = shape.labels_at
     for j in range(shape.n_labels):
-        length = np.int64(load_u16(buffer, shape.label_lengths_at + 2 * j))
-        class_id = find_key(live.labels, buffer, label_at, length)
+        length = np.int64(load_u16(data, shape.label_lengths_at + 2 * j))
+        class_id = find_key(live.labels, data, label_at, length)
         label_at += length
         for i in range(n):
             true[i] |= best_ids[i] == class_id
@@ -293,13 +257,14 @@ def apply_calibrated(buffer, cursor, held, ranks, updated):
     buffer, held, ranks, updated
         As for ``apply_records``.
     """
+    live, data, size = held.live, pointer(buffer), len(buffer)
     done, work = 0, 0
     cursor[STATUS] = ENOUGH
     while done < len(ranks) and work < SLICE_WORK:
         at = cursor[AT]
-        shape = record_shape(buffer, at)
+        shape = shape_at(data, size, at)
         if cursor[CALIBRATED] != at:
-            calibrate(held.calibration, held.live, buffer, at, shape)
+            calibrate(held.calibration, live, data, at, shape)
             cursor[CALIBRATED] = at
         apply_records(buffer, cursor, held, ranks[done : done + 1], updated[done : done + 1])
         if cursor[DONE] == 0:

@@ -1,18 +1,64 @@
 """Counts of the ranks that true labels had before they were learned."""
 
-import numpy as np
+from typing import Any, NamedTuple
 
-from abound.core.kernels.intrinsics import I0, inner, kernel
+import numpy as np
+from numba.extending import overload
+
+from abound.core.kernels.intrinsics import I0, inlined, inner, kernel, pointer
 
 LEARNED, UPDATED, HITS_AT_1, HITS_AT_5, LABELS = range(5)
 """Columns of the counts. LABELS counts single labels and is used in row 0 only."""
 
 N_COUNTS = 5
 N_GROUPS = 3
+N_ROWS = N_GROUPS + 1
+N_CELLS = N_ROWS * N_COUNTS
 GROUP_BITS = 2
 
 TORSO_FROM = 10
 HEAD_FROM = 100
+
+
+class ScorePointers(NamedTuple):
+    """The arrays of ``PrequentialArrays`` as pointers, which cost nothing to pass to a function, and their sizes."""
+
+    counts: Any
+    reciprocal: Any
+    window: Any
+    label_window: Any
+    trace_counts: Any
+    trace_reciprocal: Any
+    stride: Any
+    n_window: int
+    n_points: int
+
+
+@inlined
+def _pointers_of(score):
+    return ScorePointers(
+        pointer(score.counts),
+        pointer(score.reciprocal),
+        pointer(score.window),
+        pointer(score.label_window),
+        pointer(score.trace_counts),
+        pointer(score.trace_reciprocal),
+        pointer(score.stride),
+        len(score.window),
+        len(score.trace_counts),
+    )
+
+
+def score_pointers(score: Any) -> ScorePointers:
+    """Return the pointers of ``PrequentialArrays``; ScorePointers are returned as they are. Inside kernels only."""
+    raise NotImplementedError
+
+
+@overload(score_pointers, jit_options={"forceinline": True})
+def _overload_score_pointers(score):
+    if issubclass(score.instance_class, ScorePointers):
+        return lambda score: score
+    return lambda score: _pointers_of(score)
 
 
 @kernel
@@ -36,21 +82,21 @@ def count_ranks(score, label_counts, class_ids, ranks, updated):
     best : int
         The rank of the best true class, 0 if none was retrieved.
     """
-    best = I0
+    score, best = score_pointers(score), I0
     for j in range(class_ids.shape[0]):
         rank = ranks[j]
         if rank > 0 and (best == 0 or rank < best):
             best = rank
         seen = label_counts[class_ids[j]]
         group = 2 if seen >= HEAD_FROM else (1 if seen >= TORSO_FROM else 0)
-        score.label_window[score.counts[0, LABELS] % score.label_window.shape[0]] = (rank << GROUP_BITS) | group
-        score.counts[0, LABELS] += 1
+        score.label_window[score.counts[LABELS] % score.n_window] = (rank << GROUP_BITS) | group
+        score.counts[LABELS] += 1
         _count(score, np.int64(group + 1), np.int64(rank))
-    score.window[score.counts[0, LEARNED] % score.window.shape[0]] = best
+    score.window[score.counts[LEARNED] % score.n_window] = best
     _count(score, I0, best)
     if updated:
-        score.counts[0, UPDATED] += 1
-    if score.counts[0, LEARNED] % score.stride[0] == 0:
+        score.counts[UPDATED] += 1
+    if score.counts[LEARNED] % score.stride[0] == 0:
         _add_point(score)
     return best
 
@@ -58,38 +104,41 @@ def count_ranks(score, label_counts, class_ids, ranks, updated):
 @inner
 def _add_point(score):
     """Append the present counts to the trace; if the trace is full, first drop every second point."""
-    point = score.counts[0, LEARNED] // score.stride[0] - 1
-    if point == len(score.trace_counts):
+    point = score.counts[LEARNED] // score.stride[0] - 1
+    if point == score.n_points:
         half = point // 2
         for i in range(half):
-            _put_point(score, i, score.trace_counts[2 * i + 1], score.trace_reciprocal[2 * i + 1])
-        for i in range(half, point):
-            for row in range(score.trace_reciprocal.shape[1]):
-                score.trace_reciprocal[i, row] = 0.0
-                for at in range(N_COUNTS):
-                    score.trace_counts[i, row, at] = 0
+            _copy_point(score, i, 2 * i + 1)
+        for at in range(half * N_ROWS, point * N_ROWS):
+            score.trace_reciprocal[at] = 0.0
+        for at in range(half * N_CELLS, point * N_CELLS):
+            score.trace_counts[at] = 0
         score.stride[0] *= 2
-        if score.counts[0, LEARNED] % score.stride[0] != 0:
+        if score.counts[LEARNED] % score.stride[0] != 0:
             return
         point = half
-    _put_point(score, point, score.counts, score.reciprocal)
+    for row in range(N_ROWS):
+        score.trace_reciprocal[point * N_ROWS + row] = score.reciprocal[row]
+    for at in range(N_CELLS):
+        score.trace_counts[point * N_CELLS + at] = score.counts[at]
 
 
 @inner
-def _put_point(score, point, counts, reciprocal):
-    """Write a point of the trace. Uses loops, because assignments of whole arrays take seconds to compile."""
-    for row in range(len(reciprocal)):
-        score.trace_reciprocal[point, row] = reciprocal[row]
-        for at in range(N_COUNTS):
-            score.trace_counts[point, row, at] = counts[row, at]
+def _copy_point(score, to, point):
+    """Copy a point of the trace to another place."""
+    for row in range(N_ROWS):
+        score.trace_reciprocal[to * N_ROWS + row] = score.trace_reciprocal[point * N_ROWS + row]
+    for at in range(N_CELLS):
+        score.trace_counts[to * N_CELLS + at] = score.trace_counts[point * N_CELLS + at]
 
 
 @inner
 def _count(score, row, rank):
-    score.counts[row, LEARNED] += 1
+    first = row * N_COUNTS
+    score.counts[first + LEARNED] += 1
     if rank > 0:
         score.reciprocal[row] += 1.0 / rank
         if rank == 1:
-            score.counts[row, HITS_AT_1] += 1
+            score.counts[first + HITS_AT_1] += 1
         if rank <= 5:
-            score.counts[row, HITS_AT_5] += 1
+            score.counts[first + HITS_AT_5] += 1

@@ -25,8 +25,19 @@ from typing import NamedTuple
 
 import numpy as np
 from numba import njit
+from numba.extending import overload
 
-from abound.core.kernels.intrinsics import copy_bytes, inner, kernel, load_u16, load_u32, pointer, prefetch, same_bytes
+from abound.core.kernels.intrinsics import (
+    copy_bytes,
+    inlined,
+    inner,
+    kernel,
+    load_u16,
+    load_u32,
+    pointer,
+    prefetch,
+    same_bytes,
+)
 from abound.core.kernels.names.siphash import mix, mix_bytes, mix_end, siphash13
 
 N_IDS, N_LIVE, FREE, USED, GARBAGE, SECRET_0, SECRET_1 = range(7)
@@ -57,7 +68,7 @@ class KeyArrays(NamedTuple):
 
 
 class TablePointers(NamedTuple):
-    """The arrays of ``KeyArrays`` as pointers, which cost nothing to pass to a function, and the last slot."""
+    """The arrays of ``KeyArrays`` as pointers, which cost nothing to pass to a function, and their sizes."""
 
     slots: np.ndarray
     spans: np.ndarray
@@ -65,11 +76,12 @@ class TablePointers(NamedTuple):
     state: np.ndarray
     dirty: np.ndarray
     last: int
+    n_spans: int
+    n_bytes: int
 
 
-@inner
-def pointers_of(arrays):
-    """Return the pointers of ``KeyArrays``."""
+@inlined
+def _pointers_of(arrays):
     return TablePointers(
         pointer(arrays.slots),
         pointer(arrays.spans),
@@ -77,7 +89,24 @@ def pointers_of(arrays):
         pointer(arrays.state),
         pointer(arrays.dirty),
         arrays.slots.size - 1,
+        arrays.spans.size,
+        arrays.arena.size,
     )
+
+
+def pointers_of(arrays: KeyArrays | TablePointers) -> TablePointers:
+    """Return the pointers of ``KeyArrays``, valid as long as the caller holds the arrays; inside kernels only.
+
+    TablePointers are returned as they are, so the same kernels serve callers with either.
+    """
+    raise NotImplementedError
+
+
+@overload(pointers_of, jit_options={"forceinline": True})
+def _overload_pointers_of(arrays):
+    if issubclass(arrays.instance_class, TablePointers):
+        return lambda arrays: arrays
+    return lambda arrays: _pointers_of(arrays)
 
 
 @njit(cache=True, nogil=True, inline="always")
@@ -150,11 +179,12 @@ def find_key(arrays, buffer, at, length):
 @kernel
 def room_for(arrays, n_keys, n_bytes):
     """Return whether ``n_keys`` more keys of ``n_bytes`` bytes in total fit without growth."""
-    state = arrays.state
+    table = pointers_of(arrays)
+    state = table.state
     return (
-        state[N_IDS] + n_keys <= arrays.spans.size
-        and state[USED] + n_bytes <= arrays.arena.size
-        and (state[N_LIVE] + n_keys) * 5 <= arrays.slots.size * 3
+        state[N_IDS] + n_keys <= table.n_spans
+        and state[USED] + n_bytes <= table.n_bytes
+        and (state[N_LIVE] + n_keys) * 5 <= (table.last + 1) * 3
     )
 
 

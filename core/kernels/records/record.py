@@ -66,7 +66,8 @@ def _vector_end(data, size, start):
 
 
 @inner
-def _shape(data, size, start):
+def shape_at(data, size, start):
+    """Run ``record_shape`` on a pointer to ``size`` bytes."""
     nothing = RecordShape(-1, 0, 0, 0, 0, 0, 0, 0)
     second = _vector_end(data, size, start)
     if second < 0 or second > size - 4:
@@ -94,7 +95,7 @@ def record_shape(buffer, start):
 
     Reads no byte outside of the buffer, whatever its contents; does not look at keys and values.
     """
-    return _shape(pointer(buffer), len(buffer), start)
+    return shape_at(pointer(buffer), len(buffer), start)
 
 
 @inner
@@ -223,7 +224,7 @@ def check(buffer, first, n_records, ends):
     data, size, at = pointer(buffer), len(buffer), ends[first]
     table, starts = np.empty(256, np.uint64), np.empty(64, np.int64)
     for i in range(first, n_records):
-        shape = _shape(data, size, at)
+        shape = shape_at(data, size, at)
         if shape.n_features < 0:
             return OVERRUN, i
         for j in range(shape.n_features):
