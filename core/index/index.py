@@ -376,7 +376,7 @@ def _grow(array: npt.NDArray[Any], n: int, fill: int = 0) -> bool:
 
 
 def warmup(update: Literal["fsu", "sls"]) -> None:
-    """Compile the index kernels of one update rule, except learning by ``fsu``, or load them from numba's cache."""
+    """Compile the index kernels of one update rule for arrays, or load them from numba's cache."""
     params = IndexParams(w_min=0.01, d_max=25, margin=0.0, leak=True, rating=True, memory=None, update=update)
     ids, values, one = np.arange(2, dtype=np.int32), np.ones(2, np.float32), np.zeros(1, np.int32)
     plain = Index(params)
@@ -387,6 +387,7 @@ def warmup(update: Literal["fsu", "sls"]) -> None:
     Index.from_arrays(params, plain.to_arrays()).forget_feature(0)
     sls_rows.forget(plain.arrays, np.uint64(0))
     if update == "fsu":
+        plain.learn(ids, values, ids)
         return
     small = Index(replace(params, rows=True))
     while not small.in_rows:

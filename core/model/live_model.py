@@ -24,11 +24,12 @@ from numba import typeof, types
 from abound.core.config import VECTOR_FIELDS, ModelConfig
 from abound.core.errors import Conflict, InvalidInstance
 from abound.core.index import index
-from abound.core.index.index import ALL_CLASSES, Index
+from abound.core.index.index import ALL_CLASSES
 from abound.core.index.params import IndexParams
 from abound.core.instances import record, vectorizer, vocabulary
 from abound.core.instances.record import pack_labels, pack_vector, unpack_vector
 from abound.core.instances.vectorizer import Vectorizer
+from abound.core.kernels.index import learning
 from abound.core.kernels.model.answer import explain_vector, rank_estimated, rank_vector
 from abound.core.kernels.model.apply import (
     ACTIVE,
@@ -45,7 +46,7 @@ from abound.core.kernels.model.apply import (
     intern_labels,
     skip_records,
 )
-from abound.core.kernels.model.handle import ApplyScratch, LiveArrays, ModelHandle
+from abound.core.kernels.model.handle import ApplyScratch, LiveArrays, LivePointers, ModelHandle
 from abound.core.kernels.model.prequential import count_ranks
 from abound.core.kernels.records.record import record_shape
 from abound.core.limits import Limits
@@ -408,36 +409,46 @@ def warmup(*groups: str) -> None:
 
 
 def _warm_learning() -> None:
-    ids, values = np.arange(2, dtype=np.int32), np.ones(2, np.float32)
-    Index(IndexParams.of(ModelConfig())).learn(ids, values, ids)
-    _learned(ModelConfig())  # the other process compiles the kernels of _warm_naming that this needs
-    vocabulary.warmup()
+    live, scratch = _handle_types(ModelConfig())
+    ids, values, class_ids, ranks = scratch.values()
+    _compile(learning.learn_fsu, live["postings"], live["params"], ids, values, class_ids, types.boolean, ranks)
+    _compile(learning.has_room, live["postings"], live["params"], ids, class_ids)
+    _learned(ModelConfig())  # the other process has compiled the kernels of _warm_naming that this needs
 
 
 def _warm_answering() -> None:
     _warm_naming()
     vectorizer.warmup()
     record.warmup()
-    _answer(LiveModel(ModelConfig(), (1, 2)))
+    model = LiveModel(ModelConfig(), (1, 2))
+    model.labels.find(b"a")
+    _answer(model)
 
 
 def _warm_naming() -> None:
     """Compile the kernels that applying records needs in addition to learning."""
-    model = LiveModel(ModelConfig(), (1, 2))
-    handle = typeof(model._held).field_dict  # type: ignore[attr-defined]
-    live, data = handle["live"], types.CPointer(types.uint8)
-    score, label_counts = (live[live.fields.index(name)] for name in ("score", "label_counts"))
-    ids, values, class_ids, ranks = handle["scratch"].types
-    shape = typeof(record_shape(_WARMING + pack_labels(["a"], model.limits), 0))
-    for kernel, arguments in (
-        (intern_bounded, (live, data, shape, ids, values)),
-        (intern_labels, (live, data, shape, class_ids)),
-        (count_ranks, (score, label_counts, class_ids, ranks, types.boolean)),
-    ):
-        kernel.compile(arguments)  # type: ignore[no-untyped-call]
+    live, scratch = _handle_types(ModelConfig())
+    ids, values, class_ids, ranks = scratch.values()
+    data = types.CPointer(types.uint8)
+    shape = typeof(record_shape(_WARMING + pack_labels(["a"], Limits()), 0))
+    of_model = types.NamedTuple([*live.values()], LivePointers)
+    _compile(intern_bounded, of_model, data, shape, ids, values)
+    _compile(intern_labels, of_model, data, shape, class_ids)
+    _compile(count_ranks, live["score"], live["label_counts"], class_ids, ranks, types.boolean)
+
+
+def _handle_types(config: ModelConfig) -> list[dict[str, types.Type]]:
+    """Return the types of the pointers and of the scratch in the handle of a model, by name."""
+    fields = typeof(LiveModel(config, (1, 2))._held).field_dict  # type: ignore[attr-defined]
+    return [dict(zip(fields[name].fields, fields[name].types, strict=True)) for name in ("live", "scratch")]
+
+
+def _compile(kernel: Any, *arguments: types.Type) -> None:
+    kernel.compile(arguments)
 
 
 def _warm_state() -> None:
+    vocabulary.warmup()
     index.warmup("fsu")
     _keep(_learned(ModelConfig()))
 
