@@ -390,6 +390,9 @@ def _scratch(n_features: int, n_labels: int) -> ApplyScratch:
 DEFAULT_GROUPS = ("learning", "answering")
 """The groups of kernels that a model of the default configuration uses to learn and answer. Every model uses them."""
 
+READING_GROUP = "reading"
+"""The group of kernels that read instances. They can be read without (``vectorizer.use_kernel``)."""
+
 STATE_GROUP = "state"
 """The group of kernels that digests, saves and restores a model of any configuration."""
 
@@ -412,13 +415,11 @@ def _warm_learning() -> None:
     live, scratch = _handle_types(ModelConfig())
     ids, values, class_ids, ranks = scratch.values()
     _compile(learning.learn_fsu, live["postings"], live["params"], ids, values, class_ids, types.boolean, ranks)
-    _compile(learning.has_room, live["postings"], live["params"], ids, class_ids)
     _learned(ModelConfig())  # the other process has compiled the kernels of _warm_naming that this needs
 
 
 def _warm_answering() -> None:
     _warm_naming()
-    vectorizer.warmup()
     record.warmup()
     model = LiveModel(ModelConfig(), (1, 2))
     model.labels.find(b"a")
@@ -426,7 +427,7 @@ def _warm_answering() -> None:
 
 
 def _warm_naming() -> None:
-    """Compile the kernels that applying records needs in addition to learning."""
+    """Compile the kernels that applying records needs beside that of learning."""
     live, scratch = _handle_types(ModelConfig())
     ids, values, class_ids, ranks = scratch.values()
     data = types.CPointer(types.uint8)
@@ -435,6 +436,7 @@ def _warm_naming() -> None:
     _compile(intern_bounded, of_model, data, shape, ids, values)
     _compile(intern_labels, of_model, data, shape, class_ids)
     _compile(count_ranks, live["score"], live["label_counts"], class_ids, ranks, types.boolean)
+    _compile(learning.has_room, live["postings"], live["params"], ids, class_ids)
 
 
 def _handle_types(config: ModelConfig) -> list[dict[str, types.Type]]:
@@ -494,6 +496,7 @@ def _keep(model: LiveModel) -> None:
 GROUPS = {
     "learning": _warm_learning,
     "answering": _warm_answering,
+    READING_GROUP: vectorizer.warmup,
     STATE_GROUP: _warm_state,
     "sls": _warm_sls,
     "calibrated": _warm_calibrated,

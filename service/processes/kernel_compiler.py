@@ -4,8 +4,9 @@ At the first start on a machine they are compiled:
 
 1. Two processes compile the groups of ``abound.core.model.live_model.DEFAULT_GROUPS``, one each, and share numba's
    cache on disk.
-2. The replica gets ready. A process of low priority compiles the other groups, one after the other, then the
-   kernels of batch methods. A thread of the replica loads each group once it is compiled.
+2. The replica gets ready; it reads instances in plain Python at first. A process of low priority compiles the other
+   groups, one after the other, then the kernels of batch methods. A thread of the replica loads each group once it is
+   compiled.
 
 Requests, log entries and digests that need a group wait for it (``wait_for_groups``), so that the event loop never
 compiles. Once all kernels are compiled, the cache is marked as complete (``kernel_cache.is_complete``), and later
@@ -32,7 +33,8 @@ from numba.core.caching import IndexDataCacheFile
 
 from abound.core.config import ModelConfig
 from abound.core.errors import NotReady
-from abound.core.model.live_model import DEFAULT_GROUPS, GROUPS, STATE_GROUP, groups_of, warmup
+from abound.core.instances import vectorizer
+from abound.core.model.live_model import DEFAULT_GROUPS, GROUPS, READING_GROUP, STATE_GROUP, groups_of, warmup
 from abound.service.processes import kernel_cache
 from abound.service.processes.lifetime import dies_with_parent
 
@@ -54,7 +56,7 @@ _coming: dict[str, Future[None]] = {}
 
 def load() -> None:
     """Compile or load the kernels that must be present before anything is served."""
-    warmup(*DEFAULT_GROUPS)
+    warmup(*DEFAULT_GROUPS, READING_GROUP)
 
 
 def load_all() -> None:
@@ -84,7 +86,8 @@ def load_first() -> None:
     compiling = [_start(_compile, group) for group in DEFAULT_GROUPS]
     for process in compiling:
         process.join()
-    load()
+    warmup(*DEFAULT_GROUPS)
+    vectorizer.use_kernel = False
     _compile_rest()
 
 
@@ -126,7 +129,7 @@ def _compile(group: str) -> None:
 
 
 def _compile_answering_and_methods() -> None:
-    warmup("answering", "calibrated")
+    warmup("answering", READING_GROUP, "calibrated")
     _compile_methods()
 
 
@@ -172,6 +175,7 @@ def _load_groups(groups: list[str], compiled: Connection | None) -> None:
             warmup(group)
         except Exception:
             log.exception("kernels cannot be loaded", group=group)
+        vectorizer.use_kernel |= group == READING_GROUP
         _coming[group].set_result(None)
 
 
