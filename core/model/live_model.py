@@ -414,7 +414,7 @@ def warmup(*groups: str) -> None:
 def _warm_learning() -> None:
     live, scratch = _handle_types(ModelConfig())
     ids, values, class_ids, ranks = scratch.values()
-    _compile(learning.learn_fsu, live["postings"], live["params"], ids, values, class_ids, types.boolean, ranks)
+    _compile(learning.learn_fsu, live["postings"], live["params"], ids, values, class_ids, numba_types.boolean, ranks)
     _learned(ModelConfig())  # the other process has compiled the kernels of _warm_naming that this needs
 
 
@@ -430,22 +430,22 @@ def _warm_naming() -> None:
     """Compile the kernels that applying records needs beside that of learning."""
     live, scratch = _handle_types(ModelConfig())
     ids, values, class_ids, ranks = scratch.values()
-    data = types.CPointer(types.uint8)
-    shape = typeof(record_shape(_WARMING + pack_labels(["a"], Limits()), 0))
-    of_model = types.NamedTuple([*live.values()], LivePointers)
+    data = numba_types.CPointer(numba_types.uint8)
+    shape = numba_type(record_shape(_WARMING + pack_labels(["a"], Limits()), 0))
+    of_model = numba_types.NamedTuple([*live.values()], LivePointers)
     _compile(intern_bounded, of_model, data, shape, ids, values)
     _compile(intern_labels, of_model, data, shape, class_ids)
-    _compile(count_ranks, live["score"], live["label_counts"], class_ids, ranks, types.boolean)
+    _compile(count_ranks, live["score"], live["label_counts"], class_ids, ranks, numba_types.boolean)
     _compile(learning.has_room, live["postings"], live["params"], ids, class_ids)
 
 
-def _handle_types(config: ModelConfig) -> list[dict[str, types.Type]]:
+def _handle_types(config: ModelConfig) -> list[dict[str, Any]]:
     """Return the types of the pointers and of the scratch in the handle of a model, by name."""
-    fields = typeof(LiveModel(config, (1, 2))._held).field_dict  # type: ignore[attr-defined]
+    fields = numba_type(LiveModel(config, (1, 2))._held).field_dict
     return [dict(zip(fields[name].fields, fields[name].types, strict=True)) for name in ("live", "scratch")]
 
 
-def _compile(kernel: Any, *arguments: types.Type) -> None:
+def _compile(kernel: Any, *arguments: Any) -> None:
     kernel.compile(arguments)
 
 
@@ -467,6 +467,9 @@ def _warm_calibrated() -> None:
         model = _learned(ModelConfig(update=update, calibrate=True))
         model.rank_estimated(_WARMING, 10)
 
+
+numba_type: Any = typeof
+numba_types: Any = types  # mypy does not know numba's types
 
 _WARMING = pack_vector([b"wheat", b"price"], np.array([0.6, 0.8], np.float32))
 

@@ -1,6 +1,6 @@
 """The status that each replica publishes in the store, for other replicas and for operators.
 
-    ...:replicas    expiring records (``service/store/expiring.py``): replica -> JSON of ``ReplicaStatus``
+    ...:replicas    expiring records (``service/store/expiring.py``): replica -> JSON of ``PublishedStatus``
 
 A replica renews its record every other second and removes it when it stops. A silent replica may be cut off from the
 store and still answer from memory, so its last status stays for an hour.
@@ -29,7 +29,7 @@ SILENT_SECONDS = 20.0
 """An adoption does not wait for a replica that is silent for longer. If it is only slow, it has to halt."""
 
 
-class ReplicaStatus(msgspec.Struct, frozen=True, kw_only=True):
+class PublishedStatus(msgspec.Struct, frozen=True, kw_only=True):
     """Status of one model on one replica."""
 
     replica: str
@@ -55,11 +55,11 @@ class MarkDigest(msgspec.Struct, frozen=True):
     digest: str
 
 
-_presence = msgspec.json.Decoder(ReplicaStatus)
+_presence = msgspec.json.Decoder(PublishedStatus)
 _marked = msgspec.json.Decoder(MarkDigest)
 
 
-async def publish(store: Store, said: list[tuple[ModelKeys, ReplicaStatus]]) -> None:
+async def publish(store: Store, said: list[tuple[ModelKeys, PublishedStatus]]) -> None:
     """Publish the status of the models of one replica."""
     await expiring.put_all(
         store, [(keys.key("replicas"), presence.replica, msgspec.json.encode(presence)) for keys, presence in said]
@@ -72,12 +72,12 @@ async def withdraw(store: Store, models: list[ModelKeys], replica: str) -> None:
         await expiring.remove(store, keys.key("replicas"), replica)
 
 
-async def live_replicas(store: Store, keys: ModelKeys, seconds: float = FRESH_SECONDS) -> list[ReplicaStatus]:
+async def live_replicas(store: Store, keys: ModelKeys, seconds: float = FRESH_SECONDS) -> list[PublishedStatus]:
     """Return the live replicas of a model, by id: those that published within ``seconds``."""
     return [one for one, age in await _published(store, keys) if age <= seconds]
 
 
-async def known_replicas(store: Store, keys: ModelKeys) -> list[ReplicaStatus]:
+async def known_replicas(store: Store, keys: ModelKeys) -> list[PublishedStatus]:
     """Return all replicas of a model that have not withdrawn, live or silent, by id."""
     return [one for one, _ in await _published(store, keys)]
 
@@ -110,7 +110,7 @@ def pid_namespace() -> str:
         return ""
 
 
-async def _published(store: Store, keys: ModelKeys) -> list[tuple[ReplicaStatus, float]]:
+async def _published(store: Store, keys: ModelKeys) -> list[tuple[PublishedStatus, float]]:
     """Return the published statuses and their ages."""
     found = await expiring.live(store, keys.key("replicas"), STALE_SECONDS)
     return [(_presence.decode(one.payload), one.age) for one in found.values()]

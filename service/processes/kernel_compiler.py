@@ -56,7 +56,9 @@ _coming: dict[str, Future[None]] = {}
 
 def load() -> None:
     """Compile or load the kernels that must be present before anything is served."""
-    warmup(*DEFAULT_GROUPS, READING_GROUP)
+    warmup(*DEFAULT_GROUPS)
+    if READING_GROUP not in _coming:
+        warmup(READING_GROUP)
 
 
 def load_all() -> None:

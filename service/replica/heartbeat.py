@@ -111,7 +111,7 @@ class Heartbeat:
             if self._tick % 2 and self._published.get(model.name) == now:
                 continue
             self._published[model.name] = now
-            described = replica_status.ReplicaStatus(
+            described = replica_status.PublishedStatus(
                 replica=self._replica,
                 offset=str(offset),
                 digest=model.digest,

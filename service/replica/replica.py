@@ -310,7 +310,7 @@ class Replica:
         if model.offset < offset:
             raise beyond
 
-    async def replicas(self, name: str) -> list[replica_status.ReplicaStatus]:
+    async def replicas(self, name: str) -> list[replica_status.PublishedStatus]:
         """Return the status of all live replicas of a model."""
         return await replica_status.live_replicas(self.store, self.model(name).keys)
 

@@ -163,7 +163,7 @@ async def _digest_of(place: ActivationContext, version: str) -> str:
 
 
 async def _until_loaded(place: ActivationContext, prepare: PrepareVersionEvent, lease: Lease) -> None:
-    ready: list[replica_status.ReplicaStatus] = []
+    ready: list[replica_status.PublishedStatus] = []
     missing: list[str] = []
 
     async def is_loaded() -> bool:

@@ -301,6 +301,15 @@ usual_names = st.builds(
 )
 
 
+def test_instances_are_read_without_the_kernel_while_it_is_compiled(monkeypatch):
+    one = vectorizer()
+    read = one.vectorize(b'{"price": 2.5}', "wheat and wheat")
+    monkeypatch.setattr("abound.core.instances.vectorizer.use_kernel", False)
+    monkeypatch.setattr(reading, "read_instance", None)
+    assert one.vectorize(b'{"price": 2.5}', "wheat and wheat") == read
+    assert one.vectorize_usual(b'{"price": 2.5}') is None
+
+
 @settings(max_examples=examples(300))
 @given(objects(usual_names, usual_values, 40), st.booleans(), st.booleans())
 def test_usual_instances_take_the_kernel(features, split, boolean):

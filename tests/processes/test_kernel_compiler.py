@@ -57,13 +57,14 @@ def test_the_kernels_of_the_default_model_are_compiled_first_and_by_two_processe
     lines = calls.read_text().splitlines()
     assert [line for line in lines if line.startswith("parent")] == [
         "parent learning answering",
+        "parent reading",
         "parent state",
         "parent sls",
         "parent calibrated",
     ]
     first = lines.index("parent learning answering")
     assert sorted(lines[:first]) == ["other answering", "other learning"]
-    for group in ("state", "sls", "calibrated"):
+    for group in ("reading", "state", "sls", "calibrated"):
         assert first < lines.index(f"other {group}") < lines.index(f"parent {group}")
 
 

@@ -18,7 +18,7 @@ import json
 
 from numba.core.dispatcher import Dispatcher
 
-from abound.core.model.live_model import DEFAULT_GROUPS, STATE_GROUP, warmup
+from abound.core.model.live_model import DEFAULT_GROUPS, READING_GROUP, STATE_GROUP, warmup
 from abound.service.processes import kernel_compiler as kernels
 from tests.support.served import NDJSON, served
 
@@ -34,7 +34,7 @@ def loaded():
 
 
 kernels.load = lambda: None
-warmup(*DEFAULT_GROUPS, STATE_GROUP)
+warmup(*DEFAULT_GROUPS, READING_GROUP, STATE_GROUP)
 before = loaded()
 with served() as service:
     def post(path, body, **more):

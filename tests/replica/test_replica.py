@@ -220,7 +220,7 @@ async def test_replicas_describe_themselves(server: Server, start_replica: Start
     one, other = await start_replica(server), await start_replica(server)
     offset = await teach(one)
 
-    async def described() -> dict[str, replica_status.ReplicaStatus]:
+    async def described() -> dict[str, replica_status.PublishedStatus]:
         return {said.replica: said for said in await one.replicas("default")}
 
     async with asyncio.timeout(8):

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from abound.service.api.schemas.base import Shape
 from abound.service.api.schemas.contenders import ContestShape, DriftMarkShape
-from abound.service.model.replica_status import ReplicaStatus
+from abound.service.model.replica_status import PublishedStatus
 
 
 class ScoreShape(Shape):
@@ -43,7 +43,7 @@ class DriftShape(Shape):
 
 
 class ReplicaShape(
-    Shape, record=ReplicaStatus, fields="replica offset digest digest_offset host pid ready lag versions"
+    Shape, record=PublishedStatus, fields="replica offset digest digest_offset host pid ready lag versions"
 ):
     """One replica, as reported by its last heartbeat."""
 
