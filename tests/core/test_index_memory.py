@@ -222,7 +222,8 @@ def test_totals_and_counts_do_not_saturate():
     assert index.rank(np.zeros(1, np.int32), np.ones(1, np.float32), 2).scores.tolist() == [0.75, 0.25]
 
 
-@pytest.mark.parametrize("spread", [*(pytest.param(one, marks=pytest.mark.long) for one in (0.0, 1.0)), 8.0])
+@pytest.mark.long
+@pytest.mark.parametrize("spread", [0.0, 1.0, 8.0])
 def test_weights_of_millions_of_unequal_values(spread):
     n = 2_000_000
     index, values, class_ids = learned(
