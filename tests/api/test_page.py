@@ -57,7 +57,7 @@ def test_every_file_is_named_by_the_page_and_every_import_is_there(service: Serv
     imported = {
         name
         for file in FILES
-        for name in re.findall(r'(?:from|import\()\s*"\./([a-z]+\.js)"', service.http.get(base + file).text)
+        for name in re.findall(r'(?:from|import\()\s*"\./([a-z_]+\.js)"', service.http.get(base + file).text)
     }
     assert named == set(FILES)
     assert imported - {"chart.js"} <= named
