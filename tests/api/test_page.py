@@ -53,7 +53,7 @@ def test_every_file_has_its_type_and_is_kept_for_ever(service: Served, base: str
 
 def test_every_file_is_named_by_the_page_and_every_import_is_there(service: Served, base: str) -> None:
     page = service.http.get("/").text
-    named = set(re.findall(rf'"{base[1:]}([a-z]+\.[a-z]+)"', page))
+    named = set(re.findall(rf'"{base[1:]}([a-z_]+\.[a-z]+)"', page))
     imported = {
         name
         for file in FILES
