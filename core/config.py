@@ -5,7 +5,9 @@ Every default of a model is defined here and nowhere else.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
+from difflib import get_close_matches
 from functools import cache
 from types import NoneType
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
@@ -38,6 +40,11 @@ MAX_CLASSES = (
 
 def _refuse(field: str, detail: str) -> None:
     raise InvalidInstance(f"{field} {detail}", field)
+
+
+def _did_you_mean(name: str, known: Iterable[str]) -> str:
+    near = get_close_matches(name, sorted(known), n=1)
+    return f"; did you mean {near[0]}?" if near else ""
 
 
 @cache
@@ -229,13 +236,13 @@ class ModelConfig:
         known = {field.name for field in fields(self)}
         for name in changes:
             if name not in known:
-                _refuse(str(name), "is not a field of a model's configuration")
+                _refuse(str(name), f"is not a field of a model's configuration{_did_you_mean(str(name), known)}")
         values = dict(changes)
         if isinstance(values.get("analyzer"), dict):
             parts = {field.name for field in fields(AnalyzerConfig)}
             for name in values["analyzer"]:
                 if name not in parts:
-                    _refuse(f"analyzer.{name}", "is not a field of an analyzer")
+                    _refuse(f"analyzer.{name}", f"is not a field of an analyzer{_did_you_mean(str(name), parts)}")
             values["analyzer"] = replace(self.analyzer, **values["analyzer"])
         return replace(self, **values)
 

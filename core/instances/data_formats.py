@@ -9,7 +9,7 @@ Parsing is pure: bytes in, instances out. ``service/datasets/files.py`` opens th
     svmlight: ``l1,l2 f:v f:v # comment``. Blank lines and ``qid:`` are skipped.
 ``jsonl``
     One JSON object per line with ``text``, ``features`` or both, and ``labels`` (strings or whole numbers). Other
-    fields are skipped.
+    fields are skipped, unless their names resemble that of a missing one: ``label`` is an error.
 
 The feature and label numbers of the first two formats become text keys and labels: feature 17 is the key ``17``.
 """
@@ -20,6 +20,8 @@ import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import lru_cache
 from typing import Literal
 
 import msgspec
@@ -55,6 +57,8 @@ class DatasetInstance:
         Name of the file in messages.
     line : int
         Line number in the file, from 1; 0 if the instance is not from a file.
+    fields : tuple of str
+        The names of all fields of a JSON line without labels.
     """
 
     labels: tuple[str, ...] = ()
@@ -62,6 +66,7 @@ class DatasetInstance:
     features: bytes | None = None
     source: str = ""
     line: int = 0
+    fields: tuple[str, ...] = ()
 
     @property
     def location(self) -> str:
@@ -166,7 +171,9 @@ def vectorize_all(
     return Dataset(vectors=vectors, label_parts=label_parts, labels=LabelSets.of(label_sets), names=list(ids))
 
 
-def read_instances(lines: Iterable[bytes], form: Format, source: str = "") -> Iterator[DatasetInstance]:
+def read_instances(
+    lines: Iterable[bytes], form: Format, source: str = "", on_bad: Callable[[Malformed], None] | None = None
+) -> Iterator[DatasetInstance]:
     """Yield the instances of a file.
 
     Parameters
@@ -176,6 +183,8 @@ def read_instances(lines: Iterable[bytes], form: Format, source: str = "") -> It
     form : ``txt`` | ``svm`` | ``jsonl``
     source : str
         Name of the file in messages.
+    on_bad : callable or None
+        Called with the error of each invalid line, which is then skipped; None: the error is raised.
 
     Raises
     ------
@@ -184,16 +193,21 @@ def read_instances(lines: Iterable[bytes], form: Format, source: str = "") -> It
     """
     numbered = enumerate(lines, start=1)
     if form == "txt":
-        yield from _read_txt(numbered, source)
+        yield from _read_txt(numbered, source, on_bad or _raise)
         return
     parse = _parse_json if form == "jsonl" else _parse_svm
     for number, line in numbered:
         try:
             instance = parse(line, number, source)
         except Malformed as error:
-            raise _at(source, number, error) from error
+            (on_bad or _raise)(_at(source, number, error))
+            continue
         if instance is not None:
             yield instance
+
+
+def _raise(error: Malformed) -> None:
+    raise error
 
 
 class _JsonInstance(msgspec.Struct):
@@ -212,15 +226,46 @@ def _parse_json(line: bytes, number: int, source: str) -> DatasetInstance | None
         fields = _decode_json(line)
         line.decode()
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        if str(error).endswith("`$.labels`"):
+            raise Malformed('labels must be a list, as in {"text": "wheat prices", "labels": ["grain"]}') from error
         raise Malformed(f"not an instance in JSON: {error}") from error
     except RecursionError:
         raise Malformed("not an instance in JSON: it is nested too deeply") from None
     features = None if bytes(fields.features) == b"null" else bytes(fields.features)
+    names = () if fields.labels else _names_of(line)
     if fields.text is None and features is None:
-        raise Malformed("an instance needs text or features")
+        raise Malformed(f"an instance needs text or features; this one has {_listed(names or _names_of(line))}")
     return DatasetInstance(
-        labels=tuple(map(str, fields.labels)), text=fields.text, features=features, source=source, line=number
+        labels=tuple(map(str, fields.labels)),
+        text=fields.text,
+        features=features,
+        source=source,
+        line=number,
+        fields=names,
     )
+
+
+def _names_of(line: bytes) -> tuple[str, ...]:
+    """Return the names of a line's fields. Raise Malformed if one looks like a misspelt field."""
+    names = tuple(msgspec.json.decode(line, type=dict[str, msgspec.Raw]))
+    if misspelt := _misspelt(names):
+        raise Malformed("unknown field {!r}; did you mean {!r}?".format(*misspelt))
+    return names
+
+
+@lru_cache(64)
+def _misspelt(names: tuple[str, ...]) -> tuple[str, str] | None:
+    """Return an unknown name and the missing field that it resembles."""
+    known = _JsonInstance.__struct_fields__
+    missing = [name for name in known if name not in names]
+    for name in names:
+        if name not in known and (near := get_close_matches(name.lower(), missing, n=1, cutoff=0.8)):
+            return name, near[0]
+    return None
+
+
+def _listed(names: tuple[str, ...]) -> str:
+    return f"the fields {', '.join(map(repr, names))}" if names else "no fields"
 
 
 def _parse_svm(line: bytes, number: int, source: str) -> DatasetInstance | None:
@@ -233,7 +278,9 @@ def _parse_svm(line: bytes, number: int, source: str) -> DatasetInstance | None:
     return DatasetInstance(labels=named, features=_pairs_to_json(pairs, None), source=source, line=number)
 
 
-def _read_txt(numbered: Iterator[tuple[int, bytes]], source: str) -> Iterator[DatasetInstance]:
+def _read_txt(
+    numbered: Iterator[tuple[int, bytes]], source: str, on_bad: Callable[[Malformed], None]
+) -> Iterator[DatasetInstance]:
     number, header = next(numbered, (1, b""))
     sizes = header.split()
     if len(sizes) != 3 or not all(size.isdigit() and len(size) <= MAX_DIGITS for size in sizes):
@@ -249,9 +296,11 @@ def _read_txt(numbered: Iterator[tuple[int, bytes]], source: str) -> Iterator[Da
         try:
             labels, pairs = _cut_labels(line)
             named = tuple(str(_id(label, n_labels, "label")) for label in labels)
-            yield DatasetInstance(labels=named, features=_pairs_to_json(pairs, n_features), source=source, line=number)
+            features = _pairs_to_json(pairs, n_features)
         except Malformed as error:
-            raise _at(source, number, error) from error
+            on_bad(_at(source, number, error))
+            continue
+        yield DatasetInstance(labels=named, features=features, source=source, line=number)
     if read < n_instances:
         raise _at(source, number, f"the file ends after {read} of the {n_instances} instances of its header")
 

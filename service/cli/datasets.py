@@ -31,10 +31,11 @@ COLUMNS = ("name", "format", "instances", "features", "classes", "bytes")
 
 @datasets.command("put")
 def put_dataset(
-    name: Name,
+    name: Annotated[str, typer.Argument(help="Name of the data set. May be left out: then it is that of the file.")],
     file: Annotated[
-        Path, typer.Argument(help="File to upload; its suffix names the format.", exists=True, dir_okay=False)
-    ],
+        Path | None,
+        typer.Argument(help="File to upload; its suffix names the format.", exists=True, dir_okay=False),
+    ] = None,
     url: Url = DEFAULT_URL,
     key: Key = None,
     as_json: AsJson = False,
@@ -43,6 +44,10 @@ def put_dataset(
     from abound.service.client import Client
     from abound.service.datasets.files import format_of
 
+    if file is None:
+        file, name = Path(name), Path(name).name.partition(".")[0]
+        if not file.is_file():
+            raise typer.BadParameter(f"{file}: no such file", param_hint="FILE")
     try:
         format_of(file.name)
     except Malformed as error:

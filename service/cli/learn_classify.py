@@ -47,6 +47,11 @@ READ_AHEAD = 64
 """Number of instances that are read while others are being sent."""
 
 
+Skip = Annotated[int, typer.Option("--skip", min=0, help="Skip this many instances.")]
+Limit = Annotated[int | None, typer.Option("--limit", min=1, help="Stop after this many instances.")]
+SkipBad = Annotated[bool, typer.Option("--skip-bad", help="Skip and count lines that are no instances.")]
+
+
 class StreamEnded(AboundError):
     """A stream ended before its files did."""
 
@@ -67,6 +72,7 @@ class StreamStatistics:
             done: self.counts["answered"],
             "refused": self.counts["refused"],
             "unlabelled": self.counts["unlabelled"],
+            "bad": self.counts["bad"],
             "accuracy": {"all": self.accuracy.all(), "window": self.accuracy.window()},
             "offset": self.offset,
             "seconds": round(seconds, 3),
@@ -84,21 +90,26 @@ def learn(
         typer.Option("--keyed", help="Give every line an idempotency key, so that broken requests can be retried."),
     ] = False,
     source: Annotated[str | None, typer.Option("--source", help="Source to store with each event.")] = None,
-    skip: Annotated[int, typer.Option("--skip", min=0, help="Skip this many instances.")] = 0,
-    limit: Annotated[int | None, typer.Option("--limit", min=1, help="Stop after this many instances.")] = None,
+    skip: Skip = 0,
+    limit: Limit = None,
+    skip_bad: SkipBad = False,
     as_json: AsJson = False,
 ) -> None:
     """Stream labelled instances to a running service, and show the accuracy before learning each.
 
     A request holds a thousand instances, or those read within a second. Instances without labels are skipped and
-    counted. Exit code 1 if a line was refused. Ctrl-C and SIGTERM end the command at once. It then reports how many
-    instances are done, and from which line on the outcome is unknown.
+    counted. Exit code 1 if a line was refused or nothing was learned. Ctrl-C and SIGTERM end the command at once. It
+    then reports how many instances are done, and from which line on the outcome is unknown.
     """
     check_files(files)
     prefix = uuid.uuid4().hex
 
+    first_unlabelled: list[DatasetInstance] = []
+
     def line_of(instance: DatasetInstance, number: int) -> bytes | None:
         if not instance.labels:
+            if not first_unlabelled:
+                first_unlabelled.append(instance)
             return None
         extra = {"key": f"{prefix}:{number}"} if keyed else {}
         return _with_fields(instance.to_json(), extra | ({"source": source} if source else {}))
@@ -112,13 +123,15 @@ def learn(
     with _client(url, key, model) as client:
         _run(
             "learn",
-            _instances(files, skip, limit),
+            _instances(files, skip, limit, _bad_lines(streamed, skip_bad)),
             line_of,
             lambda lines: client.learn_stream(model, lines, keyed=keyed),
             note,
             streamed,
         )
     _finish(streamed.summary("learned"), "learned", streamed, as_json, sys.stdout)
+    if not streamed.counts["answered"]:
+        raise StreamEnded(_why_nothing(files, first_unlabelled))
 
 
 def classify(
@@ -134,8 +147,9 @@ def classify(
     ] = None,
     explain: Annotated[bool, typer.Option("--explain", help="Show which features contributed to each label.")] = False,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the answers to this file.")] = None,
-    skip: Annotated[int, typer.Option("--skip", min=0, help="Skip this many instances.")] = 0,
-    limit: Annotated[int | None, typer.Option("--limit", min=1, help="Stop after this many instances.")] = None,
+    skip: Skip = 0,
+    limit: Limit = None,
+    skip_bad: SkipBad = False,
     as_json: AsJson = False,
 ) -> None:
     """Classify the instances of a file and write one JSON answer per line, in order.
@@ -159,7 +173,7 @@ def classify(
 
         _run(
             "classify",
-            _instances([file], skip, limit),
+            _instances([file], skip, limit, _bad_lines(streamed, skip_bad)),
             lambda instance, number: _with_fields(instance.to_json(labels=False), options),
             lambda lines: client.classify_stream(model, lines),
             note,
@@ -188,7 +202,31 @@ def _client(url: str, key: str | None, model: str) -> Iterator[Client]:
         yield client
 
 
-def _instances(files: list[str], skip: int, limit: int | None) -> Callable[[ProgressBar], Iterator[DatasetInstance]]:
+def _bad_lines(streamed: StreamStatistics, skip_bad: bool) -> Callable[[Malformed, int], None]:
+    """Return what to do with an invalid line, given its error and the number of instances up to it."""
+
+    def on_bad(error: Malformed, count: int) -> None:
+        if not skip_bad:
+            raise Malformed(f"{error}; to go on behind it: --skip {count}, or --skip-bad")
+        streamed.counts["bad"] += 1
+        if streamed.counts["bad"] <= SHOWN_REFUSALS:
+            error_console().print(f"skipped {error}", style="yellow", markup=False)
+
+    return on_bad
+
+
+def _why_nothing(files: list[str], first_unlabelled: list[DatasetInstance]) -> str:
+    """Return why nothing was learned."""
+    if not first_unlabelled:
+        return f"nothing was learned: no instance in {', '.join(files)}"
+    one = first_unlabelled[0]
+    fields = f" and the fields {', '.join(one.fields)}" if one.fields else ""
+    return f"nothing was learned: no instance has labels; the first, {one.location}, has no labels{fields}"
+
+
+def _instances(
+    files: list[str], skip: int, limit: int | None, on_bad: Callable[[Malformed, int], None]
+) -> Callable[[ProgressBar], Iterator[DatasetInstance]]:
     """Return a function that yields every instance and shows on a progress bar how much of all files is read."""
     from abound.service.datasets.files import read_file, size_of
 
@@ -197,8 +235,15 @@ def _instances(files: list[str], skip: int, limit: int | None) -> Callable[[Prog
         before = 0
         bar.reset(None if None in sizes else sum(size or 0 for size in sizes))
         count = 0
+
+        def count_bad(error: Malformed) -> None:
+            nonlocal count
+            count += 1
+            if count > skip:
+                on_bad(error, count)
+
         for name, size in zip(files, sizes, strict=True):
-            for instance in read_file(name, partial(_show_position, bar, before)):
+            for instance in read_file(name, partial(_show_position, bar, before), on_bad=count_bad):
                 count += 1
                 if count <= skip:
                     continue
@@ -332,6 +377,8 @@ def _run(
             raise StreamEnded(f"{error}; {_counts(streamed)}; {unknown}") from error
         except ClientError as error:
             known = not isinstance(error, Refused) or error.status not in OUTCOME_UNKNOWN
+            if known and not streamed.counts["answered"]:
+                raise StreamEnded(f"{error}; nothing was processed") from error
             what = "nothing more was processed" if known else f"{len(sent):,} more may or may not have been processed"
             raise StreamEnded(f"{error}; {_counts(streamed)}; {what}{_starting_at(sent)}") from error
     if stopping:
@@ -371,7 +418,8 @@ def _progress(streamed: StreamStatistics) -> str:
 def _counts(streamed: StreamStatistics) -> str:
     counts = streamed.counts
     said = f"{counts['answered']:,} instances done, {counts['refused']:,} refused"
-    return said + (f", {counts['unlabelled']:,} without labels skipped" if counts["unlabelled"] else "")
+    said += f", {counts['unlabelled']:,} without labels skipped" if counts["unlabelled"] else ""
+    return said + (f", {counts['bad']:,} bad lines skipped" if counts["bad"] else "")
 
 
 def _starting_at(sent: deque[DatasetInstance]) -> str:

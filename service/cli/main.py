@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from importlib import metadata
+from typing import Annotated
 
 import typer
 
@@ -26,7 +28,6 @@ from abound.service.processes.kernel_cache import set_cache_dir
 
 app = typer.Typer(
     name="abound",
-    help="An online streaming learner service for problems with very many classes.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -40,6 +41,7 @@ app.command("evaluate")(evaluate.evaluate)
 app.command("methods")(evaluate.methods)
 app.command("demo")(demo.demo)
 app.add_typer(models.models, name="models")
+app.command("labels")(models.list_labels)
 app.add_typer(models.snapshots, name="snapshots")
 app.add_typer(jobs.jobs, name="jobs")
 app.add_typer(versions.versions, name="versions")
@@ -54,13 +56,41 @@ app.command("config")(serve.config)
 app.command("worker")(serve.worker)
 
 
+def _print_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"abound {metadata.version('abound')}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Suggest labels, and learn from every correction: a self-hosted classification service for large label sets."""
+
+
+HINTS = {
+    "/problems/unauthorized": "set ABOUND_KEY, ABOUND_KEY_FILE or --key",
+    "/problems/unknown-model": "`abound models list` shows the models, `abound models create NAME` creates one",
+}
+"""What to do about a refused request, by the type of its problem."""
+
+
+def _hint(error: AboundError) -> str:
+    refused = error.__cause__ if error.__cause__ is not None else error
+    hint = HINTS.get(getattr(refused, "problem", {}).get("type", ""))
+    return f"; {hint}" if hint else ""
+
+
 def main() -> None:
     """Run the command line. An AboundError is printed as one sentence on standard error."""
     try:
         set_cache_dir()  # before a command imports numba
         app()
     except AboundError as error:
-        sys.stderr.write(f"abound: {error}\n")
+        sys.stderr.write(f"abound: {error}{_hint(error)}\n")
         sys.exit(2 if isinstance(error, WrongSetting) else 1)
 
 

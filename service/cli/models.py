@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from typing import Annotated, Any
 
 import typer
 
+from abound.core.limits import MODEL_NAME
 from abound.service.cli.file_arguments import CommandFailed, InputFile, OutputFile, open_pieces, write_pieces
 from abound.service.cli.options import (
     DEFAULT_URL,
     AsJson,
     Assignments,
     Key,
+    Model,
     Url,
     changes_of,
     format_value,
@@ -26,7 +29,17 @@ from abound.service.cli.options import (
 models = typer.Typer(no_args_is_help=True, help="The models of a running service.")
 snapshots = typer.Typer(no_args_is_help=True, help="The snapshots of a model.")
 
-Name = Annotated[str, typer.Argument(metavar="MODEL", help="Name of the model.")]
+
+def _checked_name(name: str) -> str:
+    if not re.fullmatch(MODEL_NAME, name):
+        raise typer.BadParameter(
+            f"{name!r} is not the name of a model: it has at most 64 letters, digits and _ . -, and begins with a "
+            f"letter or digit"
+        )
+    return name
+
+
+Name = Annotated[str, typer.Argument(metavar="MODEL", help="Name of the model.", callback=_checked_name)]
 
 
 @models.command("list")
@@ -85,6 +98,29 @@ def create_model(
             raise CommandFailed(f"the model {name} exists already; change it with: abound models configure {name}")
         answer = client.configure(name, changes)
     print_result(answer, f"created {name}", as_json)
+
+
+def list_labels(
+    model: Model = "default",
+    prefix: Annotated[str | None, typer.Option("--prefix", help="Only labels that begin with this.")] = None,
+    contains: Annotated[str | None, typer.Option("--contains", help="Only labels that contain this.")] = None,
+    limit: Annotated[int, typer.Option("--limit", min=1, max=1000, help="Maximum number of labels.")] = 100,
+    url: Url = DEFAULT_URL,
+    key: Key = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the labels that a model knows, and how often each was learned."""
+    from abound.service.client import Client
+
+    with Client(url, key=key) as client:
+        answer = client.labels(model, prefix=prefix, contains=contains, limit=limit)
+    if as_json:
+        print_json(answer)
+        return
+    rows = [(label, f"{n:,}") for label, n in zip(answer["labels"], answer["learned"], strict=True)]
+    print_rows(table_console(), ("label", "learned"), rows, whole=("label",))
+    if answer["total"] > len(rows):
+        typer.echo(f"{len(rows):,} of {answer['total']:,} labels", err=True)
 
 
 @models.command("configure")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from abound.core.config import ModelConfig
 
 DEFAULT_URL = "http://127.0.0.1:8000"
+
+_NUMBERS = re.compile(r"\d+(,\d+)+")
 
 UNLIMITED_WIDTH = 100_000
 """Width in columns of output that is not a terminal."""
@@ -65,7 +68,8 @@ Assignments = Annotated[
 def changes_of(assignments: list[str] | None) -> dict[str, Any]:
     """Return assignments like ``["margin=0.5", "analyzer.kind=char"]`` as fields of a configuration.
 
-    A value is parsed as JSON if possible, else it is a string. Raises typer.BadParameter for a malformed assignment.
+    A value is parsed as JSON if possible, else it is a string; ``1,2`` is a list of numbers. Raises
+    typer.BadParameter for a malformed assignment.
     """
     changes: dict[str, Any] = {}
     for assignment in assignments or []:
@@ -73,7 +77,7 @@ def changes_of(assignments: list[str] | None) -> dict[str, Any]:
         if not name or not equals:
             raise typer.BadParameter(f"{assignment!r} is not of the form NAME=VALUE", param_hint="--set")
         try:
-            value = json.loads(text, parse_constant=str)
+            value = json.loads(f"[{text}]" if _NUMBERS.fullmatch(text) else text, parse_constant=str)
         except ValueError:
             value = text
         outer, dot, inner = name.partition(".")

@@ -65,7 +65,10 @@ def format_of(name: str) -> tuple[Format, str]:
 
 
 def read_file(
-    name: str, progress: Callable[[int], None] | None = None, plain_bytes: int | None = None
+    name: str,
+    progress: Callable[[int], None] | None = None,
+    plain_bytes: int | None = None,
+    on_bad: Callable[[Malformed], None] | None = None,
 ) -> Iterator[DatasetInstance]:
     """Yield the instances of a file.
 
@@ -76,6 +79,8 @@ def read_file(
         Called from time to time with the number of bytes read, as stored on the disk; see :func:`size_of`.
     plain_bytes : int or None
         Maximum size of all its lines together, decompressed; None: unlimited.
+    on_bad : callable or None
+        As for ``read_instances``.
 
     Raises
     ------
@@ -90,7 +95,7 @@ def read_file(
     try:
         with _opened(name, compression) as (stream, position):
             tell = None if progress is None else lambda: progress(position())
-            yield from read_instances(_lines(stream, tell, shown, plain_bytes), form, shown)
+            yield from read_instances(_lines(stream, tell, shown, plain_bytes), form, shown, on_bad)
     except OSError as error:  # gzip.BadGzipFile is one
         raise Malformed(f"{shown}: {error.strerror or error}") from error
     except (EOFError, zlib.error, zstandard.ZstdError) as error:

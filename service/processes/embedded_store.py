@@ -389,8 +389,8 @@ def running_store(settings: Settings, make: bool = False, accept_loss: bool = Fa
     embedded = EmbeddedStore(settings.data_dir, accept_loss=accept_loss)
     if not embedded.has_files():
         if not make:
-            raise CannotStart(f"there is no store in {settings.data_dir}; name its --data-dir or --redis-url")
-        sys.stderr.write(f"creating a new store in {settings.data_dir}\n")
+            raise CannotStart(f"there is no store in {settings.data_dir.resolve()}; name its --data-dir or --redis-url")
+        sys.stderr.write(f"creating a new store in {settings.data_dir.resolve()}\n")
     try:
         embedded.start()
     except CannotStart:

@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib import metadata
 from pathlib import Path
 from threading import Thread
 from typing import Any, NamedTuple
@@ -159,6 +160,8 @@ def test_help_is_there_at_once() -> None:
         ["models", "create", "m", "--set", "margin"],
         ["models", "create", "m", "--set", "=1"],
         ["models", "delete", "m"],
+        ["models", "create", "bad/name"],
+        ["datasets", "put", "missing.jsonl"],
         ["demo", "--instances", "0"],
     ],
 )
@@ -455,13 +458,64 @@ def test_a_damaged_file_ends_the_stream_behind_its_good_part(run: Run, url: str,
     assert ran.code == 1
     assert "some.jsonl: line 11: not an instance" in ran.err
     assert "10 instances done" in ran.err
+    assert "--skip 11, or --skip-bad" in ran.err
     assert run("models", "show", "damaged", "--url", url, "--json").json["learned"] == 10
+    assert run("learn", path, "--url", url, "-m", "damaged", "--skip", "11", "--json").json["learned"] == 10
+    ran = run("learn", path, "--url", url, "-m", "damaged", "--skip-bad", "--json")
+    assert (ran.code, ran.json["learned"], ran.json["bad"]) == (0, 20, 1)
+    assert "skipped some.jsonl: line 11" in ran.err.replace(f"{tmp_path}/", "")
+    ran = run("classify", path, "--url", url, "-m", "damaged", "--skip-bad")
+    assert (ran.code, len(ran.out.splitlines())) == (0, 20)
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ({"text": "wheat", "label": "grain"}, "line 1: unknown field 'label'; did you mean 'labels'?"),
+        ({"txt": "wheat", "labels": ["grain"]}, "line 1: unknown field 'txt'; did you mean 'text'?"),
+        ({"text": "wheat", "labels": "grain"}, "line 1: labels must be a list"),
+        (
+            {"text": "wheat", "topic": "grain"},
+            "some.jsonl: line 1, has no labels and the fields text, topic",
+        ),
+        (
+            {"body": "wheat", "labels": ["x"]},
+            "line 1: an instance needs text or features; this one has the fields 'body', 'labels'",
+        ),
+        (None, "nothing was learned: no instance in some.jsonl"),
+    ],
+)
+def test_a_file_of_which_nothing_is_learned(
+    line: dict[str, Any] | None, said: str, run: Run, url: str, tmp_path: Path
+) -> None:
+    ran = run("learn", write(tmp_path / "some.jsonl", [] if line is None else [line]), "--url", url)
+    assert ran.code == 1
+    assert said in ran.err.replace(f"{tmp_path}/", "")
 
 
 def test_an_unknown_model(run: Run, url: str, train: Path) -> None:
     ran = run("learn", train, "--url", url, "-m", "nobody")
     assert ran.code == 1
-    assert "nobody" in ran.err
+    assert "there is no model 'nobody'" in ran.err
+    assert "`abound models create NAME` creates one" in ran.err
+
+
+def test_the_version(run: Run) -> None:
+    assert run("--version").out == f"abound {metadata.version('abound')}\n"
+
+
+def test_the_labels_of_a_model(run: Run, url: str, tmp_path: Path) -> None:
+    run("models", "create", "labelled", "--url", url)
+    learned = [{"text": "wheat", "labels": ["grain"]}, {"text": "oil", "labels": ["crude", "grain"]}]
+    run("learn", write(tmp_path / "some.jsonl", learned), "--url", url, "-m", "labelled")
+    at = ("--url", url, "-m", "labelled")
+    assert [line.split() for line in run("labels", *at).out.splitlines()] == [
+        ["label", "learned"],
+        ["grain", "2"],
+        ["crude", "1"],
+    ]
+    assert run("labels", *at, "--prefix", "cr", "--json").json["labels"] == ["crude"]
+    assert "1 of 2 labels" in run("labels", *at, "--limit", "1").err
 
 
 def test_models(run: Run, url: str) -> None:
@@ -469,6 +523,10 @@ def test_models(run: Run, url: str) -> None:
     created = run("models", "create", "mine", "--set", "d_max=7", "--set", "analyzer.kind=char", *at, "--json")
     assert created.json["config"]["d_max"] == 7
     assert created.json["config"]["analyzer"]["kind"] == "char"
+    assert "did you mean margin?" in run("models", "create", "other", "--set", "margn=0.5", *at).err
+    listed = run("models", "create", "other", "--set", "analyzer.ngrams=1,2", *at, "--json")
+    assert listed.json["config"]["analyzer"]["ngrams"] == [1, 2]
+    run("models", "delete", "other", "--yes", *at)
     again = run("models", "create", "mine", *at)
     assert again.code == 1
     assert "already" in again.err

@@ -77,7 +77,7 @@ def test_json_lines() -> None:
     lines = ['{"text": "a b", "labels": ["x", 7], "id": 3}', "", '{"features": {"a": [1, 2]}, "text": null}']
     first, second = read("jsonl", *lines)
     assert first == DatasetInstance(text="a b", labels=("x", "7"), line=1)
-    assert second == DatasetInstance(features=b'{"a": [1, 2]}', line=3)
+    assert second == DatasetInstance(features=b'{"a": [1, 2]}', line=3, fields=("features", "text"))
 
 
 @pytest.mark.parametrize(
