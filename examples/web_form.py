@@ -73,7 +73,7 @@ async def learn(request: Request) -> str:
     model: AsyncModel = request.app.state.model
     try:
         shown = given.get("id", "")  # as the key too: a form that is sent twice is learned once
-        learned = await model.learn([label], prediction=shown, source="form", key=f"form-{shown}")
+        learned = await model.learn(labels=[label], prediction=shown, source="form", key=f"form-{shown}")
     except Refused as error:
         said = {404: "Too late: ask for suggestions again.", 422: "This was learned before."}.get(
             error.status, str(error)

@@ -5,8 +5,8 @@ give access to one model with typed instances and answers, which suits most appl
 
     with Client("http://127.0.0.1:8000") as client:
         model = Model(client, "default")
-        model.learn(["grain"], text="wheat prices rise")
-        for label in model.classify(text="the price of wheat").labels:
+        model.learn("wheat prices rise", ["grain"])
+        for label in model.classify("the price of wheat").labels:
             print(label.label, label.score)
 """
 

@@ -6,6 +6,7 @@ Its methods have the names, answers and errors of those of ``Client``.
 from __future__ import annotations
 
 import asyncio
+import os
 from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Coroutine, Iterable
 from contextlib import asynccontextmanager
@@ -14,6 +15,7 @@ from typing import Any, Self
 import httpx
 
 from abound.service.client.errors import (
+    DEFAULT_URL,
     Answer,
     ClientError,
     Interrupted,
@@ -63,15 +65,15 @@ class AsyncClient(
 
     def __init__(
         self,
-        url: str,
+        url: str | None = None,
         *,
         key: str | None = None,
         timeout: float = 60.0,
         transport: httpx.AsyncBaseTransport | None = None,
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        headers = bearer_header(key)
-        self.url = normalize_url(url)
+        headers = bearer_header(key if key is not None else os.environ.get("ABOUND_KEY"))
+        self.url = normalize_url(url or os.environ.get("ABOUND_URL") or DEFAULT_URL)
         self._pause = pause
         self._answered = False
         with environment_errors(self.url):
@@ -80,6 +82,9 @@ class AsyncClient(
             self._http = httpx.AsyncClient(
                 base_url=self.url, headers=headers, timeout=timeout, transport=transport, cookies=no_cookies()
             )
+
+    def __repr__(self) -> str:
+        return f"<AsyncClient of {self.url}>"
 
     async def __aenter__(self) -> Self:
         return self
@@ -107,6 +112,10 @@ class AsyncClient(
             except ClientError as error:
                 pause = attempts.start_pause(error)
                 await self._pause(attempts.pause_after(error) if pause is None else pause)
+
+    async def wait(self, job_id: str) -> Answer:
+        """Return a job once it has ended."""
+        return [job async for job in self.follow(job_id)][-1]
 
     # Streams
 

@@ -26,6 +26,8 @@ Answer = dict[str, Any]
 
 Shape = TypeVar("Shape")
 
+DEFAULT_URL = "http://127.0.0.1:8000"
+
 MAX_RETRY_AFTER_DIGITS = 9
 """Most digits of a ``Retry-After`` header; longer values are ignored."""
 

@@ -82,10 +82,8 @@ class ClassifyKwargs(TypedDict, total=False):
 
 
 class LearnKwargs(TypedDict, total=False):
-    """The fields of ``Labelled`` except ``labels``, as keyword arguments."""
+    """The fields of ``Labelled`` that are not part of the instance, as keyword arguments."""
 
-    text: str | None
-    features: Features | None
     prediction: str | None
     key: str | None
     source: str | None
@@ -104,16 +102,49 @@ class Model:
         self.client = client
         self.name = name
 
+    def __repr__(self) -> str:
+        return f"<Model {self.name!r} of {self.client.url}>"
+
+    def create(self, **config: Any) -> Answer:
+        """Create the model with these fields of its configuration, such as ``update="sls"``, and return it.
+
+        Raises ValueError if the model exists.
+        """
+        if any(one["name"] == self.name for one in self.client.models()["models"]):
+            raise ValueError(f"the model {self.name!r} exists")
+        return self.client.configure(self.name, config)
+
     def classify(
-        self, *, text: str | None = None, features: Features | None = None, **asking: Unpack[ClassifyKwargs]
+        self,
+        instance: str | InputInstance | None = None,
+        *,
+        text: str | None = None,
+        features: Features | None = None,
+        **asking: Unpack[ClassifyKwargs],
     ) -> ClassifyAnswer:
-        """Return the labels of one instance, best first. ``asking`` takes the fields of ``ClassifyOptions``."""
-        request = _classify_request(InputInstance(text=text, features=features), ClassifyOptions(**asking))
+        """Return the labels of one instance, best first.
+
+        The instance is a text or an ``InputInstance``; or give ``text``, ``features`` or both. ``asking`` takes the
+        fields of ``ClassifyOptions``.
+        """
+        request = _classify_request(_instance(instance, text, features), ClassifyOptions(**asking))
         return convert_answer(self.client.classify(self.name, request), ClassifyAnswer, self.client.url)
 
-    def learn(self, labels: Sequence[str], **instance: Unpack[LearnKwargs]) -> LearnAnswer:
-        """Learn one instance, given the fields of ``Labelled``. Later answers reflect it."""
-        request = _fields(Labelled(labels=labels, **instance))
+    def learn(
+        self,
+        instance: str | InputInstance | None = None,
+        labels: Sequence[str] = (),
+        *,
+        text: str | None = None,
+        features: Features | None = None,
+        **more: Unpack[LearnKwargs],
+    ) -> LearnAnswer:
+        """Learn one instance with its labels: ``learn("wheat prices rise", ["grain"])``. Later answers reflect it.
+
+        The instance is given as for ``classify``, or by ``prediction``. ``more`` takes the other fields of
+        ``Labelled``.
+        """
+        request = _learn_request(_instance(instance, text, features), labels, more)
         return convert_answer(self.client.learn(self.name, request), LearnAnswer, self.client.url)
 
     def classify_many(
@@ -155,16 +186,38 @@ class AsyncModel:
         self.client = client
         self.name = name
 
+    def __repr__(self) -> str:
+        return f"<AsyncModel {self.name!r} of {self.client.url}>"
+
+    async def create(self, **config: Any) -> Answer:
+        """Create the model; see ``Model.create``."""
+        if any(one["name"] == self.name for one in (await self.client.models())["models"]):
+            raise ValueError(f"the model {self.name!r} exists")
+        return await self.client.configure(self.name, config)
+
     async def classify(
-        self, *, text: str | None = None, features: Features | None = None, **asking: Unpack[ClassifyKwargs]
+        self,
+        instance: str | InputInstance | None = None,
+        *,
+        text: str | None = None,
+        features: Features | None = None,
+        **asking: Unpack[ClassifyKwargs],
     ) -> ClassifyAnswer:
-        """Return the labels of one instance, best first. ``asking`` takes the fields of ``ClassifyOptions``."""
-        request = _classify_request(InputInstance(text=text, features=features), ClassifyOptions(**asking))
+        """Return the labels of one instance, best first; see ``Model.classify``."""
+        request = _classify_request(_instance(instance, text, features), ClassifyOptions(**asking))
         return convert_answer(await self.client.classify(self.name, request), ClassifyAnswer, self.client.url)
 
-    async def learn(self, labels: Sequence[str], **instance: Unpack[LearnKwargs]) -> LearnAnswer:
-        """Learn one instance, given the fields of ``Labelled``. Later answers reflect it."""
-        request = _fields(Labelled(labels=labels, **instance))
+    async def learn(
+        self,
+        instance: str | InputInstance | None = None,
+        labels: Sequence[str] = (),
+        *,
+        text: str | None = None,
+        features: Features | None = None,
+        **more: Unpack[LearnKwargs],
+    ) -> LearnAnswer:
+        """Learn one instance with its labels; see ``Model.learn``."""
+        request = _learn_request(_instance(instance, text, features), labels, more)
         return convert_answer(await self.client.learn(self.name, request), LearnAnswer, self.client.url)
 
     async def classify_many(
@@ -195,6 +248,25 @@ class AsyncModel:
 def _fields(struct: Struct) -> dict[str, Any]:
     fields: dict[str, Any] = msgspec.to_builtins(struct, enc_hook=client_requests.to_builtin)
     return fields
+
+
+def _instance(instance: str | InputInstance | None, text: str | None, features: Features | None) -> InputInstance:
+    """Return the instance that was given in one of the ways of ``Model.classify``."""
+    if instance is None:
+        return InputInstance(text=text, features=features)
+    if text is not None or (features is not None and not isinstance(instance, str)):
+        raise TypeError("give the instance, or text and features, not both")
+    if isinstance(instance, str):
+        return InputInstance(text=instance, features=features)
+    if not isinstance(instance, InputInstance):
+        raise TypeError(f"an instance is a text or an InputInstance, not {type(instance).__name__}")
+    return instance
+
+
+def _learn_request(instance: InputInstance, labels: Sequence[str], more: LearnKwargs) -> dict[str, Any]:
+    if isinstance(labels, str):
+        raise TypeError(f"labels is a list of strings, such as [{labels!r}]")
+    return _fields(Labelled(labels=labels, text=instance.text, features=instance.features, **more))
 
 
 def _classify_request(instance: InputInstance, asking: ClassifyOptions) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -10,6 +11,7 @@ from typing import Any, Self
 import httpx
 
 from abound.service.client.errors import (
+    DEFAULT_URL,
     Answer,
     ClientError,
     Interrupted,
@@ -35,9 +37,10 @@ class Client(Resources[Answer, None, Iterable[bytes], Iterator[bytes]]):
 
     Parameters
     ----------
-    url : str
+    url : str or None
+        Default: ``ABOUND_URL``, else http://127.0.0.1:8000.
     key : str or None
-        Sent as bearer token; ValueError where it is not printable ASCII.
+        Sent as bearer token; ValueError where it is not printable ASCII. Default: ``ABOUND_KEY``; empty: none.
     timeout : float
         Seconds that a connection may stay silent. Activations, snapshots and files have longer timeouts of their own.
     transport : httpx.BaseTransport or None
@@ -55,15 +58,15 @@ class Client(Resources[Answer, None, Iterable[bytes], Iterator[bytes]]):
 
     def __init__(
         self,
-        url: str,
+        url: str | None = None,
         *,
         key: str | None = None,
         timeout: float = 60.0,
         transport: httpx.BaseTransport | None = None,
         pause: Callable[[float], None] = time.sleep,
     ) -> None:
-        headers = bearer_header(key)
-        self.url = normalize_url(url)
+        headers = bearer_header(key if key is not None else os.environ.get("ABOUND_KEY"))
+        self.url = normalize_url(url or os.environ.get("ABOUND_URL") or DEFAULT_URL)
         self._pause = pause
         self._answered = False
         with environment_errors(self.url):
@@ -72,6 +75,9 @@ class Client(Resources[Answer, None, Iterable[bytes], Iterator[bytes]]):
             self._http = httpx.Client(
                 base_url=self.url, headers=headers, timeout=timeout, transport=transport, cookies=no_cookies()
             )
+
+    def __repr__(self) -> str:
+        return f"<Client of {self.url}>"
 
     def __enter__(self) -> Self:
         return self
@@ -99,6 +105,10 @@ class Client(Resources[Answer, None, Iterable[bytes], Iterator[bytes]]):
             except ClientError as error:
                 pause = attempts.start_pause(error)
                 self._pause(attempts.pause_after(error) if pause is None else pause)
+
+    def wait(self, job_id: str) -> Answer:
+        """Return a job once it has ended."""
+        return list(self.follow(job_id))[-1]
 
     # Streams
 

@@ -27,17 +27,42 @@ def test_a_model_is_taught_and_asked(service: Served) -> None:
     name = fresh_model(service)
     with Client(service.url) as client:
         model = Model(client, name)
-        learned = model.learn(["grain"], text="wheat prices rise", source="test")
+        learned = model.learn("wheat prices rise", ["grain"], source="test")
         assert learned.applied
         answer = model.classify(text="wheat", k=1, explain=True, remember=True, min_offset=learned.offset)
         assert [one.label for one in answer.labels] == ["grain"]
         assert answer.labels[0].because
-        assert model.learn(["cereal"], prediction=answer.id).updated
+        assert model.learn(labels=["cereal"], prediction=answer.id).updated
         assert {one.label for one in model.classify(text="wheat").labels} == {"grain", "cereal"}
         with pytest.raises(Refused, match="labels"):
-            model.learn([], text="wheat")
+            model.learn("wheat", [])
         assert client.labels(name, prefix="g")["labels"] == ["grain"]
         assert client.stats(name)["learned"] == 2
+
+
+def test_a_model_is_created_and_instances_are_given_in_every_way(
+    service: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ABOUND_URL", service.url)
+    with Client() as client:
+        model = Model(client, f"{fresh_model(service)}-more")
+        assert repr(model) == f"<Model {model.name!r} of {service.url}>"
+        assert model.create(update="sls")["config"]["update"] == "sls"
+        with pytest.raises(ValueError, match="exists"):
+            model.create()
+        wheat = InputInstance(text="wheat", features={"price": 3.0})
+        assert model.learn(wheat, ["grain"]).applied
+        assert model.learn("wheat", ["grain"], features={"price": 3.0}).rank == 1
+        scores = [
+            model.classify(*given, **more).labels[0].score
+            for given, more in (([wheat], {}), (["wheat"], {"features": {"price": 3.0}}))
+        ]
+        assert len(set(scores)) == 1
+        for wrong in (lambda: model.learn(["grain"], "wheat"), lambda: model.learn("wheat", "grain")):
+            with pytest.raises(TypeError):
+                wrong()
+        with pytest.raises(TypeError, match="not both"):
+            model.classify(wheat, text="wheat")
 
 
 def test_a_stream_is_learned_once_and_asked(service: Served) -> None:
@@ -81,6 +106,6 @@ async def test_an_event_loop_teaches_and_asks_at_once(service: Served) -> None:
         answers = await asyncio.gather(*(model.classify(features={f"f{i % 7}": 1}, k=1) for i in range(50)))
         assert [one.labels[0].label for one in answers] == [f"c{i % 7}" for i in range(50)]
         assert (await client.stats(name))["learned"] == 1500
-        assert (await model.learn(["late"], text="late")).applied
+        assert (await model.learn("late", ["late"])).applied
         with pytest.raises(Refused):
             await client.model("nobody")

@@ -260,6 +260,6 @@ async def test_an_answer_that_cannot_be_read_is_an_error_of_the_client() -> None
             with pytest.raises(Interrupted):
                 await model.classify(text="a")
             with pytest.raises(Interrupted):
-                await model.learn(["x"], text="a")
+                await model.learn("a", ["x"])
             with pytest.raises(Interrupted):
                 [one async for one in model.learn_many([Labelled(text="a", labels=["x"])])]

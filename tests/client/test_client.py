@@ -495,7 +495,7 @@ def test_an_answer_that_cannot_be_read_is_an_error_of_the_client(answer: Handler
     model = Model(client(answer), "m")
     for ask in (
         lambda: model.classify(text="a"),
-        lambda: model.learn(["x"], text="a"),
+        lambda: model.learn("a", ["x"]),
         lambda: list(model.classify_many([InputInstance(text="a")])),
         lambda: list(model.learn_many([Labelled(text="a", labels=["x"])])),
     ):
@@ -514,12 +514,12 @@ def test_what_numpy_holds_is_sent_as_what_it_is() -> None:
     model = Model(client(keep), "m")
     features: Any = {np.str_("a"): np.float64(2.5), "b": np.float32(0.5), "c": np.int64(3), "d": np.bool_(True)}
     labels: Any = np.array(["x", "y"])
-    model.learn(labels, features=features)
+    model.learn(labels=labels, features=features)
     list(model.learn_many([Labelled(labels=labels, features=features)]))
     model.client.learn("m", {"features": features, "labels": labels})
     assert bodies == [{"features": {"a": 2.5, "b": 0.5, "c": 3, "d": True}, "labels": ["x", "y"]}] * 3
     with pytest.raises(TypeError, match="a complex cannot be sent"):
-        model.learn(["x"], features={"a": 1j})
+        model.learn(labels=["x"], features={"a": 1j})
     assert calls.encode([np.longdouble(1.5), np.array([0.5], np.longdouble), np.array(["a", 1], object)]) == (
         b'[1.5,[0.5],["a",1]]'
     )

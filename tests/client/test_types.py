@@ -28,10 +28,10 @@ client.jobs(sate="running")  # error: sate
 reveal_type(client.stats("m"))  # dict[str, Any]
 reveal_type(client.export("m"))  # Iterator[bytes]
 reveal_type(client.delete("m"))  # None
-reveal_type(model.learn(["a"], text="b", key="c", source="d", features={"e": 1.0}, prediction=None))  # LearnAnswer
+reveal_type(model.learn("b", ["a"], key="c", source="d", features={"e": 1.0}, prediction=None))  # LearnAnswer
 reveal_type(model.classify(text="b", k=3, explain=True).labels[0].score)  # float
-model.learn(["a"], txt="b")  # error: txt
-model.learn(["a"], text=3)  # error: int
+model.learn("b", ["a"], srce="b")  # error: srce
+model.learn(3, ["a"])  # error: int
 model.classify(kk=3)  # error: kk
 for answer in model.learn_many([Labelled(text="a", labels=["b"])]):
     reveal_type(answer)  # LearnAnswer | abound.service.client.errors.Refused
@@ -44,15 +44,15 @@ async def main(model: AsyncModel, client: AsyncClient) -> None:
     reveal_type(client.delete)  # Coroutine[Any, Any, None]
     client.learn("m", {})  # error: coroutine
     await client.import_("m", [b""])  # error: AsyncIterable[bytes]
-    reveal_type((await model.learn(["a"], text="b")).offset)  # str
-    await model.learn(["a"], txt="b")  # error: txt
+    reveal_type((await model.learn("b", ["a"])).offset)  # str
+    await model.learn("b", ["a"], srce="b")  # error: srce
     await model.classify(text="b", kk=3)  # error: kk
 """
 
 
 def test_every_field_has_a_name() -> None:
     assert set(ClassifyKwargs.__annotations__) == set(ClassifyOptions.__struct_fields__)
-    assert set(LearnKwargs.__annotations__) == set(Labelled.__struct_fields__) - {"labels"}
+    assert set(LearnKwargs.__annotations__) == set(Labelled.__struct_fields__) - {"labels", "text", "features"}
 
 
 @pytest.mark.long

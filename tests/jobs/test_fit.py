@@ -267,7 +267,7 @@ def test_a_cancelled_fit_stops_and_leaves_nothing(place: Place, after: float) ->
     time.sleep(after)
     with contextlib.suppress(Refused):  # it may have ended
         place.client.cancel(job["id"])
-    ended = list(place.client.follow(job["id"]))[-1]
+    ended = place.client.wait(job["id"])
     if ended["state"] == "cancelled":
         assert ended["version"] is None
         assert place.files() == before

@@ -75,7 +75,7 @@ def test_the_balancer_says_in_our_words_that_nobody_is_there_and_goes_on_when_th
 
     with Client(running.url, pause=pause) as client, httpx.Client(base_url=running.url) as http:
         model = Model(client, "default")
-        model.learn(["here"], features={"compose-before": 1})
+        model.learn(labels=["here"], features={"compose-before": 1})
         running.hide()
         answer = until_status(http, 503)
         assert answer.headers["content-type"] == "application/problem+json"
@@ -86,7 +86,7 @@ def test_the_balancer_says_in_our_words_that_nobody_is_there_and_goes_on_when_th
         assert [one.label for one in model.classify(features={"compose-before": 1}).labels] == ["here"]
         assert pauses
         assert set(pauses) == {1.0}
-        assert model.learn(["back"], features={"compose-after": 1}).applied
+        assert model.learn(labels=["back"], features={"compose-after": 1}).applied
 
 
 def until_status(http: httpx.Client, status: int) -> httpx.Response:
