@@ -126,6 +126,9 @@ class Settings(BaseSettings):
     max_import_bytes: int = Field(4096 * MIB, ge=1024, description="most bytes in the file of an imported model")
     max_header_bytes: int = Field(65_536, ge=1024, description="most bytes in the head of a request")
     max_models: int = Field(1000, ge=1, le=100_000, description="most models that can be created")
+    default_update: Literal["fsu", "sls"] = Field(
+        "fsu", description="update rule of a new model that names none: fsu is fast and small, sls more accurate"
+    )
     max_memory: int | None = Field(
         None,
         ge=2**20,

@@ -83,6 +83,7 @@ class Application(FastAPI):
         bounds = ReplicaParams(
             durability=settings.durability,
             max_models=settings.max_models,
+            default_update=settings.default_update,
             limits=settings.group(Limits),
             log=settings.group(LogParams),
             snapshots=settings.group(SnapshotParams),

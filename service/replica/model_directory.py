@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
+from typing import Any
 
 from abound.core.config import ModelConfig
 from abound.core.errors import Conflict, InvalidInstance, NotReady, OutcomeUnknown, StoreUnavailable, UnknownModel
@@ -39,13 +40,24 @@ class ModelDirectory:
     """
 
     def __init__(
-        self, store: Store, follower: Follower, line: ReconnectingConnection, health: Health, most: int
+        self,
+        store: Store,
+        follower: Follower,
+        line: ReconnectingConnection,
+        health: Health,
+        most: int,
+        default_update: str,
     ) -> None:
         self._store = store
         self._follower = follower
         self._line = line
         self._health = health
         self._most = most
+        self._default_update = default_update
+
+    def new_config(self, fields: dict[str, Any]) -> ModelConfig:
+        """Return the configuration of a new model with these fields. Raises InvalidInstance."""
+        return ModelConfig.from_dict({"update": self._default_update} | fields)
 
     def names(self) -> list[str]:
         """Return the names of all models, in order of creation."""
@@ -115,7 +127,7 @@ class ModelDirectory:
 
     async def create_default(self) -> Offset:
         """Append the creation of the model ``default``; return its offset. Raise StoreUnavailable, OutcomeUnknown."""
-        return await self._append(ModelCreated(DEFAULT_MODEL, ModelConfig().to_stored()))
+        return await self._append(ModelCreated(DEFAULT_MODEL, self.new_config({}).to_stored()))
 
     async def restore_default(self) -> None:
         """Create the default model again if an emptied store has none. ``delete`` creates it immediately."""

@@ -69,12 +69,15 @@ class ReplicaParams:
         Default level of requests. A store that cannot reach it is refused at the start.
     max_models : int
         Number of models at which no more are created.
+    default_update : ``fsu`` | ``sls``
+        Update rule of a new model that names none.
     limits, log, snapshots, serving
         Bounds of requests, the log, snapshots and loaded versions.
     """
 
     durability: str = "log"
     max_models: int = 1000
+    default_update: str = "fsu"
     limits: Limits = field(default_factory=Limits)
     log: LogParams = field(default_factory=LogParams)
     snapshots: SnapshotParams = field(default_factory=SnapshotParams)
@@ -114,7 +117,9 @@ class Replica:
         self.loaded_versions = LoadedVersions(store, artifacts, self._follower.models, self.params.serving)
         self.storage_status = StorageStatus(store, artifacts, self._follower.models)
         self._health = Health(self._follower, self._line, self.storage_status)
-        self.models = ModelDirectory(store, self._follower, self._line, self._health, self.params.max_models)
+        self.models = ModelDirectory(
+            store, self._follower, self._line, self._health, self.params.max_models, self.params.default_update
+        )
         self._copies = CacheCleaner(
             store,
             artifacts,

@@ -318,3 +318,12 @@ def test_snapshots_of_a_model_without_any(service: Served) -> None:
         problem(service.http.request(method, "/models/none/snapshots"), 404, "unknown-model")
     for path in ("", "/stats", "/labels"):
         problem(service.http.get(f"/models/none{path}"), 404, "unknown-model")
+
+
+def test_the_update_rule_of_new_models_is_a_setting() -> None:
+    with served(default_update="sls") as service:
+        assert service.http.get("/models/default").json()["config"]["update"] == "sls"
+        assert service.http.put("/models/other", json={}).json()["config"]["update"] == "sls"
+        assert service.http.put("/models/fast", json={"update": "fsu"}).json()["config"]["update"] == "fsu"
+        service.http.delete("/models/default").raise_for_status()
+        assert service.http.get("/models/default").json()["config"]["update"] == "sls"

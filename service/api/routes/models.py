@@ -8,7 +8,6 @@ from typing import Any
 
 from fastapi import APIRouter, Response
 
-from abound.core.config import ModelConfig
 from abound.core.errors import Corrupted, StoreUnavailable
 from abound.service.api.dependencies import ActorDep, GrantDep, JsonObject, ModelName, PartsDep, ReplicaDep
 from abound.service.api.openapi import JSON, config_schema, problems
@@ -72,7 +71,7 @@ async def put_model(
     replica = parts.replica
     if model not in replica.models.names():
         async with audited(replica.store, actor, "model.create", model=model, config=changes):
-            created = await replica.models.create(model, ModelConfig.from_dict(changes))
+            created = await replica.models.create(model, replica.models.new_config(changes))
         if created:
             response.status_code = 201
             response.headers["location"] = f"/models/{model}"
