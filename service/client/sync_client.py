@@ -66,7 +66,7 @@ class Client(Resources[Answer, None, Iterable[bytes], Iterator[bytes]]):
         pause: Callable[[float], None] = time.sleep,
     ) -> None:
         headers = bearer_header(key if key is not None else os.environ.get("ABOUND_KEY"))
-        self.url = normalize_url(url or os.environ.get("ABOUND_URL") or DEFAULT_URL)
+        self.url = normalize_url(os.environ.get("ABOUND_URL") or DEFAULT_URL if url is None else url)
         self._pause = pause
         self._answered = False
         with environment_errors(self.url):
