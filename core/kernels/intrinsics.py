@@ -14,6 +14,7 @@ neither read nor changed: they may not exist, and their cache line is not needed
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from llvmlite import ir
 from numba import njit, types
 from numba.core import cgutils
 from numba.core.types import Buffer  # type: ignore[attr-defined]
-from numba.extending import intrinsic
+from numba.extending import intrinsic, overload
 
 if sys.byteorder != "little":
     raise ImportError("records are read in place, which needs a little-endian machine")
@@ -192,6 +193,31 @@ It compiles up to twice as fast, because the code that unpacks Python objects is
 
 inlined = njit(**_inner_options, forceinline=True)
 """An inner kernel that is inlined into each kernel that calls it."""
+
+
+def unless(done: type) -> Callable[[Callable[[Any], Any]], Any]:
+    """Make a kernel of one argument return the argument as it is if it is a ``done``, a NamedTuple.
+
+    So kernels that begin with it serve callers with arrays, and callers that have taken the pointers already. It is
+    inlined, and for kernels only.
+    """
+
+    def decorate(function: Callable[[Any], Any]) -> Any:
+        take: Any = inlined(function)
+
+        def convert(given: Any) -> Any:
+            raise TypeError(f"{function.__name__} is called by kernels only")
+
+        @overload(convert, jit_options={"forceinline": True})
+        def _convert(given):
+            if issubclass(given.instance_class, done):
+                return lambda given: given
+            return lambda given: take(given)
+
+        convert.__doc__ = function.__doc__
+        return convert
+
+    return decorate
 
 
 @inner

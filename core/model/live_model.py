@@ -412,7 +412,7 @@ def warmup(*groups: str) -> None:
 
 
 def _warm_learning() -> None:
-    live, scratch = _handle_types(ModelConfig())
+    live, scratch = _handle_types()
     ids, values, class_ids, ranks = scratch.values()
     _compile(learning.learn_fsu, live["postings"], live["params"], ids, values, class_ids, numba_types.boolean, ranks)
     _learned(ModelConfig())  # the other process has compiled the kernels of _warm_naming that this needs
@@ -428,7 +428,7 @@ def _warm_answering() -> None:
 
 def _warm_naming() -> None:
     """Compile the kernels that applying records needs beside that of learning."""
-    live, scratch = _handle_types(ModelConfig())
+    live, scratch = _handle_types()
     ids, values, class_ids, ranks = scratch.values()
     data = numba_types.CPointer(numba_types.uint8)
     shape = numba_type(record_shape(_WARMING + pack_labels(["a"], Limits()), 0))
@@ -439,9 +439,9 @@ def _warm_naming() -> None:
     _compile(learning.has_room, live["postings"], live["params"], ids, class_ids)
 
 
-def _handle_types(config: ModelConfig) -> list[dict[str, Any]]:
+def _handle_types() -> list[dict[str, Any]]:
     """Return the types of the pointers and of the scratch in the handle of a model, by name."""
-    fields = numba_type(LiveModel(config, (1, 2))._held).field_dict
+    fields = numba_type(LiveModel(ModelConfig(), (1, 2))._held).field_dict
     return [dict(zip(fields[name].fields, fields[name].types, strict=True)) for name in ("live", "scratch")]
 
 

@@ -63,6 +63,7 @@ class StreamStatistics:
         self.accuracy = RunningAccuracy()
         self.counts: Counter[str] = Counter()
         self.offset: str | None = None
+        self.first_unlabelled: DatasetInstance | None = None
         self.started = time.perf_counter()
 
     def summary(self, done: str) -> dict[str, Any]:
@@ -104,12 +105,8 @@ def learn(
     check_files(files)
     prefix = uuid.uuid4().hex
 
-    first_unlabelled: list[DatasetInstance] = []
-
     def line_of(instance: DatasetInstance, number: int) -> bytes | None:
         if not instance.labels:
-            if not first_unlabelled:
-                first_unlabelled.append(instance)
             return None
         extra = {"key": f"{prefix}:{number}"} if keyed else {}
         return _with_fields(instance.to_json(), extra | ({"source": source} if source else {}))
@@ -131,7 +128,7 @@ def learn(
         )
     _finish(streamed.summary("learned"), "learned", streamed, as_json, sys.stdout)
     if not streamed.counts["answered"]:
-        raise StreamEnded(_why_nothing(files, first_unlabelled))
+        raise StreamEnded(_why_nothing(files, streamed))
 
 
 def classify(
@@ -215,11 +212,11 @@ def _bad_lines(streamed: StreamStatistics, skip_bad: bool) -> Callable[[Malforme
     return on_bad
 
 
-def _why_nothing(files: list[str], first_unlabelled: list[DatasetInstance]) -> str:
+def _why_nothing(files: list[str], streamed: StreamStatistics) -> str:
     """Return why nothing was learned."""
-    if not first_unlabelled:
-        return f"nothing was learned: no instance in {', '.join(files)}"
-    one = first_unlabelled[0]
+    one = streamed.first_unlabelled
+    if one is None:
+        return f"nothing was learned: no instance to learn in {', '.join(files)}"
     fields = f" and the fields {', '.join(one.fields)}" if one.fields else ""
     return f"nothing was learned: no instance has labels; the first, {one.location}, has no labels{fields}"
 
@@ -353,6 +350,7 @@ def _run(
                     line = line_of(instance, number)
                     if line is None:
                         streamed.counts["unlabelled"] += 1
+                        streamed.first_unlabelled = streamed.first_unlabelled or instance
                         continue
                     sent.append(instance)
                     yield line

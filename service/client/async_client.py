@@ -115,7 +115,10 @@ class AsyncClient(
 
     async def wait(self, job_id: str) -> Answer:
         """Return a job once it has ended."""
-        return [job async for job in self.follow(job_id)][-1]
+        async for job in self.follow(job_id):
+            if job["ended"] is not None:
+                return job
+        raise AssertionError("follow ends with a job that has ended")
 
     # Streams
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Self
@@ -108,7 +109,7 @@ class Client(Resources[Answer, None, Iterable[bytes], Iterator[bytes]]):
 
     def wait(self, job_id: str) -> Answer:
         """Return a job once it has ended."""
-        return list(self.follow(job_id))[-1]
+        return deque(self.follow(job_id), maxlen=1).pop()
 
     # Streams
 

@@ -39,6 +39,7 @@ from abound.core.kernels.intrinsics import (
     load_word,
     store_byte,
     store_word,
+    unless,
 )
 
 
@@ -167,8 +168,9 @@ NARROW_END = np.uint64(1 << 60)
 DIRTY = np.uint8(1)
 
 
-@inlined
-def _memory_of(arrays):
+@unless(Memory)
+def memory_of(arrays):
+    """Return the addresses of an index's arrays, valid as long as the caller holds the arrays."""
     return Memory(
         address_of(arrays.headers),
         address_of(arrays.arena),
@@ -182,21 +184,6 @@ def _memory_of(arrays):
         np.uint64(len(arrays.scores)),
         np.uint64(len(arrays.scratch)),
     )
-
-
-def memory_of(arrays: IndexArrays | Memory) -> Memory:
-    """Return the addresses of an index's arrays, valid as long as the caller holds the arrays; inside kernels only.
-
-    A Memory is returned as it is, so the same kernels serve callers with either.
-    """
-    raise NotImplementedError
-
-
-@overload(memory_of, jit_options={"forceinline": True})
-def _overload_memory_of(arrays):
-    if issubclass(arrays.instance_class, Memory):
-        return lambda arrays: arrays
-    return lambda arrays: _memory_of(arrays)
 
 
 @inlined

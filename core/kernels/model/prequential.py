@@ -3,9 +3,8 @@
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba.extending import overload
 
-from abound.core.kernels.intrinsics import I0, inlined, inner, kernel, pointer
+from abound.core.kernels.intrinsics import I0, inner, kernel, pointer, unless
 
 LEARNED, UPDATED, HITS_AT_1, HITS_AT_5, LABELS = range(5)
 """Columns of the counts. LABELS counts single labels and is used in row 0 only."""
@@ -34,8 +33,9 @@ class ScorePointers(NamedTuple):
     n_points: int
 
 
-@inlined
-def _pointers_of(score):
+@unless(ScorePointers)
+def score_pointers(score):
+    """Return the pointers of ``PrequentialArrays``, valid as long as the caller holds the arrays."""
     return ScorePointers(
         pointer(score.counts),
         pointer(score.reciprocal),
@@ -47,18 +47,6 @@ def _pointers_of(score):
         len(score.window),
         len(score.trace_counts),
     )
-
-
-def score_pointers(score: Any) -> ScorePointers:
-    """Return the pointers of ``PrequentialArrays``; ScorePointers are returned as they are. Inside kernels only."""
-    raise NotImplementedError
-
-
-@overload(score_pointers, jit_options={"forceinline": True})
-def _overload_score_pointers(score):
-    if issubclass(score.instance_class, ScorePointers):
-        return lambda score: score
-    return lambda score: _pointers_of(score)
 
 
 @kernel

@@ -25,11 +25,9 @@ from typing import NamedTuple
 
 import numpy as np
 from numba import njit
-from numba.extending import overload
 
 from abound.core.kernels.intrinsics import (
     copy_bytes,
-    inlined,
     inner,
     kernel,
     load_u16,
@@ -37,6 +35,7 @@ from abound.core.kernels.intrinsics import (
     pointer,
     prefetch,
     same_bytes,
+    unless,
 )
 from abound.core.kernels.names.siphash import mix, mix_bytes, mix_end, siphash13
 
@@ -80,8 +79,9 @@ class TablePointers(NamedTuple):
     n_bytes: int
 
 
-@inlined
-def _pointers_of(arrays):
+@unless(TablePointers)
+def pointers_of(arrays):
+    """Return the pointers of ``KeyArrays``, valid as long as the caller holds the arrays."""
     return TablePointers(
         pointer(arrays.slots),
         pointer(arrays.spans),
@@ -92,21 +92,6 @@ def _pointers_of(arrays):
         arrays.spans.size,
         arrays.arena.size,
     )
-
-
-def pointers_of(arrays: KeyArrays | TablePointers) -> TablePointers:
-    """Return the pointers of ``KeyArrays``, valid as long as the caller holds the arrays; inside kernels only.
-
-    TablePointers are returned as they are, so the same kernels serve callers with either.
-    """
-    raise NotImplementedError
-
-
-@overload(pointers_of, jit_options={"forceinline": True})
-def _overload_pointers_of(arrays):
-    if issubclass(arrays.instance_class, TablePointers):
-        return lambda arrays: arrays
-    return lambda arrays: _pointers_of(arrays)
 
 
 @njit(cache=True, nogil=True, inline="always")
