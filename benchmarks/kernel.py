@@ -1,14 +1,14 @@
 """Speed and size of the index on synthetic streams, on one core, beside the floor of the memory that it must touch.
 
-    python -m benchmarks.kernel [--json] [--quick] [--stream ads]... [--turns 5]
+    python -m benchmarks.kernel [--json] [--quick] [--stream ads]... [--turns 5] [--against COMMIT]
 
 In one run for each stream:
 
 - ``learn``: one pass from an empty index, with room made before. Its floor is the gather floor (``benchmarks.floor``)
   of the same postings: gone through for the same instances at the state that the index has when it learns them.
 - ``again``: the same pass over the index that has learned the stream, as in a second pass.
-- ``grow``: the pass from an empty index whose arrays grow on the way. ``strings``: the same through a model, from
-  records with string keys, for a tenth of the stream.
+- ``grow``: the pass from an empty index whose arrays grow on the way.
+- ``names`` and ``names again``: the first and a second pass through a model, from records with string keys.
 - ``classify``: the ten best classes by the index that has learned the stream. ``again`` and ``classify`` have the floor
   of that index.
 - Bytes a connection: headers and blocks up to the arena's front, with what is free in between.
@@ -17,6 +17,10 @@ The same for the update rule ``sls``, with its times as multiples of those of ``
 
 A stream is cut into slices, floors and kernels take turns, and the best time of each slice counts. Times are those that
 the thread had a processor, so that other programs on the machine disturb less; run it on an idle one all the same.
+
+``--against COMMIT`` runs this program alternately with the code of this checkout and of another commit, in separate
+processes, and prints the time of this one as a multiple of the other's, best of all rounds, and whether both end with
+the same digests. Below 1 is faster; differences below 2 to 3 % mean nothing.
 """
 
 from __future__ import annotations
@@ -24,10 +28,15 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import subprocess
+import sys
+import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -42,9 +51,10 @@ from abound.core.model.live_model import LiveModel
 from benchmarks.floor import gather, gather_without_branches
 from benchmarks.streams import SHAPES, Stream, draw, records
 
+ROOT = Path(__file__).parents[1]
 CONFIGS = {"fsu": ModelConfig(w_min=0.01, d_max=25, margin=0.5), "sls": ModelConfig(update="sls")}
 K = 10
-MOST_ACTIVE = 4096
+MOST_ACTIVE, MOST_LABELS = 4096, 64
 SLICES = 40
 FLOORS = {"learn": "floor_learn", "grow": "floor_learn", "again": "floor", "classify": "floor"}
 TARGETS = {
@@ -66,11 +76,11 @@ def given(params, values, scratch):
 
 
 @njit(nogil=True)
-def learn_slice(arrays, params, starts, ids, values, class_ids, first, last):
+def learn_slice(arrays, params, starts, ids, values, label_starts, class_ids, first, last):
     """Learn instances ``first`` to ``last``; where the index must grow first, or ``last``."""
-    ranks, scratch = np.empty(1, np.int32), np.empty(MOST_ACTIVE, np.float32)
+    ranks, scratch = np.empty(MOST_LABELS, np.int32), np.empty(MOST_ACTIVE, np.float32)
     for i in range(first, last):
-        own, true = slice(starts[i], starts[i + 1]), slice(i, i + 1)
+        own, true = slice(starts[i], starts[i + 1]), slice(label_starts[i], label_starts[i + 1])
         if not learning.has_room(arrays, params, ids[own], class_ids[true]):
             return i
         own_values = given(params, values[own], scratch)
@@ -109,11 +119,11 @@ class Bench:
         """Learn a slice of the stream; the index grows where it must."""
         s = self.stream
         while True:
-            done = learn_slice(index.arrays, index.kernel_params, s.starts, s.ids, s.values, s.class_ids, first, last)
+            done = learn_slice(index.arrays, index.kernel_params, *s, first, last)
             if done == last:
                 return
-            own = slice(s.starts[done], s.starts[done + 1])
-            index.make_room_for(s.ids[own], s.class_ids[done : done + 1])
+            own, true = slice(s.starts[done], s.starts[done + 1]), slice(s.label_starts[done], s.label_starts[done + 1])
+            index.make_room_for(s.ids[own], s.class_ids[true])
             first = done
 
     def classify(self, index: Index, first: int, last: int) -> None:
@@ -163,27 +173,28 @@ class Bench:
         copy.make_room(self.stream.n_features, self.stream.n_classes, 1, 1_000_000)
         self.timed("again", self.learn, copy)
 
-    def strings(self) -> float:
-        """Instances learned a second from string keys, growing from nothing, over a tenth of the stream."""
-        n = max(1, self.stream.n_instances // 10)
-        buffer = records(self.stream, n)
-        seconds = np.inf
+    def names(self) -> dict[str, Any]:
+        """Instances learned a second from string keys, growing from nothing, and again; and the digest in the end."""
+        n = self.stream.n_instances
+        buffer, seconds = records(self.stream, n), np.full(2, np.inf)
         for _ in range(2):
             model = LiveModel(self.config, (1, 2))
-            applying = model.begin(buffer, n, [])
-            ranks, updated, at, done = applying.ranks, applying.updated, 0, 0
-            start = time.thread_time()
-            while done < n:
-                at, now = model.apply(buffer, at, ranks[done : done + 32], updated[done : done + 32])
-                done += now
-            seconds = min(seconds, time.thread_time() - start)
-        return n / seconds
+            for turn in range(2):
+                applying = model.begin(buffer, n, [])
+                ranks, updated, at, done = applying.ranks, applying.updated, 0, 0
+                start = time.thread_time()
+                while done < n:
+                    at, now = model.apply(buffer, at, ranks[done : done + 32], updated[done : done + 32])
+                    done += now
+                seconds[turn] = min(seconds[turn], time.thread_time() - start)
+        first, again = (n / seconds).tolist()
+        return {"names_per_s": first, "names_again_per_s": again, "names_digest": model.digest()}
 
-    def figures(self) -> dict[str, float]:
+    def figures(self) -> dict[str, Any]:
         """Speeds, sizes and ratios."""
         n, connections = self.stream.n_instances, self.learned.n_connections
         lengths = self.learned.to_arrays()["lengths"]
-        result = {
+        result: dict[str, Any] = {
             "instances": n,
             "active": len(self.stream.ids) / n,
             "features": self.learned.n_features,
@@ -194,7 +205,8 @@ class Bench:
             ),
             "bytes_per_connection": self.learned.n_bytes_used / connections,
             "bytes_per_connection_with_room": self.learned.n_bytes / connections,
-            "strings_per_s": self.strings(),
+            "digest": self.learned.digest().hex(),
+            **self.names(),
         }
         for name, floor in FLOORS.items():
             best = float(self.best[name].sum())
@@ -230,14 +242,15 @@ def shown_sls(result: dict[str, Any]) -> list[str]:
             f"{result[f'{kind}_over_floor']:.2f} x its floor"
         )
     lines.append(
-        f"  sls strings  {result['strings_per_s']:7,.0f} /s; {result['bytes_per_connection']:.1f} bytes a connection"
+        f"  sls names    {result['names_per_s']:7,.0f} /s, again {result['names_again_per_s']:,.0f} /s; "
+        f"{result['bytes_per_connection']:.1f} bytes a connection"
     )
     return lines
 
 
 def shown(name: str, result: dict[str, Any]) -> str:
     """The figures of a stream for people, with the targets beside them."""
-    target = TARGETS[name]
+    target = TARGETS.get(name, {})
     size, roomy = result["bytes_per_connection"], result["bytes_per_connection_with_room"]
     lines = [
         f"{name}: {result['instances']:,} instances x {result['active']:.1f} features",
@@ -251,9 +264,54 @@ def shown(name: str, result: dict[str, Any]) -> str:
             f"  {kind:9} {result[f'{kind}_per_s']:10,.0f} /s  {result[f'{kind}_over_floor']:5.2f} x its floor "
             f"({result[f'{kind}_over_tight_floor']:.2f} x without branches{goal})"
         )
-    lines.append(f"  strings   {result['strings_per_s']:10,.0f} /s")
-    lines.append(f"  {size:.1f} bytes a connection, {roomy:.1f} with room to grow; at most {target['bytes']:g} wanted")
+    lines.append(f"  names     {result['names_per_s']:10,.0f} /s, again {result['names_again_per_s']:,.0f} /s")
+    goal = f"; at most {target['bytes']:g} wanted" if target else ""
+    lines.append(f"  {size:.1f} bytes a connection, {roomy:.1f} with room to grow{goal}")
     lines += shown_sls(result["sls"])
+    return "\n".join(lines)
+
+
+@contextmanager
+def other_code(commit: str) -> Iterator[Path]:
+    """The folder to import ``abound`` of a commit from."""
+    with tempfile.TemporaryDirectory() as folder:
+        tree, links = Path(folder, "tree"), Path(folder, "links")
+        links.mkdir()
+        subprocess.run(["git", "worktree", "add", "--quiet", "--detach", tree, commit], check=True, cwd=ROOT)
+        try:
+            (links / "abound").symlink_to(tree / "abound")
+            yield links
+        finally:
+            subprocess.run(["git", "worktree", "remove", "--force", tree], check=True, cwd=ROOT)
+
+
+def rounds(arguments: list[str], code: dict[str, Path], turns: int) -> dict[str, dict[str, dict[str, Any]]]:
+    """Run this program alternately with each code; for each the best figures by "stream update"."""
+    best: dict[str, dict[str, dict[str, Any]]] = {name: {} for name in code}
+    with tempfile.TemporaryDirectory() as caches:
+        for turn in range(turns):
+            for name in list(code)[:: 1 if turn % 2 == 0 else -1]:
+                environment = os.environ | {
+                    "PYTHONPATH": f"{code[name]}:{ROOT}",
+                    "NUMBA_CACHE_DIR": f"{caches}/{name}",
+                }
+                run = [sys.executable, "-P", "-m", "benchmarks.kernel", "--json", *arguments]
+                done = subprocess.run(run, check=True, env=environment, stdout=subprocess.PIPE)
+                for stream, figures in json.loads(done.stdout).items():
+                    for update, own in (("fsu", figures), ("sls", figures.pop("sls"))):
+                        kept = best[name].setdefault(f"{stream} {update}", own)
+                        kept |= {key: max(kept[key], own[key]) for key in own if key.endswith("_per_s")}
+    return best
+
+
+def compared(this: dict[str, dict[str, Any]], other: dict[str, dict[str, Any]]) -> str:
+    """The times of this code as multiples of those of the other, a line for each stream and update rule."""
+    kinds = [key for key in next(iter(this.values())) if key.endswith("_per_s")]
+    lines = [" " * 14 + "".join(f"{kind.removesuffix('_per_s').replace('_', ' '):>13}" for kind in kinds)]
+    for name, own in this.items():
+        same = all(own[key] == other[name][key] for key in ("digest", "names_digest"))
+        ratios = "".join(f"{other[name][kind] / own[kind]:13.3f}" for kind in kinds)
+        lines.append(f"{name:14}{ratios}  {'same digests' if same else 'OTHER DIGESTS'}")
     return "\n".join(lines)
 
 
@@ -264,10 +322,20 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="a tenth of each stream, two turns")
     parser.add_argument("--stream", action="append", choices=list(SHAPES), help="only this one; may be repeated")
     parser.add_argument("--turns", type=int, help="how often floors and kernels take turns")
+    parser.add_argument("--against", metavar="COMMIT", help="compare this checkout with a commit")
+    parser.add_argument("--rounds", type=int, default=3, help="processes of each, with --against")
     options = parser.parse_args()
+    streams = options.stream or list(SHAPES)
+    if options.against:
+        chosen = [part for stream in streams for part in ("--stream", stream)]
+        chosen += ["--quick"] * options.quick + (["--turns", str(options.turns)] if options.turns else [])
+        with other_code(options.against) as other:
+            best = rounds(chosen, {"this": ROOT, "other": other}, options.rounds)
+        print(compared(best["this"], best["other"]))
+        return
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     results = {}
-    for name in options.stream or SHAPES:
+    for name in streams:
         shape = SHAPES[name]
         if options.quick:
             shape = replace(shape, n_instances=shape.n_instances // 10)

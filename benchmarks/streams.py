@@ -9,6 +9,7 @@ section 6). Ids are given in order of arrival, as a vocabulary does.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -38,6 +39,8 @@ class Shape:
         classes.
     mistaken : float, 0 to 1
         Share of the instances that are labelled with another class of the topic.
+    labels : float, at least 1
+        Draws of a class for an instance, on average; the further ones are other classes of the topic.
     """
 
     n_instances: int
@@ -52,6 +55,7 @@ class Shape:
     own_steepness: float
     class_steepness: float
     mistaken: float
+    labels: float = 1.0
 
 
 TOPIC = 40
@@ -100,7 +104,37 @@ SHAPES = {
         own_steepness=0.7,
         mistaken=0.1,
     ),
+    "topics": Shape(
+        n_instances=100_000,
+        n_classes=120,
+        active=60.0,
+        own=0.2,
+        topic=0.2,
+        own_size=200,
+        topic_size=600,
+        background_size=20_000,
+        steepness=1.0,
+        class_steepness=0.8,
+        own_steepness=1.0,
+        mistaken=0.1,
+        labels=3.0,
+    ),
+    "intents": Shape(
+        n_instances=1_000_000,
+        n_classes=150,
+        active=10.0,
+        own=0.3,
+        topic=0.2,
+        own_size=60,
+        topic_size=150,
+        background_size=4_000,
+        steepness=1.0,
+        class_steepness=0.5,
+        own_steepness=1.0,
+        mistaken=0.1,
+    ),
 }
+"""Advertisements, web pages, more features than fit into a cache, several labels of few, and few classes for long."""
 
 
 class Stream(NamedTuple):
@@ -108,21 +142,23 @@ class Stream(NamedTuple):
 
     Attributes
     ----------
-    starts : int64, shape (n + 1,)
+    starts, label_starts : int64, shape (n + 1,)
     ids, values : int32, float32, shape (nnz,)
         Unique within an instance; values l2-normalised.
-    class_ids : int32, shape (n,)
+    class_ids : int32, shape (n_assertions,)
+        Unique within an instance; ``label_starts`` as ``starts``.
     """
 
     starts: npt.NDArray[np.int64]
     ids: npt.NDArray[np.int32]
     values: npt.NDArray[np.float32]
+    label_starts: npt.NDArray[np.int64]
     class_ids: npt.NDArray[np.int32]
 
     @property
     def n_instances(self) -> int:
         """Instances in the stream."""
-        return len(self.class_ids)
+        return len(self.starts) - 1
 
     @property
     def n_features(self) -> int:
@@ -178,7 +214,28 @@ def draw(shape: Shape, seed: int) -> Stream:
     norms = np.sqrt(np.bincount(instance, values**2, shape.n_instances))
     starts = np.zeros(shape.n_instances + 1, np.int64)
     np.cumsum(np.bincount(instance, minlength=shape.n_instances), out=starts[1:])
-    return Stream(starts, by_arrival(raw), (values / norms[instance]).astype(np.float32), by_arrival(classes))
+    label_starts, classes = labelled(rng, shape, classes)
+    return Stream(
+        starts, by_arrival(raw), (values / norms[instance]).astype(np.float32), label_starts, by_arrival(classes)
+    )
+
+
+def labelled(
+    rng: np.random.Generator, shape: Shape, classes: npt.NDArray[np.int64]
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Add further labels to the first of each instance; where the labels of each instance begin, and all labels."""
+    n = len(classes)
+    if shape.labels == 1.0:
+        return np.arange(n + 1), classes
+    further = np.repeat(np.arange(n), rng.poisson(shape.labels - 1.0, n))
+    others = classes[further] // TOPIC * TOPIC + rng.integers(0, TOPIC, len(further))
+    owner = np.concatenate((np.arange(n), further))
+    drawn = np.concatenate((classes, np.minimum(others, shape.n_classes - 1)))
+    _, first = np.unique(owner * shape.n_classes + drawn, return_index=True)
+    first = first[np.argsort(owner[first], kind="stable")]
+    starts = np.zeros(n + 1, np.int64)
+    np.cumsum(np.bincount(owner[first], minlength=n), out=starts[1:])
+    return starts, drawn[first]
 
 
 def records(stream: Stream, n: int) -> bytes:
@@ -187,12 +244,13 @@ def records(stream: Stream, n: int) -> bytes:
     keys = np.array(
         [b"feature%07d" % feature for feature in range(int(stream.ids[: stream.starts[n]].max()) + 1)], "S14"
     )
-    labels = [pack_labels([f"class{class_id}"], Limits()) for class_id in range(stream.n_classes)]
+    packed = cache(lambda class_ids: pack_labels([f"class{class_id}" for class_id in class_ids], Limits()))
     parts = []
     for i in range(n):
         own = slice(stream.starts[i], stream.starts[i + 1])
         length = own.stop - own.start
         names, lengths = keys[stream.ids[own]].tobytes(), np.full(length, 14, np.uint16).tobytes()
         vector = np.uint32(length).tobytes() + stream.values[own].tobytes() + lengths + names
-        parts += [vector, bytes(-len(vector) % 4), labels[stream.class_ids[i]]]
+        true = stream.class_ids[stream.label_starts[i] : stream.label_starts[i + 1]]
+        parts += [vector, bytes(-len(vector) % 4), packed(tuple(true.tolist()))]
     return b"".join(parts)

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from abound.core.errors import Corrupted
 from abound.core.index.index import Index
 from abound.core.index.params import IndexParams
+from abound.core.kernels.batch import feature_focus as kernels
 from abound.core.measures import Rankings
 from abound.core.methods.training import array_checks, param_checks
 from abound.core.methods.training.holdout import best, held_out
@@ -28,7 +29,7 @@ IDF = False
 """The index has its own rating of features, and its margins do not suit idf weights."""
 
 CHUNK = 1000
-"""Instances between two progress reports."""
+"""Rows that one call of a kernel learns or ranks; progress is reported between calls."""
 
 PASSES = 10
 MARGINS = (0.0, 0.1, 0.5)
@@ -107,14 +108,18 @@ class Model:
     def rank(self, X: Csr, k: int) -> Rankings:
         """Rank the best ``k`` labels that have a vote. Uses one thread; other threads may rank at the same time."""
         index = self.index.reader()
-        starts, ids, scores = [0], [np.zeros(0, np.int32)], [np.zeros(0)]
-        for row in range(X.shape[0]):
-            found = index.rank(*_active(X, row), k)
-            ids.append(found.class_ids)
-            scores.append(found.scores)
-            starts.append(starts[-1] + len(found.class_ids))
-        flat = np.concatenate(ids).astype(np.int64), np.concatenate(scores)
-        return Rankings(np.array(starts, np.int64), *flat)
+        k = min(k, len(index.arrays.scores))
+        counts, ids, scores = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)], [np.zeros(0)]
+        for first in range(0, X.shape[0], CHUNK):
+            size = min(CHUNK, X.shape[0] - first)
+            n, best_ids, best_scores = np.empty(size, np.int64), np.empty((size, k), np.int32), np.empty((size, k))
+            kernels.rank_rows(index.arrays, index.kernel_params, _rows(X), first, n, best_ids, best_scores)
+            ranked = np.arange(k) < n[:, None]
+            counts.append(n)
+            ids.append(best_ids[ranked].astype(np.int64))
+            scores.append(best_scores[ranked])
+        starts = np.concatenate(([0], np.cumsum(np.concatenate(counts))))
+        return Rankings(starts, np.concatenate(ids), np.concatenate(scores))
 
     def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
         """Return the model as named arrays."""
@@ -182,14 +187,20 @@ def search(data: Matrices, rng: np.random.Generator, progress: Progress) -> Para
     return best(candidates, rankings, test, progress, "R@1")
 
 
-def _active(X: Csr, row: int) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]:
-    place = slice(X.indptr[row], X.indptr[row + 1])
-    return X.indices[place], X.data[place]
+def _rows(X: Csr) -> tuple[npt.NDArray[Any], npt.NDArray[np.int32], npt.NDArray[np.float32]]:
+    return X.indptr, X.indices, X.data
 
 
 def _learn(index: Index, data: Matrices, first_pass: bool, progress: Progress) -> None:
     n, starts, labels = data.X.shape[0], data.Y.indptr, data.Y.indices
-    for row in range(n):
-        if row % CHUNK == 0:
-            progress("learning", row / n)
-        index.learn(*_active(data.X, row), labels[starts[row] : starts[row + 1]], first_pass)
+    for first in range(0, n, CHUNK):
+        progress("learning", first / n)
+        row, last = first, min(first + CHUNK, n)
+        while True:
+            row = kernels.learn_rows(
+                index.arrays, index.kernel_params, _rows(data.X), (starts, labels), row, last, first_pass
+            )
+            if row == last:
+                break
+            place = slice(data.X.indptr[row], data.X.indptr[row + 1])
+            index.make_room_for(data.X.indices[place], labels[starts[row] : starts[row + 1]])
