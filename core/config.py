@@ -16,13 +16,13 @@ from msgspec import Meta
 
 from abound.core.errors import InvalidInstance
 
-FIXED_AFTER_LEARNING = ("update", "rows", "idf", "boolean", "analyzer", "negative", "leak", "memory")
+FIXED_AFTER_LEARNING = ("update", "rows", "idf", "boolean", "analyzer", "negative", "leak", "memory", "codes")
 """Fields that cannot change on a model that has learned, because its state would get another meaning."""
 
 VECTOR_FIELDS = ("boolean", "analyzer", "negative")
 """Fields that decide how an instance becomes a vector. A log of vectors cannot be replayed with other values."""
 
-OMITTED_DEFAULTS = {"calibrate": False, "rows": False}
+OMITTED_DEFAULTS = {"calibrate": False, "rows": False, "codes": 4096}
 """Fields added in later releases, each with its value in configurations that do not have the field.
 
 A field with this value is not stored. Stored configurations and their digests therefore stay the same, and earlier
@@ -66,8 +66,8 @@ def _check(field: str, value: object, hint: Any) -> None:
     kind = get_args(hint)[0] if is_optional else hint
     if is_optional and value is None:
         return
-    if get_origin(kind) is Literal and value not in get_args(kind):
-        names = ["null", *get_args(kind)] if is_optional else list(get_args(kind))
+    if get_origin(kind) is Literal and (value not in get_args(kind) or type(value) is not type(get_args(kind)[0])):
+        names = ["null"] * is_optional + [str(name) for name in get_args(kind)]
         _refuse(field, f"must be {', '.join(names[:-1])} or {names[-1]}")
     elif kind is bool and not isinstance(value, bool):
         _refuse(field, "must be true or false")
@@ -165,6 +165,10 @@ class ModelConfig:
         Literal["ignore", "split"],
         Meta(description="Ignore negative numbers, or make them features of their own."),
     ] = "ignore"
+    codes: Annotated[
+        Literal[4096, 16384],
+        Meta(description="sls: number of features for vectors; 16384 for models with 10,000 classes and more."),
+    ] = 4096
     calibrate: Annotated[
         bool, Meta(description="Learn to convert scores to probabilities; can change at any time.")
     ] = False

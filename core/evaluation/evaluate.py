@@ -7,12 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from abound.core.config import ModelConfig
 from abound.core.instances.data_formats import Dataset
 from abound.core.kernels.model.calibration import BEST
-from abound.core.kernels.names.table import find_vector
 from abound.core.limits import Limits
 from abound.core.measures import Ints, LabelSets, Propensity, Rankings, evaluate
 from abound.core.model.calibration import binned, reliability_of
@@ -99,7 +97,7 @@ def rank(live: LiveModel, test: Dataset, *, progress: Progress = lambda n: None)
     rankings = []
     active = votes = 0
     for count, vector in enumerate(test.vectors, start=1):
-        ids, values = _active(live, vector)
+        ids, values = live.active(vector)
         visited = int(lengths[ids[(ids >= 0) & (ids < len(lengths))]].sum())
         # At most as many classes have a score as there are votes, or all classes in rows. So this ranks all of them.
         rankings.append(live.index.rank(ids, values, max(visited, in_rows)))
@@ -169,17 +167,9 @@ def _learn_again(live: LiveModel, train: Dataset, places: Ints, class_ids: list[
     for place in places.tolist():
         vector = train.vectors[place]
         true = [class_ids[label] for label in labels[starts[place] : starts[place + 1]].tolist()]
-        ids, values = _active(live, vector)
+        ids, values = live.active(vector)
         known = ids >= 0  # all, unless max_features evicted some
         live.learn_again(ids[known], values[known], np.array(true, dtype=np.int32))
-
-
-def _active(live: LiveModel, vector: bytes) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]:
-    """Return the ids of a vector's features, -1 for unknown ones, and their values."""
-    n = int.from_bytes(vector[:4], "little")
-    ids = np.empty(n, dtype=np.int32)
-    find_vector(live.features.arrays, vector, ids)
-    return ids, np.frombuffer(vector, "<f4", n, offset=4).copy()
 
 
 def _label_ids(live: LiveModel, names: list[str]) -> dict[str, int]:

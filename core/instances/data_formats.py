@@ -8,8 +8,9 @@ Parsing is pure: bytes in, instances out. ``service/datasets/files.py`` opens th
 ``svm``
     svmlight: ``l1,l2 f:v f:v # comment``. Blank lines and ``qid:`` are skipped.
 ``jsonl``
-    One JSON object per line with ``text``, ``features`` or both, and ``labels`` (strings or whole numbers). Other
-    fields are skipped, unless their names resemble that of a missing one: ``label`` is an error.
+    One JSON object per line with ``text``, ``features``, ``vector`` or several of them, and ``labels`` (strings or
+    whole numbers). A vector is a list of numbers or an object (``abound.core.instances.dense_vector``). Other fields
+    are skipped, unless their names resemble that of a missing one: ``label`` is an error.
 
 The feature and label numbers of the first two formats become text keys and labels: feature 17 is the key ``17``.
 """
@@ -28,11 +29,15 @@ import msgspec
 import numpy as np
 
 from abound.core.errors import InvalidInstance, Malformed
+from abound.core.instances.dense_vector import EncodedVector, Numbers, to_int8
 from abound.core.instances.record import EMPTY_VECTOR, pack_labels
 from abound.core.limits import Limits
 from abound.core.measures import Ints, LabelSets
 
 Format = Literal["txt", "svm", "jsonl"]
+
+Vectorize = Callable[[bytes | None, str | None, bytes | None], bytes]
+"""``Vectorizer.vectorize``."""
 
 MAX_DIGITS = 18
 """Maximum number of digits of a whole number in a file."""
@@ -53,6 +58,8 @@ class DatasetInstance:
     text : str or None
     features : bytes or None
         A JSON object, not validated beyond its syntax.
+    vector : list of float, EncodedVector or None
+        A dense vector, not validated beyond its type.
     source : str
         Name of the file in messages.
     line : int
@@ -64,9 +71,15 @@ class DatasetInstance:
     labels: tuple[str, ...] = ()
     text: str | None = None
     features: bytes | None = None
+    vector: list[float] | EncodedVector | None = None
     source: str = ""
     line: int = 0
     fields: tuple[str, ...] = ()
+
+    @property
+    def dense(self) -> bytes | None:
+        """The dense vector as int8 numbers. Raises InvalidInstance if it is invalid."""
+        return None if self.vector is None else to_int8(self.vector)
 
     @property
     def location(self) -> str:
@@ -80,6 +93,8 @@ class DatasetInstance:
             fields["text"] = self.text
         if self.features is not None:
             fields["features"] = msgspec.Raw(self.features)
+        if self.vector is not None:
+            fields["vector"] = self.vector
         if labels:
             fields["labels"] = self.labels
         return msgspec.json.encode(fields)
@@ -135,9 +150,7 @@ class Dataset:
         return b"".join([part for place in places for part in (self.vectors[place], self.label_parts[place])])
 
 
-def vectorize_all(
-    instances: Iterable[DatasetInstance], vectorize: Callable[[bytes | None, str | None], bytes], limits: Limits
-) -> Dataset:
+def vectorize_all(instances: Iterable[DatasetInstance], vectorize: Vectorize, limits: Limits) -> Dataset:
     """Vectorize a stream of instances and keep all of them in memory.
 
     Parameters
@@ -161,7 +174,7 @@ def vectorize_all(
     for instance in instances:
         labels = instance.labels
         try:
-            vectors.append(vectorize(instance.features, instance.text))
+            vectors.append(vectorize(instance.features, instance.text, instance.dense))
             if labels not in packed:
                 packed[labels] = pack_labels(labels, limits)
         except InvalidInstance as error:
@@ -213,6 +226,7 @@ def _raise(error: Malformed) -> None:
 class _JsonInstance(msgspec.Struct):
     text: str | None = None
     features: msgspec.Raw = msgspec.Raw(b"null")
+    vector: Numbers | EncodedVector | None = None
     labels: list[str | int] = []
 
 
@@ -233,12 +247,15 @@ def _parse_json(line: bytes, number: int, source: str) -> DatasetInstance | None
         raise Malformed("not an instance in JSON: it is nested too deeply") from None
     features = None if bytes(fields.features) == b"null" else bytes(fields.features)
     names = () if fields.labels else _names_of(line)
-    if fields.text is None and features is None:
-        raise Malformed(f"an instance needs text or features; this one has {_listed(names or _names_of(line))}")
+    if fields.text is None and features is None and fields.vector is None:
+        raise Malformed(
+            f"an instance needs text, features or a vector; this one has {_listed(names or _names_of(line))}"
+        )
     return DatasetInstance(
         labels=tuple(map(str, fields.labels)),
         text=fields.text,
         features=features,
+        vector=fields.vector,
         source=source,
         line=number,
         fields=names,

@@ -75,11 +75,11 @@ class ActiveFeatures:
         self._values: dict[bytes, float] = {}
 
     def add_terms(self, weights: Mapping[str, float]) -> None:
-        """Add the terms of a text; skip terms of more than ``max_key_bytes``."""
+        """Add the terms of a text; skip terms of more than ``max_key_bytes``, and those that begin with a zero byte."""
         most = self._limits.max_key_bytes
         for term, weight in weights.items():
             key = term.encode()
-            if len(key) <= most:
+            if len(key) <= most and key[0]:
                 self._values[key] = self._values.get(key, 0.0) + weight
         if len(self._values) > self._limits.max_features:
             raise InvalidInstance(f"text has more than {self._limits.max_features} different terms", "text")
@@ -111,6 +111,8 @@ class ActiveFeatures:
             raise InvalidInstance("a feature's name has half of a surrogate pair", field_of(name)) from None
         if not key:
             raise InvalidInstance("a feature's name must not be empty", "features")
+        if not key[0]:
+            raise InvalidInstance("a feature's name must not begin with a zero character", field_of(name))
         if len(key) > self._limits.max_key_bytes:
             self._refuse_length(key, field_of(name))
         return key
@@ -153,21 +155,26 @@ class ActiveFeatures:
         if len(values) > self._limits.max_features:
             raise InvalidInstance(f"an instance has at most {self._limits.max_features} active features", "features")
 
-    def vector(self, boolean: bool) -> bytes:
-        """Return the vector of the collected features: l2-normalised, or with all values 1 in a Boolean model."""
+    def vector(self, boolean: bool, more: float = 0.0) -> tuple[bytes, float]:
+        """Return the vector of the collected features and its norm: l2-normalised, or with all values 1 if Boolean.
+
+        The norm is that of the values and one more value, ``more``. It is 1 if Boolean.
+        """
         keys = list(self._values)
-        if not keys:
-            return pack_vector(keys, np.zeros(0, np.float32))
         if boolean:
-            return pack_vector(keys, np.ones(len(keys), np.float32))
+            return pack_vector(keys, np.ones(len(keys), np.float32)), 1.0
+        if not keys:
+            return pack_vector(keys, np.zeros(0, np.float32)), more
         values = np.fromiter(self._values.values(), np.float64, len(keys))
         largest = values.max()
-        if not 1e-150 <= largest <= 1e150:
-            values /= largest  # so that no square overflows or underflows
-        norm = math.sqrt(np.add.accumulate(values * values)[-1])
+        scale = 1.0
+        if largest > 1e150 or (largest < 1e-150 and not more):
+            scale = largest  # so that no square overflows or underflows
+            values /= scale
+        norm = math.sqrt(np.add.accumulate(values * values)[-1] + (more / scale) ** 2)
         stored = (values / norm).astype(np.float32)
         if not stored.all():
             active = stored > 0
             keys = [key for key, kept in zip(keys, active.tolist(), strict=True) if kept]
             stored = stored[active]
-        return pack_vector(keys, stored)
+        return pack_vector(keys, stored), norm * float(scale)

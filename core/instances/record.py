@@ -1,12 +1,17 @@
 """Records: a vectorized instance and its labels as flat bytes, which go through the log unchanged.
 
     vector        u32 n | n x f32 value | n x u16 length | n keys, one after the other | zeros to a multiple of 4
+    dense part    u32 d | f32 value of a code | d x int8 | zeros to a multiple of 4
     labels part   u32 m | m x u16 length | m labels, one after the other | zeros to a multiple of 4
 
-A record is a vector followed by a labels part. Records follow each other without gaps, so each begins at a multiple
-of
-4. Numbers are little-endian. Keys and labels are UTF-8 and not empty; the keys of a vector are distinct; values are
-finite and above 0, and l2-normalised unless the model is Boolean.
+A record is a vector followed by a labels part. Bit 31 of n says that the vector ends with a dense part. Records follow
+each other without gaps, so each begins at a multiple of 4. Numbers are little-endian. Keys and labels are UTF-8 and
+not empty; the keys of a vector are distinct; values are finite and above 0, and l2-normalised unless the model is
+Boolean.
+
+The dense part is a vector of 1 to 2,048 numbers that the instance came with, not all of them zero. The index sees it
+as codes (``abound.core.kernels.records.codes``), each a feature with this value. The norm covers these features, too.
+With a dense part no key begins with a zero byte.
 
 Kernels read records in place with ``abound.core.kernels.records.record.record_shape``.
 """
@@ -29,7 +34,10 @@ __all__ = [
     "EMPTY_VECTOR",
     "Record",
     "RecordShape",
+    "add_dense",
     "check_records",
+    "dense_of",
+    "has_dense",
     "iterate",
     "pack_labels",
     "pack_vector",
@@ -39,6 +47,7 @@ __all__ = [
     "unpack_labels",
     "unpack_vector",
     "warmup",
+    "without_dense",
 ]
 
 EMPTY_VECTOR = bytes(4)
@@ -52,7 +61,11 @@ _PROBLEMS = {
     kernels.BAD_PADDING: "has padding other than zeros",
     kernels.NO_LABEL: "has no label",
     kernels.KEY_TWICE: "has the same key twice",
+    kernels.BAD_DENSE: "has an invalid dense vector",
+    kernels.RESERVED_KEY: "has a dense vector, and a key that begins with a zero byte",
 }
+
+_HAS_DENSE = kernels.HAS_DENSE >> 24
 
 
 class Record(NamedTuple):
@@ -63,11 +76,13 @@ class Record(NamedTuple):
     keys : list of str
     values : float32 array, shape (n,)
     labels : list of str
+    dense : int8 array, shape (d,), or None
     """
 
     keys: list[str]
     values: npt.NDArray[np.float32]
     labels: list[str]
+    dense: npt.NDArray[np.int8] | None = None
 
 
 def _pack_strings(strings: Sequence[bytes]) -> bytes:
@@ -83,6 +98,44 @@ def _padded(part: bytes) -> bytes:
 def pack_vector(keys: Sequence[bytes], values: npt.NDArray[np.float32]) -> bytes:
     """Pack keys and values into a vector. The keys must be distinct and not empty; this is not checked."""
     return _padded(struct.pack("<I", len(keys)) + values.astype("<f4", copy=False).tobytes() + _pack_strings(keys))
+
+
+def add_dense(vector: bytes, numbers: bytes, value: float) -> bytes:
+    """Return a vector with a dense part.
+
+    Parameters
+    ----------
+    vector : bytes
+        A vector without one.
+    numbers : bytes
+        1 to 2,048 numbers as int8, not all zero. Not checked.
+    value : float
+        Value of the feature of a code, above 0 as float32.
+    """
+    dense = _padded(struct.pack("<If", len(numbers), value) + numbers)
+    return vector[:3] + bytes([vector[3] | _HAS_DENSE]) + vector[4:] + dense
+
+
+def has_dense(vector: bytes) -> bool:
+    """Return whether a vector has a dense part."""
+    return vector[3] >= _HAS_DENSE
+
+
+def without_dense(vector: bytes) -> bytes:
+    """Return a vector without its dense part, which no batch method reads."""
+    if vector[3] < _HAS_DENSE:
+        return vector
+    plain = vector[:3] + bytes([vector[3] & ~_HAS_DENSE]) + vector[4:]
+    return plain[: int(kernels.vector_end(plain, 0))]
+
+
+def dense_of(vector: bytes) -> npt.NDArray[np.int8] | None:
+    """Return the numbers of a well-formed vector's dense part, None if it has none."""
+    if not has_dense(vector):
+        return None
+    at = len(without_dense(vector))
+    (d,) = struct.unpack_from("<I", vector, at)
+    return np.frombuffer(vector, np.int8, d, at + kernels.DENSE)
 
 
 def pack_labels(labels: Sequence[str], limits: Limits) -> bytes:
@@ -158,7 +211,7 @@ def _strings(payload: bytes, lengths_at: int, n: int) -> tuple[list[str], int]:
 
 
 def unpack_vector(vector: bytes, start: int = 0) -> tuple[list[str], npt.NDArray[np.float32]]:
-    """Return keys and values of the vector at byte ``start``. A labels part may follow the vector.
+    """Return keys and values of the vector at byte ``start``, without its dense part. A labels part may follow it.
 
     Raises
     ------
@@ -167,7 +220,7 @@ def unpack_vector(vector: bytes, start: int = 0) -> tuple[list[str], npt.NDArray
     """
     if kernels.vector_end(vector, start) < 0:
         raise Corrupted("a vector runs past the end of its bytes")
-    (n,) = struct.unpack_from("<I", vector, start)
+    n = struct.unpack_from("<I", vector, start)[0] & ~kernels.HAS_DENSE
     try:
         keys, _ = _strings(vector, start + 4 + 4 * n, n)
     except UnicodeDecodeError:
@@ -177,13 +230,8 @@ def unpack_vector(vector: bytes, start: int = 0) -> tuple[list[str], npt.NDArray
 
 def unpack(record: bytes) -> Record:
     """Unpack one record. Raises Corrupted unless the bytes are exactly one record."""
-    check_records(record, 1)
-    keys, values = unpack_vector(record)
-    return Record(keys, values, _labels(record, 0))
-
-
-def _labels(payload: bytes, start: int) -> list[str]:
-    return unpack_labels(payload, int(kernels.vector_end(payload, start)))
+    [unpacked] = iterate(record, 1)
+    return unpacked
 
 
 def unpack_labels(payload: bytes, start: int) -> list[str]:
@@ -196,7 +244,8 @@ def iterate(payload: bytes, n: int) -> Iterator[Record]:
     ends = record_ends(payload, n).tolist()
     for start in ends[:-1]:
         keys, values = unpack_vector(payload, start)
-        yield Record(keys, values, _labels(payload, start))
+        second = int(kernels.vector_end(payload, start))
+        yield Record(keys, values, unpack_labels(payload, second), dense_of(payload[start:second]))
 
 
 def warmup() -> None:

@@ -10,11 +10,13 @@ It is stateless: vectors contain keys, and dense ids are assigned where a vector
     text     "wheat and wheat"            wheat        1 + ln 2, and 1
 
 The values of a repeated key are added, those of the text first. Then the vector is l2-normalised; in a Boolean model
-all values are 1 instead.
+all values are 1 instead. The dense vector of an instance counts in the norm as 64 codes with the value 1/4 each
+(``abound.core.kernels.records.codes``).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -24,13 +26,21 @@ from abound.core.config import AnalyzerConfig, ModelConfig
 from abound.core.errors import InvalidInstance
 from abound.core.instances import text_analyzer as analyzers
 from abound.core.instances.json_fallback import ActiveFeatures, read_json
+from abound.core.instances.record import add_dense
 from abound.core.kernels.records import json as kernels
+from abound.core.kernels.records.codes import WINNERS
 from abound.core.kernels.records.json import UNUSUAL
 from abound.core.limits import Limits
 
 __all__ = ["Limits", "Vectorizer", "warmup"]
 
 _ROOM = 2**16
+
+CODE_VALUE = 0.25
+"""Value of a code before the vector is normalised."""
+
+CODES_NORM = math.sqrt(WINNERS) * CODE_VALUE
+"""Norm of the codes of an instance, 2."""
 
 use_kernel = True
 """Whether instances are read by the kernel. False while it is being compiled; plain Python gives the same vectors."""
@@ -57,7 +67,7 @@ class Vectorizer:
             self._analyzer_config
         )  # built here because its library may take long to import
         self._rules = np.array([limits.max_features, limits.max_key_bytes, self._split, self._boolean, 0, 0, 0])
-        self._values = np.zeros(limits.max_features)
+        self._values = np.zeros(limits.max_features + 2)
         self._spans = np.zeros(limits.max_features, np.uint64)
         self._table = np.zeros(max(64, 1 << (2 * limits.max_features - 1).bit_length()), np.uint64)
         self._keys_at = 6 * limits.max_features + 4
@@ -67,7 +77,7 @@ class Vectorizer:
         self._memory = np.zeros(size, np.uint8)
         self._view = self._memory.data
 
-    def vectorize(self, features: bytes | None, text: str | None) -> bytes:
+    def vectorize(self, features: bytes | None, text: str | None, dense: bytes | None = None) -> bytes:
         """Return the vector of an instance.
 
         Parameters
@@ -75,6 +85,8 @@ class Vectorizer:
         features : bytes or None
             A JSON object as received, UTF-8.
         text : str or None
+        dense : bytes or None
+            The dense vector of the instance as int8 numbers (``abound.core.instances.dense_vector``).
 
         Raises
         ------
@@ -87,7 +99,7 @@ class Vectorizer:
             terms = self._terms(text)
             lines = _lines(terms, text, self._analyzer_config)
         if lines is not None:
-            vector = self._read(lines, features)
+            vector = self._read(lines, features) if dense is None else self._read_with(dense, lines, features)
             if vector is not None:
                 return vector
         active = ActiveFeatures(self._limits, self._split)
@@ -95,17 +107,30 @@ class Vectorizer:
             active.add_terms(analyzers.term_weights(terms))
         if features is not None:
             active.add_pairs(read_json(features))
-        return active.vector(self._boolean)
+        return self._vector(active, dense)
 
     def vectorize_usual(self, features: bytes) -> bytes | None:
         """Return ``vectorize(features, None)`` by the kernel, or None for unusual or invalid features."""
         return self._read(b"", features)
 
-    def vectorize_mapping(self, features: Mapping[str, Any]) -> bytes:
+    def vectorize_mapping(self, features: Mapping[str, Any], dense: bytes | None = None) -> bytes:
         """Return the vector of features given as Python values, by the same rules as JSON."""
         active = ActiveFeatures(self._limits, self._split)
         active.add_pairs(features.items())
-        return active.vector(self._boolean)
+        return self._vector(active, dense)
+
+    def _vector(self, active: ActiveFeatures, dense: bytes | None) -> bytes:
+        if dense is None:
+            return active.vector(self._boolean)[0]
+        return _with_dense(*active.vector(self._boolean, CODES_NORM), dense)
+
+    def _read_with(self, dense: bytes, lines: bytes, features: bytes | None) -> bytes | None:
+        """Return the vector with a dense part by the kernel, or None if the instance is unusual or invalid."""
+        self._values[-2] = CODES_NORM * CODES_NORM
+        vector = self._read(lines, features)
+        self._values[-2] = 0.0
+        norm = 1.0 if self._boolean else float(self._values[-1])
+        return None if vector is None else _with_dense(vector, norm, dense)
 
     def _read(self, lines: bytes, features: bytes | None) -> bytes | None:
         """Return the vector by the kernel, or None if the instance is unusual or invalid."""
@@ -140,6 +165,12 @@ class Vectorizer:
         if size > most:
             raise InvalidInstance(f"text has at most {most} bytes", "text")
         return self._analyzer(text)
+
+
+def _with_dense(vector: bytes, norm: float, dense: bytes) -> bytes:
+    """Return a vector with a dense part, or as it is if the value of a code would be 0 beside its features."""
+    value = float(np.float32(CODE_VALUE / norm))
+    return add_dense(vector, dense, value) if value > 0 else vector
 
 
 def _lines(terms: list[str], text: str, config: AnalyzerConfig) -> bytes | None:

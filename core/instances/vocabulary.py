@@ -108,6 +108,14 @@ class Vocabulary:
         """Return the id of a key, or -1 if it has none."""
         return int(kernels.find_key(self._arrays, key, 0, len(key))) if key else -1
 
+    def count_longer(self, prefix: bytes) -> int:
+        """Return the number of keys that begin with ``prefix`` and are longer."""
+        spans = self._spans[: self.n_ids]
+        starts = (spans[(spans & np.uint64(0xFFFF)) > len(prefix)] >> np.uint64(16)).astype(np.int64)
+        for at, byte in enumerate(prefix):
+            starts = starts[self._arena[starts + at] == byte]
+        return len(starts)
+
     def add(self, key: bytes) -> int:
         """Return the id of a key, assigning one if needed.
 

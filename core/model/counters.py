@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from abound.core.kernels.model.apply import HAND, MAX_CREDIT, MAX_FEATURES
+from abound.core.kernels.model.apply import CODES, DIMENSION, HAND, MAX_CREDIT, MAX_FEATURES, N_CODES
+from abound.core.kernels.records.record import MAX_DIMENSION
 
 _PARTS = {"label_counts": np.int64, "credits": np.uint8, "hand": np.int64}
 
@@ -25,25 +26,35 @@ class Counters:
         Times each label was learned.
     credits : uint8 array, shape (>= n_features,) or (0,)
         0 to ``MAX_CREDIT``; empty without ``max_features``.
-    control : int64 array, shape (2,)
-        The bound (0: none), and the feature id at the clock's hand.
+    control : int64 array, shape (5,)
+        The bound (0: none), the feature id at the clock's hand, the dimension of the model's vectors (0: not known
+        yet), the number of codes that exist, and how many of them are features.
     """
 
     def __init__(self) -> None:
         self.label_counts = np.zeros(0, np.int64)
         self.credits = np.zeros(0, np.uint8)
-        self.control = np.zeros(2, np.int64)
+        self.control = np.zeros(5, np.int64)
 
     @property
     def is_bounded(self) -> bool:
         """Whether the number of features is bounded (``max_features`` is set)."""
         return bool(self.control[MAX_FEATURES])
 
+    @property
+    def dimension(self) -> int:
+        """Dimension of the vectors that the model learns; 0 before the first one."""
+        return int(self.control[DIMENSION])
+
+    def set_codes(self, codes: int, n_features: int) -> None:
+        """Set the number of codes that exist, 0 for a model that does not use them, and how many are features."""
+        self.control[[CODES, N_CODES]] = codes, n_features
+
     def set_bound(self, max_features: int | None) -> None:
         """Set ``max_features``. Without a bound the credits are dropped."""
         if max_features is None:
             self.credits = np.zeros(0, np.uint8)
-            self.control[:] = 0
+            self.control[[MAX_FEATURES, HAND]] = 0
         else:
             self.control[MAX_FEATURES] = max_features
 
@@ -55,11 +66,12 @@ class Counters:
             self.credits.resize(n_features + n_features // 8 + 64, refcheck=False)
 
     def to_arrays(self, n_features: int, n_classes: int) -> dict[str, npt.NDArray[Any]]:
-        """Return copies for so many ids: ``label_counts``, ``credits`` and ``hand``."""
+        """Return copies for so many ids: ``label_counts``, ``credits``, ``hand``; and ``dimension`` if known."""
         return {
             "label_counts": self.label_counts[:n_classes].copy(),
             "credits": self.credits[: n_features if self.is_bounded else 0].copy(),
             "hand": self.control[[HAND]],
+            **({"dimension": self.control[[DIMENSION]]} if self.dimension else {}),
         }
 
     def load_arrays(self, arrays: Mapping[str, npt.NDArray[Any]], n_features: int, n_classes: int) -> None:
@@ -74,10 +86,15 @@ class Counters:
                 raise ValueError(f"{name} does not fit the ids of the model")
         if int(arrays["credits"].max(initial=0)) > MAX_CREDIT or int(arrays["hand"][0]) > n_features:
             raise ValueError("the eviction clock of the model has credits or a hand out of range")
+        dimension = arrays.get("dimension", np.zeros(1, np.int64))
+        if dimension.dtype != np.int64 or dimension.shape != (1,) or not 0 <= int(dimension[0]) <= MAX_DIMENSION:
+            raise ValueError("the dimension of the model's vectors is out of range")
+        self.control[DIMENSION] = dimension[0]
         self.label_counts, self.credits = arrays["label_counts"].copy(), arrays["credits"].copy()
         self.control[HAND] = arrays["hand"][0]
 
     def digest_bytes(self, n_features: int, n_classes: int) -> bytes:
         """Return all counters for so many ids, in a fixed order."""
         own_credits = self.credits[:n_features].tobytes() if self.is_bounded else b""
-        return self.label_counts[:n_classes].tobytes() + own_credits + self.control.tobytes()
+        control = self.control[: DIMENSION + 1 if self.dimension else DIMENSION]
+        return self.label_counts[:n_classes].tobytes() + own_credits + control.tobytes()

@@ -27,7 +27,7 @@ from abound.core.index import index
 from abound.core.index.index import ALL_CLASSES
 from abound.core.index.params import IndexParams
 from abound.core.instances import record, vectorizer, vocabulary
-from abound.core.instances.record import pack_labels, pack_vector, unpack_vector
+from abound.core.instances.record import add_dense, has_dense, pack_labels, pack_vector, unpack_vector
 from abound.core.instances.vectorizer import Vectorizer
 from abound.core.kernels.index import learning
 from abound.core.kernels.model.answer import explain_vector, rank_estimated, rank_vector
@@ -48,6 +48,8 @@ from abound.core.kernels.model.apply import (
 )
 from abound.core.kernels.model.handle import ApplyScratch, LiveArrays, LivePointers, ModelHandle
 from abound.core.kernels.model.prequential import count_ranks
+from abound.core.kernels.names.table import find_vector
+from abound.core.kernels.records.codes import EXPANSION, MAX_KEY_BYTES, PREFIX, WINNERS, expand_vector
 from abound.core.kernels.records.record import record_shape
 from abound.core.limits import Limits
 from abound.core.model.active_version import LIVE
@@ -60,6 +62,9 @@ from abound.core.types import START, Offset, Ranking
 
 INTERCEPT = "(intercept)"
 """Key of the intercept among the contributions to a score."""
+
+MEANING = "(meaning)"
+"""Key of the vector of an instance among the contributions to a score: the sum of its codes."""
 
 
 class EnlargedTables(NamedTuple):
@@ -84,7 +89,7 @@ class LiveModel(ModelState):
     def __init__(self, config: ModelConfig, secret: tuple[int, int], limits: Limits | None = None) -> None:
         super().__init__(config, secret)
         self.limits = limits or Limits()
-        self._scratch = _scratch(64, 16)
+        self._scratch = _scratch(64, 16, 0)
         self._cursor = np.zeros(5, np.int64)
         self._take_config(config)
 
@@ -109,6 +114,8 @@ class LiveModel(ModelState):
         self.vectorizer = Vectorizer(config, self.limits)
         self.index.params = IndexParams.of(config)
         self._tallies.set_bound(config.max_features)
+        n_codes = self.features.count_longer(PREFIX) if config.max_features else 0
+        self._tallies.set_codes(config.codes if config.update == "sls" else 0, n_codes)
         if config.calibrate != self.calibration.on:
             self.calibration = Calibration(config.calibrate)
         self._make_room(0, 0, 0, 0)
@@ -178,8 +185,11 @@ class LiveModel(ModelState):
             ranks_left, updated_left = ranks[done : done + 1], updated[done : done + 1]
             shape = record_shape(buffer, int(self._cursor[AT]))
             if self._cursor[STATUS] == NAMES_FULL:
-                key_bytes, label_bytes = shape.end - shape.keys_at, shape.end - shape.labels_at
-                self._make_room(shape.n_features, key_bytes, shape.n_labels, label_bytes)
+                n, key_bytes, label_bytes = shape.n_features, shape.end - shape.keys_at, shape.end - shape.labels_at
+                if shape.dense_at >= 0:
+                    n, key_bytes = n + WINNERS, key_bytes + WINNERS * MAX_KEY_BYTES
+                    self._make_scratch(n, shape.n_labels, shape.end - int(self._cursor[AT]) + EXPANSION)
+                self._make_room(n, key_bytes, shape.n_labels, label_bytes)
             elif self._cursor[STATUS] == INDEX_FULL:
                 ids, class_ids = self._scratch.ids, self._scratch.class_ids
                 self.index.make_room_for(ids[: self._cursor[ACTIVE]], class_ids[: shape.n_labels])
@@ -246,11 +256,16 @@ class LiveModel(ModelState):
         features, classes = self.features.n_ids + n_features, self.labels.n_ids + n_labels
         self.index.make_room(features, classes, n_labels)
         self._tallies.make_room(features, classes)
-        if n_features > len(self._scratch.ids) or n_labels > len(self._scratch.class_ids):
-            self._scratch = _scratch(
-                max(n_features, len(self._scratch.ids)), max(n_labels, len(self._scratch.class_ids))
-            )
+        self._make_scratch(n_features, n_labels, 0)
         self._bind()
+
+    def _make_scratch(self, n_features: int, n_labels: int, n_bytes: int) -> None:
+        """Make the scratch large enough. Call ``_bind`` afterwards."""
+        ids, _, class_ids, _, memory = self._scratch
+        if n_features > len(ids) or n_labels > len(class_ids) or n_bytes > len(memory):
+            self._scratch = _scratch(
+                max(n_features, len(ids)), max(n_labels, len(class_ids)), max(n_bytes, len(memory))
+            )
 
     def _bind(self) -> None:
         """Rebuild the kernel handle after any of the arrays has moved."""
@@ -292,7 +307,7 @@ class LiveModel(ModelState):
         class_ids, scores, mask = self._asked(k, include, exclude)
         n = rank_vector(vector, self._held, mask, class_ids, scores)
         if n < 0:
-            self._make_scratch(vector)
+            vector = self._prepare(vector)
             n = rank_vector(vector, self._held, mask, class_ids, scores)
         if threshold is not None:
             n = int(np.count_nonzero(scores[:n] >= threshold))
@@ -324,7 +339,7 @@ class LiveModel(ModelState):
         estimates = np.empty(len(scores), np.float64)
         n = rank_estimated(vector, self._held, mask, class_ids, scores, estimates)
         if n < 0:
-            self._make_scratch(vector)
+            vector = self._prepare(vector)
             n = rank_estimated(vector, self._held, mask, class_ids, scores, estimates)
         if threshold is not None:
             n = int(np.count_nonzero(scores[:n] >= threshold))
@@ -337,16 +352,18 @@ class LiveModel(ModelState):
         """Return (key, contribution) of the features to the score of each class of a ranking, largest first.
 
         The contributions of a class sum to its score, up to rounding. An intercept (``sls`` in rows) is one of them,
-        under the key ``INTERCEPT``.
+        under the key ``INTERCEPT``. That of the instance's vector has the key ``MEANING``.
         """
-        keys = [*unpack_vector(vector)[0], INTERCEPT]
-        if len(keys) > len(self._scratch.ids) + 1:
-            self._make_scratch(vector)
+        names = unpack_vector(vector)[0]
+        vector = self._prepare(vector)
+        keys = [*names, MEANING, INTERCEPT]
+        parts = np.empty(int.from_bytes(vector[:4], "little"), np.float64)
         contributions = np.empty(len(keys), np.float64)
         because = []
         for class_id in ranking.class_ids.tolist():
-            explain_vector(vector, self._held, class_id, contributions[:-1])
-            contributions[-1] = self.index.intercept(class_id)
+            explain_vector(vector, self._held, class_id, parts)
+            contributions[: len(names)] = parts[: len(names)]
+            contributions[-2:] = parts[len(names) :].sum(), self.index.intercept(class_id)
             order = np.argsort(-contributions, kind="stable")
             order = order[contributions[order] != 0.0]  # zeros lie between the positive and the negative ones
             because.append([(keys[i], float(contributions[i])) for i in order.tolist()])
@@ -370,18 +387,44 @@ class LiveModel(ModelState):
                     mask[class_id] = value
         return mask
 
-    def _make_scratch(self, vector: bytes) -> None:
+    def active(self, vector: bytes) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]:
+        """Return the ids of a vector's features, codes included and -1 for unknown ones, and their values."""
+        vector = self._prepare(vector)
         n = int.from_bytes(vector[:4], "little")
-        self._scratch = _scratch(max(n, len(self._scratch.ids)), len(self._scratch.class_ids))
-        self._bind()
+        ids = np.empty(n, dtype=np.int32)
+        find_vector(self.features.arrays, vector, ids)
+        return ids, np.frombuffer(vector, "<f4", n, offset=4).copy()
+
+    def check_dimension(self, d: int) -> None:
+        """Raise InvalidInstance unless the model can learn dense vectors of ``d`` numbers."""
+        if self.config.update != "sls":
+            raise InvalidInstance(
+                f"vector needs a model with update: sls, and this one has update: {self.config.update}",
+                "vector",
+            )
+        if self.dimension not in (0, d):
+            raise InvalidInstance(f"vector has {d} numbers; those of this model have {self.dimension}", "vector")
+
+    def _prepare(self, vector: bytes) -> bytes:
+        """Return a vector with codes in place of its dense part, after making the scratch large enough."""
+        if has_dense(vector):
+            target = np.empty(len(vector) + EXPANSION, np.uint8)
+            codes = self.config.codes if self.config.update == "sls" else 0
+            vector = target[: int(expand_vector(vector, codes, self.dimension, target))].tobytes()
+        n = int.from_bytes(vector[:4], "little")
+        if n > len(self._scratch.ids):
+            self._make_scratch(n, 0, 0)
+            self._bind()
+        return vector
 
 
-def _scratch(n_features: int, n_labels: int) -> ApplyScratch:
+def _scratch(n_features: int, n_labels: int, n_bytes: int) -> ApplyScratch:
     return ApplyScratch(
         np.zeros(n_features, np.int32),
         np.zeros(n_features, np.float32),
         np.zeros(n_labels, np.int32),
         np.zeros(n_labels, np.int32),
+        np.zeros(n_bytes, np.uint8),
     )
 
 
@@ -458,6 +501,7 @@ def _warm_state() -> None:
 def _warm_sls() -> None:
     model = _learned(ModelConfig(update="sls"))
     _answer(model)
+    model.rank(add_dense(_WARMING, b"\1\2", 0.1), 10)
     _keep(model)
     index.warmup("sls")
 

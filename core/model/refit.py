@@ -10,10 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
 from abound.core.instances.record import record_ends, unpack
-from abound.core.kernels.names.table import find_vector
 from abound.core.kernels.records.record import vector_end
 from abound.core.model.entry_application import OutcomeReplay, Unit
 from abound.core.model.live_model import LiveModel
@@ -82,7 +80,7 @@ class Refitter:
             applying.step(n)
 
     def _learn_again(self, record: bytes) -> None:
-        ids, values = _active(self.live, record)
+        ids, values = self.live.active(record[: int(vector_end(record, 0))])
         labels = [self.live.labels.find(label.encode()) for label in unpack(record).labels]
         known = ids >= 0  # all, unless max_features evicted some
         self.live.learn_again(ids[known], values[known], np.array(labels, dtype=np.int32))
@@ -96,11 +94,3 @@ def reciprocal_rank(live: LiveModel, record: bytes) -> float:
         if live.label(class_id) in true:
             return 1.0 / rank
     return 0.0
-
-
-def _active(live: LiveModel, record: bytes) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]:
-    """Return the ids of a record's features, -1 for unknown ones, and their values."""
-    n = int.from_bytes(record[:4], "little")
-    ids = np.empty(n, dtype=np.int32)
-    find_vector(live.features.arrays, record, ids)
-    return ids, np.frombuffer(record, "<f4", n, offset=4).copy()

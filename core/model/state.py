@@ -87,6 +87,11 @@ class ModelState:
             },
         }
 
+    @property
+    def dimension(self) -> int:
+        """Dimension of the vectors that the model learns; 0 before the first one."""
+        return self._tallies.dimension
+
     def label(self, class_id: int) -> str:
         """Return the label of a class id."""
         return self.labels.key(class_id).decode()

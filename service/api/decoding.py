@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterable
 from typing import Any, TypeVar
 
 import msgspec
 
 from abound.core.errors import InvalidInstance, Malformed
+from abound.core.instances.dense_vector import to_int8
 from abound.core.model.live_model import LiveModel
 from abound.service.api.problems import decoding_error
+from abound.service.api.schemas.hot import Instance, encoder
 
 _T = TypeVar("_T")
 
@@ -20,6 +23,12 @@ MAX_INTEGER_DIGITS = 4300
 """Most digits of an integer that the decoder reads."""
 
 MAX_FIELD_CHARACTERS = 200
+
+MIN_WARNED = 64
+"""Instances with more numbers than this, of which a third is negative, get a warning if these are ignored."""
+
+MIN_WARNED_BYTES = 6 * MIN_WARNED
+"""Fewest bytes that so many features take."""
 
 
 def decode(decoder: msgspec.json.Decoder[_T], body: bytes) -> _T:
@@ -60,24 +69,46 @@ def _out_of_range(body: bytes) -> InvalidInstance | None:
     return None
 
 
-def vector_of(live: LiveModel, features: Any, text: str | None) -> bytes:
-    """Return the vector of an instance.
-
-    Parameters
-    ----------
-    features : msgspec.Raw
-        The bytes of the JSON object as received; empty or ``null`` when there is none.
-    """
-    raw = bytes(features)
+def vector_of(live: LiveModel, instance: Instance) -> bytes:
+    """Return the vector of an instance."""
+    raw, dense = bytes(instance.features), None
+    if instance.vector is not None:
+        dense = to_int8(instance.vector)
+        live.check_dimension(len(dense))
     if raw in ABSENT:
-        if text is None:
-            raise InvalidInstance("an instance needs features, a text, or both", "features")
-        return live.vectorizer.vectorize(None, text)
+        if instance.text is None and dense is None:
+            raise InvalidInstance("an instance needs features, a text or a vector", "features")
+        return live.vectorizer.vectorize(None, instance.text, dense)
     try:
-        return live.vectorizer.vectorize(raw, text)
+        return live.vectorizer.vectorize(raw, instance.text, dense)
     except InvalidInstance:
         _refuse_bad_utf8(raw)
         raise
+
+
+def with_warning(live: LiveModel, answer: bytes, features: Iterable[Any]) -> bytes:
+    """Return the JSON of an answer with a ``warning`` if an instance looks like an embedding written as features.
+
+    Parameters
+    ----------
+    features : iterable of msgspec.Raw or bytes
+        The features of each instance of the request.
+    """
+    if live.config.negative != "ignore":
+        return answer
+    for given in features:
+        raw = bytes(given)
+        if len(raw) >= MIN_WARNED_BYTES and raw.count(b":-") + raw.count(b": -") > MIN_WARNED // 3:
+            values = msgspec.json.decode(raw, type=dict[str, Any]).values()
+            numbers = [value for value in values if isinstance(value, (int, float)) and not isinstance(value, bool)]
+            ignored = sum(number < 0 for number in numbers)
+            if len(numbers) > MIN_WARNED and 3 * ignored >= len(numbers):
+                warning = (
+                    f"{ignored} of {len(numbers)} numbers are negative and ignored (`negative: ignore`); send an "
+                    "embedding as `vector`, to a model with `update: sls`"
+                )
+                return b'%b,"warning":%b}' % (answer[:-1], encoder.encode(warning))
+    return answer
 
 
 def sole_features(body: bytes) -> bytes | None:

@@ -22,7 +22,7 @@ import msgspec
 
 from abound.core.config import ModelConfig
 from abound.core.errors import Conflict, InvalidInstance, NotReady, OutcomeUnknown, TooLarge
-from abound.core.instances.record import pack_labels
+from abound.core.instances.record import dense_of, pack_labels
 from abound.core.limits import MAX_KEY_CHARACTERS
 from abound.core.types import Offset
 from abound.service.api.decoding import ABSENT, is_empty, vector_of
@@ -113,12 +113,17 @@ class LearnService:
         labels = pack_labels(instance.labels, model.live.limits)
         has_features = bytes(instance.features) not in ABSENT
         if instance.prediction is None:
-            vector = vector_of(model.live, instance.features, instance.text)
-        elif has_features or instance.text is not None:
-            raise InvalidInstance("prediction refers to a remembered instance; omit features and text", "prediction")
+            vector = vector_of(model.live, instance)
+        elif has_features or instance.text is not None or instance.vector is not None:
+            raise InvalidInstance(
+                "prediction refers to a remembered instance; omit features, text and vector", "prediction"
+            )
         else:
             store, keys = self._replica.store, model.keys
             vector = await recall(store, keys, instance.prediction, self._remember_params, vector_fingerprint(config))
+            dense = dense_of(vector)
+            if dense is not None:
+                model.live.check_dimension(len(dense))
         if is_empty(vector):
             field = "features" if has_features else "text" if instance.prediction is None else "prediction"
             why = " (numbers below 0 are active only with `negative: split`)" if has_features else ""
@@ -347,7 +352,12 @@ def idempotency_key_of(headers: Headers) -> str | None:
 
 def body_hash(instances: list[LabelledInstance], source: str | None) -> bytes:
     """Return the hash of instances as sent, labels and source, by which requests with one key are compared."""
-    parts = [(one.features, one.text, one.labels, one.prediction) for one in instances]
+    parts = [
+        (one.features, one.text, one.labels, one.prediction)
+        if one.vector is None
+        else (one.features, one.text, one.labels, one.prediction, one.vector)
+        for one in instances
+    ]
     return hashlib.blake2b(_encode((parts, source)), digest_size=16).digest()
 
 

@@ -244,11 +244,12 @@ def _request_forms(fields: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the forms of a request, which exclude each other: an instance, a remembered one, or a batch."""
     ways = []
     labels = {"labels": {"type": "array"}} if "labels" in fields else {}
-    for field, kind in (("features", "object"), ("text", "string"), ("prediction", "string"), ("instances", "array")):
+    kinds = {"features": "object", "text": "string", "vector": ["array", "object"]}
+    for field, kind in (kinds | {"prediction": "string", "instances": "array"}).items():
         if field not in fields:
             continue
         given = {field: {"type": kind}} | (labels if field != "instances" else {})
-        others = {"features", "text"} if field in ("prediction", "instances") else set()
+        others = {"features", "text", "vector"} if field in ("prediction", "instances") else set()
         others |= {"prediction", "instances"} | ({"labels", "key"} if field == "instances" else set())
         absent = {other: {"type": "null"} for other in sorted(others - given.keys()) if other in fields}
         ways.append({"required": list(given), "properties": given | absent})

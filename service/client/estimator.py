@@ -30,6 +30,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from abound.core.config import ModelConfig
 from abound.core.evaluation.evaluate import LIMITS
+from abound.core.instances.dense_vector import quantize
 from abound.core.instances.record import pack_labels
 from abound.core.model.entry_application import Unit
 from abound.core.model.live_model import LiveModel
@@ -55,7 +56,10 @@ class AboundClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     passes : int
         Number of times that ``fit`` learns all rows.
     intercept : bool
-        Add a feature of value 1 to every row.
+        Add a feature of value 1 to every row; not with ``vectors``.
+    vectors : bool
+        Learn each row as one dense vector, such as an embedding, in place of a feature for each column. Needs
+        ``update`` ``sls``. A row of zeros is not learned and has no scores, as a row without features.
     config : dict or None
         Further fields of the model's configuration, e.g. ``{"margin": 0.5}``.
     url : str or None
@@ -83,6 +87,7 @@ class AboundClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         update: str = "sls",
         passes: int = 5,
         intercept: bool = True,
+        vectors: bool = False,
         config: dict[str, Any] | None = None,
         url: str | None = None,
         model: str | None = None,
@@ -91,6 +96,7 @@ class AboundClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.update = update
         self.passes = passes
         self.intercept = intercept
+        self.vectors = vectors
         self.config = config
         self.url = url
         self.model = model
@@ -168,7 +174,9 @@ class AboundClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         y = self._add_classes(y)
         labels = [str(one) for one in y.tolist()]
         for _ in range(passes):
-            self._backend.learn((row, label) for row, label in zip(self._rows(X), labels, strict=True) if row)
+            self._backend.learn(
+                (row, label) for row, label in zip(self._rows(X), labels, strict=True) if row is not None
+            )
 
     def _add_classes(self, given: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Add classes to ``classes_`` and return the given ones, converted to its type so that each has one label."""
@@ -200,8 +208,12 @@ class AboundClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         X = validate_data(self, X, accept_sparse="csr", dtype=np.float64, reset=False)
         return (X[at : at + PREDICT_BATCH] for at in range(0, X.shape[0], PREDICT_BATCH))
 
-    def _rows(self, X: Any) -> Iterator[Row]:
-        """Yield the features of each row."""
+    def _rows(self, X: Any) -> Iterator[Row | None]:
+        """Yield the features of each row, or its vector; None for a row without any."""
+        if self.vectors:
+            for one in X.toarray() if sparse.issparse(X) else X:
+                yield (one / np.abs(one).max()).astype(np.float32) if one.any() else None
+            return
         names = getattr(self, "feature_names_in_", None)
         named: list[str] = [f"x{i}" for i in range(self.n_features_in_)] if names is None else names.tolist()
         always = {INTERCEPT: 1.0} if self.intercept else {}
@@ -211,7 +223,7 @@ class AboundClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             X.sum_duplicates()
         for at, end in zip(X.indptr[:-1].tolist(), X.indptr[1:].tolist(), strict=True):
             places, values = X.indices[at:end].tolist(), X.data[at:end].tolist()
-            yield always | {named[place]: value for place, value in zip(places, values, strict=True) if value}
+            yield always | {named[place]: value for place, value in zip(places, values, strict=True) if value} or None
 
     def _scores(self, X: Any) -> npt.NDArray[np.float64]:
         scores = np.full((X.shape[0], len(self.classes_)), np.nan)
@@ -224,12 +236,12 @@ class AboundClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 row[place] = score
         return scores
 
-    def _rank_rows(self, rows: Iterable[Row], k: int) -> Iterator[Ranked]:
+    def _rank_rows(self, rows: Iterable[Row | None], k: int) -> Iterator[Ranked]:
         """Yield labels for each row, none for a row without features, which the backend would refuse."""
         held = list(rows)
-        ranked = self._backend.rank((row for row in held if row), k)
+        ranked = self._backend.rank((row for row in held if row is not None), k)
         for row in held:
-            yield next(ranked) if row else []
+            yield next(ranked) if row is not None else []
 
 
 def _cast_classes(known: npt.NDArray[Any], given: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -248,7 +260,9 @@ def _cast_classes(known: npt.NDArray[Any], given: npt.NDArray[Any]) -> npt.NDArr
     return cast
 
 
-Row = Mapping[str, float]
+Row = Mapping[str, float] | npt.NDArray[np.float32]
+"""The features of an instance, or its vector."""
+
 Ranked = list[tuple[str, float]]
 """Labels and scores, best first."""
 
@@ -295,7 +309,7 @@ class InProcessBackend:
         """Yield at most ``k`` labels for each row."""
         live = self._live
         for row in rows:
-            ranking = live.rank(live.vectorizer.vectorize_mapping(row), k)
+            ranking = live.rank(self._vector(row), k)
             yield [
                 (live.label(class_id), score)
                 for class_id, score in zip(ranking.class_ids.tolist(), ranking.scores.tolist(), strict=True)
@@ -309,7 +323,13 @@ class InProcessBackend:
         self._live = LiveModel.from_arrays(state["meta"], arrays, _secret(), LIMITS)
 
     def _record(self, row: Row, label: str) -> bytes:
-        return self._live.vectorizer.vectorize_mapping(row) + pack_labels([label], LIMITS)
+        return self._vector(row) + pack_labels([label], LIMITS)
+
+    def _vector(self, row: Row) -> bytes:
+        if not isinstance(row, np.ndarray):
+            return self._live.vectorizer.vectorize_mapping(row)
+        self._live.check_dimension(len(row))
+        return self._live.vectorizer.vectorize_mapping({}, quantize(row))
 
 
 class ServiceBackend:
@@ -353,7 +373,7 @@ class ServiceBackend:
 
     def learn(self, rows: Iterable[tuple[Row, str]]) -> None:
         """Learn rows with their labels, in order. Rows refused for now (by a rate limit) are learned later."""
-        instances = (Labelled(features=row, labels=[label]) for row, label in rows)
+        instances = (Labelled(**_input(row), labels=[label]) for row, label in rows)
         with Client(self._url, key=self._key) as client:
             for answer in Model(client, self.name).learn_many(instances):
                 if isinstance(answer, Refused):
@@ -362,12 +382,17 @@ class ServiceBackend:
 
     def rank(self, rows: Iterable[Row], k: int) -> Iterator[Ranked]:
         """Yield at most ``k`` labels for each row. The ranking reflects everything learned through this object."""
-        instances = (InputInstance(features=row) for row in rows)
+        instances = (InputInstance(**_input(row)) for row in rows)
         with Client(self._url, key=self._key) as client:
             for answer in Model(client, self.name).classify_many(instances, k=k, min_offset=self._offset):
                 if isinstance(answer, Refused):
                     raise answer
                 yield [(one.label, one.score) for one in answer.labels]
+
+
+def _input(row: Row) -> dict[str, Any]:
+    """Return the fields of an instance of the service."""
+    return {"vector": row} if isinstance(row, np.ndarray) else {"features": row}
 
 
 def _delete_quietly(made_by: int, url: str, key: str | None, name: str) -> None:

@@ -25,10 +25,22 @@ IN_FLIGHT = 3
 
 
 class InputInstance(Struct, omit_defaults=True, kw_only=True, gc=False):
-    """An instance to classify: a text, features, or both."""
+    """An instance to classify: a text, features, a vector, or several of them.
+
+    Attributes
+    ----------
+    text : str or None
+    features : mapping or None
+    vector : array or list of numbers, shape (d,), or None
+        A dense vector, such as an embedding. Arrays of float32 and int8 are sent as bytes.
+    """
 
     text: str | None = None
     features: Features | None = None
+    vector: Any = None
+
+    def __post_init__(self) -> None:
+        self.vector = client_requests.encode_vector(self.vector)
 
 
 class Labelled(InputInstance, omit_defaults=True, kw_only=True, gc=False):
@@ -37,7 +49,7 @@ class Labelled(InputInstance, omit_defaults=True, kw_only=True, gc=False):
     Attributes
     ----------
     labels : list of str, 1 to 100
-    text, features
+    text, features, vector
         Must be None with ``prediction``.
     prediction : str or None
         Id of a prediction that ``classify`` stored with ``remember``; its instance is learned.
@@ -120,14 +132,15 @@ class Model:
         *,
         text: str | None = None,
         features: Features | None = None,
+        vector: Any = None,
         **asking: Unpack[ClassifyKwargs],
     ) -> ClassifyAnswer:
         """Return the labels of one instance, best first.
 
-        The instance is a text or an ``InputInstance``; or give ``text``, ``features`` or both. ``asking`` takes the
-        fields of ``ClassifyOptions``.
+        The instance is a text or an ``InputInstance``; or give ``text``, ``features``, ``vector`` or several of them.
+        ``asking`` takes the fields of ``ClassifyOptions``.
         """
-        request = _classify_request(_instance(instance, text, features), ClassifyOptions(**asking))
+        request = _classify_request(_instance(instance, text, features, vector), ClassifyOptions(**asking))
         return convert_answer(self.client.classify(self.name, request), ClassifyAnswer, self.client.url)
 
     def learn(
@@ -137,6 +150,7 @@ class Model:
         *,
         text: str | None = None,
         features: Features | None = None,
+        vector: Any = None,
         **more: Unpack[LearnKwargs],
     ) -> LearnAnswer:
         """Learn one instance with its labels: ``learn("wheat prices rise", ["grain"])``. Later answers reflect it.
@@ -144,7 +158,7 @@ class Model:
         The instance is given as for ``classify``, or by ``prediction``. ``more`` takes the other fields of
         ``Labelled``.
         """
-        request = _learn_request(_instance(instance, text, features), labels, more)
+        request = _learn_request(_instance(instance, text, features, vector), labels, more)
         return convert_answer(self.client.learn(self.name, request), LearnAnswer, self.client.url)
 
     def classify_many(
@@ -201,10 +215,11 @@ class AsyncModel:
         *,
         text: str | None = None,
         features: Features | None = None,
+        vector: Any = None,
         **asking: Unpack[ClassifyKwargs],
     ) -> ClassifyAnswer:
         """Return the labels of one instance, best first; see ``Model.classify``."""
-        request = _classify_request(_instance(instance, text, features), ClassifyOptions(**asking))
+        request = _classify_request(_instance(instance, text, features, vector), ClassifyOptions(**asking))
         return convert_answer(await self.client.classify(self.name, request), ClassifyAnswer, self.client.url)
 
     async def learn(
@@ -214,10 +229,11 @@ class AsyncModel:
         *,
         text: str | None = None,
         features: Features | None = None,
+        vector: Any = None,
         **more: Unpack[LearnKwargs],
     ) -> LearnAnswer:
         """Learn one instance with its labels; see ``Model.learn``."""
-        request = _learn_request(_instance(instance, text, features), labels, more)
+        request = _learn_request(_instance(instance, text, features, vector), labels, more)
         return convert_answer(await self.client.learn(self.name, request), LearnAnswer, self.client.url)
 
     async def classify_many(
@@ -250,14 +266,17 @@ def _fields(struct: Struct) -> dict[str, Any]:
     return fields
 
 
-def _instance(instance: str | InputInstance | None, text: str | None, features: Features | None) -> InputInstance:
+def _instance(
+    instance: str | InputInstance | None, text: str | None, features: Features | None, vector: Any
+) -> InputInstance:
     """Return the instance that was given in one of the ways of ``Model.classify``."""
     if instance is None:
-        return InputInstance(text=text, features=features)
-    if text is not None or (features is not None and not isinstance(instance, str)):
-        raise TypeError("give the instance, or text and features, not both")
+        return InputInstance(text=text, features=features, vector=vector)
+    given = features is not None or vector is not None
+    if text is not None or (given and not isinstance(instance, str)):
+        raise TypeError("give the instance, or text, features and vector, not both")
     if isinstance(instance, str):
-        return InputInstance(text=instance, features=features)
+        return InputInstance(text=instance, features=features, vector=vector)
     if not isinstance(instance, InputInstance):
         raise TypeError(f"an instance is a text or an InputInstance, not {type(instance).__name__}")
     return instance
@@ -266,7 +285,9 @@ def _instance(instance: str | InputInstance | None, text: str | None, features: 
 def _learn_request(instance: InputInstance, labels: Sequence[str], more: LearnKwargs) -> dict[str, Any]:
     if isinstance(labels, str):
         raise TypeError(f"labels is a list of strings, such as [{labels!r}]")
-    return _fields(Labelled(labels=labels, text=instance.text, features=instance.features, **more))
+    return _fields(
+        Labelled(labels=labels, text=instance.text, features=instance.features, vector=instance.vector, **more)
+    )
 
 
 def _classify_request(instance: InputInstance, asking: ClassifyOptions) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -46,6 +47,15 @@ def to_builtin(value: object) -> object:
         if value.dtype.kind == "f":  # type: ignore[attr-defined]
             return value.astype("float64").tolist()  # type: ignore[attr-defined]
     raise TypeError(f"a {getattr(value, 'dtype', type(value).__name__)} cannot be sent: JSON has no such type")
+
+
+def encode_vector(vector: Any) -> Any:
+    """Return a NumPy vector of float32 or int8 as the object that the service takes; anything else as it is."""
+    name = str(getattr(vector, "dtype", ""))
+    if name not in ("float32", "int8") or vector.ndim != 1:
+        return vector
+    data = vector.astype(vector.dtype.newbyteorder("<")).tobytes()
+    return {"base64": base64.b64encode(data).decode("ascii"), "dtype": name}
 
 
 encode = msgspec.json.Encoder(enc_hook=to_builtin).encode

@@ -26,7 +26,7 @@ import numpy as np
 from abound.core.config import ModelConfig
 from abound.core.errors import AboundError, ArtifactsUnavailable, InvalidInstance, Malformed, StoreUnavailable, TooLarge
 from abound.core.evaluation.evaluate import LIMITS
-from abound.core.instances.record import pack_labels
+from abound.core.instances.record import has_dense, pack_labels, without_dense
 from abound.core.instances.vectorizer import Vectorizer
 from abound.core.instances.vocabulary import Vocabulary
 from abound.core.kernels.names.table import intern_vector
@@ -65,9 +65,10 @@ def counts(path: Path, plain_bytes: int, name_bytes: int = MAX_NAME_BYTES) -> di
             try:
                 if instance.labels:
                     pack_labels(instance.labels, LIMITS)
-                vector = vectorize(instance.features, instance.text)
+                vector = vectorize(instance.features, instance.text, instance.dense)
             except InvalidInstance as error:
                 raise Malformed(f"line {instance.line}: {error.field}: {error}") from error
+            dense, vector = has_dense(vector), without_dense(vector)
             active = int.from_bytes(vector[:4], "little")
             features.make_room(active, len(vector) - 4 - 6 * active)
             intern_vector(features.arrays, vector, 0, ids[:active])
@@ -79,7 +80,7 @@ def counts(path: Path, plain_bytes: int, name_bytes: int = MAX_NAME_BYTES) -> di
                 raise TooLarge(f"the names of the file's features and labels take over {name_bytes} bytes")
             n += 1
             labelled += bool(labels)
-            learnable += bool(labels) and active > 0
+            learnable += bool(labels) and (active > 0 or dense)
             nnz += active
             assertions += len(labels)
             label_pairs += len(labels) ** 2

@@ -14,13 +14,14 @@ export function show(root, { model, about, signal, problem, lacks }) {
   const name = newId("kind");
   const text = h("textarea", { rows: "5", spellcheck: "false", placeholder: "Type or paste something…" });
   const features = h("textarea", { rows: "5", class: "mono", spellcheck: "false", placeholder: "price: 3\ncountry: FI\nurgent: true" });
+  const vector = h("textarea", { rows: "5", class: "mono", spellcheck: "false", placeholder: "[0.1, -0.25, 0.5]" });
   const k = h("select", {}, [5, 10, 20, 50].map((n) => h("option", { value: n, selected: n === 10 }, String(n))));
   const version = h("select", {}, h("option", { value: "" }, "the active one"), h("option", { value: "live" }, "live index"));
   const probable = h("select", {}, [0, 0.1, 0.25, 0.5, 0.75, 0.9].map((p) => h("option", { value: p }, p ? `${100 * p} %` : "any")));
   const probability = field("Least probability", probable);
   const known = h("datalist", { id: newId("known") });
   const label = h("input", { list: known.id, autocomplete: "off", required: true });
-  const parts = { text: field("Text", text), features: field("Features", features, HOW), ranks: h("div", { class: "stack" }), because: h("div", { class: "stack" }), learned: h("div", { role: "status" }) };
+  const parts = { text: field("Text", text), features: field("Features", features, HOW), vector: field("Vector", vector, "A list of numbers in JSON, such as an embedding."), ranks: h("div", { class: "stack" }), because: h("div", { class: "stack" }), learned: h("div", { role: "status" }) };
   const chart = bars({
     title: "What each feature adds to the score",
     sideways: true,
@@ -41,7 +42,8 @@ export function show(root, { model, about, signal, problem, lacks }) {
   const learn = h("button", { class: "primary teaches" }, "Learn");
   const choice = (value, said) =>
     h("label", {}, h("input", { type: "radio", name, value, checked: value === kind, onchange: () => use(value) }), said);
-  parts.features.hidden = true;
+  parts.features.hidden = parts.vector.hidden = true;
+  const learnsVectors = about.config.update === "sls";
   fill(
     root,
     h(
@@ -49,9 +51,10 @@ export function show(root, { model, about, signal, problem, lacks }) {
       { class: "halves" },
       card(
         "An instance",
-        h("div", { class: "choice", role: "radiogroup", "aria-label": "Kind of instance" }, choice("text", "Text"), choice("features", "Features")),
+        h("div", { class: "choice", role: "radiogroup", "aria-label": "Kind of instance" }, choice("text", "Text"), choice("features", "Features"), learnsVectors ? choice("vector", "Vector") : null),
         parts.text,
         parts.features,
+        parts.vector,
         h("div", { class: "fields" }, field("Labels at most", k), field("Ranked by", version), probability),
         lacking.learn ? h("p", { class: "note" }, lacking.learn) : h(
           "form",
@@ -71,6 +74,7 @@ export function show(root, { model, about, signal, problem, lacks }) {
   const typed = debounced(() => rank(), TYPED_MS);
   text.addEventListener("input", () => { before = null; typed(); });
   features.addEventListener("input", () => { before = null; typed(); });
+  vector.addEventListener("input", () => { before = null; typed(); });
   k.addEventListener("change", () => rank());
   version.addEventListener("change", () => rank());
   probable.addEventListener("change", () => rank());
@@ -82,12 +86,14 @@ export function show(root, { model, about, signal, problem, lacks }) {
     kind = value;
     parts.text.hidden = kind !== "text";
     parts.features.hidden = kind !== "features";
+    parts.vector.hidden = kind !== "vector";
     rank();
   }
 
   /** The instance as it stands; null while there is none; an Error where it cannot be read. */
   function instance() {
     if (kind === "text") return text.value.trim() ? { text: text.value } : null;
+    if (kind === "vector") return vector.value.trim() ? { vector: readJson(vector.value) } : null;
     return features.value.trim() ? { features: readFeatures(features.value) } : null;
   }
 
@@ -318,15 +324,17 @@ function valueOf(word) {
   return isNumber ? number : word;
 }
 
+function readJson(given) {
+  try {
+    return JSON.parse(given);
+  } catch (error) {
+    throw new Error(`Not JSON yet: ${error.message}`);
+  }
+}
+
 /** Features from lines `name: value`, or from a JSON object. */
 export function readFeatures(given) {
-  if (given.trim().startsWith("{")) {
-    try {
-      return JSON.parse(given);
-    } catch (error) {
-      throw new Error(`Not JSON yet: ${error.message}`);
-    }
-  }
+  if (given.trim().startsWith("{")) return readJson(given);
   const found = new Map();
   for (const line of given.split("\n").map((one) => one.trim()).filter(Boolean)) {
     const at = line.search(/[:=]/);

@@ -480,7 +480,7 @@ def test_a_damaged_file_ends_the_stream_behind_its_good_part(run: Run, url: str,
         ),
         (
             {"body": "wheat", "labels": ["x"]},
-            "line 1: an instance needs text or features; this one has the fields 'body', 'labels'",
+            "line 1: an instance needs text, features or a vector; this one has the fields 'body', 'labels'",
         ),
         (None, "nothing was learned: no instance to learn in some.jsonl"),
     ],

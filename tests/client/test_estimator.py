@@ -18,6 +18,7 @@ from sklearn.model_selection import cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.utils.estimator_checks import check_estimator, parametrize_with_checks
 
+from abound.core.errors import InvalidInstance
 from abound.service.client import Model
 from abound.service.client.estimator import AboundClassifier
 from tests.support.served import Served, served
@@ -233,3 +234,17 @@ def test_a_row_without_a_feature_is_passed_over_and_gets_no_score() -> None:
     made = AboundClassifier(intercept=False).fit(sparse.csr_matrix([[1.0, 0], [0, 1], [0, 0]]), ["a", "b", "b"])
     assert made.predict([[0, 1], [0, 0]]).tolist() == ["b", "a"]
     assert made.decision_function([[0, 0]]).tolist() == [0]
+
+
+def test_rows_may_be_vectors() -> None:
+    X, y = make_blobs(90, n_features=20, centers=3, cluster_std=2.0, random_state=0)
+    X -= X.mean(axis=0)
+    X[7] = 0
+    here = AboundClassifier(vectors=True).fit(X, y)
+    assert (here.predict(X) == y).mean() > 0.9
+    with served() as service:
+        over = AboundClassifier(vectors=True, url=service.url).fit(X, y)
+        assert over.decision_function(X).tolist() == here.decision_function(X).tolist()
+    assert pickle.loads(pickle.dumps(here)).predict(X).tolist() == here.predict(X).tolist()
+    with pytest.raises(InvalidInstance, match="update"):
+        AboundClassifier(vectors=True, update="fsu").fit(X, y)

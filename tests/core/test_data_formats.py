@@ -85,8 +85,8 @@ def test_json_lines() -> None:
     [
         (b"{", "line 1: not an instance in JSON"),
         (b"[]", "line 1: not an instance in JSON"),
-        (b'{"labels": ["a"]}', "line 1: an instance needs text or features"),
-        (b'{"features": null}', "line 1: an instance needs text or features"),
+        (b'{"labels": ["a"]}', "line 1: an instance needs text, features or a vector"),
+        (b'{"features": null}', "line 1: an instance needs text, features or a vector"),
         (b'{"text": "a", "labels": [1.5]}', "labels"),
         (b'{"text": "a", "labels": "b"}', "labels"),
         (b'{"features": {"\xff": 1}}', "line 1: not an instance in JSON"),

@@ -43,7 +43,7 @@ def plain(features: bytes, limits: Limits, split: bool, boolean: bool, terms: li
     if terms is not None:
         active.add_terms(term_weights(terms))
     active.add_pairs(read_json(features))
-    return active.vector(boolean)
+    return active.vector(boolean)[0]
 
 
 def outcome(function, *arguments) -> bytes | tuple[str, str]:

@@ -17,6 +17,10 @@ instance alone has more than ``max_features`` features, the surplus is not learn
 bound was lowered, each event evicts at most ``MOST_EVICTED`` features until the bound is met; new features wait until
 then.
 
+The dense part of a record becomes features before these steps (``abound.core.kernels.records.codes``). The first one
+fixes the dimension of the model; those of another dimension are left out. Codes do not count as features in
+``max_features`` and are never evicted.
+
 For a model that calibrates, the kernel learns the probabilities of an instance's scores just before it learns the
 instance. A separate kernel around ``apply_records`` does this, so that other models do not pay for it.
 """
@@ -27,12 +31,13 @@ from abound.core.kernels.index.layout import by_rule
 from abound.core.kernels.index.learning import has_room, learn_fsu, learn_sls
 from abound.core.kernels.index.rank import rank_classes
 from abound.core.kernels.index.sls_rows import forget
-from abound.core.kernels.intrinsics import I0, YES, inlined, inner, kernel, load_f32, load_u16, pointer
+from abound.core.kernels.intrinsics import I0, YES, inlined, inner, kernel, load_f32, load_u16, load_u32, pointer
 from abound.core.kernels.model.calibration import BEST, learn_pairs
 from abound.core.kernels.model.prequential import count_ranks
 from abound.core.kernels.names.table import (
     N_IDS,
     N_LIVE,
+    START,
     add_key,
     find_key,
     find_vector_at,
@@ -40,7 +45,8 @@ from abound.core.kernels.names.table import (
     remove_key,
     room_for,
 )
-from abound.core.kernels.records.record import record_shape, shape_at
+from abound.core.kernels.records.codes import EXPANSION, expand_record, is_code
+from abound.core.kernels.records.record import nowhere, record_shape, shape_at
 
 AT, DONE, STATUS, ACTIVE = range(4)
 """Places in the cursor: byte of the next record, records applied by the last call, why it stopped, and how many
@@ -50,8 +56,11 @@ features of the next record have an id in the scratch (with ``INDEX_FULL``).
 ENOUGH, NAMES_FULL, INDEX_FULL = range(3)
 """Reasons to stop: all records or enough work are done; the vocabularies must grow first; the index must grow first."""
 
-MAX_FEATURES, HAND = range(2)
-"""Places in ``control``: the bound (0: none), and the feature id at the clock's hand."""
+MAX_FEATURES, HAND, DIMENSION, CODES, N_CODES = range(5)
+"""Places in ``control``: the bound (0: none), the feature id at the clock's hand, the dimension of the model's vectors
+(0: not known yet), the number of codes that exist (0: the model does not use them), and with a bound the number of
+codes that have an id.
+"""
 
 SLICE_WORK = 16_384
 """Feature updates after which a call returns, so that every slice is short."""
@@ -86,9 +95,13 @@ def apply_records(buffer, cursor, held, ranks, updated):
     at, done, work = cursor[AT], 0, 0
     cursor[STATUS] = ENOUGH
     while done < len(ranks) and work < SLICE_WORK:
-        shape = shape_at(data, size, at)
+        shape, start, source = shape_at(data, size, at), at, data
+        end = shape.end
+        if shape.dense_at >= 0:
+            shape = with_codes(live, scratch, data, shape, at)
+            start, source = I0, pointer(scratch.memory)
         n, m = shape.n_features, shape.n_labels
-        if n > len(scratch.ids) or m > len(scratch.class_ids) or not has_names_room(live, shape):
+        if n < 0 or n > len(scratch.ids) or m > len(scratch.class_ids) or not has_names_room(live, shape):
             cursor[STATUS] = NAMES_FULL
             break
         ids, values, class_ids, own_ranks = (
@@ -97,13 +110,13 @@ def apply_records(buffer, cursor, held, ranks, updated):
             scratch.class_ids[:m],
             scratch.ranks[:m],
         )
-        intern_labels(live, data, shape, class_ids)
+        intern_labels(live, source, shape, class_ids)
         if live.control[MAX_FEATURES] == 0:
-            intern_vector(live.features, data, at, ids)
+            intern_vector(live.features, source, start, ids)
             for i in range(n):
-                values[i] = load_f32(data, shape.values_at + 4 * i)
+                values[i] = load_f32(source, shape.values_at + 4 * i)
         else:
-            n = intern_bounded(live, data, shape, ids, values)
+            n = intern_bounded(live, source, shape, ids, values)
             ids, values = ids[:n], values[:n]
         if not has_room(live.postings, live.params, ids, class_ids):
             cursor[STATUS] = INDEX_FULL
@@ -117,11 +130,24 @@ def apply_records(buffer, cursor, held, ranks, updated):
         if live.control[MAX_FEATURES] > 0:
             for i in range(n):
                 live.credits[ids[i]] &= PINNED - 1
-        at = shape.end
+        at = end
         done += 1
         work += n * m
     cursor[AT] = at
     cursor[DONE] = done
+
+
+@inner
+def with_codes(live, scratch, data, shape, at):
+    """Write the record at byte ``at`` with codes in place of its dense part into the scratch; return its new shape.
+
+    The number of features is -1 if the scratch is too short.
+    """
+    if len(scratch.memory) < shape.end - at + EXPANSION:
+        return nowhere()
+    if live.control[CODES] > 0 and live.control[DIMENSION] == 0:
+        live.control[DIMENSION] = np.int64(load_u32(data, shape.dense_at))
+    return expand_record(data, shape, live.control[CODES], live.control[DIMENSION], scratch.memory)
 
 
 @inlined
@@ -157,13 +183,14 @@ def intern_bounded(live, data, shape, ids, values):
     for i in range(shape.n_features):
         length = np.int64(load_u16(data, shape.lengths_at + 2 * i))
         ids[i] = find_key(live.features, data, at, length)
+        is_word = not is_code(data, at, length)
         at += length
         if ids[i] < 0:
-            n_new += 1
-        elif n_pinned >= most and live.credits[ids[i]] < PINNED:
+            n_new += np.int64(is_word)
+        elif is_word and n_pinned >= most and live.credits[ids[i]] < PINNED:
             evict(live, np.int64(ids[i]))
             ids[i] = -1
-        else:
+        elif is_word:
             n_pinned += 1
             if live.credits[ids[i]] < PINNED:
                 live.credits[ids[i]] = PINNED | min(live.credits[ids[i]] + 1, MAX_CREDIT)
@@ -172,7 +199,11 @@ def intern_bounded(live, data, shape, ids, values):
     for i in range(shape.n_features):
         length = np.int64(load_u16(data, shape.lengths_at + 2 * i))
         key_id = np.int64(ids[i])
-        if key_id < 0 and live.features.state[N_LIVE] < most:
+        if key_id < 0 and is_code(data, at, length):
+            key_id = add_key(live.features, data, at, length)
+            live.credits[key_id] = 0
+            live.control[N_CODES] += 1
+        elif key_id < 0 and live.features.state[N_LIVE] - live.control[N_CODES] < most:
             key_id = add_key(live.features, data, at, length)
             live.credits[key_id] = PINNED
         at += length
@@ -186,15 +217,20 @@ def intern_bounded(live, data, shape, ids, values):
 @inner
 def make_space(live, n_new, n_pinned):
     """Evict up to ``MOST_EVICTED`` features until ``n_new`` more fit under the bound or only pinned ones remain."""
-    state, control = live.features.state, live.control
-    n_evict = min(state[N_LIVE] + n_new - control[MAX_FEATURES], state[N_LIVE] - n_pinned, MOST_EVICTED)
+    state, control, arena = live.features.state, live.control, live.features.arena
+    n_words = state[N_LIVE] - control[N_CODES]
+    n_evict = min(n_words + n_new - control[MAX_FEATURES], n_words - n_pinned, MOST_EVICTED)
     hand = control[HAND]
     while n_evict > 0:
         if hand >= state[N_IDS]:
             hand = 0
-        if live.features.spans[hand] & _SPAN_LENGTH:
+        span = live.features.spans[hand]
+        length = np.int64(span & _SPAN_LENGTH)
+        if length > 0:
             credit = live.credits[hand]
-            if credit == 0:
+            if credit == 0 and is_code(arena, np.int64(span >> START), length):
+                pass
+            elif credit == 0:
                 evict(live, hand)
                 n_evict -= 1
             elif credit < PINNED:
@@ -264,7 +300,14 @@ def apply_calibrated(buffer, cursor, held, ranks, updated):
         at = cursor[AT]
         shape = shape_at(data, size, at)
         if cursor[CALIBRATED] != at:
-            calibrate(held.calibration, live, data, at, shape)
+            source, start = data, at
+            if shape.dense_at >= 0:
+                shape = with_codes(live, held.scratch, data, shape, at)
+                source, start = pointer(held.scratch.memory), I0
+                if shape.n_features < 0:
+                    cursor[STATUS] = NAMES_FULL
+                    break
+            calibrate(held.calibration, live, source, start, shape)
             cursor[CALIBRATED] = at
         apply_records(buffer, cursor, held, ranks[done : done + 1], updated[done : done + 1])
         if cursor[DONE] == 0:

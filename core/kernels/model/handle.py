@@ -36,7 +36,7 @@ class LiveArrays(NamedTuple):
         Times each class was learned.
     credits : uint8 array, shape (>= n_features,) or (0,)
         Credits of the clock; empty without ``max_features``.
-    control : int64 array, shape (2,)
+    control : int64 array, shape (5,)
     """
 
     features: KeyArrays
@@ -65,12 +65,13 @@ class LivePointers(NamedTuple):
 
 
 class ApplyScratch(NamedTuple):
-    """Working memory for one record: ids and values of features, ids and ranks of labels."""
+    """Working memory for one record: ids and values of features, ids and ranks of labels, and its bytes with codes."""
 
     ids: npt.NDArray[np.int32]
     values: npt.NDArray[np.float32]
     class_ids: npt.NDArray[np.int32]
     ranks: npt.NDArray[np.int32]
+    memory: npt.NDArray[np.uint8]
 
 
 @inlined
@@ -92,7 +93,11 @@ def _pointers(live):
 @inlined
 def _borrowed(scratch):
     return ApplyScratch(
-        borrowed(scratch.ids), borrowed(scratch.values), borrowed(scratch.class_ids), borrowed(scratch.ranks)
+        borrowed(scratch.ids),
+        borrowed(scratch.values),
+        borrowed(scratch.class_ids),
+        borrowed(scratch.ranks),
+        borrowed(scratch.memory),
     )
 
 

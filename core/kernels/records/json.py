@@ -213,7 +213,7 @@ def _add_pair(draft, source, at, to):
     """Add a name and its value, with ``at`` after the name's opening quote; returns as ``_add_list``."""
     data = source.data
     end, length = _copy_string(source, at, draft.memory, to, draft.rules[MAX_KEY_BYTES])
-    if length == 0:
+    if length == 0 or draft.memory[to] == 0:
         return at, np.int64(UNUSUAL)
     at = _after_space(data, end + 1)
     if data[at] != 58:
@@ -252,13 +252,16 @@ def _copy_term(source, at, memory, to):
 
 @inner
 def _read_terms(draft, source, to):
-    """Count the terms, one per line; skip terms that are too long. Return where the next key goes, or a refusal."""
+    """Count the terms, one per line; skip terms that are too long or begin with a zero byte.
+
+    Return where the next key goes, or a refusal.
+    """
     at, most = np.int64(0), draft.rules[MAX_KEY_BYTES]
     while at < source.size:
         if draft.room - to < source.size - at + 32:
             return np.int64(NO_ROOM)
         end = _copy_term(source, at, draft.memory, to)
-        if 0 < end - at <= most:
+        if 0 < end - at <= most and draft.memory[to] != 0:
             to = add(draft, to, end - at, 1.0)
             if to < 0:
                 return to
@@ -343,7 +346,8 @@ class VectorDraft(NamedTuple):
     Attributes
     ----------
     rules : int64, 7 of them
-    values : float64, max_features
+    values : float64, max_features + 2
+        The last but one is added to the sum of squares of which the norm is the root; the last one receives the norm.
     spans : uint64, max_features
         Start in ``memory`` << 16 | length, one per key.
     table : uint64, a power of two, at least twice max_features
@@ -419,17 +423,20 @@ def add(draft, at, length, value):
 
 
 @inner
-def normalise(values, n):
-    """L2-normalise the first ``n`` values (float64) in place; the sum runs in order.
+def normalise(values, n, more):
+    """L2-normalise the first ``n`` values (float64) in place, and return the norm; the sum runs in order.
+
+    ``more`` is added to the sum of squares.
 
     Values are sums of results of ``read_number``, 1e-80 to 1e99 each, so no square overflows or underflows.
     """
     squares = 0.0
     for i in range(n):
         squares += values[i] * values[i]
-    norm = np.sqrt(squares)
+    norm = np.sqrt(squares + more)
     for i in range(n):
         values[i] /= norm
+    return norm
 
 
 @inner
@@ -458,7 +465,8 @@ def finish(draft, start, end):
         for i in range(n):
             values[i] = 1.0
     else:
-        normalise(values, n)
+        most = draft.rules[MAX_FEATURES]
+        values[most + 1] = normalise(values, n, values[most])
     least = 1.0
     for i in range(n):
         least = min(least, values[i])

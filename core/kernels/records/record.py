@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from abound.core.kernels.intrinsics import (
+    inlined,
     inner,
     kernel,
     load_f32,
@@ -20,10 +21,21 @@ from abound.core.kernels.intrinsics import (
 from abound.core.kernels.records.json import MOST_PROBES, hash_of
 
 GOOD, OVERRUN, EMPTY_KEY, BAD_VALUE, BAD_UTF8, BAD_PADDING, NO_LABEL, TRAILING, KEY_TWICE, CROWDED = range(10)
+BAD_DENSE, RESERVED_KEY = range(10, 12)
 """Results of ``check``. ``CROWDED``: no error so far, but too many keys of the record collide in the hash table. The
 caller must look for repeated keys in another way.
 """
 
+HAS_DENSE = 1 << 31
+"""The bit of a vector's feature count that says that a dense part follows the keys."""
+
+DENSE = 8
+"""Bytes of a dense part before its numbers: the dimension as u32, and the value of a code's feature as f32."""
+
+MAX_DIMENSION = 2048
+
+_COUNT = np.uint32(HAS_DENSE - 1)
+_HAS_DENSE = np.uint32(HAS_DENSE)
 _NOT_ASCII = np.uint64(0x8080808080808080)
 _LOW = np.uint64(0xFFFFFFFF)
 
@@ -32,16 +44,24 @@ class RecordShape(NamedTuple):
     """The positions of the parts of a record, in bytes from the start of the buffer.
 
     ``n_features`` is -1 if the record does not lie inside the buffer; then the other fields mean nothing.
+    ``dense_at`` is -1 if there is no dense part.
     """
 
     n_features: int
     values_at: int
     lengths_at: int
     keys_at: int
+    dense_at: int
     n_labels: int
     label_lengths_at: int
     labels_at: int
     end: int
+
+
+@inlined
+def nowhere():
+    """Return the shape of a record that does not lie inside the buffer."""
+    return RecordShape(-1, 0, 0, 0, 0, 0, 0, 0, 0)
 
 
 @inner
@@ -56,37 +76,68 @@ def _part_end(data, size, lengths_at, n):
 
 
 @inner
-def _vector_end(data, size, start):
-    if start < 0 or start > size - 4:
-        return np.int64(-1)
-    n = np.int64(load_u32(data, start))
-    end = _part_end(data, size, start + 4 + 4 * n, n)
+def _padded_end(size, start, end):
+    """Return the end of a part that begins at ``start``, with its padding; -1 if ``end`` is, or it is past ``size``."""
     padded = (end - start + 3) // 4 * 4 + start
     return padded if end >= 0 and padded <= size else np.int64(-1)
 
 
 @inner
+def _dense_end(data, size, at):
+    """Return the end of the dense part at ``at``; -1 if it is past ``size`` or of more than MAX_DIMENSION numbers."""
+    if at < 0 or at > size - DENSE:
+        return np.int64(-1)
+    d = np.int64(load_u32(data, at))
+    return _padded_end(size, at, at + DENSE + d) if d <= MAX_DIMENSION else np.int64(-1)
+
+
+@inner
+def vector_shape(data, size, start):
+    """Return the shape of the vector at byte ``start`` of a pointer to ``size`` bytes, with the end of the vector."""
+    if start < 0 or start > size - 4:
+        return nowhere()
+    word = load_u32(data, start)
+    n = np.int64(word & _COUNT)
+    lengths_at = start + 4 + 4 * n
+    end = _padded_end(size, start, _part_end(data, size, lengths_at, n))
+    dense_at = np.int64(-1)
+    if word & _HAS_DENSE:
+        dense_at = end
+        end = _dense_end(data, size, end)
+    if end < 0:
+        return nowhere()
+    return RecordShape(n, start + 4, lengths_at, lengths_at + 2 * n, dense_at, 0, 0, 0, end)
+
+
+@inner
 def shape_at(data, size, start):
     """Run ``record_shape`` on a pointer to ``size`` bytes."""
-    nothing = RecordShape(-1, 0, 0, 0, 0, 0, 0, 0)
-    second = _vector_end(data, size, start)
-    if second < 0 or second > size - 4:
-        return nothing
-    n = np.int64(load_u32(data, start))
-    lengths_at = start + 4 + 4 * n
+    vector = vector_shape(data, size, start)
+    second = vector.end
+    if vector.n_features < 0 or second > size - 4:
+        return nowhere()
     n_labels = np.int64(load_u32(data, second))
-    end = _part_end(data, size, second + 4, n_labels)
-    padded = (end - second + 3) // 4 * 4 + second
-    if end < 0 or padded > size:
-        return nothing
-    labels_at = second + 4 + 2 * n_labels
-    return RecordShape(n, start + 4, lengths_at, lengths_at + 2 * n, n_labels, second + 4, labels_at, padded)
+    end = _padded_end(size, second, _part_end(data, size, second + 4, n_labels))
+    if end < 0:
+        return nowhere()
+    return RecordShape(
+        vector.n_features,
+        vector.values_at,
+        vector.lengths_at,
+        vector.keys_at,
+        vector.dense_at,
+        n_labels,
+        second + 4,
+        second + 4 + 2 * n_labels,
+        end,
+    )
 
 
 @kernel
 def vector_end(buffer, start):
     """Return the end of the vector at byte ``start``, including its padding; -1 if it overruns the buffer."""
-    return _vector_end(pointer(buffer), len(buffer), start)
+    shape = vector_shape(pointer(buffer), len(buffer), start)
+    return shape.end if shape.n_features >= 0 else np.int64(-1)
 
 
 @kernel
@@ -157,6 +208,32 @@ def _check_strings(data, lengths_at, n, strings_at):
         if data[at] != 0:
             return BAD_PADDING
         at += 1
+    return GOOD
+
+
+@inner
+def _check_dense(data, shape):
+    """Check the dense part of a record, and that no key begins with a zero byte, like those of codes."""
+    at = shape.dense_at
+    d, value = np.int64(load_u32(data, at)), load_f32(data, at + 4)
+    if d == 0 or not 0 < value < np.inf:
+        return BAD_DENSE
+    at += DENSE
+    end, any_bit = at + d, np.uint8(0)
+    while at < end:
+        any_bit |= data[at]
+        at += 1
+    if any_bit == 0:
+        return BAD_DENSE
+    while at < shape.label_lengths_at - 4:
+        if data[at] != 0:
+            return BAD_PADDING
+        at += 1
+    key_at = shape.keys_at
+    for i in range(shape.n_features):
+        if data[key_at] == 0:
+            return RESERVED_KEY
+        key_at += np.int64(load_u16(data, shape.lengths_at + 2 * i))
     return GOOD
 
 
@@ -236,6 +313,8 @@ def check(buffer, first, n_records, ends):
         problem = _check_strings(data, shape.lengths_at, shape.n_features, shape.keys_at)
         if problem == GOOD:
             problem = _check_strings(data, shape.label_lengths_at, shape.n_labels, shape.labels_at)
+        if problem == GOOD and shape.dense_at >= 0:
+            problem = _check_dense(data, shape)
         if problem == GOOD and shape.n_features > 1:
             if shape.n_features > len(starts):
                 starts = np.empty(2 * shape.n_features, np.int64)

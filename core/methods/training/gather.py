@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
 from abound.core.errors import InvalidInstance, Malformed
-from abound.core.instances.data_formats import Dataset, DatasetInstance
-from abound.core.instances.record import pack_labels, unpack_labels
+from abound.core.instances.data_formats import Dataset, DatasetInstance, Vectorize
+from abound.core.instances.record import pack_labels, unpack_labels, without_dense
 from abound.core.instances.vocabulary import Vocabulary
 from abound.core.kernels.names.table import find_vector, intern_vector
 from abound.core.kernels.records.record import vector_end
@@ -48,8 +48,12 @@ class MatrixBuilder:
         self._text = False
 
     def add(self, vector: bytes, labels: Sequence[str], *, text: bool = False) -> None:
-        """Add an instance: its vector (``core/instances/record.py``), its labels, and whether it was a text."""
+        """Add an instance: its vector (``core/instances/record.py``), its labels, and whether it was a text.
+
+        The dense part of the vector is left out.
+        """
         self._text |= text
+        vector = without_dense(vector)
         at, label_at = self._ends[self._n].tolist()
         n = int.from_bytes(vector[:4], "little")
         if at + n > len(self._ids):
@@ -123,7 +127,7 @@ def needs(sizes: DataSizes) -> dict[str, int]:
 
 def gather(
     instances: Iterable[DatasetInstance],
-    vectorize: Callable[[bytes | None, str | None], bytes],
+    vectorize: Vectorize,
     limits: Limits,
     secret: tuple[int, int],
     like: Matrices | None = None,
@@ -150,7 +154,7 @@ def gather(
         try:
             if instance.labels:
                 pack_labels(instance.labels, limits)
-            vector = vectorize(instance.features, instance.text)
+            vector = vectorize(instance.features, instance.text, instance.dense)
         except InvalidInstance as error:
             raise Malformed(f"{instance.location}: {error.field}: {error}") from error
         gathering.add(vector, instance.labels, text=instance.text is not None)

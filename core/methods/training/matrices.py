@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
+from abound.core.instances.record import without_dense
 from abound.core.instances.vocabulary import Vocabulary
 from abound.core.kernels.names.table import find_vector
 from abound.core.measures import Ints, LabelSets
@@ -205,9 +206,12 @@ def check_csr(name: str, matrix: Csr) -> None:
 
 
 def vector_rows(vectors: Iterable[bytes], features: Vocabulary) -> Csr:
-    """Return the rows of ``X`` for vectors, in the columns of a vocabulary; unknown features are left out."""
+    """Return the rows of ``X`` for vectors, in the columns of a vocabulary; unknown features are left out.
+
+    The dense parts of the vectors are left out, too.
+    """
     ids, values, ends = [np.zeros(0, np.int32)], [np.zeros(0, np.float32)], [0]
-    for vector in vectors:
+    for vector in map(without_dense, vectors):
         n = int.from_bytes(vector[:4], "little")
         ids.append(np.empty(n, np.int32))
         find_vector(features.arrays, vector, ids[-1])

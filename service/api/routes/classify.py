@@ -17,7 +17,7 @@ from abound.core.errors import AboundError, InvalidInstance, StoreUnavailable, T
 from abound.core.model.active_version import LIVE
 from abound.core.types import Offset
 from abound.service.api.answer_json import AnswerEncoder
-from abound.service.api.decoding import ABSENT, decode, sole_features, vector_of
+from abound.service.api.decoding import ABSENT, MIN_WARNED_BYTES, decode, sole_features, vector_of, with_warning
 from abound.service.api.dependencies import trusted_model
 from abound.service.api.learn_service import VectorBudget
 from abound.service.api.ndjson import AnswerLines, NdjsonLine, RequestLines
@@ -119,14 +119,16 @@ class Classify:
         if features is not None and model.live.serving.is_live and not self._rates.limits(grant):
             vector = model.live.vectorizer.vectorize_usual(features)
             if vector is not None:
-                return self._rank(model, vector, DEFAULT_OPTIONS, model.live.config)[0]
+                answer = self._rank(model, vector, DEFAULT_OPTIONS, model.live.config)[0]
+                return answer if len(features) < MIN_WARNED_BYTES else with_warning(model.live, answer, [features])
         request = decode(classify_decoder, body)
         version = model.live.serving.version if request.version is None else request.version
         usual = version == LIVE and request.min_offset is None and request.instances is None
         if not usual or request.remember or self._rates.limits(grant):
             return None
-        vector = vector_of(model.live, request.features, request.text)
-        return self._rank(model, vector, request, model.live.config)[0]
+        vector = vector_of(model.live, request)
+        answer = self._rank(model, vector, request, model.live.config)[0]
+        return with_warning(model.live, answer, [request.features])
 
     async def answer(self, name: str, body: bytes, headers: Headers, grant: Grant | None) -> tuple[int, bytes]:
         """Return status and answer for one instance or a batch."""
@@ -137,16 +139,18 @@ class Classify:
         if request.min_offset is not None:
             await self._wait(name, model, request.min_offset)
         if request.instances is not None:
-            return 200, await self._batch(model, request, request.instances)
+            batch = await self._batch(model, request, request.instances)
+            return 200, with_warning(model.live, batch, (one.features for one in request.instances))
         way = await self._choose(model, request)
-        vector, config = vector_of(model.live, request.features, request.text), model.live.config
+        vector, config = vector_of(model.live, request), model.live.config
         if way is None:
             answer, remembering = self._rank(model, vector, request, config)
         else:
             later = DeferredLine(ranking_request(model, way, vector, request), request.remember, config)
             [labels] = await self._ways.rank([later.asked])
             answer, remembering = self._deferred_answer(model, later, labels)
-        return 200, answer if remembering is None else await remembering
+        answer = answer if remembering is None else await remembering
+        return 200, with_warning(model.live, answer, [request.features])
 
     async def answer_lines(
         self,
@@ -198,7 +202,7 @@ class Classify:
         if request.min_offset is not None:
             await self._wait(name, model, request.min_offset)
         way = await self._choose(model, request)
-        vector, config = vector_of(model.live, request.features, request.text), model.live.config
+        vector, config = vector_of(model.live, request), model.live.config
         if way is None:
             return *self._rank(model, vector, request, config), len(vector)
         later = DeferredLine(ranking_request(model, way, vector, request), request.remember, config)
@@ -233,13 +237,13 @@ class Classify:
             await self._replica.wait_for(name, offset, self._min_offset_seconds)
 
     async def _batch(self, model: ReplicatedModel, request: ClassifyRequest, instances: list[Instance]) -> bytes:
-        check_batch(request.features, request.text, len(instances), self._max_batch)
+        check_batch(request, len(instances), self._max_batch)
         pace = TimeSlice()
         room = VectorBudget(self._request_bytes)
         vectors = []
         for at, instance in enumerate(instances):
             try:
-                vector = vector_of(model.live, instance.features, instance.text)
+                vector = vector_of(model.live, instance)
             except InvalidInstance as error:
                 raise error.inside(f"instances[{at}]") from None
             room.reserve(len(vector))
@@ -325,10 +329,11 @@ def ranking_request(
     )
 
 
-def check_batch(features: Any, text: str | None, n: int, limit: int) -> None:
+def check_batch(request: Instance, n: int, limit: int) -> None:
     """Raise InvalidInstance when a batch request has an instance of its own, or too many instances."""
-    if bytes(features) not in ABSENT or text is not None:
-        field = "text" if text is not None else "features"
-        raise InvalidInstance(f"{field}: a batch has none; move it into instances", field)
+    own = {"text": request.text is not None, "vector": request.vector is not None}
+    for field, given in (own | {"features": bytes(request.features) not in ABSENT}).items():
+        if given:
+            raise InvalidInstance(f"{field}: a batch has none; move it into instances", field)
     if n > limit:
         raise InvalidInstance(f"instances: a batch has at most {limit}, not {n}", "instances")

@@ -11,6 +11,7 @@ from fastapi import APIRouter, Depends, Path, Query
 from pydantic import Field
 
 from abound.core.errors import Overloaded, UnknownLabel
+from abound.core.kernels.records.codes import PREFIX
 from abound.core.model.label_features import weights_to
 from abound.core.model.live_model import LiveModel
 from abound.service.api.dependencies import ModelName, ReplicaDep
@@ -114,7 +115,7 @@ async def get_label(
     room: Annotated[None, Depends(LabelSearches.check)],
     limit: Limit = 100,
 ) -> LabelAnswer:
-    """Return a label and its heaviest features in the index.
+    """Return a label and its heaviest features in the index, without what the model has learned from vectors.
 
     The service scans all connections of the index, in slices; do not call this for every request.
     """
@@ -150,13 +151,15 @@ async def _label_of(live: LiveModel, model: str, label: str, limit: int) -> Labe
 
 
 async def _voting_features(live: LiveModel, class_id: int, limit: int) -> tuple[list[PointingShape], int]:
-    """Return the heaviest features of a class, and the number of features that vote for it."""
+    """Return the heaviest features of a class and how many vote for it, without the codes of vectors."""
     best: list[tuple[float, str]] = []
     total = 0
     pace = TimeSlice()
     for first in range(0, live.index.n_features, SLICE):
         weights = weights_to(live.index, class_id, first, min(first + SLICE, live.index.n_features))
         voting = np.flatnonzero(weights)
+        if live.dimension:
+            voting = voting[[not live.features.key(first + at).startswith(PREFIX) for at in voting.tolist()]]
         total += len(voting)
         heaviest = voting[np.argsort(-weights[voting], kind="stable")[:limit]]
         found = [(float(weights[at]), live.features.key(first + at).decode()) for at in heaviest.tolist()]

@@ -12,7 +12,7 @@ from typing import Any
 
 from abound.core.config import ModelConfig
 from abound.core.errors import InvalidInstance, OutcomeUnknown, UnknownPrediction
-from abound.service.api.decoding import decode
+from abound.service.api.decoding import decode, with_warning
 from abound.service.api.dependencies import trusted_model
 from abound.service.api.learn_service import (
     KEY_HEADER,
@@ -63,7 +63,8 @@ class LearnHandler:
             n = 1 if request.instances is None else len(request.instances)
             await self._rates.admit(grant, n, request.source, learns=True)
         if request.instances is not None:
-            return await self._batch(model, request, request.instances, header_key)
+            status, answer = await self._batch(model, request, request.instances, header_key)
+            return status, with_warning(model.live, answer, (one.features for one in request.instances))
         if header_key is not None:
             if request.key is not None and request.key != header_key:
                 raise InvalidInstance("key differs from the header Idempotency-Key; give only one of them", "key")
@@ -80,7 +81,8 @@ class LearnHandler:
                 )
         if learned.refused is not None:
             raise learned.refused
-        return 200 if learned.applied else 202, encoder.encode(answer_of(learned))
+        answer = with_warning(model.live, encoder.encode(answer_of(learned)), [request.features])
+        return 200 if learned.applied else 202, answer
 
     async def answer_lines(
         self,
@@ -102,7 +104,7 @@ class LearnHandler:
     async def _batch(
         self, model: ReplicatedModel, request: LearnRequest, instances: list[LabelledInstance], header_key: str | None
     ) -> tuple[int, bytes]:
-        check_batch(request.features, request.text, len(instances), self._max_batch)
+        check_batch(request, len(instances), self._max_batch)
         for field in ("labels", "prediction", "key"):
             if getattr(request, field) is not None:
                 instead = "use the header Idempotency-Key" if field == "key" else "move it into instances"

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
+from abound.core.instances.dense_vector import EncodedVector, Numbers
 from abound.core.limits import MAX_KEY_CHARACTERS, MAX_SOURCE_CHARACTERS
 
 MAX_K = 1000
@@ -43,19 +44,28 @@ FEATURES_SCHEMA: dict[str, Any] = {
 }
 TEXT = "Text, split by the model's analyzer. A word that is longer than a feature key may be (512 bytes) is ignored."
 
+VECTOR = (
+    "A dense vector, such as an embedding: 1 to 2,048 numbers, or their bytes in base64. Only for a model with "
+    "`update: sls`. The first vector that is learned fixes their number. It is scaled and stored as int8."
+)
+
+WARNING = "Only if an instance looks like an embedding written as features, and the model ignores negative numbers."
+
 Durability = Literal["log", "fsync", "replica"]
 Reached = Annotated[str, Meta(extra_json_schema={"enum": ["log", "fsync", "replica"]})]
 Features = Annotated[Raw, Meta(extra_json_schema=FEATURES_SCHEMA)]
 Text = Annotated[str, Meta(description=TEXT, examples=["wheat prices rise"])]
+Warned = Annotated[str, Meta(description=WARNING)] | UnsetType
 Chosen = Annotated[list[str], Meta(max_length=MAX_CHOSEN)]
 Labels = Annotated[list[str], Meta(min_length=1, description="The true labels, 1 to 100.", examples=[["grain"]])]
 
 
 class Instance(Struct, forbid_unknown_fields=True, kw_only=True, gc=False):
-    """An instance: features, a text, or both."""
+    """An instance: features, a text, a vector, or several of them."""
 
     features: Features = msgspec.field(default_factory=Raw)
     text: Text | None = None
+    vector: Annotated[Numbers | EncodedVector | None, Meta(description=VECTOR, examples=[[0.1, -0.25, 0.5]])] = None
 
 
 class ClassifyRequest(Instance, forbid_unknown_fields=True, kw_only=True, gc=False):
@@ -140,6 +150,7 @@ class ClassifyAnswer(Struct, gc=False):
     version: str
     id: Annotated[str, Meta(description="Only with `remember`.")] | UnsetType = UNSET
     remembered: Annotated[bool, Meta(description="False: the instance could not be stored.")] | UnsetType = UNSET
+    warning: Warned = UNSET
 
 
 class ClassifyBatchAnswer(Struct, gc=False):
@@ -148,6 +159,7 @@ class ClassifyBatchAnswer(Struct, gc=False):
     results: list[ClassifyAnswer]
     offset: str
     version: str
+    warning: Warned = UNSET
 
 
 class LearnAnswer(Struct, gc=False):
@@ -162,6 +174,7 @@ class LearnAnswer(Struct, gc=False):
     durability: Reached
     rank: int | None
     updated: bool | None
+    warning: Warned = UNSET
 
 
 class LearnResult(Struct, gc=False):
@@ -179,6 +192,7 @@ class LearnBatchAnswer(Struct, gc=False):
     offset: str
     applied: bool
     durability: Reached
+    warning: Warned = UNSET
 
 
 classify_decoder = msgspec.json.Decoder(ClassifyRequest)

@@ -1,0 +1,80 @@
+"""The dense vector of an instance, such as an embedding, as it comes and as int8 numbers.
+
+The largest number becomes 127 or -127, and all others are scaled by the same factor and rounded, to the even number if
+two are equally near. Only the result is stored. Numbers that are int8 already stay as they are.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+from msgspec import Meta, Struct
+
+from abound.core.errors import InvalidInstance
+from abound.core.kernels.records.record import MAX_DIMENSION
+
+FIELD = "vector"
+
+
+class EncodedVector(Struct, forbid_unknown_fields=True, kw_only=True, gc=False):
+    """The numbers of a vector as bytes, little-endian."""
+
+    base64: Annotated[str, Meta(description="The numbers, one after the other, in base64.")]
+    dtype: Annotated[Literal["float32", "int8"], Meta(description="Type of the numbers.")]
+
+
+Numbers = Annotated[list[float], Meta(min_length=1, max_length=MAX_DIMENSION)]
+"""A vector as a list."""
+
+
+def to_int8(vector: list[float] | EncodedVector) -> bytes:
+    """Return a vector as int8 numbers. Raises InvalidInstance, which names ``vector`` or ``vector.base64``."""
+    if isinstance(vector, EncodedVector):
+        return quantize(_decoded(vector), "vector.base64")
+    return quantize(np.array(vector, np.float64))
+
+
+def quantize(numbers: npt.NDArray[Any], field: str = FIELD) -> bytes:
+    """Return numbers as int8.
+
+    Parameters
+    ----------
+    numbers : array of a real type, shape (d,)
+    field : str
+        Name in the error.
+
+    Raises
+    ------
+    InvalidInstance
+        There are no numbers or more than 2,048, one is not finite, or all are zero.
+    """
+    if not 1 <= len(numbers) <= MAX_DIMENSION:
+        raise InvalidInstance(f"vector must have 1 to {MAX_DIMENSION} numbers, not {len(numbers)}", field)
+    if numbers.dtype != np.int8:
+        numbers = numbers.astype(np.float64)
+        largest = np.abs(numbers).max()
+        if not np.isfinite(largest):
+            at = int(np.flatnonzero(~np.isfinite(numbers))[0])
+            raise InvalidInstance(f"vector: number {at} is {numbers[at]}; all must be finite", field)
+        if largest > 0:
+            numbers = np.rint(numbers / largest * 127.0).astype(np.int8)
+    if not numbers.any():
+        raise InvalidInstance("vector must not be all zeros; leave it out instead", field)
+    return numbers.astype(np.int8, copy=False).tobytes()
+
+
+def _decoded(vector: EncodedVector) -> npt.NDArray[Any]:
+    try:
+        data = base64.b64decode(vector.base64, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise InvalidInstance(f"vector.base64 is not valid base64: {error}", "vector.base64") from None
+    dtype = np.dtype("<f4" if vector.dtype == "float32" else np.int8)
+    if len(data) % dtype.itemsize:
+        raise InvalidInstance(
+            f"vector.base64 has {len(data)} bytes, which is not a whole number of float32", "vector.base64"
+        )
+    return np.frombuffer(data, dtype)

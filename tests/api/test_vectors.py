@@ -1,0 +1,162 @@
+"""Vectors over HTTP: lists and bytes, alone and with text, what is refused, and what is told."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from abound.core.model.live_model import warmup
+from abound.service.client import Client, Model
+from tests.support.served import NDJSON, Served, fresh_model, lines, ndjson, problem, served
+
+D = 12
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    warmup()
+    with served(artifacts_url=str(tmp_path_factory.mktemp("artifacts"))) as service:
+        yield service
+
+
+def numbers(kind: int, seed: int) -> list[float]:
+    """A vector of one of three kinds."""
+    made = np.random.default_rng(seed).normal(0, 0.3, D)
+    made[kind] += 1
+    return [float(one) for one in made.astype(np.float32)]
+
+
+@pytest.fixture(scope="module")
+def model(service: Served) -> str:
+    """A model that has learned vectors of three kinds, alone and with text."""
+    name = fresh_model(service, update="sls")
+    instances: list[dict[str, Any]] = [{"vector": numbers(i % 3, i), "labels": [f"kind {i % 3}"]} for i in range(60)]
+    for instance in instances[::2]:
+        instance["text"] = "some words"
+    service.http.post(f"/models/{name}/learn", json={"instances": instances}).raise_for_status()
+    return name
+
+
+def best(answer: dict[str, Any]) -> str:
+    return str(answer["labels"][0]["label"])
+
+
+def encoded(kind: int, seed: int) -> dict[str, str]:
+    data = np.array(numbers(kind, seed), "<f4").tobytes()
+    return {"base64": base64.b64encode(data).decode(), "dtype": "float32"}
+
+
+def test_every_way_to_ask_gives_the_same_answer(service: Served, model: str) -> None:
+    path = f"/models/{model}/classify"
+    for kind in range(3):
+        asked = {"vector": numbers(kind, 100 + kind)}
+        answer = service.http.post(path, json=asked).json()
+        assert best(answer) == f"kind {kind}"
+        assert service.http.post(path, json={"vector": encoded(kind, 100 + kind)}).json() == answer
+        assert service.http.post(path, json={"instances": [asked]}).json()["results"][0]["labels"] == answer["labels"]
+        [line] = lines(service.http.post(path, content=ndjson(asked), headers=NDJSON))
+        assert line == answer
+        explained = service.http.post(path, json={**asked, "text": "words", "explain": True}).json()["labels"][0]
+        assert "(meaning)" in [one["feature"] for one in explained["because"]]
+        assert sum(one["contribution"] for one in explained["because"]) == pytest.approx(explained["score"])
+
+
+def test_the_client_sends_arrays(service: Served) -> None:
+    name = fresh_model(service, update="sls")
+    with Client(service.url) as client:
+        model = Model(client, name)
+        for i in range(9):
+            vector = np.array(numbers(i % 3, i))
+            given: Any = (vector, vector.astype(np.float32), (vector * 50).astype(np.int8))[i % 3]
+            model.learn("words", [f"kind {i % 3}"], vector=given)
+        assert model.classify(vector=numbers(1, 50)).labels[0].label == "kind 1"
+    assert service.http.get(f"/models/{name}").json()["config"]["codes"] == 4096
+
+
+@pytest.mark.parametrize(
+    ("vector", "field", "detail"),
+    [
+        ([0.5] * (D + 1), "vector", f"vector has {D + 1} numbers; those of this model have {D}"),
+        ([0.0] * D, "vector", "all zeros"),
+        ([], "vector", "length >= 1"),
+        ([0.5] * 2049, "vector", "length <= 2048"),
+        ([0.5, "a"], "vector[1]", "expected `float`"),
+        ("0.5", "vector", "expected"),
+        ({"base64": "AAAA"}, "vector.dtype", "missing"),
+        ({"base64": "AAAA", "dtype": "float64"}, "vector.dtype", "float64"),
+        ({"base64": "AAAA", "dtype": "float32"}, "vector.base64", "3 bytes"),
+        ({"base64": "A?==", "dtype": "int8"}, "vector.base64", "not valid base64"),
+        ({"base64": base64.b64encode(np.full(D, np.nan, "<f4")).decode(), "dtype": "float32"}, "vector.base64", "nan"),
+    ],
+    ids=["length", "zeros", "empty", "long", "word", "string", "no dtype", "dtype", "bytes", "base64", "nan"],
+)
+def test_what_is_refused(service: Served, model: str, vector: Any, field: str, detail: str) -> None:
+    for path, more in (("classify", {}), ("learn", {"labels": ["a"]})):
+        answer = service.http.post(f"/models/{model}/{path}", json={"vector": vector, **more})
+        assert detail in problem(answer, 422, field=field)["detail"]
+    answer = service.http.post(f"/models/{model}/classify", json={"instances": [{"vector": vector}]})
+    problem(answer, 422, field=f"instances[0].{field}")
+
+
+def test_numbers_that_are_no_numbers(service: Served, model: str) -> None:
+    body = b'{"vector": [1e999, 1]}'
+    problem(service.http.post(f"/models/{model}/classify", content=body), 422, field="vector[0]")
+
+
+def test_a_batch_has_no_vector_of_its_own(service: Served, model: str) -> None:
+    body = {"vector": numbers(0, 0), "instances": [{"text": "a"}]}
+    problem(service.http.post(f"/models/{model}/classify", json=body), 422, field="vector")
+
+
+def test_fsu_names_the_update_that_takes_vectors(service: Served) -> None:
+    name = fresh_model(service)
+    for path, more in (("classify", {}), ("learn", {"labels": ["a"]})):
+        answer = service.http.post(f"/models/{name}/{path}", json={"vector": [1, 2], **more})
+        assert "update: sls" in problem(answer, 422, field="vector")["detail"]
+
+
+def test_a_remembered_vector_is_learned(service: Served, model: str) -> None:
+    path = f"/models/{model}"
+    asked = service.http.post(f"{path}/classify", json={"vector": numbers(2, 7), "remember": True}).json()
+    learned = service.http.post(f"{path}/learn", json={"prediction": asked["id"], "labels": ["new kind"]})
+    assert learned.json()["applied"], learned.text
+    answer = service.http.post(f"{path}/classify", json={"vector": numbers(2, 7), "k": 3}).json()
+    assert "new kind" in [one["label"] for one in answer["labels"]]
+
+
+def test_an_idempotency_key_covers_the_vector(service: Served, model: str) -> None:
+    path, body = f"/models/{model}/learn", {"text": "a", "vector": numbers(0, 1), "labels": ["kind 0"], "key": "one"}
+    first = service.http.post(path, json=body)
+    assert service.http.post(path, json=body).json() == first.json()
+    problem(service.http.post(path, json={**body, "vector": numbers(0, 2)}), 422, field="key")
+
+
+def test_features_of_a_label_are_shown_without_codes(service: Served, model: str) -> None:
+    told = service.http.get(f"/models/{model}/labels/kind 0").json()
+    assert [one["feature"] for one in told["features"]][:2] != []
+    assert not any(one["feature"].startswith("\0") for one in told["features"])
+    assert told["total"] == len(told["features"]) <= 3
+
+
+def test_an_embedding_written_as_features_gets_a_warning(service: Served) -> None:
+    name = fresh_model(service)
+    many = {f"x{i}": float(one) for i, one in enumerate(np.random.default_rng(0).normal(size=65).round(3))}
+    few = dict(list(many.items())[:64])
+    path = f"/models/{name}"
+    for given, warned in ((many, True), (few, False), ({key: abs(one) for key, one in many.items()}, False)):
+        answers = [
+            service.http.post(f"{path}/learn", json={"features": given, "labels": ["a"]}),
+            service.http.post(f"{path}/learn", json={"instances": [{"features": given, "labels": ["a"]}]}),
+            service.http.post(f"{path}/classify", json={"features": given}),
+            service.http.post(f"{path}/classify", json={"features": given, "k": 3}),
+            service.http.post(f"{path}/classify", json={"instances": [{"features": given}]}),
+        ]
+        for answer in answers:
+            assert answer.status_code == 200, answer.text
+            assert ("`vector`" in answer.json().get("warning", "")) is warned
+    split = fresh_model(service, negative="split")
+    assert "warning" not in service.http.post(f"/models/{split}/classify", json={"features": many}).json()

@@ -1,0 +1,55 @@
+"""Models that learn from vectors: replicas agree after a restart, a forget and a refit."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from abound.core.config import ModelConfig
+from abound.core.instances.dense_vector import quantize
+from abound.core.instances.record import pack_labels
+from abound.core.instances.vectorizer import Vectorizer
+from abound.core.limits import Limits
+from abound.core.model.entry_application import Unit
+from abound.service.jobs.rebuild import forget, refit
+from abound.service.log.catalog import DEFAULT_MODEL
+from abound.service.log.events import ConfigureEvent, LearnEvent
+from abound.service.rebuild.redaction import ForgetParams
+from abound.service.rebuild.refit import RefitParams
+from tests.support.adoption_house import House, digest_at, digest_of
+from tests.support.rebuild_context import archived, run, same, teach, without
+
+
+def vectors(n: int, seed: int, d: int, source: str | None = None) -> list[LearnEvent]:
+    """Events of an instance each, with a vector, or with a text as well."""
+    rng = np.random.default_rng(seed)
+    vectorizer = Vectorizer(ModelConfig(), Limits())
+    events = []
+    for i in range(n):
+        numbers = rng.normal(0, 0.3, d)
+        numbers[i % 3] += 1
+        vector = vectorizer.vectorize(None, f"word{i % 7}" if i % 2 else None, quantize(numbers))
+        events.append(LearnEvent(vector + pack_labels([f"class {i % 3}"], Limits()), 1, [Unit(1, source=source)]))
+    return events
+
+
+async def test_replicas_agree_after_a_restart_a_forget_and_a_refit(house: House) -> None:
+    """The forgotten events have the first vector, which fixed the dimension; without them it is another one."""
+    one, other = await house.replica(), await house.replica()
+    await teach(house, ConfigureEvent({"update": "sls"}), *vectors(5, 1, 3, "bad"), *vectors(20, 2, 8))
+    await archived(house)
+    assert one.model(DEFAULT_MODEL).live.dimension == 3
+    await teach(house, *vectors(5, 3, 3, "bad"), *vectors(5, 4, 8))
+    await run(house, forget, ForgetParams(source="bad", reason="asked for"))
+    await teach(house, *vectors(5, 5, 8))
+    expected = await without(house, lambda unit, at: unit.source == "bad")
+    assert expected.dimension == 8
+    await same(house, one, expected)
+    offset = one.model(DEFAULT_MODEL).offset
+    digest = await digest_of(expected)
+    assert await digest_at(other, offset) == digest
+    assert await digest_at(await house.replica(), offset) == digest
+    await run(house, refit, RefitParams(search={}, passes=3), job="refit")
+    digest = await house.expected()
+    for replica in (one, other, await house.replica()):
+        assert await digest_at(replica, one.model(DEFAULT_MODEL).offset) == digest
+    assert one.model(DEFAULT_MODEL).live.dimension == 8
