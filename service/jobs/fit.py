@@ -2,7 +2,8 @@
 
 1. Read the instances as matrices (``service/jobs/training_data.py``, ``service/datasets/repository.py``), in the
    order in which they arrived.
-2. Fit the method on all but the newest instances, and evaluate it on the newest.
+2. Fit the method on all but the newest instances, and evaluate it on the newest. The live index learns and ranks
+   the same instances, as the baseline.
 3. Fit it on all instances, with the same parameters and the same seed.
 4. Write the version without its card, commit, then write the card, which makes the version visible. A job that dies
    after it has committed is started again and continues from there.
@@ -25,8 +26,9 @@ from abound.core.config import ModelConfig
 from abound.core.errors import Conflict, InvalidInstance, Malformed, UnknownVersion
 from abound.core.evaluation.evaluate import LIMITS
 from abound.core.instances.data_formats import DatasetInstance
+from abound.core.instances.record import pack_labels, pack_vector
 from abound.core.instances.vectorizer import Vectorizer
-from abound.core.measures import Propensity, evaluate
+from abound.core.measures import Propensity, Rankings, evaluate
 from abound.core.methods import fitted as fitting
 from abound.core.methods.fitted import FittedMethod
 from abound.core.methods.registry import METHODS
@@ -34,6 +36,8 @@ from abound.core.methods.training import gather
 from abound.core.methods.training.matrices import DataSizes, Matrices
 from abound.core.methods.training.progress import Progress, monotonic, subrange
 from abound.core.methods.training.rankings import joined
+from abound.core.model.entry_application import Unit
+from abound.core.model.live_model import LiveModel
 from abound.core.types import Offset
 from abound.service.datasets.files import local_file, read_file
 from abound.service.datasets.repository import DatasetRepository
@@ -54,6 +58,12 @@ if TYPE_CHECKING:
 HISTORY = "history"
 DEPTH = 100
 """Number of labels that are ranked to evaluate a version."""
+
+BASELINE = ("R@1", "R@5", "MRR")
+"""The measures of the live index that a card has as the baseline."""
+
+MAX_BASELINE_VALUES = 20_000_000
+"""Active features of all instances beyond which the baseline is left out: it would take minutes."""
 
 READ_AT_ONCE = 256
 
@@ -93,7 +103,7 @@ async def fit(context: JobContext, params: FitParams, progress: Progress) -> dic
     idf = params.uses_idf(config.idf)
     told = subrange(progress, 0.2, 0.9)
     fitted, metrics = await asyncio.to_thread(
-        _fit_in_parallel, params, data, idf, (context.settings.cluster, context.threads), told, clock
+        _fit_in_parallel, params, data, idf, config, (context.settings.cluster, context.threads), told, clock
     )
     prefix = versions.folder(keys, new_id())
     name = prefix.rpartition("/")[2]
@@ -221,18 +231,25 @@ def _of_file(path: Path, config: ModelConfig, n: int, progress: Progress) -> Mat
 
 
 def _fit_in_parallel(
-    params: FitParams, data: Matrices, idf: bool, where: tuple[str | None, int], progress: Progress, clock: Stopwatch
+    params: FitParams,
+    data: Matrices,
+    idf: bool,
+    config: ModelConfig,
+    where: tuple[str | None, int],
+    progress: Progress,
+    clock: Stopwatch,
 ) -> tuple[FittedMethod, dict[str, Any]]:
     """Fit the method on all data, and return its metrics on the newest instances.
 
-    The metrics are those of a fit without these instances. ``where``: the arguments of ``parallel``.
+    The metrics are those of a fit without these instances, and those of a live index with this configuration that
+    has learned the others. ``where``: the arguments of ``parallel``.
     """
     with parallel(*where):
-        return _evaluate_and_fit(params, data, idf, progress, clock)
+        return _evaluate_and_fit(params, data, idf, config, progress, clock)
 
 
 def _evaluate_and_fit(
-    params: FitParams, data: Matrices, idf: bool, progress: Progress, clock: Stopwatch
+    params: FitParams, data: Matrices, idf: bool, config: ModelConfig, progress: Progress, clock: Stopwatch
 ) -> tuple[FittedMethod, dict[str, Any]]:
     n = data.X.shape[0]
     n_held = min(math.floor(n * params.held_out), params.most_held_out)
@@ -249,7 +266,10 @@ def _evaluate_and_fit(
     fitted = None
     if n_held:
         older = data.first(n - n_held)
-        fitted = on(older, own, _named("evaluating: ", subrange(progress, 0.0, judged_by - 0.1)))
+        if data.X.nnz <= MAX_BASELINE_VALUES:
+            metrics |= baseline_metrics(config, older, data.last(n_held), subrange(progress, 0.0, 0.05))
+            clock.lap("baseline")
+        fitted = on(older, own, _named("evaluating: ", subrange(progress, 0.05, judged_by - 0.1)))
         clock.lap("fit")
         ranking = subrange(progress, judged_by - 0.1, judged_by)
         metrics |= held_out_metrics(fitted, older, data.last(n_held), ranking)
@@ -273,6 +293,42 @@ def held_out_metrics(
         blocks.append(fitted.rank(test.X[first : first + RANKED_AT_ONCE], DEPTH))
     weights = Propensity().weights(train.label_counts, train.X.shape[0])
     return evaluate(joined(blocks), test.label_sets, weights)
+
+
+def baseline_metrics(
+    config: ModelConfig, train: Matrices, test: Matrices, progress: Progress
+) -> dict[str, float | None]:
+    """Return the measures of ``BASELINE`` of a live index that has learned the training instances once, in order.
+
+    The names of the measures begin with "live ".
+    """
+    live = LiveModel(config, new_secret(), LIMITS)
+    n = train.X.shape[0]
+    for first in range(0, n, RANKED_AT_ONCE):
+        progress("evaluating: the live index as baseline", first / n)
+        records = b"".join(_records(train, range(first, min(first + RANKED_AT_ONCE, n)), config.boolean))
+        count = min(RANKED_AT_ONCE, n - first)
+        applying = live.begin(records, count, [Unit(count)])
+        while not applying.done:
+            applying.step(count)
+    columns = {label: column for column, label in enumerate(train.labels)}
+    ranked = [live.rank(record, DEPTH) for record in _records(test, range(test.X.shape[0]), config.boolean)]
+    starts = np.cumsum([0, *(len(one.class_ids) for one in ranked)])
+    ids = [columns[live.label(one)] for ranking in ranked for one in ranking.class_ids.tolist()]
+    scores = np.concatenate([one.scores for one in ranked])
+    rankings = Rankings.of(starts, np.array(ids, np.int64), scores)
+    measured = evaluate(rankings, test.label_sets, Propensity().weights(train.label_counts, n))
+    return {f"live {name}": measured[name] for name in BASELINE}
+
+
+def _records(data: Matrices, rows: range, boolean: bool) -> Iterator[bytes]:
+    """Yield some instances as the live index reads them (``core/instances/record.py``)."""
+    for row in rows:
+        (start, end), (first, last) = data.X.indptr[row : row + 2], data.Y.indptr[row : row + 2]
+        keys = [data.features.key(column) for column in data.X.indices[start:end].tolist()]
+        values = data.X.data[start:end]
+        labels = [data.labels[column] for column in data.Y.indices[first:last].tolist()]
+        yield pack_vector(keys, np.ones_like(values) if boolean else values) + pack_labels(labels, LIMITS)
 
 
 class Stopwatch:

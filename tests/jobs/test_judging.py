@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from abound.core.config import ModelConfig
 from abound.core.methods import fitted, registry
 from abound.core.methods.neighbors import swnn
 from abound.core.methods.training import rankings
 from abound.core.methods.training.progress import no_progress
 from abound.service.jobs import fit as fitting
-from abound.service.jobs.fit import held_out_metrics
+from abound.service.jobs.fit import baseline_metrics, held_out_metrics
 from abound.service.jobs.methods import METHODS
 from tests.core.methods.toy import made
 
@@ -47,6 +48,20 @@ def test_the_fit_that_was_judged_is_gone_when_all_are_fitted(monkeypatch: pytest
 
     monkeypatch.setattr(fitted, "fit", counted)
     params = METHODS["swnn"].check({})
-    _, metrics = fitting._evaluate_and_fit(params, made(300, seed=0), False, no_progress, fitting.Stopwatch())
+    _, metrics = fitting._evaluate_and_fit(
+        params, made(300, seed=0), False, ModelConfig(), no_progress, fitting.Stopwatch()
+    )
     assert len(models) == 2
     assert metrics["held_out"] == 30
+
+
+def test_the_baseline_is_the_live_index_on_the_same_instances() -> None:
+    data = made(3000, seed=3)
+    older, newest = data.first(2700), data.last(300)
+    found = baseline_metrics(ModelConfig(), older, newest, no_progress)
+    params = registry.params_of("ff", {"margin": 0.0})  # learns as the live index does
+    same = fitted.fit("ff", older, params, np.random.default_rng(0), no_progress, use_idf=False)
+    expected = held_out_metrics(same, older, newest, no_progress)
+    assert found == pytest.approx({f"live {name}": expected[name] for name in ("R@1", "R@5", "MRR")})
+    assert 0.5 < found["live R@1"] < found["live MRR"] < 1
+    assert baseline_metrics(ModelConfig(update="sls"), older, newest, no_progress) != found
