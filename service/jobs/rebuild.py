@@ -128,10 +128,13 @@ async def forget(context: JobContext, params: ForgetParams, progress: Progress) 
     known = context.job.outcome if context.job.committed else {}
     if not context.job.committed and not (params.since is None and params.until is None):
         await _check_clock(place, params)
-    plan = ForgetPlan(place, params, progress, ErasureRecord(known, context.so_far))
+    record = ErasureRecord(known) if params.dry_run else ErasureRecord(known, context.so_far)
+    plan = ForgetPlan(place, params, progress, record)
 
     async def make(adoption: Adoption) -> RebuiltModel:
         counts = await plan.find_events(adoption.after)
+        if params.dry_run:
+            return RebuiltModel(None, {"method": "forget"}, counts)
         if plan.first is None:
             await plan.end_others()
             return RebuiltModel(None, {"method": "forget"}, counts)

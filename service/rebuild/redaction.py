@@ -13,8 +13,10 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Annotated
 
 import msgspec
+from pydantic import Field
 
 from abound.core.errors import Conflict, UnknownOffset
 from abound.core.instances.record import record_ends
@@ -37,6 +39,8 @@ OnRedacted = Callable[[LearnEvent, list[bool]], None]
 LATEST = 1e12
 """Latest accepted Unix time."""
 
+Time = Annotated[float, Field(json_schema_extra={"format": "unix-time"})]
+
 
 @dataclass(frozen=True, kw_only=True)
 class ForgetParams:
@@ -54,13 +58,16 @@ class ForgetParams:
         The events appended at this time or before: seconds since 1970 (Unix time), by the store's clock.
     reason : str
         The reason, 1 to 1000 characters; stored with the job.
+    dry_run : bool
+        Count the events and change nothing.
     """
 
     reason: str
     key: str | None = None
     source: str | None = None
-    since: float | None = None
-    until: float | None = None
+    since: Time | None = None
+    until: Time | None = None
+    dry_run: bool = False
 
     def __post_init__(self) -> None:
         if not 1 <= len(self.reason) <= 1000:
