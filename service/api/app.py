@@ -21,7 +21,18 @@ from abound.service.api.learn_service import ConfigChanges, LearnService
 from abound.service.api.openapi import document
 from abound.service.api.protocol import FastAnswer
 from abound.service.api.request_body import BodyBudget, Disconnected, Message, Receive, Scope, Send, request_id_of
-from abound.service.api.routes import activation, contenders, health, jobs, labels, models, page, snapshots, transfer
+from abound.service.api.routes import (
+    activation,
+    contenders,
+    health,
+    jobs,
+    labels,
+    models,
+    page,
+    snapshots,
+    transfer,
+    uncertain,
+)
 from abound.service.api.routes import datasets as dataset_routes
 from abound.service.api.routes import keys as key_routes
 from abound.service.api.routes import versions as version_routes
@@ -158,6 +169,7 @@ class Application(FastAPI):
             contenders,
             jobs,
             key_routes,
+            uncertain,
             health,
             page,
         ):

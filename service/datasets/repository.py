@@ -22,8 +22,11 @@ import contextlib
 import json
 import secrets
 import sys
+import tempfile
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
@@ -34,14 +37,16 @@ from abound.core.errors import (
     ArtifactsUnavailable,
     Conflict,
     InvalidInstance,
+    Malformed,
     Overloaded,
     TooLarge,
     UnknownDataset,
 )
+from abound.core.instances.data_formats import DatasetInstance
 from abound.service.artifacts.artifact_store import ArtifactStore
 from abound.service.artifacts.checksums import decoding
 from abound.service.artifacts.write_marks import hold_write_mark, marked_writes
-from abound.service.datasets.files import format_of
+from abound.service.datasets.files import format_of, read_file
 from abound.service.store.client import Store, store_errors
 
 log = structlog.get_logger(__name__)
@@ -53,6 +58,9 @@ NAME = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}"
 RESERVED = ("history", "import")
 
 PAIRS = "Pairs of instances that share a label, counted per label. null: uploaded to an older release."
+
+HEAD_BYTES = 2**20
+"""Bytes at the beginning of a file that ``head`` reads."""
 
 MAX_CHECKS = 2
 """Maximum number of files that one process checks at a time."""
@@ -226,6 +234,19 @@ class DatasetRepository:
             await artifacts.delete(before.file)
         return card, before is None
 
+    async def head(self, artifacts: ArtifactStore, name: str, n: int) -> list[DatasetInstance]:
+        """Return the first ``n`` instances of a data set; fewer if they take more than ``HEAD_BYTES``.
+
+        Raises
+        ------
+        UnknownDataset, ArtifactsUnavailable, StoreUnavailable
+        """
+        card = await self.get(name)
+        piece = await anext(artifacts.pieces(card.file, HEAD_BYTES), b"")
+        if len(piece) < card.bytes and not card.compression:
+            piece = piece[: piece.rfind(b"\n") + 1]
+        return await asyncio.to_thread(_first_instances, piece, card.file, n)
+
     async def delete(self, artifacts: ArtifactStore, name: str) -> None:
         """Delete a data set. Raise UnknownDataset, ArtifactsUnavailable, StoreUnavailable."""
         card = await self.get(name)
@@ -311,6 +332,17 @@ class DatasetRepository:
         if answer == -2:
             raise Conflict(f"there are {params.most} data sets already; delete one first")
         return _decoded(answer) if isinstance(answer, bytes) else None
+
+
+def _first_instances(piece: bytes, name: str, n: int) -> list[DatasetInstance]:
+    """Return up to ``n`` instances from the beginning of a file with this name."""
+    found: list[DatasetInstance] = []
+    with tempfile.TemporaryDirectory(prefix="abound-") as directory:
+        path = Path(directory) / name.rpartition("/")[2]
+        path.write_bytes(piece)
+        with contextlib.suppress(Malformed, TooLarge):  # the end of the beginning: the file itself was checked
+            found.extend(islice(read_file(str(path), plain_bytes=4 * HEAD_BYTES), n))
+    return found
 
 
 def _decoded(packed: bytes) -> DatasetCard:

@@ -126,6 +126,33 @@ async def recall(store: Store, keys: ModelKeys, prediction: str, params: Remembe
     return vector
 
 
+async def newest_predictions(
+    store: Store, keys: ModelKeys, params: RememberParams, reading: bytes, most: int, most_bytes: int
+) -> list[tuple[str, bytes]]:
+    """Return the ids and vectors of the newest stored instances with the fingerprint ``reading``, newest first.
+
+    At most ``most``, and no more after ``most_bytes``. Raise StoreUnavailable.
+    """
+    found: list[tuple[str, bytes]] = []
+    end, n_bytes = b"+", 0
+    with store_errors():
+        seconds, _ = await store.client.time()
+        oldest = f"{(seconds - params.seconds) * 1000}".encode()
+        while len(found) < most and n_bytes < most_bytes:
+            entries = await store.client.xrevrange(keys.key("remembered"), end, oldest, count=LISTED_AT_ONCE)
+            for entry, fields in entries:
+                if fields.get(b"r", b"") == reading and len(found) < most:
+                    found.append((f"{entry.decode()}-{fields[b't'].decode()}", fields[b"v"]))
+                n_bytes += len(fields[b"v"])
+            if len(entries) < LISTED_AT_ONCE:
+                break
+            end = b"(" + entries[-1][0]
+    return found
+
+
+LISTED_AT_ONCE = 50
+"""Number of entries read at a time to be listed; each may have some hundred kilobytes."""
+
 READ_ENTRIES = 1000
 """Number of entries read at a time."""
 

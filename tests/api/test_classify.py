@@ -15,6 +15,9 @@ from abound.core.config import ModelConfig
 from abound.core.instances.record import pack_labels
 from abound.core.model.entry_application import Unit
 from abound.core.model.live_model import LiveModel
+from abound.service.replica.predictions import RememberParams, newest_predictions, remember
+from abound.service.store.client import Store
+from abound.service.store.keys import ModelKeys
 from tests.support.served import Served, fresh_model, problem, served
 
 
@@ -277,6 +280,41 @@ def test_batches_are_remembered_one_by_one(service: Served, model: str) -> None:
     results = service.http.post(f"/models/{model}/classify", json=body).json()["results"]
     assert len({answer["id"] for answer in results}) == 2
     assert "id" not in service.http.post(f"/models/{model}/classify", json={"text": "wheat"}).json()
+
+
+def test_the_least_certain_of_the_remembered_instances_come_first(service: Served) -> None:
+    address = "/models/asked"
+    service.http.put(address).raise_for_status()
+    learned = [{"text": text, "labels": [label]} for text, label in (("wheat", "grain"), ("oil", "crude"))] * 5
+    service.http.post(f"{address}/learn", json={"instances": learned}).raise_for_status()
+    texts = ["wheat wheat oil", "wheat", "wheat oil", "nothing known"]
+    for text in (*texts, "not remembered"):
+        body = {"text": text, "remember": text in texts}
+        service.http.post(f"{address}/classify", json=body).raise_for_status()
+    found = service.http.get(f"{address}/uncertain").json()["instances"]
+    margins = [one["margin"] for one in found]
+    assert margins == sorted(margins)
+    read = [sorted(one["features"]) for one in found]
+    assert sorted(read[:2]) == [["known", "nothing"], ["oil", "wheat"]]
+    assert (read[3], found[3]["labels"][0]["label"]) == (["wheat"], "grain")
+    assert margins[3] == pytest.approx(found[3]["labels"][0]["score"])
+    assert len(service.http.get(f"{address}/uncertain?limit=2").json()["instances"]) == 2
+    body = {"prediction": found[3]["id"], "labels": ["cereal"]}
+    assert service.http.post(f"{address}/learn", json=body).json()["rank"] is None
+    problem(service.http.get(f"{address}/uncertain?limit=0"), 422, "invalid-field")
+
+
+async def test_remembered_instances_are_listed_within_bounds(store: Store) -> None:
+    keys, params = ModelKeys("m", "1"), RememberParams(seconds=3600)
+    ids = [await remember(store, keys, bytes([at]) * 100, params, b"ours") for at in range(120)]
+    await remember(store, keys, b"theirs", params, b"other")
+    found = await newest_predictions(store, keys, params, b"ours", 1000, 10**6)
+    assert [name for name, _ in found] == ids[::-1]
+    assert await newest_predictions(store, keys, params, b"ours", 7, 10**6) == found[:7]
+    few = await newest_predictions(store, keys, params, b"ours", 1000, 1000)
+    assert few == found[: len(few)]
+    assert len(few) < 60
+    assert await newest_predictions(store, ModelKeys("n", "1"), params, b"ours", 7, 10**6) == []
 
 
 def test_predictions_that_are_not_remembered_are_not_found(service: Served, model: str) -> None:

@@ -31,6 +31,7 @@ from abound.core.methods.training.progress import no_progress
 from abound.service.cli.main import app
 from abound.service.client import Client, Refused
 from abound.service.client.local_service import own_service
+from abound.service.datasets import repository
 from abound.service.datasets.check import counts
 from abound.service.datasets.files import read_file
 from abound.service.datasets.repository import DatasetCard, DatasetRepository
@@ -210,6 +211,32 @@ def test_a_format_that_nothing_tells_is_refused(place: Place) -> None:
         assert (answer.status_code, answer.json()["field"]) == (422, "filename")
     assert put(place, "history", lines(3), "?filename=x.jsonl").status_code == 422
     assert put(place, "-a", lines(3), "?filename=x.jsonl").status_code == 422
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz", "a.jsonl.zst", "a.txt"])
+def test_the_first_rows_are_shown(place: Place, name: str) -> None:
+    body = TXT if name == "a.txt" else lines(30)
+    packed = {"gz": gzip.compress, "zst": zstandard.compress}.get(name.rpartition(".")[2], bytes)(body)
+    assert put(place, "shown", packed, f"?filename={name}").status_code == 201
+
+    def rows(query: str = "") -> list[dict[str, Any]]:
+        answer = httpx.get(f"{place.client.url}/datasets/shown/rows{query}")
+        return list(answer.raise_for_status().json()["rows"])
+
+    if name == "a.txt":
+        assert rows()[0] == {"text": None, "features": {"1": 0.5, "3": 1.0}, "labels": ["0", "2"]}
+        return
+    expected = [{"text": None, "features": None} | one for one in instances(30, 0)]
+    assert rows() == expected[:10]
+    assert rows("?limit=100") == expected
+
+
+def test_rows_that_take_too_much_are_left_out(place: Place) -> None:
+    assert put(place, "cut", lines(30), "?filename=a.jsonl").status_code == 201
+    file = next(place.directory.glob("artifacts/*/datasets/*"))
+    whole = len(file.read_bytes().splitlines()[0]) + 20
+    found = repository._first_instances(file.read_bytes()[:whole], "a.jsonl", 10)
+    assert [one.labels for one in found] == [tuple(instances(30, 0)[0]["labels"])]
 
 
 def test_what_is_not_there_is_not_found(place: Place) -> None:

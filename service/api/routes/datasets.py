@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import json
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from pydantic import Field
 
 from abound.core.errors import InvalidInstance, Malformed
+from abound.core.instances.data_formats import DatasetInstance
 from abound.service.api.dependencies import ActorDep, PartsDep
 from abound.service.api.openapi import problems
 from abound.service.api.request_body import check_coding, check_length
@@ -51,6 +53,18 @@ class DatasetsAnswer(Shape):
     """Data sets, by name."""
 
     datasets: list[DatasetAnswer]
+
+
+class RowShape(Shape, record=DatasetInstance, fields="text features labels"):
+    """An instance of a data set."""
+
+    features: dict[str, Any] | None
+
+
+class RowsAnswer(Shape):
+    """Instances, in the order of the file."""
+
+    rows: list[RowShape]
 
 
 def datasets(request: Request, parts: PartsDep) -> DatasetRepository:
@@ -118,6 +132,18 @@ async def put_dataset(
 async def get_dataset(dataset: DatasetName, known: DatasetsDep) -> DatasetAnswer:
     """Return the format and the size of a data set."""
     return DatasetAnswer.of(await known.get(dataset))
+
+
+@router.get("/datasets/{dataset}/rows", summary="The first rows of a data set", responses=problems(404, 422, 503))
+async def get_rows(
+    dataset: DatasetName,
+    known: DatasetsDep,
+    place: ArtifactsDep,
+    limit: Annotated[int, Query(ge=1, le=100, description="Maximum number of rows.")] = 10,
+) -> RowsAnswer:
+    """Return the first instances, as the service reads them: fewer if they take more than a megabyte."""
+    rows = await known.head(place, dataset, limit)
+    return RowsAnswer(rows=[RowShape.of(one, features=one.features and json.loads(one.features)) for one in rows])
 
 
 @router.delete("/datasets/{dataset}", status_code=204, summary="Delete a data set", responses=problems(404, 422, 503))
