@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 import sys
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from contextvars import ContextVar
+from importlib import metadata
 from typing import Any, Literal, NamedTuple
 
 import structlog
@@ -130,6 +132,13 @@ class Telemetry:
             buckets=BOUNDS,
             registry=registry,
         )
+        Gauge(
+            "abound_build_info",
+            "1, with the version of the product and the host.",
+            ("version", "host"),
+            multiprocess_mode="livemax",
+            registry=registry,
+        ).labels(metadata.version("abound"), socket.gethostname()).set(1)
         self._learned = self._gauge("abound_model_learned_instances", "Instances learned.", "livemax")
         self._features = self._gauge("abound_model_features", "Features in the index.", "livemax")
         self._classes = self._gauge("abound_model_classes", "Classes in the index.", "livemax")

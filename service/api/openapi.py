@@ -6,12 +6,14 @@ document cannot contradict the code.
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any
 
 import msgspec
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
+from abound.core.config import AnalyzerConfig, ModelConfig
 from abound.core.limits import MODEL_NAME, Limits
 from abound.service.api.problems import INTERNAL, KINDS, PROBLEM_JSON, Problem
 from abound.service.api.schemas.hot import (
@@ -95,13 +97,21 @@ def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
     }
 
 
-def config_schema() -> dict[str, Any]:
-    """Return the schema of a configuration in a request: every field, all optional."""
+def config_schema(update: str | None = None) -> dict[str, Any]:
+    """Return the schema of a configuration in a request: every field, all optional, with their defaults.
+
+    ``update``: the default update rule of the service.
+    """
     schema = ConfigShape.model_json_schema()
     analyzer = schema.pop("$defs")["AnalyzerShape"]
     schema["properties"]["analyzer"] = analyzer
-    for part in (schema, analyzer):
+    for part, kind in ((schema, ModelConfig), (analyzer, AnalyzerConfig)):
         del part["required"]
+        for field in fields(kind):
+            if field.name != "analyzer":
+                part["properties"][field.name]["default"] = field.default
+    if update is not None:
+        schema["properties"]["update"]["default"] = update
     return schema
 
 
@@ -124,6 +134,8 @@ def document(app: FastAPI) -> dict[str, Any]:
         whole["paths"][path] = {"post": _classify(path)}
     for path in ("/learn", "/models/{model}/learn"):
         whole["paths"][path] = {"post": _learn(path)}
+    body = whole["paths"]["/models/{model}"]["put"]["requestBody"]["content"][JSON]
+    body["schema"] = config_schema(settings.default_update)
     whole["paths"] = dict(sorted(whole["paths"].items()))
     _add_security(whole)
     return whole

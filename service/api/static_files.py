@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+from importlib import metadata
 from importlib.resources import files
 from typing import NamedTuple
 
@@ -23,6 +24,9 @@ CHART = "chart.js"
 
 DIGEST_PLACEHOLDER = b"web/@/"
 """The placeholder in the page for ``web/<digest>/``."""
+
+VERSION_PLACEHOLDER = b"@version"
+"""The placeholder in the page for the version of the product."""
 
 CACHE_FOREVER = "public, max-age=31536000, immutable"
 CACHE_REVALIDATE = "no-cache"
@@ -93,6 +97,7 @@ class StaticSite:
             whole.update(f"{name} {len(content)}\n".encode() + content)
         self.digest = whole.hexdigest()[:16]
         page = contents.pop("index.html").replace(DIGEST_PLACEHOLDER, f"web/{self.digest}/".encode())
+        page = page.replace(VERSION_PLACEHOLDER, metadata.version("abound").encode())
         self._page = asset("index.html", page)
         self._assets = {name: asset(name, content) for name, content in contents.items()}
 

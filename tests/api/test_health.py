@@ -6,11 +6,13 @@ import asyncio
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from html.parser import HTMLParser
+from importlib import metadata
 from pathlib import Path
 
 import httpx
@@ -184,6 +186,8 @@ def test_metrics_count_requests_and_describe_models(service: Served) -> None:
     assert after[("abound_model_classes", model)] == 1
     assert after[("abound_model_memory_bytes", model)] > 0
     assert after[("abound_log_connected", ())] == 1
+    build = (("host", socket.gethostname()), ("version", metadata.version("abound")))
+    assert after[("abound_build_info", build)] == 1
     assert after[("abound_log_max_bytes", model)] == 8 * 2**30
     assert "secret" not in service.http.get("/metrics").text
     assert all(name.startswith(("abound_", "process_", "python_")) for name, _ in after)
