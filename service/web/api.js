@@ -83,6 +83,14 @@ export async function ask(method, path, { body, signal, headers: more = {} } = {
   return text ? JSON.parse(text) : null;
 }
 
+/** An answer as text; Problem where it is an error. */
+export async function getText(path, { signal } = {}) {
+  const answer = await send("GET", path, { headers: headersFor(), signal });
+  const text = await answer.text();
+  if (!answer.ok) throw problemOf(answer.status, text);
+  return text;
+}
+
 export const get = (path, options) => ask("GET", path, options);
 export const post = (path, body, options) => ask("POST", path, { ...options, body });
 
@@ -118,6 +126,17 @@ function parsed(block) {
     else if (name === "event") event.event = value;
   }
   return event;
+}
+
+/** Save an answer as a file. A link would show no key. */
+export async function download(path, name, signal) {
+  const answer = await send("GET", path, { headers: headersFor(), signal });
+  if (!answer.ok) throw problemOf(answer.status, await answer.text());
+  const link = document.createElement("a");
+  link.href = URL.createObjectURL(await answer.blob());
+  link.download = name;
+  link.click();
+  URL.revokeObjectURL(link.href);
 }
 
 /** Send a file; `told` hears how much of it is gone, 0..1. fetch cannot tell that. */

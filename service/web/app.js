@@ -2,8 +2,11 @@
 
 import { announce, debounced, empty, field, fill, h, refill } from "./dom.js";
 import { events, get, key, part, Problem } from "./api.js";
+import * as asking from "./ask.js";
 import * as datasets from "./datasets.js";
+import * as keys from "./keys.js";
 import * as labels from "./labels.js";
+import * as modelsView from "./models.js";
 import * as overview from "./overview.js";
 import * as tryit from "./try.js";
 import * as work from "./versions_and_jobs.js";
@@ -12,9 +15,12 @@ import { duration } from "./format.js";
 const VIEWS = {
   overview: { title: "Overview", show: overview.show },
   try: { title: "Try it", show: tryit.show },
+  ask: { title: "Ask me", show: asking.show },
   labels: { title: "Labels", show: labels.show },
   versions: { title: "Versions and jobs", show: work.show },
   datasets: { title: "Data sets", show: datasets.show },
+  models: { title: "Models", show: modelsView.show },
+  keys: { title: "Keys and audit", show: keys.show },
 };
 
 const HEALTH_MS = 10_000;
@@ -26,10 +32,10 @@ let shown = new AbortController();
 let models = [];
 let asksForKeys = null; // not known yet
 
-/** The view and the model that the address names: `#labels/default`. */
+/** The view and the model that the address names, and what is to be tried: `#labels/default`, `#try/default/a text`. */
 function place() {
-  const [name, model] = location.hash.slice(1).split("/").map(decoded);
-  return { name: Object.hasOwn(VIEWS, name) ? name : "overview", model: model || null };
+  const [name, model, text] = location.hash.slice(1).split("/").map(decoded);
+  return { name: Object.hasOwn(VIEWS, name) ? name : "overview", model: model || null, text: text ?? "" };
 }
 
 function decoded(text) {
@@ -72,12 +78,13 @@ async function show() {
       return;
     }
   }
-  let refused, lacks;
+  let refused, lacks, isForAll;
   try {
     const answer = await get("models", { signal });
     models = answer.models;
     refused = refusal(answer.key);
     lacks = lackOf(answer.key);
+    isForAll = answer.key?.all_models ?? true;
   } catch (error) {
     if (signal.aborted) return;
     if (error.isAboutKey) fill(view, empty(...KEYLESS));
@@ -99,7 +106,7 @@ async function show() {
   mark(name, model);
   const root = h("div", { class: `view ${name}` });
   fill(view, root);
-  VIEWS[name].show(root, { model, about: models.find((one) => one.name === model), signal, problem, refused, lacks, every: every(signal), again: show });
+  VIEWS[name].show(root, { model, about: models.find((one) => one.name === model), text: place().text, signal, problem, refused, lacks, isForAll, every: every(signal), again: show });
 }
 
 /** Whether nobody could answer just now: what is asked for again may be answered. */
@@ -114,7 +121,7 @@ function missing(name, isLimited) {
 /** Why this key can do nothing with jobs and data sets; null where it may, or no key is asked for. */
 function refusal(rights) {
   if (!rights || (rights.scopes.includes("admin") && rights.all_models)) return null;
-  const detail = "this takes a key with the scope admin, not limited to models";
+  const detail = "This takes a key with the scope admin, not limited to models";
   return new Problem({ title: "Not with this key", detail, status: 403, type: "/problems/forbidden" });
 }
 

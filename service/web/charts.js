@@ -112,7 +112,6 @@ class Figure {
         pointRadius: one.dots ?? one.points.map((_, at) => (isAlone(one.points, at) ? 3 : 0)),
         pointHitRadius: 8,
         clip: one.dots ? 8 : undefined, // points at the edge are drawn whole
-        cubicInterpolationMode: "monotone",
       };
     });
     return { labels: this.shown.names, datasets };

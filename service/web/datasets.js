@@ -2,9 +2,13 @@
 
 import { announce, card, confirmed, empty, field, fill, h, refill, table } from "./dom.js";
 import { ask, get, part, upload } from "./api.js";
-import { bytes, count, when } from "./format.js";
+import { bytes, count, legible, when } from "./format.js";
 
 const FORMATS = "Extreme Classification text (.txt), svmlight (.svm) or JSON lines (.jsonl); .gz and .zst too.";
+const NAMED = /\.(txt|svm|jsonl)(\.(gz|zst))?$/;
+const CUT = 200;
+
+const shortened = (text) => (text.length > CUT ? `${text.slice(0, CUT)}…` : text);
 
 /** The upload that goes on, whatever view is shown: `{ said, stop, ended }`. */
 let underWay = null;
@@ -12,7 +16,7 @@ let underWay = null;
 export function show(root, { signal, problem, refused }) {
   const file = h("input", { type: "file", required: true });
   const name = h("input", { type: "text", required: true, pattern: "[A-Za-z0-9][A-Za-z0-9_.\\-]{0,63}", maxlength: "64", autocomplete: "off" });
-  const parts = { said: h("div", { role: "status" }), list: h("div", {}), send: h("button", { class: "primary" }, "Upload"), stop: h("button", { type: "button", hidden: true }, "Stop") };
+  const parts = { said: h("div", { role: "status" }), list: h("div", { class: "stack" }), rows: h("div", { class: "stack" }), send: h("button", { class: "primary" }, "Upload"), stop: h("button", { type: "button", hidden: true }, "Stop") };
   const newSet = card(
     "A new data set",
     h(
@@ -47,7 +51,7 @@ export function show(root, { signal, problem, refused }) {
         parts.list,
         table(
           "All data sets",
-          ["name", "#instances", "#features", "#labels", "#size", "created", ""],
+      ["name", "#instances", "#features", "#labels", "#size", "created", ""],
           datasets.map((one) => [
             h("strong", { class: "break" }, one.name),
             count(one.instances),
@@ -55,9 +59,15 @@ export function show(root, { signal, problem, refused }) {
             count(one.classes),
             bytes(one.bytes),
             h("span", { class: "whole" }, when(one.created)),
-            h("button", { type: "button", class: "small quiet danger last", "aria-label": `Delete ${one.name}`, onclick: () => remove(one.name) }, "Delete"),
+            h(
+              "div",
+              { class: "row end" },
+              h("button", { type: "button", class: "small", "aria-label": `Show rows of ${one.name}`, onclick: () => preview(one.name) }, "Show rows"),
+              h("button", { type: "button", class: "small quiet danger", "aria-label": `Delete ${one.name}`, onclick: () => remove(one.name) }, "Delete"),
+            ),
           ]),
         ),
+        parts.rows,
       );
     } catch (error) {
       if (signal.aborted) return;
@@ -68,16 +78,38 @@ export function show(root, { signal, problem, refused }) {
     }
   }
 
+  async function preview(which) {
+    try {
+      const { rows } = await get(`datasets/${part(which)}/rows`, { signal });
+      fill(
+        parts.rows,
+        h("h3", {}, `The first ${rows.length} rows of ${which}`),
+        table(`Rows of ${which}`, ["labels", "instance"], rows.map((one) => [
+          h("span", { class: "break" }, one.labels.map(legible).join(", ")),
+          h("span", { class: "break" }, shortened([one.text, one.features && JSON.stringify(one.features)].filter(Boolean).join(" "))),
+        ])),
+      );
+      announce(`${rows.length} rows of ${which}.`);
+    } catch (error) {
+      if (!signal.aborted) fill(parts.rows, problem(error));
+    }
+  }
+
   async function send(event) {
     event.preventDefault();
     const [chosen] = file.files;
+    if (!NAMED.test(chosen.name)) {
+      fill(parts.said, h("p", { class: "worry" }, `This kind of file cannot be read: ${chosen.name}. It must be ${FORMATS}`));
+      return;
+    }
     const called = name.value;
     const stop = new AbortController();
     const progress = h("progress", { max: "1", value: "0", "aria-label": "Uploaded" });
     const note = h("p", { class: "hint" }, "0 %");
     const ended = upload(`datasets/${part(called)}?filename=${part(chosen.name)}`, chosen, (share) => {
       progress.value = share;
-      note.textContent = share < 1 ? `${Math.round(100 * share)} % of ${bytes(chosen.size)}` : "All sent; it is read and checked.";
+      note.textContent = share < 1 ? `${Math.round(100 * share)} % of ${bytes(chosen.size)}` : "All sent. Every line is read and checked now.";
+      if (share === 1) progress.removeAttribute("value"); // how long that takes is not known
     }, stop.signal).then(() => called);
     underWay = { said: [progress, note], stop: () => stop.abort(), ended };
     ended.then(

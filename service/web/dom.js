@@ -1,5 +1,7 @@
 // Making elements. Data only ever become text and attributes: nothing here parses markup.
 
+import { TERMS } from "./terms.js";
+
 /** An element: `h("p", {class: "note", onclick: f}, "text", child)`. False and null children are left out. */
 export function h(tag, props = {}, ...children) {
   const element = document.createElement(tag);
@@ -79,6 +81,31 @@ export function empty(title, ...next) {
   return h("div", { class: "empty" }, h("p", { class: "empty-title" }, title), h("p", {}, next));
 }
 
+/** A word with its explanation as a tooltip, for hover, focus and touch; other words stay as they are. */
+export function term(word) {
+  if (!Object.hasOwn(TERMS, word)) return word;
+  const tip = h("span", { role: "tooltip", popover: "manual", class: "tip", id: newId("tip") }, TERMS[word]);
+  const show = () => {
+    const { left, bottom } = button.getBoundingClientRect();
+    tip.showPopover();
+    tip.style.left = `${Math.max(8, Math.min(left, innerWidth - tip.offsetWidth - 8))}px`;
+    tip.style.top = `${bottom + 4}px`;
+  };
+  const hide = () => tip.isConnected && tip.hidePopover();
+  const button = h("button", {
+    type: "button",
+    class: "term",
+    "aria-describedby": tip.id,
+    onmouseenter: show,
+    onfocus: show,
+    onclick: show,
+    onmouseleave: hide,
+    onblur: hide,
+    onkeydown: (event) => event.key === "Escape" && hide(),
+  }, word);
+  return h("span", {}, button, tip);
+}
+
 /** A table; cells are text or elements. Columns that begin with "#" hold numbers; a last one without a name, buttons. */
 export function table(caption, columns, rows) {
   const isNumber = columns.map((name) => name.startsWith("#"));
@@ -90,11 +117,17 @@ export function table(caption, columns, rows) {
       "table",
       { class: columns.at(-1) === "" ? "acts" : null },
       h("caption", { class: "unseen" }, caption),
-      h("thead", {}, h("tr", {}, columns.map((name, at) => cell(name ? "th" : "td", name.replace("#", ""), at, name ? { scope: "col" } : {})))),
+      h("thead", {}, h("tr", {}, columns.map((name, at) => cell(name ? "th" : "td", headed(name.replace("#", "")), at, name ? { scope: "col" } : {})))),
       h("tbody", {}, rows.map((row) => h("tr", {}, row.map((value, at) => cell("td", value, at))))),
     ),
   );
 }
+
+/** A name, with places where a line may break: after `_`, `-` and `/`. */
+export const breakable = (name) => name.split(/(?<=[_/-])/).flatMap((part, at) => (at ? [h("wbr"), part] : [part]));
+
+/** A heading of a column, with explanations of the words in it. */
+const headed = (name) => name.split(/(, )/).map(term);
 
 /** Call `work` when nothing came for `ms`; only the newest call counts. */
 export function debounced(work, ms) {

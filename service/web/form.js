@@ -1,17 +1,21 @@
 // A form made from the JSON Schema of a method's parameters. What is left as it was is not sent.
 
-import { field, h } from "./dom.js";
+import { field, h, newId } from "./dom.js";
 
-/** A form for a schema: `element`, and `values()`, which throws an Error that names the field where one is wrong. */
-export function formOf(schema) {
-  const controls = Object.entries(schema.properties || {}).map(([name, own]) => {
-    const about = resolved(own, schema);
-    const isNeeded = (schema.required || []).includes(name);
-    return { name, isNeeded, ...controlFor(name, about, isNeeded) };
+/**
+ * A form for a schema: `element`, and `values()`, which throws an Error that names the field where one is wrong.
+ * `initial` has values in the place of the schema's defaults; fields named in `first` come first, needed ones before all.
+ */
+export function formOf(schema, { initial = {}, first = [] } = {}) {
+  const { properties = {}, required = [] } = schema;
+  const order = new Set([...required, ...first, ...Object.keys(properties)].filter((name) => Object.hasOwn(properties, name)));
+  const controls = [...order].map((name) => {
+    const about = resolved(properties[name], schema);
+    return { name, ...controlFor(name, Object.hasOwn(initial, name) ? { ...about, default: initial[name] } : about, required.includes(name)) };
   });
-  const fields = controls.map(({ element }) => element);
   return {
-    element: h("div", { class: "fields" }, fields),
+    fields: new Map(controls.map(({ name, element }) => [name, element])),
+    element: h("div", { class: "fields" }, controls.map(({ element }) => element)),
     values() {
       const given = {};
       for (const { name, read } of controls) {
@@ -35,25 +39,46 @@ function resolved(own, schema) {
   return { ...real[0], ...about, type, isOptional };
 }
 
+/** The name of a field in words: the begin of its description where that is short, and the name that the interface has. */
+function titleOf(name, { title, description }, isNeeded) {
+  const [, clause] = /^([^.:;,(]{12,60})[.:;,(]/.exec(`${plain(description) ?? ""}.`) ?? [];
+  const said = clause?.trim() ?? title ?? name.replaceAll("_", " ");
+  const words = said[0].toUpperCase() + said.slice(1);
+  return [words, isNeeded ? " (required)" : null, words.toLowerCase() === name ? null : [" ", h("code", {}, name)]];
+}
+
 function controlFor(name, about, isNeeded) {
-  const said = [plain(about.description), bounds(about)].filter(Boolean).join(" ");
-  const hint = said || null;
+  if (about.type === "object" && about.properties) return groupFor(name, about);
+  const title = titleOf(name, about, isNeeded);
+  const described = plain(about.description);
+  const isWhole = title[0].toLowerCase() === described?.replace(/\.$/, "").toLowerCase(); // the title has said it
+  const hint = [isWhole ? null : described, bounds(about)].filter(Boolean).join(" ") || null;
   const initial = about.default;
   const attributes = { name, required: isNeeded };
   if (about.type === "boolean" && !about.isOptional) {
-    const control = h("input", { type: "checkbox", name, checked: initial === true, id: `param-${name}` });
-    const element = h("div", { class: "field check" }, control, h("label", { for: control.id }, name), hint ? h("p", { class: "hint" }, hint) : null);
+    const control = h("input", { type: "checkbox", name, checked: initial === true, id: newId(`param-${name}`) });
+    const element = h("div", { class: "field check" }, control, h("label", { for: control.id }, title), hint ? h("p", { class: "hint" }, hint) : null);
     return { element, read: () => (control.checked === (initial === true) ? undefined : control.checked) };
   }
-  if (about.enum || about.type === "boolean") {
-    const words = about.enum || [true, false];
+  if (about.enum || about.const || about.type === "boolean") {
+    const words = about.enum ?? (about.const ? [about.const] : [true, false]);
     const options = words.map((word) => h("option", { value: String(word), selected: word === initial }, String(word)));
     if (about.isOptional || initial === undefined) options.unshift(h("option", { value: "" }, "as it is by default"));
     const control = h("select", attributes, options);
     const first = control.value;
     return {
-      element: field(name, control, hint),
+      element: field(title, control, hint),
       read: () => (control.value === first ? undefined : words.find((word) => String(word) === control.value)),
+    };
+  }
+  if (about.format === "unix-time") {
+    const control = h("input", { ...attributes, type: "datetime-local", step: "1" });
+    return {
+      element: field(title, control, "Your local time."),
+      read() {
+        if (!control.checkValidity()) throw new Error(`${name}: ${control.validationMessage}`);
+        return control.value === "" ? undefined : new Date(control.value).getTime() / 1000;
+      },
     };
   }
   if (about.type === "integer" || about.type === "number") {
@@ -68,7 +93,7 @@ function controlFor(name, about, isNeeded) {
     });
     const first = control.value;
     return {
-      element: field(name, control, hint),
+      element: field(title, control, hint),
       read() {
         if (!control.checkValidity()) throw new Error(`${name}: ${control.validationMessage}`);
         return control.value === first || control.value === "" ? undefined : Number(control.value);
@@ -77,12 +102,13 @@ function controlFor(name, about, isNeeded) {
   }
   if (about.type === "string") {
     const control = h("input", { ...attributes, type: "text", maxlength: about.maxLength, value: initial ?? "" });
-    return { element: field(name, control, hint), read: () => (control.value === (initial ?? "") ? undefined : control.value) };
+    return { element: field(title, control, hint), read: () => (control.value === (initial ?? "") ? undefined : control.value) };
   }
+  if (about.type === "array") return listFor(name, title, hint, attributes, initial ?? [], resolved(about.items ?? {}, about));
   const first = initial === undefined || initial === null ? "" : JSON.stringify(initial);
   const control = h("input", { ...attributes, type: "text", class: "mono", value: first, placeholder: "JSON" });
   return {
-    element: field(name, control, [hint, "As JSON."].filter(Boolean).join(" ")),
+    element: field(title, control, [hint, "As JSON."].filter(Boolean).join(" ")),
     read() {
       if (control.value === first) return undefined;
       try {
@@ -90,6 +116,35 @@ function controlFor(name, about, isNeeded) {
       } catch {
         throw new Error(`${name}: not JSON`);
       }
+    },
+  };
+}
+
+/** The fields of an object, as a group. */
+function groupFor(name, about) {
+  const form = formOf({ ...about, required: [] }, { initial: about.default });
+  const legend = name[0].toUpperCase() + name.slice(1).replaceAll("_", " ");
+  return {
+    element: h("fieldset", { class: "all group" }, h("legend", {}, legend), about.description ? h("p", { class: "hint" }, plain(about.description).split(". ")[0]) : null, form.element),
+    read() {
+      const given = form.values();
+      return Object.keys(given).length ? given : undefined;
+    },
+  };
+}
+
+/** Several words or numbers, with commas between them. */
+function listFor(name, title, hint, attributes, initial, items) {
+  const control = h("input", { ...attributes, type: "text", value: initial.join(", "), autocomplete: "off" });
+  const first = control.value;
+  const isNumber = ["integer", "number"].includes(items.type);
+  return {
+    element: field(title, control, [hint, "Separate with commas."].filter(Boolean).join(" ")),
+    read() {
+      if (control.value === first) return undefined;
+      const words = control.value.split(",").map((one) => one.trim()).filter(Boolean);
+      if (isNumber && words.some((one) => !Number.isFinite(Number(one)))) throw new Error(`${name}: numbers with commas between them`);
+      return isNumber ? words.map(Number) : words;
     },
   };
 }

@@ -1,9 +1,9 @@
 // Jobs: ask for one by a form, follow it while it runs, cancel it.
 
 import { announce, card, confirmed, empty, field, fill, h, pastDoubleClick, refill } from "./dom.js";
-import { ask, follow, get, newKey, part, post } from "./api.js";
+import { ask, follow, get, modelPath, newKey, part, post } from "./api.js";
 import { formOf } from "./form.js";
-import { duration, percent, when } from "./format.js";
+import { count, duration, percent, when } from "./format.js";
 
 const REFRESH_MS = 5000;
 const MOST_SHOWN = 20;
@@ -120,23 +120,42 @@ export function jobs({ model, signal, problem, refused, every, ended }) {
   return card("Jobs", list);
 }
 
+const TIMES = ["since", "until"];
+
 const paramsOf = (given) =>
   Object.entries(given)
     .filter(([, value]) => value !== null && value !== "")
-    .map(([name, value]) => `${name}=${typeof value === "string" ? value : JSON.stringify(value)}`)
+    .map(([name, value]) => `${name}=${TIMES.includes(name) ? when(value) : typeof value === "string" ? value : JSON.stringify(value)}`)
     .join(" ");
+
+/** The method that suits data of this size: `labels` an instance on average, and classes. */
+function suiting({ labels, classes }) {
+  if (labels >= 1.5) return "exmlds1";
+  return classes <= 100 ? "one_vs_rest" : "swnn";
+}
+
+/** How large what a job would learn from is, for `suiting`; null where nothing is known. */
+async function sizesOf(model, data, sets, signal) {
+  const set = sets.find((one) => one.name === data);
+  if (set) return set.labelled ? { labels: set.assertions / set.labelled, classes: set.classes } : null;
+  const { all, classes } = await get(`${modelPath(model)}/stats`, { signal });
+  const labels = Object.values(all.groups).reduce((sum, { n }) => sum + n, 0);
+  return all.n ? { labels: labels / all.n, classes } : null;
+}
 
 /** The form for a new job; `started` is told when one was taken. */
 export function newJob({ model, signal, problem, refused, started }) {
   const method = h("select", {});
   const data = h("select", {}, h("option", { value: "history" }, "history: what this model learned"));
-  const activate = h("select", {}, h("option", { value: "never" }, "never by itself"), h("option", { value: "if_better" }, "when it proves better on live traffic"));
+  const activate = h("select", {}, h("option", { value: "never" }, "only when I activate it"), h("option", { value: "if_better" }, "when it proves better on live traffic"));
   const activation = field("Serve its version", activate);
   const source = field("Learn from", data);
   const parts = { about: h("p", { class: "note" }), params: h("div", {}), said: h("div", { role: "status" }) };
   const start = h("button", { class: "primary" }, "Start");
   const element = card("Start a job", h("p", { class: "note" }, "Asking what jobs can do…"));
   let methods = [];
+  let sets = [];
+  let isChosen = false; // by whoever looks
   let form = null;
   let isStarting = false;
   let unsure = null; // what was asked for without an answer, and its key: asked for again, it is taken once
@@ -152,7 +171,7 @@ export function newJob({ model, signal, problem, refused, started }) {
       return;
     }
     const kinds = [...new Set(methods.map((one) => one.kind))].sort();
-    const titles = { fit: "A version, fitted on all data", rebuild: "The live index anew" };
+    const titles = { fit: "Fit a new version", rebuild: "Rebuild the live index" };
     fill(method, kinds.map((kind) => h("optgroup", { label: titles[kind] || kind }, methods.filter((one) => one.kind === kind).map((one) => h("option", { value: one.name }, one.name)))));
     element.replaceChildren(
       element.firstElementChild,
@@ -171,13 +190,27 @@ export function newJob({ model, signal, problem, refused, started }) {
       ),
       parts.said,
     );
-    method.addEventListener("change", choose);
+    method.addEventListener("change", () => { isChosen = true; choose(); });
+    data.addEventListener("change", preselect);
     choose();
     try {
-      const sets = (await get("datasets", { signal })).datasets || [];
+      sets = (await get("datasets", { signal })).datasets;
       data.append(...sets.map((one) => h("option", { value: one.name }, `data set ${one.name}`)));
     } catch {
       // Without data sets there is history.
+    }
+    preselect();
+  }
+
+  /** Until a method is chosen, the one that suits the data. */
+  async function preselect() {
+    try {
+      const sizes = await sizesOf(model, data.value, sets, signal);
+      if (isChosen || sizes === null) return;
+      method.value = suiting(sizes);
+      choose();
+    } catch {
+      // The first one of the list is as good.
     }
   }
 
@@ -186,7 +219,8 @@ export function newJob({ model, signal, problem, refused, started }) {
     const isFit = chosen.kind === "fit";
     activation.hidden = source.hidden = !isFit;
     parts.about.textContent = chosen.summary;
-    form = formOf(chosen.params);
+    form = formOf(chosen.params, { first: ["auto"] });
+    form.fields.get("dry_run")?.remove(); // asked for by itself, before the question
     const more = h("details", { open: !isFit }, h("summary", {}, "Parameters"), form.element);
     fill(parts.params, Object.keys(chosen.params.properties || {}).length ? more : null);
   }
@@ -198,9 +232,21 @@ export function newJob({ model, signal, problem, refused, started }) {
   }
 
   /** A yes to a job that changes the live index itself, rather than makes a version. */
-  function isMeant(name, given) {
-    const lines = [DOES[name] || "It changes the live index.", paramsOf(given)].filter(Boolean);
+  async function isMeant(name, given) {
+    const lines = [name === "forget" ? await counted(given) : null, DOES[name] || "It changes the live index.", paramsOf(given)].filter(Boolean);
     return confirmed(`Start ${name} on ${model}?`, lines.join(" "), "Start it");
+  }
+
+  /** How many events a forget would remove: a job that changes nothing counts them. */
+  async function counted(given) {
+    fill(parts.said, h("p", { class: "note" }, "Counting the events…"));
+    const { id } = await post("jobs", { model, method: "forget", params: { ...given, dry_run: true } }, { signal });
+    await follow(`jobs/${part(id)}/events`, () => {}, signal);
+    const job = await get(`jobs/${part(id)}`, { signal });
+    fill(parts.said);
+    if (job.state !== "succeeded") return `The events could not be counted: ${job.error ?? job.state}.`;
+    const { instances } = job.outcome.forgotten;
+    return `${count(instances)} ${instances === 1 ? "event" : "events"} would be forgotten.`;
   }
 
   async function submit(event) {
@@ -216,7 +262,12 @@ export function newJob({ model, signal, problem, refused, started }) {
     }
     const asked = { model, method: method.value, params };
     if (isFit) Object.assign(asked, { data: data.value, activate: activate.value });
-    if (!isFit && !(await isMeant(method.value, params))) return;
+    try {
+      if (!isFit && !(await isMeant(method.value, params))) return;
+    } catch (error) {
+      if (!signal.aborted) fill(parts.said, problem(error));
+      return;
+    }
     const what = JSON.stringify(asked);
     if (unsure?.what !== what) unsure = { what, key: newKey() };
     const pressed = performance.now();

@@ -1,6 +1,6 @@
 // The labels that a model knows: found by a part of their name, how often each was learned, and what points to it.
 
-import { announce, card, debounced, empty, field, fill, h } from "./dom.js";
+import { announce, breakable, card, debounced, empty, field, fill, h } from "./dom.js";
 import { get, modelPath, part } from "./api.js";
 import { bars } from "./charts.js";
 import { count, legible, score } from "./format.js";
@@ -65,7 +65,7 @@ export function show(root, { model, signal, problem }) {
         h("li", {}, h(
           "button",
           { type: "button", class: "rank label", "aria-pressed": String(name === chosen), "data-label": name, onclick: () => choose(name) },
-          h("span", { class: "name", title: legible(name) }, legible(name)),
+          h("span", { class: "name", title: legible(name) }, breakable(legible(name))),
           h("span", { class: "score" }, learned === undefined ? "" : `learned ${count(learned)}×`),
         )),
       )),
@@ -88,7 +88,7 @@ export function show(root, { model, signal, problem }) {
 
   function explain(about) {
     const label = legible(about.label);
-    const head = h("p", {}, h("strong", { class: "break clamped", title: label }, label), ` was learned ${count(about.learned)} ${about.learned === 1 ? "time" : "times"}. `, `${count(about.total)} ${about.total === 1 ? "feature votes" : "features vote"} on it.`);
+    const head = h("p", {}, h("strong", { class: "break clamped", title: label }, breakable(label)), ` was learned ${count(about.learned)} ${about.learned === 1 ? "time" : "times"}. `, `${count(about.total)} ${about.total === 1 ? "feature votes" : "features vote"} on it.`);
     announce(`${label}: learned ${count(about.learned)} times, ${count(about.total)} features.`);
     if (about.features.length === 0) {
       fill(parts.about, head, empty("No feature points to it any more.", "Weak connections are dropped as others grow; it comes back when it is learned again."));

@@ -1,22 +1,31 @@
 // How well a model does, how large it is, and whether its replicas are one.
 
-import { card, empty, fill, h, refill, table } from "./dom.js";
-import { get, modelPath } from "./api.js";
+import { announce, card, empty, fill, h, refill, table, term } from "./dom.js";
+import { get, getText, modelPath, newKey, part, post } from "./api.js";
 import { bars, lines } from "./charts.js";
 import { bytes, change, compact, count, duration, percent, rate } from "./format.js";
+import { QUESTION, sample } from "./sample.js";
 
 const REFRESH_MS = 2000;
+const REQUESTS_MS = 5000;
+/** How long the requests are looked back on: this many answers. */
+const REQUESTS_KEPT = 13;
 const KEPT = 150;
 const MOST_POINTS = 48;
 const MOST_MARKS = 12;
+/** A model that learns its first events gets better all the time: no change to mark. */
+const WARM_UP = 2000;
+/** A share of fewer events says nothing. */
+const LEAST_EVENTS = 30;
 const GROUPS = [
-  ["head", "Head: learned 100 times or more"],
-  ["torso", "Torso: 10 to 99 times"],
-  ["tail", "Tail: fewer than 10 times"],
+  ["head", "Head: label seen 100 times or more"],
+  ["torso", "Torso: label seen 10 to 99 times"],
+  ["tail", "Tail: label seen fewer than 10 times"],
 ];
 
-export function show(root, { model, signal, problem, every }) {
+export function show(root, { model, signal, problem, every, lacks, isForAll }) {
   const parts = {
+    start: h("div", { class: "stack" }),
     tiles: h("dl", { class: "tiles" }),
     trouble: h("div", { hidden: true }),
     trace: h("div", {}),
@@ -35,9 +44,9 @@ export function show(root, { model, signal, problem, every }) {
     }),
     groups: bars({
       title: "Measures by how often a label had been learned",
-      caption: "Of the newest 10,000 labels.",
+      caption: "Head: labels seen 100 times or more; torso: 10 to 99 times; tail: fewer. A label counts each time it occurs in an event.",
       x: { names: true },
-      y: { title: "% of the labels", format: percents, zero: true, most: 1 },
+      y: { title: "% of the occurrences", format: percents, zero: true, most: 1 },
     }),
     reliability: lines({
       title: "Share that was true, by probability",
@@ -59,9 +68,10 @@ export function show(root, { model, signal, problem, every }) {
   const reliable = card("How far probabilities were right", parts.reliability);
   reliable.hidden = true;
 
-  fill(
-    root,
-    parts.trouble,
+  const start = card("Nothing learned yet", parts.start);
+  const rest = h(
+    "div",
+    { class: "view" },
     parts.tiles,
     card("How well it ranks, over time", parts.trace),
     reliable,
@@ -71,9 +81,15 @@ export function show(root, { model, signal, problem, every }) {
       card("Frequent and rare labels", parts.groups),
       card("Events a second", parts.rate),
       card("Replicas", parts.replicas),
-      card("Size against its budgets", parts.size),
+      card("Size against its bounds", parts.size),
     ),
   );
+  start.hidden = rest.hidden = true;
+  fill(root, parts.trouble, start, rest);
+  drawStart();
+  let requests = null; // what is known of /classify
+  const counted = new Map(); // by host, for a load balancer may ask another one each time
+  if (isForAll) every(REQUESTS_MS, lookAtRequests);
 
   every(REFRESH_MS, async () => {
     try {
@@ -90,6 +106,49 @@ export function show(root, { model, signal, problem, every }) {
       parts.trouble.hidden = false;
     }
   });
+
+  function drawStart() {
+    const lacking = lacks("learn", "To load the sample");
+    const said = h("div", { role: "status" });
+    const { length } = sample().instances;
+    const load = h("button", { type: "button", class: "primary", onclick: loadSample }, `Load a sample: ${length} questions to a help desk`);
+    fill(
+      parts.start,
+      h("p", {}, "A model learns from every labelled event that is sent to it. Begin in one of three ways."),
+      lacking ? h("p", { class: "note" }, lacking) : h("div", { class: "row" }, load),
+      h("p", {}, h("a", { href: `#try/${part(model)}` }, "Try it"), ": type a text, name its label, press Learn."),
+      h("p", {}, "Or stream a file: ", h("code", {}, "abound learn FILE")),
+      said,
+    );
+    const key = newKey(); // sent again after a lost answer, it is learned once
+
+    async function loadSample() {
+      load.disabled = true;
+      try {
+        await post(`${modelPath(model)}/learn`, sample(), { signal, headers: { "Idempotency-Key": key } });
+        announce(`${length} events are learned.`);
+        location.hash = `try/${part(model)}/${part(QUESTION)}`;
+      } catch (error) {
+        load.disabled = false;
+        if (!signal.aborted) fill(said, problem(error));
+      }
+    }
+  }
+
+  async function lookAtRequests() {
+    try {
+      const { host, n, within } = requestsIn(await getText("metrics", { signal }));
+      const seen = counted.get(host) ?? [];
+      if (seen.length && n < seen.at(-1).n) seen.length = 0; // it was started again
+      seen.push({ now: performance.now() / 1000, n, within });
+      if (seen.length > REQUESTS_KEPT) seen.shift();
+      counted.set(host, seen);
+      const [first, last] = [seen[0], seen.at(-1)];
+      if (seen.length > 1) requests = { host, rate: (last.n - first.n) / (last.now - first.now), times: [0.5, 0.99].map((share) => quantile(first.within, last.within, share)) };
+    } catch {
+      // The tile keeps what it had.
+    }
+  }
 
   /**
    * Note how many events came since the answer before. Answers of replicas that are behind count as none; a model that
@@ -113,38 +172,43 @@ export function show(root, { model, signal, problem, every }) {
 
   function draw(stats, about) {
     const { window, all, drift, trace } = stats;
+    start.hidden = stats.learned > 0;
+    rest.hidden = !start.hidden;
+    if (rest.hidden) return;
     const tiles = [
       ["Events a second", rate(former.rate), former.rate === null ? "measuring…" : `${count(stats.learned)} in all`],
-      ["R@1 lately", percent(window["R@1"]), drifted(drift["R@1"])],
-      ["R@5 lately", percent(window["R@5"]), `${percent(all["R@5"])} over all time`],
+      [[term("R@1"), " of the live index"], percent(window["R@1"]), drifted(drift["R@1"])],
+      [[term("R@5"), " of the live index"], percent(window["R@5"]), `${percent(all["R@5"])} over all time`],
+      ...servedTile(stats, about),
+      ...requestsTile(requests),
       ["Classes", compact(stats.classes), `${compact(stats.features)} features`],
       ["Serving", about.version.slice(0, 8), about.version === "live" ? "the live index" : "a version"],
     ];
-    fill(parts.tiles, tiles.map(([name, figure, beside]) =>
+    refillTiles(parts.tiles, tiles.map(([name, figure, beside]) =>
       h("div", { class: "tile" }, h("dt", {}, name), h("dd", { class: "figure break" }, figure), h("dd", { class: "beside" }, beside)),
     ));
     drawTrace(trace, marksOf(stats));
     reliable.hidden = stats.calibration === null;
     if (stats.calibration) drawReliability(stats.calibration);
-    drawGroups(window.groups, stats.learned);
+    drawGroups(window.groups);
     drawRate();
     drawReplicas(stats);
     drawSize(stats, about);
   }
 
   function drawTrace(trace, marks) {
-    if (!trace || trace.learned.length === 0) {
-      if (!parts.trace.querySelector(".empty")) fill(parts.trace, empty("No events yet.", h("a", { href: document.querySelector('.views a[href^="#try"]').getAttribute("href") }, "Teach it something"), ", or stream a file to it: ", h("code", {}, "abound learn FILE")));
+    if (trace.learned.length === 0) {
+      fill(parts.trace, empty("Too few events yet.", "The line begins after some dozens of them."));
       return;
     }
     if (!charts.trace.element.isConnected) fill(parts.trace, charts.trace.element);
-    const series = [{ name: "all events", colour: "ink", isMain: true, points: blocks(trace.learned, trace["R@1"]) }];
+    const strides = trace.learned.map(() => trace.stride);
+    const series = [{ name: "all events", colour: "ink", isMain: true, points: blocks(trace.learned, trace["R@1"], strides) }];
     const dashes = { torso: [6, 3], tail: [2, 3] };
     for (const [name] of GROUPS) {
-      if (trace.groups[name]["R@1"].some((value) => value !== null)) {
-        const { n, "R@1": values } = trace.groups[name];
-        series.push({ name: `${name} labels`, colour: name, dash: dashes[name], points: blocks(trace.learned, values, n) });
-      }
+      const { n, "R@1": values } = trace.groups[name];
+      const points = blocks(trace.learned, values, n);
+      if (points.some(([, y]) => y !== null)) series.push({ name: `${name} labels`, colour: name, dash: dashes[name], points });
     }
     const last = trace["R@1"].at(-1);
     charts.trace.set({
@@ -185,18 +249,15 @@ export function show(root, { model, signal, problem, every }) {
     });
   }
 
-  function drawGroups(groups, learned) {
-    if (learned === 0) {
-      fill(parts.groups, empty("No labels yet.", "They show here with the first event."));
-      return;
-    }
+  function drawGroups(groups) {
     if (!charts.groups.element.isConnected) fill(parts.groups, charts.groups.element);
     const measures = ["R@1", "R@5", "MRR"];
+    const newest = GROUPS.reduce((sum, [name]) => sum + groups[name].n, 0);
     charts.groups.set({
       names: measures,
-      series: GROUPS.map(([name]) => ({ name: `${name} (${compact(groups[name].n)} labels)`, colour: name, values: measures.map((measure) => groups[name][measure]) })),
+      series: GROUPS.map(([name]) => ({ name: `${name}: ${count(groups[name].n)} of the newest ${count(newest)}`, colour: name, values: measures.map((measure) => groups[name][measure]) })),
       said: GROUPS.map(([name, means]) => `${means}: R@1 ${percent(groups[name]["R@1"])}`).join(". "),
-      columns: ["labels", "#how many", ...measures.map((name) => `#${name}`)],
+      columns: ["labels", "#occurrences", ...measures.map((name) => `#${name}`)],
       rows: GROUPS.map(([name, means]) => [means, count(groups[name].n), ...measures.map((measure) => percent(groups[name][measure]))]),
     });
   }
@@ -226,7 +287,7 @@ export function show(root, { model, signal, problem, every }) {
       parts.replicas,
       table(
         "Replicas, how far each has come, and how far it is behind the log",
-        ["replica", "#lag, entries", "offset, digest"],
+        ["replica", "#lag", "offset, digest"],
         stats.replicas.map((one) => [
           [
             h("div", {}, `${one.host} `, h("span", { class: "hint whole" }, `pid ${one.pid}`)),
@@ -263,6 +324,51 @@ export function show(root, { model, signal, problem, every }) {
   }
 }
 
+/** The tile of the version that serves, where a contest scores it on the events that are learned. */
+function servedTile({ contenders }, { version }) {
+  const served = version === "live" ? null : contenders?.versions.find((one) => one.version === version);
+  return served ? [[[term("R@1"), ` of version ${version.slice(0, 8)}`], percent(served.window["R@1"]), `newest ${count(served.window.n)} events`]] : [];
+}
+
+/** Tiles in the place of others, unless one has the focus: its tooltip may be open. */
+function refillTiles(element, tiles) {
+  if (element.children.length !== tiles.length) {
+    fill(element, tiles);
+    return;
+  }
+  tiles.forEach((tile, at) => {
+    const there = element.children[at];
+    if (there.firstChild.textContent !== tile.firstChild.textContent) there.replaceWith(tile);
+    else [...tile.children].slice(1).forEach((one, place) => there.children[place + 1].replaceWith(one));
+  });
+}
+
+/** The requests to /classify that the metrics of a host count: how many, and how many took at most how long. */
+export function requestsIn(metrics) {
+  const ofRoute = metrics.split("\n").filter((line) => line.includes('route="/classify"'));
+  const valueOf = (line) => Number(line.slice(line.lastIndexOf(" ")));
+  const within = ofRoute.filter((line) => line.startsWith("abound_request_duration_seconds_bucket")).map((line) => [Number(/le="([^"]+)"/.exec(line)[1].replace("+Inf", "Infinity")), valueOf(line)]);
+  return {
+    host: /^abound_build_info\{.*?host="([^"]*)"/m.exec(metrics)?.[1],
+    n: ofRoute.filter((line) => line.startsWith("abound_requests_total")).reduce((sum, line) => sum + valueOf(line), 0),
+    within: within.sort(([a], [b]) => a - b),
+  };
+}
+
+/** The time within which this share of the requests between two countings was answered; null without a request. */
+export function quantile(first, last, share) {
+  const before = new Map(first);
+  const came = last.map(([seconds, n]) => [seconds, n - (before.get(seconds) ?? 0)]);
+  const n = came.at(-1)?.[1] ?? 0;
+  return n ? came.find(([, one]) => one >= share * n)[0] : null;
+}
+
+function requestsTile(requests) {
+  if (requests === null) return [];
+  const [half, most] = requests.times.map((seconds) => (seconds === null ? null : Number.isFinite(seconds) ? `within ${duration(seconds)}` : "over 10 s"));
+  return [["Requests to /classify a second", rate(requests.rate), half === null ? `none on ${requests.host}` : `half ${half}, 99 % ${most}, on ${requests.host}`]];
+}
+
 /** How many connections a feature may have, how that is written, which setting says so, and what is said without one. */
 function mostConnections(stats, config) {
   if (stats.in_rows) return [null, count, "rows", "one to every class"];
@@ -287,10 +393,10 @@ function drifted(points) {
 
 /**
  * Neighbouring points as one, at their mean, so that a line of long life is a line: [[x, y]...]. `weights`: of how many
- * each value is the mean; all are of as many where they are left out.
+ * events each value is the mean; a point of fewer than LEAST_EVENTS has no value.
  */
-export function blocks(learned, values, weights = values.map(() => 1)) {
-  const size = Math.ceil(learned.length / MOST_POINTS);
+export function blocks(learned, values, weights) {
+  const size = Math.max(Math.ceil(learned.length / MOST_POINTS), Math.ceil(LEAST_EVENTS / learned[0]));
   const found = [];
   for (let first = 0; first < learned.length; first += size) {
     const end = Math.min(first + size, learned.length) - 1;
@@ -301,14 +407,14 @@ export function blocks(learned, values, weights = values.map(() => 1)) {
       sum += weights[at] * values[at];
       n += weights[at];
     }
-    found.push([learned[end], n ? sum / n : null]);
+    found.push([learned[end], n >= LEAST_EVENTS ? sum / n : null]);
   }
   return found;
 }
 
 /** Where the worker noticed that the score had changed, as marks of the trace: the newest few. */
 function marksOf(stats) {
-  const found = stats.drift_marks.filter((mark) => mark.measure === "R@1");
+  const found = stats.drift_marks.filter((mark) => mark.measure === "R@1" && (mark.learned > WARM_UP || mark.after < mark.before));
   return found.slice(-MOST_MARKS).map((mark) => ({ x: mark.learned, name: mark.after < mark.before ? "▼" : "▲", isBad: mark.after < mark.before }));
 }
 

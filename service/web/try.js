@@ -1,8 +1,9 @@
 // Try it: an instance in, ranked labels as it is typed, what speaks for each, and corrections.
 
-import { announce, card, debounced, empty, field, fill, h, newId, pastDoubleClick } from "./dom.js";
-import { get, modelPath, newKey, part, post } from "./api.js";
+import { announce, breakable, card, debounced, empty, field, fill, h, newId, pastDoubleClick } from "./dom.js";
+import { follow, get, modelPath, newKey, part, post } from "./api.js";
 import { bars } from "./charts.js";
+import { labelChips } from "./chips.js";
 import { chance, count, legible, score } from "./format.js";
 
 const TYPED_MS = 150;
@@ -10,18 +11,18 @@ const MOST_BARS = 12;
 // The fields have no bound of their own, which would cut what is pasted without a word: the service says what is too long.
 const HOW = "One a line: name: value. A number is a value, a word means name=word, true is 1; what no number is written like (00100) is a word. On several lines of one name all values are words, true and numbers too. Or a JSON object.";
 
-export function show(root, { model, about, signal, problem, lacks }) {
+export function show(root, { model, about, text: wanted, signal, problem, lacks, refused }) {
   const name = newId("kind");
-  const text = h("textarea", { rows: "5", spellcheck: "false", placeholder: "Type or paste something…" });
+  const text = h("textarea", { rows: "5", spellcheck: "false", placeholder: "Type or paste something…", value: wanted });
   const features = h("textarea", { rows: "5", class: "mono", spellcheck: "false", placeholder: "price: 3\ncountry: FI\nurgent: true" });
   const vector = h("textarea", { rows: "5", class: "mono", spellcheck: "false", placeholder: "[0.1, -0.25, 0.5]" });
   const k = h("select", {}, [5, 10, 20, 50].map((n) => h("option", { value: n, selected: n === 10 }, String(n))));
-  const version = h("select", {}, h("option", { value: "" }, "the active one"), h("option", { value: "live" }, "live index"));
+  const version = h("select", {}, h("option", { value: "" }, "active"), h("option", { value: "live" }, "live index"));
   const probable = h("select", {}, [0, 0.1, 0.25, 0.5, 0.75, 0.9].map((p) => h("option", { value: p }, p ? `${100 * p} %` : "any")));
   const probability = field("Least probability", probable);
-  const known = h("datalist", { id: newId("known") });
-  const label = h("input", { list: known.id, autocomplete: "off", required: true });
-  const parts = { text: field("Text", text), features: field("Features", features, HOW), vector: field("Vector", vector, "A list of numbers in JSON, such as an embedding."), ranks: h("div", { class: "stack" }), because: h("div", { class: "stack" }), learned: h("div", { role: "status" }) };
+  const chips = labelChips("Right labels", { suggest: (prefix) => get(`${modelPath(model)}/labels?limit=20&prefix=${part(prefix)}`, { signal }), changed: mark });
+  const effect = h("p", { class: "hint" });
+  const parts = { text: field("Text", text), features: field("Features", features, HOW), vector: field("Vector", vector, "A list of numbers in JSON, such as an embedding."), ranks: h("div", { class: "stack" }), because: h("div", { class: "stack" }), learned: h("div", { class: "stack", role: "status" }) };
   const chart = bars({
     title: "What each feature adds to the score",
     sideways: true,
@@ -39,7 +40,7 @@ export function show(root, { model, about, signal, problem, lacks }) {
   let unsure = null; // what was sent without an answer, and its key: sent again, it is learned once
 
   const lacking = { classify: lacks("classify", "To see labels ranked"), learn: lacks("learn", "To teach it") };
-  const learn = h("button", { class: "primary teaches" }, "Learn");
+  const learn = h("button", { class: "primary" }, "Learn");
   const choice = (value, said) =>
     h("label", {}, h("input", { type: "radio", name, value, checked: value === kind, onchange: () => use(value) }), said);
   parts.features.hidden = parts.vector.hidden = true;
@@ -48,25 +49,27 @@ export function show(root, { model, about, signal, problem, lacks }) {
     root,
     h(
       "div",
-      { class: "halves" },
+      { class: "trial" },
       card(
         "An instance",
         h("div", { class: "choice", role: "radiogroup", "aria-label": "Kind of instance" }, choice("text", "Text"), choice("features", "Features"), learnsVectors ? choice("vector", "Vector") : null),
         parts.text,
         parts.features,
         parts.vector,
-        h("div", { class: "fields" }, field("Labels at most", k), field("Ranked by", version), probability),
+      ),
+      card("Ranked labels", parts.ranks),
+      card(
+        "Teach it",
         lacking.learn ? h("p", { class: "note" }, lacking.learn) : h(
           "form",
-          { class: "field", onsubmit: (event) => { event.preventDefault(); teach(label.value.trim(), readable()); } },
-          h("label", { for: (label.id = newId("label")) }, "Teach it: the right label"),
-          h("div", { class: "row" }, h("div", { class: "grow" }, label), learn),
-          h("p", { class: "hint" }, "It is learned at once, by all replicas, and answers change with it."),
-          known,
+          { class: "stack", onsubmit: (event) => { event.preventDefault(); teach(); } },
+          chips.element,
+          h("div", { class: "row" }, learn, h("span", { class: "hint" }, "or Ctrl+Enter")),
+          effect,
         ),
         parts.learned,
       ),
-      card("Ranked labels", parts.ranks),
+      card("Options", h("div", { class: "fields" }, field("Labels at most", k), field("Ranked by", version), probability)),
     ),
     card("Why", parts.because),
   );
@@ -78,7 +81,7 @@ export function show(root, { model, about, signal, problem, lacks }) {
   k.addEventListener("change", () => rank());
   version.addEventListener("change", () => rank());
   probable.addEventListener("change", () => rank());
-  label.addEventListener("input", debounced(suggest, TYPED_MS));
+  document.addEventListener("keydown", press, { signal });
   listVersions();
   rank();
 
@@ -87,6 +90,7 @@ export function show(root, { model, about, signal, problem, lacks }) {
     parts.text.hidden = kind !== "text";
     parts.features.hidden = kind !== "features";
     parts.vector.hidden = kind !== "vector";
+    fill(parts.learned);
     rank();
   }
 
@@ -139,7 +143,7 @@ export function show(root, { model, about, signal, problem, lacks }) {
       const answer = await post(`${modelPath(model)}/classify`, request, { signal });
       if (number !== asked) return; // a newer question was asked meanwhile
       if ((!version.value && answer.version !== about.version) || isOtherwise(answer)) lookAgain();
-      answered = { ...answer, given, isLimited: "min_probability" in request };
+      answered = { ...answer, isLimited: "min_probability" in request };
       draw();
     } catch (error) {
       if (number !== asked || signal.aborted) return;
@@ -168,16 +172,36 @@ export function show(root, { model, about, signal, problem, lacks }) {
     }
   }
 
+  /** Ctrl+Enter learns; a digit marks the label at that place, except where it is typed. */
+  function press(event) {
+    if (lacking.learn || document.querySelector("dialog[open]")) return;
+    if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) {
+      event.preventDefault();
+      teach();
+      return;
+    }
+    const isTyped = event.ctrlKey || event.metaKey || event.altKey || event.target.matches("input, textarea, select");
+    const one = isTyped || !/^[1-9]$/.test(event.key) ? undefined : answered?.labels[event.key - 1];
+    if (one) chips.toggle(one.label);
+  }
+
   /** Only the index of a model that calibrates knows probabilities. */
   function offerProbability() {
+    const by = version.value || about.version;
     probability.hidden = !about.config.calibrate;
-    probable.disabled = (version.value || about.version) !== "live";
+    probable.disabled = by !== "live";
+    effect.textContent =
+      by === "live"
+        ? "Learned at once by all replicas; the next answers can change."
+        : by === "blend"
+          ? "Learning changes the live index, which is one part of the blend."
+          : `Version ${by.slice(0, 8)} answers, and learning changes only the live index. Choose it under “Ranked by” to see the effect.`;
   }
 
   const asksProbability = () => !probability.hidden && !probable.disabled && probable.value !== "0";
 
   function draw() {
-    const { labels, given } = answered;
+    const { labels } = answered;
     if (labels.length === 0 && answered.isLimited) {
       fill(parts.ranks, empty("No label is as probable as that."));
       fill(parts.because, h("p", { class: "note" }, "Ask for less, and see what speaks for which label."));
@@ -191,14 +215,14 @@ export function show(root, { model, about, signal, problem, lacks }) {
       return;
     }
     const { activeElement } = document;
-    const focused = parts.ranks.contains(activeElement) ? { of: activeElement.classList.contains("teaches") ? ".teaches" : ".rank", label: activeElement.dataset.label } : null;
-    const best = Math.max(...labels.map((one) => one.score), 1e-12);
+    const focused = parts.ranks.contains(activeElement) ? { of: activeElement.classList.contains("right") ? ".right" : ".rank", label: activeElement.dataset.label } : null;
+    const whole = Math.max(...labels.map((one) => one.score), 1); // a score of 1 is as good as certain
     const explained = labels.find((one) => one.label === chosen) || labels[0];
     fill(
       parts.ranks,
       h("ol", { class: "ranks" }, labels.map((one, at) => {
         const filling = h("i", {});
-        filling.style.width = `${Math.max(0, (100 * one.score) / best)}%`;
+        filling.style.width = `${100 * (one.probability ?? Math.max(0, one.score / whole))}%`;
         return h(
           "li",
           {},
@@ -207,13 +231,14 @@ export function show(root, { model, about, signal, problem, lacks }) {
             { type: "button", class: "rank", "aria-pressed": String(one === explained), "data-label": one.label, onclick: () => { chosen = one.label; draw(); } },
             filling,
             h("span", { class: "place" }, `${at + 1}.`),
-            h("span", { class: "named" }, h("span", { class: "name", title: legible(one.label) }, legible(one.label)), " ", moved(one.label, at)),
+            h("span", { class: "named" }, h("span", { class: "name", title: legible(one.label) }, breakable(legible(one.label))), " ", moved(one.label, at)),
             h("span", { class: "score" }, one.probability === undefined ? null : [h("span", { class: "unseen" }, "probability "), h("b", { class: "probability" }, chance(one.probability)), h("span", { class: "unseen" }, ", score"), " "], score(one.score)),
           ),
-          lacking.learn ? null : h("button", { type: "button", class: "small quiet teaches", "aria-label": `${legible(one.label)} is right: learn it`, "aria-disabled": String(teaching), "data-label": one.label, onclick: () => teach(one.label, given) }, "✓ Right"),
+          lacking.learn ? null : h("button", { type: "button", class: "small quiet right", "aria-label": `${legible(one.label)} is right`, "aria-pressed": String(chips.has(one.label)), "data-label": one.label, onclick: () => chips.toggle(one.label) }, "✓ Right"),
         );
       })),
-      labels[0].probability === undefined ? null : h("p", { class: "hint" }, "The percentage is how probable it is that a label is true; beside it stands its score."),
+      lacking.learn ? null : h("p", { class: "hint" }, "Mark the right labels, also with the keys 1 to 9, then press Learn."),
+      h("p", { class: "hint" }, labels[0].probability === undefined ? "A score is not a probability: turn on calibration under Models to get one." : "The percentage is the probability that a label is right; the score stands beside it."),
       h("p", { class: "hint" }, `By ${answered.version === "live" ? "the live index" : `version ${answered.version}`}, with all events up to ${answered.offset}.`),
     );
     if (focused) [...parts.ranks.querySelectorAll(focused.of)].find((one) => one.dataset.label === focused.label)?.focus();
@@ -227,7 +252,7 @@ export function show(root, { model, about, signal, problem, lacks }) {
     const was = before.indexOf(name);
     if (was === at) return null;
     if (was < 0) return h("span", { class: "moved better" }, "new");
-    return h("span", { class: `moved ${was > at ? "better" : "worse"}` }, was > at ? `up ${was - at}` : `down ${at - was}`);
+    return h("span", { class: `moved ${was > at ? "better" : "hint"}` }, was > at ? `up ${was - at}` : `down ${at - was}`);
   }
 
   function explain(one) {
@@ -245,7 +270,7 @@ export function show(root, { model, about, signal, problem, lacks }) {
       names.push(`${because.length - MOST_BARS} more`);
       values.push(rest);
     }
-    fill(parts.because, h("p", {}, "For ", h("strong", { class: "break clamped", title: called }, called), `: the parts sum to its score, ${score(one.score)}.`), chart.element);
+    fill(parts.because, h("p", {}, "For ", h("strong", { class: "break clamped", title: called }, breakable(called)), `: the parts sum to its score, ${score(one.score)}.`), chart.element);
     chart.set({
       names,
       series: [{ name: called, colour: "accent", values }],
@@ -255,33 +280,46 @@ export function show(root, { model, about, signal, problem, lacks }) {
     });
   }
 
-  /** What teaches stays reachable by keyboard while it does nothing. */
-  function hold(is) {
-    teaching = is;
-    for (const one of root.querySelectorAll(".teaches")) one.setAttribute("aria-disabled", String(is));
+  /** Show which of the ranked labels are marked as right. */
+  function mark() {
+    for (const one of parts.ranks.querySelectorAll(".right")) one.setAttribute("aria-pressed", String(chips.has(one.dataset.label)));
   }
 
-  /** Learn that a label is right for an instance: of a ranked one, for that which it was ranked for. */
-  async function teach(right, given) {
+  /** The button stays reachable by keyboard while it does nothing. */
+  function hold(is) {
+    teaching = is;
+    learn.setAttribute("aria-disabled", String(is));
+  }
+
+  /** Learn the labels that are marked for the instance as it stands. */
+  async function teach() {
     if (teaching) return;
-    if (given === null || !right) {
-      fill(parts.learned, h("p", { class: "worry" }, "There has to be an instance, and its label."));
+    const given = readable();
+    const labels = chips.take();
+    if (given === null || labels.length === 0) {
+      fill(parts.learned, h("p", { class: "worry" }, given === null ? "Type an instance first." : "Name the right label first."));
       return;
     }
-    const what = JSON.stringify([given, right]);
+    const what = JSON.stringify([given, labels]);
     if (unsure?.what !== what) unsure = { what, key: newKey() };
+    const { key } = unsure;
     const pressed = performance.now();
     hold(true);
     try {
-      const answer = await post(`${modelPath(model)}/learn`, { ...given, labels: [right], source: "page" }, { signal, headers: { "Idempotency-Key": unsure.key } });
+      const answer = await post(`${modelPath(model)}/learn`, { ...given, labels, source: "page" }, { signal, headers: { "Idempotency-Key": key } });
       unsure = null;
       before = answered ? answered.labels.map((one) => one.label) : [];
       offset = answer.offset;
       about.learned += 1;
-      chosen = right;
-      label.value = "";
+      chosen = labels[0];
+      chips.clear();
+      const said = labels.map((one) => `“${legible(one)}”`).join(", ");
       const was = answer.rank === null ? "It was not among the answers before." : `Its rank before was ${count(answer.rank)}.`;
-      fill(parts.learned, h("p", { class: "better" }, `Learned “${legible(right)}”. ${answer.applied ? was : "It is in the log, and applied in a moment."}`));
+      fill(
+        parts.learned,
+        h("p", { class: "better" }, "Learned ", breakable(said), `. ${answer.applied ? was : "It is in the log, and applied in a moment."}`),
+        refused ? null : h("div", { class: "row" }, h("button", { type: "button", class: "small", onclick: () => undo(key, said) }, "Undo")),
+      );
       await rank(answer.offset);
     } catch (error) {
       if (!signal.aborted) fill(parts.learned, problem(error));
@@ -290,21 +328,30 @@ export function show(root, { model, about, signal, problem, lacks }) {
     }
   }
 
-  async function suggest() {
+  /** Forget what was learned under an idempotency key. */
+  async function undo(key, said) {
+    fill(parts.learned, h("p", { class: "note" }, "A job takes it out of the index, the log and history…"));
     try {
-      const found = await get(`${modelPath(model)}/labels?limit=20&prefix=${part(label.value)}`, { signal });
-      fill(known, found.labels.map((name) => h("option", { value: name })));
-    } catch {
-      // A field without suggestions can be filled all the same.
+      const { id } = await post("jobs", { model, method: "forget", params: { key, reason: "undone on the page" } }, { signal });
+      await follow(`jobs/${part(id)}/events`, () => {}, signal);
+      const job = await get(`jobs/${part(id)}`, { signal });
+      const isDone = job.state === "succeeded";
+      fill(parts.learned, h("p", { class: isDone ? "better" : "worry" }, isDone ? ["Forgotten: ", breakable(said), "."] : `Not undone: ${job.error ?? job.state}`));
+      before = null;
+      await rank();
+    } catch (error) {
+      if (!signal.aborted) fill(parts.learned, problem(error));
     }
   }
 
   async function listVersions() {
     try {
       const found = await get(`${modelPath(model)}/versions`, { signal });
-      const ways = [["", "the active one"], ["live", "live index"]];
-      if (about.version !== "live") ways.push(["blend", "the index and the active one, blended"]);
-      ways.push(...(found.versions || []).map((one) => [one.id, `${one.method} ${one.id.slice(0, 8)}`]));
+      const versions = found.versions.map((one) => [one.id, `${one.method} ${one.id.slice(0, 8)}`]);
+      const [, active] = versions.find(([id]) => id === about.version) ?? [null, about.version === "live" ? "live index" : about.version];
+      const ways = [["", `active: ${active}`], ["live", "live index"]];
+      if (about.version !== "live") ways.push(["blend", "blend of live index and active version"]);
+      ways.push(...versions);
       const chosenWay = version.value;
       fill(version, ways.map(([value, said]) => h("option", { value }, said)));
       version.value = ways.some(([value]) => value === chosenWay) ? chosenWay : "";

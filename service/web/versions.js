@@ -77,7 +77,7 @@ export function versions({ model, signal, problem, refused, lacks, every }) {
           about.version === "live" || former === "live" ? null : h("button", { type: "button", onclick: () => activate("live", found, "Serve the index") }, "Serve the live index"),
         ),
       ),
-      about.version === "live" ? null : h("p", { class: "hint" }, `As a blend: the index by ${percent(weights[0])}, the version by ${percent(weights[1])}.`),
+      about.version === "live" ? null : h("p", { class: "hint" }, `It answers alone, and does not change. Learning goes on in the live index. A request for the version “blend” gets ${percent(weights[0])} of the index and ${percent(weights[1])} of the version.`),
       lacking ? h("p", { class: "hint" }, lacking) : null,
     );
   }
@@ -98,12 +98,12 @@ export function versions({ model, signal, problem, refused, lacks, every }) {
       table(
         "Versions, newest first",
         ["", "version", "made", "#R@1", "#R@5", "#instances", "#classes", "#size", ...(lacking ? [] : [""])],
-        found.map((one) => [
+        [...baselineRow(found, about), ...found.map((one) => [
           h("input", { type: "checkbox", "aria-label": `Compare ${one.method} ${one.id.slice(0, 8)}`, checked: chosen.has(one.id), onchange: (event) => choose(one.id, event.target.checked) }),
           h("span", { class: "whole" }, h("strong", {}, one.method), " ", h("code", {}, one.id.slice(0, 8)), one.id === about.version ? [" ", h("span", { class: "tag on" }, "serving")] : null),
           h("span", { class: "whole" }, when(one.created)),
-          percent(one.metrics?.["R@1"]),
-          percent(one.metrics?.["R@5"]),
+          measured(one.metrics, "R@1"),
+          measured(one.metrics, "R@5"),
           count(one.sizes?.instances),
           count(one.sizes?.classes),
           bytes(one.bytes),
@@ -116,11 +116,18 @@ export function versions({ model, signal, problem, refused, lacks, every }) {
             one.id === about.version ? null : h("button", { type: "button", class: "small", "aria-label": `Activate ${one.method} ${one.id.slice(0, 8)}`, onclick: () => activate(one.id, found, "Activate") }, "Activate"),
             one.needed ? null : h("button", { type: "button", class: "small quiet danger", "aria-label": `Delete ${one.method} ${one.id.slice(0, 8)}`, onclick: () => remove(one, found) }, "Delete"),
           )]),
-        ]),
+        ])],
       ),
-      h("p", { class: "hint" }, "Measured on the newest part of what each was fitted on. Tick several to see them side by side."),
+      h("p", { class: "hint" }, "Measured on the newest part of the data of each version, which it had not seen. In brackets: against a live index that learned the same data. Tick several to see them side by side."),
       parts.beside,
     );
+  }
+
+  /** The live index as a row: measured on the same instances as the newest version that was measured beside it. */
+  function baselineRow(found, about) {
+    const beside = found.find((one) => one.metrics?.["live R@1"] !== undefined);
+    const metric = (name) => percent(beside?.metrics[`live ${name}`]);
+    return [["", h("span", { class: "whole" }, h("strong", {}, "live index"), about.version === "live" ? [" ", h("span", { class: "tag on" }, "serving")] : null), h("span", { class: "whole" }, beside ? `measured with ${beside.method}` : "not measured"), metric("R@1"), metric("R@5"), count(about.learned), count(about.classes), bytes(about.memory_parts.index), ...(lacking ? [] : [""])]];
   }
 
   async function choose(id, isIn) {
@@ -210,7 +217,7 @@ export function versions({ model, signal, problem, refused, lacks, every }) {
 
   async function activate(version, found, word) {
     const name = nameOf(version, found);
-    if (!(await confirmed(`${word}: ${name}?`, "All replicas go over to it at one place in the log, and answer from it from then on. It can be taken back.", word))) return;
+    if (!(await confirmed(`${word}: ${name}?`, version === "live" ? "All replicas switch at one log offset. From then on every learned event can change the answers." : "All replicas switch at one log offset. It answers from then on and does not change: learning goes on in the live index only. You can roll back at any time.", word))) return;
     fill(parts.said, h("p", { class: "note" }, "The replicas get ready…"));
     try {
       await post(`${modelPath(model)}/activate`, { version }, { signal });
@@ -241,6 +248,12 @@ export function versions({ model, signal, problem, refused, lacks, every }) {
   }
 
   return { element, again };
+}
+
+/** A metric of a version, and how it differs from that of the live index on the same instances. */
+function measured(metrics, name) {
+  const live = metrics?.[`live ${name}`];
+  return live === undefined || live === null ? percent(metrics?.[name]) : `${percent(metrics[name])} (${points(metrics[name] - live).replace(" points", "")})`;
 }
 
 function nameOf(version, found) {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import re
 from collections.abc import Iterator
+from importlib import metadata
 from importlib.resources import files
 
 import pytest
@@ -37,6 +38,7 @@ def test_the_page(service: Served) -> None:
     assert answer.headers["cache-control"] == "no-cache"
     assert "<title>Abound</title>" in answer.text
     assert "web/@/" not in answer.text
+    assert f"<p>Abound {metadata.version('abound')}</p>" in answer.text
 
 
 @pytest.mark.parametrize("name", [*FILES, "chart.js"])

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
@@ -13,7 +14,9 @@ import pytest
 from playwright import sync_api as playwright
 
 from benchmarks.serving import Serving
+from tests.api.test_keys import bearer, make
 from tests.page.newsroom import news
+from tests.support.served import Served, served
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 N_NEWS = 4000
@@ -85,3 +88,21 @@ def open_page(browser: Any, serving: Serving) -> Iterator[Open]:
     for context in contexts:
         context.close()
     assert wrong == []
+
+
+@pytest.fixture(scope="package")
+def locked(browser: Any) -> Iterator[tuple[Served, dict[str, str]]]:
+    """A service with data, and secrets by what they are for."""
+    with served() as service:
+        teach(service.url, news(300))
+        with ThreadPoolExecutor(1) as own:  # this thread has a running event loop: playwright's
+            keys = {scope: own.submit(make, service, scope).result() for scope in ("admin", "classify", "learn")}
+            keys["limited"] = own.submit(make, service, "admin", models=["default"]).result()
+        service.http.headers.update(bearer(keys["admin"]))
+        yield service, {scope: key.secret for scope, key in keys.items()}
+
+
+def give(page: Any, secret: str) -> None:
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("Key").fill(secret)
+    page.keyboard.press("Enter")

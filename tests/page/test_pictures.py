@@ -117,7 +117,7 @@ def show(page: Any, view: str, url: str) -> None:
         page.locator(".label", has_text="coffee").click()
         painted(page, "What points to it")
     elif view == "versions":
-        expect(page.get_by_label("Method")).to_be_visible()
+        expect(page.get_by_label("Method", exact=True)).to_be_visible()
         if FOR_DOCUMENTS:
             painted(page, "Contenders")
             boxes = page.get_by_role("checkbox", name="Compare")

@@ -203,7 +203,7 @@ def test_names_and_what_moved_are_whole_where_there_is_little_room(
     page = opened()
     expect(page.locator(".rank .probability")).to_have_count(len(WORDY))
     assert page.evaluate(narrowest) >= without
-    page.get_by_label("Teach it: the right label").fill("something altogether new and different")
+    page.get_by_label("Right labels").fill("something altogether new and different")
     page.get_by_role("button", name="Learn", exact=True).click()
     expect(page.locator(".rank .moved.better").first).to_have_text("new")
     assert page.locator(".rank .moved").count() > 1

@@ -1,0 +1,116 @@
+// Ask me: the remembered instances that the model is least sure of, to be labelled one after the other.
+
+import { announce, breakable, card, empty, fill, h } from "./dom.js";
+import { get, modelPath, newKey, part, post } from "./api.js";
+import { labelChips } from "./chips.js";
+import { count, legible, score } from "./format.js";
+
+const ASKED = 20;
+const MOST_FEATURES = 40;
+
+export function show(root, { model, signal, problem, lacks }) {
+  const parts = { asked: h("div", { class: "stack" }), said: h("div", { class: "stack", role: "status" }) };
+  const seen = new Set();
+  let queue = [];
+  let chips = null;
+  let isBusy = false;
+  fill(root, card("Which labels are right?", parts.asked, parts.said));
+  const lacking = lacks("admin", "To see remembered instances");
+  if (lacking) {
+    fill(parts.asked, h("p", { class: "note" }, lacking));
+    return;
+  }
+  document.addEventListener("keydown", press, { signal });
+  next();
+
+  async function next() {
+    try {
+      if (queue.length === 0) {
+        const { instances } = await get(`${modelPath(model)}/uncertain?limit=${ASKED}`, { signal });
+        queue = instances.filter((one) => !seen.has(one.id));
+      }
+      draw();
+    } catch (error) {
+      if (!signal.aborted) fill(parts.asked, problem(error));
+    }
+  }
+
+  function draw() {
+    const [one] = queue;
+    if (one === undefined) {
+      fill(parts.asked, empty("Nothing to ask.", "Send ", h("code", {}, '"remember": true'), " with a request to /classify, and the least certain instances come here."));
+      return;
+    }
+    seen.add(one.id);
+    chips = labelChips("Other labels", { suggest: (prefix) => get(`${modelPath(model)}/labels?limit=20&prefix=${part(prefix)}`, { signal }), changed: mark });
+    const names = Object.keys(one.features);
+    fill(
+      parts.asked,
+      h("p", { class: "hint" }, `Least certain first: the best two labels differ by ${score(one.margin)}. The order of words is not kept.`),
+      h("p", { class: "instance break" }, names.slice(0, MOST_FEATURES).map(legible).join(" "), names.length > MOST_FEATURES ? ` … ${count(names.length - MOST_FEATURES)} more` : ""),
+      h("ol", { class: "ranks" }, one.labels.map(({ label, score: value }, at) => h(
+        "li",
+        {},
+        h(
+          "button",
+          { type: "button", class: "rank right", "data-label": label, "aria-pressed": "false", onclick: () => chips.toggle(label) },
+          h("span", { class: "place" }, `${at + 1}.`),
+          h("span", { class: "name" }, breakable(legible(label))),
+          h("span", { class: "score" }, score(value)),
+        ),
+      ))),
+      h(
+        "form",
+        { class: "stack", onsubmit: (event) => { event.preventDefault(); learn(); } },
+        chips.element,
+        h("div", { class: "row" }, h("button", { class: "primary" }, "Learn"), h("button", { type: "button", onclick: skip }, "Skip"), h("span", { class: "hint" }, "Keys: 1 to 9 mark, Enter learns, S skips.")),
+      ),
+    );
+    announce(`Instance: ${names.slice(0, MOST_FEATURES).map(legible).join(" ")}. ${one.labels.map(({ label }, at) => `${at + 1}: ${legible(label)}`).join(", ")}.`);
+  }
+
+  function mark() {
+    for (const one of parts.asked.querySelectorAll(".right")) one.setAttribute("aria-pressed", String(chips.has(one.dataset.label)));
+  }
+
+  function press(event) {
+    if (queue.length === 0 || document.querySelector("dialog[open]")) return;
+    if (event.ctrlKey || event.metaKey) {
+      if (event.key === "Enter") learn();
+      return;
+    }
+    if (event.altKey || event.target.matches("input, textarea, select, a")) return;
+    if (/^[1-9]$/.test(event.key)) {
+      const one = queue[0].labels[event.key - 1];
+      if (one) chips.toggle(one.label);
+    } else if (event.key === "Enter" && !event.target.matches("button")) learn();
+    else if (event.key === "s") skip();
+  }
+
+  function skip() {
+    queue.shift();
+    next();
+  }
+
+  async function learn() {
+    const labels = chips.take();
+    if (isBusy) return;
+    if (labels.length === 0) {
+      fill(parts.said, h("p", { class: "worry" }, "Mark or name a label first."));
+      return;
+    }
+    isBusy = true;
+    const [one] = queue;
+    one.key ??= newKey(); // sent again after a lost answer, it is learned once
+    try {
+      await post(`${modelPath(model)}/learn`, { prediction: one.id, labels, source: "page" }, { signal, headers: { "Idempotency-Key": one.key } });
+      fill(parts.said, h("p", { class: "better" }, "Learned ", breakable(labels.map((label) => `“${legible(label)}”`).join(", ")), "."));
+      queue.shift();
+      await next();
+    } catch (error) {
+      if (!signal.aborted) fill(parts.said, problem(error));
+    } finally {
+      isBusy = false;
+    }
+  }
+}

@@ -1,0 +1,142 @@
+// Keys and the audit log, for keys with the scope admin that are for all models.
+
+import { announce, card, confirmed, empty, field, fill, h, refill, table } from "./dom.js";
+import { ask, get, part, post } from "./api.js";
+import { when } from "./format.js";
+
+const SCOPES = [["classify", "rank labels"], ["learn", "teach"], ["admin", "everything, with the other two"]];
+const ACTS = 50;
+const DAY = 86_400;
+
+export function show(root, { signal, problem, refused }) {
+  const parts = { keys: h("div", { class: "stack" }), made: h("div", { class: "stack", role: "status" }), acts: h("div", { class: "stack" }) };
+  if (refused) {
+    fill(root, card("Keys", problem(refused)));
+    return;
+  }
+  let acts = [];
+  fill(root, card("Keys", parts.keys, parts.made), newKeyCard(), card("Audit log", parts.acts));
+  list();
+  more();
+
+  async function list() {
+    try {
+      const { keys } = await get("keys", { signal });
+      if (keys.length === 0) {
+        fill(parts.keys, empty("No key yet: whoever reaches this service may do everything.", "Create the first one on the machine of the store: ", h("code", {}, "abound keys create --scope admin")));
+        return;
+      }
+      refill(parts.keys, table(
+        "Keys, oldest first",
+        ["key", "for", "state", "used", "expires", ""],
+        keys.map((one) => [
+          [h("div", { class: "break" }, one.description || "–"), h("code", {}, one.id)],
+          [h("div", { class: "whole" }, one.scopes.join(", ")), h("div", { class: "hint break" }, one.models ? one.models.join(", ") : "all models")],
+          h("span", { class: `tag ${one.state === "valid" ? "on" : ""}` }, one.state),
+          h("span", { class: "whole" }, one.used === null ? "never" : when(one.used)),
+          h("span", { class: "whole" }, one.expires === null ? "never" : when(one.expires)),
+          one.state === "valid"
+            ? h(
+                "div",
+                { class: "row end" },
+                h("button", { type: "button", class: "small", "aria-label": `Replace ${one.description || one.id}`, onclick: () => rotate(one) }, "Replace"),
+                h("button", { type: "button", class: "small quiet danger", "aria-label": `Revoke ${one.description || one.id}`, onclick: () => revoke(one) }, "Revoke"),
+              )
+            : null,
+        ]),
+      ));
+    } catch (error) {
+      if (!signal.aborted) fill(parts.keys, problem(error));
+    }
+  }
+
+  function newKeyCard() {
+    const description = h("input", { type: "text", maxlength: "200", autocomplete: "off" });
+    const scopes = SCOPES.map(([name, said]) => [name, h("input", { type: "checkbox", checked: name === "classify", id: `scope-${name}` }), said]);
+    const models = h("input", { type: "text", autocomplete: "off" });
+    const days = h("input", { type: "number", min: "1", max: "36500", step: "1" });
+    const rate = h("input", { type: "text", autocomplete: "off", placeholder: "1000/second" });
+    const submit = (event) => {
+      event.preventDefault();
+      const body = { scopes: scopes.filter(([, box]) => box.checked).map(([name]) => name), description: description.value };
+      const named = models.value.split(",").map((one) => one.trim()).filter(Boolean);
+      if (named.length) body.models = named;
+      if (days.value) body.seconds = Number(days.value) * DAY;
+      if (rate.value) body.rate = rate.value;
+      make(() => post("keys", body, { signal }));
+    };
+    return card("Create a key", h(
+      "form",
+      { class: "fields", onsubmit: submit },
+      field("Description", description, "Who uses it."),
+      h("fieldset", {}, h("legend", {}, "It may"), scopes.map(([name, box, said]) => h("div", { class: "field check" }, box, h("label", { for: box.id }, `${name}: ${said}`)))),
+      field("Models", models, "Names with commas between them; empty: all."),
+      field("Days", days, "Empty: it does not expire."),
+      field("Rate", rate, "Most instances in a time; empty: no limit."),
+      h("div", { class: "row all" }, h("button", { class: "primary" }, "Create")),
+    ));
+  }
+
+  /** Show a new secret, which the service tells this once. */
+  async function make(work) {
+    try {
+      const made = await work();
+      const secret = h("input", { type: "text", readonly: true, class: "mono", value: made.key });
+      fill(
+        parts.made,
+        field("The new key", secret, "Copy it now: the service does not keep it."),
+        h("div", { class: "row" }, h("button", { type: "button", onclick: () => secret.select() }, "Select it"), h("button", { type: "button", class: "quiet", onclick: () => fill(parts.made) }, "Hide it")),
+      );
+      announce("The key is there. Copy it now.");
+      secret.focus();
+      secret.select();
+      await list();
+    } catch (error) {
+      if (!signal.aborted) fill(parts.made, problem(error));
+    }
+  }
+
+  async function rotate(one) {
+    const name = one.description || one.id;
+    if (await confirmed(`Replace ${name}?`, "A new key with the same rights is made. The old one ends in an hour.", "Replace it")) make(() => post(`keys/${part(one.id)}/rotate`, {}, { signal }));
+  }
+
+  async function revoke(one) {
+    const name = one.description || one.id;
+    if (!(await confirmed(`Revoke ${name}?`, "Replicas refuse it within about a second. This cannot be undone.", "Revoke it"))) return;
+    try {
+      await ask("DELETE", `keys/${part(one.id)}`, { signal });
+      fill(parts.made, h("p", { class: "better" }, `${name} is revoked.`));
+      await list();
+    } catch (error) {
+      fill(parts.made, problem(error));
+    }
+  }
+
+  async function more() {
+    try {
+      const before = acts.length ? `&before=${part(acts.at(-1).id)}` : "";
+      const found = (await get(`audit?limit=${ACTS}${before}`, { signal })).acts;
+      acts = [...acts, ...found];
+      refill(
+        parts.acts,
+        acts.length
+          ? table(
+              "Administrative acts, newest first",
+              ["time", "act", "by", "outcome", "details"],
+              acts.map((one) => [
+                h("span", { class: "whole" }, when(one.at)),
+                h("code", {}, one.action),
+                h("span", { class: "break" }, one.key ?? one.address),
+                h("span", { class: `tag ${one.outcome === "done" ? "on" : "bad"}` }, one.outcome),
+                h("span", { class: "break" }, Object.entries(one.details).map(([name, value]) => `${name}=${typeof value === "string" ? value : JSON.stringify(value)}`).join(" ")),
+              ]),
+            )
+          : empty("Nothing was done yet.", "Whoever changes keys, models or versions is noted here."),
+        found.length === ACTS ? h("button", { type: "button", onclick: more }, "Show more") : null,
+      );
+    } catch (error) {
+      if (!signal.aborted) fill(parts.acts, problem(error));
+    }
+  }
+}

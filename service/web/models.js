@@ -1,0 +1,207 @@
+// Models: create, configure, export, import and delete them; their snapshots.
+
+import { announce, card, confirmed, empty, field, fill, h, refill, table } from "./dom.js";
+import { ask, download, get, modelPath, newKey, part, post, Problem, upload } from "./api.js";
+import { formOf } from "./form.js";
+import { bytes, compact, count, when } from "./format.js";
+
+/** The settings that matter to most; the others stand below. */
+const FIRST = ["update", "calibrate", "analyzer"];
+const NAME = "[A-Za-z0-9][A-Za-z0-9_.\\-]{0,63}";
+const REFRESH_MS = 5000;
+
+export function show(root, { model, about, signal, problem, refused, lacks, every, again }) {
+  const lacking = refused ? refused.message : lacks("admin", "To change models");
+  const parts = { list: h("div", { class: "stack" }), said: h("div", { role: "status" }), create: h("div", { class: "stack" }), configure: h("div", { class: "stack" }), snapshots: h("div", { class: "stack" }) };
+  const saying = (text) => fill(parts.said, h("p", { class: "better" }, text));
+  const failing = (error) => signal.aborted || fill(parts.said, problem(error));
+  fill(
+    root,
+    card("All models", parts.list, parts.said),
+    ...(lacking
+      ? [h("p", { class: "note" }, lacking)]
+      : [card(`Settings of ${model}`, parts.configure), card("Create a model", parts.create), importCard()]),
+    card(`Snapshots of ${model}`, parts.snapshots),
+  );
+  every(REFRESH_MS, list);
+  if (!lacking) forms();
+
+  async function list() {
+    try {
+      const [{ models }, { snapshots }] = await Promise.all([get("models", { signal }), get(`${modelPath(model)}/snapshots`, { signal })]);
+      refill(parts.list, table(
+        "Models",
+        ["model", "update", "#learned", "#classes", "#features", "#memory", "answers by", ...(lacking ? [] : [""])],
+        models.map((one) => [
+          h("a", { href: `#overview/${part(one.name)}`, class: "break" }, one.name),
+          h("span", { class: "whole" }, one.config.update, one.config.calibrate ? ", calibrated" : ""),
+          count(one.learned),
+          compact(one.classes),
+          compact(one.features),
+          bytes(one.memory),
+          h("span", { class: "whole" }, one.version === "live" ? "live index" : one.version.slice(0, 8)),
+          ...(lacking ? [] : [h(
+            "div",
+            { class: "row end" },
+            h("button", { type: "button", class: "small", "aria-label": `Export ${one.name}`, onclick: () => save(one) }, "Export"),
+            h("button", { type: "button", class: "small quiet danger", "aria-label": `Delete ${one.name}`, onclick: () => remove(one) }, "Delete"),
+          )]),
+        ]),
+      ));
+      drawSnapshots(snapshots);
+    } catch (error) {
+      if (!signal.aborted) refill(parts.list, problem(error));
+    }
+  }
+
+  function drawSnapshots(snapshots) {
+    refill(
+      parts.snapshots,
+      snapshots.length
+        ? table(
+            "Snapshots, newest first",
+            ["made", "offset", "digest", "#size", ...(lacking ? [] : [""])],
+            snapshots.map((one) => [
+              h("span", { class: "whole" }, when(one.created)),
+              h("code", {}, one.offset),
+              h("code", {}, one.digest.slice(0, 8)),
+              bytes(one.bytes),
+              ...(lacking ? [] : [h("button", { type: "button", class: "small last", "aria-label": `Restore ${one.offset}`, onclick: () => restore(one) }, "Restore")]),
+            ]),
+          )
+        : empty("No snapshot yet.", "The worker makes one from time to time; a replica starts from the newest."),
+      lacking ? null : h("div", { class: "row" }, h("button", { type: "button", onclick: snapshot }, "Make a snapshot")),
+    );
+  }
+
+  async function forms() {
+    try {
+      const document = await get("openapi.json", { signal });
+      const { schema } = document.paths["/models/{model}"].put.requestBody.content["application/json"];
+      drawForm(parts.create, schema, {}, "Create", h("input", { type: "text", required: true, pattern: NAME, maxlength: "64", autocomplete: "off" }));
+      drawForm(parts.configure, schema, about.config, "Save");
+    } catch (error) {
+      if (!signal.aborted) fill(parts.create, problem(error));
+    }
+  }
+
+  function drawForm(place, schema, initial, verb, name = null) {
+    const of = (isFirst) => {
+      const properties = Object.fromEntries(Object.entries(schema.properties).filter(([one]) => FIRST.includes(one) === isFirst));
+      return formOf({ ...schema, properties }, { initial, first: FIRST });
+    };
+    const [first, rest] = [of(true), of(false)];
+    const said = h("div", { role: "status" });
+    const submit = async (event) => {
+      event.preventDefault();
+      let config;
+      try {
+        config = { ...first.values(), ...rest.values() };
+      } catch (error) {
+        fill(said, h("p", { class: "worry" }, error.message));
+        return;
+      }
+      try {
+        await put(name?.value ?? model, config, name !== null);
+      } catch (error) {
+        if (!signal.aborted) fill(said, problem(error));
+      }
+    };
+    fill(
+      place,
+      h("p", { class: "note" }, name ? "Choose the update rule and how text is read now: they are fixed once the model has learned." : "The update rule and how text is read are fixed once the model has learned; a refit job can change them."),
+      h(
+        "form",
+        { class: "stack", onsubmit: submit },
+        name ? h("div", { class: "fields" }, field("Name", name, "Letters, digits, “_”, “.” and “-”.")) : null,
+        first.element,
+        h("details", {}, h("summary", {}, "More settings"), rest.element),
+        h("div", { class: "row" }, h("button", { class: "primary" }, verb)),
+      ),
+      said,
+    );
+  }
+
+  async function put(name, config, isNew) {
+    if (isNew) {
+      const { models } = await get("models", { signal });
+      if (models.some((one) => one.name === name)) {
+        throw new Problem({ title: "This name is taken", detail: `There is a model “${name}” already.`, status: 409, type: "about:blank" });
+      }
+    }
+    await ask("PUT", modelPath(name), { body: config, signal });
+    announce(isNew ? `The model ${name} is there.` : `The settings of ${name} are saved.`);
+    if (isNew) location.hash = `try/${part(name)}`;
+    else again();
+  }
+
+  function importCard() {
+    const file = h("input", { type: "file", required: true, accept: ".abound" });
+    const name = h("input", { type: "text", required: true, pattern: NAME, maxlength: "64", autocomplete: "off" });
+    const progress = h("progress", { max: "1", value: "0", hidden: true, "aria-label": "Uploaded" });
+    return card("Import a model", h(
+      "form",
+      {
+        class: "fields",
+        async onsubmit(event) {
+          event.preventDefault();
+          progress.hidden = false;
+          try {
+            await upload(`${modelPath(name.value)}/import`, file.files[0], (share) => { progress.value = share; }, signal);
+            location.hash = `overview/${part(name.value)}`;
+          } catch (error) {
+            failing(error);
+          } finally {
+            progress.hidden = true;
+          }
+        },
+      },
+      field("File", file, "A file that Export made, here or in another service."),
+      field("Name", name, "A model that has learned nothing, or a new one."),
+      h("div", { class: "row all" }, h("button", { class: "primary" }, "Import")),
+      h("div", { class: "all" }, progress),
+    ));
+  }
+
+  async function save(one) {
+    try {
+      await download(`${modelPath(one.name)}/export`, `${one.name}.abound`, signal);
+      saying(`${one.name} is exported.`);
+    } catch (error) {
+      failing(error);
+    }
+  }
+
+  async function remove(one) {
+    if (!(await confirmed(`Delete the model ${one.name}?`, `All ${count(one.learned)} events that it learned, its snapshots and its versions are deleted.`, "Delete it"))) return;
+    try {
+      await ask("DELETE", modelPath(one.name), { signal });
+      announce(`The model ${one.name} is deleted.`);
+      if (one.name === model) location.hash = "models";
+      else again();
+    } catch (error) {
+      failing(error);
+    }
+  }
+
+  async function snapshot() {
+    try {
+      await post(`${modelPath(model)}/snapshots`, undefined, { signal });
+      saying("The snapshot is there.");
+      await list();
+    } catch (error) {
+      failing(error);
+    }
+  }
+
+  async function restore(one) {
+    if (!(await confirmed(`Restore ${model}?`, `The model goes back to ${when(one.created)}. Later events are no longer learned, but stay in history.`, "Restore it"))) return;
+    try {
+      const body = { model, method: "restore", params: { to: one.offset, reason: "restored a snapshot on the page" } };
+      await post("jobs", body, { signal, headers: { "Idempotency-Key": newKey() } });
+      location.hash = `versions/${part(model)}`;
+    } catch (error) {
+      failing(error);
+    }
+  }
+}

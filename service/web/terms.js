@@ -1,0 +1,13 @@
+// What the words of the field mean, for tooltips.
+
+export const TERMS = {
+  "R@1": "Share of the events whose best true label was ranked first.",
+  "R@5": "Share of the events with a true label among the first five.",
+  MRR: "Mean of 1 / rank of the best true label: 1 is perfect.",
+  head: "Labels seen 100 times or more.",
+  torso: "Labels seen 10 to 99 times.",
+  tail: "Labels seen fewer than 10 times.",
+  offset: "A place in the log: milliseconds since 1970, entry, position.",
+  digest: "A fingerprint of all that was learned: replicas at one offset must have the same.",
+  lag: "Entries of the log that a replica has not applied yet.",
+};

@@ -1,0 +1,267 @@
+"""Models, keys, sample, questions and rows: what is managed on the page, at both widths and in both themes."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from playwright.sync_api import expect
+
+from benchmarks.serving import Serving
+from tests.page.conftest import Open, give
+from tests.page.newsroom import news
+from tests.page.test_accessible import barriers
+from tests.support.served import Served
+
+SIZES = [("light", 1280), ("dark", 390)]
+
+
+def fits(page: Any, width: int) -> None:
+    """Nothing is wider than the window, and axe finds nothing."""
+    assert page.evaluate("document.documentElement.scrollWidth") == width
+    barriers(page)
+
+
+@pytest.fixture
+def fresh(serving: Serving) -> Iterator[str]:
+    """The address of a model that has learned nothing."""
+    address = f"{serving.url}/models/fresh"
+    httpx.put(address, json={}).raise_for_status()
+    yield address
+    httpx.delete(address).raise_for_status()
+
+
+@pytest.mark.parametrize(("scheme", "width"), SIZES)
+def test_the_first_start_is_one_card_and_a_sample_one_click_away(
+    open_page: Open, serving: Serving, fresh: str, scheme: str, width: int
+) -> None:
+    page = open_page("overview", color_scheme=scheme, viewport={"width": width, "height": 844})
+    page.get_by_label("Model", exact=True).select_option("fresh")
+    card = page.get_by_role("region", name="Nothing learned yet")
+    expect(card).to_contain_text("abound learn FILE")
+    expect(page.locator(".card:visible")).to_have_count(1)
+    fits(page, width)
+    card.get_by_role("button", name="Load a sample").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("Try it")
+    expect(page.locator(".rank .name").first).to_have_text("delivery/late")
+    assert httpx.get(f"{fresh}/stats").json()["learned"] == 132
+    fits(page, width)
+
+
+@pytest.mark.parametrize(("scheme", "width"), SIZES)
+def test_a_model_is_created_configured_exported_imported_and_deleted(
+    open_page: Open, serving: Serving, tmp_path: Path, scheme: str, width: int
+) -> None:
+    page = open_page("models", color_scheme=scheme, viewport={"width": width, "height": 844}, expected=("409",))
+    create = page.get_by_role("region", name="Create a model")
+    create.get_by_label("Name").fill("made-here")
+    create.get_by_label("The update rule").select_option("sls")
+    create.get_by_label("Learn to convert scores").check()
+    create.get_by_label("ngrams").fill("1, 2")
+    create.get_by_text("More settings").click()
+    create.get_by_label("max_classes").fill("50")
+    fits(page, width)
+    create.get_by_role("button", name="Create").click()
+    expect(page).to_have_url(re.compile("#try/made-here$"))
+    address = f"{serving.url}/models/made-here"
+    config = httpx.get(address).json()["config"]
+    made = (config["update"], config["calibrate"], config["max_classes"], config["analyzer"]["ngrams"])
+    assert made == ("sls", True, 50, [1, 2])
+    instance = {"text": "wheat prices", "labels": ["grain"]}
+    httpx.post(f"{address}/learn", json=instance).raise_for_status()
+
+    page.get_by_role("link", name="Models").click()
+    settings = page.get_by_role("region", name="Settings of made-here")
+    expect(settings.get_by_label("The update rule")).to_have_value("sls")
+    settings.get_by_label("The update rule").select_option("fsu")
+    settings.get_by_role("button", name="Save").click()
+    expect(settings.get_by_role("alert")).to_contain_text("update")
+    settings.get_by_label("The update rule").select_option("sls")
+    settings.get_by_label("Learn to convert scores").uncheck()
+    settings.get_by_role("button", name="Save").click()
+    expect(settings.get_by_role("alert")).to_have_count(0)
+    assert httpx.get(address).json()["config"]["calibrate"] is False
+
+    with page.expect_download() as saved:
+        page.get_by_role("button", name="Export made-here").click()
+    assert saved.value.suggested_filename == "made-here.abound"
+    file = tmp_path / "made-here.abound"
+    saved.value.save_as(file)
+    snapshots = page.get_by_role("region", name="Snapshots of made-here", exact=True)
+    expect(snapshots).to_contain_text("No snapshot yet.")
+    snapshots.get_by_role("button", name="Make a snapshot").click()
+    expect(snapshots.locator("tbody tr")).to_have_count(1, timeout=60_000)
+    fits(page, width)
+    page.get_by_role("button", name="Delete made-here").click()
+    expect(page.get_by_role("dialog")).to_contain_text("All 1 events that it learned")
+    page.get_by_role("dialog").get_by_role("button", name="Delete it").click()
+    expect(page.get_by_role("button", name="Delete made-here")).to_have_count(0)
+
+    back = page.get_by_role("region", name="Import a model")
+    back.get_by_label("File").set_input_files(file)
+    back.get_by_label("Name").fill("made-again")
+    back.get_by_role("button", name="Import").click()
+    expect(page).to_have_url(re.compile("#overview/made-again$"))
+    again = f"{serving.url}/models/made-again"
+    assert httpx.get(again).json()["learned"] == 1
+    httpx.delete(again).raise_for_status()
+
+
+def test_a_name_that_is_taken_is_not_configured_by_mistake(open_page: Open, serving: Serving) -> None:
+    page = open_page("models")
+    create = page.get_by_role("region", name="Create a model")
+    create.get_by_label("Name").fill("default")
+    create.get_by_label("Learn to convert scores").check()
+    create.get_by_role("button", name="Create").click()
+    expect(create.get_by_role("alert")).to_contain_text("There is a model “default” already.")
+    assert httpx.get(f"{serving.url}/models/default").json()["config"]["calibrate"] is False
+
+
+@pytest.mark.parametrize(("scheme", "width"), SIZES)
+def test_the_least_certain_instances_are_labelled_by_keyboard(
+    open_page: Open, serving: Serving, fresh: str, scheme: str, width: int
+) -> None:
+    page = open_page("ask", color_scheme=scheme, viewport={"width": width, "height": 844})
+    page.goto(f"{serving.url}/#ask/fresh")
+    expect(page.get_by_text("Nothing to ask.")).to_be_visible()
+    learned = [{"text": text, "labels": [label]} for text, label in (("wheat", "grain"), ("oil", "crude"))]
+    httpx.post(f"{fresh}/learn", json={"instances": learned}).raise_for_status()
+    instances = [{"text": text} for text in ("wheat", "oil wheat", "oil oil wheat")]
+    httpx.post(f"{fresh}/classify", json={"instances": instances, "remember": True}).raise_for_status()
+    page.reload()
+    shown = page.locator(".instance")
+    expect(shown).to_have_text(re.compile("^(oil wheat|wheat oil)$"))
+    fits(page, width)
+    page.get_by_role("main").focus()
+    first = page.locator(".rank .name").first.text_content()
+    with page.expect_request("**/learn") as learning:
+        page.keyboard.press("1")
+        expect(page.locator(".rank").first).to_have_attribute("aria-pressed", "true")
+        page.keyboard.press("Enter")
+    assert learning.value.post_data_json["labels"] == [first]
+    expect(page.get_by_text(f"Learned “{first}”.")).to_be_visible()
+    expect(shown).to_have_text(re.compile("^(oil wheat|wheat oil)$"))
+    page.keyboard.press("s")
+    expect(shown).to_have_text("wheat")
+    page.get_by_label("Other labels").fill("cereal, grain")
+    page.keyboard.press("Control+Enter")
+    expect(page.get_by_text("Learned “cereal”, “grain”.")).to_be_visible()
+    expect(page.get_by_text("Nothing to ask.")).to_be_visible()
+    assert httpx.get(f"{fresh}/stats").json()["learned"] == 4
+
+
+def test_rows_of_a_data_set_are_shown_and_other_files_refused(
+    open_page: Open, serving: Serving, tmp_path: Path
+) -> None:
+    page = open_page("datasets", viewport={"width": 390, "height": 844})
+    body = "".join(json.dumps(one) + "\n" for one in news(30))
+    address = f"{serving.url}/datasets/rows"
+    httpx.put(address, params={"filename": "x.jsonl"}, content=body, timeout=60).raise_for_status()
+    page.reload()
+    page.get_by_role("button", name="Show rows of rows").click()
+    rows = page.get_by_role("region", name="Rows of rows").locator("tbody tr")
+    expect(rows).to_have_count(10)
+    expect(rows.first).to_contain_text(next(news(30))["text"])
+    fits(page, 390)
+    other = tmp_path / "table.pdf"
+    other.write_text("a")
+    page.get_by_label("File").set_input_files(other)
+    page.get_by_role("button", name="Upload").click()
+    expect(page.get_by_text("This kind of file cannot be read: table.pdf")).to_be_visible()
+    httpx.delete(address).raise_for_status()
+
+
+def test_words_of_the_field_are_explained(open_page: Open) -> None:
+    page = open_page("overview")
+    word = page.locator(".tile").get_by_role("button", name="R@1")
+    expect(word).to_have_accessible_description(re.compile("ranked first"))
+    tip = page.get_by_role("tooltip").filter(has_text="ranked first").first
+    expect(tip).to_be_hidden()
+    word.focus()
+    expect(tip).to_be_visible()
+    page.wait_for_timeout(2500)  # the figures are drawn anew
+    expect(word).to_be_focused()
+    expect(tip).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(tip).to_be_hidden()
+    for name in ("offset", "digest", "lag"):
+        expect(page.get_by_role("region", name="Replicas", exact=True).get_by_role("button", name=name)).to_be_visible()
+
+
+def test_requests_and_their_latency_are_shown(open_page: Open, serving: Serving) -> None:
+    page = open_page("overview")
+    tile = page.locator(".tile").filter(has_text="Requests to /classify")
+    expect(tile).to_be_visible()
+    with page.expect_response("**/metrics"):
+        for _ in range(20):
+            httpx.post(f"{serving.url}/classify", json={"text": "wheat"}).raise_for_status()
+    expect(tile.locator(".beside")).to_have_text(re.compile(r"^half within [\d.]+ m?s, 99 % within [\d.]+ m?s, on "))
+    expect(page.get_by_role("contentinfo")).to_contain_text(re.compile(r"Abound \d+\.\d+"))
+
+
+def test_marks_of_the_first_events_are_left_out(open_page: Open) -> None:
+    page = open_page("overview")
+    mark = {"offset": "1-0.0", "measure": "R@1"}
+
+    def with_marks(route: Any) -> None:
+        answer = route.fetch()
+        changes = ((500, 0.1, 0.5), (600, 0.5, 0.1), (3000, 0.1, 0.5))
+        marks = [mark | {"learned": at, "before": before, "after": after} for at, before, after in changes]
+        route.fulfill(response=answer, json=answer.json() | {"drift_marks": marks})
+
+    page.route("**/models/default/stats", with_marks)
+    page.reload()
+    canvas = page.get_by_role("region", name="How well it ranks, over time").locator("canvas")
+    expect(canvas).to_have_attribute(
+        "aria-label", re.compile("worse after about 600. Noticed to be better after about 3,000")
+    )
+
+
+@pytest.mark.parametrize(("scheme", "width"), SIZES)
+def test_an_admin_makes_replaces_and_revokes_keys_and_sees_who_did_what(
+    open_page: Open, locked: tuple[Served, dict[str, str]], scheme: str, width: int
+) -> None:
+    service, secrets = locked
+    page = open_page("keys", url=service.url, color_scheme=scheme, viewport={"width": width, "height": 844})
+    give(page, secrets["admin"])
+    create = page.get_by_role("region", name="Create a key")
+    create.get_by_label("Description").fill("shop")
+    create.get_by_label("learn: teach").check()
+    create.get_by_label("Models").fill("default")
+    create.get_by_label("Days").fill("30")
+    create.get_by_role("button", name="Create").click()
+    secret = page.get_by_label("The new key").input_value()
+    assert secret.startswith("abk_")
+    fits(page, width)
+    row = page.get_by_role("region", name="Keys", exact=True).locator("tbody tr", has_text="shop").last
+    expect(row).to_contain_text("classify, learn")
+    row.get_by_role("button", name="Replace shop").click()
+    page.get_by_role("dialog").get_by_role("button", name="Replace it").click()
+    expect(page.get_by_label("The new key")).not_to_have_value(secret)
+    page.get_by_role("button", name="Hide it").click()
+    expect(page.get_by_label("The new key")).to_have_count(0)
+    row.get_by_role("button", name="Revoke shop").click()
+    page.get_by_role("dialog").get_by_role("button", name="Revoke it").click()
+    expect(row.locator(".tag")).to_have_text("revoked")
+    page.reload()
+    acts = page.get_by_role("region", name="Audit log").locator("tbody tr td:nth-child(2)")
+    expect(acts.first).to_have_text("key.revoke")
+    expect(acts.nth(1)).to_have_text("key.rotate")
+    fits(page, width)
+
+
+def test_whoever_may_not_is_told_in_place_of_forms(open_page: Open, locked: tuple[Served, dict[str, str]]) -> None:
+    service, secrets = locked
+    page = open_page("keys", url=service.url)
+    give(page, secrets["learn"])
+    said = "takes a key with the scope admin"
+    expect(page.get_by_role("region", name="Keys", exact=True)).to_contain_text(said)
+    for view in ("Models", "Ask me"):
+        page.get_by_role("link", name=view).click()
+        expect(page.get_by_role("main")).to_contain_text(said)
+        expect(page.get_by_role("button", name="Create")).to_have_count(0)
