@@ -32,4 +32,4 @@ export const sample = () => ({
 });
 
 /** A question that is not in the sample. */
-export const QUESTION = "the parcel should have come yesterday, where is it?";
+export const QUESTION = "I was charged two times for one order";

@@ -198,7 +198,9 @@ export function show(root, { model, about, text: wanted, signal, problem, lacks,
           : `Version ${by.slice(0, 8)} answers, and learning changes only the live index. Choose it under “Ranked by” to see the effect.`;
   }
 
-  const asksProbability = () => !probability.hidden && !probable.disabled && probable.value !== "0";
+  function asksProbability() {
+    return !probability.hidden && !probable.disabled && probable.value !== "0";
+  }
 
   function draw() {
     const { labels } = answered;
@@ -234,7 +236,7 @@ export function show(root, { model, about, text: wanted, signal, problem, lacks,
             h("span", { class: "named" }, h("span", { class: "name", title: legible(one.label) }, breakable(legible(one.label))), " ", moved(one.label, at)),
             h("span", { class: "score" }, one.probability === undefined ? null : [h("span", { class: "unseen" }, "probability "), h("b", { class: "probability" }, chance(one.probability)), h("span", { class: "unseen" }, ", score"), " "], score(one.score)),
           ),
-          lacking.learn ? null : h("button", { type: "button", class: "small quiet right", "aria-label": `${legible(one.label)} is right`, "aria-pressed": String(chips.has(one.label)), "data-label": one.label, onclick: () => chips.toggle(one.label) }, "✓ Right"),
+          lacking.learn ? null : h("button", { type: "button", class: "small quiet right", "aria-label": `${legible(one.label)} is right`, "aria-pressed": String(chips.has(one.label)), "data-label": one.label, onclick: () => chips.toggle(one.label) }, "✓", h("span", { class: "word" }, " Right")),
         );
       })),
       lacking.learn ? null : h("p", { class: "hint" }, "Mark the right labels, also with the keys 1 to 9, then press Learn."),
@@ -300,13 +302,14 @@ export function show(root, { model, about, text: wanted, signal, problem, lacks,
       fill(parts.learned, h("p", { class: "worry" }, given === null ? "Type an instance first." : "Name the right label first."));
       return;
     }
-    const what = JSON.stringify([given, labels]);
+    const body = { ...given, labels, source: "page" };
+    const what = JSON.stringify(body);
     if (unsure?.what !== what) unsure = { what, key: newKey() };
     const { key } = unsure;
     const pressed = performance.now();
     hold(true);
     try {
-      const answer = await post(`${modelPath(model)}/learn`, { ...given, labels, source: "page" }, { signal, headers: { "Idempotency-Key": key } });
+      const answer = await post(`${modelPath(model)}/learn`, body, { signal, headers: { "Idempotency-Key": key } });
       unsure = null;
       before = answered ? answered.labels.map((one) => one.label) : [];
       offset = answer.offset;

@@ -56,12 +56,12 @@ def test_the_fit_that_was_judged_is_gone_when_all_are_fitted(monkeypatch: pytest
 
 
 def test_the_baseline_is_the_live_index_on_the_same_instances() -> None:
-    data = made(3000, seed=3)
-    older, newest = data.first(2700), data.last(300)
+    data = made(320, seed=3)
+    older, newest = data.first(20), data.last(300)
     found = baseline_metrics(ModelConfig(), older, newest, no_progress)
     params = registry.params_of("ff", {"margin": 0.0})  # learns as the live index does
     same = fitted.fit("ff", older, params, np.random.default_rng(0), no_progress, use_idf=False)
     expected = held_out_metrics(same, older, newest, no_progress)
     assert found == pytest.approx({f"live {name}": expected[name] for name in ("R@1", "R@5", "MRR")})
-    assert 0.5 < found["live R@1"] < found["live MRR"] < 1
+    assert 0.3 < found["live R@1"] < found["live MRR"] < 1
     assert baseline_metrics(ModelConfig(update="sls"), older, newest, no_progress) != found

@@ -107,7 +107,7 @@ def test_a_phone_shows_the_buttons_of_a_row(open_page: Open) -> None:
     page.route("**/datasets", lambda route: route.fulfill(json={"datasets": [data | {"created": 1.7e9}]}))
     for view, table, n in (("versions", "Versions, newest first", 6), ("datasets", "All data sets", 2)):
         page.evaluate("(view) => { location.hash = `${view}/default`; }", view)
-        buttons = page.get_by_role("region", name=table).locator("table").get_by_role("button")
+        buttons = page.get_by_role("region", name=table).locator("tbody").get_by_role("button")
         expect(buttons).to_have_count(n)
         barriers(page)
         assert view == "datasets" or buttons.first.text_content() == "Stop contending"

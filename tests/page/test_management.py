@@ -48,7 +48,7 @@ def test_the_first_start_is_one_card_and_a_sample_one_click_away(
     fits(page, width)
     card.get_by_role("button", name="Load a sample").click()
     expect(page.get_by_role("heading", level=1)).to_have_text("Try it")
-    expect(page.locator(".rank .name").first).to_have_text("delivery/late")
+    expect(page.locator(".rank .name").first).to_have_text("payment/twice")
     assert httpx.get(f"{fresh}/stats").json()["learned"] == 132
     fits(page, width)
 

@@ -124,8 +124,17 @@ def show(page: Any, view: str, url: str) -> None:
             boxes.nth(0).check()
             boxes.nth(1).check()
             expect(page.get_by_text("Side by side", exact=True)).to_be_visible()
-    else:
+    elif view == "datasets":
         expect(page.locator(".card").nth(1)).to_contain_text("news-2026" if FOR_DOCUMENTS else "No data sets yet")
+    elif view == "ask":
+        body = {"instances": [{"text": TEXT}, {"text": "oil wheat futures"}], "remember": True}
+        httpx.post(f"{url}/classify", json=body).raise_for_status()
+        page.reload()
+        expect(page.locator(".rank").first).to_be_visible()
+    elif view == "models":
+        expect(page.get_by_role("button", name="Create")).to_be_visible()
+    else:
+        expect(page.get_by_text("abound keys create")).to_be_visible()
 
 
 def expect_equal_digests(page: Any) -> None:

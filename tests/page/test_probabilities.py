@@ -249,9 +249,11 @@ def test_how_far_probabilities_were_right_is_drawn_and_told(
     page.screenshot(full_page=True, path=tmp_path / f"overview-{scheme}.png")
 
 
-def test_a_model_that_has_learned_nothing_says_so(open_page: Open, serving: Serving) -> None:
+def test_a_model_that_has_learned_nothing_since_it_calibrates_says_so(open_page: Open, serving: Serving) -> None:
     address = f"{serving.url}/models/unsure"
-    httpx.put(address, json={"calibrate": True}).raise_for_status()
+    httpx.put(address, json={}).raise_for_status()
+    learn(address, [{"text": "oil", "labels": ["crude"]}])
+    calibrate(address, True)
     page = open_page("overview")
     page.goto(f"{serving.url}/#overview/unsure")
     part = page.get_by_role("region", name=HEADING)
