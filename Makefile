@@ -126,9 +126,10 @@ hooks:
 	@echo "git commit runs make check from now on; git commit --no-verify passes over it"
 
 # docker keeps the health check by itself; buildah and podman in this format only.
+image: VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 image:
 	$(BUILDER) build $(if $(filter buildah podman,$(BUILDER)),--format docker) $(if $(BASE),--build-arg BASE=$(BASE)) \
-		-f docker/Dockerfile -t abound .
+		--build-arg REVISION=$(shell git rev-parse HEAD) -f docker/Dockerfile -t abound -t abound:$(VERSION) .
 
 clean:
 	rm -rf $(VENV) $(VENV)-lowest $(VENV)-newest build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -79,10 +79,15 @@ class Container:
     def kill(self) -> None:
         """SIGKILL to it and all that it started."""
         if self.process is not None and self.runs:
-            for pid in tree(self.process.pid):
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+            self.signal(signal.SIGKILL)
             self.process.wait()
+
+    def signal(self, number: int) -> None:
+        """Send a signal to it and all that it started."""
+        assert self.process is not None
+        for pid in tree(self.process.pid):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
 
     def said(self) -> str:
         """The end of what it wrote."""
@@ -143,20 +148,25 @@ class Composed:
         directory.mkdir(parents=True, exist_ok=True)
         services = yaml.safe_load((ROOT / "docker" / "compose.yaml").read_text())["services"]
         self._names = Names()
-        store_port, port, own = free_port(), free_port(), free_port()
+        store_port, port, own, measures = free_port(), free_port(), free_port(), free_port()
         self.url = f"http://127.0.0.1:{own}"
-        self.store_url = f"redis://127.0.0.1:{store_port}"
         self.artifacts = str(directory / "artifacts")
+        secrets = directory / "secrets"
+        secrets.mkdir(exist_ok=True)
+        run_password(services["password"], secrets)
+        # A name of a container is an address here.
+        self.store_url = (secrets / "url").read_text().strip().replace("store:6379", f"127.0.0.1:{store_port}")
+        (secrets / "url").write_text(self.store_url)
 
         store = services["store"]
-        words = [server_program(), *store["command"][1:]]
+        words = [server_program(), *(word.replace("/secrets", str(secrets)) for word in store["command"][1:])]
         words += ["--dir", str(directory), "--bind", "127.0.0.1", "--port", str(store_port)]
         self.store = Container("store", words, {}, directory, _seconds(store["stop_grace_period"]))
 
         def ours(name: str, service: dict[str, Any], host: str) -> tuple[Any, ...]:
             environment = service["environment"] | {
-                "ABOUND_REDIS_URL": service["environment"]["ABOUND_REDIS_URL"].replace(
-                    "redis://store:6379", self.store_url
+                "ABOUND_REDIS_URL_FILE": service["environment"]["ABOUND_REDIS_URL_FILE"].replace(
+                    "/secrets", str(secrets)
                 ),
                 "ABOUND_ARTIFACTS_URL": self.artifacts,
                 "ABOUND_HOST": host,
@@ -173,18 +183,19 @@ class Composed:
         ]
         self.worker = Container(*ours("worker", services["worker"], "127.0.0.1"))
         configuration = directory / "haproxy.cfg"
-        configuration.write_text(self._configuration(own, port))
+        configuration.write_text(self._configuration(own, port, measures))
         balancer = program()
         if balancer is None:
             raise RuntimeError("haproxy is not installed (on Debian: apt-get install haproxy)")
         words, environment = [balancer, "-db", "-f", str(configuration)], services["balancer"]["environment"]
         self.balancer = Container("balancer", words, environment, directory, 10.0)
 
-    def _configuration(self, own: int, port: int) -> str:
+    def _configuration(self, own: int, port: int, measures: int) -> str:
         """The balancer's file, with the addresses of here."""
         text = (ROOT / "docker" / "haproxy.cfg").read_text()
         for there, here, times in (
             ("bind :8000", f"bind 127.0.0.1:{own}", 1),
+            ("bind :8405", f"bind 127.0.0.1:{measures}", 1),
             ("parse-resolv-conf", f"nameserver here 127.0.0.1:{self._names.port}", 1),
             ("replica:8000", f"replica:{port}", 2),
         ):
@@ -231,6 +242,13 @@ class Composed:
                     one.process.wait(20)
             one.kill()
         self._names.close()
+
+
+def run_password(service: dict[str, Any], secrets: Path) -> None:
+    """Run the service of the compose file that makes the store's password, with another directory for ``/secrets``."""
+    [script] = service["command"]
+    words = [*service["entrypoint"], script.replace("$$", "$").replace("/secrets", str(secrets))]
+    subprocess.run(words, check=True)
 
 
 def _seconds(text: str) -> float:

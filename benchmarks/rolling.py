@@ -2,15 +2,16 @@
 
 Wants haproxy. The processes of the compose file behind its own load balancer (``benchmarks.composed``), and through it
 clients without a pause: learners that send each event until it is acknowledged, under one key; readers that classify,
-half of them what was just learned, with ``min_offset``. Four runs: nothing happens; the replicas are restarted one
-after the other; one is killed; all are killed, and started again some seconds later. In the end history and log are
-applied anew and compared with what the clients were told.
+half of them what was just learned, with ``min_offset``. Five runs: nothing happens; the replicas are restarted one
+after the other; one is killed; one is stopped (SIGSTOP) for six seconds; all are killed, and started again some seconds
+later. In the end history and log are applied anew and compared with what the clients were told.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import signal
 import tempfile
 import threading
 import time
@@ -28,6 +29,7 @@ from benchmarks.faults.run import texts
 
 LEARNERS, READERS = 3, 3
 PAUSE = 0.002
+STOPPED_SECONDS = 6.0
 SETTLE_SECONDS = 1.0
 """Under load before something happens, and after it."""
 
@@ -57,7 +59,7 @@ class Probe(threading.Thread):
     def run(self) -> None:
         """Ask."""
         answered = time.monotonic()
-        with httpx.Client(base_url=self._url, timeout=5) as http:
+        with httpx.Client(base_url=self._url, timeout=30) as http:
             while not self._over.is_set():
                 began = time.monotonic()
                 try:
@@ -65,8 +67,8 @@ class Probe(threading.Thread):
                 except httpx.TransportError:
                     good = False
                 now = time.monotonic()
+                self.slowest = max(self.slowest, now - began)
                 if good:
-                    self.slowest = max(self.slowest, now - began)
                     self.outage = max(self.outage, now - answered)
                     answered = now
                 self._over.wait(0.01)
@@ -112,8 +114,10 @@ class Counts:
         Reads with ``min_offset`` that were told that the replica is behind.
     acknowledged : int
         Events, of ``learn_sent`` requests; ``learn_again``: requests that had to be sent again.
-    longest_gap, slowest : float
-        Seconds between two answers to a caller that asks all the while, and of its slowest answer.
+    longest_gap : float
+        Seconds between two answers to a caller that asks all the while.
+    slowest_classify, slowest_learn : float
+        Seconds of the slowest classify, and from the first attempt of a learn request until it was acknowledged.
     """
 
     seconds: float
@@ -127,7 +131,8 @@ class Counts:
     learn_sent: int
     learn_again: int
     longest_gap: float
-    slowest: float
+    slowest_classify: float
+    slowest_learn: float
 
 
 def nothing(composed: Composed, seconds: float) -> None:
@@ -154,6 +159,15 @@ def one_killed(composed: Composed, seconds: float) -> None:
     replica.until_ready()
 
 
+def one_stopped(composed: Composed, seconds: float) -> None:
+    """Suspend all processes of one, and resume them after six seconds."""
+    replica = composed.replicas[0]
+    replica.signal(signal.SIGSTOP)
+    time.sleep(STOPPED_SECONDS)
+    replica.signal(signal.SIGCONT)
+    replica.until_ready()
+
+
 def all_killed(composed: Composed, seconds: float) -> None:
     """Kill all at once, and start them after a while."""
     for replica in composed.replicas:
@@ -170,6 +184,7 @@ RUNS: dict[str, Callable[[Composed, float], None]] = {
     "nothing happens": nothing,
     "replicas restarted one by one": rolling,
     "one replica killed": one_killed,
+    "one replica stopped for 6 s": one_stopped,
     "all replicas killed": all_killed,
 }
 
@@ -216,7 +231,8 @@ def under_load(
         learn_sent=sum(learner.tries for learner in learners),
         learn_again=counts["retries"],
         longest_gap=probe.outage,
-        slowest=probe.slowest,
+        slowest_classify=max(caller.slowest for caller in (*readers, probe)),
+        slowest_learn=max((one.at - one.began for one in list(book.acknowledged.values())[known:]), default=0.0),
     )
 
 

@@ -24,6 +24,7 @@ import socket
 import sys
 from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
+from pathlib import Path
 
 import structlog
 import uvloop
@@ -79,6 +80,9 @@ DAMAGED_PAUSE_SECONDS = 60.0
 
 STOP_SECONDS = 3.0
 """Longest wait for the end of the current step."""
+
+ALIVE_FILE = "worker-alive"
+"""File in the data directory that the event loop touches every second; ``docker/health.py`` reads its age."""
 
 LOST = "there is no history, and logs are not trimmed"
 NO_HISTORY = "history cannot be kept, so the log is not trimmed"
@@ -363,6 +367,7 @@ async def _work(settings: Settings, reporter: Reporter, fork_server: ForkServer)
         reporter.send(Report(stage="working", progress=1.0, ready=True))
         contests = PromotionRunner(settings, store, artifacts, stopping)
         parts = [asyncio.create_task(part) for part in (worker.run(), keeper.run(stopping), contests.run())]
+        alive = asyncio.create_task(forever(partial(_touch, settings.data_dir / ALIVE_FILE), 1.0))
         stopped = asyncio.create_task(stopping.wait())
         await asyncio.wait([stopped, *parts], return_when=asyncio.FIRST_COMPLETED)
         stopping.set()
@@ -370,10 +375,17 @@ async def _work(settings: Settings, reporter: Reporter, fork_server: ForkServer)
         await asyncio.wait(parts[:1], timeout=STOP_SECONDS)
         if not parts[0].done():  # the step hangs; the next worker repeats it
             await cancel_and_wait(parts[0])
+        await cancel_and_wait(alive)
         await asyncio.gather(stopped, *(part for part in parts if not part.cancelled()))
     finally:
         await store.close()
         await jobs_store.close()
+
+
+async def _touch(path: Path) -> None:
+    """Set the time of a file to now, if its directory exists and may be written."""
+    with contextlib.suppress(OSError):
+        path.touch()  # noqa: ASYNC240 - in a thread it would not show that the event loop runs
 
 
 def main() -> int:

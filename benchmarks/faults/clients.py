@@ -262,6 +262,7 @@ class Reader(threading.Thread):
         self._real = real
         self._over = threading.Event()
         self.may_fail = False
+        self.slowest = 0.0
 
     def stop(self) -> None:
         """Come to an end."""
@@ -273,10 +274,12 @@ class Reader(threading.Thread):
             while not self._over.is_set():
                 newest = self._book.newest()
                 own = self._rng.choice(newest) if newest and self._rng.random() < 0.5 else None
+                began = time.monotonic()
                 try:
                     self._ask(http, own)
                 except httpx.TransportError as error:
                     self._failed(f"{type(error).__name__}: {error}")
+                self.slowest = max(self.slowest, time.monotonic() - began)
                 self._over.wait(self._pause)
 
     def _ask(self, http: httpx.Client, own: Acknowledged | None) -> None:

@@ -226,6 +226,14 @@ def test_who_follows_and_goes_is_forgotten(place: Office, monkeypatch: pytest.Mo
     until(lambda: route.JobFollowers.count == 0)
 
 
+def test_who_follows_a_job_that_stands_still_is_kept_alive(place: Office, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A load balancer ends a connection on which nothing comes."""
+    monkeypatch.setattr("fastapi.routing._PING_INTERVAL", 0.1)
+    job_id = place.submit("steps")
+    with place.http.stream("GET", f"/jobs/{job_id}/events") as answer:
+        assert ": ping" in answer.iter_lines()
+
+
 def test_what_is_done_with_jobs_is_audited(place: Office) -> None:
     job_id = place.submit("steps", reason="for the record")
     place.http.delete(f"/jobs/{job_id}").raise_for_status()

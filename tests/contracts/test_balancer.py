@@ -7,11 +7,12 @@ import contextlib
 import hashlib
 import re
 import socket
+import ssl
 import subprocess
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -19,9 +20,11 @@ from typing import Any
 
 import httpx
 import pytest
+import yaml
 
 from benchmarks import composed
 from benchmarks.serving import free_port
+from tests.contracts.programs import needs
 
 ROOT = Path(__file__).parents[2]
 ASKED = 24
@@ -33,14 +36,16 @@ PATIENCE = 0.5
 
 
 class Replica(ThreadingHTTPServer):
-    """A server that answers, or closes without an answer, or is full, or takes its time."""
+    """A server that answers, or closes without an answer, or is full, or takes its time, or hangs once it is asked."""
 
     daemon_threads = True
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
         self.how = "well"
+        self.ready = True
         self.asked = 0
+        self.hung, self.resumed = threading.Event(), threading.Event()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """The balancer has gone away: nothing to tell."""
@@ -56,10 +61,10 @@ class Handler(BaseHTTPRequestHandler):
         """Say nothing."""
 
     def do_GET(self) -> None:
-        """It is ready, whatever it does with requests, unless it starts."""
-        if self.path != "/readyz":
+        """It is ready, whatever it does with requests, unless it says otherwise or hangs."""
+        if self.path != "/readyz" or self.server.hung.is_set():
             self._take_time()
-        self._answer(503 if self.server.how == "starts" else 200)
+        self._answer(200 if self.server.ready else 503)
 
     def do_PUT(self) -> None:
         """As any other."""
@@ -83,6 +88,9 @@ class Handler(BaseHTTPRequestHandler):
     def _take_time(self) -> None:
         if self.server.how == "takes its time":
             time.sleep(4 * PATIENCE)
+        if self.server.how == "hangs":
+            self.server.hung.set()
+            self.server.resumed.wait()
 
     def _answer(self, status: int) -> None:
         self.send_response(status)
@@ -104,10 +112,13 @@ def running() -> Iterator[tuple[Replica, Replica]]:
         threads = [threading.Thread(target=one.serve_forever) for one in (good, bad)]
         for thread in threads:
             thread.start()
-        yield good, bad
-        for one, thread in zip((good, bad), threads, strict=True):
-            one.shutdown()
-            thread.join()
+        try:
+            yield good, bad
+        finally:
+            for one, thread in zip((good, bad), threads, strict=True):
+                one.resumed.set()
+                one.shutdown()
+                thread.join()
 
 
 @pytest.fixture(scope="module")
@@ -118,7 +129,9 @@ def url(replicas: tuple[Replica, Replica], tmp_path_factory: pytest.TempPathFact
 
 
 @contextlib.contextmanager
-def balanced(replicas: tuple[Replica, Replica], directory: Path, *changes: tuple[str, str, int]) -> Iterator[str]:
+def balanced(
+    replicas: tuple[Replica, Replica], directory: Path, *changes: tuple[str, str, int], measures: int = 0
+) -> Iterator[str]:
     """The balancer with the shipped configuration, with other addresses and these changes; its URL."""
     program = composed.program()
     if program is None:
@@ -129,6 +142,7 @@ def balanced(replicas: tuple[Replica, Replica], directory: Path, *changes: tuple
     )
     for there, here, times in (
         ("bind :8000", f"bind 127.0.0.1:{port}", 1),
+        ("bind :8405", f"bind 127.0.0.1:{measures or free_port()}", 1),
         ("server-template replica 1-16 replica:8000", servers, 2),
         (" init-addr none resolvers names", "", 2),
         *changes,
@@ -188,7 +202,7 @@ def is_up(url: str) -> bool:
 def test_a_browser_gets_a_page_that_asks_again_while_nobody_is_there(tmp_path: Path) -> None:
     with running() as replicas, balanced(replicas, tmp_path) as url:
         for one in replicas:
-            one.how = "starts"
+            one.ready = False
         deadline = time.monotonic() + 30
         while "html" not in (answer := httpx.get(url)).headers.get("content-type", "") or is_up(f"{url}/classify"):
             assert time.monotonic() < deadline, answer.text
@@ -232,6 +246,81 @@ def test_what_the_balancer_cannot_hold_whole_goes_through_as_it_comes(
     assert statuses(url, "/classify", 100_000).keys() == {200, 503}
 
 
+def together(url: str, path: str) -> Counter[int]:
+    """How requests end that are sent at the same time, each on a connection of its own."""
+    with ThreadPoolExecutor(ASKED) as pool:
+        return Counter(answer.status_code for answer in pool.map(lambda _: waited_for(url, "POST", path), range(ASKED)))
+
+
+@pytest.mark.parametrize(("path", "outcomes"), [("/classify", {200}), ("/learn", {200, 502})])
+def test_nobody_waits_for_a_replica_that_hangs(path: str, outcomes: set[int], tmp_path: Path) -> None:
+    """It hangs until the end; only the checks can tell that before ``timeout server``, which would be a 504."""
+    with running() as (good, bad), balanced((good, bad), tmp_path) as url:
+        bad.how = "hangs"
+        ended = together(url, path)
+        assert ended.keys() == outcomes
+        assert bad.asked > 0, "the bad one was never asked"
+        asked = bad.asked
+        assert together(url, path) == {200: ASKED}
+        assert bad.asked == asked, "it was asked while it was down"
+
+
+def test_a_replica_that_drains_gets_nothing_new_and_ends_what_it_has(tmp_path: Path) -> None:
+    with running() as (good, bad), balanced((good, bad), tmp_path) as url, ThreadPoolExecutor(1) as pool:
+        bad.how = good.how = "takes its time"
+        ended = pool.submit(together, url, "/learn")
+        until(lambda: good.asked + bad.asked == ASKED)
+        assert bad.asked > 0
+        bad.ready = False
+        assert ended.result() == {200: ASKED}
+        good.how, asked = "well", bad.asked
+        assert together(url, "/learn") == {200: ASKED}
+        assert bad.asked == asked
+
+
+def test_a_replica_has_only_so_many_requests_at_a_time(tmp_path: Path) -> None:
+    with running() as (good, bad), balanced((good, bad), tmp_path, ("maxconn 500", "maxconn 2", 2)) as url:
+        bad.how = "hangs"
+        assert together(url, "/classify") == {200: ASKED}
+        assert 0 < bad.asked <= 2
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_the_balancer_tells_prometheus_of_its_servers(replicas: tuple[Replica, Replica], tmp_path: Path) -> None:
+    [job] = [
+        one
+        for one in yaml.safe_load((ROOT / "docker" / "prometheus.yaml").read_text())["scrape_configs"]
+        if one["job_name"] == "balancer"
+    ]
+    assert job["static_configs"] == [{"targets": ["balancer:8405"]}]
+    port = free_port()
+    with balanced(replicas, tmp_path, measures=port) as url:
+        measures = httpx.get(f"http://127.0.0.1:{port}/metrics").text
+        assert httpx.get(f"{url}/metrics").status_code == 404
+    assert re.search(r'^haproxy_server_status\{proxy="classify",server="good",state="UP"\} 1$', measures, re.MULTILINE)
+
+
+def test_it_speaks_tls_with_the_certificate_that_it_is_given(
+    replicas: tuple[Replica, Replica], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    certificate, port = tmp_path / "abound.pem", free_port()
+    words = [needs("openssl"), "req", "-x509", "-nodes", "-newkey", "rsa:2048", "-subj", "/CN=localhost"]
+    words += ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(certificate), "-out", str(tmp_path / "public")]
+    subprocess.run(words, check=True, capture_output=True)
+    certificate.write_text(certificate.read_text() + (tmp_path / "public").read_text())
+    monkeypatch.setenv("TLS_CERTIFICATE", str(certificate))
+    with balanced(replicas, tmp_path, ("bind :8443", f"bind 127.0.0.1:{port}", 1)):
+        trusted = ssl.create_default_context(cafile=str(tmp_path / "public"))
+        with httpx.Client(verify=trusted) as client:
+            assert client.post(f"https://127.0.0.1:{port}/classify", json={}).status_code == 200
+
+
 def test_pages_of_others_are_answered_only_once_the_replicas_ask_for_keys(
     replicas: tuple[Replica, Replica], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -273,20 +362,29 @@ def test_what_takes_long_is_waited_for_and_what_does_not_is_told_apart(
         ("GET", "/models/some/export"),
         ("GET", "/models/some/versions/0123456789abcdef/export"),
     ]
-    others = [("GET", "/models/some/versions"), ("POST", "/learn"), ("PUT", "/models/activate"), ("POST", "/jobs")]
+    others = [
+        ("GET", "/models/some/versions"),
+        ("POST", "/classify"),
+        ("POST", "/learn"),
+        ("PUT", "/models/activate"),
+        ("POST", "/jobs"),
+    ]
     short = f"{PATIENCE * 1000:.0f}ms"
     changes = [
         ("timeout server 60s", f"timeout server {short}", 1),
+        ("timeout server 20s", f"timeout server {short}", 1),
         ("timeout client 75s", f"timeout client {short}", 1),
     ]
     for one in replicas:
-        one.how = "takes its time"
+        one.how, one.asked = "takes its time", 0
     try:
         with balanced(replicas, tmp_path, *changes) as url, ThreadPoolExecutor(len(long + others)) as pool:
             answers = list(pool.map(lambda asked: waited_for(url, *asked), long + others))
     finally:
         for one in replicas:
             one.how = "well"
+    sent = [method for method, _ in long + others if method != "GET"]
+    assert sum(one.asked for one in replicas) == len(sent), "what took too long was sent again"
     told = dict(zip(long + others, answers, strict=True))
     assert {asked: answer.status_code for asked, answer in told.items()} == dict.fromkeys(long, 200) | dict.fromkeys(
         others, 504

@@ -47,7 +47,7 @@ def test_the_manual_makes_all_that_the_manifests_ask_for_in_order() -> None:
     order = [
         at("apply -f deploy/kubernetes/base/namespace.yaml"),
         at("create secret generic abound-store"),
-        at(overlay, "-l app.kubernetes.io/name!=replica"),
+        at(overlay, "-l app.kubernetes.io/component!=replica"),
         at("rollout status", "deployment/worker"),
         at("exec deploy/worker", "abound keys create"),
         next(i for i, line in enumerate(lines) if line.endswith(overlay)),
@@ -64,7 +64,7 @@ def test_the_manual_makes_all_that_the_manifests_ask_for_in_order() -> None:
     }
     assert names == {"abound-store"}
     # What the selector of the third step leaves out.
-    labels = {(one["kind"], one["metadata"].get("labels", {}).get("app.kubernetes.io/name")) for one in documents}
+    labels = {(one["kind"], one["metadata"].get("labels", {}).get("app.kubernetes.io/component")) for one in documents}
     assert {kind for kind, name in labels if name == "replica"} == {"Deployment", "Service"}
     assert one_of(documents, "ConfigMap", "abound")["data"].get("ABOUND_INSECURE") is None
 

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
 import threading
+import time
+from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from abound.service.processes.lifetime import dies_with_parent
 from benchmarks.serving import free_port
+from tests.support.valkey import Server
 
 ROOT = Path(__file__).parents[2]
 
@@ -46,7 +51,7 @@ class Alive(BaseHTTPRequestHandler):
         ("abound serve --port={port}", False, True),
         ("docker-init -- entrypoint abound serve", True, True),
         ("abound serve", False, False),
-        ("abound worker", False, True),
+        ("abound keys list", False, True),
     ],
 )
 def test_a_container_is_healthy_by_what_it_does(tmp_path: Path, command: str, variable: bool, is_healthy: bool) -> None:
@@ -62,6 +67,38 @@ def test_a_container_is_healthy_by_what_it_does(tmp_path: Path, command: str, va
         server.shutdown()
         thread.join()
     assert (done.returncode == 0) is is_healthy, done.stderr
+
+
+def test_a_worker_is_healthy_while_its_event_loop_runs(server: Server, tmp_path: Path) -> None:
+    """As in a container: the file that it touches is all that can be seen from outside."""
+    line = tmp_path / "cmdline"
+    line.write_text("python\0/opt/abound/venv/bin/abound\0worker\0")
+    environment = os.environ | {"ABOUND_DATA_DIR": str(tmp_path), "ABOUND_REDIS_URL": server.url}
+
+    def is_healthy() -> bool:
+        words = [sys.executable, str(ROOT / "docker" / "health.py"), str(line)]
+        return subprocess.run(words, env=environment, capture_output=True).returncode == 0
+
+    def until(condition: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + 240
+        while not condition():
+            assert time.monotonic() < deadline
+            assert worker.poll() is None
+            time.sleep(0.1)
+
+    with subprocess.Popen(
+        [sys.executable, "-m", "abound", "worker"], env=environment, preexec_fn=dies_with_parent()
+    ) as worker:
+        assert not is_healthy(), "it has not begun"
+        until(is_healthy)
+        worker.send_signal(signal.SIGSTOP)
+        an_hour_ago = time.time() - 3600
+        os.utime(tmp_path / "worker-alive", (an_hour_ago, an_hour_ago))
+        assert not is_healthy()
+        worker.send_signal(signal.SIGCONT)
+        until(is_healthy)
+        worker.terminate()
+        assert worker.wait(60) == 0
 
 
 def required(*extras: str) -> subprocess.CompletedProcess[str]:
@@ -80,6 +117,19 @@ def test_the_image_gets_the_extras_that_it_is_built_with() -> None:
     wrong = required("s4")
     assert wrong.returncode == 1
     assert "there is no extra s4" in wrong.stderr
+
+
+def test_the_image_has_its_parts_in_layers_of_their_own_and_a_user_by_number() -> None:
+    """Kubernetes cannot tell that a user by name is not root; a release of the program sends no environment again."""
+    final = (ROOT / "docker" / "Dockerfile").read_text().rpartition("\nFROM ")[2]
+    assert re.findall(r"^COPY --from=\w+ (\S+) \1$", final, re.MULTILINE) == [
+        "/opt/abound/venv",
+        "/opt/abound/kernels",
+        "/opt/abound/app",
+    ]
+    assert re.findall("^USER (.*)$", final, re.MULTILINE) == ["10001:10001"]
+    labels = set(re.findall(r"org\.opencontainers\.image\.(\w+)=", final))
+    assert {"title", "description", "version", "revision", "source", "licenses"} <= labels
 
 
 def test_the_image_gets_only_what_it_is_made_of() -> None:

@@ -2,18 +2,152 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import time
 from pathlib import Path
+from typing import Any
 
 import kubernetes_validate
 import pytest
+import redis
 
+from abound.service.datasets.repository import DatasetParams
+from abound.service.processes.embedded_store import server_program
+from abound.service.processes.lifetime import dies_with_parent
 from abound.service.settings import Settings
 from abound.service.versions.retention import VersionParams
-from tests.contracts.manifests import FOLDERS, bytes_of, one_of, pods, rendered
+from benchmarks.serving import free_port
+from tests.contracts.manifests import COMPONENTS, FOLDERS, bytes_of, one_of, pods, rendered, rendered_with, templates
 
 ROOT = Path(__file__).parents[2]
 VERSION = "1.30"
+
+
+DEFINED_BY_OTHERS = ("PodMonitor", "PrometheusRule")
+"""Kinds of the Prometheus Operator, which Kubernetes has no schema of."""
+
+
+@pytest.mark.parametrize("component", COMPONENTS)
+def test_kubernetes_takes_the_documents_with_a_component(component: str) -> None:
+    documents = rendered_with(component)
+    assert documents != rendered("base")
+    for document in documents:
+        if document["kind"] not in DEFINED_BY_OTHERS:
+            kubernetes_validate.validate(document, VERSION, strict=True)
+        named = document["metadata"]["labels"]
+        assert {"app.kubernetes.io/name", "app.kubernetes.io/part-of"} <= named.keys(), document["kind"]
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_every_selector_finds_the_pods_of_its_component(folder: str) -> None:
+    documents = rendered(folder)
+    components = {template["metadata"]["labels"]["app.kubernetes.io/component"] for template in templates(documents)}
+    for document in documents:
+        spec = document.get("spec", {})
+        if document["kind"] == "Service":
+            selected = spec["selector"]
+        elif "matchLabels" in spec.get("selector", {}):
+            selected = spec["selector"]["matchLabels"]
+        else:
+            continue
+        found = [one for one in templates(documents) if selected.items() <= one["metadata"]["labels"].items()]
+        assert len(found) == 1, (document["kind"], document["metadata"]["name"])
+    assert components == {"replica", "worker"} | ({"store"} if folder != "overlays/production" else set())
+
+
+def test_a_bucket_takes_the_place_of_the_volume() -> None:
+    documents = rendered_with("s3")
+    assert "PersistentVolumeClaim" not in {one["kind"] for one in documents}
+    for pod in pods(documents):
+        volumes = {one["name"] for one in pod["volumes"]}
+        mounted = {one["name"] for one in pod["containers"][0]["volumeMounts"]}
+        assert "artifacts" not in volumes | mounted
+    settings = one_of(documents, "ConfigMap", "abound")["data"]
+    assert settings["ABOUND_ARTIFACTS_URL"].startswith("s3://")
+    assert settings["ABOUND_REDIS_URL_FILE"], "what the base sets is kept"
+    replica = one_of(documents, "Deployment", "replica")["spec"]["template"]["spec"]
+    [place] = [one["emptyDir"] for one in replica["volumes"] if one["name"] == "tmp"]
+    assert place.get("medium") != "Memory"
+    assert bytes_of(place["sizeLimit"]) > DatasetParams().max_bytes
+    egress = one_of(documents, "NetworkPolicy", "replica")["spec"]["egress"]
+    assert {"ports": [{"port": 443, "protocol": "TCP"}]} in egress
+
+
+def admitted(documents: list[dict[str, Any]], name: str) -> list[dict[str, Any]]:
+    """Whom a network policy lets in."""
+    [rule] = one_of(documents, "NetworkPolicy", name)["spec"]["ingress"]
+    assert [one["port"] for one in rule["ports"]] == [{"replica": 8000, "store": 6379}[name]]
+    found: list[dict[str, Any]] = rule["from"]
+    return found
+
+
+def test_who_may_reach_what_is_named() -> None:
+    documents = rendered("base")
+    closed = one_of(documents, "NetworkPolicy", "closed")["spec"]
+    assert closed == {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}
+    clients = {"namespaceSelector": {"matchLabels": {"abound-client": "true"}}}
+    prometheus = {
+        "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}},
+        "podSelector": {"matchLabels": {"app.kubernetes.io/name": "prometheus"}},
+    }
+    assert admitted(documents, "replica") == [clients, prometheus]
+    [inside] = admitted(documents, "store")
+    assert inside["podSelector"]["matchExpressions"][0]["values"] == ["replica", "worker", "backup"]
+    ingress = rendered_with("ingress")
+    nginx = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "ingress-nginx"}}}
+    assert admitted(ingress, "replica") == [clients, prometheus, nginx]
+    [rule] = one_of(ingress, "Ingress", "abound")["spec"]["rules"]
+    service = rule["http"]["paths"][0]["backend"]["service"]
+    assert service["port"]["name"] in {
+        one["name"] for one in one_of(ingress, "Service", service["name"])["spec"]["ports"]
+    }
+
+
+def test_the_worker_is_restarted_when_it_hangs() -> None:
+    [worker] = one_of(rendered("base"), "Deployment", "worker")["spec"]["template"]["spec"]["containers"]
+    asked = ["python3", "/usr/local/bin/health.py"]
+    assert worker["startupProbe"]["exec"]["command"] == worker["livenessProbe"]["exec"]["command"] == asked
+    assert f"/{asked[-1].strip('/')}" in (ROOT / "docker" / "Dockerfile").read_text()
+
+
+def test_the_stores_password_is_on_no_command_line(tmp_path: Path) -> None:
+    """The store's own shell command, with a program in the place of Valkey that writes down what it is given."""
+    [store] = one_of(rendered("base"), "StatefulSet", "store")["spec"]["template"]["spec"]["containers"]
+    (tmp_path / "password").write_text("abc123\n")
+    (tmp_path / "valkey-server").write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/words\ncat > {tmp_path}/given\n')
+    (tmp_path / "valkey-server").chmod(0o755)
+    script = store["args"][0].replace("/secrets", str(tmp_path))
+    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "MEMORY": str(2**30)}
+    subprocess.run([*store["command"], script], env=environment, check=True)
+    assert (tmp_path / "given").read_text() == "requirepass abc123\n"
+    words = (tmp_path / "words").read_text().split()
+    assert words[0] == "-"
+    assert "abc123" not in words
+    with_real = tmp_path / "data"
+    with_real.mkdir()
+    (tmp_path / "valkey-server").unlink()
+    (tmp_path / "valkey-server").symlink_to(server_program())
+    port = free_port()
+    script = script.replace("--dir /data", f"--dir {with_real} --port {port} --bind 127.0.0.1")
+    with subprocess.Popen([*store["command"], script], env=environment, preexec_fn=dies_with_parent()) as process:
+        with redis.Redis(port=port, password="abc123") as client:
+            until_it_answers(client)
+        with redis.Redis(port=port) as client, pytest.raises(redis.exceptions.AuthenticationError):
+            client.ping()
+        process.terminate()
+
+
+def until_it_answers(client: redis.Redis) -> None:
+    deadline = time.monotonic() + 30
+    while True:
+        try:
+            client.ping()
+            return
+        except redis.exceptions.ConnectionError:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
@@ -39,8 +173,11 @@ def test_kubernetes_keeps_the_log_and_asks_the_right_questions() -> None:
     probes = {kind: replica[f"{kind}Probe"]["httpGet"]["path"] for kind in ("startup", "liveness", "readiness")}
     assert probes == {"startup": "/livez", "liveness": "/livez", "readiness": "/readyz"}
     scaler = one_of(documents, "HorizontalPodAutoscaler", "replica")["spec"]
-    assert [one["resource"]["name"] for one in scaler["metrics"]] == ["cpu"]
+    assert [one["type"] for one in scaler["metrics"]] == ["Pods"], "processors are busy with learning as well"
     assert one_of(documents, "PodDisruptionBudget", "replica")["spec"]["minAvailable"] < scaler["minReplicas"]
+    assert one_of(documents, "PodDisruptionBudget", "store")["spec"]["maxUnavailable"] == 0
+    spread = one_of(documents, "Deployment", "replica")["spec"]["template"]["spec"]["topologySpreadConstraints"]
+    assert {one["topologyKey"] for one in spread} == {"topology.kubernetes.io/zone", "kubernetes.io/hostname"}
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
@@ -88,19 +225,17 @@ def test_secrets_come_as_files_and_never_in_the_environment(name: str) -> None:
     assert settings["ABOUND_REDIS_URL_FILE"] == "/secrets/url"
 
 
-@pytest.mark.parametrize("name", ["replica", "worker", "store"])
-def test_every_container_is_locked_down(name: str) -> None:
-    (document,) = [
-        one
-        for one in rendered("base")
-        if one["kind"] in ("Deployment", "StatefulSet") and one["metadata"]["name"] == name
-    ]
-    pod = document["spec"]["template"]["spec"]
-    assert pod["securityContext"]["runAsNonRoot"] is True
-    for container in pod["containers"]:
-        assert container["securityContext"]["readOnlyRootFilesystem"] is True
-        assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
-        assert container["resources"]["limits"]["memory"]
+def test_every_container_is_locked_down() -> None:
+    found = pods(rendered_with("backup"))
+    assert len(found) == 4
+    for pod in found:
+        assert pod["securityContext"]["runAsNonRoot"] is True
+        assert pod["automountServiceAccountToken"] is False
+        for container in pod["containers"]:
+            assert container["securityContext"]["readOnlyRootFilesystem"] is True
+            assert container["securityContext"]["allowPrivilegeEscalation"] is False
+            assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+            assert container["resources"]["limits"]["memory"]
 
 
 @pytest.mark.parametrize("name", ["replica", "worker"])

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.contracts.manifests import one_of, rendered
+from tests.contracts.manifests import one_of, rendered, rendered_with, templates
 from tests.contracts.programs import needs
 from tests.support.served import Served, served
 
@@ -114,7 +114,7 @@ def test_what_is_learned_a_second_is_none_after_something_was_forgotten(tmp_path
 @pytest.mark.parametrize("path", ["docker/prometheus.yaml", "deploy/prometheus/scrape.yaml"])
 def test_prometheus_takes_how_it_is_told_to_ask_and_asks_as_the_alerts_expect(path: str, tmp_path: Path) -> None:
     text = (ROOT / path).read_text()
-    [job] = yaml.safe_load(text)["scrape_configs"]
+    job = yaml.safe_load(text)["scrape_configs"][0]
     named = set(re.findall(r'job="(\w+)"', RULES.read_text()))
     assert named == {job["job_name"]}
     key = job["authorization"]["credentials_file"]
@@ -137,6 +137,55 @@ def checked(configuration: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run([needs("promtool"), "check", "config", str(configuration)], capture_output=True, text=True)
 
 
+def test_the_operators_rules_are_the_rules() -> None:
+    operator = yaml.safe_load((DEPLOY / "kubernetes" / "components" / "monitoring" / "rules.yaml").read_text())
+    assert operator["spec"] == yaml.safe_load(RULES.read_text()), "copy the groups of deploy/prometheus/rules.yaml"
+
+
+def test_the_operator_scrapes_the_replicas_as_the_alerts_expect() -> None:
+    documents = rendered_with("monitoring")
+    spec = one_of(documents, "PodMonitor", "abound")["spec"]
+    [endpoint] = spec["podMetricsEndpoints"]
+    found = [
+        template
+        for template in templates(documents)
+        if spec["selector"]["matchLabels"].items() <= template["metadata"]["labels"].items()
+    ]
+    [template] = found
+    assert endpoint["port"] in {port["name"] for port in template["spec"]["containers"][0]["ports"]}
+    assert {template["metadata"]["labels"][spec["jobLabel"]]} == set(re.findall(r'job="(\w+)"', RULES.read_text()))
+    assert json.loads(one_of(documents, "ConfigMap", "abound-dashboard")["data"]["abound.json"]) == json.loads(
+        DASHBOARD.read_text()
+    )
+
+
+def test_replicas_are_scaled_by_what_they_classify(exported: set[str], tmp_path: Path) -> None:
+    """The adapter's query as it asks it for the pods that the autoscaler names."""
+    [rule] = yaml.safe_load((DEPLOY / "prometheus" / "adapter.yaml").read_text())["rules"]["custom"]
+    [metric] = one_of(rendered("base"), "HorizontalPodAutoscaler", "replica")["spec"]["metrics"]
+    assert metric["pods"]["metric"]["name"] == rule["name"]["as"]
+    for expression in (rule["seriesQuery"], rule["metricsQuery"]):
+        assert all(is_exported(name, exported) for name in asked(expression))
+    expression = rule["metricsQuery"].replace("<<.GroupBy>>", "pod")
+    expression = expression.replace("<<.LabelMatchers>>", 'namespace="abound",pod=~"one|two"')
+    series = [
+        {"series": f'abound_requests_total{{{labels},namespace="abound"}}', "values": values}
+        for labels, values in (
+            ('pod="one",route="/classify",status="200"', "0+600x20"),
+            ('pod="one",route="/models/{model}/classify",status="200"', "0+300x20"),
+            ('pod="one",route="/learn",status="200"', "0+9000x20"),
+            ('pod="two",route="/classify",status="200"', "0+60x20"),
+        )
+    ]
+    said = [{"labels": '{pod="one"}', "value": 60}, {"labels": '{pod="two"}', "value": 4}]
+    tests = [{"expr": expression, "eval_time": "300s", "exp_samples": said}]
+    file = tmp_path / "case.yaml"
+    case = {"interval": "15s", "input_series": series, "promql_expr_test": tests}
+    file.write_text(yaml.safe_dump({"tests": [case]}))
+    done = subprocess.run([needs("promtool"), "test", "rules", str(file)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def test_prometheus_finds_the_replicas_of_a_cluster() -> None:
     [job] = yaml.safe_load((DEPLOY / "prometheus" / "scrape.yaml").read_text())["scrape_configs"]
     documents = rendered("overlays/small")
@@ -150,14 +199,15 @@ def test_prometheus_finds_the_replicas_of_a_cluster() -> None:
         if one["kind"] in ("Deployment", "StatefulSet")
         for container in one["spec"]["template"]["spec"]["containers"]
         for port in container.get("ports", [])
-        if kept.fullmatch(f"{one['spec']['template']['metadata']['labels']['app.kubernetes.io/name']};{port['name']}")
+        if kept.fullmatch(
+            f"{one['spec']['template']['metadata']['labels']['app.kubernetes.io/component']};{port['name']}"
+        )
     ]
     assert found == ["replica"]
 
 
 def test_the_key_of_the_compose_files_prometheus_is_where_it_looks() -> None:
     compose = yaml.safe_load((ROOT / "docker" / "compose.yaml").read_text())
-    [job] = yaml.safe_load((ROOT / "docker" / "prometheus.yaml").read_text())["scrape_configs"]
-    [config] = compose["services"]["prometheus"]["configs"]
-    assert config["target"] == job["authorization"]["credentials_file"]
-    assert "PROMETHEUS_KEY" in compose["configs"][config["source"]]["content"]
+    job = yaml.safe_load((ROOT / "docker" / "prometheus.yaml").read_text())["scrape_configs"][0]
+    [mount] = [one for one in compose["services"]["prometheus"]["volumes"] if "PROMETHEUS_KEY_FILE" in one]
+    assert mount.removesuffix(":ro").rpartition(":")[2] == job["authorization"]["credentials_file"]

@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 
 import yaml
+from fastapi.sse import _PING_INTERVAL
 
 from abound.service.datasets.repository import DatasetParams
 from abound.service.settings import Settings
@@ -39,6 +40,16 @@ def test_the_balancer_waits_longer_than_a_replica_may_take() -> None:
     assert 60 * int(waits) > max(longest)
     [others] = re.findall(r"^    timeout server (\d+)s$", text.partition("backend classify")[0], re.MULTILINE)
     assert int(others) > Settings().wait_seconds + Settings().min_offset_seconds
+
+
+def test_nobody_takes_a_job_that_stands_still_for_a_broken_connection() -> None:
+    """The comments that keep the stream of its events alive come more often than anybody gives up."""
+    text = (ROOT / "docker" / "haproxy.cfg").read_text()
+    patience = re.findall(
+        r"^    timeout (?:server|client) (\d+)s$", text.partition("backend classify")[0], re.MULTILINE
+    )
+    assert len(patience) == 2
+    assert min(map(int, patience)) > 2 * _PING_INTERVAL
 
 
 def test_the_load_balancer_takes_its_configuration() -> None:

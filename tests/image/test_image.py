@@ -180,7 +180,7 @@ def test_its_root_cannot_be_written_and_its_user_is_nobody_special(running: Runn
     root = next(path for path in options if path == "/" or path.endswith("/root"))
     assert "ro" in options[root]
     assert f"Uid:\t{10001}" in Path(f"/proc/{running.process.pid}/status").read_text()
-    assert running.config["User"] == "abound"
+    assert running.config["User"] == "10001:10001"
 
 
 def test_it_brings_nothing_that_builds(container: tuple[Path, dict[str, Any]]) -> None:

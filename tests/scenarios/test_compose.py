@@ -34,7 +34,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Composed]:
         running.close()
 
 
-def test_one_replica_is_restarted_and_one_is_killed_under_load(running: Composed, tmp_path: Path) -> None:
+def test_replicas_are_restarted_killed_and_suspended_under_load(running: Composed, tmp_path: Path) -> None:
     book = rolling.OneStore(tmp_path / "acknowledged.jsonl")
 
     def restarted(running: Composed, seconds: float) -> None:
@@ -56,6 +56,11 @@ def test_one_replica_is_restarted_and_one_is_killed_under_load(running: Composed
     assert counts.client_failed == 0
     assert counts.classify_failed <= 5, book.counts
     running.replicas[1].start()
+    running.replicas[1].until_ready()
+    counts = rolling.under_load(running, book, rolling.one_stopped, 0, pause=0.02)
+    assert counts.client_failed == 0
+    assert counts.classify_failed <= 5, book.counts
+    assert max(counts.slowest_classify, counts.slowest_learn) < rolling.STOPPED_SECONDS, "they waited for its return"
     findings = examine_now(running.store_url, book.acknowledged, [], running.artifacts)
     book.close()
     assert findings.good, findings

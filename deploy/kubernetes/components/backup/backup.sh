@@ -1,0 +1,21 @@
+#!/bin/sh
+# Make one backup in $BACKUPS and remove all but the newest seven: "Backups" in docs/operating.md says why in this order.
+#
+#   ARTIFACTS  directory of the artifact store        STORE     host of the store
+#   BACKUPS    directory of the backups               PASSWORD  file with the store's password
+set -eu
+backup="$BACKUPS/$(date -u +%Y-%m-%dT%H-%M-%SZ)"
+part="$BACKUPS/unfinished"
+rm -rf "$part"
+mkdir "$part"
+# Files may be removed while they are copied; the second copy has all that the store points to.
+cp -Rp "$ARTIFACTS" "$part/artifacts" || true
+REDISCLI_AUTH="$(cat "$PASSWORD")" valkey-cli -h "$STORE" -p "${STORE_PORT:-6379}" --rdb "$part/dump.rdb"
+test -s "$part/dump.rdb"
+cp -Rpu "$ARTIFACTS/." "$part/artifacts"
+sync
+mv "$part" "$backup"
+echo "made $backup"
+for old in $(ls -1d "$BACKUPS"/20* | head -n -7); do
+    rm -rf "$old"
+done

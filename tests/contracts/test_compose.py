@@ -1,0 +1,203 @@
+"""The compose file: what its containers may do, who reaches whom, the store's password, and backups."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+import yaml
+
+from abound.service.processes.embedded_store import server_program
+from abound.service.processes.lifetime import dies_with_parent
+from benchmarks.composed import run_password
+from benchmarks.serving import free_port
+from tests.contracts.programs import needs
+
+ROOT = Path(__file__).parents[2]
+BACKUP = ROOT / "deploy" / "kubernetes" / "components" / "backup" / "backup.sh"
+COMPOSE = yaml.safe_load((ROOT / "docker" / "compose.yaml").read_text())
+SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
+UNIT = {"m": 2**20, "g": 2**30}
+
+
+def bytes_of(text: str) -> int:
+    return int(text[:-1]) * UNIT[text[-1]]
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_every_container_is_hardened_and_bounded(name: str) -> None:
+    service = SERVICES[name]
+    assert service["read_only"] is True
+    assert service["cap_drop"] == ["ALL"]
+    assert service["security_opt"] == ["no-new-privileges:true"]
+    assert service["pids_limit"] > 0
+    assert bytes_of(service["mem_limit"]) > 0
+    assert service["logging"]["options"].keys() == {"max-size", "max-file"}
+    assert service.get("user", "nobody").split(":")[0] not in ("0", "root")
+    assert not service.get("privileged")
+    # What is written into the root would be refused: volumes and tmpfs are all that there is.
+    for mount in service.get("volumes", []):
+        source = re.sub(r"\$\{[^}]*\}", "/file", mount).split(":")[0]
+        assert source in COMPOSE["volumes"] or mount.endswith(":ro"), mount
+
+
+def test_only_those_that_need_it_reach_the_store() -> None:
+    assert COMPOSE["networks"]["store"] == {"internal": True}
+    reached = {name for name, one in SERVICES.items() if "store" in one.get("networks", [])}
+    assert reached == {"store", "replica", "worker", "backup"}
+    for name, one in SERVICES.items():
+        assert one.get("networks") or one["network_mode"] == "none", f"{name} would be in the default network"
+        for port in one.get("ports", []):
+            assert port.startswith("127.0.0.1:")
+
+
+def test_each_waits_for_what_it_needs() -> None:
+    def condition(name: str, other: str) -> str:
+        found: str = SERVICES[name]["depends_on"][other]["condition"]
+        return found
+
+    assert condition("balancer", "replica") == "service_healthy"
+    assert condition("replica", "store") == condition("worker", "store") == "service_healthy"
+    assert condition("store", "password") == "service_completed_successfully"
+    for name in ("replica", "store"):
+        assert "disable" not in SERVICES[name]["healthcheck"]
+    assert "healthcheck" not in SERVICES["worker"], "the image has one"
+
+
+def test_what_is_in_the_store_at_most_fits_into_its_container() -> None:
+    """A third more than its data, for rewriting its file; each model of a replica fits in it twice, for an adoption."""
+    command = SERVICES["store"]["command"]
+    most = int(command[command.index("--maxmemory") + 1].removesuffix("gb")) * 2**30
+    assert bytes_of(SERVICES["store"]["mem_limit"]) >= 4 / 3 * most
+    models = int(SERVICES["replica"]["environment"]["ABOUND_MAX_MEMORY"])
+    assert bytes_of(SERVICES["replica"]["mem_limit"]) > 2 * models
+
+
+def test_grafana_has_no_login() -> None:
+    environment = SERVICES["grafana"]["environment"]
+    assert environment["GF_SECURITY_DISABLE_INITIAL_ADMIN_CREATION"] == "true"
+    assert environment["GF_AUTH_DISABLE_LOGIN_FORM"] == "true"
+    assert environment["GF_AUTH_BASIC_ENABLED"] == "false"
+
+
+def test_tls_comes_with_keys_and_the_balancers_own_variable() -> None:
+    services = yaml.safe_load((ROOT / "docker" / "tls.yaml").read_text())["services"]
+    assert {services[name]["environment"]["ABOUND_INSECURE"] for name in ("replica", "worker", "balancer")} == {"false"}
+    file = services["balancer"]["environment"]["TLS_CERTIFICATE"]
+    assert services["balancer"]["volumes"] == [f"${{CERTIFICATE:?the path of a PEM file}}:{file}:ro"]
+    configuration = (ROOT / "docker" / "haproxy.cfg").read_text()
+    [port] = re.findall(r'bind :(\d+) ssl crt "\$\{TLS_CERTIFICATE\}"', configuration)
+    assert services["balancer"]["ports"] == [f"{port}:{port}"]
+
+
+@contextmanager
+def store_of(secrets: Path, data: Path) -> Iterator[tuple[int, str]]:
+    """The store as the compose file starts it; its port and the password."""
+    data.mkdir()
+    port = free_port()
+    words = [word.replace("/secrets", str(secrets)) for word in SERVICES["store"]["command"][1:]]
+    words = [server_program(), *words, "--dir", str(data), "--port", str(port), "--bind", "127.0.0.1"]
+    with subprocess.Popen(words, preexec_fn=dies_with_parent()) as process:
+        password = (secrets / "password").read_text().strip()
+        with redis.Redis(port=port, password=password) as client:
+            deadline = time.monotonic() + 30
+            while not answers(client):
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+        yield port, password
+        process.terminate()
+
+
+def answers(client: redis.Redis) -> bool:
+    try:
+        return bool(client.ping())
+    except redis.exceptions.ConnectionError:
+        return False
+
+
+def environment_with(programs: Path) -> dict[str, str]:
+    """Valkey's client under its name."""
+    programs.mkdir()
+    (programs / "valkey-cli").symlink_to(shutil.which("valkey-cli") or needs("redis-cli"))
+    return {"PATH": f"{programs}:{os.environ['PATH']}"}
+
+
+def test_the_store_has_a_password_that_is_made_once_and_is_healthy_only_with_it(tmp_path: Path) -> None:
+    secrets = tmp_path / "secrets"
+    secrets.mkdir()
+    run_password(SERVICES["password"], secrets)
+    made = {one.name: one.read_text() for one in secrets.iterdir()}
+    password = made["password"].strip()
+    assert re.fullmatch("[0-9a-f]{48}", password)
+    assert made["url"].strip() == f"redis://:{password}@store:6379"
+    run_password(SERVICES["password"], secrets)
+    assert {one.name: one.read_text() for one in secrets.iterdir()} == made
+    assert SERVICES["replica"]["environment"]["ABOUND_REDIS_URL_FILE"] == "/secrets/url"
+    environment = environment_with(tmp_path / "programs")
+    kind, check = SERVICES["store"]["healthcheck"]["test"]
+    assert kind == "CMD-SHELL"
+    with store_of(secrets, tmp_path / "data") as (port, _):
+        with redis.Redis(port=port) as client, pytest.raises(redis.exceptions.AuthenticationError):
+            client.ping()
+        check = check.replace("$$", "$").replace("valkey-cli", f"valkey-cli -p {port}")
+
+        def code(directory: Path) -> int:
+            words = ["sh", "-c", check.replace("/secrets", str(directory))]
+            return subprocess.run(words, env=environment, capture_output=True).returncode
+
+        assert code(secrets) == 0
+        (tmp_path / "password").write_text("another")
+        assert code(tmp_path) != 0, "valkey-cli ends with 0 whatever it is told: only PONG will do"
+
+
+def test_a_backup_has_what_the_store_points_to_and_the_newest_seven_stay(tmp_path: Path) -> None:
+    assert any(str(BACKUP.relative_to(ROOT)) in one for one in SERVICES["backup"]["volumes"])
+    secrets, artifacts, backups = tmp_path / "secrets", tmp_path / "artifacts", tmp_path / "backups"
+    for directory in (secrets, artifacts / "a", backups, backups / "unfinished"):
+        directory.mkdir(parents=True)
+    for day in range(1, 9):
+        (backups / f"2020-01-0{day}T03-17-00Z").mkdir()
+    run_password(SERVICES["password"], secrets)
+    (artifacts / "a" / "segment").write_text("events")
+    environment = environment_with(tmp_path / "programs") | {
+        "STORE": "127.0.0.1",
+        "PASSWORD": str(secrets / "password"),
+        "ARTIFACTS": str(artifacts),
+        "BACKUPS": str(backups),
+    }
+    assert environment.keys() - {"PATH"} == SERVICES["backup"]["environment"].keys()
+    with store_of(secrets, tmp_path / "data") as (port, password):
+        with redis.Redis(port=port, password=password) as client:
+            client.set("log", "entries")
+        done = subprocess.run(["sh", str(BACKUP)], env=environment | {"STORE_PORT": str(port)}, capture_output=True)
+        assert done.returncode == 0, done.stderr
+        assert password.encode() not in done.stdout + done.stderr
+        kept = sorted(one.name for one in backups.iterdir())
+        assert len(kept) == 7
+        assert kept[0] == "2020-01-03T03-17-00Z"
+        (secrets / "password").write_text("another")
+        wrong = subprocess.run(["sh", str(BACKUP)], env=environment | {"STORE_PORT": str(port)}, capture_output=True)
+        assert wrong.returncode != 0
+        assert sorted(one.name for one in backups.iterdir() if one.name != "unfinished") == kept
+    made = backups / kept[-1]
+    assert (made / "artifacts" / "a" / "segment").read_text() == "events"
+    restored = tmp_path / "restored"
+    restored.mkdir()
+    shutil.copy(made / "dump.rdb", restored)
+    words = [server_program(), "--dir", str(restored), "--port", str(port), "--bind", "127.0.0.1"]
+    with subprocess.Popen(words, preexec_fn=dies_with_parent()) as process, redis.Redis(port=port) as client:
+        deadline = time.monotonic() + 30
+        while not answers(client):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        assert client.get("log") == b"entries"
+        process.terminate()
