@@ -23,7 +23,7 @@ def read_whole(body: bytes) -> tuple[bytes, ClassifyRequest] | None:
     """Vector and request by the decoder, None where it refuses."""
     try:
         request = decode(classify_decoder, body)
-        return vector_of(LIVE, request.features, request.text), request
+        return vector_of(LIVE, request), request
     except AboundError:
         return None
 
