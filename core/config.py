@@ -29,6 +29,9 @@ A field with this value is not stored. Stored configurations and their digests t
 releases can read them.
 """
 
+OMITTED_ANALYZER_DEFAULTS = {"boundaries": "simple"}
+"""The same for the fields of the analyzer."""
+
 MAX_COUNT = 2**31 - 1
 
 ROWS = "sls: a small model with many labels keeps a weight for every feature and class, and an intercept per class."
@@ -45,6 +48,11 @@ def _refuse(field: str, detail: str) -> None:
 def _did_you_mean(name: str, known: Iterable[str]) -> str:
     near = get_close_matches(name, sorted(known), n=1)
     return f"; did you mean {near[0]}?" if near else ""
+
+
+def _without(plain: dict[str, Any], omitted: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields that are not omitted, or have another value than there."""
+    return {name: value for name, value in plain.items() if name not in omitted or value != omitted[name]}
 
 
 @cache
@@ -85,15 +93,24 @@ def _is_number(value: Any, kinds: Any, bounds: Any) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnalyzerConfig:
-    """The rules that turn text into terms. A word is a run of letters, digits and ``_``.
+    """The rules that turn text into terms.
 
-    ``min_length`` and ``stop_words`` are only for words. The stop words are scikit-learn's list.
+    With ``unicode`` boundaries a word is a run of letters, marks, digits and ``_``, such as ``wheat_2``. It keeps the
+    signs of ``c++``, ``c#``, ``.net``, ``#tag`` and ``@user``. Scripts without spaces (Han, kana, Thai, Lao, Khmer,
+    Myanmar) give pairs of characters with their marks, and each emoji is a term. Compatibility forms such as full-width
+    letters are replaced (NFKC). With ``simple`` boundaries a word is a run of letters, digits and ``_``.
+
+    ``boundaries``, ``min_length`` and ``stop_words`` are only for words. The stop words are scikit-learn's list.
     """
 
     kind: Annotated[
         Literal["word", "char", "char_wb"],
         Meta(description="Words, characters, or characters within word boundaries."),
     ] = "word"
+    boundaries: Annotated[
+        Literal["unicode", "simple"],
+        Meta(description="Words of every script, or runs of letters, digits and `_`."),
+    ] = "unicode"
     ngrams: tuple[int, int] = (1, 1)
     lowercase: bool = True
     strip_accents: Annotated[bool, Meta(description="Remove accents and other marks from letters.")] = False
@@ -190,11 +207,8 @@ class ModelConfig:
 
     def to_stored(self) -> dict[str, Any]:
         """Return ``to_dict`` in its stored form, without the fields that have their value of ``OMITTED_DEFAULTS``."""
-        return {
-            name: value
-            for name, value in self.to_dict().items()
-            if name not in OMITTED_DEFAULTS or value != OMITTED_DEFAULTS[name]
-        }
+        plain = self.to_dict()
+        return _without(plain | {"analyzer": _without(plain["analyzer"], OMITTED_ANALYZER_DEFAULTS)}, OMITTED_DEFAULTS)
 
     @classmethod
     def from_dict(cls, plain: dict[str, Any]) -> ModelConfig:
@@ -207,6 +221,9 @@ class ModelConfig:
     @classmethod
     def from_stored(cls, plain: dict[str, Any]) -> ModelConfig:
         """Read the output of ``to_stored``, of this release or an earlier one. Raises like ``from_dict``."""
+        analyzer = plain.get("analyzer", {})
+        if isinstance(analyzer, dict):
+            plain = plain | {"analyzer": OMITTED_ANALYZER_DEFAULTS | analyzer}
         return cls().with_changes(OMITTED_DEFAULTS | plain)
 
     def with_user_changes(self, changes: dict[str, Any]) -> ModelConfig:

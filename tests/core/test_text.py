@@ -3,14 +3,20 @@
 import math
 import subprocess
 import sys
+import unicodedata
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.feature_extraction.text import CountVectorizer
 
-from abound.core.config import AnalyzerConfig
+from abound.core.config import AnalyzerConfig, ModelConfig
+from abound.core.instances import text_analyzer
+from abound.core.instances.record import pack_labels
 from abound.core.instances.text_analyzer import build_analyzer, term_weights
+from abound.core.limits import Limits
+from abound.core.model.entry_application import Unit
+from abound.core.model.live_model import LiveModel
 
 SENTENCE = "The Wheat_2 prices, e.g. in Żółw's U.S.A., and the WHEAT prices!"
 
@@ -59,7 +65,71 @@ def test_weights_in_order_of_appearance():
 @given(text=st.text() | st.text(st.sampled_from("aB1_ \u0130\u00df\u0301\u200d\u0660.'\n-")))
 def test_single_words_are_those_of_scikit_learn(lowercase, min_length, text):
     theirs = CountVectorizer(lowercase=lowercase, token_pattern=rf"\w{{{min_length},}}").build_analyzer()
-    assert build_analyzer(AnalyzerConfig(lowercase=lowercase, min_length=min_length))(text) == theirs(text)
+    simple = AnalyzerConfig(boundaries="simple", lowercase=lowercase, min_length=min_length)
+    assert build_analyzer(simple)(text) == theirs(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "terms"),
+    [
+        ("C++, C# and .NET: #tag by @user", "c++ c# and .net #tag by @user"),
+        ("c++17 i++; g++ end.Next ...dots .5 1.5", "c++ 17 i++ g++ end next dots 5 1 5"),
+        ("me@example.com page#part a#b #12 ##x C#.", "me example com page part a b #12 #x c#"),
+        ("你好@user 用C#写", "你好 @user 用 c# 写"),
+        ("東京タワーに行く", "東京 京タ タワ ワー ーに に行 行く"),
+        ("我 想 吃", "我 想 吃"),
+        ("Python中文ABC测试x", "python 中文 abc 测试 x"),
+        ("ＡＢＣ１２ ｶﾞｲﾄﾞ", "abc12 ガイ イド"),
+        ("हिन्दी की भाषा", "हिन्दी की भाषा"),
+        ("العَرَبِيَّة لغة", "العَرَبِيَّة لغة"),
+        ("می\u200cروم", "می\u200cروم"),
+        ("Straße Äpfel päivää", "straße äpfel päivää"),
+        ("cafe\u0301 café", "café café"),
+        ("ok👍🏽 👩\u200d👧 🇫🇮🇸🇪 ❤\ufe0f ❤", "ok 👍🏽 👩\u200d👧 🇫🇮 🇸🇪 ❤ ❤"),
+        ("한국어를 배운다", "한국어를 배운다"),
+        ("", ""),
+    ],
+)
+def test_words_of_every_script(text, terms):
+    assert build_analyzer(AnalyzerConfig())(text) == [unicodedata.normalize("NFC", one) for one in terms.split()]
+
+
+@pytest.mark.parametrize(
+    ("text", "terms"),
+    [
+        ("กินข้าว", "กิน นข้ ข้า าว"),
+        ("ກິນເຂົ້າ a", "ກິນ ນເ ເຂົ້ ຂົ້າ a"),
+        ("ភាសា", "ភាសា"),
+        ("မြန်မာ", "မြန် န်မ မာ"),
+        ("ก", "ก"),
+    ],
+)
+def test_scripts_without_spaces_are_pairs_of_characters_with_their_marks(text, terms):
+    assert build_analyzer(AnalyzerConfig())(text) == terms.split()
+
+
+def test_unicode_words_with_other_settings():
+    def terms(text, **config):
+        return build_analyzer(AnalyzerConfig(**config))(text)
+
+    assert terms("to C# 東京都 👍", min_length=3) == ["東京", "京都", "👍"]
+    assert terms("C# 東京都", ngrams=(1, 2)) == ["c#", "東京", "京都", "c# 東京", "東京 京都"]
+    assert terms("The Äpfel", strip_accents=True, stop_words="english") == ["apfel"]
+    assert terms("C# Äpfel", lowercase=False) == ["C#", "Äpfel"]
+
+
+@given(text=st.text(st.characters(max_codepoint=127)) | st.text("aB1_.+#@ '-\n"), min_length=st.integers(1, 3))
+def test_ascii_text_has_the_terms_of_the_general_way(text, min_length):
+    found = [one for one in text_analyzer._tokens(text) if len(one) >= min_length]
+    assert build_analyzer(AnalyzerConfig(lowercase=False, min_length=min_length))(text) == found
+
+
+@given(st.text() | st.text("aé東タย\u0e31\u0301👍🏽🇫\u200d\ufe0f #+.\n"))
+def test_terms_are_parts_of_the_text_and_fit_the_kernel(text):
+    plain = unicodedata.normalize("NFKC", text).replace("\ufe0f", "")
+    for term in build_analyzer(AnalyzerConfig(lowercase=False))(text):
+        assert term in plain
+        assert "\n" not in term
 
 
 def test_nothing_of_scikit_learn_is_loaded_for_single_words():
@@ -70,3 +140,41 @@ def test_nothing_of_scikit_learn_is_loaded_for_single_words():
     )
     out = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True, text=True)
     assert out.stdout == "False\n"
+
+
+STORED = {
+    "eta": 0.6, "slots": 64, "idf": True, "w_min": 0.01, "d_max": 25, "margin": 0.0, "leak": True, "rating": True,
+    "boolean": False, "memory": None, "max_features": None, "max_classes": None, "max_memory": None,
+    "analyzer": {
+        "kind": "word", "ngrams": [1, 1], "lowercase": True, "strip_accents": False, "min_length": 1,
+        "stop_words": None,
+    },
+    "negative": "ignore",
+}  # fmt: skip
+"""A configuration as it was stored before the analyzer had boundaries."""
+
+STREAM = [
+    (b'{"price": 3, "debt": -2, "tags": ["a"]}', "wheat and C++ or #tag", "x"),
+    (None, "日本語の文 👍 ภาษาไทย", "y"),
+    (b'{"price": -1.5}', "Café wheat", "x"),
+    (b'{"price": 1000}', None, "y"),
+    (b'{"a": 0.5, "b": 2}', "wheat wheat", "z"),
+]
+
+
+@pytest.mark.parametrize(
+    ("update", "digest"),
+    [("fsu", "3274310ab3d83796ec5b855e320d4934"), ("sls", "441c717efb157f95c24b2fac3642f65e")],
+)
+def test_models_stored_without_boundaries_stay_as_they_are(update, digest):
+    stored = STORED | {"update": update}
+    model = LiveModel(ModelConfig.from_stored(stored), (1, 2))
+    for features, text, label in STREAM:
+        record = model.vectorizer.vectorize(features, text) + pack_labels([label], Limits())
+        applying = model.begin(record, 1, [Unit(1)])
+        while not applying.done:
+            applying.step(10)
+    assert model.digest() == digest
+    assert model.config.to_stored() == stored
+    assert ModelConfig().to_stored()["analyzer"]["boundaries"] == "unicode"
+    assert ModelConfig.from_stored(ModelConfig().to_stored()) == ModelConfig()

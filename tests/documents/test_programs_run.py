@@ -104,6 +104,9 @@ PROGRAMS: dict[str, Small] = {
     "benchmarks.http": Small(
         words="--json --quick", tells=("rps", "classify_to_echo", "learn_to_echo"), needs=("wrk",)
     ),
+    "benchmarks.inputs": Small(
+        words="--json --set clinc150 --data {data}", tells=("sls_simple", "sls_unicode", "fsu_simple", "fsu_unicode")
+    ),
     "benchmarks.jobs": Small(words="--json --jobs 3", tells=("process_seconds", "start_ms", "end_ms", "own_mib")),
     "benchmarks.kernel": Small(
         words="--json --quick --stream ads", tells=("learn_over_floor", "classify_over_fsu", "names_per_s")

@@ -1,0 +1,152 @@
+"""Accuracy on the inputs that applications send: text in many languages.
+
+    python -m benchmarks.inputs [--json] [--data DIR] [--only text] [--set NAME]
+
+``text``: R@1 with ``analyzer.boundaries`` simple and unicode, for both update rules. The English sets are those of
+``benchmarks.sets``. The others are made from Debian packages, unpacked below ``DIR/translations``:
+
+- ``messages-LANGUAGE``: which module of LibreOffice does a message come from? (``libreoffice-l10n-LANGUAGE``)
+- ``pages-LANGUAGE``: which manual page does a paragraph come from? (``manpages-LANGUAGE``)
+
+A tenth of the instances is the test part. All of a set is in one random order.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import random
+import re
+import struct
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from abound.core.config import ModelConfig
+from abound.core.instances.data_formats import DatasetInstance
+from abound.core.model.live_model import warmup
+from abound.service.datasets.files import read_file
+from abound.service.evaluation.live import evaluate
+from benchmarks.sets import data_folder
+
+ENGLISH = ("clinc150", "reuters21578", "newsgroups20")
+MESSAGES = ("zh_CN", "ja", "th", "hi", "ar", "de", "fi")
+PAGES = ("zh_CN", "ja", "de", "fi")
+TEXT = (*ENGLISH, *(f"messages-{one}" for one in MESSAGES), *(f"pages-{one}" for one in PAGES))
+
+MOST = 20_000
+"""Instances of a translated set."""
+
+LEAST_CHARACTERS, LEAST_OF_PAGE = 15, 10
+"""Shorter texts, and pages with fewer paragraphs, are left out."""
+
+UPDATES = ("fsu", "sls")
+
+_MARKUP = re.compile(r"\\f[A-Z]|\\f\[\w*\]|\\[&,/|]")
+_ACCELERATOR = re.compile(r"[~_](?=\w)")
+
+
+def catalog(path: Path) -> Iterator[tuple[str, str]]:
+    """Yield the messages of a compiled gettext catalog, each with its translation."""
+    data = path.read_bytes()
+    order = "<" if data[:4] == b"\xde\x12\x04\x95" else ">"
+    n, originals, translations = struct.unpack_from(f"{order}3I", data, 8)
+
+    def text(table: int, i: int) -> str:
+        size, at = struct.unpack_from(f"{order}2I", data, table + 8 * i)
+        return data[at : at + size].decode()
+
+    for i in range(1, n):  # the first is the header
+        yield text(originals, i), text(translations, i)
+
+
+def messages(folder: Path, language: str) -> dict[str, set[str]]:
+    """Return the translated messages of LibreOffice, each with the modules that have it."""
+    found: dict[str, set[str]] = {}
+    for path in sorted(folder.glob(f"**/{language}/LC_MESSAGES/*.mo")):
+        for original, translated in catalog(path):
+            plain = _ACCELERATOR.sub("", translated)
+            if len(original) >= LEAST_CHARACTERS and not plain.isascii():
+                found.setdefault(plain, set()).add(path.stem)
+    return found
+
+
+def paragraphs(folder: Path, language: str) -> dict[str, set[str]]:
+    """Return the translated paragraphs of manual pages, each with the pages that have it."""
+    found: dict[str, set[str]] = {}
+    for path in sorted(folder.glob(f"**/man/{language}/man*/*.gz")):
+        text = gzip.decompress(path.read_bytes()).decode(errors="replace")
+        for part in re.split(r"^[.'].*\n|\n\s*\n", text, flags=re.MULTILINE):
+            plain = " ".join(_MARKUP.sub("", part).replace("\\-", "-").split())
+            if len(plain) >= LEAST_CHARACTERS and not plain.isascii():
+                found.setdefault(plain, set()).add(path.name.removesuffix(".gz"))
+    sizes = Counter(page for pages in found.values() for page in pages)
+    kept = {text: {page for page in pages if sizes[page] >= LEAST_OF_PAGE} for text, pages in found.items()}
+    return {text: pages for text, pages in kept.items() if pages}
+
+
+def parts_of(name: str, data: Path) -> tuple[list[DatasetInstance], list[DatasetInstance]]:
+    """Return the training part and the test part of a set."""
+    kind, _, language = name.partition("-")
+    if not language:
+        train, test = (list(read_file(str(data / name / f"{part}.jsonl.gz"))) for part in ("train", "test"))
+        return train, test
+    texts = (messages if kind == "messages" else paragraphs)(data / "translations", language)
+    if not texts:
+        raise SystemExit(f"{name}: unpack the package with dpkg-deb -x below {data / 'translations'}")
+    rows = [DatasetInstance(text=text, labels=tuple(sorted(labels))) for text, labels in sorted(texts.items())]
+    random.Random(1).shuffle(rows)
+    rows = rows[:MOST]
+    cut = len(rows) * 9 // 10
+    return rows[:cut], rows[cut:]
+
+
+def accuracy(train: Iterable[DatasetInstance], test: Iterable[DatasetInstance], config: dict[str, Any]) -> float:
+    """Return R@1 in percent, of a model that learned the training part once."""
+    return 100 * evaluate(train, test, ModelConfig.from_dict(config))["metrics"]["R@1"]
+
+
+def text(name: str, data: Path) -> dict[str, Any]:
+    """Measure one set with both boundaries of words."""
+    train, test = parts_of(name, data)
+    figures: dict[str, Any] = {
+        "set": name,
+        "train": len(train),
+        "classes": len({x for one in train for x in one.labels}),
+    }
+    for update in UPDATES:
+        for boundaries in ("simple", "unicode"):
+            config = {"update": update, "analyzer": {"boundaries": boundaries}}
+            figures[f"{update}_{boundaries}"] = accuracy(train, test, config)
+    return figures
+
+
+PARTS: dict[str, tuple[Callable[[str, Path], dict[str, Any]], tuple[str, ...]]] = {"text": (text, TEXT)}
+
+
+def main() -> None:
+    """Measure what was asked for."""
+    parser = argparse.ArgumentParser(description="Accuracy on the inputs that applications send.")
+    parser.add_argument("--json", action="store_true", help="print a JSON object per set")
+    parser.add_argument("--data", type=Path, help="the folder of the data sets; ABOUND_DATA without it")
+    parser.add_argument("--only", choices=list(PARTS), help="one of the parts")
+    parser.add_argument("--set", action="append", help="only this set; may be repeated")
+    options = parser.parse_args()
+    data = data_folder(options.data)
+    warmup()
+    for part, (measure, names) in PARTS.items():
+        for name in names:
+            if options.only not in (None, part) or (options.set and name not in options.set):
+                continue
+            figures = measure(name, data)
+            if options.json:
+                print(json.dumps({"part": part} | figures), flush=True)
+                continue
+            shown = (f"{key} {value:.1f}" if isinstance(value, float) else f"{value}" for key, value in figures.items())
+            print(part, *shown, flush=True)
+
+
+if __name__ == "__main__":
+    main()
