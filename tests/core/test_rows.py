@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from abound.core.config import OMITTED_DEFAULTS, ModelConfig
+from abound.core.config import OMITTED_DEFAULTS, AnalyzerConfig, ModelConfig
 from abound.core.errors import Conflict, Corrupted, InvalidInstance
 from abound.core.index.dense_rows import PARTS
 from abound.core.index.index import Index
@@ -333,7 +333,7 @@ def test_rows_are_for_new_models_with_sls():
 
 
 def test_what_is_stored_without_the_field_has_no_rows():
-    old = ModelConfig(update="sls", rows=False)
+    old = ModelConfig(update="sls", rows=False, analyzer=AnalyzerConfig(boundaries="simple"))
     assert set(OMITTED_DEFAULTS) & set(old.to_stored()) == set()
     assert ModelConfig.from_stored(old.to_stored()) == old
     assert ModelConfig.from_stored({"update": "sls"}) == old
