@@ -456,7 +456,7 @@ def warmup(*groups: str) -> None:
 
 def _warm_learning() -> None:
     live, scratch = _handle_types()
-    ids, values, class_ids, ranks = scratch.values()
+    ids, values, class_ids, ranks, _ = scratch.values()
     _compile(learning.learn_fsu, live["postings"], live["params"], ids, values, class_ids, numba_types.boolean, ranks)
     _learned(ModelConfig())  # the other process has compiled the kernels of _warm_naming that this needs
 
@@ -472,7 +472,7 @@ def _warm_answering() -> None:
 def _warm_naming() -> None:
     """Compile the kernels that applying records needs beside that of learning."""
     live, scratch = _handle_types()
-    ids, values, class_ids, ranks = scratch.values()
+    ids, values, class_ids, ranks, _ = scratch.values()
     data = numba_types.CPointer(numba_types.uint8)
     shape = numba_type(record_shape(_WARMING + pack_labels(["a"], Limits()), 0))
     of_model = numba_types.NamedTuple([*live.values()], LivePointers)
