@@ -10,7 +10,7 @@ WORKERS ?= 3
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help run check test test-lowest test-newest long format hooks image clean
+.PHONY: help run check test test-lowest test-newest long docs format hooks image clean
 
 help:
 	@echo "make run     serve on http://127.0.0.1:$(PORT) (PORT=8080 for another port)"
@@ -20,6 +20,7 @@ help:
 	@echo "make test-newest  the quick tests with the newest"
 	@echo "make long    the tests that take minutes each, and random tests with all of their examples"
 	@echo "             ARGS=\"--reverse\" gives pytest more options, with test and with long"
+	@echo "make docs    build the site of the pages in docs/: build/site/index.html"
 	@echo "make format  put the code into the one format"
 	@echo "make hooks   let git run make check before each commit"
 	@echo "make image   build the image abound (BUILDER=buildah, BASE=... for another base)"
@@ -114,6 +115,9 @@ test-lowest test-newest: test-%: $(VENV)-%/.installed
 
 long: $(VENV)/.installed-dev
 	$(BIN)/pytest -m "long or hypothesis" --hypothesis-profile thorough $(ARGS)
+
+docs: $(VENV)/.installed-dev
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 format: $(VENV)/.installed-dev
 	$(BIN)/ruff format .
