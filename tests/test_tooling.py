@@ -99,7 +99,7 @@ def test_the_changelog_begins_with_the_version_that_this_is() -> None:
         "CONTRIBUTING.md",
         "SECURITY.md",
         "CHANGELOG.md",
-        *(f"docs/{one.name}" for one in sorted((ROOT / "docs").glob("*.md"))),
+        *(str(one.relative_to(ROOT)) for one in sorted((ROOT / "docs").rglob("*.md"))),
     ],
 )
 def test_what_a_page_points_to_is_there(page: str) -> None:

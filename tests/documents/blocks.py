@@ -2,6 +2,7 @@
 
     ```console          commands behind ``$``, and what they print
     ```sh               commands alone
+    ```python           a program
     <!-- not run: why -->     before a block that no test can run
     <!-- run by FILE: why -->  before one that a test of its own runs: it cannot stand beside the others
 
@@ -11,13 +12,14 @@ In what is printed ``…`` stands for anything, and so does whatever differs fro
 from __future__ import annotations
 
 import re
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
-COMMANDS = ("sh", "console")
-OTHERS = ("mermaid", "python", "json", "yaml", "text")
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+COMMANDS = ("sh", "console", "python")
+OTHERS = ("mermaid", "json", "yaml", "text")
 
 FENCE = re.compile(r"^```(\S*)[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 ALONE = re.compile(r"<!-- (?:not run|run by (\S+)): ((?:(?!-->).)*) -->\s*\Z", re.DOTALL)
@@ -79,7 +81,7 @@ def blocks_of(page: Path) -> list[Block]:
     for match in FENCE.finditer(text):
         alone = ALONE.search(text[: match.start()])
         language = match[1]
-        commands = {"console": _dialogue, "sh": _script}.get(language, lambda body: [])(match[2])
+        commands = {"console": _dialogue, "sh": _script, "python": _program}.get(language, lambda body: [])(match[2])
         line = text.count("\n", 0, match.start()) + 1
         reason, by = (" ".join(alone[2].split()), alone[1]) if alone else (None, None)
         found.append(Block(page, line, language, commands, reason, by))
@@ -115,6 +117,10 @@ def _dialogue(body: str) -> list[Command]:
 def _script(body: str) -> list[Command]:
     joined = body.replace("\\\n", " ")
     return [Command(line, None) for line in joined.splitlines() if line.strip() and not line.startswith("#")]
+
+
+def _program(body: str) -> list[Command]:
+    return [Command(f"python -c {shlex.quote(body)}", None)]
 
 
 def agrees(said: str, printed: str) -> bool:

@@ -1,4 +1,4 @@
-"""A backup as docs/operating.md tells it, and what is restored from it: real servers, copies of real files."""
+"""A backup as docs/guides/backups.md tells it, and what is restored from it: real servers, copies of real files."""
 
 from __future__ import annotations
 

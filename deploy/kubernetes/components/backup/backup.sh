@@ -1,5 +1,5 @@
 #!/bin/sh
-# Make one backup in $BACKUPS and remove all but the newest seven: "Backups" in docs/operating.md says why in this order.
+# Make one backup in $BACKUPS and remove all but the newest seven: docs/guides/backups.md says why in this order.
 #
 #   ARTIFACTS  directory of the artifact store        STORE     host of the store
 #   BACKUPS    directory of the backups               PASSWORD  file with the store's password
