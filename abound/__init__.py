@@ -27,11 +27,17 @@ _MODULE_OF = {
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
-        from importlib.metadata import version
+        from importlib.metadata import PackageNotFoundError, version
 
-        return version("abound")
+        try:
+            return version("abound")
+        except PackageNotFoundError:
+            return version("abound-client")
     if name in _MODULE_OF:
-        return getattr(import_module(_MODULE_OF[name]), name)
+        try:
+            return getattr(import_module(_MODULE_OF[name]), name)
+        except ModuleNotFoundError as error:
+            raise ImportError(f"{name} needs more than the client ({error}): pip install abound") from error
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

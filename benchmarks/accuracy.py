@@ -113,7 +113,7 @@ def through_service(client: Client, task: Task, split: Split) -> dict[str, Any]:
         if row.labels:
             tally.add(rank_in((label["label"] for label in answer["labels"]), row.labels))
     classified = time.perf_counter()
-    model = client.model(task.name)
+    model = client.describe(task.name)
     return {
         "metrics": {name: value for name, value in tally.all().items() if name != "n"},
         "prequential": before.all(),

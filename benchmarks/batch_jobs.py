@@ -188,7 +188,7 @@ def digest_of_version(client: Client, version: str, directory: Path) -> dict[str
     artifacts = ArtifactStore(str(directory / "artifacts"))
     (folder,) = (directory / "artifacts").iterdir()
     artifacts.id = folder.name
-    keys = ModelKeys("default", client.model("default")["incarnation"])
+    keys = ModelKeys("default", client.describe("default")["incarnation"])
     return digest_of(asyncio.run(versions.load(artifacts, keys, version)).fitted)
 
 
@@ -302,7 +302,7 @@ def activated(client: Client, found: dict[str, Any], test: list[DatasetInstance]
     since = time.monotonic()
     client.activate("default", found["version"], "a benchmark")
     seconds = round(time.monotonic() - since, 3)
-    serving = client.model("default")["serving"]["version"]
+    serving = client.describe("default")["serving"]["version"]
     precision = precision_over_http(client, None, test)
     client.activate("default", "live", "the end of a benchmark")
     return {"version": found["version"], "serving": serving, "seconds": seconds, "p1_http": precision}

@@ -12,6 +12,9 @@ MODEL_NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$"
 MAX_KEY_CHARACTERS = 255
 MAX_SOURCE_CHARACTERS = 512
 
+MAX_DIMENSION = 2048
+"""Maximum numbers of a dense vector."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:

@@ -29,7 +29,8 @@ import msgspec
 import numpy as np
 
 from abound.core.errors import InvalidInstance, Malformed
-from abound.core.instances.dense_vector import EncodedVector, Numbers, to_int8
+from abound.core.instances.dense_vector import to_int8
+from abound.core.instances.encoded_vector import EncodedVector, Numbers
 from abound.core.instances.record import EMPTY_VECTOR, pack_labels
 from abound.core.limits import Limits
 from abound.core.measures import Ints, LabelSets

@@ -8,27 +8,16 @@ from __future__ import annotations
 
 import base64
 import binascii
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from msgspec import Meta, Struct
 
 from abound.core.errors import InvalidInstance
-from abound.core.kernels.records.record import MAX_DIMENSION
+from abound.core.instances.encoded_vector import EncodedVector
+from abound.core.limits import MAX_DIMENSION
 
 FIELD = "vector"
-
-
-class EncodedVector(Struct, forbid_unknown_fields=True, kw_only=True, gc=False):
-    """The numbers of a vector as bytes, little-endian."""
-
-    base64: Annotated[str, Meta(description="The numbers, one after the other, in base64.")]
-    dtype: Annotated[Literal["float32", "int8"], Meta(description="Type of the numbers.")]
-
-
-Numbers = Annotated[list[float], Meta(min_length=1, max_length=MAX_DIMENSION)]
-"""A vector as a list."""
 
 
 def to_int8(vector: list[float] | EncodedVector) -> bytes:

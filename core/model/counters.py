@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from abound.core.kernels.model.apply import CODES, DIMENSION, HAND, MAX_CREDIT, MAX_FEATURES, N_CODES
-from abound.core.kernels.records.record import MAX_DIMENSION
+from abound.core.limits import MAX_DIMENSION
 
 _PARTS = {"label_counts": np.int64, "credits": np.uint8, "hand": np.int64}
 

@@ -64,7 +64,7 @@ def put_dataset(
                     bar.advance_to(float(sent))
                 bar.set_text("checking")
 
-            answer = client.put_dataset(name, file.name, pieces())
+            answer = client.put_dataset(file, name, pieces=pieces())
     except OSError as error:
         raise CommandFailed(f"cannot read {file}: {error}") from error
     print_result(answer, f"stored {name}: {answer['instances']:,} instances, {answer['classes']:,} classes", as_json)

@@ -190,7 +190,7 @@ def _client(url: str, key: str | None, model: str) -> Iterator[Client]:
     with Client(url, key=key) as client:
         while True:
             try:
-                client.model(model)
+                client.describe(model)
                 break
             except Refused as error:
                 if error.problem.get("type") != NOT_READY or time.monotonic() > deadline:

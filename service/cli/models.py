@@ -70,7 +70,7 @@ def show_model(name: Name, url: Url = DEFAULT_URL, key: Key = None, as_json: AsJ
     from abound.service.client import Client
 
     with Client(url, key=key) as client:
-        model = client.model(name)
+        model = client.describe(name)
         stats = client.stats(name)
     if as_json:
         print_json(model | {"stats": stats})
@@ -138,7 +138,7 @@ def configure_model(
     if not changes:
         raise typer.BadParameter("give at least one field to change", param_hint="--set")
     with Client(url, key=key) as client:
-        client.model(name)
+        client.describe(name)
         answer = client.configure(name, changes)
     print_result(answer, f"configured {name}", as_json)
 
@@ -227,7 +227,7 @@ def _exists(client: Any, name: str) -> bool:
     from abound.service.client import Refused
 
     try:
-        client.model(name)
+        client.describe(name)
     except Refused as error:
         if error.status == 404:
             return False

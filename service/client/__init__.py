@@ -4,18 +4,18 @@ Both have a method for each resource, and take and return JSON documents as dict
 give access to one model with typed instances and answers, which suits most applications::
 
     with Client("http://127.0.0.1:8000") as client:
-        model = Model(client, "default")
+        model = client.model("default")
         model.learn("wheat prices rise", ["grain"])
         for label in model.classify("the price of wheat").labels:
             print(label.label, label.score)
 """
 
-from abound.service.client.async_client import AsyncClient
+from abound.service.client.async_client import AsyncClient, AsyncModel
 from abound.service.client.errors import ClientError, Interrupted, Refused, Unreachable, refusal_of
-from abound.service.client.model import AsyncModel, InputInstance, Labelled, Model
+from abound.service.client.instances import InputInstance, Labelled
 from abound.service.client.retries import ATTEMPTS, MAX_PAUSE
 from abound.service.client.streams import STREAM_BYTES, STREAM_LINES, bounded
-from abound.service.client.sync_client import Client
+from abound.service.client.sync_client import Client, Model
 
 __all__ = [
     "ATTEMPTS",

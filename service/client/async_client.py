@@ -1,6 +1,7 @@
-"""The asyncio client. Tasks may share an instance; it keeps its connections open and reuses them.
+"""The asyncio client, and one model accessed through it.
 
-Its methods have the names, answers and errors of those of ``Client``.
+Tasks may share a client; it keeps its connections open and reuses them. Its methods have the names, answers and errors
+of those of ``Client``.
 """
 
 from __future__ import annotations
@@ -8,12 +9,14 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import deque
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Coroutine, Iterable
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, Self
+from pathlib import Path
+from typing import Any, Self, Unpack
 
 import httpx
 
+from abound.service.api.schemas.hot import ClassifyAnswer, LearnAnswer
 from abound.service.client.errors import (
     DEFAULT_URL,
     Answer,
@@ -21,6 +24,7 @@ from abound.service.client.errors import (
     Interrupted,
     Refused,
     bearer_header,
+    convert_answer,
     decode,
     decode_document,
     environment_errors,
@@ -30,7 +34,23 @@ from abound.service.client.errors import (
     refusal_of_response,
     transport_errors,
 )
-from abound.service.client.requests import NDJSON, Call, job_path, model_path
+from abound.service.client.instances import (
+    IN_FLIGHT,
+    ClassifyKwargs,
+    ClassifyOptions,
+    Features,
+    InputInstance,
+    Labelled,
+    LearnKwargs,
+    as_instance,
+    classify_encoder,
+    classify_request,
+    learn_encoder,
+    learn_request,
+    map_lines,
+    to_answer,
+)
+from abound.service.client.requests import FILE_PIECE_BYTES, NDJSON, Call, job_path, model_path
 from abound.service.client.resources import Resources
 from abound.service.client.retries import Attempts
 from abound.service.client.streams import (
@@ -95,6 +115,10 @@ class AsyncClient(
     async def close(self) -> None:
         """Close the connections."""
         await self._http.aclose()
+
+    def model(self, name: str = "default") -> AsyncModel:
+        """Return access to one model with typed instances and answers. Sends no request."""
+        return AsyncModel(self, name)
 
     async def follow(self, job_id: str) -> AsyncIterator[Answer]:
         """Yield a job each time it changes, the last time when it has ended."""
@@ -220,6 +244,11 @@ class AsyncClient(
             async for piece in response.aiter_bytes():
                 yield piece
 
+    async def _read(self, path: Path) -> AsyncIterator[bytes]:
+        with path.open("rb") as file:
+            while piece := await asyncio.to_thread(file.read, FILE_PIECE_BYTES):
+                yield piece
+
     async def _events(self, path: str) -> AsyncIterator[Answer]:
         """Yield the data of server-sent events."""
         async with self._open("GET", path, "the events") as response:
@@ -252,6 +281,78 @@ class AsyncClient(
                 call.method, call.path, content=call.content, headers=call.headers, timeout=timeout
             )
         return decode_document(response, self.url)
+
+
+class AsyncModel:
+    """One model, accessed through an ``AsyncClient``. Its methods are those of ``Model``.
+
+    The methods for many instances also take ``in_flight``, the number of concurrent requests. More are faster; with
+    more than 1, requests may be learned in another order.
+    """
+
+    def __init__(self, client: AsyncClient, name: str = "default") -> None:
+        self.client = client
+        self.name = name
+
+    def __repr__(self) -> str:
+        return f"<AsyncModel {self.name!r} of {self.client.url}>"
+
+    async def create(self, **config: Any) -> Answer:
+        """Create the model; see ``Model.create``."""
+        if any(one["name"] == self.name for one in (await self.client.models())["models"]):
+            raise ValueError(f"the model {self.name!r} exists")
+        return await self.client.configure(self.name, config)
+
+    async def classify(
+        self,
+        instance: str | InputInstance | None = None,
+        *,
+        text: str | None = None,
+        features: Features | None = None,
+        vector: Any = None,
+        **asking: Unpack[ClassifyKwargs],
+    ) -> ClassifyAnswer:
+        """Return the labels of one instance, best first; see ``Model.classify``."""
+        request = classify_request(as_instance(instance, text, features, vector), ClassifyOptions(**asking))
+        return convert_answer(await self.client.classify(self.name, request), ClassifyAnswer, self.client.url)
+
+    async def learn(
+        self,
+        instance: str | InputInstance | None = None,
+        labels: Sequence[str] = (),
+        *,
+        text: str | None = None,
+        features: Features | None = None,
+        vector: Any = None,
+        **more: Unpack[LearnKwargs],
+    ) -> LearnAnswer:
+        """Learn one instance with its labels; see ``Model.learn``."""
+        request = learn_request(as_instance(instance, text, features, vector), labels, more)
+        return convert_answer(await self.client.learn(self.name, request), LearnAnswer, self.client.url)
+
+    async def classify_many(
+        self,
+        instances: Iterable[InputInstance] | AsyncIterable[InputInstance],
+        *,
+        in_flight: int = IN_FLIGHT,
+        **asking: Unpack[ClassifyKwargs],
+    ) -> AsyncIterator[ClassifyAnswer | Refused]:
+        """Yield an answer for each instance, in order: its labels, or the error that refused it."""
+        lines = map_lines(classify_encoder(ClassifyOptions(**asking)), instances)
+        async for answer in self.client.classify_stream(self.name, lines, in_flight=in_flight):
+            yield to_answer(answer, ClassifyAnswer, self.client.url)
+
+    async def learn_many(
+        self,
+        instances: Iterable[Labelled] | AsyncIterable[Labelled],
+        *,
+        keyed: bool = True,
+        in_flight: int = IN_FLIGHT,
+    ) -> AsyncIterator[LearnAnswer | Refused]:
+        """Learn instances and yield an answer for each, in order: its outcome, or the error that refused it."""
+        lines = map_lines(learn_encoder(keyed), instances)
+        async for answer in self.client.learn_stream(self.name, lines, keyed=keyed, in_flight=in_flight):
+            yield to_answer(answer, LearnAnswer, self.client.url)
 
 
 async def _in_order(sent: deque[asyncio.Task[list[Answer]]]) -> AsyncIterator[Answer]:

@@ -3,8 +3,11 @@
     AboundClassifier().fit(X, y).predict(X)
     AboundClassifier(url="http://127.0.0.1:8000", model="topics").partial_fit(X, y)
 
-Each column is a feature, named ``x0``, ``x1``, ..., or by its column name if the columns have names. Zeros are absent
-features, so sparse matrices are the natural input. The label of a class is ``str(class)``.
+    AboundClassifier().fit(["wheat prices rise", "oil falls"], ["grain", "crude"]).predict(["wheat"])
+
+A row is a text or a row of numbers. A text is split by the analyzer of the model. Of numbers, each column is a feature,
+named ``x0``, ``x1``, ..., or by its column name if the columns have names. Zeros are absent features, so sparse
+matrices are the natural input. The label of a class is ``str(class)``.
 
 A backend holds what the estimator learned: the index in this process, or a model of a running service. Both learn and
 rank alike within the bounds of a request. A service refuses a row with too many features and ranks at most 1,000
@@ -24,8 +27,9 @@ import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.utils import Tags
-from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils import Tags, check_array, check_consistent_length, column_or_1d
+from sklearn.utils.metaestimators import available_if
+from sklearn.utils.multiclass import check_classification_targets, type_of_target
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from abound.core.config import ModelConfig
@@ -34,10 +38,10 @@ from abound.core.instances.dense_vector import quantize
 from abound.core.instances.record import pack_labels
 from abound.core.model.entry_application import Unit
 from abound.core.model.live_model import LiveModel
-from abound.service.client import Client, ClientError, InputInstance, Labelled, Model, Refused, Unreachable
+from abound.service.client import Client, ClientError, InputInstance, Labelled, Refused, Unreachable
 
 INTERCEPT = "(intercept)"
-"""The feature that every row has."""
+"""The feature that every row of numbers has."""
 
 MOST_RANKED = 1000
 """Most labels that a service ranks for an instance."""
@@ -46,8 +50,18 @@ PREDICT_BATCH = 256
 """Number of rows that are predicted together; memory holds the scores of all classes for each."""
 
 
+def _check_calibrates(estimator: AboundClassifier) -> bool:
+    if not (estimator.config or {}).get("calibrate"):
+        raise AttributeError('predict_proba needs a model that calibrates: config={"calibrate": True}')
+    return True
+
+
 class AboundClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
-    """Online multiclass classifier for very many classes. It learns row by row, and accepts new classes at any time.
+    """Online classifier for very many classes. It learns row by row, and accepts new classes at any time.
+
+    ``X`` is a sequence of texts, or an array or sparse matrix of shape (n, n_features). ``y`` has one class per row, or
+    several as a binary indicator of shape (n, n_classes), dense or sparse, with a fixed number of columns. Rows of an
+    indicator without a class are not learned.
 
     Parameters
     ----------
@@ -56,12 +70,15 @@ class AboundClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     passes : int
         Number of times that ``fit`` learns all rows.
     intercept : bool
-        Add a feature of value 1 to every row; not with ``vectors``.
+        Add a feature of value 1 to every row of numbers; not with ``vectors``.
     vectors : bool
-        Learn each row as one dense vector, such as an embedding, in place of a feature for each column. Needs
-        ``update`` ``sls``. A row of zeros is not learned and has no scores, as a row without features.
+        Learn each row of numbers as one dense vector, such as an embedding, in place of a feature for each column.
+        Needs ``update`` ``sls``. A row of zeros is not learned and has no scores, as a row without features.
+    threshold : float
+        With an indicator, classes from this probability on are predicted, or from this score on if the model does not
+        calibrate.
     config : dict or None
-        Further fields of the model's configuration, e.g. ``{"margin": 0.5}``.
+        Further fields of the model's configuration. ``{"calibrate": True}`` adds ``predict_proba``.
     url : str or None
         URL of a running service; None learns in this process.
     model : str or None
@@ -76,7 +93,9 @@ class AboundClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     Attributes
     ----------
     classes_ : array, shape (n_classes,)
+        The numbers of the columns if ``y`` was an indicator.
     n_features_in_ : int
+        Only after rows of numbers.
     model_ : str
         Name of the model that holds what was learned; only with ``url``.
     """
@@ -88,6 +107,7 @@ class AboundClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         passes: int = 5,
         intercept: bool = True,
         vectors: bool = False,
+        threshold: float = 0.5,
         config: dict[str, Any] | None = None,
         url: str | None = None,
         model: str | None = None,
@@ -97,6 +117,7 @@ class AboundClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.passes = passes
         self.intercept = intercept
         self.vectors = vectors
+        self.threshold = threshold
         self.config = config
         self.url = url
         self.model = model
@@ -104,7 +125,7 @@ class AboundClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def fit(self, X: Any, y: Any) -> Self:
         """Forget everything learned before, then learn all rows ``passes`` times."""
-        X, y = validate_data(self, X, y, accept_sparse="csr", dtype=np.float64)
+        X, y = self._validate(X, y, reset=True)
         self._start(anew=True)
         self._learn(X, y, self.passes)
         return self
@@ -116,10 +137,11 @@ class AboundClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         ------
         ValueError
             A class cannot be converted to the type of the earlier classes without changing its value: a string after
-            numbers, 2 after ``True``. Equal values are the same class: 3.0 after integers is 3.
+            numbers, 2 after ``True``. Equal values are the same class: 3.0 after integers is 3. Or rows or ``y`` are
+            of another kind than before: texts after numbers, an indicator after single classes.
         """
         first = not hasattr(self, "classes_")
-        X, y = validate_data(self, X, y, accept_sparse="csr", dtype=np.float64, reset=first)
+        X, y = self._validate(X, y, reset=first)
         if first:
             self._start(anew=False)
         if classes is not None:
@@ -128,18 +150,36 @@ class AboundClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self
 
     def predict(self, X: Any) -> npt.NDArray[Any]:
-        """Return the best class of each row, shape (n,)."""
-        best = [np.argmax(self._scores(block), axis=1) for block in self._blocks(X)]
+        """Return the best class of each row, shape (n,), or the indicator of its classes, shape (n, n_classes)."""
+        if self._is_multilabel():
+            calibrates = (self.config or {}).get("calibrate")
+            parts = [self._estimates(block)[1 if calibrates else 0] for block in self._blocks(X)]
+            return (np.concatenate(parts) >= self.threshold).astype(np.int64)
+        best = [np.argmax(self._estimates(block)[0], axis=1) for block in self._blocks(X)]
         predicted: npt.NDArray[Any] = self.classes_[np.concatenate(best)]
         return predicted
 
+    @available_if(_check_calibrates)  # type: ignore[untyped-decorator]
+    def predict_proba(self, X: Any) -> npt.NDArray[np.float64]:
+        """Return the probability of each class, shape (n, n_classes). Only with ``config={"calibrate": True}``.
+
+        The model estimates each class on its own. With one class per row, the estimates of a row are divided by their
+        sum; a row without any gets equal probabilities. The estimates consider more than the score, so their order can
+        differ from that of ``decision_function``, which ``predict`` follows.
+        """
+        probabilities = np.concatenate([self._estimates(block)[1] for block in self._blocks(X)])
+        if self._is_multilabel():
+            return probabilities
+        sums = probabilities.sum(axis=1, keepdims=True)
+        return np.where(sums > 0, probabilities / np.where(sums > 0, sums, 1.0), 1.0 / len(self.classes_))
+
     def decision_function(self, X: Any) -> npt.NDArray[np.float64]:
-        """Return scores, shape (n, n_classes). With two classes, return score 2 minus score 1, shape (n,).
+        """Return scores, shape (n, n_classes). With two classes and one per row, return score 2 minus score 1, (n,).
 
         A class without a vote by any active feature scores slightly below 0 and below every other score of its row.
         """
-        scores = np.concatenate([self._scores(block) for block in self._blocks(X)])
-        return scores[:, 1] - scores[:, 0] if len(self.classes_) == 2 else scores
+        scores = np.concatenate([self._estimates(block)[0] for block in self._blocks(X)])
+        return scores if self._is_multilabel() or len(self.classes_) != 2 else scores[:, 1] - scores[:, 0]
 
     def discard(self) -> None:
         """Delete the model from the service. Pickled or copied estimators that share it can no longer predict."""
@@ -150,14 +190,17 @@ class AboundClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
+        tags.classifier_tags.multi_label = True
         return tags
 
     # --- backend and classes
 
     def _start(self, anew: bool) -> None:
-        config = {"update": self.update, "negative": "split", **(self.config or {})}
-        if self.update == "sls":
-            config.setdefault("idf", False)
+        config = {"update": self.update, **(self.config or {})}
+        if not self._takes_texts:
+            config.setdefault("negative", "split")
+            if self.update == "sls":
+                config.setdefault("idf", False)
         self._backend: EstimatorBackend
         if self.url is None:
             self._backend = InProcessBackend(config)
@@ -170,13 +213,18 @@ class AboundClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self._columns: dict[str, int] = {}
 
     def _learn(self, X: Any, y: npt.NDArray[Any], passes: int) -> None:
-        check_classification_targets(y)
-        y = self._add_classes(y)
-        labels = [str(one) for one in y.tolist()]
+        if y.ndim == 2:
+            self._add_classes(np.arange(y.shape[1]))
+            if y.shape[1] != len(self.classes_):
+                raise ValueError(f"y has {y.shape[1]} columns, and there are {len(self.classes_)} classes")
+            y = sparse.csr_matrix(y)
+            columns = (y.indices[at:end].tolist() for at, end in zip(y.indptr[:-1], y.indptr[1:], strict=True))
+            labels = [[str(column) for column in row] for row in columns]
+        else:
+            labels = [[str(one)] for one in self._add_classes(y).tolist()]
         for _ in range(passes):
-            self._backend.learn(
-                (row, label) for row, label in zip(self._rows(X), labels, strict=True) if row is not None
-            )
+            taken = zip(self._rows(X), labels, strict=True)
+            self._backend.learn((row, some) for row, some in taken if row is not None and some)
 
     def _add_classes(self, given: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Add classes to ``classes_`` and return the given ones, converted to its type so that each has one label."""
@@ -203,13 +251,51 @@ class AboundClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     # --- rows and scores
 
+    def _validate(self, X: Any, y: Any, reset: bool) -> tuple[Any, Any]:
+        """Return rows and classes as ``_rows`` and ``_learn`` take them. Raises ValueError unless they are valid."""
+        texts = _texts(X)
+        if reset:
+            self._takes_texts = texts is not None
+        self._check_kind(texts)
+        if texts is None:
+            X, y = validate_data(self, X, y, accept_sparse="csr", dtype=np.float64, reset=reset, multi_output=True)
+        else:
+            if y is None:
+                raise ValueError("AboundClassifier requires y to be passed, but the target y is None")
+            y = check_array(y, accept_sparse="csr", ensure_2d=False, dtype=None, input_name="y")
+            check_consistent_length(texts, y)
+            X = texts
+        check_classification_targets(y)
+        multilabel = type_of_target(y) == "multilabel-indicator"
+        if reset:
+            self._multilabel = multilabel
+        elif multilabel != self._multilabel:
+            raise ValueError(f"y is {'an' if multilabel else 'no'} indicator of several classes, unlike y before")
+        return X, y if multilabel else column_or_1d(y, warn=True)
+
+    def _check_kind(self, texts: list[str] | None) -> None:
+        if (texts is not None) != self._takes_texts:
+            kinds = ("rows of numbers", "texts")
+            raise ValueError(f"X has {kinds[texts is not None]}, but the estimator learned {kinds[self._takes_texts]}")
+
+    def _is_multilabel(self) -> bool:
+        check_is_fitted(self)
+        return self._multilabel
+
     def _blocks(self, X: Any) -> Iterator[Any]:
         check_is_fitted(self)
+        texts = _texts(X)
+        self._check_kind(texts)
+        if texts is not None:
+            return (texts[at : at + PREDICT_BATCH] for at in range(0, len(texts), PREDICT_BATCH))
         X = validate_data(self, X, accept_sparse="csr", dtype=np.float64, reset=False)
         return (X[at : at + PREDICT_BATCH] for at in range(0, X.shape[0], PREDICT_BATCH))
 
     def _rows(self, X: Any) -> Iterator[Row | None]:
-        """Yield the features of each row, or its vector; None for a row without any."""
+        """Yield the features, the text or the vector of each row; None for a row without any."""
+        if self._takes_texts:
+            yield from (text or None for text in X)
+            return
         if self.vectors:
             for one in X.toarray() if sparse.issparse(X) else X:
                 yield (one / np.abs(one).max()).astype(np.float32) if one.any() else None
@@ -225,23 +311,38 @@ class AboundClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             places, values = X.indices[at:end].tolist(), X.data[at:end].tolist()
             yield always | {named[place]: value for place, value in zip(places, values, strict=True) if value} or None
 
-    def _scores(self, X: Any) -> npt.NDArray[np.float64]:
-        scores = np.full((X.shape[0], len(self.classes_)), np.nan)
+    def _estimates(self, X: Any) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+        """Return scores and probabilities, each of shape (n, n_classes). Without calibration the latter are 0."""
+        rows = list(self._rows(X))
+        scores = np.full((len(rows), len(self.classes_)), np.nan)
+        probabilities = np.zeros_like(scores)
         k = MOST_RANKED if self.url is not None else max(1, len(self.classes_))
-        for row, ranked in zip(scores, self._rank_rows(self._rows(X), k), strict=True):
-            known = [(self._columns[label], score) for label, score in ranked if label in self._columns]
-            least = min([0.0, *(score for _, score in known)])
-            row[:] = least if not known else least - max(1e-9, abs(least) * 1e-9)
-            for place, score in known:
-                row[place] = score
-        return scores
+        for i, ranked in enumerate(self._rank_rows(rows, k)):
+            known = [(self._columns[label], *estimates) for label, *estimates in ranked if label in self._columns]
+            least = min([0.0, *(score for _, score, _ in known)])
+            scores[i] = least if not known else least - max(1e-9, abs(least) * 1e-9)
+            for place, score, probability in known:
+                scores[i, place], probabilities[i, place] = score, probability
+        return scores, probabilities
 
-    def _rank_rows(self, rows: Iterable[Row | None], k: int) -> Iterator[Ranked]:
+    def _rank_rows(self, rows: list[Row | None], k: int) -> Iterator[Ranked]:
         """Yield labels for each row, none for a row without features, which the backend would refuse."""
-        held = list(rows)
-        ranked = self._backend.rank((row for row in held if row is not None), k)
-        for row in held:
+        ranked = self._backend.rank((row for row in rows if row is not None), k)
+        for row in rows:
             yield next(ranked) if row is not None else []
+
+
+def _texts(X: Any) -> list[str] | None:
+    """Return a sequence of texts as a list, None for anything else. Raises ValueError if only some are texts."""
+    if isinstance(X, str):
+        raise ValueError("X is one text; give a list of texts")
+    if not hasattr(X, "__len__") or getattr(X, "ndim", 1) != 1 or not len(X) or not isinstance(next(iter(X)), str):
+        return None
+    texts = list(X)
+    for i, text in enumerate(texts):
+        if not isinstance(text, str):
+            raise ValueError(f"X has texts, but X[{i}] is of type {type(text).__name__}")
+    return texts
 
 
 def _cast_classes(known: npt.NDArray[Any], given: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -260,11 +361,11 @@ def _cast_classes(known: npt.NDArray[Any], given: npt.NDArray[Any]) -> npt.NDArr
     return cast
 
 
-Row = Mapping[str, float] | npt.NDArray[np.float32]
-"""The features of an instance, or its vector."""
+Row = Mapping[str, float] | str | npt.NDArray[np.float32]
+"""The features of an instance, its text, or its vector."""
 
-Ranked = list[tuple[str, float]]
-"""Labels and scores, best first."""
+Ranked = list[tuple[str, float, float]]
+"""Labels with score and probability, best first. The probability is 0 if the model does not calibrate."""
 
 LEARN_BATCH = 256
 """Number of instances that the index in this process learns per batch."""
@@ -276,7 +377,7 @@ DELETE_SECONDS = 5.0
 class EstimatorBackend(Protocol):
     """Learns rows in order and ranks labels for rows."""
 
-    def learn(self, rows: Iterable[tuple[Row, str]]) -> None:
+    def learn(self, rows: Iterable[tuple[Row, list[str]]]) -> None:
         """Learn rows with their labels, in order."""
         ...
 
@@ -297,10 +398,10 @@ class InProcessBackend:
     def __init__(self, config: Mapping[str, Any]) -> None:
         self._live = LiveModel(ModelConfig.from_dict(dict(config)), _secret(), LIMITS)
 
-    def learn(self, rows: Iterable[tuple[Row, str]]) -> None:
+    def learn(self, rows: Iterable[tuple[Row, list[str]]]) -> None:
         """Learn rows with their labels, in order."""
         at_hand = iter(rows)
-        while records := [self._record(row, label) for row, label in islice(at_hand, LEARN_BATCH)]:
+        while records := [self._record(row, labels) for row, labels in islice(at_hand, LEARN_BATCH)]:
             applying = self._live.begin(b"".join(records), len(records), [Unit(n=len(records))])
             while not applying.done:
                 applying.step(len(records))
@@ -308,12 +409,12 @@ class InProcessBackend:
     def rank(self, rows: Iterable[Row], k: int) -> Iterator[Ranked]:
         """Yield at most ``k`` labels for each row."""
         live = self._live
+        rank = live.rank_estimated if live.calibration.on else live.rank
         for row in rows:
-            ranking = live.rank(self._vector(row), k)
-            yield [
-                (live.label(class_id), score)
-                for class_id, score in zip(ranking.class_ids.tolist(), ranking.scores.tolist(), strict=True)
-            ]
+            ranking = rank(self._vector(row), k)
+            estimates = np.zeros(len(ranking.scores)) if ranking.probabilities is None else ranking.probabilities
+            labels = [live.label(class_id) for class_id in ranking.class_ids.tolist()]
+            yield list(zip(labels, ranking.scores.tolist(), estimates.tolist(), strict=True))
 
     def __getstate__(self) -> dict[str, Any]:
         return {"meta": self._live.meta(), "arrays": self._live.to_arrays()}
@@ -322,14 +423,17 @@ class InProcessBackend:
         arrays: Mapping[str, npt.NDArray[Any]] = {name: np.array(array) for name, array in state["arrays"].items()}
         self._live = LiveModel.from_arrays(state["meta"], arrays, _secret(), LIMITS)
 
-    def _record(self, row: Row, label: str) -> bytes:
-        return self._vector(row) + pack_labels([label], LIMITS)
+    def _record(self, row: Row, labels: list[str]) -> bytes:
+        return self._vector(row) + pack_labels(labels, LIMITS)
 
     def _vector(self, row: Row) -> bytes:
+        vectorizer = self._live.vectorizer
+        if isinstance(row, str):
+            return vectorizer.vectorize(None, row)
         if not isinstance(row, np.ndarray):
-            return self._live.vectorizer.vectorize_mapping(row)
+            return vectorizer.vectorize_mapping(row)
         self._live.check_dimension(len(row))
-        return self._live.vectorizer.vectorize_mapping({}, quantize(row))
+        return vectorizer.vectorize_mapping({}, quantize(row))
 
 
 class ServiceBackend:
@@ -371,11 +475,11 @@ class ServiceBackend:
                 client.delete(self.name)
             client.configure(self.name, dict(config))
 
-    def learn(self, rows: Iterable[tuple[Row, str]]) -> None:
+    def learn(self, rows: Iterable[tuple[Row, list[str]]]) -> None:
         """Learn rows with their labels, in order. Rows refused for now (by a rate limit) are learned later."""
-        instances = (Labelled(**_input(row), labels=[label]) for row, label in rows)
+        instances = (Labelled(**_input(row), labels=labels) for row, labels in rows)
         with Client(self._url, key=self._key) as client:
-            for answer in Model(client, self.name).learn_many(instances):
+            for answer in client.model(self.name).learn_many(instances):
                 if isinstance(answer, Refused):
                     raise answer
                 self._offset = answer.offset
@@ -384,15 +488,16 @@ class ServiceBackend:
         """Yield at most ``k`` labels for each row. The ranking reflects everything learned through this object."""
         instances = (InputInstance(**_input(row)) for row in rows)
         with Client(self._url, key=self._key) as client:
-            for answer in Model(client, self.name).classify_many(instances, k=k, min_offset=self._offset):
+            for answer in client.model(self.name).classify_many(instances, k=k, min_offset=self._offset):
                 if isinstance(answer, Refused):
                     raise answer
-                yield [(one.label, one.score) for one in answer.labels]
+                yield [(one.label, one.score, one.probability or 0.0) for one in answer.labels]
 
 
 def _input(row: Row) -> dict[str, Any]:
     """Return the fields of an instance of the service."""
-    return {"vector": row} if isinstance(row, np.ndarray) else {"features": row}
+    kind = "text" if isinstance(row, str) else "vector" if isinstance(row, np.ndarray) else "features"
+    return {kind: row}
 
 
 def _delete_quietly(made_by: int, url: str, key: str | None, name: str) -> None:

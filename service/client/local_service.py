@@ -10,10 +10,12 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 
+import httpx
+
 from abound.core.errors import CannotStart
-from abound.service.client import Client, ClientError
 
 START_SECONDS = 300.0
 """Longest wait until the service is ready; the first start on a machine compiles the kernels."""
@@ -43,8 +45,10 @@ def own_service(
     Raises
     ------
     CannotStart
-        The service ended or was not ready in time. The message quotes its last lines of output.
+        The service is not installed, or it ended or was not ready in time. The message quotes its last lines of output.
     """
+    if find_spec("abound.service.cli") is None:
+        raise CannotStart("only the client is installed; install the service: pip install abound")
     with tempfile.TemporaryDirectory(prefix="abound-") as directory:
         said = Path(directory) / "said"
         command = [sys.executable, "-m", "abound", "serve", "--port", "0"]
@@ -91,8 +95,6 @@ def _wait_until_ready(process: subprocess.Popen[bytes], said: Path, say: Callabl
 
 def _is_ready(url: str) -> bool:
     try:
-        with Client(url, timeout=5.0) as client:
-            client.ready()
-    except ClientError:
+        return httpx.get(f"{url}/readyz", timeout=5.0, trust_env=False).is_success
+    except httpx.HTTPError:
         return False
-    return True

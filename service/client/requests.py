@@ -34,6 +34,9 @@ SNAPSHOT_SECONDS = 180.0
 """Read timeout of a snapshot request; the service waits up to two minutes."""
 
 
+FILE_PIECE_BYTES = 2**20
+"""Size in bytes of the pieces in which a file is sent."""
+
 NUMPY_KINDS = "biufUO"
 """NumPy kinds with a JSON equivalent. Bytes and times are left out: they would be sent as something else."""
 

@@ -6,8 +6,10 @@ parameters of ``Resources`` name these types.
 
 from __future__ import annotations
 
+import os
 import uuid
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Generic, TypeVar
 from urllib.parse import urlencode
 
@@ -57,8 +59,8 @@ class Resources(Generic[Document, Nothing, Pieces, Download]):
         """Return all models."""
         return self._ask(Call("GET", "/models"))
 
-    def model(self, name: str) -> Document:
-        """Return one model with its digest."""
+    def describe(self, name: str) -> Document:
+        """Return one model with its configuration, sizes and digest."""
         return self._ask(Call("GET", model_path(name)))
 
     def stats(self, name: str) -> Document:
@@ -209,10 +211,25 @@ class Resources(Generic[Document, Nothing, Pieces, Download]):
         path = f"{model_path(name)}/versions"
         return self._ask(Call("POST", path, pieces, VERSION_FILE, once=True, seconds=IMPORT_SECONDS))
 
-    def put_dataset(self, name: str, filename: str, pieces: Pieces) -> Document:
-        """Upload a data set and return it. The suffix of ``filename`` names its format."""
-        path = dataset_path(name) + query_string(filename=filename)
-        return self._ask(Call("PUT", path, pieces, DATA_FILE, once=True, seconds=DATASET_SECONDS))
+    def put_dataset(
+        self, file: str | os.PathLike[str], name: str | None = None, *, pieces: Pieces | None = None
+    ) -> Document:
+        """Upload a file as a data set and return it. It replaces a data set of the same name.
+
+        Parameters
+        ----------
+        file : str or path
+            The suffix names the format, such as ``.jsonl.gz``.
+        name : str or None
+            Name of the data set. Default: the name of the file up to its first dot.
+        pieces : iterable of bytes, async iterable for ``AsyncClient``, or None
+            Sent as the content instead of the file, which need not exist then.
+        """
+        source = Path(file)
+        path = dataset_path(source.name.partition(".")[0] if name is None else name)
+        content = self._read(source) if pieces is None else pieces
+        path += query_string(filename=source.name)
+        return self._ask(Call("PUT", path, content, DATA_FILE, once=True, seconds=DATASET_SECONDS))
 
     # What a client implements
 
@@ -222,6 +239,10 @@ class Resources(Generic[Document, Nothing, Pieces, Download]):
 
     def _delete(self, path: str) -> Nothing:
         """Delete a resource."""
+        raise NotImplementedError
+
+    def _read(self, path: Path) -> Pieces:
+        """Yield the content of a local file. Raises OSError."""
         raise NotImplementedError
 
     def _download(self, path: str) -> Download:

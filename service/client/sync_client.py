@@ -1,16 +1,22 @@
-"""The synchronous client. Threads may share an instance; it keeps its connections open and reuses them."""
+"""The synchronous client, and one model accessed through it.
+
+Threads may share a client; it keeps its connections open and reuses them.
+"""
 
 from __future__ import annotations
 
 import os
 import time
+import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from typing import Any, Self
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, Self, Unpack
 
 import httpx
 
+from abound.service.api.schemas.hot import ClassifyAnswer, LearnAnswer
 from abound.service.client.errors import (
     DEFAULT_URL,
     Answer,
@@ -18,6 +24,7 @@ from abound.service.client.errors import (
     Interrupted,
     Refused,
     bearer_header,
+    convert_answer,
     decode,
     decode_document,
     environment_errors,
@@ -27,10 +34,28 @@ from abound.service.client.errors import (
     refusal_of_response,
     transport_errors,
 )
-from abound.service.client.requests import NDJSON, Call, job_path, model_path
+from abound.service.client.instances import (
+    ClassifyKwargs,
+    ClassifyOptions,
+    Features,
+    InputInstance,
+    Labelled,
+    LearnKwargs,
+    as_instance,
+    classify_encoder,
+    classify_request,
+    learn_encoder,
+    learn_request,
+    to_answer,
+)
+from abound.service.client.local_service import own_service
+from abound.service.client.requests import FILE_PIECE_BYTES, NDJSON, Call, job_path, model_path
 from abound.service.client.resources import Resources
 from abound.service.client.retries import Attempts
 from abound.service.client.streams import LinesRequest, bounded, complete_answers, read_answers
+
+MEMORY = ":memory:"
+"""The URL that stands for a temporary service of the client's own."""
 
 
 class Client(Resources[Answer, None, Iterable[bytes], Iterator[bytes]]):
@@ -39,7 +64,8 @@ class Client(Resources[Answer, None, Iterable[bytes], Iterator[bytes]]):
     Parameters
     ----------
     url : str or None
-        Default: ``ABOUND_URL``, else http://127.0.0.1:8000.
+        Default: ``ABOUND_URL``, else http://127.0.0.1:8000. ``:memory:`` starts a temporary service for tests, as a
+        child process with an empty store of its own, and stops it in ``close``; needs the service to be installed.
     key : str or None
         Sent as bearer token; ValueError where it is not printable ASCII. Default: ``ABOUND_KEY``; empty: none.
     timeout : float
@@ -66,6 +92,10 @@ class Client(Resources[Answer, None, Iterable[bytes], Iterator[bytes]]):
         transport: httpx.BaseTransport | None = None,
         pause: Callable[[float], None] = time.sleep,
     ) -> None:
+        stack = ExitStack()
+        self._close = weakref.finalize(self, stack.close)  # also for a client that nobody closes
+        if url == MEMORY:
+            url, key = stack.enter_context(own_service()), ""
         headers = bearer_header(key if key is not None else os.environ.get("ABOUND_KEY"))
         self.url = normalize_url(os.environ.get("ABOUND_URL") or DEFAULT_URL if url is None else url)
         self._pause = pause
@@ -76,6 +106,7 @@ class Client(Resources[Answer, None, Iterable[bytes], Iterator[bytes]]):
             self._http = httpx.Client(
                 base_url=self.url, headers=headers, timeout=timeout, transport=transport, cookies=no_cookies()
             )
+        stack.callback(self._http.close)
 
     def __repr__(self) -> str:
         return f"<Client of {self.url}>"
@@ -87,8 +118,12 @@ class Client(Resources[Answer, None, Iterable[bytes], Iterator[bytes]]):
         self.close()
 
     def close(self) -> None:
-        """Close the connections."""
-        self._http.close()
+        """Close the connections, and stop the service of a client of ``:memory:``."""
+        self._close()
+
+    def model(self, name: str = "default") -> Model:
+        """Return access to one model with typed instances and answers. Sends no request."""
+        return Model(self, name)
 
     def follow(self, job_id: str) -> Iterator[Answer]:
         """Yield a job each time it changes, the last time when it has ended."""
@@ -184,6 +219,11 @@ class Client(Resources[Answer, None, Iterable[bytes], Iterator[bytes]]):
         with self._open("GET", path, "the file") as response:
             yield from response.iter_bytes()
 
+    def _read(self, path: Path) -> Iterator[bytes]:
+        with path.open("rb") as file:
+            while piece := file.read(FILE_PIECE_BYTES):
+                yield piece
+
     def _events(self, path: str) -> Iterator[Answer]:
         """Yield the data of server-sent events."""
         with self._open("GET", path, "the events") as response:
@@ -216,3 +256,91 @@ class Client(Resources[Answer, None, Iterable[bytes], Iterator[bytes]]):
                 call.method, call.path, content=call.content, headers=call.headers, timeout=timeout
             )
         return decode_document(response, self.url)
+
+
+class Model:
+    """One model, accessed through a ``Client``; ``client.model(name)`` returns it.
+
+    Parameters
+    ----------
+    client : Client
+    name : str
+    """
+
+    def __init__(self, client: Client, name: str = "default") -> None:
+        self.client = client
+        self.name = name
+
+    def __repr__(self) -> str:
+        return f"<Model {self.name!r} of {self.client.url}>"
+
+    def create(self, **config: Any) -> Answer:
+        """Create the model with these fields of its configuration, such as ``update="sls"``, and return it.
+
+        Raises ValueError if the model exists.
+        """
+        if any(one["name"] == self.name for one in self.client.models()["models"]):
+            raise ValueError(f"the model {self.name!r} exists")
+        return self.client.configure(self.name, config)
+
+    def classify(
+        self,
+        instance: str | InputInstance | None = None,
+        *,
+        text: str | None = None,
+        features: Features | None = None,
+        vector: Any = None,
+        **asking: Unpack[ClassifyKwargs],
+    ) -> ClassifyAnswer:
+        """Return the labels of one instance, best first.
+
+        The instance is a text or an ``InputInstance``; or give ``text``, ``features``, ``vector`` or several of them.
+        ``asking`` takes the fields of ``ClassifyOptions``.
+        """
+        request = classify_request(as_instance(instance, text, features, vector), ClassifyOptions(**asking))
+        return convert_answer(self.client.classify(self.name, request), ClassifyAnswer, self.client.url)
+
+    def learn(
+        self,
+        instance: str | InputInstance | None = None,
+        labels: Sequence[str] = (),
+        *,
+        text: str | None = None,
+        features: Features | None = None,
+        vector: Any = None,
+        **more: Unpack[LearnKwargs],
+    ) -> LearnAnswer:
+        """Learn one instance with its labels: ``learn("wheat prices rise", ["grain"])``. Later answers reflect it.
+
+        The instance is given as for ``classify``, or by ``prediction``. ``more`` takes the other fields of
+        ``Labelled``.
+        """
+        request = learn_request(as_instance(instance, text, features, vector), labels, more)
+        return convert_answer(self.client.learn(self.name, request), LearnAnswer, self.client.url)
+
+    def classify_many(
+        self, instances: Iterable[InputInstance], **asking: Unpack[ClassifyKwargs]
+    ) -> Iterator[ClassifyAnswer | Refused]:
+        """Yield an answer for each instance, in order: its labels, or the error that refused it."""
+        lines = map(classify_encoder(ClassifyOptions(**asking)), instances)
+        for answer in self.client.classify_stream(self.name, lines):
+            yield to_answer(answer, ClassifyAnswer, self.client.url)
+
+    def learn_many(self, instances: Iterable[Labelled], *, keyed: bool = True) -> Iterator[LearnAnswer | Refused]:
+        """Learn instances and yield an answer for each, in order: its outcome, or the error that refused it.
+
+        A request holds a thousand instances, or ends with the first instance that arrives a second after its first one.
+        The client waits as long as its source does: the last instances are sent once the source yields more or ends.
+
+        The log keeps the order of the instances, except for instances refused for now, by a rate limit or a busy
+        service. They are learned after the accepted instances of their request.
+
+        Parameters
+        ----------
+        instances : iterable of Labelled
+        keyed : bool
+            Add an idempotency key to instances without one, so that interrupted requests can be sent again.
+        """
+        lines = map(learn_encoder(keyed), instances)
+        for answer in self.client.learn_stream(self.name, lines, keyed=keyed):
+            yield to_answer(answer, LearnAnswer, self.client.url)

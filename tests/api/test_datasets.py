@@ -197,7 +197,7 @@ def test_limits_of_size_hold(place: Place) -> None:
     assert put(place, "large.jsonl", large).status_code == 413
     pieces = (large[at : at + 10_000] for at in range(0, len(large), 10_000))
     with pytest.raises(Refused, match="413"):
-        place.client.put_dataset("large", "large.jsonl", pieces)
+        place.client.put_dataset("large.jsonl", pieces=pieces)
     half = large[: large.rindex(b"\n", 0, 140_000) + 1]
     assert put(place, "one.jsonl", half).status_code == 201
     answer = put(place, "two.jsonl", half)

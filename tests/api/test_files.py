@@ -47,7 +47,7 @@ def lines(size: int) -> bytes:
 def test_a_data_set_may_be_longer_than_other_requests(place: Place, chunked: bool) -> None:
     body = lines(4 * LEAST)
     if chunked:
-        told = place.client.put_dataset("long", "long.jsonl", (body[at : at + 999] for at in range(0, len(body), 999)))
+        told = place.client.put_dataset("long.jsonl", pieces=(body[at : at + 999] for at in range(0, len(body), 999)))
     else:
         answer = httpx.put(f"{place.client.url}/datasets/long.jsonl", content=body, timeout=60)
         assert answer.status_code == 201, answer.text
@@ -58,7 +58,7 @@ def test_a_data_set_may_be_longer_than_other_requests(place: Place, chunked: boo
 def test_a_data_set_over_its_own_bound_is_refused(place: Place) -> None:
     body = lines(8 * MIB)
     with pytest.raises(Refused, match="8388608 bytes"):
-        place.client.put_dataset("longer", "longer.jsonl", (body[at : at + MIB] for at in range(0, len(body), MIB)))
+        place.client.put_dataset("longer.jsonl", pieces=(body[at : at + MIB] for at in range(0, len(body), MIB)))
 
 
 def test_the_file_of_a_version_may_be_longer_than_other_requests(place: Place) -> None:

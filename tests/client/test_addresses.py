@@ -142,7 +142,7 @@ def test_nothing_is_sent_for_what_is_no_name(name: str) -> None:
         lambda: asking.delete_version("mine", name),
         lambda: asking.leave_contest("mine", name),
         lambda: asking.delete_dataset(name),
-        lambda: asking.put_dataset(name, "a.jsonl", []),
+        lambda: asking.put_dataset("a.jsonl", name, pieces=[]),
         lambda: asking.cancel(name),
         lambda: asking.import_(name, []),
         lambda: list(asking.export_version("mine", name)),

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from abound.service.client import AsyncClient, AsyncModel, Client, InputInstance, Labelled, Model, Refused
+from abound.service.client import AsyncClient, AsyncModel, Client, InputInstance, Labelled, Model, Refused, Unreachable
 from tests.support.served import Served, fresh_model, served
 
 
@@ -108,4 +108,38 @@ async def test_an_event_loop_teaches_and_asks_at_once(service: Served) -> None:
         assert (await client.stats(name))["learned"] == 1500
         assert (await model.learn("late", ["late"])).applied
         with pytest.raises(Refused):
-            await client.model("nobody")
+            await client.describe("nobody")
+
+
+def test_absent_fields_of_an_answer_are_none(service: Served) -> None:
+    with Client(service.url) as client:
+        plain, calibrated = client.model(fresh_model(service)), client.model("calibrated")
+        calibrated.create(calibrate=True)
+        answers = []
+        for model in (plain, calibrated):
+            model.learn("wheat prices rise", ["grain"])
+            answers.append(model.classify("wheat"))
+        assert (answers[0].labels[0].probability, answers[0].labels[0].because, answers[0].id) == (None, None, None)
+        assert answers[0].remembered is None
+        probability = answers[1].labels[0].probability
+        assert probability is not None
+        assert 0 < probability < 1
+
+
+def test_a_client_can_start_a_service_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ABOUND_KEY", "of another service")
+    with Client(":memory:") as client:
+        assert client.model("default").learn("wheat prices rise", ["grain"]).applied
+        assert client.model("default").classify("wheat").labels[0].label == "grain"
+        url = client.url
+    with pytest.raises(Unreachable), Client(url) as client:
+        client.models()
+
+
+def test_the_service_of_a_client_that_was_not_closed_ends_with_it() -> None:
+    client = Client(":memory:")
+    url = client.url
+    assert client.ready()
+    del client
+    with pytest.raises(Unreachable), Client(url) as other:
+        other.models()

@@ -157,7 +157,7 @@ async def test_refusals_and_a_service_that_is_away() -> None:
     assert await made.models() == {}
     assert pauses == [0.5, 2.0]
     with pytest.raises(Refused, match=r"so \(404\)"):
-        await made.model("x")
+        await made.describe("x")
 
 
 @pytest.mark.parametrize("in_flight", [1, 2, 3, 4])

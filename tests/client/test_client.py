@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -359,7 +360,7 @@ def test_the_rest_of_a_request_that_was_refused_as_a_whole() -> None:
 def test_problem_documents_are_exceptions() -> None:
     made = client(lambda request: httpx.Response(404, json=problem(404)))
     with pytest.raises(Refused, match=r"it is so \(404\)") as raised:
-        made.model("x")
+        made.describe("x")
     assert raised.value.status == 404
 
 
@@ -555,7 +556,7 @@ def test_what_takes_the_service_long_is_waited_for() -> None:
         made = Client("http://test", timeout=seconds, transport=httpx.MockTransport(keep))
         made.activate("m", "live")
         made.snapshot("m")
-        made.model("m")
+        made.describe("m")
         assert waited == {
             "activate": (max(seconds, calls.ACTIVATE_SECONDS), seconds),
             "snapshots": (max(seconds, calls.SNAPSHOT_SECONDS), seconds),
@@ -622,3 +623,30 @@ def test_a_key_that_cannot_travel_is_refused_at_once(key: str) -> None:
             make("http://test", key=key)
     with pytest.raises(ValueError, match="printable ASCII"):
         client(echo).submit({}, key=key)
+
+
+@pytest.mark.parametrize("name", [None, "other"])
+async def test_a_data_set_is_a_file(name: str | None, tmp_path: Path) -> None:
+    file = tmp_path / "news.jsonl.gz"
+    file.write_bytes(bytes(range(256)) * 5000)
+    seen: list[tuple[str, bytes]] = []
+
+    def keep(request: httpx.Request) -> httpx.Response:
+        seen.append((str(request.url), request.content))
+        return httpx.Response(201, json={})
+
+    async def read_and_keep(request: httpx.Request) -> httpx.Response:
+        await request.aread()
+        return keep(request)
+
+    def read_first(request: httpx.Request) -> httpx.Response:
+        request.read()
+        return keep(request)
+
+    client(read_first).put_dataset(file, name)
+    async with AsyncClient("http://test", transport=httpx.MockTransport(read_and_keep)) as other:
+        await other.put_dataset(str(file), name)
+    url = f"http://test/datasets/{name or 'news'}?filename=news.jsonl.gz"
+    assert seen == [(url, file.read_bytes())] * 2
+    with pytest.raises(FileNotFoundError):
+        client(read_first).put_dataset(tmp_path / "missing.jsonl")

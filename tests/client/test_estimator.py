@@ -248,3 +248,80 @@ def test_rows_may_be_vectors() -> None:
     assert pickle.loads(pickle.dumps(here)).predict(X).tolist() == here.predict(X).tolist()
     with pytest.raises(InvalidInstance, match="update"):
         AboundClassifier(vectors=True, update="fsu").fit(X, y)
+
+
+TEXTS = ["wheat prices rise", "crude oil falls", "the bank raises its rate", "wheat and corn", "oil exports"]
+TOPICS = ["grain", "crude", "interest", "grain", "crude"]
+
+
+@pytest.mark.parametrize("as_given", [list, np.array, lambda texts: np.array(texts, dtype=object)])
+def test_texts_are_rows(as_given: Callable[[list[str]], Any]) -> None:
+    made = AboundClassifier().fit(as_given(TEXTS), TOPICS)
+    assert made.predict(as_given(["oil", "corn", "a bank"])).tolist() == ["crude", "grain", "interest"]
+    assert made.partial_fit(as_given(["tea and coffee"]), ["coffee"]).predict(["tea"]).tolist() == ["coffee"]
+    assert made.decision_function(["", "..."]).shape == (2, 4)
+
+
+def test_texts_over_a_service_are_answered_as_in_process() -> None:
+    config = {"calibrate": True}
+    with served() as service:
+        here = AboundClassifier(config=config).fit(TEXTS, TOPICS)
+        there = AboundClassifier(config=config, url=service.url).fit(TEXTS, TOPICS)
+        for texts in (TEXTS, ["", "..."]):
+            np.testing.assert_array_equal(here.decision_function(texts), there.decision_function(texts))
+            np.testing.assert_array_equal(here.predict_proba(texts), there.predict_proba(texts))
+
+
+@pytest.mark.parametrize(
+    ("X", "message"),
+    [
+        ("wheat", "one text"),
+        (["wheat", 3.0], r"X\[1\] is of type float"),
+        ([[1.0, 0.0]], "X has rows of numbers, but the estimator learned texts"),
+    ],
+)
+def test_other_things_than_texts_are_refused(X: Any, message: str) -> None:
+    made = AboundClassifier().fit(TEXTS, TOPICS)
+    with pytest.raises(ValueError, match=message):
+        made.predict(X)
+    with pytest.raises(ValueError, match=message):
+        made.partial_fit(X, TOPICS[: len(X)])
+
+
+def test_texts_are_refused_after_numbers() -> None:
+    made = AboundClassifier().fit(np.identity(2), ["a", "b"])
+    with pytest.raises(ValueError, match="X has texts, but the estimator learned rows of numbers"):
+        made.predict(TEXTS)
+
+
+def test_probabilities_need_calibration() -> None:
+    with pytest.raises(AttributeError) as raised:
+        AboundClassifier().fit(TEXTS, TOPICS).predict_proba(TEXTS)
+    assert "calibrate" in f"{raised.value} {raised.value.__cause__}"
+    made = AboundClassifier(config={"calibrate": True}).fit(TEXTS, TOPICS)
+    probabilities = made.predict_proba([*TEXTS, "unknown words"])
+    np.testing.assert_allclose(probabilities.sum(axis=1), 1)
+    assert made.classes_[probabilities[:-1].argmax(axis=1)].tolist() == TOPICS
+    assert probabilities[:5].max() > 0.5
+    np.testing.assert_allclose(probabilities[-1], 1 / 3)
+
+
+@pytest.mark.parametrize("as_given", [np.array, sparse.csr_matrix, lambda y: np.array(y).tolist()])
+@pytest.mark.parametrize("config", [None, {"calibrate": True}])
+def test_rows_may_have_several_classes(as_given: Callable[[Any], Any], config: dict[str, Any] | None) -> None:
+    y = [[1, 1, 0], [0, 0, 1], [0, 0, 0], [1, 0, 0], [0, 0, 1]]
+    made = AboundClassifier(passes=30, config=config).fit(TEXTS, as_given(y))
+    assert made.classes_.tolist() == [0, 1, 2]
+    assert made.decision_function(TEXTS).shape == (5, 3)
+    assert made.predict([TEXTS[0], "oil", "unknown words"]).tolist() == [y[0], y[1], [0, 0, 0]]
+    if config:
+        probabilities = made.predict_proba(TEXTS)
+        assert probabilities[0, :2].sum() > 1.2  # of each class on its own
+        assert ((probabilities >= 0) & (probabilities <= 1)).all()
+    assert AboundClassifier(threshold=1e9).fit(TEXTS, as_given(y)).predict(TEXTS).sum() == 0
+    with pytest.raises(ValueError, match="2 columns, and there are 3 classes"):
+        made.partial_fit(TEXTS[:2], [[1, 0], [0, 1]])
+    with pytest.raises(ValueError, match="no indicator"):
+        made.partial_fit(TEXTS, TOPICS)
+    with pytest.raises(ValueError, match="an indicator"):
+        AboundClassifier().fit(TEXTS, TOPICS).partial_fit(TEXTS, as_given(y))

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from abound.service.client.model import ClassifyKwargs, ClassifyOptions, Labelled, LearnKwargs
+from abound.service.client.instances import ClassifyKwargs, ClassifyOptions, Labelled, LearnKwargs
 
 ROOT = Path(__file__).parents[2]
 

@@ -10,7 +10,8 @@ from hypothesis.extra import numpy as arrays
 
 from abound.core.config import ModelConfig
 from abound.core.errors import Conflict, Corrupted, InvalidInstance
-from abound.core.instances.dense_vector import EncodedVector, quantize, to_int8
+from abound.core.instances.dense_vector import quantize, to_int8
+from abound.core.instances.encoded_vector import EncodedVector
 from abound.core.instances.record import (
     add_dense,
     check_records,
@@ -22,8 +23,7 @@ from abound.core.instances.record import (
     without_dense,
 )
 from abound.core.kernels.records import codes as kernels
-from abound.core.kernels.records.record import MAX_DIMENSION
-from abound.core.limits import Limits
+from abound.core.limits import MAX_DIMENSION, Limits
 from abound.core.model.entry_application import Unit
 from abound.core.model.live_model import MEANING, LiveModel
 from tests.core.oracles.codes import codes_of

@@ -89,7 +89,7 @@ def test_what_is_forgotten_is_not_answered_any_more(client: Client) -> None:
 def test_a_model_goes_back_to_where_it_was(client: Client) -> None:
     client.configure("restored", {})
     offset = teach(client, "restored", 50)
-    digest = client.model("restored")["digest"]
+    digest = client.describe("restored")["digest"]
     teach(client, "restored", 50, label="late")
     job = done(client, "restore", "restored", to=offset, reason="a mistake")
     assert job["outcome"]["to"] == offset
@@ -113,7 +113,7 @@ def test_the_parameter_that_is_wrong_is_named(client: Client) -> None:
 def test_a_job_is_cancelled_and_the_model_stays_as_it_was(client: Client) -> None:
     client.configure("kept", {})
     teach(client, "kept", 500)
-    before = client.model("kept")
+    before = client.describe("kept")
     params = {"passes": 100, "search": {"margin": [0.0, 0.1, 0.2, 0.3]}}
     job = client.submit({"method": "refit", "model": "kept", "params": params})
     while (now := client.job(job["id"]))["state"] == "queued":
@@ -121,7 +121,7 @@ def test_a_job_is_cancelled_and_the_model_stays_as_it_was(client: Client) -> Non
     client.cancel(job["id"])
     ended = list(client.follow(job["id"]))[-1]
     assert ended["state"] == "cancelled", ended
-    after = client.model("kept")
+    after = client.describe("kept")
     assert (after["digest"], after["offset"]) == (before["digest"], before["offset"])
     metrics = httpx.get(f"{client.url}/metrics").text
     assert 'abound_jobs{state="running"}' in metrics

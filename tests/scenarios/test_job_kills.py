@@ -124,7 +124,7 @@ def test_rebuilds_end_whatever_is_killed(seed: int, kills: int, tmp_path: Path) 
     with own_service(data_dir=tmp_path / "data", worker=True) as url, Client(url) as client:
         teach(client, 700)
         for _ in range(kills):
-            here = client.model("default")["offset"]
+            here = client.describe("default")["offset"]
             if random_.random() < 0.5:
                 asked: dict[str, object] = {"method": "restore", "params": {"to": here, "reason": "to try it"}}
             else:

@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 import msgspec
-from msgspec import UNSET, Meta, Raw, Struct, UnsetType
+from msgspec import Meta, Raw, Struct
 
-from abound.core.instances.dense_vector import EncodedVector, Numbers
+from abound.core.instances.encoded_vector import EncodedVector, Numbers
 from abound.core.limits import MAX_KEY_CHARACTERS, MAX_SOURCE_CHARACTERS
 
 MAX_K = 1000
@@ -55,7 +55,7 @@ Durability = Literal["log", "fsync", "replica"]
 Reached = Annotated[str, Meta(extra_json_schema={"enum": ["log", "fsync", "replica"]})]
 Features = Annotated[Raw, Meta(extra_json_schema=FEATURES_SCHEMA)]
 Text = Annotated[str, Meta(description=TEXT, examples=["wheat prices rise"])]
-Warned = Annotated[str, Meta(description=WARNING)] | UnsetType
+Warned = Annotated[str, Meta(description=WARNING)] | None
 Chosen = Annotated[list[str], Meta(max_length=MAX_CHOSEN)]
 Labels = Annotated[list[str], Meta(min_length=1, description="The true labels, 1 to 100.", examples=[["grain"]])]
 
@@ -133,24 +133,24 @@ class Because(Struct, gc=False):
     contribution: float
 
 
-class ScoredLabel(Struct, gc=False):
-    """A label and its score; the contributions in ``because`` sum to the score."""
+class ScoredLabel(Struct, omit_defaults=True, gc=False):
+    """A label and its score; the contributions in ``because`` sum to the score. Fields that are None are not sent."""
 
     label: str
     score: float
-    probability: Annotated[float, Meta(ge=0, le=1, description=PROBABILITY)] | UnsetType = UNSET
-    because: list[Because] | UnsetType = UNSET
+    probability: Annotated[float, Meta(ge=0, le=1, description=PROBABILITY)] | None = None
+    because: list[Because] | None = None
 
 
-class ClassifyAnswer(Struct, gc=False):
-    """Labels, best first, and the state that ranked them."""
+class ClassifyAnswer(Struct, omit_defaults=True, gc=False):
+    """Labels, best first, and the state that ranked them. Fields that are None are not sent."""
 
     labels: list[ScoredLabel]
     offset: str
     version: str
-    id: Annotated[str, Meta(description="Only with `remember`.")] | UnsetType = UNSET
-    remembered: Annotated[bool, Meta(description="False: the instance could not be stored.")] | UnsetType = UNSET
-    warning: Warned = UNSET
+    id: Annotated[str, Meta(description="Only with `remember`.")] | None = None
+    remembered: Annotated[bool, Meta(description="False: the instance could not be stored.")] | None = None
+    warning: Warned = None
 
 
 class ClassifyBatchAnswer(Struct, gc=False):
@@ -159,7 +159,7 @@ class ClassifyBatchAnswer(Struct, gc=False):
     results: list[ClassifyAnswer]
     offset: str
     version: str
-    warning: Warned = UNSET
+    warning: Warned = None
 
 
 class LearnAnswer(Struct, gc=False):
@@ -174,7 +174,7 @@ class LearnAnswer(Struct, gc=False):
     durability: Reached
     rank: int | None
     updated: bool | None
-    warning: Warned = UNSET
+    warning: Warned = None
 
 
 class LearnResult(Struct, gc=False):
@@ -192,7 +192,7 @@ class LearnBatchAnswer(Struct, gc=False):
     offset: str
     applied: bool
     durability: Reached
-    warning: Warned = UNSET
+    warning: Warned = None
 
 
 classify_decoder = msgspec.json.Decoder(ClassifyRequest)

@@ -1,0 +1,171 @@
+"""The typed instances of ``Model`` and ``AsyncModel``: their fields, and how they are sent."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import count
+from typing import Any, TypedDict, TypeVar
+
+import msgspec
+from msgspec import UNSET, Struct, UnsetType
+
+from abound.service.client import requests as client_requests
+from abound.service.client.errors import Answer, Refused, Shape, convert_answer, refusal_of
+
+Value = float | str | bool | Sequence[str]
+Features = Mapping[str, Value]
+T = TypeVar("T")
+
+IN_FLIGHT = 3
+"""Default number of concurrent requests of a stream whose order does not matter."""
+
+
+class InputInstance(Struct, omit_defaults=True, kw_only=True, gc=False):
+    """An instance to classify: a text, features, a vector, or several of them.
+
+    Attributes
+    ----------
+    text : str or None
+    features : mapping or None
+    vector : array or list of numbers, shape (d,), or None
+        A dense vector, such as an embedding. Arrays of float32 and int8 are sent as bytes.
+    """
+
+    text: str | None = None
+    features: Features | None = None
+    vector: Any = None
+
+    def __post_init__(self) -> None:
+        self.vector = client_requests.encode_vector(self.vector)
+
+
+class Labelled(InputInstance, omit_defaults=True, kw_only=True, gc=False):
+    """An instance with its labels.
+
+    Attributes
+    ----------
+    labels : list of str, 1 to 100
+    text, features, vector
+        Must be None with ``prediction``.
+    prediction : str or None
+        Id of a prediction that ``classify`` stored with ``remember``; its instance is learned.
+    key : str or None
+        Idempotency key: an instance that is sent several times is learned once.
+    source : str or None
+        Stored with the event.
+    """
+
+    labels: Sequence[str]
+    prediction: str | None = None
+    key: str | None = None
+    source: str | None = None
+
+
+class ClassifyOptions(Struct, omit_defaults=True, kw_only=True, gc=False):
+    """Options of a classification; see ``POST /classify``."""
+
+    k: int | UnsetType = UNSET
+    threshold: float | None = None
+    min_probability: float | None = None
+    include: Sequence[str] | None = None
+    exclude: Sequence[str] | None = None
+    explain: bool = False
+    version: str | None = None
+    min_offset: str | None = None
+    remember: bool = False
+
+
+class ClassifyKwargs(TypedDict, total=False):
+    """The fields of ``ClassifyOptions`` as keyword arguments."""
+
+    k: int
+    threshold: float | None
+    min_probability: float | None
+    include: Sequence[str] | None
+    exclude: Sequence[str] | None
+    explain: bool
+    version: str | None
+    min_offset: str | None
+    remember: bool
+
+
+class LearnKwargs(TypedDict, total=False):
+    """The fields of ``Labelled`` that are not part of the instance, as keyword arguments."""
+
+    prediction: str | None
+    key: str | None
+    source: str | None
+
+
+def _fields(struct: Struct) -> dict[str, Any]:
+    fields: dict[str, Any] = msgspec.to_builtins(struct, enc_hook=client_requests.to_builtin)
+    return fields
+
+
+def as_instance(
+    instance: str | InputInstance | None, text: str | None, features: Features | None, vector: Any
+) -> InputInstance:
+    """Return the instance that was given in one of the ways of ``Model.classify``."""
+    if instance is None:
+        return InputInstance(text=text, features=features, vector=vector)
+    given = features is not None or vector is not None
+    if text is not None or (given and not isinstance(instance, str)):
+        raise TypeError("give the instance, or text, features and vector, not both")
+    if isinstance(instance, str):
+        return InputInstance(text=instance, features=features, vector=vector)
+    if not isinstance(instance, InputInstance):
+        raise TypeError(f"an instance is a text or an InputInstance, not {type(instance).__name__}")
+    return instance
+
+
+def learn_request(instance: InputInstance, labels: Sequence[str], more: LearnKwargs) -> dict[str, Any]:
+    """Return the request that learns an instance. Raises TypeError if ``labels`` is one string."""
+    if isinstance(labels, str):
+        raise TypeError(f"labels is a list of strings, such as [{labels!r}]")
+    return _fields(
+        Labelled(labels=labels, text=instance.text, features=instance.features, vector=instance.vector, **more)
+    )
+
+
+def classify_request(instance: InputInstance, asking: ClassifyOptions) -> dict[str, Any]:
+    """Return the request that classifies an instance."""
+    return {**_fields(instance), **_fields(asking)}
+
+
+def map_lines(
+    encode: Callable[[T], bytes], instances: Iterable[T] | AsyncIterable[T]
+) -> Iterator[bytes] | AsyncIterator[bytes]:
+    """Return the line of each instance."""
+    if isinstance(instances, AsyncIterable):
+        return (encode(instance) async for instance in instances)
+    return map(encode, instances)
+
+
+def classify_encoder(asking: ClassifyOptions) -> Callable[[InputInstance], bytes]:
+    """Return a function that encodes an instance as a line, and adds the options to it."""
+    options = client_requests.encode_document(asking)
+
+    def encode(instance: InputInstance) -> bytes:
+        line = client_requests.encode(instance)
+        return line if options == b"{}" else options if line == b"{}" else line[:-1] + b"," + options[1:]
+
+    return encode
+
+
+def learn_encoder(keyed: bool) -> Callable[[Labelled], bytes]:
+    """Return a function that encodes the line of an instance. With ``keyed``, it adds a unique key to one without."""
+    prefix, numbers = uuid.uuid4().hex.encode(), count(1)
+
+    def encode(instance: Labelled) -> bytes:
+        line = client_requests.encode(instance)
+        if not keyed or instance.key is not None:
+            return line
+        return b'%b,"key":"%b:%d"}' % (line[:-1], prefix, next(numbers))
+
+    return encode
+
+
+def to_answer(answer: Answer, shape: type[Shape], url: str) -> Shape | Refused:
+    """Return a line of an answer in its type, or the error that refused it."""
+    return refusal_of(answer) or convert_answer(answer, shape, url)
