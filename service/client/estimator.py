@@ -217,8 +217,8 @@ class AboundClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             self._add_classes(np.arange(y.shape[1]))
             if y.shape[1] != len(self.classes_):
                 raise ValueError(f"y has {y.shape[1]} columns, and there are {len(self.classes_)} classes")
-            y = sparse.csr_matrix(y)
-            columns = (y.indices[at:end].tolist() for at, end in zip(y.indptr[:-1], y.indptr[1:], strict=True))
+            rows = sparse.csr_matrix(y)
+            columns = (rows.indices[at:end].tolist() for at, end in zip(rows.indptr[:-1], rows.indptr[1:], strict=True))
             labels = [[str(column) for column in row] for row in columns]
         else:
             labels = [[str(one)] for one in self._add_classes(y).tolist()]
@@ -280,7 +280,7 @@ class AboundClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _is_multilabel(self) -> bool:
         check_is_fitted(self)
-        return self._multilabel
+        return bool(self._multilabel)
 
     def _blocks(self, X: Any) -> Iterator[Any]:
         check_is_fitted(self)
@@ -297,7 +297,7 @@ class AboundClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             yield from (text or None for text in X)
             return
         if self.vectors:
-            for one in X.toarray() if sparse.issparse(X) else X:
+            for one in sparse.csr_matrix(X).toarray():
                 yield (one / np.abs(one).max()).astype(np.float32) if one.any() else None
             return
         names = getattr(self, "feature_names_in_", None)
@@ -318,7 +318,7 @@ class AboundClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         probabilities = np.zeros_like(scores)
         k = MOST_RANKED if self.url is not None else max(1, len(self.classes_))
         for i, ranked in enumerate(self._rank_rows(rows, k)):
-            known = [(self._columns[label], *estimates) for label, *estimates in ranked if label in self._columns]
+            known = [(self._columns[label], score, p) for label, score, p in ranked if label in self._columns]
             least = min([0.0, *(score for _, score, _ in known)])
             scores[i] = least if not known else least - max(1e-9, abs(least) * 1e-9)
             for place, score, probability in known:
