@@ -102,17 +102,21 @@ def check_pytest(given: list[str]) -> None:
 
 
 def check_compose(given: list[str]) -> None:
-    """The file, its services and profiles are there."""
-    words = iter(given)
-    assert next(words) == "-f"
-    compose = yaml.safe_load((ROOT / next(words)).read_text())
-    verb = next(words)
-    rest = list(words)
-    assert verb in ("up", "exec")
-    if verb == "exec":
-        assert rest[0] in compose["services"]
-    else:
+    """The files, their services and profiles are there."""
+    words, services = list(given), set()
+    while words[0] == "-f":
+        services |= set(yaml.safe_load((ROOT / words[1]).read_text())["services"])
+        del words[:2]
+    verb, *rest = words
+    assert services
+    if verb == "up":
         assert set(rest) <= {"--build"}
+    elif verb == "run":
+        assert rest[0] == "--rm"
+        assert rest[1] in services
+    else:
+        assert verb == "exec"
+        assert rest[0] in services
 
 
 def check_build(given: list[str]) -> None:
@@ -132,7 +136,11 @@ def check_build(given: list[str]) -> None:
 
 
 def check_kubectl(given: list[str]) -> None:
-    """What is applied can be rendered."""
+    """What is applied can be rendered, and a label is one that a manifest asks for."""
+    if given[:2] == ["label", "namespace"]:
+        name, _, value = given[3].partition("=")
+        assert f'{name}: "{value}"' in (ROOT / "deploy/kubernetes/base/network.yaml").read_text()
+        return
     [verb, option, path] = given
     assert (verb, option) == ("apply", "-k")
     subprocess.run(["kubectl", "kustomize", str(ROOT / path)], check=True, capture_output=True)

@@ -19,7 +19,6 @@ from abound.core.kernels.intrinsics import (
     same_bytes,
 )
 from abound.core.kernels.records.json import MOST_PROBES, hash_of
-from abound.core.limits import MAX_DIMENSION
 
 GOOD, OVERRUN, EMPTY_KEY, BAD_VALUE, BAD_UTF8, BAD_PADDING, NO_LABEL, TRAILING, KEY_TWICE, CROWDED = range(10)
 BAD_DENSE, RESERVED_KEY = range(10, 12)
@@ -32,6 +31,9 @@ HAS_DENSE = 1 << 31
 
 DENSE = 8
 """Bytes of a dense part before its numbers: the dimension as u32, and the value of a code's feature as f32."""
+
+MAX_DIMENSION = 2048
+"""``abound.core.limits.MAX_DIMENSION``."""
 
 _COUNT = np.uint32(HAS_DENSE - 1)
 _HAS_DENSE = np.uint32(HAS_DENSE)
