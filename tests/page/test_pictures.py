@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import threading
@@ -24,6 +25,7 @@ pytestmark = pytest.mark.long
 
 FOR_DOCUMENTS = bool(os.environ.get("SCREENSHOTS"))
 DOCUMENTS = Path(__file__).parents[2] / "docs" / "screenshots"
+CORRECTED = "prices of rooftop panels fall as silicon wafers get cheaper"
 TEXT = "the price of wheat: drought in kansas, and a tariff dispute of ministers"
 
 
@@ -137,6 +139,34 @@ def show(page: Any, view: str, url: str) -> None:
         expect(page.get_by_text("abound keys create")).to_be_visible()
 
 
+@pytest.mark.skipif(not FOR_DOCUMENTS, reason="makes the animation of the README; SCREENSHOTS=1 asks for it")
+def test_animation_of_a_correction(serving: Serving, open_page: Open) -> None:
+    """Type a text, see a wrong label first, name the right one, and see it first."""
+    httpx.put(f"{serving.url}/models/news", json={"update": "sls", "calibrate": True}).raise_for_status()
+    for _ in range(3):
+        body = {"instances": list(news(1000, seed=7, change=1))}
+        httpx.post(f"{serving.url}/models/news/learn", json=body, timeout=60).raise_for_status()
+    page = open_page(viewport={"width": 900, "height": 640})
+    page.goto(f"{serving.url}/#try/news")
+    frames: list[tuple[bytes, int]] = []
+
+    def take(milliseconds: int) -> None:
+        page.wait_for_timeout(400)
+        frames.append((page.screenshot(), milliseconds))
+
+    take(600)
+    for word in CORRECTED.split():
+        page.get_by_role("textbox", name="Text").press_sequentially(f"{word} ")
+        take(250)
+    take(1500)
+    page.get_by_label("Right labels").press_sequentially("solar power")
+    take(900)
+    page.get_by_role("button", name="Learn", exact=True).click()
+    expect(page.locator(".rank .name").first).to_have_text("solar power")
+    take(3500)
+    keep_animation("try.gif", frames)
+
+
 def expect_equal_digests(page: Any) -> None:
     """At rest both replicas show the same digest, each for the offset that it is at."""
     digests = page.locator("code.digest")
@@ -152,3 +182,14 @@ def keep(picture: Path) -> None:
     DOCUMENTS.mkdir(exist_ok=True)
     with Image.open(picture) as image:
         image.convert("RGB").quantize(96).save(DOCUMENTS / picture.name, optimize=True)
+
+
+def keep_animation(name: str, frames: list[tuple[bytes, int]]) -> None:
+    """Put an animation into the documents: pictures, each with the milliseconds for which it is shown."""
+    from PIL import Image
+
+    images = [Image.open(io.BytesIO(picture)).convert("RGB").quantize(64) for picture, _ in frames]
+    durations = [milliseconds for _, milliseconds in frames]
+    path = DOCUMENTS / name
+    images[0].save(path, save_all=True, append_images=images[1:], duration=durations, loop=0, optimize=True)
+    assert path.stat().st_size < 2_000_000
