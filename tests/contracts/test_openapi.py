@@ -20,7 +20,7 @@ PROMISED = {
     "POST /classify", "POST /models/{model}/classify", "POST /learn", "POST /models/{model}/learn",
     "GET /models", "GET /models/{model}", "PUT /models/{model}", "DELETE /models/{model}",
     "GET /models/{model}/stats", "GET /models/{model}/labels", "GET /models/{model}/labels/{label}",
-    "GET /models/{model}/label",
+    "GET /models/{model}/label", "GET /models/{model}/uncertain",
     "GET /models/{model}/snapshots", "POST /models/{model}/snapshots",
     "GET /models/{model}/contenders", "POST /models/{model}/contenders", "DELETE /models/{model}/contenders/{version}",
     "GET /models/{model}/export", "PUT /models/{model}/import", "POST /models/{model}/activate",
@@ -29,7 +29,7 @@ PROMISED = {
     "GET /models/{model}/versions/{version}/export",
     "GET /keys", "POST /keys", "POST /keys/{key_id}/rotate", "DELETE /keys/{key_id}", "GET /audit",
     "GET /methods", "POST /jobs", "GET /jobs", "GET /jobs/{id}", "DELETE /jobs/{id}", "GET /jobs/{id}/events",
-    "GET /datasets", "GET /datasets/{dataset}", "PUT /datasets/{dataset}", "DELETE /datasets/{dataset}",
+    "GET /datasets", "GET /datasets/{dataset}", "GET /datasets/{dataset}/rows", "PUT /datasets/{dataset}", "DELETE /datasets/{dataset}",
     "GET /livez", "GET /readyz", "GET /metrics",
 }  # fmt: skip
 
