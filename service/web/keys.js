@@ -23,7 +23,7 @@ export function show(root, { signal, problem, refused }) {
     try {
       const { keys } = await get("keys", { signal });
       if (keys.length === 0) {
-        fill(parts.keys, empty("No key yet: whoever reaches this service may do everything.", "Create the first one on the machine of the store: ", h("code", {}, "abound keys create --scope admin")));
+        fill(parts.keys, empty("There is no key yet, so anyone who can reach this service has full access.", "Create the first one on the machine of the store: ", h("code", {}, "abound keys create --scope admin")));
         return;
       }
       refill(parts.keys, table(
@@ -132,7 +132,7 @@ export function show(root, { signal, problem, refused }) {
                 h("span", { class: "break" }, Object.entries(one.details).map(([name, value]) => `${name}=${typeof value === "string" ? value : JSON.stringify(value)}`).join(" ")),
               ]),
             )
-          : empty("Nothing was done yet.", "Whoever changes keys, models or versions is noted here."),
+          : empty("Nothing was done yet.", "Changes of keys, models and versions appear here."),
         found.length === ACTS ? h("button", { type: "button", onclick: more }, "Show more") : null,
       );
     } catch (error) {

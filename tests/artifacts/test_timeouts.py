@@ -150,7 +150,11 @@ async def test_a_worker_that_waits_for_the_artifact_store_ends_on_sigterm(
 
 VERSION = "0123456789abcdef"
 
-REFUSED_BEFORE = [("POST", "/models/{model}/versions"), ("DELETE", "/datasets/{dataset}")]
+REFUSED_BEFORE = [
+    ("POST", "/models/{model}/versions"),
+    ("DELETE", "/datasets/{dataset}"),
+    ("GET", "/datasets/{dataset}/rows"),
+]
 """Here for what is wrong with them, once the folder of the artifact store is known."""
 
 ROUTES: list[tuple[str, str, dict[str, Any]]] = [
@@ -165,6 +169,7 @@ ROUTES: list[tuple[str, str, dict[str, Any]]] = [
     ("POST", "/models/{model}/classify", {"json": {"text": "a", "version": VERSION}}),
     ("PUT", "/datasets/{dataset}", {"content": b"1 1 1\n0 0:1\n", "params": {"filename": "a.txt"}}),
     ("DELETE", "/datasets/{dataset}", {}),
+    ("GET", "/datasets/{dataset}/rows", {}),
     ("PUT", "/models/copy/import", {"content": b"x"}),
     ("POST", "/jobs", {"json": {"method": "frequency"}}),
 ]
@@ -213,7 +218,7 @@ def test_the_routes_that_read_the_artifact_store_are_these() -> None:
         if isinstance(route, APIRoute) and _needs(route.dependant)
         for method in route.methods
     }
-    assert len(found) == 8
+    assert len(found) == 9
     assert found <= {(method, path) for method, path, _ in ROUTES}
 
 

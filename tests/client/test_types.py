@@ -52,7 +52,12 @@ async def main(model: AsyncModel, client: AsyncClient) -> None:
 
 def test_every_field_has_a_name() -> None:
     assert set(ClassifyKwargs.__annotations__) == set(ClassifyOptions.__struct_fields__)
-    assert set(LearnKwargs.__annotations__) == set(Labelled.__struct_fields__) - {"labels", "text", "features"}
+    assert set(LearnKwargs.__annotations__) == set(Labelled.__struct_fields__) - {
+        "labels",
+        "text",
+        "features",
+        "vector",
+    }
 
 
 @pytest.mark.long

@@ -29,7 +29,8 @@ PROMISED = {
     "GET /models/{model}/versions/{version}/export",
     "GET /keys", "POST /keys", "POST /keys/{key_id}/rotate", "DELETE /keys/{key_id}", "GET /audit",
     "GET /methods", "POST /jobs", "GET /jobs", "GET /jobs/{id}", "DELETE /jobs/{id}", "GET /jobs/{id}/events",
-    "GET /datasets", "GET /datasets/{dataset}", "GET /datasets/{dataset}/rows", "PUT /datasets/{dataset}", "DELETE /datasets/{dataset}",
+    "GET /datasets", "GET /datasets/{dataset}", "GET /datasets/{dataset}/rows",
+    "PUT /datasets/{dataset}", "DELETE /datasets/{dataset}",
     "GET /livez", "GET /readyz", "GET /metrics",
 }  # fmt: skip
 

@@ -200,7 +200,7 @@ def test_a_model_without_it_is_kept_as_before_there_was_any() -> None:
     known: list[Instance] = [(sorted({f"f{i * j % 7}" for j in range(1, 4)}), [f"c{i % 3}"]) for i in range(1, 30)]
     known = [([key for key in keys if key != "f0"] or ["f0"], labels) for keys, labels in known]
     for update, digest in (("fsu", FSU_DIGEST), ("sls", SLS_DIGEST)):
-        model = learned(known, update=update, rows=False)
+        model = learned(known, update=update, rows=False, analyzer={"boundaries": "simple"})
         assert model.digest() == digest
         assert "calibrate" not in model.meta()["config"]
         assert not [name for name in model.to_arrays() if name.startswith("calibration")]

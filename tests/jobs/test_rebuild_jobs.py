@@ -74,11 +74,11 @@ def test_what_is_forgotten_is_not_answered_any_more(client: Client) -> None:
     assert "bad1" in best(client, "forgetful", "f1")
     with pytest.raises(Refused, match="reason"):
         client.submit({"method": "forget", "model": "forgetful", "params": {"source": "poison"}})
-    before = client.model("forgetful")
+    before = client.describe("forgetful")
     tried = done(client, "forget", "forgetful", source="poison", reason="how many?", dry_run=True)
     assert tried["outcome"]["forgotten"] == {"requests": 1, "instances": 50}
     assert "snapshots_deleted" not in tried["outcome"]
-    after = client.model("forgetful")
+    after = client.describe("forgetful")
     assert (after["digest"], after["offset"]) == (before["digest"], before["offset"])
     job = done(client, "forget", "forgetful", source="poison", reason="it was poison")
     assert job["reason"] == "it was poison"

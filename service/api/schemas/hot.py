@@ -153,7 +153,7 @@ class ClassifyAnswer(Struct, omit_defaults=True, gc=False):
     warning: Warned = None
 
 
-class ClassifyBatchAnswer(Struct, gc=False):
+class ClassifyBatchAnswer(Struct, omit_defaults=True, gc=False):
     """One answer per instance, in order."""
 
     results: list[ClassifyAnswer]
@@ -162,7 +162,7 @@ class ClassifyBatchAnswer(Struct, gc=False):
     warning: Warned = None
 
 
-class LearnAnswer(Struct, gc=False):
+class LearnAnswer(Struct, omit_defaults=True, gc=False):
     """The offset of the event in the log, and the result of applying it.
 
     ``rank`` is the rank of the best true label before learning, null when it was not retrieved. Both ``rank`` and
@@ -185,7 +185,7 @@ class LearnResult(Struct, gc=False):
     updated: bool | None
 
 
-class LearnBatchAnswer(Struct, gc=False):
+class LearnBatchAnswer(Struct, omit_defaults=True, gc=False):
     """One result per instance, in order; ``offset`` is the last one."""
 
     results: list[LearnResult]
