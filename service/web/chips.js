@@ -32,7 +32,7 @@ export function labelChips(title, { suggest, changed }) {
     }
   }, TYPED_MS));
 
-  /** Turn what is typed into chips: commas part labels, but not in quotes or in a label that is known. */
+  /** Turn what is typed into chips: commas separate labels, but not in quotes or in a label that is known. */
   function add() {
     const typed = input.value.trim();
     const found = suggested.has(typed) ? [typed] : [...typed.matchAll(/"([^"]+)"|[^,]+/g)].map(([whole, quoted]) => (quoted ?? whole).trim());

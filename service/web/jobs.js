@@ -155,7 +155,7 @@ export function newJob({ model, signal, problem, refused, started }) {
   const element = card("Start a job", h("p", { class: "note" }, "Asking what jobs can do…"));
   let methods = [];
   let sets = [];
-  let isChosen = false; // by whoever looks
+  let isChosen = false; // by the user
   let form = null;
   let isStarting = false;
   let unsure = null; // what was asked for without an answer, and its key: asked for again, it is taken once

@@ -8,7 +8,7 @@ import { QUESTION, sample } from "./sample.js";
 
 const REFRESH_MS = 2000;
 const REQUESTS_MS = 5000;
-/** How long the requests are looked back on: this many answers. */
+/** Number of answers of /metrics that are kept for the rate. */
 const REQUESTS_KEPT = 13;
 const KEPT = 150;
 const MOST_POINTS = 48;
