@@ -26,7 +26,6 @@ export class Problem extends Error {
 export const key = {
   get: () => sessionStorage.getItem(KEY),
   set: (value) => sessionStorage.setItem(KEY, value),
-  forget: () => sessionStorage.removeItem(KEY),
 };
 
 export const events = new EventTarget();
