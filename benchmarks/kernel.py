@@ -188,7 +188,7 @@ class Bench:
                     done += now
                 seconds[turn] = min(seconds[turn], time.thread_time() - start)
         first, again = (n / seconds).tolist()
-        return {"names_per_s": first, "names_again_per_s": again, "names_digest": model.digest()}
+        return {"names_per_s": first, "names_again_per_s": again, "names_digest": model.index.digest().hex()}
 
     def figures(self) -> dict[str, Any]:
         """Speeds, sizes and ratios."""

@@ -109,7 +109,7 @@ PROGRAMS: dict[str, Small] = {
     ),
     "benchmarks.jobs": Small(words="--json --jobs 3", tells=("process_seconds", "start_ms", "end_ms", "own_mib")),
     "benchmarks.kernel": Small(
-        words="--json --quick --stream ads", tells=("learn_over_floor", "classify_over_fsu", "names_per_s")
+        words="--json --quick --stream ads --turns 1", tells=("learn_over_floor", "classify_over_fsu", "names_per_s")
     ),
     "benchmarks.peers": Small(
         words="--json --only bibtex --only clinc150 --seconds 60 --plot {work}/peers.svg --data {data} --kept {kept}",

@@ -146,11 +146,12 @@ def test_animation_of_a_correction(serving: Serving, open_page: Open) -> None:
     for _ in range(3):
         body = {"instances": list(news(1000, seed=7, change=1))}
         httpx.post(f"{serving.url}/models/news/learn", json=body, timeout=60).raise_for_status()
-    page = open_page(viewport={"width": 900, "height": 640})
+    page = open_page(viewport={"width": 900, "height": 880})
     page.goto(f"{serving.url}/#try/news")
     frames: list[tuple[bytes, int]] = []
 
     def take(milliseconds: int) -> None:
+        page.evaluate("scrollTo(0, 0)")
         page.wait_for_timeout(400)
         frames.append((page.screenshot(), milliseconds))
 
