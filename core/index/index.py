@@ -263,8 +263,7 @@ class Index:
             self.make_room_for(ids, class_ids)
         values = self._writable(values)
         ranks = np.empty(len(class_ids), np.int32)
-        learn = layout.by_rule(self.kernel_params, learning.learn_fsu, learning.learn_sls)
-        updated = learn(self.arrays, self.kernel_params, ids, values, class_ids, count_seen, ranks)
+        updated = learning.learn_instance(self.arrays, self.kernel_params, ids, values, class_ids, count_seen, ranks)
         return int(min((rank for rank in ranks.tolist() if rank), default=0)), bool(updated)
 
     def rank(

@@ -458,6 +458,7 @@ def _warm_learning() -> None:
     live, scratch = _handle_types()
     ids, values, class_ids, ranks, _ = scratch.values()
     _compile(learning.learn_fsu, live["postings"], live["params"], ids, values, class_ids, numba_types.boolean, ranks)
+    _compile(learning.has_room, live["postings"], live["params"], ids, class_ids)
     _learned(ModelConfig())  # the other process has compiled the kernels of _warm_naming that this needs
 
 
@@ -479,7 +480,6 @@ def _warm_naming() -> None:
     _compile(intern_bounded, of_model, data, shape, ids, values)
     _compile(intern_labels, of_model, data, shape, class_ids)
     _compile(count_ranks, live["score"], live["label_counts"], class_ids, ranks, numba_types.boolean)
-    _compile(learning.has_room, live["postings"], live["params"], ids, class_ids)
 
 
 def _handle_types() -> list[dict[str, Any]]:

@@ -165,7 +165,7 @@ def rank_several(memory, n_touched, class_ids, ranks_out):
     return best_other
 
 
-@kernel
+@inner
 def learn_fsu(arrays, params, ids, values, class_ids, counted, ranks_out):
     """Run ``learn_instance`` for ``fsu``."""
     memory = memory_of(arrays)
@@ -191,7 +191,7 @@ def learn_fsu(arrays, params, ids, values, class_ids, counted, ranks_out):
     return updated
 
 
-@kernel
+@inner
 def learn_sls(arrays, params, ids, values, class_ids, counted, ranks_out):
     """Run ``learn_instance`` for ``sls``, in lists or in rows."""
     memory = memory_of(arrays)

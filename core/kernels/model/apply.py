@@ -40,8 +40,8 @@ from abound.core.kernels.names.table import (
     START,
     add_key,
     find_key,
-    find_vector_at,
-    intern_vector,
+    find_keys,
+    intern_keys,
     remove_key,
     room_for,
 )
@@ -92,14 +92,14 @@ def apply_records(buffer, cursor, held, ranks, updated):
     """
     live, scratch, data, size = held.live, held.scratch, pointer(buffer), len(buffer)
     learn = by_rule(live.params, learn_fsu, learn_sls)
+    expand = by_rule(live.params, without_codes, with_codes)
     at, done, work = cursor[AT], 0, 0
     cursor[STATUS] = ENOUGH
     while done < len(ranks) and work < SLICE_WORK:
-        shape, start, source = shape_at(data, size, at), at, data
+        shape, source = shape_at(data, size, at), data
         end = shape.end
         if shape.dense_at >= 0:
-            shape = with_codes(live, scratch, data, shape, at)
-            start, source = I0, pointer(scratch.memory)
+            shape, source = expand(live, scratch, data, shape, at)
         n, m = shape.n_features, shape.n_labels
         if n < 0 or n > len(scratch.ids) or m > len(scratch.class_ids) or not has_names_room(live, shape):
             cursor[STATUS] = NAMES_FULL
@@ -112,7 +112,7 @@ def apply_records(buffer, cursor, held, ranks, updated):
         )
         intern_labels(live, source, shape, class_ids)
         if live.control[MAX_FEATURES] == 0:
-            intern_vector(live.features, source, start, ids)
+            intern_keys(live.features, source, shape.lengths_at, n, ids)
             for i in range(n):
                 values[i] = load_f32(source, shape.values_at + 4 * i)
         else:
@@ -139,15 +139,22 @@ def apply_records(buffer, cursor, held, ranks, updated):
 
 @inner
 def with_codes(live, scratch, data, shape, at):
-    """Write the record at byte ``at`` with codes in place of its dense part into the scratch; return its new shape.
+    """Write the record at byte ``at`` with codes in place of its dense part into the scratch.
 
-    The number of features is -1 if the scratch is too short.
+    Returns its new shape and the pointer to the scratch. The number of features is -1 if the scratch is too short.
     """
+    memory = pointer(scratch.memory)
     if len(scratch.memory) < shape.end - at + EXPANSION:
-        return nowhere()
+        return nowhere(), memory
     if live.control[CODES] > 0 and live.control[DIMENSION] == 0:
         live.control[DIMENSION] = np.int64(load_u32(data, shape.dense_at))
-    return expand_record(data, shape, live.control[CODES], live.control[DIMENSION], scratch.memory)
+    return expand_record(data, shape, live.control[CODES], live.control[DIMENSION], scratch.memory), memory
+
+
+@inlined
+def without_codes(live, scratch, data, shape, at):
+    """Leave a dense part out: return the shape and the pointer as they are."""
+    return shape, data
 
 
 @inlined
@@ -259,13 +266,13 @@ CALIBRATED = 4
 
 
 @inner
-def calibrate(calibration, live, data, at, shape):
-    """Learn from the scores of the record at byte ``at``, by the ranking that ``/classify`` would return now.
+def calibrate(calibration, live, data, shape):
+    """Learn from the scores of the record of this shape, by the ranking that ``/classify`` would return now.
 
     Only ``calibration`` changes.
     """
     ids, values = np.empty(shape.n_features, np.int32), np.empty(shape.n_features, np.float32)
-    find_vector_at(live.features, data, at, ids)
+    find_keys(live.features, data, shape.lengths_at, shape.n_features, ids)
     for i in range(shape.n_features):
         values[i] = load_f32(data, shape.values_at + 4 * i)
     best_ids, scores, true = np.empty(BEST, np.int32), np.empty(BEST, np.float64), np.zeros(BEST, np.bool_)
@@ -294,20 +301,20 @@ def apply_calibrated(buffer, cursor, held, ranks, updated):
         As for ``apply_records``.
     """
     live, data, size = held.live, pointer(buffer), len(buffer)
+    expand = by_rule(live.params, without_codes, with_codes)
     done, work = 0, 0
     cursor[STATUS] = ENOUGH
     while done < len(ranks) and work < SLICE_WORK:
         at = cursor[AT]
         shape = shape_at(data, size, at)
         if cursor[CALIBRATED] != at:
-            source, start = data, at
+            source = data
             if shape.dense_at >= 0:
-                shape = with_codes(live, held.scratch, data, shape, at)
-                source, start = pointer(held.scratch.memory), I0
+                shape, source = expand(live, held.scratch, data, shape, at)
                 if shape.n_features < 0:
                     cursor[STATUS] = NAMES_FULL
                     break
-            calibrate(held.calibration, live, source, start, shape)
+            calibrate(held.calibration, live, source, shape)
             cursor[CALIBRATED] = at
         apply_records(buffer, cursor, held, ranks[done : done + 1], updated[done : done + 1])
         if cursor[DONE] == 0:

@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit, types
+from numba import types
 from numba.experimental import structref
 
 from abound.core.kernels.index.layout import IndexArrays, KernelParams, Memory, memory_of
-from abound.core.kernels.intrinsics import borrowed, inlined, pointer
+from abound.core.kernels.intrinsics import borrowed, inlined, kernel, pointer
 from abound.core.kernels.model.prequential import ScorePointers, score_pointers
 from abound.core.kernels.names.table import KeyArrays, TablePointers, pointers_of
 
@@ -124,7 +124,7 @@ class ModelHandle(structref.StructRefProxy):
 structref.define_proxy(ModelHandle, _HandleType, ["arrays", "working", "live", "scratch", "calibration"])
 
 
-@njit(cache=True)
+@kernel
 def _handle(arrays, working, calibration):
     """Construct the handle. The proxy would compile the same code at every start, without numba's cache."""
     return ModelHandle(arrays, working, _pointers(arrays), _borrowed(working), calibration)

@@ -7,9 +7,8 @@ any state. The mix must stay the same on every machine and in every release, bec
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
-from abound.core.kernels.intrinsics import kernel, load_part, load_u64
+from abound.core.kernels.intrinsics import inlined, kernel, load_part, load_u64
 
 _INIT_0 = np.uint64(0x736F6D6570736575)
 _INIT_1 = np.uint64(0x646F72616E646F6D)
@@ -21,25 +20,27 @@ _FACTOR = np.uint64(0xFF51AFD7ED558CCD)
 _LAST_FACTOR = np.uint64(0xC4CEB9FE1A85EC53)
 _STEP = np.uint64(0x9E3779B97F4A7C15)
 _SHIFT = np.uint64(32)
+_BITS = np.uint64(64)
+_R13, _R16, _R17, _R21, _R32 = (np.uint64(n) for n in (13, 16, 17, 21, 32))
 
 
-@njit(cache=True, nogil=True, inline="always")
+@inlined
 def _rotate(word, bits):
-    return (word << np.uint64(bits)) | (word >> np.uint64(64 - bits))
+    return (word << bits) | (word >> (_BITS - bits))
 
 
-@njit(cache=True, nogil=True, inline="always")
+@inlined
 def _sip_round(v0, v1, v2, v3):
     v0 += v1
     v2 += v3
-    v1 = _rotate(v1, 13) ^ v0
-    v3 = _rotate(v3, 16) ^ v2
-    v0 = _rotate(v0, 32)
+    v1 = _rotate(v1, _R13) ^ v0
+    v3 = _rotate(v3, _R16) ^ v2
+    v0 = _rotate(v0, _R32)
     v2 += v1
     v0 += v3
-    v1 = _rotate(v1, 17) ^ v2
-    v3 = _rotate(v3, 21) ^ v0
-    v2 = _rotate(v2, 32)
+    v1 = _rotate(v1, _R17) ^ v2
+    v3 = _rotate(v3, _R21) ^ v0
+    v2 = _rotate(v2, _R32)
     return v0, v1, v2, v3
 
 
@@ -82,7 +83,7 @@ def siphash13(k0, k1, buffer, at, length):
     return v0 ^ v1 ^ v2 ^ v3
 
 
-@njit(cache=True, nogil=True, inline="always")
+@inlined
 def mix(state, word):
     """Return the next state of the unkeyed mix from a state and 64 more bits (both uint64)."""
     state = (state ^ word) * _FACTOR
@@ -100,7 +101,7 @@ def mix_bytes(state, buffer, at, length):
     return mix(state, load_part(buffer, at + i, length - i))
 
 
-@njit(cache=True, nogil=True, inline="always")
+@inlined
 def mix_end(state):
     """Spread the last words over all 64 bits; call once, after everything was mixed in."""
     state *= _LAST_FACTOR

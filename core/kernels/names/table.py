@@ -24,10 +24,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
 from abound.core.kernels.intrinsics import (
     copy_bytes,
+    inlined,
     inner,
     kernel,
     load_u16,
@@ -94,7 +94,7 @@ def pointers_of(arrays):
     )
 
 
-@njit(cache=True, nogil=True, inline="always")
+@inlined
 def home(half, last):
     """Return the slot where the search for a half hash begins: its top bits, as many as the slot numbers have."""
     return np.int64((half * np.uint64(last + 1)) >> HALF)
@@ -276,19 +276,18 @@ def find_vector(arrays, vector, ids):
     n : int
         Number of features of the vector.
     """
-    return find_vector_at(arrays, vector, 0, ids)
+    n = np.int64(load_u32(vector, 0))
+    find_keys(arrays, pointer(vector), 4 + 4 * n, n, ids)
+    return n
 
 
 @inner
-def find_vector_at(arrays, buffer, start, ids):
-    """Run ``find_vector`` for the vector at byte ``start`` of a buffer."""
-    table, data, out = pointers_of(arrays), pointer(buffer), pointer(ids)
-    n = np.int64(load_u32(data, start))
-    lengths_at = start + 4 + 4 * n
+def find_keys(arrays, data, lengths_at, n, ids):
+    """Run ``find_vector`` for the ``n`` keys whose lengths begin at byte ``lengths_at`` of a pointer."""
+    table, out = pointers_of(arrays), pointer(ids)
     at = lengths_at + 2 * n
     for first in range(0, n, BLOCK):
         at = _find_block(table, data, lengths_at, at, out, first, min(n, first + BLOCK))
-    return n
 
 
 @kernel
@@ -298,9 +297,15 @@ def intern_vector(arrays, buffer, start, ids):
     Like ``find_vector``, but unknown keys get ids; the caller must have made space for all keys of the vector. A
     repeated key gets one id.
     """
-    table, data, out = pointers_of(arrays), pointer(buffer), pointer(ids)
-    n = np.int64(load_u32(data, start))
-    lengths_at = start + 4 + 4 * n
+    n = np.int64(load_u32(buffer, start))
+    intern_keys(arrays, pointer(buffer), start + 4 + 4 * n, n, ids)
+    return n
+
+
+@inner
+def intern_keys(arrays, data, lengths_at, n, ids):
+    """Run ``intern_vector`` for the ``n`` keys whose lengths begin at byte ``lengths_at`` of a pointer."""
+    table, out = pointers_of(arrays), pointer(ids)
     at = lengths_at + 2 * n
     for first in range(0, n, BLOCK):
         end = min(n, first + BLOCK)
@@ -311,7 +316,6 @@ def intern_vector(arrays, buffer, start, ids):
             if out[i] < 0:
                 out[i] = add(table, data, key_at, length)
             key_at += length
-    return n
 
 
 AHEAD = 16

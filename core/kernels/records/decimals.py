@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from abound.core.kernels.intrinsics import (
     as_float,
@@ -76,7 +75,7 @@ def _rounded(mantissa, exponent):
     return as_float((np.uint64(binary) << np.uint64(52)) | (result & np.uint64(2**52 - 1)))
 
 
-@njit(cache=True, nogil=True, inline="always")
+@inlined
 def _is_digit(byte):
     return np.uint8(byte - 48) < 10
 
@@ -96,7 +95,7 @@ def _exponent(source, at):
     return (-value if negative else value), (at if at > first else np.int64(-1))
 
 
-@njit(cache=True, nogil=True, inline="always")
+@inlined
 def _eight_digits(word):
     """Return the number of eight ASCII digits, the first one in the lowest byte, by three multiplications."""
     word = (word - _ZEROS) * np.uint64(2561) >> np.uint64(8)

@@ -17,7 +17,6 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
 from abound.core.kernels.intrinsics import (
     copy_bytes,
@@ -379,7 +378,7 @@ def begin(rules, table, size):
     rules[N_KEYS] = 0
 
 
-@njit(cache=True, nogil=True, inline="always")
+@inlined
 def hash_of(memory, at, length):
     """Return a hash of a key in scratch memory; 8 bytes after the key must be readable."""
     state, i = np.uint64(length), 0
