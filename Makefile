@@ -14,7 +14,7 @@ ARGS ?=
 
 help:
 	@echo "make run     serve on http://127.0.0.1:$(PORT) (PORT=8080 for another port)"
-	@echo "make check   the quick part of the checks: format, lint, types, imports, licences"
+	@echo "make check   the quick part of the checks: format, lint, types, imports, licences, prose"
 	@echo "make test    format, lint, types, all tests but the long ones (WORKERS=4 at a time; 3 unless told)"
 	@echo "make test-lowest  the quick tests with the lowest versions of all dependencies that pyproject.toml allows"
 	@echo "make test-newest  the quick tests with the newest"
@@ -57,7 +57,7 @@ check: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/pytest -q tests/test_imports.py tests/test_licences.py
+	$(BIN)/pytest -q tests/test_imports.py tests/test_licences.py tests/documents/test_prose.py
 
 # Types are checked beside the tests. Kernels are compiled once, before several processes want them at the same time.
 test: $(VENV)/.installed-dev

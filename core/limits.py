@@ -27,7 +27,9 @@ class Limits:
     max_key_bytes : int, 1 to 32,768
         UTF-8 bytes of a whole feature key, such as ``country=FI``.
     max_labels : int, 1 to 1,048,576
+        Labels of an instance to learn.
     max_label_bytes : int, 1 to 32,768
+        UTF-8 bytes of a label.
     max_text_bytes : int >= 0
         UTF-8 bytes of a text. ``max_features`` limits its terms.
     """

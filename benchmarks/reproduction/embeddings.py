@@ -109,8 +109,9 @@ def _siblings(label: str, embedding: str, paper: str) -> Row:
 SIBLINGS = ResultTable(
     name="siblings",
     title="Labels whose nearest one is a sibling",
-    note="Table 4, k 100, on LSHTC (not at hand); here on WordNet's hypernyms, a label's parent being the hypernym of "
-    "the one synset with its word, where that is unambiguous. Each instance has one label, so Y'Y of plst is diagonal.",
+    note="Table 4, k 100, on LSHTC (not available here). Here WordNet's hypernyms; the parent of a label is the "
+    "hypernym of the one synset with its word, where that is unambiguous. Each instance has one label, so Y'Y of plst "
+    "is diagonal.",
     measures=("siblings", "P@1"),
     rows=(
         _siblings("Rembrandt", "rembrandt", "23.61"),
@@ -181,8 +182,8 @@ def _hidden(data: str, seconds: float, **params: Any) -> Experiment:
 HIDDEN = ResultTable(
     name="hidden",
     title="ExMLDS3 with 80 % of the training labels hidden",
-    note="Table 4; co-occurrence of labels from all of them. The paper gives mu1 a higher weight than the others, and "
-    "prints no values.",
+    note="Table 4. The co-occurrence of labels uses all labels. The paper gives mu1 a higher weight than the others, "
+    "and prints no values.",
     measures=("P@1", "P@3", "P@5"),
     rows=(
         Row(

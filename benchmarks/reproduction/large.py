@@ -91,16 +91,16 @@ TABLES = (
         name="large",
         title="All methods on large data",
         note="WordNet: 85,873 instances, 19,387 labels; yso: 588,314 instances, 24,975 labels, 2,000 queries. A "
-        "method that would need more than 20 GB is refused. Methods that take too long and did not run are in the next "
-        "table.",
+        "method that would need more than 20 GB is refused. The next table has the methods "
+        "that would take too long.",
         measures=("P@1", "P@3", "P@5", "peak GB"),
         rows=tuple(_rows()),
     ),
     ResultTable(
         name="slow",
         title="Slow methods on a part of the large data",
-        note="The first 10,000 instances of WordNet and the first 50,000 of yso, which stand in a random order; 2,000 "
-        "queries. On all of the data one_vs_rest and the softmax take longer by instances times labels, the others by "
+        note="The first 10,000 instances of WordNet and the first 50,000 of yso, which are in a random order; 2,000 "
+        "queries. The time of one_vs_rest and the softmax grows with instances times labels, that of the others with "
         "instances.",
         measures=("P@1", "P@3", "P@5", "peak GB"),
         rows=_slow_rows(),

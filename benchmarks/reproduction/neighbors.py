@@ -55,9 +55,9 @@ PLAIN = swnn(YSO, 30, 5, S=25, alpha=1, beta=1, prune=False)
 SWNN = ResultTable(
     name="swnn",
     title="SWNN",
-    note="Before: the authors' program on these data. That program computes P over the instances that have labels, "
-    "and so does this table. `counts`: words as plain counts, without idf; yso: the first 2,000 queries. The paper's "
-    "sets (P@1 of AmazonCat-13K 91.07, Wiki10-31K 84.89, Delicious-200K 48.05) are not at hand.",
+    note="*Others* is the authors' program on these data. It computes P over the instances that have labels, and so "
+    "does this table. `counts`: words as plain counts, without idf; yso: the first 2,000 queries. The paper's "
+    "sets (P@1 of AmazonCat-13K 91.07, Wiki10-31K 84.89, Delicious-200K 48.05) are not available here.",
     measures=("P@1 labelled", "P@3 labelled", "P@5 labelled"),
     rows=(
         *(_of_reference(data, number) for data in REFERENCE for number in (0, 1)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from textwrap import fill
 
 from benchmarks.reproduction.data_sets import SETS
 from benchmarks.reproduction.experiment import Bound, Experiment, Plot, ResultTable, Row
@@ -13,12 +14,26 @@ NOT_RUN = "not run"
 
 HEAD = """# Reproduction
 
-`python -m benchmarks.reproduction` writes this page from `{folder}/figures.json`, which holds more than is shown here.
-An interrupted run can be continued. Measures are in per cent, except HR and measures that state another unit. *fit* is
-processor seconds to fit, *rank* processor milliseconds to rank one instance, *MB* the size of the model's arrays.
-"Before" gives the figures of other implementations on the same data; a note says where a paper used other data. With
-several seeds, a measure is the mean over them, with the range in brackets.
+This page compares the methods with the papers that describe them. It is written by
+`python -m benchmarks.reproduction` from `{folder}/figures.json`, which has more figures than this
+page. An interrupted run can be continued.
+
+| column | meaning |
+|---|---|
+| paper | the figure in the paper |
+| rivals | the other methods in the paper |
+| others | other implementations on the same data |
+| here | Abound, in per cent except HR and measures with another unit; of several seeds the mean (minimum to maximum) |
+| expected | the range that was set before the run, and whether it was reached |
+| fit | processor seconds to fit |
+| rank | processor milliseconds to rank one instance |
+| MB | size of the arrays of the model |
 """
+
+COLUMNS = {"paper": "paper", "rival": "rivals", "before": "others"}
+"""Columns that a table may lack, by the attribute of a row."""
+
+WIDTH = 100
 
 DIGITS = {"edges": 0, "HR": 3, "MRR": 3, "peak GB": 2}
 """Decimals of these measures; others have 1, and P, R and error have 2."""
@@ -48,29 +63,31 @@ def _summary(tables: Sequence[ResultTable], kept: ResultsFile, n: int, found: Se
         for row in table.rows:
             for bound, value in _values(row, kept):
                 n_bounds += 1
-                line = f"- {table.title}, {row.label}: {bound}, and it is {value:.2f}"
+                line = _wrapped(f"- {table.title}, {row.label}: expected {bound}, here {value:.2f}", "  ")
                 if not bound.holds(value):
                     missed.append(line)
                 elif bound.exceeds(value):
                     above.append(line)
     lines.append(f"{n_bounds - len(missed)} of {n_bounds} expected figures were reached.")
-    for what in ("with", "on"):
+    for what, name in (("with", "Versions"), ("on", "Dates")):
         values = sorted({figures[what] for figures in found})
         if values:
-            lines.append(f"{'With' if what == 'with' else 'On'} {'; '.join(values)}.")
+            lines.append(f"{name}: {'; '.join(values)}.")
     listed = [
         part
         for title, found in (("Missed:", missed), ("Better than expected:", above))
         if found
         for part in ("", title, "", *found)
     ]
-    return "\n".join([" ".join(lines), *listed, ""])
+    return "\n".join([_wrapped(" ".join(lines)), *listed, ""])
 
 
 def _table(table: ResultTable, kept: ResultsFile) -> str:
-    columns = [name for name in ("paper", "rival", "before") if any(getattr(row, name) for row in table.rows)]
-    head = ["", *columns, "here: " + ", ".join(table.measures), "to reach", "fit", "rank", "MB", "seeds"]
-    lines = [f"## {table.title}", "", f"`python -m benchmarks.reproduction --only {table.name}`. {table.note}", ""]
+    columns = [name for name in COLUMNS if any(getattr(row, name) for row in table.rows)]
+    names = [COLUMNS[name] for name in columns]
+    head = ["", *names, "here: " + ", ".join(table.measures), "expected", "fit", "rank", "MB", "seeds"]
+    note = _wrapped(f"`python -m benchmarks.reproduction --only {table.name}`. {table.note}")
+    lines = [f"## {table.title}", "", note, ""]
     lines += [_cells(head), _cells(["---"] * len(head))]
     for row in table.rows:
         figures = kept.figures_of(row.experiment)
@@ -154,6 +171,10 @@ def command(experiment: Experiment) -> str:
     if experiment.seeds != (0,):
         parts.append(f"--seed {experiment.seeds[0]}")
     return " ".join(parts)
+
+
+def _wrapped(text: str, indent: str = "") -> str:
+    return fill(text, WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
 def _cells(values: Iterable[str]) -> str:

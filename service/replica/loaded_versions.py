@@ -64,7 +64,7 @@ class ServingParams:
     threads : int
         Threads that rank by versions, so that the event loop stays free.
     waiting : int
-        Most requests that wait for one of these threads; further ones are refused with 503.
+        Most requests that wait for a thread that ranks by versions; further ones are refused with 503.
     """
 
     loaded: int = 8

@@ -48,7 +48,7 @@ class VersionParams:
     Attributes
     ----------
     keep : int
-        Number of newest versions kept per model, beside the needed ones.
+        Number of newest versions kept per model, in addition to the needed ones.
     total_bytes : int
         Bytes of all versions of a model; an import beyond it is refused.
     cache_bytes : int

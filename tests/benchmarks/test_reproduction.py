@@ -177,11 +177,19 @@ def test_the_page_says_what_is_kept_and_whether_it_is_enough(tmp_path: Path) -> 
     assert "| fourth |  | 57.90 | P@1 55 to 57: yes |" in text
     assert "2 of 4 expected figures were reached." in text
     missed, better = text.split("Better than expected:")
-    assert "- Some, first: P@1 >= 58, and it is 57.90" in missed
-    assert "- Some, fifth: P@1 55 to 57, and it is 57.90" in missed
-    assert "- Some, fourth: P@1 55 to 57, and it is 57.90" in better.split("## Some")[0]
+    assert "- Some, first: expected P@1 >= 58, here 57.90" in missed
+    assert "- Some, fifth: expected P@1 55 to 57, here 57.90" in missed
+    assert "- Some, fourth: expected P@1 55 to 57, here 57.90" in better.split("## Some")[0]
     assert "--train bibtex/train.* --test bibtex/test.* --method swnn`" in text
     assert "`python -m benchmarks.reproduction --only 'bibtex ogeec seeds=0,1'`" in text
+
+
+def test_the_page_in_the_documents_is_the_one_of_its_figures() -> None:
+    documents = Path(program.__file__).parents[2] / "docs"
+    figures = documents / program.FOLDER
+    drawn = [plot.name for plot in PLOTS if (figures / f"{plot.name}.svg").exists()]
+    written = page(TABLES, PLOTS, ResultsFile(figures), program.FOLDER, drawn)
+    assert (documents / program.PAGE).read_text() == written
 
 
 def test_a_plot_has_points_of_several_measures_and_a_sign_for_each_method(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import yaml
 
 ROOT = Path(__file__).parent.parent.parent
 CONFIGURATION = yaml.load((ROOT / "mkdocs.yml").read_text(), yaml.BaseLoader)
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 REPOSITORY = "https://github.com/abound-ml/abound"
 
 
@@ -30,8 +31,13 @@ def test_the_navigation_names_every_page_once() -> None:
 
 
 def test_the_repository_is_the_one_of_the_project() -> None:
-    urls = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]
-    assert CONFIGURATION["repo_url"] == urls["Repository"] == REPOSITORY
+    assert CONFIGURATION["repo_url"] == PROJECT["urls"]["Repository"] == REPOSITORY
+
+
+def test_the_badges_say_what_the_project_says() -> None:
+    licence, python = ((ROOT / "docs" / "badges" / f"{name}.svg").read_text() for name in ("licence", "python"))
+    assert f">{PROJECT['license']}<" in licence
+    assert f">{PROJECT['requires-python'].removeprefix('>=')} or later<" in python
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,84 @@
+"""Spelling, links and wording of the pages."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+MARKDOWN = sorted(
+    path for path in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "packages").glob("*/README.md")]
+)
+LAB_NOTES = {"CHANGELOG.md", "experiments.md"}
+PROSE = [path for path in MARKDOWN if path.name not in LAB_NOTES]
+WIDTH = 100
+CODE = re.compile(r"`[^`]*`")
+
+WORDS = {
+    r"anew": "again",
+    r"for good": "permanently",
+    r"for ever": "forever",
+    r"whoever|whosoever": "name the reader: an operator, a client",
+    r"is told|are told|was told|is had": "reports, shows",
+    r"by itself|by themselves": "automatically, or leave it out",
+    r"comes? to be": "becomes",
+    r"one that is|those that are": "name the thing",
+    r"at one's own": "name the person",
+    r"doorkeeper|stables?|horses?|shelf|shelves": "the name of the component",
+    r"simply|obviously|of course": "leave it out",
+    r"allows to": "lets you, lets the service",
+    r"e\.g\.|i\.e\.": "for example, that is",
+}
+"""Our word list: a pattern, and what to write instead."""
+
+STARTS = r"(?:^|[.!?] )(?:What|Whoever|Those that|One that)\b(?! [^.!?]*\?)"
+"""A subject clause that starts a sentence; a question may."""
+
+
+def passages(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield the lines of prose with their numbers, without code, comments, headings and images."""
+    inside = None
+    for number, line in enumerate(path.read_text().splitlines(), 1):
+        text = line.strip()
+        if inside is None and text.startswith("```"):
+            inside = "```"
+        elif inside is None and text.startswith("<!--") and "-->" not in text:
+            inside = "-->"
+        elif inside is not None:
+            inside = None if inside in text else inside
+        elif text and not text.startswith(("#", "!", "<")):
+            yield number, line
+
+
+def test_the_spelling_is_right() -> None:
+    done = subprocess.run(
+        [Path(sys.executable).with_name("typos"), "--format", "brief"], cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("path", PROSE, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_the_words_are_those_that_engineers_use(path: Path) -> None:
+    text = "\n".join(CODE.sub("``", line) for _, line in passages(path))
+    found = [
+        f"{match[0]!r}: {advice}"
+        for pattern, advice in WORDS.items()
+        for match in re.finditer(rf"\b(?:{pattern})(?!\w)", text, re.IGNORECASE)
+    ]
+    found += [f"{match[0]!r} starts a sentence" for match in re.finditer(STARTS, text, re.MULTILINE)]
+    assert found == []
+
+
+@pytest.mark.parametrize("path", MARKDOWN, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_lines_are_wrapped_and_links_lead_to_files(path: Path) -> None:
+    lines = list(passages(path))
+    if path.name != "CHANGELOG.md":
+        wide = [number for number, line in lines if len(CODE.sub("``", line)) > WIDTH and not line.startswith("|")]
+        assert wide == []
+    links = re.findall(r"\]\(([^)#\s:]+)(?:#[\w-]*)?\)", path.read_text())
+    assert [link for link in links if not (path.parent / link).exists()] == []
