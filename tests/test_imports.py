@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import itertools
 import json
 import re
 import subprocess
@@ -252,10 +253,7 @@ def test_joblib_gives_threads_and_nothing_else(folder: str) -> None:
 
 
 def test_every_library_that_is_imported_is_declared() -> None:
-    declared = [
-        *PROJECT["dependencies"],
-        *(one for extra in PROJECT["optional-dependencies"].values() for one in extra),
-    ]
+    declared = [*PROJECT["dependencies"], *itertools.chain(*PROJECT["optional-dependencies"].values())]
     names = {canonicalize_name(Requirement(one).name) for one in declared}
     known = sys.stdlib_module_names | {"abound", "_typeshed"}
     libraries = {
