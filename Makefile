@@ -110,8 +110,10 @@ $(VENV)-lowest/.installed $(VENV)-newest/.installed: $(VENV)-%/.installed: pypro
 	@touch $@
 
 # Kernels that another version of numba compiled are kept apart from those that serve.
+test-lowest test-newest: export NUMBA_CACHE_DIR = $(CURDIR)/$(<D)/kernels
 test-lowest test-newest: test-%: $(VENV)-%/.installed
-	NUMBA_CACHE_DIR=$(CURDIR)/$(<D)/kernels $(<D)/bin/pytest -m "not long" --numprocesses $(WORKERS) --dist worksteal $(QUICK)
+	$(<D)/bin/python docker/kernels.py
+	$(<D)/bin/pytest -m "not long" --numprocesses $(WORKERS) --dist worksteal $(QUICK)
 
 long: $(VENV)/.installed-dev
 	$(BIN)/pytest -m "long or hypothesis" --hypothesis-profile thorough $(ARGS)

@@ -343,7 +343,7 @@ async def _work(settings: Settings, reporter: Reporter, fork_server: ForkServer)
     place = settings.artifacts_location()
     cache = cache_in(settings.data_dir, settings.group(VersionParams).cache_bytes)
     artifacts = ArtifactStore(place, cache, PATIENCE_SECONDS) if place is not None else None
-    marks = HighWaterMarks.from_settings(settings, store, artifacts)
+    marks = HighWaterMarks.from_settings(settings, store)
     worker = Worker(
         store,
         settings.group(SnapshotParams),
@@ -360,10 +360,7 @@ async def _work(settings: Settings, reporter: Reporter, fork_server: ForkServer)
     try:
         await store.check()
         await jobs_store.check()
-        with contextlib.suppress(
-            StoreUnavailable, Corrupted, UnknownApplyVersion
-        ):  # the worker logs the error itself and waits
-            await marks.check()
+        await marks.check()
         reporter.send(Report(stage="working", progress=1.0, ready=True))
         contests = PromotionRunner(settings, store, artifacts, stopping)
         parts = [asyncio.create_task(part) for part in (worker.run(), keeper.run(stopping), contests.run())]

@@ -22,6 +22,9 @@ def configure_uncached(**options: Any) -> None:
 
 structlog.configure = configure_uncached  # type: ignore[assignment]
 
+COLLECTED = pytest.StashKey[list[str]]()
+"""The ids of all tests that were collected, before any is left out by ``-m`` or ``-k``."""
+
 LONGEST_ID = 80
 
 HEAVY = ("tests/scenarios/", "tests/page/", "tests/documents/")
@@ -29,6 +32,10 @@ HEAVY = ("tests/scenarios/", "tests/page/", "tests/documents/")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--reverse", action="store_true", help="run the tests in reverse order")
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    item.config.stash.setdefault(COLLECTED, []).append(item.nodeid)
 
 
 @pytest.hookimpl(trylast=True)

@@ -10,49 +10,38 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
+from tests.conftest import COLLECTED
 
 PLUGIN = """
-import os
 import time
+from pathlib import Path
 
-SHIFT = float(os.environ["CLOCK_SHIFT"])
 real, real_ns = time.time, time.time_ns
-time.time = lambda: real() + SHIFT
-time.time_ns = lambda: real_ns() + int(SHIFT * 1e9)
+time.time = lambda: real() + 86400.5
+time.time_ns = lambda: real_ns() + 86_400_500_000_000
 
 
-def pytest_collection_finish(session):
-    with open(os.environ["COLLECTED"], "w", encoding="utf-8") as file:
-        file.writelines(item.nodeid + "\\n" for item in session.items)
+def pytest_itemcollected(item):
+    with Path(__file__).with_name("collected.txt").open("a", encoding="utf-8") as file:
+        file.write(item.nodeid + "\\n")
 """
 
 
-def collected(folder: Path, shift: float, seed: int) -> list[str]:
-    """Return the ids that a process with this clock and this hash seed collects."""
-    (folder / "shifted_clock.py").write_text(PLUGIN)
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")} | {
-        "PYTHONHASHSEED": str(seed),
-        "PYTHONPATH": str(folder),
-        "CLOCK_SHIFT": str(shift),
-        "COLLECTED": str(folder / "collected.txt"),
-    }
-    options = "--collect-only -qq -p shifted_clock -p no:cacheprovider"
+def test_a_process_with_another_clock_and_hash_seed_collects_the_same_tests(
+    tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """It collects what this session was given, long tests too."""
+    (tmp_path / "shifted_clock.py").write_text(PLUGIN)
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    options = "--collect-only -qq --assert=plain -p shifted_clock -p no:cacheprovider"
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", *options.split(), "-m", "not long"],
-        cwd=ROOT,
-        env=environment,
+        [sys.executable, "-m", "pytest", *options.split(), *request.config.args],
+        cwd=request.config.invocation_params.dir,
+        env=environment | {"PYTHONHASHSEED": "1", "PYTHONPATH": str(tmp_path)},
         capture_output=True,
         text=True,
     )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
-    return (folder / "collected.txt").read_text().splitlines()
-
-
-@pytest.mark.long
-@pytest.mark.timeout(900)
-def test_processes_with_other_clocks_and_hash_seeds_collect_the_same_tests(tmp_path: Path) -> None:
-    ids = collected(tmp_path, 0.0, 1)
-    assert len(ids) > 1000
-    assert collected(tmp_path, 86400.5, 2) == ids
+    ids = request.config.stash[COLLECTED]
+    assert (tmp_path / "collected.txt").read_text().splitlines() == ids
     assert [one for one in ids if re.search(r"\\x[0-9a-f]{2}| at 0x", one)] == []

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import itertools
 import json
 import re
 import subprocess
 import sys
+import tomllib
 from collections import defaultdict
 from collections.abc import Iterator
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parent.parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 AT_THE_ROOT = {"__init__", "settings", "metrics", "asyncio_tasks", "worker"}
 """The modules directly in ``service/``. New ones go into a package."""
@@ -244,6 +250,23 @@ def test_joblib_gives_threads_and_nothing_else(folder: str) -> None:
         if "joblib" in (alias.name.partition(".")[0], (getattr(node, "module", None) or "").partition(".")[0])
     }
     assert taken <= FROM_JOBLIB
+
+
+def test_every_library_that_is_imported_is_declared() -> None:
+    declared = [*PROJECT["dependencies"], *itertools.chain(*PROJECT["optional-dependencies"].values())]
+    names = {canonicalize_name(Requirement(one).name) for one in declared}
+    known = sys.stdlib_module_names | {"abound", "_typeshed"}
+    libraries = {
+        library
+        for folder in ("core", "service")
+        for path in sources(folder)
+        for module in imports(path)
+        if (library := module.partition(".")[0]) not in known
+    }
+    distributions = packages_distributions()
+    undeclared = {one for one in libraries if names.isdisjoint(map(canonicalize_name, distributions.get(one, [])))}
+    assert undeclared == set()
+    assert libraries >= {"numba", "starlette", "usearch"}
 
 
 def test_core_does_no_input_and_output_by_builtins() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import subprocess
 import tomllib
@@ -48,6 +49,17 @@ def test_the_files_of_the_quick_tests_are_there() -> None:
     files = re.findall(r"\S+\.py", named[1])
     assert len(files) > 10
     assert [file for file in files if not (ROOT / file).is_file()] == []
+
+
+def test_every_lower_bound_is_what_the_lowest_versions_are_made_of() -> None:
+    named = re.search(r"^LOWEST := (.*)$", MAKEFILE, re.MULTILINE)
+    assert named
+    lowest = subprocess.run(
+        ["sed", "-n", named[1], "pyproject.toml"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.split()
+    declared = [*PROJECT["dependencies"], *itertools.chain(*PROJECT["optional-dependencies"].values())]
+    bounds = re.findall(r"^([\w-]+)>=([^,]+),", "\n".join(declared), re.MULTILINE)
+    assert sorted(lowest) == sorted(f"{name}=={version}" for name, version in bounds)
 
 
 @pytest.mark.parametrize("extra", ["dependencies", *PROJECT["optional-dependencies"]])

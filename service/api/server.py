@@ -21,9 +21,8 @@ from typing import TYPE_CHECKING
 import uvicorn
 import uvloop
 
-from abound.core.errors import CannotStart, Corrupted, StoreUnavailable, UnknownApplyVersion
+from abound.core.errors import CannotStart, StoreUnavailable
 from abound.service.api.protocol import STALL_CHECK_SECONDS, ClientConnection
-from abound.service.artifacts.artifact_store import ArtifactStore
 from abound.service.history.high_water import HighWaterMarks
 from abound.service.processes import child_main
 from abound.service.processes.startup_page import BACKLOG
@@ -149,9 +148,7 @@ async def check_store(settings: Settings) -> None:
     store = Store(settings.store_url(), settings.group(StoreParams))
     try:
         await store.check()
-        place = settings.artifacts_location()
-        with contextlib.suppress(StoreUnavailable, Corrupted, UnknownApplyVersion):  # the loader reports these
-            await HighWaterMarks.from_settings(settings, store, None if place is None else ArtifactStore(place)).check()
+        await HighWaterMarks.from_settings(settings, store).check()
         if not is_loopback(settings.host):
             try:
                 kept = await key_store.read(store)

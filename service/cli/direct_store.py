@@ -47,14 +47,18 @@ def with_store(
 ) -> T:
     """Return the result of ``work`` on the store. An embedded store that is not running is started for it.
 
-    ``make`` and ``accept_loss`` are those of ``running_store``.
+    ``make`` and ``accept_loss`` are those of ``running_store``. CannotStart if the store has lost data, unless
+    ``accept_loss``: whatever a command did to such a store could hide the loss from the next start of the service.
     """
+    from abound.service.history.high_water import HighWaterMarks
     from abound.service.processes.embedded_store import running_store
     from abound.service.store.client import Store, StoreParams
 
     async def run(url: str) -> T:
         store = Store(url, settings.group(StoreParams))
         try:
+            if not accept_loss:
+                await HighWaterMarks.from_settings(settings, store).check()
             return await work(store)
         finally:
             await store.close()

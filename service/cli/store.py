@@ -56,17 +56,15 @@ def accept_loss(
     to restore. The command gives up the events that the store lacks. An unreadable log of an embedded store is moved
     aside in the data directory.
     """
-    from abound.service.artifacts.artifact_store import ArtifactStore
     from abound.service.history.high_water import HighWaterMarks
     from abound.service.security.audit import audited
 
     settings = load_settings(data_dir, redis_url, artifacts_url)
-    place = settings.artifacts_location()
     if not yes:
         typer.confirm("Give up the lost events and continue with the rest?", abort=True)
 
     async def work(opened: Store) -> list[str]:
-        marks = HighWaterMarks.from_settings(settings, opened, None if place is None else ArtifactStore(place))
+        marks = HighWaterMarks.from_settings(settings, opened)
         if lacking := await marks.losses():
             async with audited(opened, operator(), "store.accept_loss", lost=lacking):
                 await marks.accept()

@@ -4,7 +4,8 @@ A store whose files are deleted or truncated starts without an error and has few
 would be missing, and new events would get offsets that were used before. So the worker records the last entry of the
 catalog and of each log, with each snapshot and when it stops. It writes them to the data directory of an embedded
 store and to the artifact store of any store. A service process refuses to start on a store that is behind one of the
-records; ``abound store accept-loss`` continues with what is left.
+records, and so does a command that works on the store directly; ``abound store accept-loss`` continues with what is
+left.
 
 The mark of a model is the offset of its snapshot. A failover that loses later events goes unnoticed; the store's
 guarantees allow this loss, and nothing here could detect it. A missing model with a mark counts as deleted if the
@@ -23,7 +24,7 @@ from typing import NamedTuple
 import msgspec
 import structlog
 
-from abound.core.errors import ArtifactsUnavailable, CannotStart
+from abound.core.errors import ArtifactsUnavailable, CannotStart, Corrupted, StoreUnavailable, UnknownApplyVersion
 from abound.core.types import START, Offset
 from abound.service.artifacts.artifact_store import ArtifactStore, recorded_id, sync_folder
 from abound.service.log.catalog import CATALOG_KEY, Catalog, read_catalog
@@ -94,17 +95,22 @@ class HighWaterMarks:
         self._artifacts = artifacts
 
     @classmethod
-    def from_settings(cls, settings: Settings, store: Store, artifacts: ArtifactStore | None) -> HighWaterMarks:
+    def from_settings(cls, settings: Settings, store: Store) -> HighWaterMarks:
         """Create the marks of the store in the settings. The local file is used only for the embedded store."""
         url = None if settings.redis_url is None else settings.redis_url.get_secret_value()
         is_embedded = url in (None, EmbeddedStore(settings.data_dir).url)
-        return cls(store, settings.data_dir if is_embedded else None, artifacts)
+        place = settings.artifacts_location()
+        return cls(store, settings.data_dir if is_embedded else None, None if place is None else ArtifactStore(place))
 
     async def check(self) -> None:
-        """Raise CannotStart if the store is behind its marks. Corrupted (the catalog cannot be read),
-        StoreUnavailable.
+        """Raise CannotStart if the store is behind its marks.
+
+        A store that does not answer, or whose catalog cannot be read, passes: its next reader reports that.
         """
-        if lacks := await self.losses():
+        lacks: list[str] = []
+        with contextlib.suppress(StoreUnavailable, Corrupted, UnknownApplyVersion):
+            lacks = await self.losses()
+        if lacks:
             raise CannotStart(
                 f"the store has lost data: {'; '.join(lacks)}. Nothing was changed. Restore the store from a backup; "
                 "or, to continue with what is left and give up the rest: abound store accept-loss. A new store "
@@ -112,7 +118,10 @@ class HighWaterMarks:
             )
 
     async def losses(self) -> list[str]:
-        """Return a phrase for each loss of the store, without duplicates."""
+        """Return a phrase for each loss of the store, without duplicates.
+
+        Raise Corrupted or UnknownApplyVersion if the catalog cannot be read, or StoreUnavailable.
+        """
         now = await self._now(await read_catalog(self._store))
         return list(
             dict.fromkeys(

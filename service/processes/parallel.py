@@ -109,7 +109,7 @@ class DaskExecutor:
         ClusterUnavailable
             The cluster lost the work. Errors of ``work`` and ``told`` are raised as they are.
         """
-        import cloudpickle  # a dependency of Dask
+        import cloudpickle
         from distributed.scheduler import KilledWorker
 
         copyreg.pickle(CPUDispatcher, _named)

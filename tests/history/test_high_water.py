@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import shutil
 from pathlib import Path
 
@@ -85,6 +86,16 @@ async def test_a_log_that_is_cut_off_is_refused_with_the_numbers(data: Path) -> 
         await checked(url, data)
 
 
+@pytest.mark.parametrize("command", ["verify --offline", "mend --yes", "store rewrite", "keys list"])
+async def test_commands_refuse_a_log_that_is_cut_off(data: Path, command: str) -> None:
+    [log] = (data / "appendonlydir").glob("*.incr.aof")
+    written = log.read_bytes()
+    log.write_bytes(written[: len(written) // 2])
+    ran = await asyncio.to_thread(CliRunner().invoke, app, [*command.split(), "--data-dir", str(data)])
+    assert isinstance(ran.exception, CannotStart)
+    assert re.search("the model default ends at .* had reached .*: abound store accept-loss", str(ran.exception))
+
+
 @pytest.mark.parametrize("lost", ["appendonlydir/appendonly.aof.manifest", "appendonlydir"])
 async def test_a_log_that_is_gone_is_refused_and_what_is_left_stays(data: Path, lost: str) -> None:
     gone = data / lost
@@ -129,15 +140,21 @@ async def test_a_model_that_was_deleted_is_not_missed(
     await checked(server.url, None, artifacts)
 
 
-async def test_an_emptied_store_is_refused_by_what_the_artifact_store_keeps(tmp_path: Path, server: Server) -> None:
+async def test_an_emptied_store_is_refused_by_what_the_artifact_store_keeps(
+    tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
     artifacts = ArtifactStore(str(tmp_path))
     await taught(server.url, None, artifacts)
     with server.client() as client:
         client.flushall()
+    monkeypatch.setenv("ABOUND_ARTIFACTS_URL", str(tmp_path))
+    for command in (["verify", "--offline"], ["mend", "--yes"]):
+        ran = await asyncio.to_thread(CliRunner().invoke, app, [*command, "--redis-url", server.url])
+        assert "the store has lost data" in str(ran.exception)
     with pytest.raises(CannotStart, match=r"the model default ends at 0-0 \(0 entries\).* the artifact store, folder"):
         await checked(server.url, None, artifacts)
-    where = ["--redis-url", server.url, "--artifacts-url", str(tmp_path)]
-    said = await asyncio.to_thread(CliRunner().invoke, app, ["store", "accept-loss", "--yes", *where])
+    accept = ["store", "accept-loss", "--yes", "--redis-url", server.url]
+    said = await asyncio.to_thread(CliRunner().invoke, app, accept)
     assert said.exit_code == 0
     await taught(server.url, None, artifacts)
     await checked(server.url, None, artifacts)
