@@ -35,9 +35,12 @@ dense_numbers = st.integers(1, 40).flatmap(
 
 
 def fast_codes(q: np.ndarray, n_codes: int) -> list[int]:
-    out = np.zeros(kernels.WINNERS, np.int32)
-    kernels.codes_of(q.view(np.uint8), n_codes, out)
-    return out.tolist()
+    """The codes in the keys of a vector that has no other features."""
+    vector = add_dense(pack_vector([], np.zeros(0, np.float32)), q.tobytes(), 1.0)
+    target = np.zeros(len(vector) + kernels.EXPANSION, np.uint8)
+    size = kernels.expand_vector(vector, n_codes, len(q), target)
+    keys = unpack_vector(target[:size].tobytes())[0]
+    return [int(key.removeprefix(kernels.PREFIX.decode())) for key in keys]
 
 
 @given(dense_numbers, st.sampled_from([4096, 16384]))
