@@ -17,9 +17,9 @@ from abound.core.kernels.exp_log import exponential
 from abound.core.kernels.model.calibration import learn_pairs, solve
 from abound.core.model.calibration import Calibration, binned, reliability_of
 from abound.core.model.live_model import LiveModel
+from tests.core.model.test_live_model import Instance, learn, learned, vector_of
 from tests.core.oracles import calibration as calibration_oracle
 from tests.core.oracles.calibration import Oracle, terms
-from tests.core.test_live import Instance, learn, learned, vector_of
 
 UPDATES = ("fsu", "sls")
 

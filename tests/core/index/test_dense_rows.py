@@ -15,8 +15,8 @@ from abound.core.index.params import IndexParams
 from abound.core.instances.record import pack_labels
 from abound.core.model.label_features import weights_to
 from abound.core.model.live_model import INTERCEPT, LiveModel
+from tests.core.index.test_sls import applied, records, same, stream
 from tests.core.oracles.sls_rows import RowsOracle
-from tests.core.test_sls import applied, records, same, stream
 from tests.randomness import examples
 
 EMPTY = np.zeros(0, np.int32)
