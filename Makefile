@@ -73,8 +73,8 @@ QUICK := \
 	tests/contracts/test_openapi.py \
 	tests/core/methods/test_contract.py \
 	tests/core/methods/test_neighbors.py \
-	tests/core/test_live.py \
-	tests/core/test_text.py \
+	tests/core/model/test_live_model.py \
+	tests/core/instances/test_text_analyzer.py \
 	tests/scenarios/test_cluster.py \
 	tests/artifacts/test_artifact_store.py \
 	tests/cli/test_cli.py \

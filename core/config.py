@@ -22,16 +22,6 @@ FIXED_AFTER_LEARNING = ("update", "rows", "idf", "boolean", "analyzer", "negativ
 VECTOR_FIELDS = ("boolean", "analyzer", "negative")
 """Fields that decide how an instance becomes a vector. A log of vectors cannot be replayed with other values."""
 
-OMITTED_DEFAULTS = {"calibrate": False, "rows": False, "codes": 4096}
-"""Fields added in later releases, each with its value in configurations that do not have the field.
-
-A field with this value is not stored. Stored configurations and their digests therefore stay the same, and earlier
-releases can read them.
-"""
-
-OMITTED_ANALYZER_DEFAULTS = {"boundaries": "simple"}
-"""The same for the fields of the analyzer."""
-
 MAX_COUNT = 2**31 - 1
 
 ROWS = "sls: a small model with many labels keeps a weight for every feature and class, and an intercept per class."
@@ -48,11 +38,6 @@ def _refuse(field: str, detail: str) -> None:
 def _did_you_mean(name: str, known: Iterable[str]) -> str:
     near = get_close_matches(name, sorted(known), n=1)
     return f"; did you mean {near[0]}?" if near else ""
-
-
-def _without(plain: dict[str, Any], omitted: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields that are not omitted, or have another value than there."""
-    return {name: value for name, value in plain.items() if name not in omitted or value != omitted[name]}
 
 
 @cache
@@ -205,11 +190,6 @@ class ModelConfig:
         analyzer = {field.name: getattr(self.analyzer, field.name) for field in fields(self.analyzer)}
         return plain | {"analyzer": analyzer | {"ngrams": list(self.analyzer.ngrams)}}
 
-    def to_stored(self) -> dict[str, Any]:
-        """Return ``to_dict`` in its stored form, without the fields that have their value of ``OMITTED_DEFAULTS``."""
-        plain = self.to_dict()
-        return _without(plain | {"analyzer": _without(plain["analyzer"], OMITTED_ANALYZER_DEFAULTS)}, OMITTED_DEFAULTS)
-
     @classmethod
     def from_dict(cls, plain: dict[str, Any]) -> ModelConfig:
         """Return the defaults with the given fields replaced.
@@ -218,36 +198,20 @@ class ModelConfig:
         """
         return cls().with_user_changes(plain)
 
-    @classmethod
-    def from_stored(cls, plain: dict[str, Any]) -> ModelConfig:
-        """Read the output of ``to_stored``, of this release or an earlier one. Raises like ``from_dict``."""
-        analyzer = plain.get("analyzer", {})
-        if isinstance(analyzer, dict):
-            plain = plain | {"analyzer": OMITTED_ANALYZER_DEFAULTS | analyzer}
-        return cls().with_changes(OMITTED_DEFAULTS | plain)
-
     def with_user_changes(self, changes: dict[str, Any]) -> ModelConfig:
-        """Return this configuration with the changes of a user: ``with_changes`` after ``with_implied_changes``."""
-        return self.with_changes(self.with_implied_changes(changes))
+        """Return ``with_changes``; also refuse ``rows`` with another update than ``sls``.
 
-    def with_implied_changes(self, changes: dict[str, Any]) -> dict[str, Any]:
-        """Return the changes to write into the log, with the default that depends on another field filled in.
-
-        A model that switches to ``sls`` uses rows unless the changes say otherwise. Log entries of earlier releases
-        have no ``rows`` and are applied without it.
-
-        Raises
-        ------
-        InvalidInstance
-            The changes enable rows, and the update is not ``sls``.
+        Raises InvalidInstance. An event of the log is applied with ``with_changes``: the update may have changed since
+        the user's request was checked.
         """
         if changes.get("rows") is True and changes.get("update", self.update) != "sls":
             _refuse("rows", "is for update sls")
-        becomes = self.update != "sls" and changes.get("update") == "sls"
-        return {"rows": ModelConfig(update="sls").rows} | changes if becomes else changes
+        return self.with_changes(changes)
 
     def with_changes(self, changes: dict[str, Any]) -> ModelConfig:
         """Return this configuration with some fields changed; fields that are not named keep their value.
+
+        A model that switches to ``sls`` uses rows unless the changes say otherwise.
 
         Raises
         ------
@@ -258,7 +222,8 @@ class ModelConfig:
         for name in changes:
             if name not in known:
                 _refuse(str(name), f"is not a field of a model's configuration{_did_you_mean(str(name), known)}")
-        values = dict(changes)
+        switches = self.update != "sls" and changes.get("update") == "sls"
+        values = {"rows": ModelConfig(update="sls").rows} | changes if switches else dict(changes)
         if isinstance(values.get("analyzer"), dict):
             parts = {field.name for field in fields(AnalyzerConfig)}
             for name in values["analyzer"]:

@@ -67,7 +67,8 @@ class Vectorizer:
             self._analyzer_config
         )  # built here because its library may take long to import
         self._rules = np.array([limits.max_features, limits.max_key_bytes, self._split, self._boolean, 0, 0, 0])
-        self._values = np.zeros(limits.max_features + 2)
+        self._values = np.zeros(limits.max_features)
+        self._norms = np.zeros(2)
         self._spans = np.zeros(limits.max_features, np.uint64)
         self._table = np.zeros(max(64, 1 << (2 * limits.max_features - 1).bit_length()), np.uint64)
         self._keys_at = 6 * limits.max_features + 4
@@ -126,10 +127,10 @@ class Vectorizer:
 
     def _read_with(self, dense: bytes, lines: bytes, features: bytes | None) -> bytes | None:
         """Return the vector with a dense part by the kernel, or None if the instance is unusual or invalid."""
-        self._values[-2] = CODES_NORM * CODES_NORM
+        self._norms[kernels.ADDED_SQUARES] = CODES_NORM * CODES_NORM
         vector = self._read(lines, features)
-        self._values[-2] = 0.0
-        norm = 1.0 if self._boolean else float(self._values[-1])
+        self._norms[kernels.ADDED_SQUARES] = 0.0
+        norm = 1.0 if self._boolean else float(self._norms[kernels.NORM])
         return None if vector is None else _with_dense(vector, norm, dense)
 
     def _read(self, lines: bytes, features: bytes | None) -> bytes | None:
@@ -147,7 +148,7 @@ class Vectorizer:
                 return None
         while True:
             packed: int = kernels.read_instance(
-                lines, features, self._rules, self._values, self._spans, self._table, self._memory
+                lines, features, self._rules, self._values, self._norms, self._spans, self._table, self._memory
             )
             if packed >= 0:
                 start = self._keys_at - 4 - 6 * (packed >> 32)

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from abound.core.kernels.model.apply import CODES, DIMENSION, HAND, MAX_CREDIT, MAX_FEATURES, N_CODES
 from abound.core.limits import MAX_DIMENSION
 
-_PARTS = {"label_counts": np.int64, "credits": np.uint8, "hand": np.int64}
+_PARTS = {"label_counts": np.int64, "credits": np.uint8, "hand": np.int64, "dimension": np.int64}
 
 
 class Counters:
@@ -66,12 +66,12 @@ class Counters:
             self.credits.resize(n_features + n_features // 8 + 64, refcheck=False)
 
     def to_arrays(self, n_features: int, n_classes: int) -> dict[str, npt.NDArray[Any]]:
-        """Return copies for so many ids: ``label_counts``, ``credits``, ``hand``; and ``dimension`` if known."""
+        """Return copies for so many ids: ``label_counts``, ``credits``, ``hand``, ``dimension``."""
         return {
             "label_counts": self.label_counts[:n_classes].copy(),
             "credits": self.credits[: n_features if self.is_bounded else 0].copy(),
             "hand": self.control[[HAND]],
-            **({"dimension": self.control[[DIMENSION]]} if self.dimension else {}),
+            "dimension": self.control[[DIMENSION]],
         }
 
     def load_arrays(self, arrays: Mapping[str, npt.NDArray[Any]], n_features: int, n_classes: int) -> None:
@@ -79,22 +79,19 @@ class Counters:
 
         Raises ValueError if it does not fit the ids.
         """
-        sizes = {"label_counts": n_classes, "credits": n_features if self.is_bounded else 0, "hand": 1}
+        sizes = {"label_counts": n_classes, "credits": n_features if self.is_bounded else 0, "hand": 1, "dimension": 1}
         for name, dtype in _PARTS.items():
             part = arrays[name]
             if part.dtype != dtype or part.shape != (sizes[name],) or int(part.min(initial=0)) < 0:
                 raise ValueError(f"{name} does not fit the ids of the model")
         if int(arrays["credits"].max(initial=0)) > MAX_CREDIT or int(arrays["hand"][0]) > n_features:
             raise ValueError("the eviction clock of the model has credits or a hand out of range")
-        dimension = arrays.get("dimension", np.zeros(1, np.int64))
-        if dimension.dtype != np.int64 or dimension.shape != (1,) or not 0 <= int(dimension[0]) <= MAX_DIMENSION:
+        if int(arrays["dimension"][0]) > MAX_DIMENSION:
             raise ValueError("the dimension of the model's vectors is out of range")
-        self.control[DIMENSION] = dimension[0]
         self.label_counts, self.credits = arrays["label_counts"].copy(), arrays["credits"].copy()
-        self.control[HAND] = arrays["hand"][0]
+        self.control[HAND], self.control[DIMENSION] = arrays["hand"][0], arrays["dimension"][0]
 
     def digest_bytes(self, n_features: int, n_classes: int) -> bytes:
         """Return all counters for so many ids, in a fixed order."""
         own_credits = self.credits[:n_features].tobytes() if self.is_bounded else b""
-        control = self.control[: DIMENSION + 1 if self.dimension else DIMENSION]
-        return self.label_counts[:n_classes].tobytes() + own_credits + control.tobytes()
+        return self.label_counts[:n_classes].tobytes() + own_credits + self.control[: DIMENSION + 1].tobytes()

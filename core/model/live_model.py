@@ -15,6 +15,7 @@ Records are applied in slices, so that the event loop that owns the model can an
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -131,7 +132,7 @@ class LiveModel(ModelState):
             The model has learned and the field would change the meaning of its state, or a version is active and the
             field would change the vectors that it gets.
         """
-        config = self.config.with_changes(changes)
+        config = self.config.with_user_changes(changes)
         refused = self.config.refused_once_learned(config) if self.n_learned else []
         if refused:
             way = "create a new model instead"
@@ -151,7 +152,7 @@ class LiveModel(ModelState):
         config = self.config.with_changes(changes)
         if self.n_learned:
             kept = {name: getattr(self.config, name) for name in self.config.refused_once_learned(config)}
-            config = config.with_changes(kept)
+            config = replace(config, **kept)
         self._take_config(config)
 
     # --- learning

@@ -139,27 +139,25 @@ class ModelState:
         """
         hashed = hashlib.blake2b(digest_size=16)
         for part in (
-            _json.encode(self.config.to_stored()),
+            _json.encode(self.config.to_dict()),
             self.features.digest(),
             self.labels.digest(),
             self.index.digest(),
             self._tallies.digest_bytes(self.features.n_ids, self.labels.n_ids),
             self.prequential.digest_bytes(),
             self.receipts.digest_bytes(),
+            self.calibration.digest_bytes(),
+            self.serving.to_bytes(),
         ):
             hashed.update(len(part).to_bytes(8, "little"))
             hashed.update(part)
-        hashed.update(self.calibration.digest_bytes())
-        if self.serving != NEVER_ACTIVATED:
-            hashed.update(self.serving.to_bytes())
         return hashed.hexdigest()
 
     # --- as arrays
 
     def meta(self) -> dict[str, Any]:
         """Return the plain JSON values to store next to the arrays."""
-        serving = {} if self.serving == NEVER_ACTIVATED else {"serving": msgspec.to_builtins(self.serving)}
-        return {"config": self.config.to_stored(), **serving}
+        return {"config": self.config.to_dict(), "serving": msgspec.to_builtins(self.serving)}
 
     def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
         """Return the logical state as named arrays such as ``index/counts``; ``from_arrays`` restores it."""
@@ -186,14 +184,14 @@ class ModelState:
             for name, array in arrays.items():
                 part, _, rest = name.partition("/")
                 parts[part][rest] = array
-            state = cls(ModelConfig.from_stored(meta["config"]), secret)
+            state = cls(ModelConfig.from_dict(meta["config"]), secret)
             state.features = Vocabulary.from_arrays(secret, parts["features"])
             state.labels = Vocabulary.from_arrays(secret, parts["labels"])
             _check_ids(
                 parts["index"], state.features.n_ids, state.labels.n_ids
             )  # before memory is allocated for the ids
             state.index = Index.from_arrays(IndexParams.of(state.config), parts["index"])
-            state.serving = msgspec.convert(meta.get("serving", {}), ServingState)
+            state.serving = msgspec.convert(meta["serving"], ServingState)
             state.prequential = Prequential.from_arrays(parts["prequential"])
             state.receipts = Receipts.from_arrays(parts["receipts"])
             state.calibration = Calibration.from_arrays(state.config.calibrate, parts["calibration"])

@@ -352,12 +352,7 @@ def idempotency_key_of(headers: Headers) -> str | None:
 
 def body_hash(instances: list[LabelledInstance], source: str | None) -> bytes:
     """Return the hash of instances as sent, labels and source, by which requests with one key are compared."""
-    parts = [
-        (one.features, one.text, one.labels, one.prediction)
-        if one.vector is None
-        else (one.features, one.text, one.labels, one.prediction, one.vector)
-        for one in instances
-    ]
+    parts = [(one.features, one.text, one.vector, one.labels, one.prediction) for one in instances]
     return hashlib.blake2b(_encode((parts, source)), digest_size=16).digest()
 
 

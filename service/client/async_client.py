@@ -36,7 +36,6 @@ from abound.service.client.errors import (
 )
 from abound.service.client.instances import (
     IN_FLIGHT,
-    ClassifyKwargs,
     ClassifyOptions,
     Features,
     InputInstance,
@@ -310,10 +309,10 @@ class AsyncModel:
         text: str | None = None,
         features: Features | None = None,
         vector: Any = None,
-        **asking: Unpack[ClassifyKwargs],
+        **options: Unpack[ClassifyOptions],
     ) -> ClassifyAnswer:
         """Return the labels of one instance, best first; see ``Model.classify``."""
-        request = classify_request(as_instance(instance, text, features, vector), ClassifyOptions(**asking))
+        request = classify_request(as_instance(instance, text, features, vector), options)
         return convert_answer(await self.client.classify(self.name, request), ClassifyAnswer, self.client.url)
 
     async def learn(
@@ -335,10 +334,10 @@ class AsyncModel:
         instances: Iterable[InputInstance] | AsyncIterable[InputInstance],
         *,
         in_flight: int = IN_FLIGHT,
-        **asking: Unpack[ClassifyKwargs],
+        **options: Unpack[ClassifyOptions],
     ) -> AsyncIterator[ClassifyAnswer | Refused]:
         """Yield an answer for each instance, in order: its labels, or the error that refused it."""
-        lines = map_lines(classify_encoder(ClassifyOptions(**asking)), instances)
+        lines = map_lines(classify_encoder(options), instances)
         async for answer in self.client.classify_stream(self.name, lines, in_flight=in_flight):
             yield to_answer(answer, ClassifyAnswer, self.client.url)
 

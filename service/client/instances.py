@@ -8,7 +8,7 @@ from itertools import count
 from typing import Any, TypedDict, TypeVar
 
 import msgspec
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import Struct
 
 from abound.service.client import requests as client_requests
 from abound.service.client.errors import Answer, Refused, Shape, convert_answer, refusal_of
@@ -62,22 +62,8 @@ class Labelled(InputInstance, omit_defaults=True, kw_only=True, gc=False):
     source: str | None = None
 
 
-class ClassifyOptions(Struct, omit_defaults=True, kw_only=True, gc=False):
-    """Options of a classification; see ``POST /classify``."""
-
-    k: int | UnsetType = UNSET
-    threshold: float | None = None
-    min_probability: float | None = None
-    include: Sequence[str] | None = None
-    exclude: Sequence[str] | None = None
-    explain: bool = False
-    version: str | None = None
-    min_offset: str | None = None
-    remember: bool = False
-
-
-class ClassifyKwargs(TypedDict, total=False):
-    """The fields of ``ClassifyOptions`` as keyword arguments."""
+class ClassifyOptions(TypedDict, total=False):
+    """Options of a classification, as keyword arguments; see ``POST /classify``."""
 
     k: int
     threshold: float | None
@@ -128,9 +114,16 @@ def learn_request(instance: InputInstance, labels: Sequence[str], more: LearnKwa
     )
 
 
-def classify_request(instance: InputInstance, asking: ClassifyOptions) -> dict[str, Any]:
-    """Return the request that classifies an instance."""
-    return {**_fields(instance), **_fields(asking)}
+def classify_request(instance: InputInstance, options: ClassifyOptions) -> dict[str, Any]:
+    """Return the request that classifies an instance. Raises TypeError for an unknown option."""
+    return _fields(instance) | _given(options)
+
+
+def _given(options: ClassifyOptions) -> dict[str, Any]:
+    unknown = sorted(options.keys() - ClassifyOptions.__annotations__.keys())
+    if unknown:
+        raise TypeError(f"unknown options: {', '.join(unknown)}")
+    return {name: value for name, value in options.items() if value is not None}
 
 
 def map_lines(
@@ -142,13 +135,13 @@ def map_lines(
     return map(encode, instances)
 
 
-def classify_encoder(asking: ClassifyOptions) -> Callable[[InputInstance], bytes]:
+def classify_encoder(options: ClassifyOptions) -> Callable[[InputInstance], bytes]:
     """Return a function that encodes an instance as a line, and adds the options to it."""
-    options = client_requests.encode_document(asking)
+    added = client_requests.encode_document(_given(options))
 
     def encode(instance: InputInstance) -> bytes:
         line = client_requests.encode(instance)
-        return line if options == b"{}" else options if line == b"{}" else line[:-1] + b"," + options[1:]
+        return line if added == b"{}" else added if line == b"{}" else line[:-1] + b"," + added[1:]
 
     return encode
 

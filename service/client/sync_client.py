@@ -35,7 +35,6 @@ from abound.service.client.errors import (
     transport_errors,
 )
 from abound.service.client.instances import (
-    ClassifyKwargs,
     ClassifyOptions,
     Features,
     InputInstance,
@@ -290,14 +289,14 @@ class Model:
         text: str | None = None,
         features: Features | None = None,
         vector: Any = None,
-        **asking: Unpack[ClassifyKwargs],
+        **options: Unpack[ClassifyOptions],
     ) -> ClassifyAnswer:
         """Return the labels of one instance, best first.
 
         The instance is a text or an ``InputInstance``; or give ``text``, ``features``, ``vector`` or several of them.
-        ``asking`` takes the fields of ``ClassifyOptions``.
+        ``options`` are those of ``ClassifyOptions``.
         """
-        request = classify_request(as_instance(instance, text, features, vector), ClassifyOptions(**asking))
+        request = classify_request(as_instance(instance, text, features, vector), options)
         return convert_answer(self.client.classify(self.name, request), ClassifyAnswer, self.client.url)
 
     def learn(
@@ -319,10 +318,10 @@ class Model:
         return convert_answer(self.client.learn(self.name, request), LearnAnswer, self.client.url)
 
     def classify_many(
-        self, instances: Iterable[InputInstance], **asking: Unpack[ClassifyKwargs]
+        self, instances: Iterable[InputInstance], **options: Unpack[ClassifyOptions]
     ) -> Iterator[ClassifyAnswer | Refused]:
         """Yield an answer for each instance, in order: its labels, or the error that refused it."""
-        lines = map(classify_encoder(ClassifyOptions(**asking)), instances)
+        lines = map(classify_encoder(options), instances)
         for answer in self.client.classify_stream(self.name, lines):
             yield to_answer(answer, ClassifyAnswer, self.client.url)
 

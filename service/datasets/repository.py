@@ -57,8 +57,6 @@ FOLDER = "datasets"
 NAME = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}"
 RESERVED = ("history", "import")
 
-PAIRS = "Pairs of instances that share a label, counted per label. null: uploaded to an older release."
-
 HEAD_BYTES = 2**20
 """Bytes at the beginning of a file that ``head`` reads."""
 
@@ -131,13 +129,9 @@ class DatasetCard(msgspec.Struct, frozen=True, kw_only=True):
     nnz: Annotated[int, Meta(ge=0, description="Total active features of all instances.")]
     assertions: Annotated[int, Meta(ge=0, description="Total labels of all instances.")]
     created: Annotated[float, Meta(description="Seconds since 1970.")]
-    pairs: Annotated[int, Meta(ge=0, description=PAIRS)] | None = None
-    label_pairs: (
-        Annotated[int, Meta(ge=0, description="Pairs of labels of one instance, counted per instance.")] | None
-    ) = None
-    feature_labels: (
-        Annotated[int, Meta(ge=0, description="Pairs of a feature and a label, counted per instance.")] | None
-    ) = None
+    pairs: Annotated[int, Meta(ge=0, description="Pairs of instances that share a label, counted per label.")]
+    label_pairs: Annotated[int, Meta(ge=0, description="Pairs of labels of one instance, counted per instance.")]
+    feature_labels: Annotated[int, Meta(ge=0, description="Pairs of a feature and a label, counted per instance.")]
 
     @property
     def upload(self) -> str:

@@ -121,7 +121,7 @@ class JobSubmission:
                 activate=request.activate,
                 reason=reason if isinstance(reason, str) else None,
                 actor=actor,
-                config=model.live.config.to_stored(),
+                config=model.live.config.to_dict(),
                 body=body,
             )
         )

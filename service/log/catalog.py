@@ -179,7 +179,7 @@ async def compact_catalog(store: Store, catalog: Catalog) -> bool:
     unnecessary: of two concurrent or late callers, only the first finds the end that it has read. Raise
     StoreUnavailable.
     """
-    models = [(one.keys.name, one.keys.incarnation, one.config.to_stored()) for one in catalog]
+    models = [(one.keys.name, one.keys.incarnation, one.config.to_dict()) for one in catalog]
     payload, checksum = encode(CatalogEntry(APPLY_VERSION, KnownModels(models)))
     first = catalog.known.entry if catalog.known != START else ""
     words = (catalog.offset.entry, catalog.checksum, payload, checksum, first)
@@ -212,6 +212,6 @@ async def append_to_catalog(line: ReconnectingConnection, event: ModelCreated | 
 
 def _config(name: str, config: dict[str, Any]) -> ModelConfig:
     try:
-        return ModelConfig.from_stored(config)
+        return ModelConfig.from_dict(config)
     except InvalidInstance as error:
         raise Corrupted(f"the configuration of the model {name} cannot be read: {error}") from None

@@ -104,7 +104,7 @@ class ModelDirectory:
             return False
         self._health.check_accepting()
         await kernel_compiler.wait_until_loaded(config, kernel_compiler.PATIENCE_SECONDS)
-        created = await self._append(ModelCreated(name, config.to_stored()))
+        created = await self._append(ModelCreated(name, config.to_dict()))
         await self._come_to(created, timeout)
         model = self._follower.models.get(name)
         return model is not None and model.incarnation == created.entry
@@ -127,7 +127,7 @@ class ModelDirectory:
 
     async def create_default(self) -> Offset:
         """Append the creation of the model ``default``; return its offset. Raise StoreUnavailable, OutcomeUnknown."""
-        return await self._append(ModelCreated(DEFAULT_MODEL, self.new_config({}).to_stored()))
+        return await self._append(ModelCreated(DEFAULT_MODEL, self.new_config({}).to_dict()))
 
     async def restore_default(self) -> None:
         """Create the default model again if an emptied store has none. ``delete`` creates it immediately."""

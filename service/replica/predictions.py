@@ -75,7 +75,7 @@ class RememberParams:
 @lru_cache(maxsize=256)
 def vector_fingerprint(config: ModelConfig) -> bytes:
     """Return a fingerprint of the configuration fields that determine the vector of an instance."""
-    parts = (config.boolean, config.negative, sorted(config.to_stored()["analyzer"].items()))
+    parts = (config.boolean, config.negative, sorted(config.to_dict()["analyzer"].items()))
     return hashlib.blake2b(msgspec.msgpack.encode(parts), digest_size=8).digest()
 
 

@@ -271,7 +271,6 @@ class Replica:
             As for ``learn``.
         """
         model = self._changeable(name)
-        changes = model.live.config.with_implied_changes(changes)
         changed = model.live.check_change(changes)
         await kernel_compiler.wait_until_loaded(changed, kernel_compiler.PATIENCE_SECONDS)
         if changed == model.live.config:

@@ -64,8 +64,8 @@ class Card(msgspec.Struct, frozen=True, kw_only=True):
     meta: dict[str, Any]
     files: list[ArrayFile]
     origin: Annotated[dict[str, str] | None, Meta(description="The version that it was imported from.")] = None
-    upload: str | msgspec.UnsetType = msgspec.UNSET
-    reads: dict[str, Any] | msgspec.UnsetType = msgspec.UNSET
+    upload: str | None = None
+    reads: dict[str, Any] | None = None
     checksum: str = ""
 
 
@@ -89,7 +89,7 @@ def digest_of(meta: Mapping[str, Any], files: list[ArrayFile]) -> str:
 
 def reading_settings(config: ModelConfig) -> dict[str, Any]:
     """Return the part of a model's configuration that decides how an instance becomes a vector."""
-    plain = config.to_stored()
+    plain = config.to_dict()
     return {name: plain[name] for name in VECTOR_FIELDS}
 
 
@@ -158,7 +158,7 @@ def _check(card: Card) -> None:
 
 def _reads(told: Mapping[str, Any]) -> None:
     try:
-        _demand(reading_settings(ModelConfig.from_stored(dict(told))) == told, "the reading settings are invalid")
+        _demand(reading_settings(ModelConfig.from_dict(dict(told))) == told, "the reading settings are invalid")
     except InvalidInstance:
         raise Corrupted("the card of a version is invalid: the reading settings are invalid") from None
 

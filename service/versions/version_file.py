@@ -141,7 +141,7 @@ async def _taken(
             model=keys.name,
             incarnation=keys.incarnation,
             data=card.data if same_model else "import",
-            upload=card.upload if same_model else msgspec.UNSET,
+            upload=card.upload if same_model else None,
             data_range=card.data_range if same_model else None,
             offset=card.offset if same_model else offset,
             created=seconds + microseconds / 1e6,

@@ -2,7 +2,7 @@
 
 const KEY = "abound.key";
 
-/** What the service said was wrong. */
+/** An error answer of the service. */
 export class Problem extends Error {
   constructor(said) {
     super(said.detail || said.title);
@@ -12,12 +12,12 @@ export class Problem extends Error {
     this.said = said;
   }
 
-  /** Whether the key that was shown, or none, does not do. */
+  /** Whether the request needs another key. */
   get isAboutKey() {
     return this.status === 401;
   }
 
-  /** Whether this service has no such route. */
+  /** Whether the service has no such route. */
   get isMissing() {
     return this.status === 404 && this.type === "/problems/unknown-path";
   }
@@ -46,7 +46,7 @@ function problemOf(status, text) {
   try {
     said = JSON.parse(text);
   } catch {
-    // Not of the service: of what stands before it.
+    // The answer is not from the service but from a proxy in front of it.
   }
   if (!said || typeof said.title !== "string") {
     said = { title: "An answer that is none of the service's", detail: `HTTP ${status}`, status, type: "about:blank" };
@@ -66,10 +66,10 @@ async function send(method, path, options) {
   }
 }
 
-/** An idempotency key that nobody else gives. */
+/** Return a new random idempotency key. */
 export const newKey = () => [...crypto.getRandomValues(new Uint8Array(16))].map((one) => one.toString(16).padStart(2, "0")).join("");
 
-/** An answer as JSON; Problem where it is an error. */
+/** Return an answer as JSON; throw Problem for an error. */
 export async function ask(method, path, { body, signal, headers: more = {} } = {}) {
   const headers = headersFor(body === undefined ? more : { ...more, "Content-Type": "application/json" });
   const answer = await send(method, path, {
@@ -82,7 +82,7 @@ export async function ask(method, path, { body, signal, headers: more = {} } = {
   return text ? JSON.parse(text) : null;
 }
 
-/** An answer as text; Problem where it is an error. */
+/** Return an answer as text; throw Problem for an error. */
 export async function getText(path, { signal } = {}) {
   const answer = await send("GET", path, { headers: headersFor(), signal });
   const text = await answer.text();
@@ -93,7 +93,7 @@ export async function getText(path, { signal } = {}) {
 export const get = (path, options) => ask("GET", path, options);
 export const post = (path, body, options) => ask("POST", path, { ...options, body });
 
-/** Follow server-sent events until `ended`, connecting again where they break off. */
+/** Follow server-sent events until `ended`; reconnect when the connection is lost. */
 export async function follow(path, take, signal) {
   for (;;) {
     const answer = await send("GET", path, { headers: headersFor({ Accept: "text/event-stream" }), signal });
@@ -127,7 +127,7 @@ function parsed(block) {
   return event;
 }
 
-/** Save an answer as a file. A link would show no key. */
+/** Save an answer as a file. A plain link would not send the key. */
 export async function download(path, name, signal) {
   const answer = await send("GET", path, { headers: headersFor(), signal });
   if (!answer.ok) throw problemOf(answer.status, await answer.text());
@@ -138,7 +138,7 @@ export async function download(path, name, signal) {
   URL.revokeObjectURL(link.href);
 }
 
-/** Send a file; `told` hears how much of it is gone, 0..1. fetch cannot tell that. */
+/** Upload a file; call `told` with the share that is sent, 0..1. fetch cannot report progress. */
 export function upload(path, file, told, signal) {
   return new Promise((resolve, reject) => {
     const request = new XMLHttpRequest();

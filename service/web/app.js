@@ -30,9 +30,9 @@ const view = document.getElementById("view");
 const chooser = document.getElementById("model");
 let shown = new AbortController();
 let models = [];
-let asksForKeys = null; // not known yet
+let asksForKeys = null; // unknown yet
 
-/** The view and the model that the address names, and what is to be tried: `#labels/default`, `#try/default/a text`. */
+/** Return the view, the model and the text that the address names: `#labels/default`, `#try/default/a text`. */
 function place() {
   const [name, model, text] = location.hash.slice(1).split("/").map(decoded);
   return { name: Object.hasOwn(VIEWS, name) ? name : "overview", model: model || null, text: text ?? "" };
@@ -46,7 +46,7 @@ function decoded(text) {
   }
 }
 
-/** What went wrong, as the service says it. */
+/** Show a problem in the words of the service. */
 export function problem(error) {
   if (error.name === "AbortError") return null;
   if (!(error instanceof Problem)) throw error;
@@ -109,23 +109,23 @@ async function show() {
   VIEWS[name].show(root, { model, about: models.find((one) => one.name === model), text: place().text, signal, problem, refused, lacks, isForAll, every: every(signal), again: show });
 }
 
-/** Whether nobody could answer just now: what is asked for again may be answered. */
+/** Return whether the service was unavailable for a moment, so that another request may succeed. */
 const isPassing = (error) => error.status === 0 || error.status === 503;
 
-/** That the model which the address names is not there: another one in its place would be taught in its stead. */
+/** Say that the model of the address does not exist. Showing another model instead could lead to wrong labels there. */
 function missing(name, isLimited) {
   const detail = `There is no model “${name}”${isLimited ? " that this key is for" : ""}.${models.length ? " Choose another one above." : ""}`;
   return new Problem({ title: "No such model", detail, status: 404, type: "/problems/unknown-model" });
 }
 
-/** Why this key can do nothing with jobs and data sets; null where it may, or no key is asked for. */
+/** Return why this key cannot use jobs and data sets; null if it can, or if the service needs no key. */
 function refusal(rights) {
   if (!rights || (rights.scopes.includes("admin") && rights.all_models)) return null;
   const detail = "This takes a key with the scope admin, not limited to models";
   return new Problem({ title: "Not with this key", detail, status: 403, type: "/problems/forbidden" });
 }
 
-/** `lacks(scope, what)`: what this key cannot do for want of the scope, as a sentence; null where it can. */
+/** `lacks(scope, what)`: return a sentence if the key lacks the scope for `what`, else null. */
 function lackOf(rights) {
   return (scope, what) =>
     !rights || rights.scopes.includes(scope) || rights.scopes.includes("admin")
@@ -133,13 +133,13 @@ function lackOf(rights) {
       : `${what} takes a key with the scope ${scope}: another one can be given with the button Key above.`;
 }
 
-/** The model that the address names, null when it is not there; the first one where none is named. The chooser shows it. */
+/** Return the model of the address, the first model without one, or null if it does not exist; select it in the chooser. */
 function choose() {
   const names = models.map((one) => one.name);
   const wanted = place().model ?? (names.includes("default") ? "default" : (names[0] ?? null));
   const model = names.includes(wanted) ? wanted : null;
   fill(chooser, names.map((name) => h("option", { value: name }, name)));
-  chooser.value = model ?? ""; // none of them where it is not there
+  chooser.value = model ?? ""; // select none if the model does not exist
   document.getElementById("chooser").hidden = names.length === 0;
   return model;
 }
@@ -155,7 +155,7 @@ function mark(name, model) {
   }
 }
 
-/** Do something now and again every `ms`, while the page is seen and the view is shown. */
+/** Do something now and every `ms`, while the page is visible and the view is shown. */
 function every(signal) {
   return (ms, work) => {
     let timer = 0;
@@ -234,12 +234,12 @@ addEventListener("hashchange", () => {
 });
 document.getElementById("key").hidden = key.get() === null;
 document.getElementById("key").addEventListener("click", askForKey);
-// Whoever has said "Not now" is not asked again by what the page asks for by itself, until another view is shown.
+// After "Not now", periodic requests do not ask for the key again until the user opens another view.
 events.addEventListener("key", debounced(() => isPutOff || askForKey(), 50));
 document.querySelector(".skip").addEventListener("click", (event) => {
   event.preventDefault();
   document.getElementById("main").focus();
 });
 show();
-if (key.get() !== null) tellHealth(); // without one, what is shown waits for it
+if (key.get() !== null) tellHealth(); // without a key, the view waits for it
 setInterval(() => document.hidden || tellHealth(), HEALTH_MS);

@@ -1,4 +1,4 @@
-// Ask me: the remembered instances that the model is least sure of, to be labelled one after the other.
+// Ask me: label the stored instances that the model is least certain of, one by one.
 
 import { announce, breakable, card, empty, fill, h } from "./dom.js";
 import { get, modelPath, newKey, part, post } from "./api.js";
@@ -101,7 +101,7 @@ export function show(root, { model, signal, problem, lacks }) {
     }
     isBusy = true;
     const [one] = queue;
-    one.key ??= newKey(); // sent again after a lost answer, it is learned once
+    one.key ??= newKey(); // a retry after a lost answer is learned once
     try {
       await post(`${modelPath(model)}/learn`, { prediction: one.id, labels, source: "page" }, { signal, headers: { "Idempotency-Key": one.key } });
       fill(parts.said, h("p", { class: "better" }, "Learned ", breakable(labels.map((label) => `“${legible(label)}”`).join(", ")), "."));

@@ -1,4 +1,4 @@
-// Charts by Chart.js, which is loaded when the first one is wanted. Each says in words and in a table what it shows.
+// Charts by Chart.js, loaded with the first chart. Each chart has a description and a table of its values.
 
 import { h, refill, table } from "./dom.js";
 
@@ -16,7 +16,7 @@ function load() {
   return loading;
 }
 
-/** The colours of the theme as it is now. */
+/** Return the colours of the present theme. */
 function colours() {
   const style = getComputedStyle(document.documentElement);
   return Object.fromEntries(INK.map((name) => [name.slice(2), style.getPropertyValue(name).trim()]));
@@ -24,15 +24,15 @@ function colours() {
 
 const isAlone = (points, at) => [points[at - 1], points[at + 1]].every((beside) => (beside?.[1] ?? null) === null);
 
-/** A name with the middle left out: beginning and end tell one from another. */
+/** Shorten a name in the middle, since beginnings and ends distinguish names. */
 const shortened = (name) => ([...name].length > 32 ? `${[...name].slice(0, 19).join("")}…${[...name].slice(-12).join("")}` : name);
 
-/** The name at a tick, as the chart has it: one that is put back is drawn once more with what it showed before. */
+/** Return the name at a tick. Read it from the chart: a chart that is shown again is drawn once with its former values. */
 function tickName(value) {
   return shortened(String(this.getLabelForValue(value)));
 }
 
-/** Upright lines at places of the x axis, each with a word. */
+/** Draw vertical lines at values of x, each with a word. */
 const marks = {
   id: "marks",
   afterDatasetsDraw(chart, _, options) {
@@ -108,10 +108,10 @@ class Figure {
         backgroundColor: colour,
         borderWidth: one.isMain ? 2.5 : 1.5,
         borderDash: one.dash,
-        // A line ends where there is nothing to say; a point without neighbours is no line, and would not be seen.
+        // Gaps interrupt a line. A point without neighbours would be invisible, so it is drawn as a dot.
         pointRadius: one.dots ?? one.points.map((_, at) => (isAlone(one.points, at) ? 3 : 0)),
         pointHitRadius: 8,
-        clip: one.dots ? 8 : undefined, // points at the edge are drawn whole
+        clip: one.dots ? 8 : undefined, // do not clip points at the edge
       };
     });
     return { labels: this.shown.names, datasets };
@@ -174,8 +174,8 @@ class Figure {
 }
 
 /**
- * A chart of lines over a number; `options`: title, caption, x, y ({title, format, zero, max}), apart: the lines have
- * points at places of their own. `dots` of a series: how large each of its points is.
+ * A line chart; `options`: title, caption, x, y ({title, format, zero, max}), and apart: the series have different x
+ * values. `dots` of a series: the size of each of its points.
  */
 export const lines = (options) => new Figure({ type: "line", ...options });
 

@@ -1,4 +1,4 @@
-// Several labels as chips: typed, suggested, or marked elsewhere.
+// Several labels as chips: typed, chosen from suggestions, or marked elsewhere.
 
 import { breakable, debounced, field, fill, h, newId } from "./dom.js";
 import { legible } from "./format.js";
@@ -6,8 +6,8 @@ import { legible } from "./format.js";
 const TYPED_MS = 150;
 
 /**
- * A field for labels: `element`, `has`, `toggle`, `clear`, and `take()`, which adds what is still typed and returns all.
- * `suggest` finds known labels by their beginning; `changed` is called with every change.
+ * A field for labels: `element`, `has`, `toggle`, `clear`, and `take()`, which adds the typed text and returns all labels.
+ * `suggest` returns known labels by prefix; `changed` is called after every change.
  */
 export function labelChips(title, { suggest, changed }) {
   const known = h("datalist", { id: newId("known") });
@@ -28,11 +28,11 @@ export function labelChips(title, { suggest, changed }) {
       for (const label of labels) suggested.add(label);
       fill(known, labels.map((label) => h("option", { value: label })));
     } catch {
-      // A field without suggestions can be filled all the same.
+      // The field works without suggestions.
     }
   }, TYPED_MS));
 
-  /** Turn what is typed into chips: commas separate labels, but not in quotes or in a label that is known. */
+  /** Turn the typed text into chips. Commas separate labels, except in quotes and in known labels. */
   function add() {
     const typed = input.value.trim();
     const found = suggested.has(typed) ? [typed] : [...typed.matchAll(/"([^"]+)"|[^,]+/g)].map(([whole, quoted]) => (quoted ?? whole).trim());

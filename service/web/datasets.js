@@ -1,4 +1,4 @@
-// Data sets: files that jobs can learn from, in the place of history.
+// Data sets: files that jobs can learn from instead of history.
 
 import { announce, card, confirmed, empty, field, fill, h, refill, table } from "./dom.js";
 import { ask, get, part, upload } from "./api.js";
@@ -10,7 +10,7 @@ const CUT = 200;
 
 const shortened = (text) => (text.length > CUT ? `${text.slice(0, CUT)}…` : text);
 
-/** The upload that goes on, whatever view is shown: `{ said, stop, ended }`. */
+/** The upload in progress, which continues in other views: `{ said, stop, ended }`. */
 let underWay = null;
 
 export function show(root, { signal, problem, refused }) {
@@ -109,7 +109,7 @@ export function show(root, { signal, problem, refused }) {
     const ended = upload(`datasets/${part(called)}?filename=${part(chosen.name)}`, chosen, (share) => {
       progress.value = share;
       note.textContent = share < 1 ? `${Math.round(100 * share)} % of ${bytes(chosen.size)}` : "All sent. Every line is read and checked now.";
-      if (share === 1) progress.removeAttribute("value"); // how long that takes is not known
+      if (share === 1) progress.removeAttribute("value"); // the duration of the check is unknown
     }, stop.signal).then(() => called);
     underWay = { said: [progress, note], stop: () => stop.abort(), ended };
     ended.then(
@@ -122,7 +122,7 @@ export function show(root, { signal, problem, refused }) {
     }
   }
 
-  /** Show the upload that is under way until it has ended; whether it came to a data set. */
+  /** Show the upload in progress until it ends; return whether it succeeded. */
   async function follow() {
     const { said, stop, ended } = underWay;
     parts.stop.onclick = stop;

@@ -1,4 +1,4 @@
-// Making elements. Data only ever become text and attributes: nothing here parses markup.
+// Creates elements. Data become only text and attributes; nothing here parses markup.
 
 import { TERMS } from "./terms.js";
 
@@ -15,16 +15,16 @@ export function h(tag, props = {}, ...children) {
   return element;
 }
 
-/** Put these in the place of all that an element has. */
+/** Replace the children of an element. */
 export function fill(element, ...children) {
   element.replaceChildren(...children.flat(3).filter((child) => child !== null && child !== undefined && child !== false));
   return element;
 }
 
 /**
- * As `fill`, for what a view shows anew by itself: an element that is there already stays where it is, and so do tables
- * of the same name, so that focus and scrolling do. The focus of what is made anew goes to what has its name then, or to
- * the table that it stood in.
+ * Like `fill`, for periodic updates. Elements that are already there stay, and tables of the same name are updated in
+ * place, which keeps focus and scroll position. If the focused element is replaced, the new element of the same name gets
+ * the focus, or else its table.
  */
 export function refill(element, ...children) {
   const focused = element.contains(document.activeElement) ? document.activeElement : null;
@@ -42,8 +42,8 @@ export function refill(element, ...children) {
 }
 
 /**
- * What is to be shown: in the place of a table, the one of that name which is there, with the rows of this one; in that
- * of a problem which is told already, that one, so that those who hear it are not told again and again.
+ * Return the element to show: for a table, the present table of the same name with the new rows; for a problem that is
+ * already shown, the present element, so that screen readers do not announce it again.
  */
 function kept(element, made) {
   const kind = [".scroll", ".problem"].find((one) => made.matches?.(one));
@@ -56,7 +56,7 @@ const called = (one) => one.dataset.said ?? one.getAttribute("aria-label") ?? on
 
 let lastId = 0;
 
-/** An id that no other element has. */
+/** Return a unique element id. */
 export function newId(name) {
   lastId += 1;
   return `${name}-${lastId}`;
@@ -76,12 +76,12 @@ export function card(title, ...children) {
   return h("section", { class: "card", "aria-labelledby": id }, h("h2", { id }, title), children);
 }
 
-/** Where there is nothing yet: what it is, and what to do next. */
+/** A notice for an empty list: what is missing, and what to do next. */
 export function empty(title, ...next) {
   return h("div", { class: "empty" }, h("p", { class: "empty-title" }, title), h("p", {}, next));
 }
 
-/** A word with its explanation as a tooltip, for hover, focus and touch; other words stay as they are. */
+/** A term with its explanation as a tooltip, for hover, focus and touch; words without one are plain text. */
 export function term(word) {
   if (!Object.hasOwn(TERMS, word)) return word;
   const tip = h("span", { role: "tooltip", popover: "manual", class: "tip", id: newId("tip") }, TERMS[word]);
@@ -106,7 +106,7 @@ export function term(word) {
   return h("span", {}, button, tip);
 }
 
-/** A table; cells are text or elements. Columns that begin with "#" hold numbers; a last one without a name, buttons. */
+/** A table; cells are text or elements. Columns named "#..." hold numbers, a last column without a name holds buttons. */
 export function table(caption, columns, rows) {
   const isNumber = columns.map((name) => name.startsWith("#"));
   const cell = (tag, value, at, props = {}) => h(tag, { ...props, class: isNumber[at] ? "number" : null }, value);
@@ -123,13 +123,13 @@ export function table(caption, columns, rows) {
   );
 }
 
-/** A name, with places where a line may break: after `_`, `-` and `/`. */
+/** A name with optional line breaks after `_`, `-` and `/`. */
 export const breakable = (name) => name.split(/(?<=[_/-])/).flatMap((part, at) => (at ? [h("wbr"), part] : [part]));
 
-/** A heading of a column, with explanations of the words in it. */
+/** The heading of a column, with explanations of its terms. */
 const headed = (name) => name.split(/(, )/).map(term);
 
-/** Call `work` when nothing came for `ms`; only the newest call counts. */
+/** Debounce: call `work` once no call has come for `ms`, with the newest arguments. */
 export function debounced(work, ms) {
   let timer = 0;
   return (...given) => {
@@ -140,17 +140,17 @@ export function debounced(work, ms) {
 
 const TWICE_MS = 500;
 
-/** Wait until another press can no longer be the second one of a double click; `pressed`: `performance.now()` then. */
+/** Wait until a second click can no longer belong to a double click; `pressed`: `performance.now()` of the first. */
 export function pastDoubleClick(pressed) {
   return new Promise((resolve) => setTimeout(resolve, Math.max(0, TWICE_MS - (performance.now() - pressed))));
 }
 
-/** Say something to those who hear the page. */
+/** Announce a text to screen readers. */
 export function announce(text) {
   document.getElementById("said").textContent = text;
 }
 
-/** Ask for a yes in a dialog; true when it came. */
+/** Ask for confirmation in a dialog; return whether it was given. */
 export function confirmed(title, text, yes) {
   return new Promise((resolve) => {
     const heading = newId("dialog");

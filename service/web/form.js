@@ -1,10 +1,10 @@
-// A form made from the JSON Schema of a method's parameters. What is left as it was is not sent.
+// A form generated from the JSON Schema of a method's parameters. Unchanged fields are not sent.
 
 import { field, h, newId } from "./dom.js";
 
 /**
- * A form for a schema: `element`, and `values()`, which throws an Error that names the field where one is wrong.
- * `initial` has values in the place of the schema's defaults; fields named in `first` come first, needed ones before all.
+ * A form for a schema: `element`, and `values()`, which throws an Error with the name of an invalid field.
+ * `initial` replaces defaults of the schema. Required fields come first, then those named in `first`.
  */
 export function formOf(schema, { initial = {}, first = [] } = {}) {
   const { properties = {}, required = [] } = schema;
@@ -27,7 +27,7 @@ export function formOf(schema, { initial = {}, first = [] } = {}) {
   };
 }
 
-/** A schema without references and without the alternative of null. */
+/** Resolve references of a schema, and drop the alternative null. */
 function resolved(own, schema) {
   let about = own;
   if (about.$ref) about = { ...schema.$defs?.[about.$ref.split("/").pop()], ...about };
@@ -39,7 +39,7 @@ function resolved(own, schema) {
   return { ...real[0], ...about, type, isOptional };
 }
 
-/** The name of a field in words: the begin of its description where that is short, and the name that the interface has. */
+/** The title of a field: the beginning of its description if that is short, and its name in the API. */
 function titleOf(name, { title, description }, isNeeded) {
   const [, clause] = /^([^.:;,(]{12,60})[.:;,(]/.exec(`${plain(description) ?? ""}.`) ?? [];
   const said = clause?.trim() ?? title ?? name.replaceAll("_", " ");
@@ -51,7 +51,7 @@ function controlFor(name, about, isNeeded) {
   if (about.type === "object" && about.properties) return groupFor(name, about);
   const title = titleOf(name, about, isNeeded);
   const described = plain(about.description);
-  const isWhole = title[0].toLowerCase() === described?.replace(/\.$/, "").toLowerCase(); // the title has said it
+  const isWhole = title[0].toLowerCase() === described?.replace(/\.$/, "").toLowerCase(); // the title already says it
   const hint = [isWhole ? null : described, bounds(about)].filter(Boolean).join(" ") || null;
   const initial = about.default;
   const attributes = { name, required: isNeeded };
@@ -133,7 +133,7 @@ function groupFor(name, about) {
   };
 }
 
-/** Several words or numbers, with commas between them. */
+/** A field for several words or numbers, separated by commas. */
 function listFor(name, title, hint, attributes, initial, items) {
   const control = h("input", { ...attributes, type: "text", value: initial.join(", "), autocomplete: "off" });
   const first = control.value;

@@ -6,7 +6,7 @@ const short = new Intl.NumberFormat("en", { notation: "compact", maximumFraction
 export const count = (n) => (n === null || n === undefined ? "–" : whole.format(n));
 export const compact = (n) => (n < 10000 ? whole.format(n) : short.format(n));
 export const percent = (share) => (share === null || share === undefined ? "–" : `${(100 * share).toFixed(1)} %`);
-/** A probability that was estimated: never certain, either way. */
+/** An estimated probability: never shown as 0 or 1. */
 export const chance = (p) => (p < 0.001 ? "<0.1 %" : p > 0.999 ? ">99.9 %" : percent(p));
 export const score = (n) => (n === 0 ? "0" : Math.abs(n) >= 0.001 ? n.toFixed(3) : n.toExponential(1));
 
@@ -49,8 +49,8 @@ export function when(seconds) {
   return isToday ? time.toLocaleTimeString() : time.toLocaleString([], { dateStyle: "medium", timeStyle: "short" });
 }
 
-// What leaves no trace where it stands, looks like a space and is none, or turns round what follows. Joiners, the forms of emoji and what
-// names the country of a black flag belong to what they stand in.
+// Characters that are invisible, look like a space, or reverse the text after them. Joiners, variation selectors of emoji
+// and the tags of flags are not among them.
 const UNSEEN = /(?![\u200c\u200d\ufe0e\ufe0f])(?<!\u{1f3f4}[\u{e0020}-\u{e007f}]*(?=[\u{e0020}-\u{e007f}]))[\p{Cc}\p{Cf}\p{Zl}\p{Zp}\p{Default_Ignorable_Code_Point}\u2800]|(?![ \u3000])\p{Zs}|^ | $|(?<=\p{Zs}) /gu;
 const BLANK = /^[\p{Z}\p{C}\p{Default_Ignorable_Code_Point}\u2800]*$/u;
 
@@ -59,5 +59,5 @@ const escaped = (character) => {
   return character === " " ? "␣" : code.length > 4 ? `\\u{${code}}` : `\\u${code}`;
 };
 
-/** A name that others gave, with what cannot be seen of it escaped; only for show. */
+/** A name from a user, with invisible characters escaped; only for display. */
 export const legible = (name) => (BLANK.test(name) ? [...name].map(escaped).join("") : name.replace(UNSEEN, escaped));

@@ -1,4 +1,4 @@
-// Jobs: ask for one by a form, follow it while it runs, cancel it.
+// Jobs: submit one by a form, follow it while it runs, cancel it.
 
 import { announce, card, confirmed, empty, field, fill, h, pastDoubleClick, refill } from "./dom.js";
 import { ask, follow, get, modelPath, newKey, part, post } from "./api.js";
@@ -7,18 +7,18 @@ import { count, duration, percent, when } from "./format.js";
 
 const REFRESH_MS = 5000;
 const MOST_SHOWN = 20;
-/** Browsers open six connections at most to a service; the others of the page need some. */
+/** Browsers open at most six connections to a host, and other parts of the page need some. */
 const MOST_FOLLOWED = 2;
 const ENDED = ["succeeded", "failed", "cancelled"];
 const MEASURES = ["R@1", "R@5", "MRR"];
-/** What a rebuild does to the live index, said before it begins; what none is said of is asked about all the same. */
+/** What each rebuild does to the live index, for the confirmation; other methods get a general question. */
 const DOES = {
   forget: "The events are taken out of the index, the log, history and the snapshots, and versions that were fitted on them are deleted. Nothing brings them back.",
   restore: "What came after this offset is not learned any more. It stays in history.",
   refit: "The live index is learned anew from all of history, and takes the place of the one that there is.",
 };
 
-/** The part of the view that is about jobs; `ended` is told when one has. */
+/** The jobs of the view; `ended` is called when a job ends. */
 export function jobs({ model, signal, problem, refused, every, ended }) {
   const list = h("div", { class: "stack" });
   const shown = new Map();
@@ -42,7 +42,7 @@ export function jobs({ model, signal, problem, refused, every, ended }) {
     }
   }
 
-  /** Each job keeps its element, so that focus and an open table stay where they are. */
+  /** Jobs keep their elements, so that focus and open tables stay. */
   function draw(all) {
     for (const id of shown.keys()) if (!all.some((job) => job.id === id)) shown.delete(id);
     for (const job of all) {
@@ -128,13 +128,13 @@ const paramsOf = (given) =>
     .map(([name, value]) => `${name}=${TIMES.includes(name) ? when(value) : typeof value === "string" ? value : JSON.stringify(value)}`)
     .join(" ");
 
-/** The method that suits data of this size: `labels` an instance on average, and classes. */
+/** Return the method that suits data of this size: mean number of `labels` per instance, and of classes. */
 function suiting({ labels, classes }) {
   if (labels >= 1.5) return "exmlds1";
   return classes <= 100 ? "one_vs_rest" : "swnn";
 }
 
-/** How large what a job would learn from is, for `suiting`; null where nothing is known. */
+/** Return the size of the data that a job would learn from, for `suiting`; null if unknown. */
 async function sizesOf(model, data, sets, signal) {
   const set = sets.find((one) => one.name === data);
   if (set) return set.labelled ? { labels: set.assertions / set.labelled, classes: set.classes } : null;
@@ -143,7 +143,7 @@ async function sizesOf(model, data, sets, signal) {
   return all.n ? { labels: labels / all.n, classes } : null;
 }
 
-/** The form for a new job; `started` is told when one was taken. */
+/** The form for a new job; `started` is called when a job is accepted. */
 export function newJob({ model, signal, problem, refused, started }) {
   const method = h("select", {});
   const data = h("select", {}, h("option", { value: "history" }, "history: what this model learned"));
@@ -158,7 +158,7 @@ export function newJob({ model, signal, problem, refused, started }) {
   let isChosen = false; // by the user
   let form = null;
   let isStarting = false;
-  let unsure = null; // what was asked for without an answer, and its key: asked for again, it is taken once
+  let unsure = null; // a request without an answer, and its idempotency key: a retry starts no second job
 
   if (refused) element.hidden = true; // the list of jobs says why
   else begin();
@@ -197,12 +197,12 @@ export function newJob({ model, signal, problem, refused, started }) {
       sets = (await get("datasets", { signal })).datasets;
       data.append(...sets.map((one) => h("option", { value: one.name }, `data set ${one.name}`)));
     } catch {
-      // Without data sets there is history.
+      // Without data sets, history is the only choice.
     }
     preselect();
   }
 
-  /** Until a method is chosen, the one that suits the data. */
+  /** Preselect the method that suits the data, until the user chooses one. */
   async function preselect() {
     try {
       const sizes = await sizesOf(model, data.value, sets, signal);
@@ -210,7 +210,7 @@ export function newJob({ model, signal, problem, refused, started }) {
       method.value = suiting(sizes);
       choose();
     } catch {
-      // The first one of the list is as good.
+      // The first method of the list is preselected instead.
     }
   }
 
@@ -220,24 +220,24 @@ export function newJob({ model, signal, problem, refused, started }) {
     activation.hidden = source.hidden = !isFit;
     parts.about.textContent = chosen.summary;
     form = formOf(chosen.params, { first: ["auto"] });
-    form.fields.get("dry_run")?.remove(); // asked for by itself, before the question
+    form.fields.get("dry_run")?.remove(); // the confirmation runs it first
     const more = h("details", { open: !isFit }, h("summary", {}, "Parameters"), form.element);
     fill(parts.params, Object.keys(chosen.params.properties || {}).length ? more : null);
   }
 
-  /** The button stays reachable by keyboard while it does nothing. */
+  /** Disable the button, but keep it reachable by keyboard. */
   function hold(is) {
     isStarting = is;
     start.setAttribute("aria-disabled", String(is));
   }
 
-  /** A yes to a job that changes the live index itself, rather than makes a version. */
+  /** Ask for confirmation of a job that changes the live index. */
   async function isMeant(name, given) {
     const lines = [name === "forget" ? await counted(given) : null, DOES[name] || "It changes the live index.", paramsOf(given)].filter(Boolean);
     return confirmed(`Start ${name} on ${model}?`, lines.join(" "), "Start it");
   }
 
-  /** How many events a forget would remove: a job that changes nothing counts them. */
+  /** Return a sentence with the number of events that a forget would remove, counted by a dry run. */
   async function counted(given) {
     fill(parts.said, h("p", { class: "note" }, "Counting the events…"));
     const { id } = await post("jobs", { model, method: "forget", params: { ...given, dry_run: true } }, { signal });

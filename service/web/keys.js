@@ -77,7 +77,7 @@ export function show(root, { signal, problem, refused }) {
     ));
   }
 
-  /** Show a new secret, which the service tells this once. */
+  /** Show a new secret; the service returns it only once. */
   async function make(work) {
     try {
       const made = await work();

@@ -1,4 +1,4 @@
-// The labels that a model knows: found by a part of their name, how often each was learned, and what points to it.
+// The labels that a model knows: search by a part of the name, how often each was learned, and its features.
 
 import { announce, breakable, card, debounced, empty, field, fill, h } from "./dom.js";
 import { get, modelPath, part } from "./api.js";

@@ -5,7 +5,7 @@ import { ask, download, get, modelPath, newKey, part, post, Problem, upload } fr
 import { formOf } from "./form.js";
 import { bytes, compact, count, when } from "./format.js";
 
-/** The settings that matter to most; the others stand below. */
+/** Settings that most users need; the others are listed below them. */
 const FIRST = ["update", "calibrate", "analyzer"];
 const NAME = "[A-Za-z0-9][A-Za-z0-9_.\\-]{0,63}";
 const REFRESH_MS = 5000;

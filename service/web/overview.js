@@ -1,4 +1,4 @@
-// How well a model does, how large it is, and whether its replicas are one.
+// Accuracy and size of a model, and whether its replicas agree.
 
 import { announce, card, empty, fill, h, refill, table, term } from "./dom.js";
 import { get, getText, modelPath, newKey, part, post } from "./api.js";
@@ -8,14 +8,14 @@ import { QUESTION, sample } from "./sample.js";
 
 const REFRESH_MS = 2000;
 const REQUESTS_MS = 5000;
-/** Number of answers of /metrics that are kept for the rate. */
+/** Number of answers of /metrics kept to calculate the rate. */
 const REQUESTS_KEPT = 13;
 const KEPT = 150;
 const MOST_POINTS = 48;
 const MOST_MARKS = 12;
-/** A model that learns its first events gets better all the time: no change to mark. */
+/** A model improves all the time during its first events, so changes there are not marked. */
 const WARM_UP = 2000;
-/** A share of fewer events says nothing. */
+/** A share of fewer events is not meaningful. */
 const LEAST_EVENTS = 30;
 const GROUPS = [
   ["head", "Head: label seen 100 times or more"],
@@ -87,8 +87,8 @@ export function show(root, { model, signal, problem, every, lacks, isForAll }) {
   start.hidden = rest.hidden = true;
   fill(root, parts.trouble, start, rest);
   drawStart();
-  let requests = null; // what is known of /classify
-  const counted = new Map(); // by host, for a load balancer may ask another one each time
+  let requests = null; // the newest statistics of /classify
+  const counted = new Map(); // by host: a load balancer may choose another one each time
   if (isForAll) every(REQUESTS_MS, lookAtRequests);
 
   every(REFRESH_MS, async () => {
@@ -120,7 +120,7 @@ export function show(root, { model, signal, problem, every, lacks, isForAll }) {
       h("p", {}, "Or stream a file: ", h("code", {}, "abound learn FILE")),
       said,
     );
-    const key = newKey(); // sent again after a lost answer, it is learned once
+    const key = newKey(); // a retry after a lost answer is learned once
 
     async function loadSample() {
       load.disabled = true;
@@ -139,20 +139,20 @@ export function show(root, { model, signal, problem, every, lacks, isForAll }) {
     try {
       const { host, n, within } = requestsIn(await getText("metrics", { signal }));
       const seen = counted.get(host) ?? [];
-      if (seen.length && n < seen.at(-1).n) seen.length = 0; // it was started again
+      if (seen.length && n < seen.at(-1).n) seen.length = 0; // the host has restarted
       seen.push({ now: performance.now() / 1000, n, within });
       if (seen.length > REQUESTS_KEPT) seen.shift();
       counted.set(host, seen);
       const [first, last] = [seen[0], seen.at(-1)];
       if (seen.length > 1) requests = { host, rate: (last.n - first.n) / (last.now - first.now), times: [0.5, 0.99].map((share) => quantile(first.within, last.within, share)) };
     } catch {
-      // The tile keeps what it had.
+      // The tile keeps its former value.
     }
   }
 
   /**
-   * Note how many events came since the answer before. Answers of replicas that are behind count as none; a model that
-   * has learned less further on in its log has got another index, and one that was made anew is another one.
+   * Record how many events were learned since the previous answer. Answers of replicas that lag behind count as none. If
+   * the count fell while the offset rose, the model has another index; a new incarnation is another model.
    */
   function measure({ learned, offset }, incarnation) {
     const now = performance.now() / 1000;
@@ -324,13 +324,13 @@ export function show(root, { model, signal, problem, every, lacks, isForAll }) {
   }
 }
 
-/** The tile of the version that serves, where a contest scores it on the events that are learned. */
+/** The tile of the active version, if a contest scores it on the learned events. */
 function servedTile({ contenders }, { version }) {
   const served = version === "live" ? null : contenders?.versions.find((one) => one.version === version);
   return served ? [[[term("R@1"), ` of version ${version.slice(0, 8)}`], percent(served.window["R@1"]), `newest ${count(served.window.n)} events`]] : [];
 }
 
-/** Tiles in the place of others, unless one has the focus: its tooltip may be open. */
+/** Replace tiles, unless one has the focus: its tooltip may be open. */
 function refillTiles(element, tiles) {
   if (element.children.length !== tiles.length) {
     fill(element, tiles);
@@ -343,7 +343,7 @@ function refillTiles(element, tiles) {
   });
 }
 
-/** The requests to /classify that the metrics of a host count: how many, and how many took at most how long. */
+/** Return the number of /classify requests in the metrics of a host, and the buckets of their latency. */
 export function requestsIn(metrics) {
   const ofRoute = metrics.split("\n").filter((line) => line.includes('route="/classify"'));
   const valueOf = (line) => Number(line.slice(line.lastIndexOf(" ")));
@@ -355,7 +355,7 @@ export function requestsIn(metrics) {
   };
 }
 
-/** The time within which this share of the requests between two countings was answered; null without a request. */
+/** Return the upper bound of a quantile of the latency between two answers of /metrics; null without requests. */
 export function quantile(first, last, share) {
   const before = new Map(first);
   const came = last.map(([seconds, n]) => [seconds, n - (before.get(seconds) ?? 0)]);
@@ -369,7 +369,7 @@ function requestsTile(requests) {
   return [["Requests to /classify a second", rate(requests.rate), half === null ? `none on ${requests.host}` : `half ${half}, 99 % ${most}, on ${requests.host}`]];
 }
 
-/** How many connections a feature may have, how that is written, which setting says so, and what is said without one. */
+/** The maximum number of connections of a feature: value, text, setting, and the text if there is no bound. */
 function mostConnections(stats, config) {
   if (stats.in_rows) return [null, count, "rows", "one to every class"];
   return config.update === "sls" ? [config.slots, String, "slots"] : [config.d_max, String, "d_max"];
@@ -378,7 +378,7 @@ function mostConnections(stats, config) {
 const percents = (share) => `${Math.round(100 * share)} %`;
 const rounded = (n) => (n === null ? "–" : n.toFixed(3));
 
-/** Whether an offset of a log, `1763600000000-0.3`, is past another one. */
+/** Return whether a log offset, `1763600000000-0.3`, is past another one. */
 function isPast(offset, other) {
   const [a, b] = [offset, other].map((one) => one.split(/[-.]/).map(Number));
   const at = a.findIndex((n, place) => n !== b[place]);
@@ -392,8 +392,8 @@ function drifted(points) {
 }
 
 /**
- * Neighbouring points as one, at their mean, so that a line of long life is a line: [[x, y]...]. `weights`: of how many
- * events each value is the mean; a point of fewer than LEAST_EVENTS has no value.
+ * Merge neighbouring points [[x, y]...] at their mean, so that a long history stays a readable line. `weights`: the
+ * number of events behind each value; a point of fewer than LEAST_EVENTS has no value.
  */
 export function blocks(learned, values, weights) {
   const size = Math.max(Math.ceil(learned.length / MOST_POINTS), Math.ceil(LEAST_EVENTS / learned[0]));
@@ -412,7 +412,7 @@ export function blocks(learned, values, weights) {
   return found;
 }
 
-/** Where the worker noticed that the score had changed, as marks of the trace: the newest few. */
+/** The newest drift marks: where the worker detected a change of the score. */
 function marksOf(stats) {
   const found = stats.drift_marks.filter((mark) => mark.measure === "R@1" && (mark.learned > WARM_UP || mark.after < mark.before));
   return found.slice(-MOST_MARKS).map((mark) => ({ x: mark.learned, name: mark.after < mark.before ? "▼" : "▲", isBad: mark.after < mark.before }));

@@ -1,4 +1,4 @@
-// A sample to begin with: questions to the help desk of a shop, with their topics. Learned in one request.
+// A sample data set: questions to the help desk of a shop, with their topics. Learned in one request.
 
 const QUESTIONS = {
   "delivery/late": ["my parcel is late", "the delivery was due yesterday and nothing came", "still waiting for my order", "why does shipping take so long", "my package has not arrived yet", "the courier missed the promised date"],
@@ -25,7 +25,7 @@ const QUESTIONS = {
   "discount/code": ["my discount code does not work", "the voucher is not accepted", "where do I enter the coupon", "the promo code has expired", "do you have a student discount", "code gives an error"],
 };
 
-/** The sample as a batch for `/learn`; topics take turns, so that the score over time means something. */
+/** The sample as a batch for `/learn`; topics alternate, so that the score over time is meaningful. */
 export const sample = () => ({
   source: "sample",
   instances: Array.from({ length: 6 }, (_, round) => Object.entries(QUESTIONS).map(([label, texts]) => ({ text: texts[round], labels: [label] }))).flat(),

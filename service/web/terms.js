@@ -1,4 +1,4 @@
-// What the words of the field mean, for tooltips.
+// Explanations of technical terms, for tooltips.
 
 export const TERMS = {
   "R@1": "Share of the events whose best true label was ranked first.",

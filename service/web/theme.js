@@ -1,4 +1,4 @@
-// Light, dark, or as the system has it. Run before anything is painted.
+// Light, dark, or the theme of the system. Runs before the first paint.
 (() => {
   const NAME = "abound.theme";
   const ORDER = ["auto", "light", "dark"];

@@ -1,4 +1,4 @@
-// Try it: an instance in, ranked labels as it is typed, what speaks for each, and corrections.
+// Try it: rank labels while an instance is typed, explain them, and correct them.
 
 import { announce, breakable, card, debounced, empty, field, fill, h, newId, pastDoubleClick } from "./dom.js";
 import { follow, get, modelPath, newKey, part, post } from "./api.js";
@@ -8,7 +8,7 @@ import { chance, count, legible, score } from "./format.js";
 
 const TYPED_MS = 150;
 const MOST_BARS = 12;
-// The fields have no bound of their own, which would cut what is pasted without a word: the service says what is too long.
+// The fields have no maximum length, which would silently cut pasted text: the service refuses what is too long.
 const HOW = "One a line: name: value. A number is a value, a word means name=word, true is 1; what no number is written like (00100) is a word. On several lines of one name all values are words, true and numbers too. Or a JSON object.";
 
 export function show(root, { model, about, text: wanted, signal, problem, lacks, refused }) {
@@ -31,13 +31,13 @@ export function show(root, { model, about, text: wanted, signal, problem, lacks,
     y: { names: true },
   });
   let kind = "text";
-  let chosen = null; // by whoever looks, or taught; while it is not among the labels the first one is explained
+  let chosen = null; // the label to explain: clicked or just learned; the first label while it is not among the ranked ones
   let answered = null;
   let asked = 0;
   let before = null;
   let offset = null;
   let teaching = false;
-  let unsure = null; // what was sent without an answer, and its key: sent again, it is learned once
+  let unsure = null; // a request without an answer, and its idempotency key: a retry is learned once
 
   const lacking = { classify: lacks("classify", "To see labels ranked"), learn: lacks("learn", "To teach it") };
   const learn = h("button", { class: "primary" }, "Learn");
@@ -94,14 +94,14 @@ export function show(root, { model, about, text: wanted, signal, problem, lacks,
     rank();
   }
 
-  /** The instance as it stands; null while there is none; an Error where it cannot be read. */
+  /** Return the present instance, or null if it is empty; throw an Error if it cannot be read. */
   function instance() {
     if (kind === "text") return text.value.trim() ? { text: text.value } : null;
     if (kind === "vector") return vector.value.trim() ? { vector: readJson(vector.value) } : null;
     return features.value.trim() ? { features: readFeatures(features.value) } : null;
   }
 
-  /** The instance as it stands, or null: what is wrong with it stands beside the labels already. */
+  /** Return the present instance, or null if it is empty or invalid: the error is already shown beside the labels. */
   function readable() {
     try {
       return instance();
@@ -110,7 +110,7 @@ export function show(root, { model, about, text: wanted, signal, problem, lacks,
     }
   }
 
-  /** No labels, so none to teach: this in their place. */
+  /** Show this in place of labels. */
   function withoutLabels(...said) {
     answered = null;
     fill(parts.ranks, ...said);
@@ -141,7 +141,7 @@ export function show(root, { model, about, text: wanted, signal, problem, lacks,
     if (least) request.min_offset = least;
     try {
       const answer = await post(`${modelPath(model)}/classify`, request, { signal });
-      if (number !== asked) return; // a newer question was asked meanwhile
+      if (number !== asked) return; // a newer request was sent meanwhile
       if ((!version.value && answer.version !== about.version) || isOtherwise(answer)) lookAgain();
       answered = { ...answer, isLimited: "min_probability" in request };
       draw();
@@ -150,29 +150,29 @@ export function show(root, { model, about, text: wanted, signal, problem, lacks,
       if (error.said?.field === "min_probability") {
         await lookAgain();
         if (number !== asked || signal.aborted) return;
-        if (!asksProbability()) return rank(least); // what was wrong is offered no more
+        if (!asksProbability()) return rank(least); // the refused option is no longer offered
       }
       withoutLabels(problem(error));
     }
   }
 
-  /** Whether an answer shows that the model calibrates where it was known not to, or the other way round. */
+  /** Return whether an answer shows that the model's calibration was turned on or off. */
   function isOtherwise({ version: by, labels: [first] }) {
     return by === "live" && first !== undefined && (first.probability !== undefined) !== about.config.calibrate;
   }
 
-  /** Something else serves than was known here, or it is set otherwise: ask what. */
+  /** Reload the model: its active version or its configuration has changed. */
   async function lookAgain() {
     try {
       Object.assign(about, await get(modelPath(model), { signal }));
       offerProbability();
       await listVersions();
     } catch {
-      // The next question finds out as well.
+      // The next answer shows it as well.
     }
   }
 
-  /** Ctrl+Enter learns; a digit marks the label at that place, except where it is typed. */
+  /** Ctrl+Enter learns; a digit marks the label at that position, except in a text field. */
   function press(event) {
     if (lacking.learn || document.querySelector("dialog[open]")) return;
     if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) {
@@ -185,7 +185,7 @@ export function show(root, { model, about, text: wanted, signal, problem, lacks,
     if (one) chips.toggle(one.label);
   }
 
-  /** Only the index of a model that calibrates knows probabilities. */
+  /** Offer probabilities only for the index of a calibrating model. */
   function offerProbability() {
     const by = version.value || about.version;
     probability.hidden = !about.config.calibrate;
@@ -218,7 +218,7 @@ export function show(root, { model, about, text: wanted, signal, problem, lacks,
     }
     const { activeElement } = document;
     const focused = parts.ranks.contains(activeElement) ? { of: activeElement.classList.contains("right") ? ".right" : ".rank", label: activeElement.dataset.label } : null;
-    const whole = Math.max(...labels.map((one) => one.score), 1); // a score of 1 is as good as certain
+    const whole = Math.max(...labels.map((one) => one.score), 1); // a bar is full at a score of 1 or more
     const explained = labels.find((one) => one.label === chosen) || labels[0];
     fill(
       parts.ranks,
@@ -248,7 +248,7 @@ export function show(root, { model, about, text: wanted, signal, problem, lacks,
     explain(explained);
   }
 
-  /** How a label moved since what was learned last. */
+  /** Return how a label has moved since the last learned instance. */
   function moved(name, at) {
     if (before === null) return null;
     const was = before.indexOf(name);
@@ -282,18 +282,18 @@ export function show(root, { model, about, text: wanted, signal, problem, lacks,
     });
   }
 
-  /** Show which of the ranked labels are marked as right. */
+  /** Show which of the ranked labels are marked as correct. */
   function mark() {
     for (const one of parts.ranks.querySelectorAll(".right")) one.setAttribute("aria-pressed", String(chips.has(one.dataset.label)));
   }
 
-  /** The button stays reachable by keyboard while it does nothing. */
+  /** Disable the button, but keep it reachable by keyboard. */
   function hold(is) {
     teaching = is;
     learn.setAttribute("aria-disabled", String(is));
   }
 
-  /** Learn the labels that are marked for the instance as it stands. */
+  /** Learn the present instance with the marked labels. */
   async function teach() {
     if (teaching) return;
     const given = readable();
@@ -331,7 +331,7 @@ export function show(root, { model, about, text: wanted, signal, problem, lacks,
     }
   }
 
-  /** Forget what was learned under an idempotency key. */
+  /** Forget the instance learned under an idempotency key. */
   async function undo(key, said) {
     fill(parts.learned, h("p", { class: "note" }, "A job takes it out of the index, the log and history…"));
     try {
@@ -359,14 +359,14 @@ export function show(root, { model, about, text: wanted, signal, problem, lacks,
       fill(version, ways.map(([value, said]) => h("option", { value }, said)));
       version.value = ways.some(([value]) => value === chosenWay) ? chosenWay : "";
     } catch {
-      // Without versions there is the index.
+      // Without versions, the index is the only choice.
     }
   }
 }
 
 const NUMBER = /^-?(0|[1-9]\d*)?(\.\d+)?(e[+-]?\d+)?$/i;
 
-/** What a line says of a feature: 00100, or more digits than a number keeps, is a word. */
+/** Parse the value of a feature: 00100, or more digits than a number can hold, is a word. */
 function valueOf(word) {
   if (word === "true" || word === "false") return word === "true";
   const number = Number(word);
@@ -382,7 +382,7 @@ function readJson(given) {
   }
 }
 
-/** Features from lines `name: value`, or from a JSON object. */
+/** Parse features from lines `name: value`, or from a JSON object. */
 export function readFeatures(given) {
   if (given.trim().startsWith("{")) return readJson(given);
   const found = new Map();
@@ -393,6 +393,6 @@ export function readFeatures(given) {
     if (!name || !value) throw new Error(`“${line}” has no ${name ? "value" : "name"} yet.`);
     found.set(name, (found.get(name) ?? new Set()).add(value));
   }
-  // By fromEntries, for an object takes no feature `__proto__` by assignment.
+  // Use fromEntries: an assignment to `__proto__` would not create a feature.
   return Object.fromEntries([...found].map(([name, words]) => [name, words.size > 1 ? [...words] : valueOf([...words][0])]));
 }

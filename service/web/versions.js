@@ -1,4 +1,4 @@
-// Versions: which one serves, which ones contend and how they do, activate and roll back.
+// Versions: the active one, challengers and their scores, activate and roll back.
 
 import { announce, card, confirmed, empty, fill, h, pastDoubleClick, refill, table } from "./dom.js";
 import { ask, get, modelPath, part, post } from "./api.js";
@@ -9,7 +9,7 @@ const REFRESH_MS = 5000;
 const SELDOM_MS = 60_000;
 const MEASURES = ["R@1", "R@5", "MRR", "P@3", "nDCG@5"];
 
-/** The part of the view that is about versions: `element`, and `again()`, which asks anew. */
+/** The versions of the view: `element`, and `again()`, which reloads them. */
 export function versions({ model, signal, problem, refused, lacks, every }) {
   const chosen = new Set();
   const parts = { beside: h("div", { class: "stack" }), now: h("div", { class: "stack" }), list: h("div", { class: "stack" }), contenders: h("div", { class: "stack" }), said: h("div", { role: "status" }) };
@@ -29,7 +29,7 @@ export function versions({ model, signal, problem, refused, lacks, every }) {
   const lacking = lacks("admin", "To activate, delete or let a version contend");
   let isContending = false;
   let last = "";
-  let askedAgainAt = 0; // for the versions, where there were none to be had
+  let askedAgainAt = 0; // earliest time of the next request for versions, if the service has none
 
   every(REFRESH_MS, again);
 
@@ -49,7 +49,7 @@ export function versions({ model, signal, problem, refused, lacks, every }) {
     }
   }
 
-  /** The cards of the versions; null where this service has none, which is asked for again once a minute. */
+  /** Return the cards of the versions; null if the service has no versions, which is checked again once a minute. */
   async function listed() {
     if (performance.now() < askedAgainAt) return null;
     try {
@@ -123,7 +123,7 @@ export function versions({ model, signal, problem, refused, lacks, every }) {
     );
   }
 
-  /** The live index as a row: measured on the same instances as the newest version that was measured beside it. */
+  /** The live index as a row, measured on the same instances as the newest version that has such measures. */
   function baselineRow(found, about) {
     const beside = found.find((one) => one.metrics?.["live R@1"] !== undefined);
     const metric = (name) => percent(beside?.metrics[`live ${name}`]);
@@ -238,7 +238,7 @@ export function versions({ model, signal, problem, refused, lacks, every }) {
       if (isIn) await post(path, { version: one.id }, { signal });
       else await ask("DELETE", `${path}/${part(one.id)}`, { signal });
       fill(parts.said, h("p", { class: "better" }, isIn ? `${one.method} contends: it is scored from the next event on.` : `${one.method} contends no more.`));
-      await pastDoubleClick(pressed); // where this button is, the one that takes it back will be
+      await pastDoubleClick(pressed); // the button that reverts it appears in the same position
       await again();
     } catch (error) {
       fill(parts.said, problem(error));
@@ -250,7 +250,7 @@ export function versions({ model, signal, problem, refused, lacks, every }) {
   return { element, again };
 }
 
-/** A metric of a version, and how it differs from that of the live index on the same instances. */
+/** A metric of a version, and its difference from the live index on the same instances. */
 function measured(metrics, name) {
   const live = metrics?.[`live ${name}`];
   return live === undefined || live === null ? percent(metrics?.[name]) : `${percent(metrics[name])} (${points(metrics[name] - live).replace(" points", "")})`;

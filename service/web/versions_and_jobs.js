@@ -1,4 +1,4 @@
-// Versions and jobs in one view: what serves, what contends, what can be started, what runs.
+// Versions and jobs in one view: the active version, challengers, new jobs, running jobs.
 
 import { fill } from "./dom.js";
 import { jobs, newJob } from "./jobs.js";
@@ -16,7 +16,7 @@ export function show(root, context) {
 
 const again = new EventTarget();
 
-/** As `every`, and at once when a job was asked for. */
+/** Like `every`, and at once after a job was submitted. */
 function soon({ every, signal }) {
   return (ms, work) => {
     again.addEventListener("job", work, { signal });

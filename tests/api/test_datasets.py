@@ -75,7 +75,19 @@ def put(place: Place, name: str, body: bytes, query: str = "", **headers: str) -
 
 
 OF_A_CARD: dict[str, Any] = {"name": "twice.jsonl", "format": "jsonl", "created": 1e9} | dict.fromkeys(
-    ("bytes", "instances", "labelled", "features", "classes", "nnz", "assertions"), 20
+    (
+        "bytes",
+        "instances",
+        "labelled",
+        "features",
+        "classes",
+        "nnz",
+        "assertions",
+        "pairs",
+        "label_pairs",
+        "feature_labels",
+    ),
+    20,
 )
 TXT = b"3 10 4\n0,2 1:0.5 3:1\n 4:1\n3 9:2\n"
 SVM = b"1,2 1:0.5 3:1 # a comment\n3 9:2\n"

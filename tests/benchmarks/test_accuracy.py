@@ -13,7 +13,7 @@ from abound.core.measures import LabelSets, Propensity
 from benchmarks import drift, peers
 from benchmarks.sets import Rows, Task, validation
 from benchmarks.updates import in_order_of_arrival, learned, ranked
-from tests.core.test_sls import stream
+from tests.core.index.test_sls import stream
 
 
 def rows(n, seed=1):

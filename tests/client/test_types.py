@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from abound.service.client.instances import ClassifyKwargs, ClassifyOptions, Labelled, LearnKwargs
+from abound.service.api.schemas.hot import ClassifyRequest
+from abound.service.client.instances import ClassifyOptions, InputInstance, Labelled, LearnKwargs
 
 ROOT = Path(__file__).parents[2]
 
@@ -51,7 +52,8 @@ async def main(model: AsyncModel, client: AsyncClient) -> None:
 
 
 def test_every_field_has_a_name() -> None:
-    assert set(ClassifyKwargs.__annotations__) == set(ClassifyOptions.__struct_fields__)
+    instance = set(InputInstance.__struct_fields__)
+    assert set(ClassifyOptions.__annotations__) == set(ClassifyRequest.__struct_fields__) - instance - {"instances"}
     assert set(LearnKwargs.__annotations__) == set(Labelled.__struct_fields__) - {
         "labels",
         "text",

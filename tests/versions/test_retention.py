@@ -218,7 +218,7 @@ async def test_a_job_commits_before_its_version_is_seen(
 
     monkeypatch.setattr(fitting, "_read", read)
     settings = SimpleNamespace(cluster=None, group=lambda kind: kind())
-    job = SimpleNamespace(id="j", committed=False, kept=[], config=None, data="set", upload=None, activate="no")
+    job = SimpleNamespace(id="j", committed=False, kept=[], config={}, data="set", upload=None, activate="no")
     context = SimpleNamespace(
         store=store,
         artifacts=artifacts,

@@ -19,7 +19,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from abound.core.kernels.heap import comes_before, make_heap, sift_down
 from abound.core.kernels.intrinsics import (
+    I0,
     copy_bytes,
     inner,
     kernel,
@@ -46,7 +48,6 @@ EXPANSION = WINNERS * (6 + MAX_KEY_BYTES) + 4
 
 _ZERO, _M = PREFIX
 _BLOCK = np.uint64(65_536)
-_NUMBERS = (1 << 13) - 1
 
 
 @inner
@@ -80,29 +81,6 @@ def _transform(z, first, p):
 
 
 @inner
-def _sift(heap, place):
-    """Move the key at ``place`` of a heap down until no child is smaller."""
-    key = heap[place]
-    while True:
-        child = 2 * place + 1
-        if child >= WINNERS:
-            break
-        if child + 1 < WINNERS and heap[child + 1] < heap[child]:
-            child += 1
-        if heap[child] >= key:
-            break
-        heap[place] = heap[child]
-        place = child
-    heap[place] = key
-
-
-@inner
-def _rank_of(z, number):
-    """Return a key that is larger for a larger |z|, and for the smaller of two numbers with the same |z|."""
-    return (np.int64(abs(z[number])) << 13) | (_NUMBERS - number)
-
-
-@inner
 def _project(data, at, d, z, n):
     """Write the ``n`` projections of the ``d`` numbers (int8) from byte ``at`` on: int32."""
     p = 1
@@ -118,20 +96,20 @@ def _project(data, at, d, z, n):
 
 
 @inner
-def _select(z, n, heap, out):
-    """Write the codes of ``n`` projections."""
+def _select(z, n, out):
+    """Write the codes of the ``WINNERS`` largest of ``n`` projections: int32 array, shape (WINNERS,)."""
+    numbers, sizes = np.empty(WINNERS, np.int32), np.empty(WINNERS)
     for number in range(WINNERS):
-        heap[number] = _rank_of(z, number)
-    for place in range(WINNERS // 2 - 1, -1, -1):
-        _sift(heap, place)
+        numbers[number], sizes[number] = number, abs(z[number])
+    make_heap(numbers, sizes, np.int64(WINNERS))
     for number in range(WINNERS, n):
-        rank = _rank_of(z, number)
-        if rank > heap[0]:
-            heap[0] = rank
-            _sift(heap, 0)
+        size = np.float64(abs(z[number]))
+        if comes_before(size, np.int32(number), sizes[0], numbers[0]):
+            numbers[0], sizes[0] = number, size
+            sift_down(numbers, sizes, I0, np.int64(WINNERS))
     kept = 0
     for number in range(n):
-        if _rank_of(z, number) >= heap[0]:
+        if not comes_before(sizes[0], numbers[0], np.float64(abs(z[number])), np.int32(number)):
             out[kept] = 2 * number + (z[number] < 0)
             kept += 1
 
@@ -139,25 +117,10 @@ def _select(z, n, heap, out):
 @inner
 def _write_codes(data, at, d, codes, out):
     """Write the codes of a vector, smallest first: int32 array, shape (WINNERS,)."""
-    z, heap = np.empty(codes // 2, np.int32), np.empty(WINNERS, np.int64)
+    z = np.empty(codes // 2, np.int32)
     _project(data, at, d, pointer(z), len(z))
-    _select(pointer(z), len(z), pointer(heap), out)
-    return len(z) + len(heap)  # both are kept until here
-
-
-@kernel
-def codes_of(numbers, codes, out):
-    """Write the codes of a vector, smallest first.
-
-    Parameters
-    ----------
-    numbers : uint8 array, shape (d,)
-        The bytes of the vector's int8 numbers, 1 to 2,048 of them. Not checked.
-    codes : int
-        Number of codes that exist: 4,096 or 16,384.
-    out : int32 array, shape (WINNERS,)
-    """
-    _write_codes(pointer(numbers), 0, len(numbers), codes, out)
+    _select(pointer(z), len(z), out)
+    return len(z)  # it is kept until here
 
 
 @inner

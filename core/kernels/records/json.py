@@ -297,7 +297,7 @@ def _read_features(draft, source, to):
 
 
 @kernel
-def read_instance(terms, features, rules, values, spans, table, memory):
+def read_instance(terms, features, rules, values, norms, spans, table, memory):
     """Build the vector of an instance in ``memory``.
 
     Parameters
@@ -306,7 +306,7 @@ def read_instance(terms, features, rules, values, spans, table, memory):
         UTF-8, one term per line; empty without a text.
     features : uint8 array
         UTF-8; anything but a JSON object is refused. Empty without features.
-    rules, values, spans, table, memory
+    rules, values, norms, spans, table, memory
         The parts of a ``VectorDraft``, changed in place. ``memory`` has more than ``6 * max_features + 4`` bytes.
 
     Returns
@@ -316,7 +316,9 @@ def read_instance(terms, features, rules, values, spans, table, memory):
         start ``6 * n + 4`` bytes before byte ``6 * max_features + 4``.
     """
     begin(rules, table, len(terms) + len(features) // 2)
-    draft = VectorDraft(pointer(rules), pointer(values), pointer(spans), pointer(table), pointer(memory), memory.size)
+    draft = VectorDraft(
+        pointer(rules), pointer(values), pointer(norms), pointer(spans), pointer(table), pointer(memory), memory.size
+    )
     start = 6 * rules[MAX_FEATURES] + 4
     to = start
     if len(terms) > 0:
@@ -332,6 +334,9 @@ UNUSUAL, NO_ROOM = -1, -2
 MAX_FEATURES, MAX_KEY_BYTES, SPLIT, BOOLEAN, GENERATION, N_KEYS, MASK = range(7)
 """Places in ``rules``. The caller sets the first four; the kernel uses the others."""
 
+ADDED_SQUARES, NORM = range(2)
+"""Places in ``norms``. The caller sets the first one; the kernel writes the other, unless the vector is boolean."""
+
 MOST_PROBES = 32
 
 _GENERATIONS = 1 << 24
@@ -345,8 +350,9 @@ class VectorDraft(NamedTuple):
     Attributes
     ----------
     rules : int64, 7 of them
-    values : float64, max_features + 2
-        The last but one is added to the sum of squares of which the norm is the root; the last one receives the norm.
+    values : float64, max_features
+    norms : float64, 2 of them
+        A number to add to the sum of squares, and the norm: the root of that sum.
     spans : uint64, max_features
         Start in ``memory`` << 16 | length, one per key.
     table : uint64, a power of two, at least twice max_features
@@ -358,6 +364,7 @@ class VectorDraft(NamedTuple):
 
     rules: np.ndarray
     values: np.ndarray
+    norms: np.ndarray
     spans: np.ndarray
     table: np.ndarray
     memory: np.ndarray
@@ -464,8 +471,7 @@ def finish(draft, start, end):
         for i in range(n):
             values[i] = 1.0
     else:
-        most = draft.rules[MAX_FEATURES]
-        values[most + 1] = normalise(values, n, values[most])
+        draft.norms[NORM] = normalise(values, n, draft.norms[ADDED_SQUARES])
     least = 1.0
     for i in range(n):
         least = min(least, values[i])

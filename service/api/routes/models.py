@@ -77,8 +77,7 @@ async def put_model(
             response.headers["location"] = f"/models/{model}"
             return await model_answer(replica.model(model))
     live = replica.model(model).live
-    changes = live.config.with_implied_changes(changes)
-    if live.config.with_changes(changes) != live.config:
+    if live.config.with_user_changes(changes) != live.config:
         async with audited(replica.store, actor, "model.configure", model=model, config=changes):
             live.check_change(changes)
             with parts.changing.pending(model, changes):

@@ -86,7 +86,7 @@ class Comparison(Shape):
 
 def card_answer(card: Card, needed: Mapping[str, str]) -> CardAnswer:
     """Convert a card to its answer."""
-    return CardAnswer.of(card, bytes=card.n_bytes, upload=card.upload or None, needed=needed.get(card.id))
+    return CardAnswer.of(card, bytes=card.n_bytes, needed=needed.get(card.id))
 
 
 def _columns(columns: list[dict[str, Any]]) -> dict[str, list[Any]]:

@@ -35,9 +35,12 @@ dense_numbers = st.integers(1, 40).flatmap(
 
 
 def fast_codes(q: np.ndarray, n_codes: int) -> list[int]:
-    out = np.zeros(kernels.WINNERS, np.int32)
-    kernels.codes_of(q.view(np.uint8), n_codes, out)
-    return out.tolist()
+    """The codes in the keys of a vector that has no other features."""
+    vector = add_dense(pack_vector([], np.zeros(0, np.float32)), q.tobytes(), 1.0)
+    target = np.zeros(len(vector) + kernels.EXPANSION, np.uint8)
+    size = kernels.expand_vector(vector, n_codes, len(q), target)
+    keys = unpack_vector(target[:size].tobytes())[0]
+    return [int(key.removeprefix(kernels.PREFIX.decode())) for key in keys]
 
 
 @given(dense_numbers, st.sampled_from([4096, 16384]))
@@ -347,10 +350,8 @@ def test_explanations_sum_codes_as_meaning():
         assert sum(part for _, part in because) == pytest.approx(score)
 
 
-def test_codes_are_fixed_once_learned_and_stored_only_if_not_the_default():
-    assert "codes" not in ModelConfig(update="sls").to_stored()
+def test_codes_are_fixed_once_learned():
     config = ModelConfig(update="sls", codes=16384)
-    assert ModelConfig.from_stored(config.to_stored()) == config
     model = LiveModel(config, (1, 2))
     learn(model, *stream(model, 3))
     with pytest.raises(Conflict, match="codes"):
@@ -360,10 +361,10 @@ def test_codes_are_fixed_once_learned_and_stored_only_if_not_the_default():
             ModelConfig.from_dict({"codes": bad})
 
 
-def test_a_model_without_vectors_has_no_dimension_in_its_state():
+def test_a_dimension_out_of_range_is_refused():
     model = LiveModel(ModelConfig(update="sls"), (1, 2))
     learn(model, WORDS + LABELS)
-    assert "tallies/dimension" not in model.to_arrays()
+    assert model.to_arrays()["tallies/dimension"].tolist() == [0]
     arrays_of = model.to_arrays() | {"tallies/dimension": np.array([4000])}
     with pytest.raises(Corrupted, match="dimension"):
         LiveModel.from_arrays(model.meta(), arrays_of, (1, 2))

@@ -9,8 +9,8 @@ from abound.core.config import ModelConfig
 from abound.core.model.entry_application import EntryApplication, Unit
 from abound.core.model.live_model import LiveModel
 from abound.core.model.receipts import BodyMismatch, Receipt, Receipts
-from tests.core.test_emptied import applied, instance
-from tests.core.test_live import records_of
+from tests.core.model.test_live_model import records_of
+from tests.core.model.test_redacted_units import applied, instance
 
 CAPACITY = 3
 

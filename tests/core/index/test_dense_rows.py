@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from abound.core.config import OMITTED_DEFAULTS, AnalyzerConfig, ModelConfig
+from abound.core.config import ModelConfig
 from abound.core.errors import Conflict, Corrupted, InvalidInstance
 from abound.core.index.dense_rows import PARTS
 from abound.core.index.index import Index
@@ -15,8 +15,8 @@ from abound.core.index.params import IndexParams
 from abound.core.instances.record import pack_labels
 from abound.core.model.label_features import weights_to
 from abound.core.model.live_model import INTERCEPT, LiveModel
+from tests.core.index.test_sls import applied, records, same, stream
 from tests.core.oracles.sls_rows import RowsOracle
-from tests.core.test_sls import applied, records, same, stream
 from tests.randomness import examples
 
 EMPTY = np.zeros(0, np.int32)
@@ -306,9 +306,8 @@ def test_steps_that_are_too_long_overflow_nothing():
 
 
 @pytest.mark.parametrize("update", ["sls", "fsu"])
-def test_without_rows_an_index_learns_the_bits_that_it_did_before_there_were_any(update):
-    """Digests of the release before; ``rows`` false is what models of that time are read with."""
-    index = Index(IndexParams.of(ModelConfig.from_stored({"update": update})))
+def test_without_rows_an_index_learns_the_same_bits_in_every_release(update):
+    index = Index(IndexParams.of(ModelConfig(update=update, rows=False)))
     for labels, seed in ((3, 21), (1, 22)):
         for count, (ids, values, true) in enumerate(stream(seed, 300, labels=labels)):
             index.learn(ids, values, true, count_seen=count % 7 != 6)
@@ -326,32 +325,31 @@ def test_rows_are_for_new_models_with_sls():
     assert ModelConfig.from_dict({"update": "sls"}).rows
     assert not ModelConfig.from_dict({"update": "sls", "rows": False}).rows
     assert not ModelConfig.from_dict({}).rows
-    assert "rows" not in ModelConfig.from_dict({}).to_stored()
-    assert ModelConfig.from_dict({"update": "sls"}).to_stored()["rows"] is True
     with pytest.raises(InvalidInstance):
         ModelConfig(update="sls", rows=1)
 
 
-def test_what_is_stored_without_the_field_has_no_rows():
-    old = ModelConfig(update="sls", rows=False, analyzer=AnalyzerConfig(boundaries="simple"))
-    assert set(OMITTED_DEFAULTS) & set(old.to_stored()) == set()
-    assert ModelConfig.from_stored(old.to_stored()) == old
-    assert ModelConfig.from_stored({"update": "sls"}) == old
-    new = ModelConfig(update="sls")
-    assert ModelConfig.from_stored(new.to_stored()) == new
-    assert (
-        LiveModel.from_arrays({"config": {"update": "sls"}}, LiveModel(old, (1, 2)).to_arrays(), (1, 2)).config == old
-    )
+def test_a_model_that_becomes_sls_has_rows_unless_the_change_says_otherwise():
+    plain, own = ModelConfig(), ModelConfig(update="sls", rows=False)
+    assert plain.with_changes({"update": "sls"}).rows
+    assert not plain.with_changes({"update": "sls", "rows": False}).rows
+    assert not plain.with_changes({"margin": 1.0}).rows
+    assert not own.with_changes({"update": "sls"}).rows
+    assert own.with_changes({"update": "fsu"}).with_changes({"update": "sls"}).rows
+    with pytest.raises(InvalidInstance, match="rows is for update sls"):
+        plain.with_user_changes({"rows": True})
 
 
-def test_a_model_that_becomes_sls_has_rows_only_where_the_log_says_so():
-    plain = ModelConfig()
-    assert plain.with_implied_changes({"update": "sls"}) == {"rows": True, "update": "sls"}
-    assert plain.with_implied_changes({"update": "sls", "rows": False}) == {"update": "sls", "rows": False}
-    assert plain.with_implied_changes({"margin": 1.0}) == {"margin": 1.0}
-    assert ModelConfig(update="sls", rows=False).with_implied_changes({"update": "sls"}) == {"update": "sls"}
-    assert not plain.with_changes({"update": "sls"}).rows
-    assert plain.with_user_changes({"update": "sls"}).rows
+@pytest.mark.parametrize("config", [ModelConfig(), ModelConfig(update="sls", rows=False), ModelConfig(update="sls")])
+def test_a_configuration_is_stored_whole(config):
+    assert ModelConfig.from_dict(config.to_dict()) == config
+
+
+def test_a_change_of_the_update_that_comes_too_late_changes_no_other_field():
+    model = LiveModel(ModelConfig(update="sls", rows=False), (1, 2))
+    applied(model, records(model, 15, 3))
+    model.configure({"update": "fsu"})
+    assert model.config == ModelConfig(update="sls", rows=False)
 
 
 def test_rows_are_fixed_once_something_was_learned():

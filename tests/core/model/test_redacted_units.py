@@ -10,7 +10,7 @@ from abound.core.model.entry_application import EntryApplication, Unit
 from abound.core.model.live_model import LiveModel
 from abound.core.model.receipts import BodyMismatch, Receipt
 from abound.core.types import Offset
-from tests.core.test_live import Instance, records_of
+from tests.core.model.test_live_model import Instance, records_of
 
 
 def applied(model: LiveModel, records: bytes, units: list[Unit], slices: int = 3, entry: int = 1) -> EntryApplication:

@@ -373,7 +373,7 @@ def test_the_kernel_reads_nothing_outside_of_the_object(features, cut):
     answers = set()
     for poison in (b"\0" * 32, b'"' * 32, b"}" * 32, b"1" * 32):
         view = np.frombuffer(features[:cut] + poison, np.uint8)[: min(cut, len(features))]
-        packed = reading.read_instance(view[:0], view, v._rules, v._values, v._spans, v._table, v._memory)
+        packed = reading.read_instance(view[:0], view, v._rules, v._values, v._norms, v._spans, v._table, v._memory)
         start = v._keys_at - 4 - 6 * (packed >> 32)
         answers.add((packed, v._memory[start : start + (packed & 0xFFFFFFFF)].tobytes() if packed >= 0 else b""))
     assert len(answers) == 1
