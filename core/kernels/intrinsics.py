@@ -206,9 +206,7 @@ class _InnerLibrary(JITCodeLibrary):
 
 
 def _has_pointer(kind: Any) -> bool:
-    return isinstance(kind, types.CPointer) or (
-        isinstance(kind, types.BaseTuple) and any(_has_pointer(item) for item in kind)
-    )
+    return isinstance(kind, types.CPointer) or any(_has_pointer(item) for item in getattr(kind, "types", ()))
 
 
 @register_pass(mutates_CFG=False, analysis_only=True)
