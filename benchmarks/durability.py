@@ -71,7 +71,7 @@ def commands(pool: list[LearnDraft], key: bytes) -> list[bytes]:
     return made
 
 
-def xadd_alone(link: StoreConnection, made: list[bytes], clients: int) -> Round:
+def xadd_alone(connection: StoreConnection, made: list[bytes], clients: int) -> Round:
     """As many clients, each appending one event after the other: what ``learned`` does, with the store alone."""
 
     async def run(seconds: float) -> float:
@@ -83,7 +83,7 @@ def xadd_alone(link: StoreConnection, made: list[bytes], clients: int) -> Round:
             at = number * 7919
             while time.perf_counter() - began < seconds:
                 answered: asyncio.Future[object] = loop.create_future()
-                link.send(made[at % POOL], answered.set_result, 10.0)
+                connection.send(made[at % POOL], answered.set_result, 10.0)
                 assert type(await answered) is bytes
                 at += 1
                 counts[number] += 1
@@ -94,7 +94,7 @@ def xadd_alone(link: StoreConnection, made: list[bytes], clients: int) -> Round:
     return run
 
 
-def xadd_in_bulk(link: StoreConnection, made: list[bytes], clients: int) -> Round:
+def xadd_in_bulk(connection: StoreConnection, made: list[bytes], clients: int) -> Round:
     """Pipelines of as many XADD as there are clients, each sent when the one before it is answered."""
 
     async def run(seconds: float) -> float:
@@ -114,7 +114,7 @@ def xadd_in_bulk(link: StoreConnection, made: list[bytes], clients: int) -> Roun
                     answered.set_result(None)
 
             for command in batch:
-                link.send(command, on_reply, 10.0)
+                connection.send(command, on_reply, 10.0)
             await answered
             done += clients
         return done / (time.perf_counter() - began)
@@ -157,7 +157,7 @@ async def beside(policy: str, directory: Path, seconds: float, rounds: int) -> d
     store = Store(server.url)
     replica = Replica(Store(server.url))
     await replica.start()
-    link = await store.open_connection("benchmark")
+    connection = await store.open_connection("benchmark")
     pool, key = drafts(), b"benchmark:log"
     made = commands(pool, key)
     gc.collect()
@@ -170,8 +170,8 @@ async def beside(policy: str, directory: Path, seconds: float, rounds: int) -> d
                 if facts is None or not facts.reachable(level):
                     continue
                 kinds: dict[str, Round] = {
-                    "xadd": xadd_alone(link, made, clients),
-                    "bulk": xadd_in_bulk(link, made, clients),
+                    "xadd": xadd_alone(connection, made, clients),
+                    "bulk": xadd_in_bulk(connection, made, clients),
                     "learn": learned(replica, pool, clients, level, "log"),
                     "applied": learned(replica, pool, clients, level, "applied"),
                 }
@@ -189,7 +189,7 @@ async def beside(policy: str, directory: Path, seconds: float, rounds: int) -> d
                 }
                 figures[f"{level}, {clients}"] = row | ratios
     finally:
-        link.close()
+        connection.close()
         await replica.stop()
         await store.close()
         server.kill()

@@ -50,6 +50,19 @@ async def wait_until(check: Callable[[], Awaitable[T]], every: float, seconds: f
     return result
 
 
+async def retry(work: Callable[[], Awaitable[T]], error: type[Exception], every: float, seconds: float) -> T:
+    """Return the result of ``work``. Repeat it every ``every`` seconds while it raises ``error``, for ``seconds``."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + seconds
+    while True:
+        try:
+            return await work()
+        except error:
+            if loop.time() > deadline:
+                raise
+        await asyncio.sleep(every)
+
+
 async def wait_for_event(event: asyncio.Event, seconds: float) -> bool:
     """Wait until an event is set or ``seconds`` have passed; return whether it is set."""
     with contextlib.suppress(TimeoutError):

@@ -174,7 +174,7 @@ class Telemetry:
         self._appends = BatchHistogram(
             "abound_append_duration_seconds",
             "Seconds from sending a group of events to the store's confirmation that they are durable, by queue.",
-            ("model", "lane"),
+            ("model", "queue"),
             buckets=BOUNDS,
             registry=registry,
         )
@@ -249,10 +249,10 @@ class Telemetry:
         """Count ``n`` instances that passed although the store could not count them for the rate limit."""
         self._unchecked.inc(n)
 
-    def add_appends(self, model: str, lane: str, counts: Sequence[int], total: float) -> None:
+    def add_appends(self, model: str, queue: str, counts: Sequence[int], total: float) -> None:
         """Add groups of events that were appended: durations by bucket, and their sum in seconds."""
         if any(counts):
-            self._appends.labels(model, lane).add(counts, total)
+            self._appends.labels(model, queue).add(counts, total)
 
     def add_rankings(self, kind: str, counts: Sequence[int], total: float) -> None:
         """Add rankings by versions: durations by bucket, and their sum in seconds."""

@@ -117,7 +117,7 @@ class Worker:
         self._without_history: dict[str, float] = {}
         self._newest: dict[str, StateManifest] = {}
         self._collector = FileCollector(store, self._log_params)
-        self._told: dict[str, set[str]] = {}
+        self._logged: dict[str, set[str]] = {}
 
     def stop(self) -> None:
         """Stop at the next step."""
@@ -191,7 +191,7 @@ class Worker:
     async def _catalog_now(self, known: Catalog) -> Catalog:
         catalog = await reread_catalog(self._store, known)
         living = {one.keys.incarnation for one in catalog}
-        for noted in (self._newest, self._resting, self._without_history, self._told):
+        for noted in (self._newest, self._resting, self._without_history, self._logged):
             for incarnation in noted.keys() - living:
                 del noted[incarnation]
         return catalog
@@ -226,11 +226,11 @@ class Worker:
     async def _report_trouble(self, living: CatalogModel, work: str, trouble: str) -> None:
         """Publish why some work on a model fails, for the replicas."""
         await worker_status.report(self._store, living.keys, **{work: trouble})
-        self._told.setdefault(living.keys.incarnation, set()).add(work)
+        self._logged.setdefault(living.keys.incarnation, set()).add(work)
 
     async def _clear_trouble(self, living: CatalogModel, work: str) -> None:
         """Withdraw this worker's report about some work on a model. Reports of other workers expire."""
-        told = self._told.get(living.keys.incarnation, set())
+        told = self._logged.get(living.keys.incarnation, set())
         if work in told:
             await worker_status.report(self._store, living.keys, **{work: None})
             told.discard(work)

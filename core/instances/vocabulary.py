@@ -21,7 +21,6 @@ import numpy.typing as npt
 
 from abound.core.errors import Corrupted
 from abound.core.kernels.names import table as kernels
-from abound.core.kernels.names import table as upkeep
 from abound.core.kernels.names.table import KeyArrays
 
 MAX_KEY_BYTES = 2**16 - 1
@@ -154,7 +153,7 @@ class Vocabulary:
         if n_slots > self._arrays.slots.size:
             larger = np.empty(n_slots, np.uint64)  # not zeros: numpy asks for huge pages for empty arrays only
             larger.fill(0)
-            upkeep.rehash(self._arrays.slots, larger)
+            kernels.rehash(self._arrays.slots, larger)
             self._arrays = self._arrays._replace(slots=larger)
 
     @property
@@ -170,7 +169,7 @@ class Vocabulary:
         nothing may change the vocabulary meanwhile.
         """
         larger = np.empty(2 * self._arrays.slots.size, np.uint64)
-        upkeep.copy_rehashed(self._arrays.slots, larger)
+        kernels.copy_rehashed(self._arrays.slots, larger)
         return larger
 
     def replace_table(self, slots: npt.NDArray[np.uint64]) -> None:
@@ -182,14 +181,14 @@ class Vocabulary:
         used, garbage = int(self._state[kernels.USED]), int(self._state[kernels.GARBAGE])
         if garbage * 4 > used:
             self._arena = np.zeros(_grown(used - garbage, used - garbage + n_bytes), np.uint8)
-            upkeep.compact(self._arrays, self._arena)
+            kernels.compact(self._arrays, self._arena)
             self._arrays = self._arrays._replace(arena=self._arena)
         else:
             self._arena.resize(_grown(self._arena.size, used + n_bytes), refcheck=False)
 
     def digest_pages(self, limit: int) -> bool:
         """Hash at most ``limit`` of the changed pages; return whether none is left. Pages may change between calls."""
-        page = int(upkeep.digest_pages(self._arrays, self._pages, self._next_page, limit))
+        page = int(kernels.digest_pages(self._arrays, self._pages, self._next_page, limit))
         done = page * PAGE >= self.n_ids
         self._next_page = 0 if done else page
         return done
@@ -231,7 +230,7 @@ class Vocabulary:
             "bytes": np.zeros(n_bytes, np.uint8),
             "free": np.zeros(self.n_ids - len(self), np.int32),
         }
-        upkeep.export_keys(self._arrays, arrays["lengths"], arrays["bytes"], arrays["free"])
+        kernels.export_keys(self._arrays, arrays["lengths"], arrays["bytes"], arrays["free"])
         return arrays
 
     @classmethod
@@ -248,7 +247,7 @@ class Vocabulary:
             raise Corrupted("the key lengths of a vocabulary do not fit its bytes")
         vocabulary = cls(secret)
         vocabulary.make_room(lengths.size, data.size)
-        if not upkeep.import_keys(vocabulary.arrays, lengths, data, parts["free"]):
+        if not kernels.import_keys(vocabulary.arrays, lengths, data, parts["free"]):
             raise Corrupted("a vocabulary has a key twice, or free ids that are not those without a key")
         return vocabulary
 
@@ -267,6 +266,6 @@ def warmup() -> None:
     kernels.find_vector(vocabulary.arrays, vector, ids)
     kernels.intern_vector(vocabulary.arrays, vector, 0, ids)
     kernels.room_for(vocabulary.arrays, 1, 1)
-    upkeep.compact(vocabulary.arrays, np.zeros(100, np.uint8))
+    kernels.compact(vocabulary.arrays, np.zeros(100, np.uint8))
     vocabulary.digest()
     Vocabulary.from_arrays((1, 2), vocabulary.to_arrays())

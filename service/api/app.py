@@ -110,7 +110,7 @@ class Application(FastAPI):
         rates = RateLimiter(store, settings.group(RateParams))
         budget = MemoryBudget.for_machine(settings.max_memory, settings.processes)
         submission = JobSubmission(settings)
-        ways = Rankers(replica.loaded_versions, bounds.serving)
+        rankers = Rankers(replica.loaded_versions, bounds.serving)
 
         @asynccontextmanager
         async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -123,7 +123,7 @@ class Application(FastAPI):
                 yield
             finally:
                 await cancel_and_wait(*tasks)
-                ways.close()
+                rankers.close()
                 await submission.close()
                 await replica.stop()
 
@@ -137,7 +137,7 @@ class Application(FastAPI):
             redirect_slashes=False,
             lifespan=lifespan,
         )
-        self.state.parts = Parts(settings, replica, telemetry, held, changing, ring, rates, budget, submission, ways)
+        self.state.parts = Parts(settings, replica, telemetry, held, changing, ring, rates, budget, submission, rankers)
         self.state.draining = False
         self.state.stopping = False
         problems.install(self)
@@ -147,7 +147,7 @@ class Application(FastAPI):
         self._logs_access = settings.access_log
         learning = LearnService(replica, settings, remember, changing, budget)
         works: dict[str, RouteHandler] = {
-            "classify": Classify(replica, settings, remember, rates, ways),
+            "classify": Classify(replica, settings, remember, rates, rankers),
             "learn": LearnHandler(replica, learning, rates, settings.max_batch),
         }
         self._hot = {

@@ -40,7 +40,7 @@ class Parts(NamedTuple):
     rates: RateLimiter
     budget: MemoryBudget
     submission: JobSubmission
-    ways: Rankers
+    rankers: Rankers
 
     def update_metrics(self) -> None:
         """Update the metrics."""
@@ -68,12 +68,12 @@ class Parts(NamedTuple):
             if (appender := model.appender) is not None:
                 requests, n_bytes = appender.waiting
                 figures[name] |= {"waiting_requests": requests, "waiting_bytes": n_bytes}
-                for lane, timer in appender.timers().items():
-                    self.telemetry.add_appends(name, lane, *timer.drain())
+                for queue, timer in appender.timers().items():
+                    self.telemetry.add_appends(name, queue, *timer.drain())
             if (kept := self.replica.storage_status.get(model)) is not None:
                 figures[name] |= kept.figures()
         self.telemetry.set_models(figures)
-        for kind, timer in self.ways.timers.items():
+        for kind, timer in self.rankers.timers.items():
             self.telemetry.add_rankings(kind, *timer.drain())
         self.budget.update_sizes(self.replica.models.all())
 

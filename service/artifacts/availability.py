@@ -51,20 +51,20 @@ class AvailabilityMonitor:
             patience = JOIN_SECONDS
         await asyncio.wait({self._attempt}, timeout=patience)
         if not self._attempt.done():
-            self._tell(self.trouble or NO_ANSWER)
+            self._log_trouble(self.trouble or NO_ANSWER)
             return None
         joined, self._attempt = self._attempt, None
         try:
             joined.result()
         except ArtifactsUnavailable as error:
-            self._tell(str(error))
+            self._log_trouble(str(error))
             return None
         if self.trouble is not None:
             log.info("the artifact store is available again")
         self.trouble = None
         return self._artifacts
 
-    def _tell(self, trouble: str) -> None:
+    def _log_trouble(self, trouble: str) -> None:
         if self.trouble != trouble:
             log.error(self._lost, reason=trouble)
         self.trouble = trouble

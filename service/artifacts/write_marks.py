@@ -6,7 +6,10 @@ expiring records (``service/store/expiring.py``): name -> the size of the file; 
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable
 
+from abound.service.artifacts.artifact_store import ArtifactStore
 from abound.service.store import expiring
 from abound.service.store.client import Store
 
@@ -23,3 +26,28 @@ def hold_write_mark(
 async def marked_writes(store: Store, key: bytes) -> dict[str, int]:
     """Return the names with a write mark, and the size of each file; 0 if it is not known. StoreUnavailable."""
     return {name: int(one.payload) for name, one in (await expiring.live(store, key, WRITING_SECONDS)).items()}
+
+
+async def collect_unmarked(
+    store: Store,
+    artifacts: ArtifactStore,
+    folder: str,
+    key: bytes,
+    referenced: Callable[[], Awaitable[Iterable[str]]],
+) -> int:
+    """Delete the entries of ``folder`` without a write mark and without a reference; return the number of files.
+
+    The entries are listed first, the marks next, and then ``referenced`` is awaited. So an entry whose writer sets the
+    reference before it removes the mark is never deleted.
+
+    Raises ArtifactsUnavailable, StoreUnavailable.
+    """
+    start = len(folder) + 1
+    n_files = Counter(name[start:].partition("/")[0] for name in await artifacts.names(folder))
+    if not n_files:
+        return 0
+    marked = await marked_writes(store, key)
+    gone = n_files.keys() - marked.keys() - set(await referenced())
+    for name in sorted(gone):
+        await artifacts.clear(f"{folder}/{name}")
+    return sum(n_files[name] for name in gone)

@@ -45,7 +45,7 @@ from abound.core.errors import (
 from abound.core.instances.data_formats import DatasetInstance
 from abound.service.artifacts.artifact_store import ArtifactStore
 from abound.service.artifacts.checksums import decoding
-from abound.service.artifacts.write_marks import hold_write_mark, marked_writes
+from abound.service.artifacts.write_marks import collect_unmarked, hold_write_mark
 from abound.service.datasets.files import format_of, read_file
 from abound.service.store.client import Store, store_errors
 
@@ -194,10 +194,11 @@ class DatasetRepository:
             raise InvalidInstance(f"name: {name} is reserved; choose another name", "name")
         if self._checking >= MAX_CHECKS:
             raise Overloaded(f"{MAX_CHECKS} data sets are being uploaded already; try again later", retry_after=10.0)
-        file = f"{FOLDER}/{secrets.token_hex(8)}.{form}{'.' + compression if compression else ''}"
+        upload = f"{secrets.token_hex(8)}.{form}{'.' + compression if compression else ''}"
+        file = f"{FOLDER}/{upload}"
         self._checking += 1
         try:
-            async with hold_write_mark(self._store, WRITING_KEY, file):
+            async with hold_write_mark(self._store, WRITING_KEY, upload):
                 try:
                     size = await self._stored(artifacts, file, pieces)
                     counts = await self._counts(file, environment)
@@ -217,9 +218,7 @@ class DatasetRepository:
                 )
                 try:
                     before = await self._point(card)
-                except (
-                    Conflict
-                ):  # after other errors the pointer may be set; garbage collection deletes the file if not
+                except Conflict:  # after other errors the pointer may be set; else garbage collection deletes the file
                     await artifacts.delete(file)
                     raise
         finally:
@@ -250,14 +249,11 @@ class DatasetRepository:
 
     async def collect_garbage(self, artifacts: ArtifactStore) -> int:
         """Delete files that no data set refers to and no process is writing. Return their number."""
-        there = set(await artifacts.names(FOLDER))
-        if not there:
-            return 0
-        busy = await marked_writes(self._store, WRITING_KEY)
-        gone = there - busy.keys() - {card.file for card in await self.all()}
-        for file in sorted(gone):
-            await artifacts.delete(file)
-        return len(gone)
+
+        async def referenced() -> list[str]:
+            return [card.file.removeprefix(f"{FOLDER}/") for card in await self.all()]
+
+        return await collect_unmarked(self._store, artifacts, FOLDER, WRITING_KEY, referenced)
 
     async def _stored(self, artifacts: ArtifactStore, file: str, pieces: AsyncIterator[bytes]) -> int:
         size = 0

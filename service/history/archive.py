@@ -103,9 +103,9 @@ async def archive(to: ArchiveContext) -> HistoryManifest | None:
     contents = await _current_manifest(to, good)
     elements, size, n_old, old = await _extendable_segment(to, contents)
     begun = msgspec.structs.replace(contents, segments=contents.segments[:-1]) if old is not None else contents
-    link = await to.store.open_connection("archive")
+    connection = await to.store.open_connection("archive")
     try:
-        async with contextlib.aclosing(_read(to, link, contents.end, until)) as reading:
+        async with contextlib.aclosing(_read(to, connection, contents.end, until)) as reading:
             async for read in reading:
                 for element in read:
                     if Offset.of_entry(element[0])[:2] >= until[:2]:
@@ -122,15 +122,17 @@ async def archive(to: ArchiveContext) -> HistoryManifest | None:
             f"{history_manifest.BEGIN_ANEW_HINT}"
         ) from None
     finally:
-        link.close()
+        connection.close()
     if len(elements) > n_old:
         contents = await _add(to, begun, elements, size)
     return contents
 
 
-def _read(to: ArchiveContext, link: StoreConnection, after: Offset, until: Offset) -> AsyncGenerator[list[Element]]:
+def _read(
+    to: ArchiveContext, connection: StoreConnection, after: Offset, until: Offset
+) -> AsyncGenerator[list[Element]]:
     seconds = to.store.params.reply_seconds
-    return stream.read(link, to.keys.log, after, until, read_bytes=to.log_params.read_bytes, seconds=seconds)
+    return stream.read(connection, to.keys.log, after, until, read_bytes=to.log_params.read_bytes, seconds=seconds)
 
 
 def _check(to: ArchiveContext, element: Element) -> None:

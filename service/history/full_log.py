@@ -30,7 +30,7 @@ async def read_entries(
     until: Offset | None = None,
     *,
     params: LogParams | None = None,
-    link: StoreConnection | None = None,
+    connection: StoreConnection | None = None,
     most: int = MAX_ENTRIES,
     checksum: bytes = b"",
 ) -> AsyncGenerator[list[Element]]:
@@ -40,7 +40,7 @@ async def read_entries(
     ----------
     artifacts : ArtifactStore or None
         Without one, trimmed entries cannot be read.
-    link : optional
+    connection : optional
         The connection for reading the log; by default one is opened.
     checksum : bytes
         Checksum of the entry at ``after``, which proves that the log continues from there; see ``stream.read``.
@@ -54,11 +54,11 @@ async def read_entries(
     ArtifactsUnavailable, StoreUnavailable
     """
     params = params or LogParams()
-    own = None if link is not None else await store.open_connection("past")
+    own = None if connection is not None else await store.open_connection("past")
     try:
         while True:
             reading = stream.read(
-                link or own,  # type: ignore[arg-type]  # one of them is there
+                connection or own,  # type: ignore[arg-type]  # one of them is there
                 keys.log,
                 after,
                 until,

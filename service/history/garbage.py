@@ -169,10 +169,10 @@ async def referenced_state_files(
         for segment in contents.segments:
             if segment.needs is not None:  # it has an adoption
                 needed |= adopted_state_files(await history.elements(segment))
-    link = await store.open_connection("sweep")
+    connection = await store.open_connection("sweep")
     try:
         reading = stream.read(
-            link, keys.log, trim.last, read_bytes=params.read_bytes, seconds=store.params.reply_seconds
+            connection, keys.log, trim.last, read_bytes=params.read_bytes, seconds=store.params.reply_seconds
         )
         async with contextlib.aclosing(reading):
             async for elements in reading:
@@ -180,7 +180,7 @@ async def referenced_state_files(
     except stream.LogTrimmed as error:
         raise LeaseLost from error
     finally:
-        link.close()
+        connection.close()
     return needed
 
 

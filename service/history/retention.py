@@ -143,19 +143,19 @@ async def _needed(to: ArchiveContext, contents: HistoryManifest) -> list[int]:
 
 async def _least_replay_offset(to: ArchiveContext) -> Offset | None:
     """Return the least offset from which an adoption in the log replays."""
-    link = await to.store.open_connection("retain")
+    connection = await to.store.open_connection("retain")
     found = []
     try:
         first = (await stream.trim_of(to.store, to.keys.log)).last
         reading = stream.read(
-            link, to.keys.log, first, read_bytes=to.log_params.read_bytes, seconds=to.store.params.reply_seconds
+            connection, to.keys.log, first, read_bytes=to.log_params.read_bytes, seconds=to.store.params.reply_seconds
         )
         async with contextlib.aclosing(reading):
             async for elements in reading:
                 found += [after for element in elements if (after := adoption_after(element)) is not None]
                 await to.between()
     finally:
-        link.close()
+        connection.close()
     return min(found, default=None)
 
 

@@ -127,10 +127,10 @@ async def _heard_of(store: Store, living: CatalogModel) -> set[str]:
 
 async def _append_mark(store: Store, living: CatalogModel, token: str) -> Offset:
     payload, checksum = encode(Entry(APPLY_VERSION, secrets.token_bytes(8), 1, MarkEvent(token)))
-    link = await store.open_connection("mark")
+    connection = await store.open_connection("mark")
     try:
         with store_errors():
             words = ("XADD", living.keys.log, "*", "e", payload, "c", checksum)
-            return Offset.of_entry(await link.call(*words, seconds=store.params.reply_seconds))
+            return Offset.of_entry(await connection.call(*words, seconds=store.params.reply_seconds))
     finally:
-        link.close()
+        connection.close()

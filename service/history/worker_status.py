@@ -1,7 +1,7 @@
 """Status of the worker's work on a model, published for the replicas.
 
-...:upkeep    hash: ``history``: why the log cannot be archived and trimmed; ``snapshots``: why no snapshot can be made;
-              ``index_bytes``. Expires ``KEPT_SECONDS`` after the worker's last report
+...:worker-status    hash: ``history``: why the log cannot be archived and trimmed; ``snapshots``: why no snapshot can
+                     be made; ``index_bytes``. Expires ``KEPT_SECONDS`` after the worker's last report
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class WorkerStatus(NamedTuple):
 
 async def report(store: Store, keys: ModelKeys, **said: str | int | None) -> None:
     """Set fields of the status; None removes a field. StoreUnavailable."""
-    key = keys.key("upkeep")
+    key = keys.key("worker-status")
     over = [name for name, value in said.items() if value is None]
     now = {name: str(value)[:MOST_CHARACTERS] for name, value in said.items() if value is not None}
     with store_errors():

@@ -73,7 +73,7 @@ class JobContext:
         self.committed = job.committed
         self._artifacts = artifacts
         self._jobs = jobs
-        self._told = (job.stage, job.progress)
+        self._reported = (job.stage, job.progress)
         self._stop = threading.Event()
         self._pinned: Offset | None = None
 
@@ -102,7 +102,7 @@ class JobContext:
 
     def progress(self, stage: str, fraction: float) -> None:
         """Report the current step and how much of the job is done, 0..1. Raise Cancelled if the job should stop."""
-        self._told = (stage[:200], min(1.0, max(0.0, float(fraction))))
+        self._reported = (stage[:200], min(1.0, max(0.0, float(fraction))))
         self.check()
 
     def check(self) -> None:
@@ -113,7 +113,7 @@ class JobContext:
     @property
     def reported(self) -> tuple[str | None, float]:
         """The step and fraction that were reported last."""
-        return self._told
+        return self._reported
 
     def stop(self) -> None:
         """Make ``check`` and ``progress`` raise Cancelled from now on."""

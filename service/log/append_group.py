@@ -158,12 +158,12 @@ class AppendGroup:
         Durability confirmed by the store, as an index into ``LEVELS``.
     lost : bool
         Whether the connection was lost before the store answered.
-    sighted : bool
+    is_read : bool
         Whether the follower has applied the entry; ``applied``, ``ranks`` and ``updated`` then hold the
         outcome.
     """
 
-    __slots__ = ("applied", "entry", "lost", "patient", "ranks", "reached", "sequence", "sighted", "updated", "waiting")
+    __slots__ = ("applied", "entry", "is_read", "lost", "patient", "ranks", "reached", "sequence", "updated", "waiting")
 
     def __init__(self, sequence: int) -> None:
         self.sequence = sequence
@@ -172,7 +172,7 @@ class AppendGroup:
         self.reached: int | None = None
         self.lost = False
         self.patient = True
-        self.sighted = False
+        self.is_read = False
         self.applied: EntryApplication | None = None
         self.ranks: list[int] = []
         self.updated: list[bool] = []

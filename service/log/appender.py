@@ -59,7 +59,7 @@ class Appender:
         Id of this process.
     sequences : iterator of int
         Shared by all appenders of the process.
-    line, careful_line : ReconnectingConnection
+    connection, careful_connection : ReconnectingConnection
         Connections. The first is shared by all models; the second belongs to this model and is opened on
         first use.
     log_bytes : callable
@@ -71,8 +71,8 @@ class Appender:
         key: bytes,
         origin: bytes,
         sequences: Iterator[int],
-        line: ReconnectingConnection,
-        careful_line: ReconnectingConnection,
+        connection: ReconnectingConnection,
+        careful_connection: ReconnectingConnection,
         params: LogParams,
         reply_seconds: float,
         log_bytes: Callable[[], int],
@@ -83,8 +83,8 @@ class Appender:
         self._origin = origin
         self._sequences = sequences
         self._log_bytes = log_bytes
-        self._fast = AppendQueue(self, line, careful=False)
-        self._careful = AppendQueue(self, careful_line, careful=True)
+        self._fast = AppendQueue(self, connection, careful=False)
+        self._careful = AppendQueue(self, careful_connection, careful=True)
         self._groups: dict[int, AppendGroup] = {}
         self._n_waiting = 0
         self._n_bytes = 0
@@ -95,12 +95,12 @@ class Appender:
     @property
     def is_connected(self) -> bool:
         """Whether the store can be reached for appending."""
-        return self._fast.line.connection is not None
+        return self._fast.connection.raw is not None
 
     @property
     def is_file_rewritten(self) -> bool:
         """Whether the store was rewriting its append-only file at the last check."""
-        return self._fast.line.info is not None and self._fast.line.info.rewriting
+        return self._fast.connection.info is not None and self._fast.connection.info.rewriting
 
     @property
     def waiting(self) -> tuple[int, int]:
@@ -154,7 +154,7 @@ class Appender:
         if level == "log" or (level == "fsync" and facts.confirms_fsync):
             self._fast.put(waiting)
             return future
-        if self._careful.line.connection is None and (self._opening is None or self._opening.done()):
+        if self._careful.connection.raw is None and (self._opening is None or self._opening.done()):
             self._opening = loop.create_task(self._careful.open())
         self._careful.put(waiting)
         return future
@@ -177,7 +177,7 @@ class Appender:
         if group is None:
             return
         group.entry = entry
-        group.sighted = True
+        group.is_read = True
         if applied is not None:
             group.applied = applied
             group.ranks = applied.ranks.tolist()
@@ -194,7 +194,7 @@ class Appender:
             self._sweeper.cancel()
         if self._opening is not None:
             await cancel_and_wait(self._opening)
-        await self._careful.line.stop()
+        await self._careful.connection.stop()
 
     # called by the append queues
 
@@ -243,17 +243,17 @@ class Appender:
         """End the requests of a group that have everything they wait for."""
         reached = group.reached
         if reached is None:
-            if not (group.lost and group.sighted and self._is_safe()):
+            if not (group.lost and group.is_read and self._is_safe()):
                 return
             reached = 0
-        sighted = group.sighted
-        if group.patient and not sighted:
+        is_read = group.is_read
+        if group.patient and not is_read:
             return
         left = []
         for waiting in group.waiting:
             future = waiting.future
             if not future.done():
-                if not sighted and waiting.wait:
+                if not is_read and waiting.wait:
                     left.append(waiting)
                     continue
                 future.set_result(waiting.result_in(group, reached))
@@ -278,17 +278,17 @@ class Appender:
     # bounds and deadlines
 
     def _facts(self) -> ServerInfo:
-        line = self._fast.line
-        facts = line.info
-        if line.connection is None or facts is None:
+        connection = self._fast.connection
+        facts = connection.info
+        if connection.raw is None or facts is None:
             raise StoreUnavailable("the store is unreachable; nothing was appended")
         facts.check_safe()
         return facts
 
     def _is_safe(self) -> bool:
         """Return whether a store is connected and keeps everything in its log."""
-        line = self._fast.line
-        return line.connection is not None and line.info is not None and line.info.danger is None
+        connection = self._fast.connection
+        return connection.raw is not None and connection.info is not None and connection.info.danger is None
 
     def _admit(self, waiting: PendingRequest) -> None:
         params = self.params
@@ -350,9 +350,9 @@ class Appender:
 class AppendQueue:
     """A queue of requests, of which one group at a time is appended over one connection."""
 
-    def __init__(self, appender: Appender, line: ReconnectingConnection, careful: bool) -> None:
+    def __init__(self, appender: Appender, connection: ReconnectingConnection, careful: bool) -> None:
         self.queue: deque[PendingRequest] = deque()
-        self.line = line
+        self.connection = connection
         self.timer = DurationCounter()
         self._appender = appender
         self._careful = careful
@@ -377,8 +377,8 @@ class AppendQueue:
 
     def _send(self) -> None:
         """Append the waiting requests as one entry, or become idle if there are none."""
-        link, facts = self.line.connection, self.line.info
-        if link is None or facts is None:
+        raw, facts = self.connection.raw, self.connection.info
+        if raw is None or facts is None:
             self._busy = False
             if self._careful and self._appender.is_connected:  # the second connection is opened when first needed
                 return
@@ -405,7 +405,7 @@ class AppendQueue:
         if commands:
             timeout += wait_seconds
             command += b"".join([pack_command(words) for words in commands])
-        link.send(command, collect, timeout, 1 + len(commands))
+        raw.send(command, collect, timeout, 1 + len(commands))
 
     def _answered(
         self, group: AppendGroup, replies: list[Reply], facts: ServerInfo, commands: Sequence[Words], began: float
@@ -414,7 +414,7 @@ class AppendQueue:
         if isinstance(reply, bytes):
             self.timer.observe(self._loop.time() - began)
             group.entry = Offset.of_entry(reply)
-            danger = self.line.info.danger if self.line.info is not None else None
+            danger = self.connection.info.danger if self.connection.info is not None else None
             if danger is None:
                 group.reached = confirmed_level(facts, commands, confirmations)
                 self._appender.settle(group)
@@ -427,16 +427,16 @@ class AppendQueue:
         elif reply is None:
             self._appender.fail_group(group, StoreUnavailable("the store has lost the log; nothing was appended"))
         else:
-            if str(reply).startswith("READONLY") and self.line.connection is not None:
+            if str(reply).startswith("READONLY") and self.connection.raw is not None:
                 # After a failover, a new connection to the same address reaches the new primary.
-                self.line.connection.close()
+                self.connection.raw.close()
             self._appender.fail_group(group, StoreUnavailable(f"the store refused to append: {reply}"))
         self._send()
 
     async def open(self) -> None:
         """Open the connection if it is closed, and continue with the waiting requests."""
-        self.line.start()
-        await self.line.wait_open()
+        self.connection.start()
+        await self.connection.wait_open()
         if not self._busy and self.queue:
             self._busy = True
             self._send()

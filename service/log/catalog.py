@@ -187,7 +187,9 @@ async def compact_catalog(store: Store, catalog: Catalog) -> bool:
         return bool(await store.client.eval(_SHORTEN, 1, CATALOG_KEY, *words))
 
 
-async def append_to_catalog(line: ReconnectingConnection, event: ModelCreated | ModelDeleted, seconds: float) -> Offset:
+async def append_to_catalog(
+    connection: ReconnectingConnection, event: ModelCreated | ModelDeleted, seconds: float
+) -> Offset:
     """Append an event to the catalog and return the offset of its entry.
 
     Raises
@@ -197,12 +199,12 @@ async def append_to_catalog(line: ReconnectingConnection, event: ModelCreated | 
     OutcomeUnknown
         The connection was lost before the store answered.
     """
-    link = line.connection
-    if link is None:
+    raw = connection.raw
+    if raw is None:
         raise StoreUnavailable("the store is unreachable; nothing was changed")
     payload, checksum = encode(CatalogEntry(APPLY_VERSION, event))
     try:
-        reply = await link.call("XADD", CATALOG_KEY, "*", "e", payload, "c", checksum, seconds=seconds)
+        reply = await raw.call("XADD", CATALOG_KEY, "*", "e", payload, "c", checksum, seconds=seconds)
     except ConnectionLost as error:
         raise OutcomeUnknown("the store did not answer; check whether the change was made") from error
     except hiredis.ReplyError as error:

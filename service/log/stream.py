@@ -220,7 +220,7 @@ def xrange_command(key: bytes, after: Offset, until: Offset | None, count: int) 
 
 
 async def read(
-    link: StoreConnection,
+    connection: StoreConnection,
     key: bytes,
     after: Offset,
     until: Offset | None = None,
@@ -252,13 +252,13 @@ async def read(
 
     def ask() -> asyncio.Future[list[Reply]]:
         words = xrange_command(key, after, until, pace.count)
-        asked = link.call_all(words, ("GET", trimmed_key(key)), ROLE, seconds=seconds)
+        asked = connection.call_all(words, ("GET", trimmed_key(key)), ROLE, seconds=seconds)
         asked.add_done_callback(_forget)
         return asked
 
     with store_errors():
-        if checksum and not await holds_over(link, key, after, checksum, seconds):
-            trim = Trim.parse(await link.call("GET", trimmed_key(key), seconds=seconds))
+        if checksum and not await holds_over(connection, key, after, checksum, seconds):
+            trim = Trim.parse(await connection.call("GET", trimmed_key(key), seconds=seconds))
             if not trim.covers(after):
                 raise StoreUnavailable(f"the log does not continue from {after}: the store has lost its last entries")
         coming = ask()
@@ -294,18 +294,18 @@ async def holds(store: Store, key: bytes, offset: Offset, checksum: bytes) -> bo
     return bool(found) and found[0][1].get(b"c") == checksum
 
 
-async def holds_over(link: StoreConnection, key: bytes, offset: Offset, checksum: bytes, seconds: float) -> bool:
+async def holds_over(connection: StoreConnection, key: bytes, offset: Offset, checksum: bytes, seconds: float) -> bool:
     """Return the same as ``holds``, asked over this connection: another one may end at another server."""
     with store_errors():
         if offset != START:
-            found = await link.call("XRANGE", key, offset.entry, offset.entry, seconds=seconds)
+            found = await connection.call("XRANGE", key, offset.entry, offset.entry, seconds=seconds)
             return bool(found) and found[0][1][-1] == checksum
-        if Trim.parse(await link.call("GET", trimmed_key(key), seconds=seconds)).n_entries:
+        if Trim.parse(await connection.call("GET", trimmed_key(key), seconds=seconds)).n_entries:
             return False
-        first = await link.call("XRANGE", key, "-", "+", "COUNT", 1, seconds=seconds)
+        first = await connection.call("XRANGE", key, "-", "+", "COUNT", 1, seconds=seconds)
         if not first:
             return True
-        info = await link.call("XINFO", "STREAM", key, seconds=seconds)
+        info = await connection.call("XINFO", "STREAM", key, seconds=seconds)
         said = dict(zip(info[::2], info[1::2], strict=True))
         return int(said.get(b"entries-added") or said[b"length"]) == int(said[b"length"])
 

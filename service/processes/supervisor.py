@@ -118,7 +118,7 @@ class Supervisor:
         self._stopping = asyncio.Event()
         self._stop_at_once = False
         self._changed = asyncio.Event()
-        self._told = ("", 0.0)
+        self._reported = ("", 0.0)
 
     async def run(self) -> None:
         """Start, watch, and stop at a signal.
@@ -322,8 +322,8 @@ class Supervisor:
 
     def _print_stage(self, stage: str, progress: float) -> None:
         """Print the progress of the start: each stage once, and then at each further tenth."""
-        if stage != self._told[0] or progress >= self._told[1] + STEP:
-            self._told = (stage, progress)
+        if stage != self._reported[0] or progress >= self._reported[1] + STEP:
+            self._reported = (stage, progress)
             self._print(f"{stage}, {progress:.0%}" if progress else stage)
 
     def _print(self, sentence: str, level: str = "info") -> None:

@@ -11,7 +11,6 @@ also drop it from memory, and the job waits for that. A fit that runs meanwhile 
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import secrets
 from collections.abc import Awaitable, Callable, Iterable
@@ -24,6 +23,7 @@ import structlog
 from abound.core.errors import Conflict, Corrupted, NotReady, StoreUnavailable, UnknownApplyVersion, UnknownVersion
 from abound.core.model.active_version import LIVE
 from abound.core.types import Offset
+from abound.service.asyncio_tasks import wait_until
 from abound.service.history import erasures
 from abound.service.history.archive import ArchiveContext, archive, swap_manifest, write_segment
 from abound.service.history.garbage import referenced_state_files
@@ -41,7 +41,7 @@ from abound.service.store.replication import is_replicated, rewrite_aof, wait_re
 from abound.service.versions import activation
 from abound.service.versions import repository as versions
 from abound.service.versions.cache_cleanup import POLL_SECONDS as CACHE_CLEANUP_POLL_SECONDS
-from abound.service.versions.cache_cleanup import _ask, _asked
+from abound.service.versions.cache_cleanup import cleanup_requests, request_cleanup
 from abound.service.versions.card import CARD, Card
 from abound.service.versions.promotion import challengers
 
@@ -56,7 +56,7 @@ class Eraser:
         self._plan = plan
         self._place = plan.place
         self._record = plan.record
-        self._tell = plan.report_progress
+        self._report_progress = plan.report_progress
 
     async def erase(self, at: Offset) -> dict[str, Any]:
         """Erase the events from everything stored, after a state without them was adopted at ``at``.
@@ -74,23 +74,23 @@ class Eraser:
         place = self._place
         record = self._record
         if self._plan.first is not None:  # else history has lost the events already, and the versions before it
-            self._tell("deleting the versions that were fitted on the events", 0.9)
+            self._report_progress("deleting the versions that were fitted on the events", 0.9)
             fitted = await versions_fitted_since(place, self._plan.first)
             await delete_versions(place, fitted, self._plan.reason, lambda names: record.add(versions_deleted=names))
         async with contextlib.AsyncExitStack() as stack:
             lease = await self._lease(stack)
             keep = replace(place.snapshots, keep=2)
             await record.add(snapshots_deleted=await snapshots.ids(place.store, place.keys))
-            self._tell("making snapshots without the events", 0.91)
+            self._report_progress("making snapshots without the events", 0.91)
             for _ in range(2):
                 made = await compact(place.store, place.living, keep, place.log, artifacts=place.artifacts, lease=lease)
                 if made.position.adopted[:2] < at[:2]:
                     raise StoreUnavailable(f"the store has lost the adoption at {at}")
             await self._drop_unfinished()
-            self._tell("archiving the log", 0.92)
+            self._report_progress("archiving the log", 0.92)
             to = ArchiveContext(place.store, place.artifacts, place.living, lease, place.history, place.log)
             await archive(to)
-            self._tell("deleting stored predictions of the events", 0.93)
+            self._report_progress("deleting stored predictions of the events", 0.93)
             remembered = self._plan.remembered
             n_before = record.outcome["remembered_deleted"]  # by an attempt that died
             await record.add(remembered_deleted=max(n_before, await remembered.count()))
@@ -99,9 +99,9 @@ class Eraser:
                 folder = state_files.folder(place.keys)
                 await place.commit(*[f"{folder}/{new.id}" for new in self._plan.rebuilt.values()])
             old = await self._rewrite(to, at)
-        self._tell("making the store rewrite its append-only file", 0.97)
+        self._report_progress("making the store rewrite its append-only file", 0.97)
         store_file = await rewrite_aof(place.store)
-        self._tell("waiting until copies of the store are up to date", 0.98)
+        self._report_progress("waiting until copies of the store are up to date", 0.98)
         await wait_replicated(place.store)  # without the lease: the worker makes snapshots and archives meanwhile
         async with contextlib.AsyncExitStack() as stack:
             lease = await self._lease(stack)
@@ -113,17 +113,13 @@ class Eraser:
 
     async def _lease(self, stack: contextlib.AsyncExitStack) -> Lease:
         """Acquire the model's lease as soon as the worker releases it."""
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + LEASE_WAIT_SECONDS
-        while True:
-            try:
-                return await stack.enter_async_context(acquire(self._place.store, self._place.keys))
-            except Conflict:
-                if loop.time() > deadline:
-                    raise NotReady(
-                        "the worker is busy with this model's snapshots and history; try again in a minute", 60.0
-                    ) from None
-            await asyncio.sleep(POLL_SECONDS)
+        place = self._place
+        try:
+            return await stack.enter_async_context(acquire(place.store, place.keys, wait_seconds=LEASE_WAIT_SECONDS))
+        except Conflict:
+            raise NotReady(
+                "the worker is busy with this model's snapshots and history; try again in a minute", 60.0
+            ) from None
 
     async def _drop_unfinished(self) -> None:
         """Delete what dead processes left of snapshots and repairs.
@@ -151,7 +147,7 @@ class Eraser:
         old: list[str] = []
         redaction = await self._plan.redaction(rebuilt=self._plan.rebuilt)
         for number, segment in enumerate(contents.segments):
-            self._tell(f"rewriting history, segment {number + 1} of {len(contents.segments)}", 0.94)
+            self._report_progress(f"rewriting history, segment {number + 1} of {len(contents.segments)}", 0.94)
             elements = await history.elements(segment)
             rewritten = [await redaction.redact(element) for element in elements]
             if rewritten != elements:
@@ -258,22 +254,23 @@ async def _take_away(
     await will_delete(gone)
     for name in gone:
         await challengers.withdraw(place.store, place.keys, name)
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + FENCE_WAIT_SECONDS
-    while not await _deleted(place, gone, reason):
-        if loop.time() > deadline:
-            raise NotReady(
-                f"versions of {place.keys.name} are activated repeatedly, or copies of the store are behind; try again "
-                "in a minute",
-                60.0,
-            )
+
+    async def are_deleted() -> bool:
         await place.checkpoint()
-        await asyncio.sleep(POLL_SECONDS)
-    deadline = loop.time() + place.prepare_seconds
-    while loaded := await _loaded(place, gone):
-        if loop.time() > deadline:
-            raise NotReady(f"replicas still have deleted versions loaded: {', '.join(loaded)}", 60.0)
-        await asyncio.sleep(POLL_SECONDS)
+        return await _deleted(place, gone, reason)
+
+    async def are_unloaded() -> bool:
+        return not await _loaded(place, gone)
+
+    if not await wait_until(are_deleted, POLL_SECONDS, FENCE_WAIT_SECONDS):
+        raise NotReady(
+            f"versions of {place.keys.name} are activated repeatedly, or copies of the store are behind; try again "
+            "in a minute",
+            60.0,
+        )
+    if not await wait_until(are_unloaded, POLL_SECONDS, place.prepare_seconds):
+        loaded = ", ".join(await _loaded(place, gone))
+        raise NotReady(f"replicas still have deleted versions loaded: {loaded}", 60.0)
     log.info("deleted versions fitted on forgotten events", model=place.keys.name, versions=gone)
 
 
@@ -321,16 +318,16 @@ async def clean_caches(place: AdoptionContext) -> None:
     if place.artifacts.is_directory:
         return  # replicas map its files, there are no copies
     name = secrets.token_hex(4)
-    await _ask(place.store, name)
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + place.prepare_seconds
-    while behind := await _behind(place, name):
-        if loop.time() > deadline:
-            raise NotReady(f"replicas may still have copies of deleted versions: {', '.join(behind)}", 60.0)
+
+    async def are_cleaned() -> bool:
         await place.checkpoint()
-        await asyncio.sleep(CACHE_CLEANUP_POLL_SECONDS)
-        if name not in await _asked(place.store):
-            await _ask(place.store, name)
+        if name not in await cleanup_requests(place.store):
+            await request_cleanup(place.store, name)
+        return not await _behind(place, name)
+
+    if not await wait_until(are_cleaned, CACHE_CLEANUP_POLL_SECONDS, place.prepare_seconds):
+        behind = ", ".join(await _behind(place, name))
+        raise NotReady(f"replicas may still have copies of deleted versions: {behind}", 60.0)
 
 
 async def _behind(place: AdoptionContext, name: str) -> list[str]:

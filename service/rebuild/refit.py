@@ -154,7 +154,7 @@ class Refit:
         self._config = config
         self._past = past
         self._n_learned = n_learned
-        self._tell = tell
+        self._report_progress = tell
         self._work = 0
         self._of = 1
 
@@ -219,7 +219,7 @@ class Refit:
                             held += fitting.learn(event.records, event.units, at)
                             await asyncio.sleep(0)
                     done = min(1.0, fitting.n_learned / max(1, self._n_learned))
-                    self._tell(stage, (self._work + done) / self._of)
+                    self._report_progress(stage, (self._work + done) / self._of)
         self._work += 1
         return held
 
@@ -228,6 +228,6 @@ class Refit:
         for i, record in enumerate(held):
             total += reciprocal_rank(live, record)
             if i % 256 == 0:
-                self._tell(stage, self._work / self._of)
+                self._report_progress(stage, self._work / self._of)
                 await asyncio.sleep(0)
         return total / max(1, len(held)), len(held)

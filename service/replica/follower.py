@@ -57,7 +57,7 @@ class Follower:
         store: Store,
         params: LogParams,
         limits: Limits,
-        watcher: FollowerCallbacks,
+        callbacks: FollowerCallbacks,
         artifacts: ArtifactStore | None = None,
     ) -> None:
         self.catalog = Catalog()
@@ -67,10 +67,10 @@ class Follower:
         self._store = store
         self._params = params
         self._limits = limits
-        self._watcher = watcher
-        self._loader = Loader(store, params, watcher, artifacts)
+        self._callbacks = callbacks
+        self._loader = Loader(store, params, callbacks, artifacts)
         self._by_key: dict[bytes, ReplicatedModel] = {}
-        self._link: StoreConnection | None = None
+        self._connection: StoreConnection | None = None
         self._pace = ReadPacer(params.read_bytes)
 
     async def load(self, progress: Progress) -> None:
@@ -83,23 +83,25 @@ class Follower:
         CannotStart
             The catalog, or the beginning of a model's log, is lost or damaged.
         """
-        link = await self._store.open_connection("load")
+        connection = await self._store.open_connection("load")
         try:
-            await self._read_catalog(link)
+            await self._read_catalog(connection)
             for model in list(self.models.values()):
                 if not model.ready and model.failure is None:
-                    await self._loader.load(link, model, progress)
+                    await self._loader.load(connection, model, progress)
                 while model.halted is not None and model.failure is None and not model.lacks_version:
                     progress(f"{model.name} waits: {model.halted}", 0.0)
                     await asyncio.sleep(HALTED_PAUSE_SECONDS)
                     if model.resumes:
-                        await self._loader.replay(link, model, progress)
-                    elif not (await self._goes_on(link, model) or await self._is_archived(link, model)):
+                        await self._loader.replay(connection, model, progress)
+                    elif not (
+                        await self._continues_log(connection, model) or await self._is_archived(connection, model)
+                    ):
                         raise StoreUnavailable(f"the store has lost the end of the log of {model.name}")
         except ArtifactsUnavailable as error:
             raise CannotStart(str(error)) from error
         finally:
-            link.close()
+            connection.close()
         if self.failure is not None:
             raise CannotStart(self.failure)
 
@@ -117,7 +119,7 @@ class Follower:
             log.exception("the follower stopped")
             raise
 
-    async def continues_catalog(self, link: StoreConnection, seconds: float) -> bool:
+    async def continues_catalog(self, connection: StoreConnection, seconds: float) -> bool:
         """Return whether the catalog at the other end of a connection continues ours.
 
         If not, that server has lost the end of the catalog, and models with it. Entries appended to their logs would
@@ -126,16 +128,16 @@ class Follower:
         offset, checksum = self.catalog.offset, self.catalog.checksum
         if offset == START:
             return True
-        return await stream.holds_over(link, CATALOG_KEY, offset, checksum, seconds)
+        return await stream.holds_over(connection, CATALOG_KEY, offset, checksum, seconds)
 
-    def doubt(self) -> None:
+    def verify_soon(self) -> None:
         """Run step *verify* after the current entry: the heartbeat found fewer entries than were read here."""
-        if self._link is not None:
-            self._link.close()
+        if self._connection is not None:
+            self._connection.close()
 
     # the catalog
 
-    async def _read_catalog(self, link: StoreConnection) -> None:
+    async def _read_catalog(self, connection: StoreConnection) -> None:
         """Read the whole catalog again; remove models that it no longer contains.
 
         The new catalog takes effect only when it is read to its end. Half of one would pass the next verification,
@@ -144,7 +146,7 @@ class Follower:
         catalog = Catalog()
         seconds = self._store.params.reply_seconds
         async for elements in stream.read(
-            link, CATALOG_KEY, catalog.offset, read_bytes=self._params.read_bytes, seconds=seconds
+            connection, CATALOG_KEY, catalog.offset, read_bytes=self._params.read_bytes, seconds=seconds
         ):
             for element in elements:
                 if not self._apply_catalog(element, catalog):
@@ -170,7 +172,7 @@ class Follower:
                 model.ready = False
                 model.failure = f"the model {model.name} was deleted"
                 del self.models[model.name], self._by_key[model.keys.log]
-                self._watcher.on_model_removed(model)
+                self._callbacks.on_model_removed(model)
         new = [living for living in self.catalog if living.keys.name not in self.models]
         for living in new:
             await kernel_compiler.wait_until_loaded(living.config)
@@ -179,25 +181,25 @@ class Follower:
     def _take_up(self, living: CatalogModel) -> ReplicatedModel:
         model = ReplicatedModel(living.keys, living.config, self._params.slice_events, self._limits)
         self.models[model.name] = self._by_key[model.keys.log] = model
-        self._watcher.on_model_added(model)
+        self._callbacks.on_model_added(model)
         return model
 
     # verify
 
-    async def _return(self, link: StoreConnection) -> None:
+    async def _return(self, connection: StoreConnection) -> None:
         """Verify that all logs continue from our positions; reload models whose log does not."""
         seconds = self._store.params.reply_seconds
-        stream.check_primary(await link.call(*stream.ROLE, seconds=seconds))  # before anything is dropped
-        if not await self.continues_catalog(link, seconds):
+        stream.check_primary(await connection.call(*stream.ROLE, seconds=seconds))  # before anything is dropped
+        if not await self.continues_catalog(connection, seconds):
             log.error(
                 "the catalog does not continue from our offset; reading it again", offset=str(self.catalog.offset)
             )
-            await self._read_catalog(link)
+            await self._read_catalog(connection)
         for model in list(self.models.values()):
             if model.failure is not None:
                 continue
             trusted = model.ready or model.halted is not None
-            if trusted and await self._goes_on(link, model):
+            if trusted and await self._continues_log(connection, model):
                 continue
             if trusted:
                 log.error(
@@ -205,26 +207,28 @@ class Follower:
                     model=model.name,
                     offset=str(model.offset),
                 )
-            await self._load_anew(link, model)
+            await self._reload(connection, model)
 
-    async def _goes_on(self, link: StoreConnection, model: ReplicatedModel) -> bool:
+    async def _continues_log(self, connection: StoreConnection, model: ReplicatedModel) -> bool:
         """Return whether the log at the other end continues from the last applied entry of a model."""
         position, seconds = model.position, self._store.params.reply_seconds
-        return await stream.holds_over(link, model.keys.log, position.offset, position.checksum, seconds)
+        return await stream.holds_over(connection, model.keys.log, position.offset, position.checksum, seconds)
 
-    async def _is_archived(self, link: StoreConnection, model: ReplicatedModel) -> bool:
+    async def _is_archived(self, connection: StoreConnection, model: ReplicatedModel) -> bool:
         """Return whether the last applied entry of a model was moved from the log to history, ready for replay."""
         with store_errors():
-            text = await link.call("GET", stream.trimmed_key(model.keys.log), seconds=self._store.params.reply_seconds)
+            text = await connection.call(
+                "GET", stream.trimmed_key(model.keys.log), seconds=self._store.params.reply_seconds
+            )
         trim = Trim.parse(text)
         return trim != stream.UNTRIMMED and trim.covers(model.offset)
 
-    async def _load_anew(self, link: StoreConnection, model: ReplicatedModel) -> None:
+    async def _reload(self, connection: StoreConnection, model: ReplicatedModel) -> None:
         """Drop a model's state and load it again; set ``failure`` when that is impossible."""
         model.ready = False
         model.halted, model.resumes = None, False  # they belong to the dropped state
         try:
-            await self._loader.load(link, model)
+            await self._loader.load(connection, model)
         except CannotStart as error:
             model.failure = str(error)
             log.error("a model cannot be loaded", model=model.name, reason=model.failure)
@@ -236,41 +240,41 @@ class Follower:
     def _try_again(self, model: ReplicatedModel, trouble: str) -> None:
         if model.failure == trouble and self.models.get(model.name) is model:
             model.failure = None
-            self.doubt()
+            self.verify_soon()
 
     # follow
 
     async def _follow(self) -> None:
         pause = FIRST_PAUSE
         while self.failure is None:
-            link = None
+            connection = None
             try:
-                link = self._link = await self._store.open_connection("follow")
-                await self._return(link)
+                connection = self._connection = await self._store.open_connection("follow")
+                await self._return(connection)
                 if self.cut_off is not None:
                     log.info("following the log again")
                 self.cut_off = None
                 pause = FIRST_PAUSE
                 self._pace = ReadPacer(self._params.read_bytes)  # a large reply may have ended the last connection
                 while self.failure is None:
-                    await self._read_once(link)
+                    await self._read_once(connection)
             except (StoreUnavailable, ConnectionLost, hiredis.ReplyError) as error:
                 if self.cut_off is None:
                     log.warning("cut off from the log", reason=str(error))
                 self.cut_off = str(error)
             finally:
-                if link is not None:
-                    link.close()
+                if connection is not None:
+                    connection.close()
             await asyncio.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE)
 
-    async def _read_once(self, link: StoreConnection) -> None:
+    async def _read_once(self, connection: StoreConnection) -> None:
         """Wait for entries of any stream, at most BLOCK_SECONDS, and apply them."""
         for halted in [model for model in self.models.values() if model.resumes and model.failure is None]:
             try:
-                await self._loader.replay(link, halted)
+                await self._loader.replay(connection, halted)
             except (CannotStart, ArtifactsUnavailable):
-                await self._load_anew(link, halted)
+                await self._reload(connection, halted)
         followed = [model for model in self.models.values() if model.failure is None and model.halted is None]
         seconds = BLOCK_SECONDS + self._store.params.reply_seconds
         words: list[str | bytes | int] = ["XREAD", "COUNT", self._pace.count, "BLOCK", int(BLOCK_SECONDS * 1000)]
@@ -279,7 +283,7 @@ class Follower:
         words.append(self.catalog.offset.entry)
         words += [model.offset.entry for model in followed]
         keys = [stream.trimmed_key(model.log_key) for model in followed] or [stream.trimmed_key(CATALOG_KEY)]
-        reply, trims, role = await link.call_all(tuple(words), ("MGET", *keys), stream.ROLE, seconds=seconds)
+        reply, trims, role = await connection.call_all(tuple(words), ("MGET", *keys), stream.ROLE, seconds=seconds)
         stream.check_primary(role)
         if reply:
             await asyncio.sleep(0)  # send pending commands first: the store works on them while we apply
@@ -288,7 +292,7 @@ class Follower:
         for one, text in zip(followed, trims, strict=False):
             if self._is_left(one, text):
                 left.append(one)
-                await self._load_anew(link, one)
+                await self._reload(connection, one)
         size = sum(entry_size(fields) for _, elements in reply for _, fields in elements)
         self._pace.on_reply(max((len(elements) for _, elements in reply), default=0), size)
         for key, elements in reply:
@@ -297,7 +301,7 @@ class Follower:
                     self._apply_catalog((entry_id, fields), self.catalog)
                     for created in await self._sync():
                         if self.catalog.known == self.catalog.offset:  # it existed while we were behind
-                            await self._load_anew(link, created)
+                            await self._reload(connection, created)
                         else:
                             created.ready = True  # its log is new
                     continue

@@ -75,9 +75,9 @@ class ReplicaStatus(NamedTuple):
 class Health:
     """Tracks the stage of a replica, the time since it was cut off, and whether the store would keep the log."""
 
-    def __init__(self, follower: Follower, line: ReconnectingConnection, keeping: StorageStatus) -> None:
+    def __init__(self, follower: Follower, connection: ReconnectingConnection, keeping: StorageStatus) -> None:
         self._follower = follower
-        self._line = line
+        self._connection = connection
         self._keeping = keeping
         self._stage = "connecting"
         self._progress = 0.0
@@ -113,7 +113,7 @@ class Health:
         if self._stage != "ready":
             reasons.append(f"{self._stage}, {self._progress:.0%}" if self._progress else self._stage)
         away = self._cut_off()
-        facts = self._line.info
+        facts = self._connection.info
         lags = [model.lag for model in models if model.lag is not None]
         return ReplicaStatus(
             stage=self._stage,
@@ -128,7 +128,7 @@ class Health:
         )
 
     def _log_danger(self) -> None:
-        danger = self._line.info.danger if self._line.info is not None else None
+        danger = self._connection.info.danger if self._connection.info is not None else None
         if danger != self._danger:
             self._danger = danger
             if danger is not None:
@@ -138,7 +138,7 @@ class Health:
 
     def _cut_off(self) -> float | None:
         """Return for how many seconds reading or appending has been impossible; None when both work."""
-        if self._stage == "connecting" or (self._follower.cut_off is None and self._line.connection is not None):
+        if self._stage == "connecting" or (self._follower.cut_off is None and self._connection.raw is not None):
             self._cut_off_at = None
             return None
         now = asyncio.get_running_loop().time()

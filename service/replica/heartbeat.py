@@ -95,7 +95,7 @@ class Heartbeat:
         ]
         for key, offset, checksum in logs:
             if not await stream.holds(self._store, key, offset, checksum):
-                self._follower.doubt()
+                self._follower.verify_soon()
 
     async def _publish(self) -> None:
         """Publish the status of the models that changed, and every other second of all models."""

@@ -14,9 +14,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Coroutine, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import structlog
 
@@ -25,22 +24,21 @@ from abound.core.errors import (
     ArtifactsUnavailable,
     Corrupted,
     MemoryLimitExceeded,
-    StoreUnavailable,
     UnknownVersion,
 )
 from abound.service.artifacts.artifact_store import ArtifactStore
-from abound.service.asyncio_tasks import cancel_and_wait, wait_for_event
+from abound.service.asyncio_tasks import cancel_and_wait
 from abound.service.log.events import PrepareVersionEvent
 from abound.service.model.replicated_model import ReplicatedModel, VersionInfo, VersionNotLoaded
+from abound.service.replica.announcements import AnnouncementFollower
 from abound.service.store.client import Store
-from abound.service.store.lease import ACTIVATION, read_payloads
+from abound.service.store.lease import ACTIVATION
 from abound.service.versions import repository as versions
 from abound.service.versions.card import is_id
 from abound.service.versions.repository import LoadedVersion
 
 log = structlog.get_logger(__name__)
 
-LOOK_SECONDS = 1.0
 RETRY_SECONDS = 2.0
 DELETED_SECONDS = 5.0
 """Interval of the check whether loaded versions were deleted."""
@@ -78,7 +76,7 @@ class ServingParams:
                 raise ValueError(f"{name} must be more than 0")
 
 
-class LoadedVersions:
+class LoadedVersions(AnnouncementFollower[PrepareVersionEvent]):
     """The loaded versions of all models of a replica. ``ReplicatedModel.versions`` says which each model has.
 
     Parameters
@@ -94,31 +92,16 @@ class LoadedVersions:
         models: Mapping[str, ReplicatedModel],
         params: ServingParams,
     ) -> None:
-        self._store = store
+        super().__init__(store, models, ACTIVATION, PrepareVersionEvent)
         self._artifacts = artifacts
-        self._models = models
         self._params = params
-        self._turn = asyncio.Lock()
+        self._one_at_a_time = asyncio.Lock()
         self._loaded: dict[tuple[str, str], LoadedVersion] = {}  # the most recently used one last
-        self._coming: dict[tuple[str, str], asyncio.Task[LoadedVersion]] = {}
+        self._loading: dict[tuple[str, str], asyncio.Task[LoadedVersion]] = {}
         self._unknown: dict[tuple[str, str], float] = {}
         self._wanted: dict[str, set[str]] = {}
         self._failed: dict[str, tuple[str, float]] = {}
-        self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._looking = asyncio.Event()
-        self._looked_for_deleted = 0.0
-
-    async def run(self) -> None:
-        """Check for pending activations every second, and after ``poll_soon``. Runs until cancelled."""
-        while True:
-            await wait_for_event(self._looking, LOOK_SECONDS)
-            self._looking.clear()
-            with contextlib.suppress(StoreUnavailable):
-                await self._look()
-
-    def poll_soon(self) -> None:
-        """Trigger the next check immediately."""
-        self._looking.set()
+        self._checked_for_deleted = 0.0
 
     def on_model_added(self, model: ReplicatedModel) -> None:
         """Start tracking the versions of a new model. From now on it serves only with its active version loaded."""
@@ -129,16 +112,17 @@ class LoadedVersions:
         self._wanted.pop(model.incarnation, None)
         self._failed.pop(model.incarnation, None)
         for version in list(model.versions or ()):
-            self._take_off(model, version)
+            self._unload(model, version)
 
     async def stop(self) -> None:
         """Cancel all loading."""
-        await cancel_and_wait(*self._tasks.values(), *self._coming.values())
+        await super().stop()
+        await cancel_and_wait(*self._loading.values())
 
     async def wait_loaded(self) -> None:
         """Wait for all versions that are being loaded now."""
-        if self._coming:
-            await asyncio.wait(self._coming.values())
+        if self._loading:
+            await asyncio.wait(self._loading.values())
 
     async def get(self, model: ReplicatedModel, version: str) -> LoadedVersion:
         """Return a version to rank by; load it first if necessary.
@@ -180,33 +164,28 @@ class LoadedVersions:
         reason, _ = self._failed.get(model.incarnation, (str(missing), 0.0))
         model.halted = reason if model.lacks_version else str(missing)
         self._want(model, missing.version)
-        before = self._tasks.pop(model.name, None)
-        if before is not None:
-            before.cancel()
-        self._start(model, self._get_over(model, missing))
+        self._start(model, self._resume_later(model, missing))
 
     # internals
 
-    async def _look(self) -> None:
-        models = [model for model in self._models.values() if model.failure is None]
-        now = asyncio.get_running_loop().time()
-        found = await read_payloads(self._store, [one.keys for one in models], ACTIVATION, PrepareVersionEvent)
-        for model, event in zip(models, found, strict=True):
-            if model.halted is not None or not model.ready:
-                continue
-            self._wanted[model.incarnation] = set() if event is None else {event.version}
-            if event is None or event.version in (model.versions or {}) or model.name in self._tasks:
-                continue
-            _, failed = self._failed.get(model.incarnation, ("", -RETRY_SECONDS))
-            if now - failed >= RETRY_SECONDS:
-                self._start(model, self._prepare(model, event))
+    async def _poll(self) -> None:
+        await super()._poll()
         self._keep_within(0)
-        if now - self._looked_for_deleted >= DELETED_SECONDS:
-            self._looked_for_deleted = now
+        now = asyncio.get_running_loop().time()
+        if now - self._checked_for_deleted >= DELETED_SECONDS:
+            self._checked_for_deleted = now
             with contextlib.suppress(ArtifactsUnavailable):
-                await self._take_off_deleted()
+                await self._unload_deleted()
 
-    async def _take_off_deleted(self) -> None:
+    def _on_announcement(self, model: ReplicatedModel, event: PrepareVersionEvent | None) -> None:
+        self._wanted[model.incarnation] = set() if event is None else {event.version}
+        if event is None or event.version in (model.versions or {}) or model.name in self._tasks:
+            return
+        _, failed = self._failed.get(model.incarnation, ("", -RETRY_SECONDS))
+        if asyncio.get_running_loop().time() - failed >= RETRY_SECONDS:
+            self._start(model, self._prepare(model, event))
+
+    async def _unload_deleted(self) -> None:
         """Unload deleted versions, since a forget waits for that."""
         artifacts = self._artifacts
         for model in [*self._models.values()]:
@@ -216,17 +195,7 @@ class LoadedVersions:
             there = set(await versions.ids(artifacts, model.keys))
             for name in loose:
                 if name not in there and not self._is_needed(model, name):
-                    self._take_off(model, name)
-
-    def _start(self, model: ReplicatedModel, work: Coroutine[Any, Any, None]) -> None:
-        task = self._tasks[model.name] = asyncio.create_task(work, name=f"version of {model.name}")
-        task.add_done_callback(lambda done: self._ended(model.name, done))
-
-    def _ended(self, name: str, task: asyncio.Task[None]) -> None:
-        if self._tasks.get(name) is task:
-            del self._tasks[name]
-        if not task.cancelled() and task.exception() is not None:
-            log.error("loading a version failed", model=name, exc_info=task.exception())
+                    self._unload(model, name)
 
     async def _prepare(self, model: ReplicatedModel, event: PrepareVersionEvent) -> None:
         """Load the version that is about to be activated."""
@@ -236,7 +205,7 @@ class LoadedVersions:
             self._failed[model.incarnation] = (str(error), asyncio.get_running_loop().time())
             log.warning("cannot load a version to activate", model=model.name, version=event.version, reason=str(error))
 
-    async def _get_over(self, model: ReplicatedModel, missing: VersionNotLoaded) -> None:
+    async def _resume_later(self, model: ReplicatedModel, missing: VersionNotLoaded) -> None:
         """Load the active version, or pause if that fails; then resume the model."""
         try:
             await self._load(model, missing.version, missing.digest)
@@ -255,26 +224,26 @@ class LoadedVersions:
     async def _load(self, model: ReplicatedModel, version: str, digest: str | None = None) -> LoadedVersion:
         """Load a version, once for all concurrent callers. ``digest``: of its activation, which skips the bounds."""
         place = (model.incarnation, version)
-        coming = self._coming.get(place)
-        if coming is None:
-            coming = asyncio.create_task(self._put_on(model, version, digest))
-            self._coming[place] = coming
-            coming.add_done_callback(lambda task: self._came(place, task))
-        loaded = await asyncio.shield(coming)
+        loading = self._loading.get(place)
+        if loading is None:
+            loading = asyncio.create_task(self._load_now(model, version, digest))
+            self._loading[place] = loading
+            loading.add_done_callback(lambda task: self._loading_ended(place, task))
+        loaded = await asyncio.shield(loading)
         if digest is not None and loaded.card.digest != digest:
             raise Corrupted(f"the version {version} does not have the digest of its activation")
         return loaded
 
-    def _came(self, place: tuple[str, str], task: asyncio.Task[LoadedVersion]) -> None:
-        del self._coming[place]
+    def _loading_ended(self, place: tuple[str, str], task: asyncio.Task[LoadedVersion]) -> None:
+        del self._loading[place]
         if not task.cancelled():
             task.exception()  # mark it as retrieved: callers have received it, and there may be none left
 
-    async def _put_on(self, model: ReplicatedModel, version: str, digest: str | None) -> LoadedVersion:
+    async def _load_now(self, model: ReplicatedModel, version: str, digest: str | None) -> LoadedVersion:
         artifacts = self._artifacts
         if artifacts is None:
             raise ArtifactsUnavailable("there is no artifact store to load versions from: set ABOUND_ARTIFACTS_URL")
-        async with self._turn if digest is None else contextlib.nullcontext():
+        async with self._one_at_a_time if digest is None else contextlib.nullcontext():
             if not artifacts.id:
                 await artifacts.join(self._store)
             if digest is None:
@@ -322,7 +291,7 @@ class LoadedVersions:
         for incarnation, version in loose:
             if total <= self._params.loaded_bytes and n <= self._params.loaded:
                 return
-            total -= self._take_off(by_incarnation[incarnation], version)
+            total -= self._unload(by_incarnation[incarnation], version)
             n -= 1
 
     def _is_needed(self, model: ReplicatedModel, version: str) -> bool:
@@ -331,7 +300,7 @@ class LoadedVersions:
     def _want(self, model: ReplicatedModel, version: str) -> None:
         self._wanted.setdefault(model.incarnation, set()).add(version)
 
-    def _take_off(self, model: ReplicatedModel, version: str) -> int:
+    def _unload(self, model: ReplicatedModel, version: str) -> int:
         """Unload a version; return its size in bytes."""
         self._loaded.pop((model.incarnation, version), None)
         info = (model.versions or {}).pop(version, None)

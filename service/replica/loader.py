@@ -44,16 +44,16 @@ class Loader:
     """Loads models and applies entries to them."""
 
     def __init__(
-        self, store: Store, params: LogParams, watcher: FollowerCallbacks, artifacts: ArtifactStore | None
+        self, store: Store, params: LogParams, callbacks: FollowerCallbacks, artifacts: ArtifactStore | None
     ) -> None:
         self._store = store
         self._params = params
-        self._watcher = watcher
+        self._callbacks = callbacks
         self._artifacts = artifacts
         self._most = MAX_ENTRIES
         self._since_pause = 0
 
-    async def load(self, link: StoreConnection, model: ReplicatedModel, progress: Progress = no_progress) -> None:
+    async def load(self, connection: StoreConnection, model: ReplicatedModel, progress: Progress = no_progress) -> None:
         """Load the newest good snapshot and replay. Raise what ``replay`` raises."""
         name = model.name
         try:
@@ -68,9 +68,11 @@ class Loader:
             raise CannotStart(str(error)) from error
         if manifest is not None:
             log.info("loaded a snapshot", model=name, snapshot=manifest.id, offset=str(model.offset))
-        await self.replay(link, model, progress)
+        await self.replay(connection, model, progress)
 
-    async def replay(self, link: StoreConnection, model: ReplicatedModel, progress: Progress = no_progress) -> None:
+    async def replay(
+        self, connection: StoreConnection, model: ReplicatedModel, progress: Progress = no_progress
+    ) -> None:
         """Replay from the model's position to the log's end; then the model is ready, unless it stopped or halted.
 
         It halts at the end if the version that is active there is not loaded.
@@ -90,7 +92,7 @@ class Loader:
                     model.keys,
                     model.offset,
                     params=self._params,
-                    link=link,
+                    connection=connection,
                     most=self._most,
                     checksum=model.position.checksum,
                 )
@@ -114,7 +116,7 @@ class Loader:
         try:
             model.check_serving()
         except VersionNotLoaded as missing:
-            self._watcher.on_halt(model, missing)
+            self._callbacks.on_halt(model, missing)
             return
         model.lacks_version, model.ready = False, True
         log.info("replayed a model", model=name, offset=str(model.offset), entries=model.position.n_entries - begin)
@@ -130,14 +132,14 @@ class Loader:
             what = "an adoption" if isinstance(missing, StandbyMissing) else "an activation"
             log.warning(f"a model halts before {what}", model=model.name, reason=str(missing))
             model.ready = False
-            self._watcher.on_halt(model, missing)
+            self._callbacks.on_halt(model, missing)
             return
-        self._watcher.on_applied(model, applied)
+        self._callbacks.on_applied(model, applied)
         event = applied.entry.event
         if type(event) is MarkEvent:
-            await self._watcher.on_mark(model, event.token)
+            await self._callbacks.on_mark(model, event.token)
         elif type(event) is PrepareEvent or type(event) is PrepareVersionEvent:
-            self._watcher.on_prepare(model)
+            self._callbacks.on_prepare(model)
         self._since_pause += applied.offset.position + 1
         if self._since_pause >= model.slice_events:
             self._since_pause = 0

@@ -33,7 +33,7 @@ class ModelDirectory:
 
     Parameters
     ----------
-    line : ReconnectingConnection
+    connection : ReconnectingConnection
         Used to append to the catalog.
     most : int
         Number of models at which no more are created.
@@ -43,14 +43,14 @@ class ModelDirectory:
         self,
         store: Store,
         follower: Follower,
-        line: ReconnectingConnection,
+        connection: ReconnectingConnection,
         health: Health,
         most: int,
         default_update: str,
     ) -> None:
         self._store = store
         self._follower = follower
-        self._line = line
+        self._connection = connection
         self._health = health
         self._most = most
         self._default_update = default_update
@@ -142,12 +142,12 @@ class ModelDirectory:
         """Append to the catalog; return the entry's offset."""
         try:
             async with asyncio.timeout(self._store.params.connect_seconds):
-                await self._line.wait_open()
+                await self._connection.wait_open()
         except TimeoutError:
             raise StoreUnavailable("the store is away; nothing was changed") from None
-        if self._line.info is not None:
-            self._line.info.check_safe()
-        return await append_to_catalog(self._line, event, self._store.params.reply_seconds)
+        if self._connection.info is not None:
+            self._connection.info.check_safe()
+        return await append_to_catalog(self._connection, event, self._store.params.reply_seconds)
 
     async def _come_to(self, offset: Offset, timeout: float) -> None:  # noqa: ASYNC109
         """Wait until the follower has read an entry of the catalog."""

@@ -111,14 +111,14 @@ class Replica:
         self.params = params or ReplicaParams()
         self.id = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
         self._follower = Follower(store, self.params.log, self.params.limits, self, artifacts)
-        self._line = ReconnectingConnection(store, "append", knows=self._follower.continues_catalog)
-        self._appenders = Appenders(store, self.params.log, self._line)
+        self._connection = ReconnectingConnection(store, "append", knows=self._follower.continues_catalog)
+        self._appenders = Appenders(store, self.params.log, self._connection)
         self._standbys = Standbys(store, ReplaySource(store, artifacts, self.params.log), self._follower.models)
         self.loaded_versions = LoadedVersions(store, artifacts, self._follower.models, self.params.serving)
         self.storage_status = StorageStatus(store, artifacts, self._follower.models)
-        self._health = Health(self._follower, self._line, self.storage_status)
+        self._health = Health(self._follower, self._connection, self.storage_status)
         self.models = ModelDirectory(
-            store, self._follower, self._line, self._health, self.params.max_models, self.params.default_update
+            store, self._follower, self._connection, self._health, self.params.max_models, self.params.default_update
         )
         self._copies = CacheCleaner(
             store,
@@ -157,7 +157,7 @@ class Replica:
         kernel_compiler.load()
         tell("connecting", 0.0)
         await self.store.check()
-        self._line.start()
+        self._connection.start()
         while True:
             try:
                 await self.storage_status.join()
@@ -174,7 +174,7 @@ class Replica:
         tell("opening a connection to append over", 0.0)
         try:
             async with asyncio.timeout(self.store.params.start_seconds):
-                await self._line.wait_open()
+                await self._connection.wait_open()
         except TimeoutError:
             raise CannotStart(
                 f"the store at {self.store.address} does not accept a connection for appending; "
@@ -207,7 +207,7 @@ class Replica:
             await appender_of(model).stop("the service is stopping")
         with contextlib.suppress(StoreUnavailable):
             await self._heartbeat.withdraw()
-        await self._line.stop()
+        await self._connection.stop()
         await self.store.close()
 
     def status(self) -> ReplicaStatus:
@@ -216,11 +216,11 @@ class Replica:
 
     def server_info(self) -> ServerInfo | None:
         """Return the newest server info; None before the first connection."""
-        return self._line.info
+        return self._connection.info
 
     async def confirmed_durability(self) -> str:
         """Query the store and return how durable all applied events are: ``fsync`` or ``log``."""
-        return await confirmed_durability(self._line, self.store.params.reply_seconds)
+        return await confirmed_durability(self._connection, self.store.params.reply_seconds)
 
     # models
 
@@ -383,7 +383,7 @@ class Replica:
 
     def _refuse_level(self) -> None:
         """Raise CannotStart when the store cannot reach the default durability of requests."""
-        facts = self._line.info
+        facts = self._connection.info
         try:
             if facts is not None:
                 facts.check_level(self.params.durability)
@@ -410,14 +410,14 @@ class Appenders:
 
     Parameters
     ----------
-    line : ReconnectingConnection
+    connection : ReconnectingConnection
         Shared by all appenders. Each appender has another one to the same servers, for levels above ``log``.
     """
 
-    def __init__(self, store: Store, params: LogParams, line: ReconnectingConnection) -> None:
+    def __init__(self, store: Store, params: LogParams, connection: ReconnectingConnection) -> None:
         self._store = store
         self._params = params
-        self._line = line
+        self._connection = connection
         self._origin = secrets.token_bytes(8)
         self._sequences = itertools.count(1)
 
@@ -427,12 +427,12 @@ class Appenders:
             model.keys.log,
             self._origin,
             self._sequences,
-            self._line,
+            self._connection,
             ReconnectingConnection(
                 self._store,
                 f"careful-{model.name}",
                 2 * self._params.wait_store_seconds,  # its checks are queued behind WAITAOF and WAIT
-                self._line.knows,
+                self._connection.knows,
             ),
             self._params,
             self._store.params.reply_seconds,

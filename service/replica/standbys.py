@@ -9,28 +9,26 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Coroutine, Mapping
-from typing import Any
+from collections.abc import Mapping
 
 import structlog
 
-from abound.core.errors import AboundError, Corrupted, StoreUnavailable, UnknownArtifact
+from abound.core.errors import AboundError, Corrupted, UnknownArtifact
 from abound.core.types import Offset
-from abound.service.asyncio_tasks import cancel_and_wait, wait_for_event
 from abound.service.history.replay import ReplaySource, bring_up
 from abound.service.history.restore import restore_past
 from abound.service.log.events import AdoptEvent, PrepareEvent
 from abound.service.model.replicated_model import ReplicatedModel, StandbyMissing, StandbyState
+from abound.service.replica.announcements import POLL_SECONDS, AnnouncementFollower
 from abound.service.store.client import Store
-from abound.service.store.lease import ADOPTION, read_payloads
+from abound.service.store.lease import ADOPTION
 
 log = structlog.get_logger(__name__)
 
-LOOK_SECONDS = 1.0
 RETRY_SECONDS = 5.0
 
 
-class Standbys:
+class Standbys(AnnouncementFollower[PrepareEvent]):
     """Loads and drops the standby states of all models of a replica.
 
     Parameters
@@ -40,24 +38,9 @@ class Standbys:
     """
 
     def __init__(self, store: Store, source: ReplaySource, models: Mapping[str, ReplicatedModel]) -> None:
-        self._store = store
+        super().__init__(store, models, ADOPTION, PrepareEvent)
         self._source = source
-        self._models = models
-        self._tasks: dict[str, asyncio.Task[None]] = {}
         self._failed: dict[str, tuple[str, float]] = {}
-        self._looking = asyncio.Event()
-
-    async def run(self) -> None:
-        """Check for pending adoptions every second, and after ``poll_soon``. Runs until cancelled."""
-        while True:
-            await wait_for_event(self._looking, LOOK_SECONDS)
-            self._looking.clear()
-            with contextlib.suppress(StoreUnavailable):
-                await self._look()
-
-    def poll_soon(self) -> None:
-        """Trigger the next check immediately, since an adoption is pending."""
-        self._looking.set()
 
     def on_halt(self, model: ReplicatedModel, missing: StandbyMissing) -> None:
         """Handle a model that lacks the standby state of an adoption: load it, then resume the model."""
@@ -66,42 +49,19 @@ class Standbys:
         if before is not None and (model.standby is None or model.standby.index != missing.adopt.index):
             before.cancel()
             before = None
-        self._start(model, self._get_over(model, missing.adopt, missing.at, before))
-
-    async def stop(self) -> None:
-        """Cancel all loading."""
-        await cancel_and_wait(*self._tasks.values())
+        self._start(model, self._resume_later(model, missing.adopt, missing.at, before))
 
     # internals
 
-    async def _look(self) -> None:
-        models = [model for model in self._models.values() if model.failure is None]
-        now = asyncio.get_running_loop().time()
-        found = await read_payloads(self._store, [one.keys for one in models], ADOPTION, PrepareEvent)
-        for model, event in zip(models, found, strict=True):
-            if model.halted is not None or not model.ready:
-                continue
-            if model.standby is not None and (event is None or event.index != model.standby.index):
-                log.info("dropping a standby state: its adoption is no longer pending", model=model.name)
-                model.standby = None
-            if event is None or model.standby is not None or Offset.parse(event.after) < model.position.adopted:
-                continue
-            failed, at = self._failed.get(model.name, ("", 0.0))
-            if failed != event.index or now - at > RETRY_SECONDS:
-                self._start(model, self._prepare(model, event))
-
-    def _start(self, model: ReplicatedModel, work: Coroutine[Any, Any, None]) -> None:
-        before = self._tasks.pop(model.name, None)
-        if before is not None:
-            before.cancel()
-        task = self._tasks[model.name] = asyncio.create_task(work, name=f"standby {model.name}")
-        task.add_done_callback(lambda done: self._ended(model.name, done))
-
-    def _ended(self, name: str, task: asyncio.Task[None]) -> None:
-        if self._tasks.get(name) is task:
-            del self._tasks[name]
-        if not task.cancelled() and task.exception() is not None:
-            log.error("loading a standby state failed", model=name, exc_info=task.exception())
+    def _on_announcement(self, model: ReplicatedModel, event: PrepareEvent | None) -> None:
+        if model.standby is not None and (event is None or event.index != model.standby.index):
+            log.info("dropping a standby state: its adoption is no longer pending", model=model.name)
+            model.standby = None
+        if event is None or model.standby is not None or Offset.parse(event.after) < model.position.adopted:
+            return
+        failed, at = self._failed.get(model.name, ("", 0.0))
+        if failed != event.index or asyncio.get_running_loop().time() - at > RETRY_SECONDS:
+            self._start(model, self._prepare(model, event))
 
     async def _prepare(self, model: ReplicatedModel, event: PrepareEvent | AdoptEvent) -> None:
         """Load a standby state; log a failure."""
@@ -112,30 +72,30 @@ class Standbys:
             log.warning("cannot load a standby state", model=model.name, index=event.index, reason=str(error))
 
     async def _bring_up(self, model: ReplicatedModel, event: PrepareEvent | AdoptEvent) -> None:
-        model.standby = shadow = StandbyState(model, event)
+        model.standby = standby = StandbyState(model, event)
         try:
-            await bring_up(shadow, self._source)
+            await bring_up(standby, self._source)
         finally:
-            if model.standby is shadow and not shadow.attached:
+            if model.standby is standby and not standby.attached:
                 model.standby = None
-        if shadow.attached:
+        if standby.attached:
             log.info(
                 "a standby state is ready to be adopted", model=model.name, index=event.index, offset=str(model.offset)
             )
 
-    async def _get_over(
+    async def _resume_later(
         self, model: ReplicatedModel, adopt: AdoptEvent, at: Offset, under_way: asyncio.Task[None] | None
     ) -> None:
         """Try the standby state and a snapshot in turn until the model can continue or is reloaded elsewhere."""
         if under_way is not None:
             await asyncio.wait([under_way])
         while model.halted is not None and self._models.get(model.name) is model:
-            if await self._is_over(model, adopt, at):
+            if await self._is_available(model, adopt, at):
                 model.resumes = model.halted is not None
                 return
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(POLL_SECONDS)
 
-    async def _is_over(self, model: ReplicatedModel, adopt: AdoptEvent, at: Offset) -> bool:
+    async def _is_available(self, model: ReplicatedModel, adopt: AdoptEvent, at: Offset) -> bool:
         """Load the standby state, or else a snapshot past the adoption; return whether one is available now."""
         try:
             if model.prepared_state != adopt.index:  # the loaded one may belong to an abandoned adoption

@@ -16,8 +16,7 @@ from abound.core.errors import Corrupted
 from abound.service.artifacts.artifact_store import ArtifactStore
 from abound.service.artifacts.availability import AvailabilityMonitor
 from abound.service.asyncio_tasks import forever
-from abound.service.history import history_manifest
-from abound.service.history import worker_status as upkeep
+from abound.service.history import history_manifest, worker_status
 from abound.service.history.history_manifest import Extent
 from abound.service.history.worker_status import WorkerStatus
 from abound.service.log.stream import Trim, trimmed_key
@@ -155,7 +154,7 @@ class StorageStatus:
                 pipe.xlen(keys.log)
                 pipe.get(trimmed_key(keys.log))
                 pipe.get(history_manifest.history_key(keys))
-                pipe.hgetall(keys.key("upkeep"))
+                pipe.hgetall(keys.key("worker-status"))
                 pipe.time()
                 n_entries, trimmed, packed, said, (seconds, microseconds) = await pipe.execute()
         extent = trouble = None
@@ -174,7 +173,7 @@ class StorageStatus:
             found = await standing.read(self._store, keys)
         snapshot_at = time.monotonic() - age
         kept = ModelStorage(n_entries, model.held_log_bytes, trim, extent, trouble, snapshot, snapshot_at, found)
-        return kept._replace(worker_status=upkeep.parse(said))
+        return kept._replace(worker_status=worker_status.parse(said))
 
 
 def _figures_of(found: Standings | None) -> dict[str, float]:

@@ -106,8 +106,8 @@ class Guard:
     def __init__(self, ring: KeyRing, any_host: bool) -> None:
         self._ring = ring
         self._any_host = any_host
-        self._told = -REFUSAL_LOG_SECONDS
-        self._untold = 0
+        self._last_logged = -REFUSAL_LOG_SECONDS
+        self._not_logged = 0
 
     def admit(
         self, headers: Mapping[bytes, bytes], needed: str, model: str, scope: MutableMapping[str, Any]
@@ -123,7 +123,7 @@ class Guard:
             grant = self.grant_of(headers, needed, model)
         except (Unauthorized, Forbidden) as error:
             if self._ring.required:
-                self._tell(error, scope.get("client"))
+                self._log_refusal(error, scope.get("client"))
             raise
         scope["grant"] = grant
         return grant
@@ -152,19 +152,19 @@ class Guard:
             if not need.is_list:
                 grant.check(need.scope, need.model)
         except (Unauthorized, Forbidden) as error:
-            self._tell(error, scope.get("client"))
+            self._log_refusal(error, scope.get("client"))
             raise
         scope["grant"] = grant
         return grant
 
-    def _tell(self, error: Unauthorized | Forbidden, client: Any) -> None:
+    def _log_refusal(self, error: Unauthorized | Forbidden, client: Any) -> None:
         """Log a refused request: at most one line a second, with the number of refusals since the last line."""
         now = time.monotonic()
-        if now - self._told < REFUSAL_LOG_SECONDS:
-            self._untold += 1
+        if now - self._last_logged < REFUSAL_LOG_SECONDS:
+            self._not_logged += 1
             return
-        log.warning("refused", reason=str(error), address=address_of(client), others=self._untold)
-        self._told, self._untold = now, 0
+        log.warning("refused", reason=str(error), address=address_of(client), others=self._not_logged)
+        self._last_logged, self._not_logged = now, 0
 
 
 def _check_browser(host: bytes | None, origin: bytes | None) -> None:

@@ -13,7 +13,6 @@ has required keys continues to do so if they vanish from the store, unless they 
 
 from __future__ import annotations
 
-import asyncio
 import time
 from hmac import compare_digest
 
@@ -21,7 +20,7 @@ import structlog
 from limits import RateLimitItem
 
 from abound.core.errors import CannotStart, Forbidden, InvalidKey, StoreUnavailable, Unauthorized
-from abound.service.asyncio_tasks import forever
+from abound.service.asyncio_tasks import forever, retry
 from abound.service.security import key_store
 from abound.service.security.key import SCOPES, Key, digest_of, id_of, rate_of
 from abound.service.store.client import Store
@@ -158,15 +157,10 @@ class KeyRing:
 
     async def start(self, seconds: float) -> None:
         """Load the keys, retrying for ``seconds``. Raise CannotStart if the store stays unreachable."""
-        deadline = time.monotonic() + seconds
-        while True:
-            try:
-                await self.load()
-                return
-            except StoreUnavailable as error:
-                if time.monotonic() > deadline:
-                    raise CannotStart(f"the keys cannot be read: {error}") from error
-            await asyncio.sleep(0.2)
+        try:
+            await retry(self.load, StoreUnavailable, 0.2, seconds)
+        except StoreUnavailable as error:
+            raise CannotStart(f"the keys cannot be read: {error}") from error
 
     async def run(self) -> None:
         """Load changes, and store which keys are used, until cancelled."""

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from abound.core.errors import NotReady
 from abound.core.types import Offset
+from abound.service.asyncio_tasks import wait_until
 from abound.service.snapshots import snapshots
 from abound.service.snapshots.state_image import StateManifest
 from abound.service.store import expiring
@@ -41,14 +40,14 @@ async def request_snapshot(store: Store, keys: ModelKeys, offset: Offset, timeou
     """
     if not await live_workers(store):
         raise NotReady("no worker is running to make a snapshot: start one with `abound worker`", retry_after=5.0)
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + timeout
     with store_errors():
         await store.client.set(keys.key("snapshot-wanted"), str(offset), ex=max(1, int(timeout)))
-    while True:
+
+    async def made() -> StateManifest | None:
         manifest = await snapshots.newest(store, keys)
-        if manifest is not None and manifest.position.offset >= offset:
-            return manifest
-        if loop.time() > deadline:
-            raise NotReady("the worker is busy and has not made the snapshot yet; try again later", retry_after=5.0)
-        await asyncio.sleep(POLL_SECONDS)
+        return manifest if manifest is not None and manifest.position.offset >= offset else None
+
+    manifest = await wait_until(made, POLL_SECONDS, timeout)
+    if manifest is None:
+        raise NotReady("the worker is busy and has not made the snapshot yet; try again later", retry_after=5.0)
+    return manifest

@@ -149,13 +149,13 @@ class Store:
         await self.client.aclose()
 
 
-async def fetch_server_info(link: StoreConnection, seconds: float) -> ServerInfo:
+async def fetch_server_info(connection: StoreConnection, seconds: float) -> ServerInfo:
     """Query the server info over a given connection, since another connection may lead to another server.
 
     Raise StoreUnavailable when the connection is lost meanwhile or the server refuses.
     """
-    asked = [link.call("INFO", section, seconds=seconds) for section in SECTIONS]
-    asked.append(link.call("CONFIG", "GET", FSYNC_PATTERN, seconds=seconds))
+    asked = [connection.call("INFO", section, seconds=seconds) for section in SECTIONS]
+    asked.append(connection.call("CONFIG", "GET", FSYNC_PATTERN, seconds=seconds))
     *sections, config = await asyncio.gather(*asked, return_exceptions=True)
     said: list[dict[str, str]] = []
     with store_errors():

@@ -57,16 +57,16 @@ def confirmed_level(info: ServerInfo, commands: Sequence[Words], replies: Sequen
     return 0 if not commands or not (on_disk and unchanged) else 2 if copied else 1
 
 
-async def confirmed_durability(line: ReconnectingConnection, seconds: float) -> str:
+async def confirmed_durability(connection: ReconnectingConnection, seconds: float) -> str:
     """Return the durability that the connected store confirms for all it holds: ``fsync`` or ``log``.
 
     During a rewrite of its file this is ``log``: a stronger answer requires a preceding write.
     """
-    link, info = line.connection, line.info
-    if link is None or info is None or not info.confirms_fsync:
+    raw, info = connection.raw, connection.info
+    if raw is None or info is None or not info.confirms_fsync:
         return "log"
     try:
-        replies = await link.call_all(*FSYNC_QUERIES, seconds=seconds)
+        replies = await raw.call_all(*FSYNC_QUERIES, seconds=seconds)
     except (ConnectionLost, hiredis.ReplyError):
         return "log"
     return LEVELS[confirmed_level(info, FSYNC_QUERIES, replies)]

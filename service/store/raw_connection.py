@@ -105,24 +105,24 @@ class StoreConnection(asyncio.Protocol):
             The store does not answer within ``seconds``, or rejects the credentials.
         """
         loop = asyncio.get_running_loop()
-        link = cls(on_lost)
+        connection = cls(on_lost)
         try:
             async with asyncio.timeout(seconds):
                 if address.path is not None:
-                    await loop.create_unix_connection(lambda: link, address.path)
+                    await loop.create_unix_connection(lambda: connection, address.path)
                 else:
-                    await loop.create_connection(lambda: link, address.host, address.port, ssl=address.tls)
-                await link._sign_in(address, name, seconds)
+                    await loop.create_connection(lambda: connection, address.host, address.port, ssl=address.tls)
+                await connection._sign_in(address, name, seconds)
         except (OSError, TimeoutError, ConnectionLost, hiredis.ReplyError) as error:
-            link._on_lost = None
-            link.close()
+            connection._on_lost = None
+            connection.close()
             reason = str(error) or "no answer in time"
             raise StoreUnavailable(f"the store at {address} cannot be used: {reason}") from error
         except BaseException:
-            link._on_lost = None
-            link.close()
+            connection._on_lost = None
+            connection.close()
             raise
-        return link
+        return connection
 
     async def _sign_in(self, address: Address, name: str, seconds: float) -> None:
         if address.password is not None:

@@ -25,7 +25,7 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0
 FACTS_SECONDS = 1.0
 
 
-async def _anybody(link: StoreConnection, seconds: float) -> bool:
+async def _accept_every_server(connection: StoreConnection, seconds: float) -> bool:
     """Accept every server."""
     return True
 
@@ -43,7 +43,7 @@ class ReconnectingConnection:
 
     Attributes
     ----------
-    connection : StoreConnection or None
+    raw : StoreConnection or None
         The open connection; None from the moment it is lost.
     info : ServerInfo or None
         Newest server info; None before the first connection.
@@ -54,10 +54,10 @@ class ReconnectingConnection:
         store: Store,
         purpose: str,
         wait_seconds: float = 0.0,
-        knows: Callable[[StoreConnection, float], Awaitable[bool]] = _anybody,
+        knows: Callable[[StoreConnection, float], Awaitable[bool]] = _accept_every_server,
     ) -> None:
         self.info: ServerInfo | None = None
-        self.connection: StoreConnection | None = None
+        self.raw: StoreConnection | None = None
         self._store = store
         self._purpose = purpose
         self.knows = knows
@@ -78,16 +78,16 @@ class ReconnectingConnection:
         """Close the connection and stop reconnecting."""
         if self._task is not None:
             await cancel_and_wait(self._task)
-        link, self.connection = self.connection, None
-        if link is not None:
-            link.close()
+        connection, self.raw = self.raw, None
+        if connection is not None:
+            connection.close()
 
     async def _keep_open(self) -> None:
         pause = FIRST_PAUSE
         while True:
             self._lost.clear()
             try:
-                link, facts = await self._open()
+                connection, facts = await self._open()
             except StoreUnavailable:
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, LONGEST_PAUSE)
@@ -95,32 +95,32 @@ class ReconnectingConnection:
             if self._lost.is_set():
                 continue
             pause = FIRST_PAUSE
-            self.info, self.connection = facts, link
+            self.info, self.raw = facts, connection
             self._opened.set()
-            await self._keep_facts(link)
+            await self._keep_facts(connection)
 
     async def _open(self) -> tuple[StoreConnection, ServerInfo]:
-        link = await self._store.open_connection(self._purpose, self._on_lost)
+        connection = await self._store.open_connection(self._purpose, self._on_lost)
         try:
-            facts = await fetch_server_info(link, self._patience)
-            if not await self.knows(link, self._patience):
+            facts = await fetch_server_info(connection, self._patience)
+            if not await self.knows(connection, self._patience):
                 raise StoreUnavailable("the store has lost the end of the catalog, and models with it")
-            return link, facts
+            return connection, facts
         except BaseException:
-            link.close()
+            connection.close()
             raise
 
-    async def _keep_facts(self, link: StoreConnection) -> None:
+    async def _keep_facts(self, connection: StoreConnection) -> None:
         """Refresh the server info every second until the connection is lost."""
         while not await wait_for_event(self._lost, FACTS_SECONDS):
             with contextlib.suppress(StoreUnavailable):
-                self.info = await fetch_server_info(link, self._patience)
-                if not await self.knows(link, self._patience):
-                    link.close()
+                self.info = await fetch_server_info(connection, self._patience)
+                if not await self.knows(connection, self._patience):
+                    connection.close()
 
     def _on_lost(self) -> None:
-        if self.connection is not None:
+        if self.raw is not None:
             log.warning("lost a connection to the store", purpose=self._purpose)
-        self.connection = None
+        self.raw = None
         self._opened.clear()
         self._lost.set()

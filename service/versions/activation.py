@@ -24,10 +24,10 @@ log's end. Neither is part of the replicated state.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import secrets
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import NamedTuple
 
 import msgspec
@@ -37,7 +37,7 @@ from abound.core.errors import ArtifactsUnavailable, Conflict, NotReady, Outcome
 from abound.core.model.active_version import LIVE
 from abound.core.types import START, Offset
 from abound.service.artifacts.artifact_store import ArtifactStore
-from abound.service.asyncio_tasks import do_nothing, wait_until
+from abound.service.asyncio_tasks import do_nothing, retry, wait_until
 from abound.service.log.events import APPLY_VERSION, ActivateEvent, Entry, PrepareVersionEvent, WeighEvent, encode
 from abound.service.model import replica_status
 from abound.service.model.replica_status import SILENT_SECONDS
@@ -119,25 +119,21 @@ async def activate(place: ActivationContext, version: str, reason: str, if_activ
             await lease.append(encode(Entry(APPLY_VERSION, origin, 1, prepare)))
             await _until_loaded(place, prepare, lease)
         packed = encode(Entry(APPLY_VERSION, origin, 2, event))
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + APPEND_SECONDS
-        while True:
-            try:
-                at = await lease.append(
-                    packed,
-                    record="active",
-                    activation=event.activation,
-                    version=version,
-                    digest=event.digest,
-                    former=before.version,
-                )
-                break
-            except StoreUnavailable as error:
-                if loop.time() > deadline:
-                    raise OutcomeUnknown(
-                        f"the store became unavailable during the activation; check which version is active: {error}"
-                    ) from error
-                await asyncio.sleep(RETRY_SECONDS)
+        append = partial(
+            lease.append,
+            packed,
+            record="active",
+            activation=event.activation,
+            version=version,
+            digest=event.digest,
+            former=before.version,
+        )
+        try:
+            at = await retry(append, StoreUnavailable, RETRY_SECONDS, APPEND_SECONDS)
+        except StoreUnavailable as error:
+            raise OutcomeUnknown(
+                f"the store became unavailable during the activation; check which version is active: {error}"
+            ) from error
     log.info(
         "activated a version", model=keys.name, version=version, former=before.version, offset=str(at), reason=reason
     )

@@ -76,7 +76,7 @@ class CacheCleaner:
         artifacts = self._artifacts
         if artifacts is None or artifacts.cache is None:
             return
-        asked = await _asked(self._store)
+        asked = await cleanup_requests(self._store)
         if self._looked and asked == self.done_requests:
             return
         if not artifacts.id:
@@ -94,7 +94,8 @@ class CacheCleaner:
             log.info("deleted cached files of deleted versions", files=n_gone)
 
 
-async def _ask(store: Store, name: str) -> None:
+async def request_cleanup(store: Store, name: str) -> None:
+    """Request a cleanup under a random name. StoreUnavailable."""
     with store_errors():
         async with store.client.pipeline(transaction=True) as pipe:
             pipe.lpush(COPIES_KEY, name)
@@ -102,6 +103,7 @@ async def _ask(store: Store, name: str) -> None:
             await pipe.execute()
 
 
-async def _asked(store: Store) -> list[str]:
+async def cleanup_requests(store: Store) -> list[str]:
+    """Return the newest requests, newest first. StoreUnavailable."""
     with store_errors():
         return [name.decode() for name in await store.client.lrange(COPIES_KEY, 0, -1)]

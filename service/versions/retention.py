@@ -18,7 +18,6 @@ stays.
 from __future__ import annotations
 
 import contextlib
-from collections import Counter
 from dataclasses import dataclass
 
 import structlog
@@ -26,7 +25,7 @@ import structlog
 from abound.core.errors import Conflict, NotReady, UnknownVersion, VersionDeleted
 from abound.core.model.active_version import LIVE
 from abound.service.artifacts.artifact_store import ArtifactStore
-from abound.service.artifacts.write_marks import hold_write_mark, marked_writes
+from abound.service.artifacts.write_marks import collect_unmarked, hold_write_mark, marked_writes
 from abound.service.store.client import Store
 from abound.service.store.keys import ModelKeys
 from abound.service.store.replication import wait_replicated
@@ -177,10 +176,5 @@ async def written_bytes(store: Store, artifacts: ArtifactStore, keys: ModelKeys)
 
 async def collect_garbage(store: Store, artifacts: ArtifactStore, keys: ModelKeys) -> int:
     """Delete the files of unfinished versions that no process is writing; return the number of files."""
-    start = len(versions.folder(keys)) + 1
-    n_files = Counter(name[start:].partition("/")[0] for name in await artifacts.names(versions.folder(keys)))
-    busy = await marked_writes(store, keys.key("writing"))
-    gone = n_files.keys() - busy - set(await versions.ids(artifacts, keys))
-    for name in sorted(gone):
-        await artifacts.clear(f"{versions.folder(keys)}/{name}")
-    return sum(n_files[name] for name in gone)
+    folder, key = versions.folder(keys), keys.key("writing")
+    return await collect_unmarked(store, artifacts, folder, key, lambda: versions.ids(artifacts, keys))

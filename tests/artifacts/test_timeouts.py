@@ -117,7 +117,7 @@ async def test_snapshots_need_no_artifact_store(
             for _ in range(2):
                 await replica.learn("default", drafts(2))
                 await replica.request_snapshot("default")
-        key = replica.model("default").keys.key("upkeep")
+        key = replica.model("default").keys.key("worker-status")
         said = await replica.store.client.hget(key, "history")
         assert b"the artifact store does not answer" in said
         silent.set()

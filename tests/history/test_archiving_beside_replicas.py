@@ -151,7 +151,7 @@ async def test_what_keeps_the_log_from_being_trimmed_is_told_by_replicas_until_i
     assert status.history == f"default: {kept.failure}"
     assert f"entry {first.entry} of the log of default cannot be moved to history" in status.history
     assert "abound history begin-anew" in status.history
-    assert await store.client.ttl(living.keys.key("upkeep")) > 0
+    assert await store.client.ttl(living.keys.key("worker-status")) > 0
     await flip(store, living.keys.log, first)
     worker._without_history.clear()  # it tries again after a while
     await worker.sweep(catalog)

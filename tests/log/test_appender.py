@@ -76,18 +76,18 @@ async def test_who_is_alone_waits_for_nobody_and_several_share_an_entry(
     server: Server, start_replica: StartReplica, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     replica = await start_replica(server)
-    appender, link = replica.model("default").appender, replica._line.connection
+    appender, connection = replica.model("default").appender, replica._connection.raw
     assert appender is not None
-    assert link is not None
+    assert connection is not None
     commands: list[bytes] = []
-    send = link.send
+    send = connection.send
 
     def seen(command: bytes, on_reply: Any, seconds: float, n: int = 1) -> None:
         if b"XADD" in command:
             commands.append(command)
         send(command, on_reply, seconds, n)
 
-    monkeypatch.setattr(link, "send", seen)
+    monkeypatch.setattr(connection, "send", seen)
 
     def put(n: int) -> list[asyncio.Future[list[LearnOutcome]]]:
         return [appender.learn([one], "log", True, 5) for one in drafts(n)]
@@ -478,7 +478,7 @@ async def test_an_append_under_way_claims_nothing_of_a_store_that_was_found_unsa
     assert info is not None
     learned = appender.learn([draft('{"a": 1}', "x")], "log", True, 5)
     await asyncio.sleep(0)  # it is sent
-    replica._line.info = info._replace(aof=False)
+    replica._connection.info = info._replace(aof=False)
     with pytest.raises(OutcomeUnknown, match=r"may get lost.*CONFIG SET appendonly yes"):
         await learned
     assert await length(replica) == 1

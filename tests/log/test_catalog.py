@@ -139,19 +139,19 @@ async def test_half_of_a_catalog_counts_for_nothing(
     for name in names[1:]:
         await replica.models.create(name, ModelConfig())
     before = replica._follower.catalog
-    link = await replica.store.open_connection("test")
-    ask, n_asked = link.call_all, 0
+    connection = await replica.store.open_connection("test")
+    ask, n_asked = connection.call_all, 0
 
     def lose(*commands: tuple[str | bytes | int, ...], seconds: float) -> Any:
         nonlocal n_asked
         n_asked += 1
         if n_asked == 2:  # the first entry has been read by now
-            link.close()
+            connection.close()
         return ask(*commands, seconds=seconds)
 
-    monkeypatch.setattr(link, "call_all", lose)
+    monkeypatch.setattr(connection, "call_all", lose)
     with pytest.raises(StoreUnavailable):
-        await replica._follower._read_catalog(link)
+        await replica._follower._read_catalog(connection)
     assert replica._follower.catalog is before
     assert [living.keys.name for living in before] == names == replica.models.names()
 
@@ -166,16 +166,16 @@ async def test_many_models_come_and_go_and_the_stream_stays_short(
     running = asyncio.create_task(worker.run())
     go_on, reading = asyncio.Event(), behind._follower._read_once
 
-    async def held_up(link: Any) -> None:
+    async def held_up(connection: Any) -> None:
         await go_on.wait()
-        await reading(link)
+        await reading(connection)
 
     try:
         await teach(one)
         await until(lambda: behind.model("default").live.n_learned == 50)
         first = await read_catalog(store)
         monkeypatch.setattr(behind._follower, "_read_once", held_up)
-        monkeypatch.setattr(behind._follower, "doubt", lambda: None)
+        monkeypatch.setattr(behind._follower, "verify_soon", lambda: None)
         for n in range(12):
             await one.models.create(f"model{n}", ModelConfig())
             await teach(one, 3, name=f"model{n}")

@@ -29,39 +29,39 @@ async def fill(store: Store, n: int, size: int = 10) -> list[Offset]:
 
 
 async def test_replies_come_in_the_order_of_the_commands(store: Store) -> None:
-    link = await store.open_connection("test")
-    replies = await asyncio.gather(*(link.call("ECHO", str(i), seconds=1) for i in range(100)))
-    link.close()
+    connection = await store.open_connection("test")
+    replies = await asyncio.gather(*(connection.call("ECHO", str(i), seconds=1) for i in range(100)))
+    connection.close()
     assert replies == [str(i).encode() for i in range(100)]
 
 
 async def test_a_command_that_the_store_refuses_does_not_end_the_link(store: Store) -> None:
-    link = await store.open_connection("test")
+    connection = await store.open_connection("test")
     with pytest.raises(hiredis.ReplyError, match="unknown command"):
-        await link.call("NONSENSE", seconds=1)
-    assert await link.call("PING", seconds=1) == b"PONG"
-    link.close()
+        await connection.call("NONSENSE", seconds=1)
+    assert await connection.call("PING", seconds=1) == b"PONG"
+    connection.close()
 
 
 async def test_a_lost_link_ends_what_waits_on_it(store: Store) -> None:
     lost = []
-    link = await store.open_connection("test", lambda: lost.append(True))
-    waiting = link.call("BLPOP", "nothing", "5", seconds=10)
+    connection = await store.open_connection("test", lambda: lost.append(True))
+    waiting = connection.call("BLPOP", "nothing", "5", seconds=10)
     await asyncio.sleep(0.05)
     await store.client.client_kill_filter(skipme=True)
     with pytest.raises(ConnectionLost):
         await waiting
     assert lost == [True]
     with pytest.raises(ConnectionLost):
-        await link.call("PING", seconds=1)
+        await connection.call("PING", seconds=1)
 
 
 async def test_a_store_that_does_not_answer_is_lost_after_a_while(own_server: Server) -> None:
     store = Store(own_server.url, QUICK)
-    link = await store.open_connection("test")
+    connection = await store.open_connection("test")
     own_server.pause()
     with pytest.raises(ConnectionLost, match="in time"):
-        await link.call("PING", seconds=0.2)
+        await connection.call("PING", seconds=0.2)
     with pytest.raises(StoreUnavailable, match="no answer in time"):
         await store.open_connection("test")
     await store.close()
@@ -75,24 +75,24 @@ async def test_nothing_is_appended_twice_when_a_reply_is_lost(server: Server, tm
     proxy.lose_replies_to = b"XADD"
     with pytest.raises(Exception, match="onnection"):
         await store.client.xadd("by client", {"e": b"x"})
-    link = await store.open_connection("test")
+    connection = await store.open_connection("test")
     proxy.lose_replies_to = b"XADD"
     with pytest.raises(ConnectionLost):
-        await link.call("XADD", "by link", "*", "e", "x", seconds=1)
+        await connection.call("XADD", "by connection", "*", "e", "x", seconds=1)
     await asyncio.sleep(0.2)
     await store.close()
     await proxy.stop()
     with server.client() as client:
-        assert (client.xlen("by client"), client.xlen("by link")) == (1, 1)
+        assert (client.xlen("by client"), client.xlen("by connection")) == (1, 1)
 
 
 async def test_reading_gives_every_entry_once_and_in_order(store: Store) -> None:
     offsets = await fill(store, 500, size=300)
-    link = await store.open_connection("test")
+    connection = await store.open_connection("test")
 
     async def read(after: Offset, until: Offset | None = None) -> list[Offset]:
         found = []
-        async for elements in stream.read(link, KEY, after, until, read_bytes=5_000, seconds=1):
+        async for elements in stream.read(connection, KEY, after, until, read_bytes=5_000, seconds=1):
             assert sum(stream.entry_size(fields) for _, fields in elements) < 20_000
             found += [Offset.of_entry(entry_id) for entry_id, _ in elements]
         return found
@@ -101,17 +101,17 @@ async def test_reading_gives_every_entry_once_and_in_order(store: Store) -> None
     assert await read(offsets[99]) == offsets[100:]
     assert await read(offsets[99]._replace(position=7), offsets[200]) == offsets[100:201]
     assert await read(offsets[-1]) == []
-    link.close()
+    connection.close()
 
 
 async def test_no_reply_is_much_larger_than_what_is_read_at_a_time(store: Store) -> None:
     offsets = await fill(store, 100, size=10) + await fill(store, 120, size=100_000)
-    link = await store.open_connection("test")
+    connection = await store.open_connection("test")
     counts, found = [], []
-    async for elements in stream.read(link, KEY, START, read_bytes=200_000, seconds=1):
+    async for elements in stream.read(connection, KEY, START, read_bytes=200_000, seconds=1):
         counts.append(len(elements))
         found += [Offset.of_entry(entry_id) for entry_id, _ in elements]
-    link.close()
+    connection.close()
     assert found == offsets
     assert counts[:3] == [1, 4, 16]
     assert max(counts) <= MAX_ENTRIES
@@ -170,11 +170,11 @@ async def test_a_store_with_a_password_on_tcp() -> None:
     try:
         store = Store(f"redis://:secret@127.0.0.1:{port}/2", QUICK)
         assert (await store.check()).appendfsync == "always"
-        link = await store.open_connection("test")
-        await link.call("SET", "a", "b", seconds=1)
+        connection = await store.open_connection("test")
+        await connection.call("SET", "a", "b", seconds=1)
         assert await store.client.get("a") == b"b"
-        assert await link.call("CLIENT", "GETNAME", seconds=1) == b"abound-test"
-        link.close()
+        assert await connection.call("CLIENT", "GETNAME", seconds=1) == b"abound-test"
+        connection.close()
         await store.close()
         store = Store(f"redis://:wrong@127.0.0.1:{port}", QUICK)
         with pytest.raises(CannotStart, match="no store answers"):

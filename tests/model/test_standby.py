@@ -135,7 +135,7 @@ async def test_a_snapshot_that_comes_too_late_does_not_set_back_a_model_that_goe
     async def slow(*args: Any) -> Any:
         live = await load(*args)
         task = asyncio.current_task()
-        if task is not None and task.get_name() == "standby default":
+        if task is not None and task.get_name() == "adoption default":
             waiting.set()
             await gate.wait()
         return live
@@ -147,7 +147,7 @@ async def test_a_snapshot_that_comes_too_late_does_not_set_back_a_model_that_goe
     async with acquire(house.store, living.keys) as lease:
         await archive(ArchiveContext(house.store, house.artifacts, living, lease))
     await waiting.wait()
-    one._follower.doubt()
+    one._follower.verify_soon()
     await until(lambda: model.ready)
     [*_, last] = await house.append(*events(3, 5))
     expected = await digest_at(one, last)
@@ -186,7 +186,7 @@ async def test_a_halted_model_whose_log_has_lost_its_end_is_loaded_anew_whatever
         return await restore(*args, **kwargs)
 
     monkeypatch.setattr(loader, "restore_newest", away_at_first)
-    one._follower.doubt()
+    one._follower.verify_soon()
     await until(lambda: model.ready)
     [*_, last] = await house.append(*events(3, 5))
     assert await digest_at(one, last) == await house.expected()

@@ -90,8 +90,8 @@ def send_again(patch: Patch) -> None:
             command = self._appender.command(group)
 
             def later() -> None:
-                if self.line.connection is not None:
-                    self.line.connection.send(command, lambda reply: None, 5.0)
+                if self.connection.raw is not None:
+                    self.connection.raw.send(command, lambda reply: None, 5.0)
                 else:
                     self._loop.call_later(0.1, later)
 
@@ -123,7 +123,7 @@ def do_not_check_on_return(patch: Patch) -> None:
 
 
 def append_to_anybody(patch: Patch) -> None:
-    """A line takes any server for the one whose models it knows."""
+    """A connection takes any server for the one whose models it knows."""
 
     init = ReconnectingConnection.__init__
 
@@ -179,7 +179,7 @@ def leave_an_entry_out(patch: Patch) -> None:
 
 
 def do_not_open_again(patch: Patch) -> None:
-    """A line that is lost stays lost."""
+    """A connection that is lost stays lost."""
 
     async def once(self: ReconnectingConnection) -> None:
         try:

@@ -49,13 +49,13 @@ async def test_fsync_is_not_claimed_and_the_setting_is_named(pausing: Server, st
 
 async def test_both_ways_of_asking_say_the_same(pausing: Server) -> None:
     store = Store(pausing.url, QUICK)
-    link = await store.open_connection("test")
+    connection = await store.open_connection("test")
     for value in ("yes", "no"):
         with pausing.client() as client:
             client.config_set(SETTING, value)
-        for facts in (await store.server_info(), await fetch_server_info(link, 1.0)):
+        for facts in (await store.server_info(), await fetch_server_info(connection, 1.0)):
             assert (facts.appendfsync, facts.pauses, facts.syncs_writes) == ("always", value == "yes", value == "no")
-    link.close()
+    connection.close()
     await store.close()
 
 

@@ -1,4 +1,4 @@
-"""A link to the store: commands in one piece that are sent while others are under way."""
+"""A connection to the store: commands in one piece that are sent while others are under way."""
 
 from __future__ import annotations
 
@@ -11,17 +11,21 @@ from tests.support.valkey import QUICK, Server
 
 
 async def test_commands_in_one_piece(store: Store) -> None:
-    link = await store.open_connection("test")
+    connection = await store.open_connection("test")
     for i in range(1, 4):
-        assert await link.call_all(("INCR", "n"), ("GET", "n"), ("PING",), seconds=5) == [i, str(i).encode(), b"PONG"]
-        assert await link.call("GET", "n", seconds=5) == str(i).encode()
+        assert await connection.call_all(("INCR", "n"), ("GET", "n"), ("PING",), seconds=5) == [
+            i,
+            str(i).encode(),
+            b"PONG",
+        ]
+        assert await connection.call("GET", "n", seconds=5) == str(i).encode()
     for pair in ((("INCR",), ("GET", "n")), (("GET", "n"), ("INCR",))):
         with pytest.raises(hiredis.ReplyError):
-            await link.call_all(*pair, seconds=5)
-        assert await link.call("GET", "n", seconds=5) == b"3"
-    link.close()
+            await connection.call_all(*pair, seconds=5)
+        assert await connection.call("GET", "n", seconds=5) == b"3"
+    connection.close()
     with pytest.raises(ConnectionLost):
-        await link.call_all(("INCR", "n"), ("GET", "n"), seconds=5)
+        await connection.call_all(("INCR", "n"), ("GET", "n"), seconds=5)
     assert await store.client.get("n") == b"3"
 
 
@@ -29,7 +33,7 @@ async def test_nothing_of_another_comes_between_commands_in_one_piece(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They are one write, so the store has read them all before it begins with the first."""
-    link = await store.open_connection("test")
+    connection = await store.open_connection("test")
     written: list[bytes] = []
 
     class Transport:
@@ -37,20 +41,20 @@ async def test_nothing_of_another_comes_between_commands_in_one_piece(
             written.append(data)
 
     with monkeypatch.context() as patch:
-        patch.setattr(link, "_transport", Transport())
-        asked = link.call_all(("INCR", "n"), ("GET", "n"), ("PING",), seconds=5)
+        patch.setattr(connection, "_transport", Transport())
+        asked = connection.call_all(("INCR", "n"), ("GET", "n"), ("PING",), seconds=5)
     assert written == [pack_command(("INCR", "n")) + pack_command(("GET", "n")) + pack_command(("PING",))]
-    link.close()
+    connection.close()
     with pytest.raises(ConnectionLost):
         await asked
 
 
 async def test_commands_and_a_link_that_is_lost(own_server: Server) -> None:
     store = Store(own_server.url, QUICK)
-    link = await store.open_connection("test")
+    connection = await store.open_connection("test")
     own_server.pause()
-    both = link.call_all(("INCR", "n"), ("GET", "n"), seconds=5)
-    given_up = link.call_all(("INCR", "n"), ("GET", "n"), seconds=5)
+    both = connection.call_all(("INCR", "n"), ("GET", "n"), seconds=5)
+    given_up = connection.call_all(("INCR", "n"), ("GET", "n"), seconds=5)
     given_up.cancel()
     own_server.kill()
     with pytest.raises(ConnectionLost):

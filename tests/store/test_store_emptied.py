@@ -76,14 +76,14 @@ async def test_a_catalog_that_is_taken_away_under_open_connections_is_noticed(
 async def test_a_catalog_that_grows_is_not_doubted(server: Server, start_replica: StartReplica) -> None:
     one, other = await start_replica(server), await start_replica(server)
     await until(lambda: one._heartbeat._tick >= 2 and other._heartbeat._tick >= 2)
-    links = {one._follower._link, other._follower._link}
-    assert None not in links
+    connections = {one._follower._connection, other._follower._connection}
+    assert None not in connections
     await one.models.create("news", ModelConfig())
     await teach(one, name="news")
     await one.models.delete("default")
     ticks = one._heartbeat._tick, other._heartbeat._tick
     await until(lambda: one._heartbeat._tick > ticks[0] + 1 and other._heartbeat._tick > ticks[1] + 1)
-    assert {one._follower._link, other._follower._link} == links
+    assert {one._follower._connection, other._follower._connection} == connections
     assert sorted(other.models.names()) == ["default", "news"]
 
 

@@ -19,7 +19,7 @@ from abound.service.log.events import ActivateEvent, PrepareVersionEvent, WeighE
 from abound.service.model import replica_status
 from abound.service.model.replicated_model import ReplicatedModel
 from abound.service.rebuild import adoption
-from abound.service.replica import heartbeat, loaded_versions
+from abound.service.replica import announcements, heartbeat, loaded_versions
 from abound.service.replica.loaded_versions import ServingParams
 from abound.service.replica.replica import Replica
 from abound.service.store.lease import Lease
@@ -37,7 +37,7 @@ from tests.support.valkey import Server
 async def house(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[House]:
     warmup()
     monkeypatch.setattr(loaded_versions, "RETRY_SECONDS", 0.1)
-    monkeypatch.setattr(loaded_versions, "LOOK_SECONDS", 0.2)
+    monkeypatch.setattr(announcements, "POLL_SECONDS", 0.2)
     monkeypatch.setattr(heartbeat, "TICK_SECONDS", 0.05)
     house = House(server, tmp_path)
     await house.open()
@@ -114,14 +114,14 @@ async def test_a_replica_that_is_not_ready_halts_before_the_activation_and_goes_
 ) -> None:
     one, slow = await house.replica(), await house.replica()
     gate = asyncio.Event()
-    put_on = loaded_versions.LoadedVersions._put_on
+    load_now = loaded_versions.LoadedVersions._load_now
 
-    async def put_on_late(on: loaded_versions.LoadedVersions, *given: Any) -> Any:
+    async def load_late(on: loaded_versions.LoadedVersions, *given: Any) -> Any:
         if on is slow.loaded_versions:
             await gate.wait()
-        return await put_on(on, *given)
+        return await load_now(on, *given)
 
-    monkeypatch.setattr(loaded_versions.LoadedVersions, "_put_on", put_on_late)
+    monkeypatch.setattr(loaded_versions.LoadedVersions, "_load_now", load_late)
     await one.learn("default", drafts(40))
     card = await version(house)
     with structlog.testing.capture_logs() as logs:

@@ -19,7 +19,7 @@ from abound.core.model.live_model import warmup
 from abound.core.types import Offset
 from abound.service.api.routes.classify import Classify
 from abound.service.asyncio_tasks import TimeSlice
-from abound.service.replica import heartbeat, loaded_versions, ranking_pool
+from abound.service.replica import announcements, heartbeat, loaded_versions, ranking_pool
 from abound.service.replica.predictions import RememberParams
 from abound.service.replica.replica import Replica
 from abound.service.security.rate_limits import RateLimiter, RateParams
@@ -38,7 +38,7 @@ from tests.versions.test_activation import active_at, truth
 async def house(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[House]:
     warmup()
     monkeypatch.setattr(loaded_versions, "RETRY_SECONDS", 0.1)
-    monkeypatch.setattr(loaded_versions, "LOOK_SECONDS", 0.2)
+    monkeypatch.setattr(announcements, "POLL_SECONDS", 0.2)
     monkeypatch.setattr(heartbeat, "TICK_SECONDS", 0.05)
     house = House(server, tmp_path)
     await house.open()
@@ -51,9 +51,9 @@ class Desk:
 
     def __init__(self, replica: Replica) -> None:
         self.replica = replica
-        self.ways = ranking_pool.Rankers(replica.loaded_versions, replica.params.serving)
+        self.rankers = ranking_pool.Rankers(replica.loaded_versions, replica.params.serving)
         rates = RateLimiter(replica.store, RateParams())
-        self.work = Classify(replica, Settings(), RememberParams(), rates, self.ways)
+        self.work = Classify(replica, Settings(), RememberParams(), rates, self.rankers)
 
     async def ask(self, **request: Any) -> dict[str, Any] | None:
         """An answer; None when there is none for now."""
@@ -118,7 +118,7 @@ async def test_no_answer_is_by_another_version_than_was_active_at_its_offset(
         if version != LIVE:
             assert set(labels) <= known[version]
     for desk in desks:
-        desk.ways.close()
+        desk.rankers.close()
 
 
 async def test_a_blend_is_by_what_was_active_and_the_weights_at_its_offset(house: House) -> None:
@@ -157,4 +157,4 @@ async def test_a_blend_is_by_what_was_active_and_the_weights_at_its_offset(house
         for name, prefix in zip(ids, ("one", "two"), strict=True):
             if name != version:
                 assert not [label for label in labels if label.startswith(prefix)]
-    desk.ways.close()
+    desk.rankers.close()

@@ -101,10 +101,15 @@ class Classify:
     """The handler of ``/classify``."""
 
     def __init__(
-        self, replica: Replica, settings: Settings, remember_params: RememberParams, rates: RateLimiter, ways: Rankers
+        self,
+        replica: Replica,
+        settings: Settings,
+        remember_params: RememberParams,
+        rates: RateLimiter,
+        rankers: Rankers,
     ) -> None:
         self._replica = replica
-        self._ways = ways
+        self._rankers = rankers
         self._rates = rates
         self._remember_params = remember_params
         self._request_bytes = replica.params.log.request_bytes
@@ -147,7 +152,7 @@ class Classify:
             answer, remembering = self._rank(model, vector, request, config)
         else:
             later = DeferredLine(ranking_request(model, way, vector, request), request.remember, config)
-            [labels] = await self._ways.rank([later.asked])
+            [labels] = await self._rankers.rank([later.asked])
             answer, remembering = self._deferred_answer(model, later, labels)
         answer = answer if remembering is None else await remembering
         return 200, with_warning(model.live, answer, [request.features])
@@ -215,7 +220,7 @@ class Classify:
         places = [at for at, kept in enumerate(waiting) if isinstance(kept, DeferredLine)]
         later = [kept for kept in waiting if isinstance(kept, DeferredLine)]
         if later:
-            ranked = await self._ways.rank([one.asked for one in later], patient=True)
+            ranked = await self._rankers.rank([one.asked for one in later], patient=True)
             for at, one, labels in zip(places, later, ranked, strict=True):
                 answer, remembering = self._deferred_answer(model, one, labels)
                 waiting[at] = answer if remembering is None else asyncio.create_task(remembering)
@@ -225,7 +230,7 @@ class Classify:
 
     async def _choose(self, model: ReplicatedModel, request: ClassifyRequest) -> RankingChoice | None:
         """Return the ranker of a request; None: the index."""
-        return await self._ways.choose(model, request.version, request.explain, request.min_probability)
+        return await self._rankers.choose(model, request.version, request.explain, request.min_probability)
 
     async def _wait(self, name: str, model: ReplicatedModel, min_offset: str) -> None:
         """Wait until the requested offset is applied."""
@@ -262,12 +267,12 @@ class Classify:
                     asked.append(ranking_request(model, way, vector, request))
                 if pace.due():
                     await pace.pause()
-            if self._ways.is_current(model, request.version, serving):
+            if self._rankers.is_current(model, request.version, serving):
                 break
             results.abandon()  # another version has become active meanwhile: rank again with that one
         offset = self._answers.offset_text(model.offset)
         if way is not None:
-            ranked = await self._ways.rank(asked)
+            ranked = await self._rankers.rank(asked)
             for one, labels, (_, config) in zip(asked, ranked, vectors, strict=True):
                 results.add(*self._deferred_answer(model, DeferredLine(one, request.remember, config), labels))
                 if pace.due():

@@ -94,7 +94,7 @@ class ContestFollower:
         self._params = params or ContendingParams()
         self._log_params = log_params or LogParams()
         self._source = ReplaySource(store, artifacts, log_params)
-        self._roster = LoadedChallengers(store, artifacts, living.keys, self._params.loaded_bytes)
+        self._challengers = LoadedChallengers(store, artifacts, living.keys, self._params.loaded_bytes)
         self._gate = Gate(
             ActivationContext(store, artifacts, living.keys, prepare_seconds), lease, gate or GateParams()
         )
@@ -166,11 +166,11 @@ class ContestFollower:
         LeaseLost, StoreUnavailable
         """
         serving = self.model.live.serving
-        await self._roster.reload([serving.version, *self._gate.fallback(self.standing, serving)])
-        self.standing.trouble = self._roster.load_errors
+        await self._challengers.reload([serving.version, *self._gate.fallback(self.standing, serving)])
+        self.standing.trouble = self._challengers.load_errors
         # A version that failed to load may load later; keep its scores.
-        self.standing.contest.retain([*self._roster.loaded, *self._roster.load_errors, LIVE, BLEND])
-        self.model.ranking = bool(self._roster.loaded)
+        self.standing.contest.retain([*self._challengers.loaded, *self._challengers.load_errors, LIVE, BLEND])
+        self.model.ranking = bool(self._challengers.loaded)
         self._choose_partner(serving)
         await self._weigh(serving)
 
@@ -179,12 +179,14 @@ class ContestFollower:
 
         A current partner that fails to load is kept while its load is retried.
         """
-        there = {*self._roster.loaded, *({self.standing.partner} & self._roster.load_errors.keys())}
-        names = [name for name in (serving.version, *self._roster.challengers) if name in there]
+        there = {*self._challengers.loaded, *({self.standing.partner} & self._challengers.load_errors.keys())}
+        names = [name for name in (serving.version, *self._challengers.challengers) if name in there]
         partner = names[0] if names else None
         if partner != self.standing.partner:
             self.standing.partner = partner
-            self.standing.weighing.start_version(self._advantage(self._roster.loaded[partner].card) if partner else 0.0)
+            self.standing.weighing.start_version(
+                self._advantage(self._challengers.loaded[partner].card) if partner else 0.0
+            )
             self.standing.weighed = NEVER_WEIGHED
             self.standing.contest.scores.pop(BLEND, None)
             self.standing.contest.comparisons.pop(BLEND, None)
@@ -205,7 +207,7 @@ class ContestFollower:
     @property
     def is_store_away(self) -> bool:
         """Whether a version failed to load because a store was unavailable. Such loads may soon succeed."""
-        return self._roster.is_store_away
+        return self._challengers.is_store_away
 
     # 2
 
@@ -271,16 +273,16 @@ class ContestFollower:
         for first in range(0, len(seen), AT_ONCE):
             await self._note(seen[first : first + AT_ONCE])
         self.standing.offset = str(self.model.offset)
-        if seen and self._roster.loaded:
+        if seen and self._challengers.loaded:
             serving = self.model.live.serving
-            contending = [name for name in self._roster.challengers if name in self._roster.loaded]
+            contending = [name for name in self._challengers.challengers if name in self._challengers.loaded]
             await self._gate.decide(self.standing, serving, contending)
             await self._weigh(serving)
 
     async def _note(self, seen: Sequence[LearnedInstance]) -> None:
         for one in seen:
             self._detector.note(one.rank, str(one.at), one.learned)
-        loaded = self._roster.loaded
+        loaded = self._challengers.loaded
         if not loaded:
             return
         vectors = [one.vector for one in seen]

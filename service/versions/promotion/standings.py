@@ -136,7 +136,7 @@ def to_public(standing: Standings, gate: GateParams) -> dict[str, Any]:
         "since": standing.since,
         "gate": {"alpha": gate.alpha, "min_events": gate.min_events, "needed": gate.needed},
         "gaps": standing.gaps,
-        "versions": [_told_of(standing, name, gate) for name in names],
+        "versions": [_public_form(standing, name, gate) for name in names],
         "blend": {"version": standing.partner, "weights": list(standing.weighing.weights)},
         "decisions": [
             {"offset": one.offset, "outcome": one.outcome, **msgspec.structs.asdict(one.decision)}
@@ -148,7 +148,7 @@ def to_public(standing: Standings, gate: GateParams) -> dict[str, Any]:
     }
 
 
-def _told_of(standing: Standings, name: str, gate: GateParams) -> dict[str, Any]:
+def _public_form(standing: Standings, name: str, gate: GateParams) -> dict[str, Any]:
     contest = standing.contest
     score = contest.scores[name]
     one = contest.comparisons.get(name)

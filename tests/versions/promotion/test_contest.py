@@ -17,7 +17,7 @@ from abound.core.model.entry_application import Unit
 from abound.core.model.live_model import LiveModel, warmup
 from abound.core.types import START
 from abound.service.log.events import ActivateEvent, LearnEvent, WeighEvent
-from abound.service.replica import heartbeat, loaded_versions
+from abound.service.replica import announcements, heartbeat
 from abound.service.store.lease import LeaseLost, acquire
 from abound.service.versions import activation
 from abound.service.versions.card import Card
@@ -50,7 +50,7 @@ NEVER = GateParams(min_events=10**6)
 @pytest.fixture
 async def house(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[House]:
     warmup()
-    monkeypatch.setattr(loaded_versions, "LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(announcements, "POLL_SECONDS", 0.1)
     monkeypatch.setattr(heartbeat, "TICK_SECONDS", 0.05)
     house = House(server, tmp_path)
     await house.open()
