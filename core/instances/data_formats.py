@@ -207,20 +207,21 @@ def read_instances(
     """
     numbered = enumerate(lines, start=1)
     if form == "txt":
-        yield from _read_txt(numbered, source, on_bad or _raise)
+        yield from _read_txt(numbered, source, on_bad or raise_error)
         return
     parse = _parse_json if form == "jsonl" else _parse_svm
     for number, line in numbered:
         try:
             instance = parse(line, number, source)
         except Malformed as error:
-            (on_bad or _raise)(_at(source, number, error))
+            (on_bad or raise_error)(at_line(source, number, error))
             continue
         if instance is not None:
             yield instance
 
 
-def _raise(error: Malformed) -> None:
+def raise_error(error: Malformed) -> None:
+    """Raise an error: the default of what to do with an invalid line."""
     raise error
 
 
@@ -302,13 +303,13 @@ def _read_txt(
     number, header = next(numbered, (1, b""))
     sizes = header.split()
     if len(sizes) != 3 or not all(size.isdigit() and len(size) <= MAX_DIGITS for size in sizes):
-        raise _at(source, 1, "the header must be three whole numbers, of instances, features and labels")
+        raise at_line(source, 1, "the header must be three whole numbers, of instances, features and labels")
     n_instances, n_features, n_labels = map(int, sizes)
     read = 0
     for number, line in numbered:
         if read == n_instances:
             if line.strip():
-                raise _at(source, number, f"the header promises {n_instances} instances, there are more")
+                raise at_line(source, number, f"the header promises {n_instances} instances, there are more")
             continue
         read += 1
         try:
@@ -316,14 +317,17 @@ def _read_txt(
             named = tuple(str(_id(label, n_labels, "label")) for label in labels)
             features = _pairs_to_json(pairs, n_features)
         except Malformed as error:
-            on_bad(_at(source, number, error))
+            on_bad(at_line(source, number, error))
             continue
         yield DatasetInstance(labels=named, features=features, source=source, line=number)
     if read < n_instances:
-        raise _at(source, number, f"the file ends after {read} of the {n_instances} instances of its header")
+        raise at_line(source, number, f"the file ends after {read} of the {n_instances} instances of its header")
 
 
-def _at(source: str, number: int, detail: object) -> Malformed:
+def at_line(source: str, number: int, detail: object) -> Malformed:
+    """Return the error of a line of a file, or of what comes before the first line if the number is 0."""
+    if not number:
+        return Malformed(f"{source}: {detail}" if source else str(detail))
     return Malformed(f"{source}: line {number}: {detail}" if source else f"line {number}: {detail}")
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
+import msgspec
 import typer
 
 from abound.core.errors import Malformed
@@ -13,8 +14,14 @@ from abound.service.cli.file_arguments import PIECE_BYTES, CommandFailed
 from abound.service.cli.options import (
     DEFAULT_URL,
     AsJson,
+    IgnoredColumns,
     Key,
+    LabelColumn,
+    LabelSeparator,
+    TextColumns,
     Url,
+    VectorColumn,
+    columns_of,
     format_time,
     format_value,
     print_json,
@@ -36,20 +43,26 @@ def put_dataset(
         Path | None,
         typer.Argument(help="File to upload; its suffix names the format.", exists=True, dir_okay=False),
     ] = None,
+    text: TextColumns = None,
+    label: LabelColumn = None,
+    label_separator: LabelSeparator = None,
+    vector: VectorColumn = None,
+    ignore: IgnoredColumns = None,
     url: Url = DEFAULT_URL,
     key: Key = None,
     as_json: AsJson = False,
 ) -> None:
     """Upload a file. It replaces a data set of the same name."""
     from abound.service.client import Client
-    from abound.service.datasets.files import format_of
+    from abound.service.datasets.files import check_columns
 
+    columns = columns_of(text, label, label_separator, vector, ignore)
     if file is None:
         file, name = Path(name), Path(name).name.partition(".")[0]
         if not file.is_file():
             raise typer.BadParameter(f"{file}: no such file", param_hint="FILE")
     try:
-        format_of(file.name)
+        check_columns(file.name, columns)
     except Malformed as error:
         raise typer.BadParameter(str(error)) from error
     try:
@@ -64,7 +77,7 @@ def put_dataset(
                     bar.advance_to(float(sent))
                 bar.set_text("checking")
 
-            answer = client.put_dataset(file, name, pieces=pieces())
+            answer = client.put_dataset(file, name, pieces=pieces(), **msgspec.structs.asdict(columns))
     except OSError as error:
         raise CommandFailed(f"cannot read {file}: {error}") from error
     print_result(answer, f"stored {name}: {answer['instances']:,} instances, {answer['classes']:,} classes", as_json)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,10 +11,26 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from abound.core.errors import InvalidInstance
-from abound.service.cli.options import AsJson, Assignments, changes_of, check_files, config_of, format_value, print_json
+from abound.service.cli.options import (
+    AsJson,
+    Assignments,
+    IgnoredColumns,
+    LabelColumn,
+    LabelSeparator,
+    TextColumns,
+    VectorColumn,
+    changes_of,
+    check_files,
+    columns_of,
+    config_of,
+    format_value,
+    print_json,
+)
 from abound.service.cli.progress import progress_bar
 
 if TYPE_CHECKING:
+    from abound.core.instances.data_formats import DatasetInstance
+    from abound.core.instances.tables import TableColumns
     from abound.core.measures import Propensity
     from abound.core.methods.registry import Method
 
@@ -62,6 +79,11 @@ def evaluate(
         Path | None,
         typer.Option("--hierarchy", metavar="FILE", help="Lines of a label or class, a tab and its parent class."),
     ] = None,
+    text: TextColumns = None,
+    label: LabelColumn = None,
+    label_separator: LabelSeparator = None,
+    vector: VectorColumn = None,
+    ignore: IgnoredColumns = None,
     as_json: AsJson = False,
 ) -> None:
     """Fit on training files and evaluate on test files, in this process: metrics, time, connections, work.
@@ -70,19 +92,21 @@ def evaluate(
     labels, the other metrics over all of them. ``--set`` takes the parameters of the method, a model's ``analyzer`` and
     ``negative``, and for batch methods ``idf`` (true or false; true by default for text) or ``params=auto``.
     """
-    check_files([*train, *test])
+    columns = columns_of(text, label, label_separator, vector, ignore)
+    check_files([*train, *test], columns)
+    train_rows, test_rows = _Files(train, columns), _Files(test, columns)
     propensity = _propensity(propensity_a, propensity_b)
     if method == LIVE_METHOD:
         if hide_labels:
             raise typer.BadParameter("labels can be hidden from batch methods only", param_hint="--hide-labels")
-        result = _evaluate_live(train, test, assignments, passes, shuffle, propensity, seed)
+        result = _evaluate_live(train_rows, test_rows, assignments, passes, shuffle, propensity, seed)
     else:
         if passes != 1 or shuffle is not None:
             raise typer.BadParameter(f"--passes and --shuffle are for {LIVE_METHOD} only", param_hint="--passes")
         room = None if memory is None else int(memory * 1e9)
         others: dict[str, Any] = {"seed": seed, "jobs": jobs, "hidden": hide_labels, "depth": depth, "memory": room}
         others["hierarchy"] = () if hierarchy is None else _read_hierarchy(hierarchy)
-        result = _evaluate_batch(train, test, method, assignments, others, propensity)
+        result = _evaluate_batch(train_rows, test_rows, method, assignments, others, propensity)
     if as_json:
         print_json(result)
     else:
@@ -147,14 +171,13 @@ def _read_hierarchy(path: Path) -> tuple[tuple[str, str], ...]:
 
 
 def _evaluate_batch(
-    train: list[str],
-    test: list[str],
+    train: _Files,
+    test: _Files,
     method: str,
     assignments: list[str] | None,
     others: dict[str, Any],
     propensity: Propensity,
 ) -> dict[str, Any]:
-    from abound.service.datasets.files import read_file
     from abound.service.evaluation.batch import BatchEvaluation, evaluate_method
 
     try:
@@ -167,27 +190,25 @@ def _evaluate_batch(
         def progress(stage: str, fraction: float) -> None:
             bar.set_text(f"{stage}, {fraction:.0%}")
 
-        train_rows, test_rows = _read_all(train, read_file), _read_all(test, read_file)
-        return evaluate_method(train_rows, test_rows, trial, propensity=propensity, progress=progress)
+        return evaluate_method(train, test, trial, propensity=propensity, progress=progress)
 
 
 def _evaluate_live(
-    train: list[str],
-    test: list[str],
+    train: _Files,
+    test: _Files,
     assignments: list[str] | None,
     passes: int,
     shuffle: int | None,
     propensity: Propensity,
     seed: int,
 ) -> dict[str, Any]:
-    from abound.service.datasets.files import read_file
     from abound.service.evaluation.live import evaluate as evaluate_instances
 
     config = config_of([given for given in assignments or [] if given != AUTO_PARAMS])
     if AUTO_PARAMS in (assignments or []):
         from abound.service.evaluation.batch import search_live
 
-        passes, margin = search_live(_read_all(train, read_file), config, seed)
+        passes, margin = search_live(train, config, seed)
         config = config.with_changes({"margin": margin})
     with progress_bar("evaluate") as bar:
         done = 0
@@ -199,8 +220,8 @@ def _evaluate_live(
 
         bar.set_text("reading and vectorizing")
         result = evaluate_instances(
-            _read_all(train, read_file),
-            _read_all(test, read_file),
+            train,
+            test,
             config,
             passes=passes,
             shuffle=shuffle,
@@ -210,8 +231,17 @@ def _evaluate_live(
     return result | {"params": {"passes": passes, "margin": config.margin}}
 
 
-def _read_all(names: list[str], read_file: Any) -> Any:
-    return chain.from_iterable(read_file(name) for name in names)
+@dataclass(frozen=True)
+class _Files:
+    """The instances of some files, read from the start by each iteration."""
+
+    names: list[str]
+    columns: TableColumns
+
+    def __iter__(self) -> Iterator[DatasetInstance]:
+        from abound.service.datasets.files import read_file
+
+        return chain.from_iterable(read_file(name, columns=self.columns) for name in self.names)
 
 
 def _show(result: dict[str, Any]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import signal
 import sys
@@ -14,17 +15,33 @@ from functools import partial
 from pathlib import Path
 from queue import Empty, Queue
 from threading import Thread
-from typing import TYPE_CHECKING, Annotated, Any, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO
 
 import typer
 
 from abound.core.errors import AboundError, Malformed
 from abound.service.cli.accuracy import RunningAccuracy, format_score, rank_in
-from abound.service.cli.options import DEFAULT_URL, AsJson, Key, Model, Url, check_files, error_console, print_json
+from abound.service.cli.options import (
+    DEFAULT_URL,
+    AsJson,
+    IgnoredColumns,
+    Key,
+    LabelColumn,
+    LabelSeparator,
+    Model,
+    TextColumns,
+    Url,
+    VectorColumn,
+    check_files,
+    columns_of,
+    error_console,
+    print_json,
+)
 from abound.service.cli.progress import ProgressBar, progress_bar
 
 if TYPE_CHECKING:
     from abound.core.instances.data_formats import DatasetInstance
+    from abound.core.instances.tables import TableColumns
     from abound.service.client import Client, Refused
 
 SHOWN_REFUSALS = 5
@@ -42,6 +59,9 @@ OUTCOME_UNKNOWN = (500, 502, 504)
 
 FLUSH_SECONDS = 1.0
 """Longest time that an instance waits for others to fill its request."""
+
+CSV_COLUMNS = ("line", "rank", "label", "score", "probability", "error")
+"""The columns of answers as CSV."""
 
 READ_AHEAD = 64
 """Number of instances that are read while others are being sent."""
@@ -82,7 +102,9 @@ class StreamStatistics:
 
 
 def learn(
-    files: Annotated[list[str], typer.Argument(metavar="FILE...", help="Data set files, or - for standard input.")],
+    files: Annotated[
+        list[str], typer.Argument(metavar="FILE...", help="Data set files or URLs, or - for standard input.")
+    ],
     url: Url = DEFAULT_URL,
     model: Model = "default",
     key: Key = None,
@@ -91,6 +113,11 @@ def learn(
         typer.Option("--keyed", help="Give every line an idempotency key, so that broken requests can be retried."),
     ] = False,
     source: Annotated[str | None, typer.Option("--source", help="Source to store with each event.")] = None,
+    text: TextColumns = None,
+    label: LabelColumn = None,
+    label_separator: LabelSeparator = None,
+    vector: VectorColumn = None,
+    ignore: IgnoredColumns = None,
     skip: Skip = 0,
     limit: Limit = None,
     skip_bad: SkipBad = False,
@@ -102,7 +129,8 @@ def learn(
     counted. Exit code 1 if a line was refused or nothing was learned. Ctrl-C and SIGTERM end the command at once. It
     then reports how many instances are done, and from which line on the outcome is unknown.
     """
-    check_files(files)
+    columns = columns_of(text, label, label_separator, vector, ignore)
+    check_files(files, columns)
     prefix = uuid.uuid4().hex
 
     def line_of(instance: DatasetInstance, number: int) -> bytes | None:
@@ -120,7 +148,7 @@ def learn(
     with _client(url, key, model) as client:
         _run(
             "learn",
-            _instances(files, skip, limit, _bad_lines(streamed, skip_bad)),
+            _instances(files, columns, skip, limit, _bad_lines(streamed, skip_bad)),
             line_of,
             lambda lines: client.learn_stream(model, lines, keyed=keyed),
             note,
@@ -132,7 +160,7 @@ def learn(
 
 
 def classify(
-    file: Annotated[str, typer.Argument(metavar="FILE", help="A data set file, or - for standard input.")],
+    file: Annotated[str, typer.Argument(metavar="FILE", help="A data set file or URL, or - for standard input.")],
     url: Url = DEFAULT_URL,
     model: Model = "default",
     key: Key = None,
@@ -144,6 +172,15 @@ def classify(
     ] = None,
     explain: Annotated[bool, typer.Option("--explain", help="Show which features contributed to each label.")] = False,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the answers to this file.")] = None,
+    form: Annotated[
+        Literal["jsonl", "csv"] | None,
+        typer.Option("--format", help="Format of the answers.  [csv if the output file ends in .csv, else jsonl]"),
+    ] = None,
+    text: TextColumns = None,
+    label: LabelColumn = None,
+    label_separator: LabelSeparator = None,
+    vector: VectorColumn = None,
+    ignore: IgnoredColumns = None,
     skip: Skip = 0,
     limit: Limit = None,
     skip_bad: SkipBad = False,
@@ -151,26 +188,39 @@ def classify(
 ) -> None:
     """Classify the instances of a file and write one JSON answer per line, in order.
 
+    As CSV, each label of an answer is a row: line of the instance, rank, label, score, probability, and the error of a
+    refused line. An instance without labels has one row without a label.
+
     If the instances have labels, the accuracy over the ``k`` labels of each answer is shown. The summary goes to
     standard output if the answers go to a file, else to standard error. Exit code 1 if a line was refused.
     """
-    check_files([file])
+    columns = columns_of(text, label, label_separator, vector, ignore)
+    check_files([file], columns)
+    as_csv = form == "csv" or (form is None and output is not None and output.suffix == ".csv")
+    if as_csv and explain:
+        raise typer.BadParameter("explanations are written as JSON only", param_hint="--explain")
     asked = {"threshold": threshold, "min_probability": min_probability}
     options: dict[str, Any] = {"k": k, "explain": explain}
     options |= {name: value for name, value in asked.items() if value is not None}
     streamed = StreamStatistics()
     with _client(url, key, model) as client, ExitStack() as stack:
         out: TextIO = stack.enter_context(output.open("w", encoding="utf-8")) if output else sys.stdout
+        table = csv.writer(out, lineterminator="\n")
+        if as_csv:
+            table.writerow(CSV_COLUMNS)
 
         def note(answer: dict[str, Any], instance: DatasetInstance, streamed: StreamStatistics) -> None:
             streamed.offset = answer.get("offset", streamed.offset)
             if "labels" in answer and instance.labels:
                 streamed.accuracy.add(rank_in((item["label"] for item in answer["labels"]), instance.labels))
-            out.write(json.dumps(answer, ensure_ascii=False) + "\n")
+            if as_csv:
+                table.writerows(_csv_rows(answer, instance.line))
+            else:
+                out.write(json.dumps(answer, ensure_ascii=False) + "\n")
 
         _run(
             "classify",
-            _instances([file], skip, limit, _bad_lines(streamed, skip_bad)),
+            _instances([file], columns, skip, limit, _bad_lines(streamed, skip_bad)),
             lambda instance, number: _with_fields(instance.to_json(labels=False), options),
             lambda lines: client.classify_stream(model, lines),
             note,
@@ -178,6 +228,15 @@ def classify(
             hidden=out is sys.stdout and sys.stdout.isatty(),
         )
     _finish(streamed.summary("classified"), "classified", streamed, as_json, sys.stdout if output else sys.stderr)
+
+
+def _csv_rows(answer: dict[str, Any], line: int) -> Iterator[tuple[object, ...]]:
+    """Yield the rows of an answer, in the order of ``CSV_COLUMNS``."""
+    labels = answer.get("labels") or []
+    for rank, one in enumerate(labels, start=1):
+        yield line, rank, one["label"], one["score"], one.get("probability"), None
+    if not labels:
+        yield line, None, None, None, None, answer.get("detail")
 
 
 @contextmanager
@@ -222,12 +281,16 @@ def _why_nothing(files: list[str], streamed: StreamStatistics) -> str:
 
 
 def _instances(
-    files: list[str], skip: int, limit: int | None, on_bad: Callable[[Malformed, int], None]
+    files: list[str],
+    columns: TableColumns,
+    skip: int,
+    limit: int | None,
+    on_bad: Callable[[Malformed, int], None],
 ) -> Callable[[ProgressBar], Iterator[DatasetInstance]]:
     """Return a function that yields every instance and shows on a progress bar how much of all files is read."""
     from abound.service.datasets.files import read_file, size_of
 
-    def read(bar: ProgressBar) -> Iterator[DatasetInstance]:
+    def read_all(bar: ProgressBar) -> Iterator[DatasetInstance]:
         sizes = [size_of(name) for name in files]
         before = 0
         bar.reset(None if None in sizes else sum(size or 0 for size in sizes))
@@ -240,7 +303,8 @@ def _instances(
                 on_bad(error, count)
 
         for name, size in zip(files, sizes, strict=True):
-            for instance in read_file(name, partial(_show_position, bar, before), on_bad=count_bad):
+            read = read_file(name, partial(_show_position, bar, before), on_bad=count_bad, columns=columns)
+            for instance in read:
                 count += 1
                 if count <= skip:
                     continue
@@ -249,7 +313,7 @@ def _instances(
                     return
             before += size or 0
 
-    return read
+    return read_all
 
 
 class _ReadAhead:

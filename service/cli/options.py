@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from abound.core.config import ModelConfig
+    from abound.core.instances.tables import TableColumns
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 
@@ -65,6 +66,47 @@ Assignments = Annotated[
 ]
 
 
+TextColumns = Annotated[
+    list[str] | None,
+    typer.Option("--text", metavar="COLUMN", help="Tables: column of the text. May be repeated.  [text]"),
+]
+LabelColumn = Annotated[
+    str | None, typer.Option("--label", metavar="COLUMN", help="Tables: column of the labels.  [labels or label]")
+]
+LabelSeparator = Annotated[
+    str | None,
+    typer.Option("--label-separator", metavar="TEXT", help="Tables: separates labels, e.g. '|'.  [one label]"),
+]
+VectorColumn = Annotated[
+    str | None, typer.Option("--vector", metavar="COLUMN", help="Tables: column of the vectors.  [vector]")
+]
+IgnoredColumns = Annotated[
+    list[str] | None,
+    typer.Option("--ignore", metavar="COLUMN", help="Tables: column to leave out. May be repeated."),
+]
+
+
+def columns_of(
+    text: list[str] | None,
+    label: str | None,
+    label_separator: str | None,
+    vector: str | None,
+    ignore: list[str] | None,
+) -> TableColumns:
+    """Return the roles of the columns of a table. Raises typer.BadParameter for an empty separator."""
+    from abound.core.instances.tables import TableColumns
+
+    if label_separator == "":
+        raise typer.BadParameter("must not be empty", param_hint="--label-separator")
+    return TableColumns(
+        text=tuple(text or ()),
+        label=label,
+        label_separator=label_separator,
+        vector=vector,
+        ignore=tuple(ignore or ()),
+    )
+
+
 def changes_of(assignments: list[str] | None) -> dict[str, Any]:
     """Return assignments like ``["margin=0.5", "analyzer.kind=char"]`` as fields of a configuration.
 
@@ -100,16 +142,16 @@ def config_of(assignments: list[str] | None) -> ModelConfig:
         raise typer.BadParameter(str(error), param_hint="--set") from error
 
 
-def check_files(names: list[str]) -> None:
-    """Raise typer.BadParameter if a data set file is missing or its suffix names no format."""
-    from abound.service.datasets.files import STANDARD_INPUT, format_of
+def check_files(names: list[str], columns: TableColumns) -> None:
+    """Raise typer.BadParameter if a file is missing, its suffix names no format, or it has no columns to name."""
+    from abound.service.datasets.files import STANDARD_INPUT, check_columns, is_url
 
     for name in names:
         try:
-            format_of(name)
+            check_columns(name, columns)
         except Malformed as error:
             raise typer.BadParameter(str(error)) from error
-        if name != STANDARD_INPUT and not Path(name).exists():
+        if name != STANDARD_INPUT and not is_url(name) and not Path(name).exists():
             raise typer.BadParameter(f"{name}: no such file")
 
 

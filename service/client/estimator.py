@@ -5,9 +5,10 @@
 
     AboundClassifier().fit(["wheat prices rise", "oil falls"], ["grain", "crude"]).predict(["wheat"])
 
-A row is a text or a row of numbers. A text is split by the analyzer of the model. Of numbers, each column is a feature,
-named ``x0``, ``x1``, ..., or by its column name if the columns have names. Zeros are absent features, so sparse
-matrices are the natural input. The label of a class is ``str(class)``.
+A row is a text, a row of numbers, or a row of a pandas or Polars frame with other columns than numbers. A text is split
+by the analyzer of the model. Of numbers, each column is a feature, named ``x0``, ``x1``, ..., or by its column name if
+the columns have names. Zeros are absent features, so sparse matrices are the natural input. Frames need pyarrow, and
+their columns are those of a table (``abound.core.instances.tables``). The label of a class is ``str(class)``.
 
 A backend holds what the estimator learned: the index in this process, or a model of a running service. Both learn and
 rank alike within the bounds of a request. A service refuses a row with too many features and ranks at most 1,000
@@ -19,10 +20,11 @@ from __future__ import annotations
 import os
 import uuid
 import weakref
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, Protocol, Self
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 from scipy import sparse
@@ -34,8 +36,10 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from abound.core.config import ModelConfig
 from abound.core.evaluation.evaluate import LIMITS
+from abound.core.instances.data_formats import DatasetInstance
 from abound.core.instances.dense_vector import quantize
 from abound.core.instances.record import pack_labels
+from abound.core.instances.tables import TableColumns, read_batches
 from abound.core.model.entry_application import Unit
 from abound.core.model.live_model import LiveModel
 from abound.service.client import Client, ClientError, InputInstance, Labelled, Refused, Unreachable
@@ -45,6 +49,12 @@ INTERCEPT = "(intercept)"
 
 MOST_RANKED = 1000
 """Most labels that a service ranks for an instance."""
+
+TEXTS, NUMBERS, FRAME = "texts", "rows of numbers", "a frame with other columns than numbers"
+"""The kinds of rows, as errors name them."""
+
+TYPES_OF_NUMBERS = ("bool", "decimal", "float", "int", "sparse", "uint")
+"""How the names of types of numbers start, in pandas and Polars, in lower case."""
 
 PREDICT_BATCH = 256
 """Number of rows that are predicted together; memory holds the scores of all classes for each."""
@@ -59,9 +69,9 @@ def _check_calibrates(estimator: AboundClassifier) -> bool:
 class AboundClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """Online classifier for very many classes. It learns row by row, and accepts new classes at any time.
 
-    ``X`` is a sequence of texts, or an array or sparse matrix of shape (n, n_features). ``y`` has one class per row, or
-    several as a binary indicator of shape (n, n_classes), dense or sparse, with a fixed number of columns. Rows of an
-    indicator without a class are not learned.
+    ``X`` is a sequence of texts, an array or sparse matrix of shape (n, n_features), or a frame. ``y`` has one class
+    per row, or several as a binary indicator of shape (n, n_classes), dense or sparse, with a fixed number of columns.
+    Rows of an indicator without a class are not learned.
 
     Parameters
     ----------
@@ -74,6 +84,9 @@ class AboundClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     vectors : bool
         Learn each row of numbers as one dense vector, such as an embedding, in place of a feature for each column.
         Needs ``update`` ``sls``. A row of zeros is not learned and has no scores, as a row without features.
+    text : str, sequence of str or None
+        Columns of a frame that are texts; several are joined. None: the column ``text`` if there is one. Other columns
+        of strings are categories, a column ``vector`` has lists of numbers, and a column of labels is left out.
     threshold : float
         With an indicator, classes from this probability on are predicted, or from this score on if the model does not
         calibrate.
@@ -107,6 +120,7 @@ class AboundClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         passes: int = 5,
         intercept: bool = True,
         vectors: bool = False,
+        text: str | Sequence[str] | None = None,
         threshold: float = 0.5,
         config: dict[str, Any] | None = None,
         url: str | None = None,
@@ -117,6 +131,7 @@ class AboundClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.passes = passes
         self.intercept = intercept
         self.vectors = vectors
+        self.text = text
         self.threshold = threshold
         self.config = config
         self.url = url
@@ -197,7 +212,7 @@ class AboundClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _start(self, anew: bool) -> None:
         config = {"update": self.update, **(self.config or {})}
-        if not self._takes_texts:
+        if self._kind == NUMBERS:
             config.setdefault("negative", "split")
             if self.update == "sls":
                 config.setdefault("idf", False)
@@ -253,18 +268,19 @@ class AboundClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _validate(self, X: Any, y: Any, reset: bool) -> tuple[Any, Any]:
         """Return rows and classes as ``_rows`` and ``_learn`` take them. Raises ValueError unless they are valid."""
-        texts = _texts(X)
+        X, kind = _kind_of(X)
         if reset:
-            self._takes_texts = texts is not None
-        self._check_kind(texts)
-        if texts is None:
+            self._kind = kind
+        self._check_kind(kind)
+        if kind == NUMBERS:
             X, y = validate_data(self, X, y, accept_sparse="csr", dtype=np.float64, reset=reset, multi_output=True)
         else:
             if y is None:
                 raise ValueError("AboundClassifier requires y to be passed, but the target y is None")
+            if kind == FRAME:
+                validate_data(self, X, reset=reset, skip_check_array=True)
             y = check_array(y, accept_sparse="csr", ensure_2d=False, dtype=None, input_name="y")
-            check_consistent_length(texts, y)
-            X = texts
+            check_consistent_length(X, y)
         check_classification_targets(y)
         multilabel = type_of_target(y) == "multilabel-indicator"
         if reset:
@@ -273,10 +289,9 @@ class AboundClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise ValueError(f"y is {'an' if multilabel else 'no'} indicator of several classes, unlike y before")
         return X, y if multilabel else column_or_1d(y, warn=True)
 
-    def _check_kind(self, texts: list[str] | None) -> None:
-        if (texts is not None) != self._takes_texts:
-            kinds = ("rows of numbers", "texts")
-            raise ValueError(f"X has {kinds[texts is not None]}, but the estimator learned {kinds[self._takes_texts]}")
+    def _check_kind(self, kind: str) -> None:
+        if kind != self._kind:
+            raise ValueError(f"X has {kind}, but the estimator learned {self._kind}")
 
     def _is_multilabel(self) -> bool:
         check_is_fitted(self)
@@ -284,17 +299,24 @@ class AboundClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _blocks(self, X: Any) -> Iterator[Any]:
         check_is_fitted(self)
-        texts = _texts(X)
-        self._check_kind(texts)
-        if texts is not None:
-            return (texts[at : at + PREDICT_BATCH] for at in range(0, len(texts), PREDICT_BATCH))
-        X = validate_data(self, X, accept_sparse="csr", dtype=np.float64, reset=False)
-        return (X[at : at + PREDICT_BATCH] for at in range(0, X.shape[0], PREDICT_BATCH))
+        X, kind = _kind_of(X)
+        self._check_kind(kind)
+        if kind == NUMBERS:
+            X = validate_data(self, X, accept_sparse="csr", dtype=np.float64, reset=False)
+        elif kind == FRAME:
+            validate_data(self, X, reset=False, skip_check_array=True)
+        n = len(X) if kind == TEXTS else X.shape[0]
+        return (X[at : at + PREDICT_BATCH] for at in range(0, n, PREDICT_BATCH))
 
     def _rows(self, X: Any) -> Iterator[Row | None]:
         """Yield the features, the text or the vector of each row; None for a row without any."""
-        if self._takes_texts:
+        if self._kind == TEXTS:
             yield from (text or None for text in X)
+            return
+        if self._kind == FRAME:
+            columns = TableColumns(text=(self.text,) if isinstance(self.text, str) else tuple(self.text or ()))
+            for row in read_batches(_batches(X), columns, "X"):
+                yield row if row.text or row.features not in (None, b"{}") or row.vector else None
             return
         if self.vectors:
             for one in sparse.csr_matrix(X).toarray():
@@ -332,6 +354,25 @@ class AboundClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             yield next(ranked) if row is not None else []
 
 
+def _kind_of(X: Any) -> tuple[Any, str]:
+    """Return rows and their kind; texts as a list."""
+    texts = _texts(X)
+    if texts is not None:
+        return texts, TEXTS
+    of_numbers = not hasattr(X, "columns") or all(str(one).lower().startswith(TYPES_OF_NUMBERS) for one in X.dtypes)
+    return X, NUMBERS if of_numbers else FRAME
+
+
+def _batches(frame: Any) -> list[Any]:
+    """Return a frame as record batches, without the index of pandas. Raises ValueError if that needs pyarrow."""
+    try:
+        import pyarrow
+    except ImportError as error:
+        raise ValueError("frames with other columns than numbers need pyarrow: pip install 'abound[arrow]'") from error
+    batches: list[Any] = pyarrow.table(frame).select(list(frame.columns)).to_batches()
+    return batches
+
+
 def _texts(X: Any) -> list[str] | None:
     """Return a sequence of texts as a list, None for anything else. Raises ValueError if only some are texts."""
     if isinstance(X, str):
@@ -361,8 +402,8 @@ def _cast_classes(known: npt.NDArray[Any], given: npt.NDArray[Any]) -> npt.NDArr
     return cast
 
 
-Row = Mapping[str, float] | str | npt.NDArray[np.float32]
-"""The features of an instance, its text, or its vector."""
+Row = Mapping[str, float] | str | npt.NDArray[np.float32] | DatasetInstance
+"""The features of an instance, its text, its vector, or several of them."""
 
 Ranked = list[tuple[str, float, float]]
 """Labels with score and probability, best first. The probability is 0 if the model does not calibrate."""
@@ -430,6 +471,10 @@ class InProcessBackend:
         vectorizer = self._live.vectorizer
         if isinstance(row, str):
             return vectorizer.vectorize(None, row)
+        if isinstance(row, DatasetInstance):
+            if row.dense is not None:
+                self._live.check_dimension(len(row.dense))
+            return vectorizer.vectorize(row.features, row.text, row.dense)
         if not isinstance(row, np.ndarray):
             return vectorizer.vectorize_mapping(row)
         self._live.check_dimension(len(row))
@@ -496,6 +541,9 @@ class ServiceBackend:
 
 def _input(row: Row) -> dict[str, Any]:
     """Return the fields of an instance of the service."""
+    if isinstance(row, DatasetInstance):
+        features = None if row.features is None else msgspec.json.decode(row.features)
+        return {"text": row.text, "features": features, "vector": row.vector}
     kind = "text" if isinstance(row, str) else "vector" if isinstance(row, np.ndarray) else "features"
     return {kind: row}
 

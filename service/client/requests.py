@@ -161,6 +161,6 @@ def job_path(job_id: str) -> str:
 
 
 def query_string(**query: object) -> str:
-    """Return a query string of the values that are not None, with its question mark."""
-    given = urlencode({name: value for name, value in query.items() if value is not None})
+    """Return a query string of the values that are not None, with its question mark. A list gives repeated names."""
+    given = urlencode({name: value for name, value in query.items() if value is not None}, doseq=True)
     return f"?{given}" if given else ""

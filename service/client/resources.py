@@ -212,7 +212,16 @@ class Resources(Generic[Document, Nothing, Pieces, Download]):
         return self._ask(Call("POST", path, pieces, VERSION_FILE, once=True, seconds=IMPORT_SECONDS))
 
     def put_dataset(
-        self, file: str | os.PathLike[str], name: str | None = None, *, pieces: Pieces | None = None
+        self,
+        file: str | os.PathLike[str],
+        name: str | None = None,
+        *,
+        pieces: Pieces | None = None,
+        text: Sequence[str] = (),
+        label: str | None = None,
+        label_separator: str | None = None,
+        vector: str | None = None,
+        ignore: Sequence[str] = (),
     ) -> Document:
         """Upload a file as a data set and return it. It replaces a data set of the same name.
 
@@ -224,11 +233,24 @@ class Resources(Generic[Document, Nothing, Pieces, Download]):
             Name of the data set. Default: the name of the file up to its first dot.
         pieces : iterable of bytes, async iterable for ``AsyncClient``, or None
             Sent as the content instead of the file, which need not exist then.
+        text, label, vector : sequence of str, str or None, str or None
+            Of a table: the columns of the text, the labels and the vectors.
+        label_separator : str or None
+            Of a table: separates the labels of a string.
+        ignore : sequence of str
+            Of a table: columns that are left out.
         """
         source = Path(file)
         path = dataset_path(source.name.partition(".")[0] if name is None else name)
         content = self._read(source) if pieces is None else pieces
-        path += query_string(filename=source.name)
+        path += query_string(
+            filename=source.name,
+            text=list(text),
+            label=label,
+            label_separator=label_separator,
+            vector=vector,
+            ignore=list(ignore),
+        )
         return self._ask(Call("PUT", path, content, DATA_FILE, once=True, seconds=DATASET_SECONDS))
 
     # What a client implements

@@ -1,7 +1,7 @@
-"""The process that checks a data set: ``python -m abound.service.datasets.check FILE BYTES``.
+"""The process that checks a data set: ``python -m abound.service.datasets.check FILE BYTES COLUMNS``.
 
 The process reads a file of the artifact store line by line, as a job would, and writes one JSON object to
-standard output. The object holds the counts, or one of these keys:
+standard output. COLUMNS is a ``TableColumns`` as JSON. The object holds the counts, or one of these keys:
 
     error       the file is invalid; the message gives the number of the line
     too_large   the file has more than BYTES, decompressed, or too many names
@@ -21,12 +21,14 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from abound.core.config import ModelConfig
 from abound.core.errors import AboundError, ArtifactsUnavailable, InvalidInstance, Malformed, StoreUnavailable, TooLarge
 from abound.core.evaluation.evaluate import LIMITS
 from abound.core.instances.record import has_dense, pack_labels, without_dense
+from abound.core.instances.tables import TableColumns
 from abound.core.instances.vectorizer import Vectorizer
 from abound.core.instances.vocabulary import Vocabulary
 from abound.core.kernels.names.table import intern_vector
@@ -47,7 +49,9 @@ MAX_EXTRA_BYTES = 2**32
 """Memory that the process may allocate in addition to what it has mapped at the start."""
 
 
-def counts(path: Path, plain_bytes: int, name_bytes: int = MAX_NAME_BYTES) -> dict[str, int]:
+def counts(
+    path: Path, plain_bytes: int, name_bytes: int = MAX_NAME_BYTES, columns: TableColumns = TableColumns()
+) -> dict[str, int]:
     """Return the counts of a file.
 
     Raises
@@ -61,7 +65,7 @@ def counts(path: Path, plain_bytes: int, name_bytes: int = MAX_NAME_BYTES) -> di
     label_counts: dict[str, int] = {}
     n = labelled = learnable = nnz = assertions = label_pairs = feature_labels = named = 0
     try:
-        for instance in read_file(str(path), plain_bytes=plain_bytes):
+        for instance in read_file(str(path), plain_bytes=plain_bytes, columns=columns):
             try:
                 if instance.labels:
                     pack_labels(instance.labels, LIMITS)
@@ -104,7 +108,7 @@ def counts(path: Path, plain_bytes: int, name_bytes: int = MAX_NAME_BYTES) -> di
     }
 
 
-async def check(name: str, plain_bytes: int) -> dict[str, Any]:
+async def check(name: str, plain_bytes: int, columns: TableColumns) -> dict[str, Any]:
     """Return the counts of a file in the artifact store, or the reason why there are none."""
     settings = Settings.load()
     store = Store(settings.store_url(), settings.group(StoreParams))
@@ -112,7 +116,7 @@ async def check(name: str, plain_bytes: int) -> dict[str, Any]:
         artifacts = ArtifactStore(settings.artifacts_location() or "")
         await artifacts.join(store)
         async with local_file(artifacts, name) as path:
-            return dict(counts(path, plain_bytes))
+            return dict(counts(path, plain_bytes, columns=columns))
     except MemoryError:
         return {"too_large": "checking the file exceeds the memory limit; split the file"}
     except TooLarge as error:
@@ -139,7 +143,8 @@ def main() -> int:
     threading.Thread(target=end_with_parent, args=(os.getppid(),), daemon=True).start()
     set_cache_dir()
     limit_memory(MAX_EXTRA_BYTES)
-    json.dump(asyncio.run(check(sys.argv[1], int(sys.argv[2]))), sys.stdout)
+    columns = msgspec.json.decode(sys.argv[3], type=TableColumns)
+    json.dump(asyncio.run(check(sys.argv[1], int(sys.argv[2]), columns)), sys.stdout)
     return 0
 
 

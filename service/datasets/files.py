@@ -1,7 +1,9 @@
 """Data set files: opened by name and read as a stream, in bounded memory.
 
-The extension gives the format (``.txt``, ``.svm``, ``.jsonl``; see ``core/instances/data_formats.py``) and
-the compression (none, ``.gz`` or ``.zst``). The name ``-`` is standard input, read as JSON lines.
+The extension gives the format and the compression (none, ``.gz`` or ``.zst``). ``core/instances/data_formats.py``
+describes ``.txt``, ``.svm`` and ``.jsonl``. ``core/instances/tables.py`` describes the tables: ``.csv``, ``.tsv``,
+``.parquet`` and ``.arrow``. Parquet and Arrow need pyarrow, and compress inside of the file. The name ``-`` is standard
+input, read as JSON lines. A name with ``://`` is a URL for fsspec.
 
 ``local_file`` gives the file of an uploaded data set: the artifact itself, or a copy if it is not on this
 machine.
@@ -15,14 +17,15 @@ import sys
 import tempfile
 import zlib
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Protocol, get_args
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Protocol, get_args
 
 import zstandard
 
-from abound.core.errors import Malformed, TooLarge
-from abound.core.instances.data_formats import DatasetInstance, Format, read_instances
+from abound.core.errors import AboundError, Malformed, TooLarge
+from abound.core.instances.data_formats import DatasetInstance, Format, raise_error, read_instances
+from abound.core.instances.tables import TableColumns, read_batches, read_csv
 from abound.service.artifacts.artifact_store import ArtifactStore
 
 if TYPE_CHECKING:
@@ -33,6 +36,24 @@ MAX_LINE_BYTES = 16 * 2**20
 
 STANDARD_INPUT = "-"
 
+FileFormat = Format | Literal["csv", "tsv", "parquet", "arrow"]
+COLUMNAR = ("parquet", "arrow")
+FORMATS: tuple[FileFormat, ...] = (*get_args(Format), "csv", "tsv", "parquet", "arrow")
+
+SUFFIXES = ".jsonl, .csv, .tsv, .svm or .txt, optionally followed by .gz or .zst, or in .parquet or .arrow"
+
+ARROW_FILE = b"ARROW1"
+"""Start of the file format of Arrow; its stream format starts otherwise."""
+
+ROWS_PER_BATCH = 1024
+"""Number of rows of a Parquet file that are decoded together."""
+
+BUFFER_BYTES = 2**20
+"""Bytes of each column of a Parquet file that are read ahead."""
+
+MAX_BATCH_BYTES = 2**28
+"""Maximum size of a record batch: 1,024 rows of a Parquet file, or what the writer of an Arrow file chose."""
+
 LINES_PER_REPORT = 256
 """Progress is reported each time that this many lines were read."""
 
@@ -41,7 +62,7 @@ class _Readable(Protocol):
     def readline(self, size: int = -1, /) -> bytes: ...
 
 
-def format_of(name: str) -> tuple[Format, str]:
+def format_of(name: str) -> tuple[FileFormat, str]:
     """Return the format and compression (empty, ``gz`` or ``zst``) that a file's extension gives.
 
     Raises
@@ -56,12 +77,19 @@ def format_of(name: str) -> tuple[Format, str]:
         if stem.endswith(f".{ending}"):
             stem, compression = stem.removesuffix(f".{ending}"), ending
             break
-    for form in get_args(Format):
-        if stem.endswith(f".{form}"):
+    for form in FORMATS:
+        if stem.endswith(f".{form}") and not (compression and form in COLUMNAR):
             return form, compression
-    raise Malformed(
-        f"{name}: cannot tell the format; the name must end in .txt, .svm or .jsonl, then .gz, .zst or nothing"
-    )
+    raise Malformed(f"{name}: cannot tell the format; the name must end in {SUFFIXES}")
+
+
+def check_columns(name: str, columns: TableColumns) -> None:
+    """Raise Malformed if the extension is unknown, or columns are named for a file that has none."""
+    form, _ = format_of(name)
+    if columns != TableColumns() and form in get_args(Format):
+        raise Malformed(
+            f"{shown_name(name)}: only CSV, TSV, Parquet and Arrow files have columns; leave the options of columns out"
+        )
 
 
 def read_file(
@@ -69,6 +97,7 @@ def read_file(
     progress: Callable[[int], None] | None = None,
     plain_bytes: int | None = None,
     on_bad: Callable[[Malformed], None] | None = None,
+    columns: TableColumns = TableColumns(),
 ) -> Iterator[DatasetInstance]:
     """Yield the instances of a file.
 
@@ -81,6 +110,8 @@ def read_file(
         Maximum size of all its lines together, decompressed; None: unlimited.
     on_bad : callable or None
         As for ``read_instances``.
+    columns : TableColumns
+        The roles of a table's columns.
 
     Raises
     ------
@@ -95,11 +126,30 @@ def read_file(
     try:
         with _opened(name, compression) as (stream, position):
             tell = None if progress is None else lambda: progress(position())
-            yield from read_instances(_lines(stream, tell, shown, plain_bytes), form, shown, on_bad)
-    except OSError as error:  # gzip.BadGzipFile is one
-        raise Malformed(f"{shown}: {error.strerror or error}") from error
+            if form == "parquet" or form == "arrow":
+                batches = _batches(stream, form, tell, shown, plain_bytes)
+                yield from read_batches(batches, columns, shown, on_bad or raise_error)
+                return
+            lines = _lines(stream, tell, shown, plain_bytes)
+            if form == "csv" or form == "tsv":
+                yield from read_csv(lines, columns, shown, on_bad or raise_error, tabs=form == "tsv")
+            else:
+                yield from read_instances(lines, form, shown, on_bad)
     except (EOFError, zlib.error, zstandard.ZstdError) as error:
         raise Malformed(f"{shown}: the compressed data are damaged or cut off: {error}") from error
+    except AboundError:
+        raise
+    except OSError as error:  # gzip.BadGzipFile is one
+        raise Malformed(f"{shown}: {error.strerror or error}") from error
+    except Exception as error:  # each file system of fsspec has errors of its own
+        if not is_url(name):
+            raise
+        raise Malformed(f"{shown}: {error}") from error
+
+
+def is_url(name: str) -> bool:
+    """Return whether a name is a URL for fsspec."""
+    return "://" in name
 
 
 def shown_name(name: str) -> str:
@@ -108,7 +158,15 @@ def shown_name(name: str) -> str:
 
 
 def size_of(name: str) -> int | None:
-    """Return the size of a file on the disk; None for standard input and anything but a regular file."""
+    """Return the size of a file as stored; None if it cannot be told, as of standard input."""
+    if is_url(name):
+        from fsspec.core import url_to_fs
+
+        try:
+            system, path = url_to_fs(name)
+            return int(system.size(path))
+        except Exception:  # each file system has errors of its own; opening the file tells the reason
+            return None
     path = Path(name)
     return path.stat().st_size if name != STANDARD_INPUT and path.is_file() else None
 
@@ -121,7 +179,7 @@ def _opened(name: str, compression: str) -> Iterator[tuple[_Readable, Callable[[
         with open(sys.stdin.fileno(), "rb", closefd=False) as piped:
             yield piped, int
         return
-    with Path(name).open("rb") as raw:
+    with _open_raw(name) as raw:
         if compression == "gz":
             with gzip.open(raw, "rb") as plain:
                 yield plain, raw.tell
@@ -130,6 +188,15 @@ def _opened(name: str, compression: str) -> Iterator[tuple[_Readable, Callable[[
                 yield plain, raw.tell
         else:
             yield raw, raw.tell
+
+
+def _open_raw(name: str) -> AbstractContextManager[Any]:
+    if not is_url(name):
+        return Path(name).open("rb")
+    import fsspec
+
+    opened: AbstractContextManager[Any] = fsspec.open(name, "rb")
+    return opened
 
 
 class _Zstandard(io.RawIOBase):
@@ -184,6 +251,44 @@ def _lines(stream: _Readable, tell: Callable[[], None] | None, shown: str, plain
         if tell is not None and number % LINES_PER_REPORT == 0:
             tell()
         yield line
+
+
+def _batches(
+    stream: Any, form: Literal["parquet", "arrow"], tell: Callable[[], None] | None, shown: str, plain_bytes: int | None
+) -> Iterator[Any]:
+    """Yield the record batches of a Parquet or Arrow file."""
+    try:
+        import pyarrow
+        from pyarrow import ipc, parquet
+    except ImportError as error:
+        raise Malformed(f"{shown}: a .{form} file needs pyarrow: pip install 'abound[arrow]'") from error
+    size = 0
+    try:
+        if form == "parquet":
+            file = parquet.ParquetFile(stream, buffer_size=BUFFER_BYTES, pre_buffer=False)
+            batches = file.iter_batches(ROWS_PER_BATCH, use_threads=False)
+        else:
+            start = stream.read(len(ARROW_FILE))
+            stream.seek(0)
+            options = ipc.IpcReadOptions(use_threads=False)
+            if start == ARROW_FILE:
+                file = ipc.open_file(stream, options=options)
+                batches = map(file.get_batch, range(file.num_record_batches))
+            else:
+                batches = ipc.open_stream(stream, options=options)
+        for batch in batches:
+            size += batch.nbytes
+            if plain_bytes is not None and size > plain_bytes:
+                raise TooLarge(f"the file has over {plain_bytes} bytes, decompressed")
+            if batch.nbytes > MAX_BATCH_BYTES:
+                raise Malformed(f"{shown}: a batch has {batch.nbytes} bytes; write batches of up to {MAX_BATCH_BYTES}")
+            yield batch
+            if tell is not None:
+                tell()
+    except MemoryError:
+        raise
+    except pyarrow.ArrowException as error:
+        raise Malformed(f"{shown}: not a .{form} file, or a damaged one: {error}") from error
 
 
 @asynccontextmanager

@@ -43,10 +43,11 @@ from abound.core.errors import (
     UnknownDataset,
 )
 from abound.core.instances.data_formats import DatasetInstance
+from abound.core.instances.tables import TableColumns
 from abound.service.artifacts.artifact_store import ArtifactStore
 from abound.service.artifacts.checksums import decoding
 from abound.service.artifacts.write_marks import collect_unmarked, hold_write_mark
-from abound.service.datasets.files import format_of, read_file
+from abound.service.datasets.files import COLUMNAR, MAX_BATCH_BYTES, check_columns, format_of, local_file, read_file
 from abound.service.store.client import Store, store_errors
 
 log = structlog.get_logger(__name__)
@@ -59,6 +60,9 @@ RESERVED = ("history", "import")
 
 HEAD_BYTES = 2**20
 """Bytes at the beginning of a file that ``head`` reads."""
+
+SHOWN_BYTES = 4 * HEAD_BYTES
+"""Most bytes of the instances that ``head`` returns, as JSON."""
 
 MAX_CHECKS = 2
 """Maximum number of files that one process checks at a time."""
@@ -114,7 +118,8 @@ class DatasetParams:
 class DatasetCard(msgspec.Struct, frozen=True, kw_only=True):
     """The record of a data set; ``file`` is its name in the artifact store.
 
-    The last three counts are those of ``abound.core.methods.training.matrices.DataSizes``.
+    ``columns`` are the roles of a table's columns. The last three counts are those of
+    ``abound.core.methods.training.matrices.DataSizes``.
     """
 
     name: str
@@ -132,6 +137,7 @@ class DatasetCard(msgspec.Struct, frozen=True, kw_only=True):
     pairs: Annotated[int, Meta(ge=0, description="Pairs of instances that share a label, counted per label.")]
     label_pairs: Annotated[int, Meta(ge=0, description="Pairs of labels of one instance, counted per instance.")]
     feature_labels: Annotated[int, Meta(ge=0, description="Pairs of a feature and a label, counted per instance.")]
+    columns: TableColumns = TableColumns()
 
     @property
     def upload(self) -> str:
@@ -171,6 +177,7 @@ class DatasetRepository:
         filename: str,
         pieces: AsyncIterator[bytes],
         environment: dict[str, str],
+        columns: TableColumns = TableColumns(),
     ) -> tuple[DatasetCard, bool]:
         """Store a file as a data set, replacing the one of this name. Return it, and whether the name is new.
 
@@ -180,6 +187,8 @@ class DatasetRepository:
             Its extension gives the format; see ``files.format_of``.
         environment : dict
             Environment of the process that checks the file.
+        columns : TableColumns
+            The roles of a table's columns.
 
         Raises
         ------
@@ -190,6 +199,7 @@ class DatasetRepository:
         Overloaded, ArtifactsUnavailable, StoreUnavailable
         """
         form, compression = format_of(filename)
+        check_columns(filename, columns)
         if name in RESERVED:
             raise InvalidInstance(f"name: {name} is reserved; choose another name", "name")
         if self._checking >= MAX_CHECKS:
@@ -201,7 +211,7 @@ class DatasetRepository:
             async with hold_write_mark(self._store, WRITING_KEY, upload):
                 try:
                     size = await self._stored(artifacts, file, pieces)
-                    counts = await self._counts(file, environment)
+                    counts = await self._counts(file, columns, environment)
                     with store_errors():
                         seconds, microseconds = await self._store.client.time()
                 except BaseException:
@@ -214,6 +224,7 @@ class DatasetRepository:
                     compression=compression,
                     bytes=size,
                     created=seconds + microseconds / 1e6,
+                    columns=columns,
                     **counts,
                 )
                 try:
@@ -235,10 +246,16 @@ class DatasetRepository:
         UnknownDataset, ArtifactsUnavailable, StoreUnavailable
         """
         card = await self.get(name)
+        if card.format in COLUMNAR:  # their schema may be at the end
+            async with local_file(artifacts, card.file) as path:
+                return await asyncio.to_thread(_first_instances, path, card.columns, n, MAX_BATCH_BYTES)
         piece = await anext(artifacts.pieces(card.file, HEAD_BYTES), b"")
         if len(piece) < card.bytes and not card.compression:
             piece = piece[: piece.rfind(b"\n") + 1]
-        return await asyncio.to_thread(_first_instances, piece, card.file, n)
+        with tempfile.TemporaryDirectory(prefix="abound-") as directory:
+            path = Path(directory) / card.file.rpartition("/")[2]
+            path.write_bytes(piece)
+            return await asyncio.to_thread(_first_instances, path, card.columns, n, SHOWN_BYTES)
 
     async def delete(self, artifacts: ArtifactStore, name: str) -> None:
         """Delete a data set. Raise UnknownDataset, ArtifactsUnavailable, StoreUnavailable."""
@@ -272,7 +289,7 @@ class DatasetRepository:
         await artifacts.put_stream(file, counted())
         return size
 
-    async def _counts(self, file: str, environment: dict[str, str]) -> dict[str, int]:
+    async def _counts(self, file: str, columns: TableColumns, environment: dict[str, str]) -> dict[str, int]:
         """Check a file in another process, and return its counts."""
         process = await asyncio.create_subprocess_exec(
             sys.executable,
@@ -280,6 +297,7 @@ class DatasetRepository:
             "abound.service.datasets.check",
             file,
             str(self._params.plain_bytes),
+            msgspec.json.encode(columns).decode(),
             env=environment,
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
@@ -324,14 +342,16 @@ class DatasetRepository:
         return _decoded(answer) if isinstance(answer, bytes) else None
 
 
-def _first_instances(piece: bytes, name: str, n: int) -> list[DatasetInstance]:
-    """Return up to ``n`` instances from the beginning of a file with this name."""
+def _first_instances(path: Path, columns: TableColumns, n: int, plain_bytes: int) -> list[DatasetInstance]:
+    """Return up to ``n`` instances of a file, or of the beginning of one, and at most ``SHOWN_BYTES`` of them."""
     found: list[DatasetInstance] = []
-    with tempfile.TemporaryDirectory(prefix="abound-") as directory:
-        path = Path(directory) / name.rpartition("/")[2]
-        path.write_bytes(piece)
-        with contextlib.suppress(Malformed, TooLarge):  # the end of the beginning: the file itself was checked
-            found.extend(islice(read_file(str(path), plain_bytes=4 * HEAD_BYTES), n))
+    room = SHOWN_BYTES
+    with contextlib.suppress(Malformed, TooLarge):  # the end of the beginning: the file itself was checked
+        for instance in islice(read_file(str(path), plain_bytes=plain_bytes, columns=columns), n):
+            room -= len(instance.to_json())
+            if room < 0:
+                break
+            found.append(instance)
     return found
 
 

@@ -40,7 +40,7 @@ from abound.core.model.entry_application import Unit
 from abound.core.model.live_model import LiveModel
 from abound.core.types import Offset
 from abound.service.datasets.files import local_file, read_file
-from abound.service.datasets.repository import DatasetRepository
+from abound.service.datasets.repository import DatasetCard, DatasetRepository
 from abound.service.history import erasures, full_log
 from abound.service.jobs.fit_params import FitParams
 from abound.service.jobs.repository import JobParams
@@ -211,17 +211,17 @@ async def _read(context: JobContext, config: ModelConfig, progress: Progress) ->
     if context.job.upload not in (None, card.upload):
         raise Conflict(f"the data set {card.name} was replaced after the job was submitted; submit the job again")
     async with local_file(context.artifacts, card.file) as path:
-        data = await asyncio.to_thread(_of_file, path, config, card.instances, progress)
+        data = await asyncio.to_thread(_of_file, path, config, card, progress)
     return TrainingData(data, None, await full_log.newest_offset(context.store, context.living.keys))
 
 
-def _of_file(path: Path, config: ModelConfig, n: int, progress: Progress) -> Matrices:
+def _of_file(path: Path, config: ModelConfig, card: DatasetCard, progress: Progress) -> Matrices:
     """Return the instances of a file, vectorized with the model's configuration."""
 
     def told() -> Iterator[DatasetInstance]:
-        for at, instance in enumerate(read_file(str(path))):
+        for at, instance in enumerate(read_file(str(path), columns=card.columns)):
             if at % READ_AT_ONCE == 0:
-                progress("reading the data set", min(1.0, at / max(1, n)))
+                progress("reading the data set", min(1.0, at / max(1, card.instances)))
             yield instance
 
     try:

@@ -4,8 +4,9 @@ import { announce, card, confirmed, empty, field, fill, h, refill, table } from 
 import { ask, get, part, upload } from "./api.js";
 import { bytes, count, legible, when } from "./format.js";
 
-const FORMATS = "Extreme Classification text (.txt), svmlight (.svm) or JSON lines (.jsonl); .gz and .zst too.";
-const NAMED = /\.(txt|svm|jsonl)(\.(gz|zst))?$/;
+const FORMATS = "JSON lines (.jsonl), a table (.csv, .tsv), svmlight (.svm) or Extreme Classification text (.txt), with .gz or .zst too; Parquet or Arrow (.parquet, .arrow).";
+const NAMED = /\.((txt|svm|jsonl|csv|tsv)(\.(gz|zst))?|parquet|arrow)$/;
+const TABLE = /\.((csv|tsv)(\.(gz|zst))?|parquet|arrow)$/;
 const CUT = 200;
 
 const shortened = (text) => (text.length > CUT ? `${text.slice(0, CUT)}…` : text);
@@ -16,6 +17,15 @@ let underWay = null;
 export function show(root, { signal, problem, refused }) {
   const file = h("input", { type: "file", required: true });
   const name = h("input", { type: "text", required: true, pattern: "[A-Za-z0-9][A-Za-z0-9_.\\-]{0,63}", maxlength: "64", autocomplete: "off" });
+  const columns = { text: h("input", { type: "text" }), label: h("input", { type: "text" }), label_separator: h("input", { type: "text", maxlength: "64" }) };
+  const ofTable = h(
+    "details",
+    { hidden: true },
+    h("summary", {}, "Columns"),
+    field("Text", columns.text, "Column of the text. Empty: “text”."),
+    field("Label", columns.label, "Column of the labels. Empty: “labels” or “label”."),
+    field("Label separator", columns.label_separator, "Such as “|”. Empty: a cell is one label. All other columns are features."),
+  );
   const parts = { said: h("div", { role: "status" }), list: h("div", { class: "stack" }), rows: h("div", { class: "stack" }), send: h("button", { class: "primary" }, "Upload"), stop: h("button", { type: "button", hidden: true }, "Stop") };
   const newSet = card(
     "A new data set",
@@ -23,6 +33,7 @@ export function show(root, { signal, problem, refused }) {
       "form",
       { class: "fields", onsubmit: send },
       field("File", file, FORMATS),
+      ofTable,
       field("Name", name, "Letters, digits, “_”, “.” and “-”."),
       h("div", { class: "row all" }, parts.send, parts.stop),
     ),
@@ -33,6 +44,7 @@ export function show(root, { signal, problem, refused }) {
   name.addEventListener("input", () => { typed = name.value !== ""; });
   file.addEventListener("change", () => {
     const given = file.files[0]?.name;
+    ofTable.hidden = !TABLE.test(given ?? "");
     if (given && !typed) name.value = given.replace(/[^A-Za-z0-9_.-]/g, "-").replace(/^[^A-Za-z0-9]+/, "").slice(0, 64);
   });
   newSet.hidden = Boolean(refused);
@@ -106,7 +118,9 @@ export function show(root, { signal, problem, refused }) {
     const stop = new AbortController();
     const progress = h("progress", { max: "1", value: "0", "aria-label": "Uploaded" });
     const note = h("p", { class: "hint" }, "0 %");
-    const ended = upload(`datasets/${part(called)}?filename=${part(chosen.name)}`, chosen, (share) => {
+    const named = ofTable.hidden ? [] : Object.entries(columns).filter(([, input]) => input.value);
+    const query = new URLSearchParams([["filename", chosen.name], ...named.map(([key, input]) => [key, input.value])]);
+    const ended = upload(`datasets/${part(called)}?${query}`, chosen, (share) => {
       progress.value = share;
       note.textContent = share < 1 ? `${Math.round(100 * share)} % of ${bytes(chosen.size)}` : "All sent. Every line is read and checked now.";
       if (share === 1) progress.removeAttribute("value"); // the duration of the check is unknown

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import os
 import re
@@ -16,13 +17,16 @@ from unittest.mock import AsyncMock
 
 import httpx
 import numpy as np
+import pyarrow
 import pytest
 import zstandard
+from pyarrow import parquet
 from typer.testing import CliRunner
 
 from abound.core.config import ModelConfig
 from abound.core.errors import Conflict, InsufficientMemory, Malformed, TooLarge
 from abound.core.evaluation.evaluate import LIMITS
+from abound.core.instances.tables import TableColumns
 from abound.core.instances.vectorizer import Vectorizer
 from abound.core.methods import fitted as fitting
 from abound.core.methods import registry
@@ -102,8 +106,9 @@ SVM = b"1,2 1:0.5 3:1 # a comment\n3 9:2\n"
         ("a.txt", TXT, (3, 2)),
         ("a.svm", SVM, (2, 2)),
         ("a.svm.gz", gzip.compress(SVM, mtime=0), (2, 2)),
+        ("a.csv", b"text,label,size\na b,x,2\nc,,\n", (2, 1)),
     ],
-    ids=["jsonl", "jsonl.gz", "jsonl.zst", "txt", "svm", "svm.gz"],
+    ids=["jsonl", "jsonl.gz", "jsonl.zst", "txt", "svm", "svm.gz", "csv"],
 )
 def test_each_format_is_read(tmp_path: Path, name: str, body: bytes, expected: tuple[int, int]) -> None:
     file = tmp_path / name
@@ -218,7 +223,7 @@ def test_limits_of_size_hold(place: Place) -> None:
 
 
 def test_a_format_that_nothing_tells_is_refused(place: Place) -> None:
-    for name, query in (("a", ""), ("a.jsonl", "?filename=x.csv"), ("a", "?filename=-")):
+    for name, query in (("a", ""), ("a.jsonl", "?filename=x.xlsx"), ("a", "?filename=-")):
         answer = put(place, name, lines(3), query, **{"content-type": "application/octet-stream"})
         assert (answer.status_code, answer.json()["field"]) == (422, "filename")
     assert put(place, "history", lines(3), "?filename=x.jsonl").status_code == 422
@@ -243,12 +248,60 @@ def test_the_first_rows_are_shown(place: Place, name: str) -> None:
     assert rows("?limit=100") == expected
 
 
-def test_rows_that_take_too_much_are_left_out(place: Place) -> None:
+def test_rows_that_take_too_much_are_left_out(place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert put(place, "cut", lines(30), "?filename=a.jsonl").status_code == 201
     file = next(place.directory.glob("artifacts/*/datasets/*"))
     whole = len(file.read_bytes().splitlines()[0]) + 20
-    found = repository._first_instances(file.read_bytes()[:whole], "a.jsonl", 10)
+    (tmp_path / "a.jsonl").write_bytes(file.read_bytes()[:whole])
+    found = repository._first_instances(tmp_path / "a.jsonl", TableColumns(), 10, 2**20)
     assert [one.labels for one in found] == [tuple(instances(30, 0)[0]["labels"])]
+    monkeypatch.setattr(repository, "SHOWN_BYTES", whole)
+    assert len(repository._first_instances(file, TableColumns(), 10, 2**20)) == 1
+
+
+def test_a_table_has_columns(place: Place, tmp_path: Path) -> None:
+    file = tmp_path / "tickets.csv"
+    file.write_text("subject;topics;id;prio\nbroken screen;hardware|phone;1;3\nlate bill;billing;2;1\n")
+    named = ("--text", "subject", "--label", "topics", "--label-separator", "|", "--ignore", "id")
+    put_it = ["datasets", "put", str(file), "--url", place.client.url, "--json"]
+    result = CliRunner().invoke(app, [*put_it, *named])
+    assert result.exit_code == 0, result.output
+    told = json.loads(result.stdout)
+    assert {name: told[name] for name in ("name", "format", "instances", "features", "classes", "assertions")} == {
+        "name": "tickets", "format": "csv", "instances": 2, "features": 5, "classes": 3, "assertions": 3,
+    }  # fmt: skip
+    job = place.client.submit({"method": "frequency", "data": "tickets"})
+    assert list(place.client.follow(job["id"]))[-1]["state"] == "succeeded"
+    again = put(place, "tickets", file.read_bytes(), "?text=title", **{"content-type": "text/csv"})
+    assert (again.status_code, again.json()["field"]) == (422, "body")
+    assert again.json()["detail"].startswith("line 1: there is no column 'title'")
+    again = put(place, "tickets", lines(3), "?filename=a.jsonl&label=topics")
+    assert (again.status_code, again.json()["field"]) == (422, "filename")
+    assert put(place, "tickets", file.read_bytes(), "?filename=a.csv&label_separator=").status_code == 422
+    assert place.client.dataset("tickets") == told
+    (first, _) = httpx.get(f"{place.client.url}/datasets/tickets/rows").raise_for_status().json()["rows"]
+    assert first == {"text": "broken screen", "features": {"prio": 3.0}, "labels": ["hardware", "phone"]}
+
+
+def test_a_parquet_file_equals_its_json_lines(place: Place) -> None:
+    given = [one | {"vector": [1.0, i]} for i, one in enumerate(instances(30, 0))]
+    as_json = b"".join(json.dumps(one).encode() + b"\n" for one in given)
+    out = io.BytesIO()
+    names = {name for one in given for name in one["features"]}
+    rows = [dict.fromkeys(names) | one["features"] | one | {"features": None} for one in given]
+    parquet.write_table(pyarrow.Table.from_pylist(rows), out)
+    there = place.client.put_dataset("a.parquet", "columnar", pieces=[out.getvalue()])
+    here = place.client.put_dataset("a.jsonl", "lines", pieces=[as_json])
+    counts = set(there) - {"name", "upload", "format", "bytes", "created"}
+    assert {name: there[name] for name in counts} == {name: here[name] for name in counts}
+    (shown, expected) = (
+        httpx.get(f"{place.client.url}/datasets/{name}/rows?limit=100").raise_for_status().json()
+        for name in ("columnar", "lines")
+    )
+    assert shown == expected
+    damaged = put(place, "columnar", out.getvalue()[:-9], "?filename=a.parquet")
+    assert (damaged.status_code, damaged.json()["field"]) == (422, "body")
+    assert "not a .parquet file, or a damaged one" in damaged.json()["detail"]
 
 
 def test_what_is_not_there_is_not_found(place: Place) -> None:

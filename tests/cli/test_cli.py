@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import gzip
 import io
 import json
@@ -151,9 +152,9 @@ def test_help_is_there_at_once() -> None:
     [
         ["frobnicate"],
         ["learn"],
-        ["learn", "x.csv"],
+        ["learn", "x.xlsx"],
         ["learn", "missing.jsonl"],
-        ["classify", "x.csv"],
+        ["classify", "x.xlsx"],
         ["evaluate", "--train", "x.jsonl"],
         ["evaluate", "--train", "missing.jsonl", "--test", "missing.jsonl"],
         ["models", "configure", "m"],
@@ -389,6 +390,49 @@ def test_the_service_equals_the_library(run: Run, url: str, train: Path, test: P
     assert {name: accuracy[name] for name in ("R@1", "R@5", "MRR")} == pytest.approx(
         {name: here["metrics"][name] for name in ("R@1", "R@5", "MRR")}
     )
+
+
+def test_tables_in_and_out(run: Run, url: str, tmp_path: Path) -> None:
+    table = tmp_path / "tickets.csv"
+    rows = [
+        row for n in range(20) for row in (f"broken screen {n},hardware|phone,{n},3", f"late bill {n},billing,{n},1")
+    ]
+    table.write_text("\n".join(["subject,topics,id,prio", *rows]) + "\n")
+    named = ("--text", "subject", "--label", "topics", "--label-separator", "|", "--ignore", "id")
+    run("models", "create", "tickets", "--url", url)
+    learned = run("learn", table, *named, "--url", url, "-m", "tickets", "--json").json
+    assert (learned["learned"], learned["refused"]) == (40, 0)
+    here = run("evaluate", "--train", table, "--test", table, *named, "--json").json
+    assert run("models", "show", "tickets", "--url", url, "--json").json["digest"] == here["digest"]
+    output = tmp_path / "answers.csv"
+    asked = ("classify", table, *named, "--url", url, "-m", "tickets", "-k", 2)
+    assert run(*asked, "-o", output, "--limit", 2, "--json").json["accuracy"]["all"]["R@1"] == 1
+    with output.open(newline="") as file:
+        answers = list(csv.DictReader(file))
+    assert [(one["line"], one["rank"], one["probability"], one["error"]) for one in answers] == [
+        (line, rank, "", "") for line in "23" for rank in "12"
+    ]
+    assert {one["label"] for one in answers[:2]} == {"hardware", "phone"}
+    assert answers[2]["label"] == "billing"
+    assert all(float(one["score"]) > 0 for one in answers)
+    assert run(*asked, "--format", "csv", "--limit", 1).out.splitlines()[0] == "line,rank,label,score,probability,error"
+    for wrong, message in (
+        (("--format", "csv", "--explain"), "JSON only"),
+        (("--format", "csv", "--label-separator", ""), "must not be empty"),
+        (("--format", "xml"), "xml"),
+    ):
+        refused = run(*asked, *wrong)
+        assert (refused.code, message in refused.err) == (2, True)
+
+
+def test_a_refused_row_is_a_row_of_the_answers(run: Run, url: str, tmp_path: Path) -> None:
+    table = tmp_path / "long.tsv"
+    table.write_text(f"text\tbody\na\t{'x' * 600}\n")
+    run("models", "create", "long", "--url", url)
+    ran = run("classify", table, "--url", url, "-m", "long", "--format", "csv")
+    (answer,) = csv.DictReader(ran.out.splitlines())
+    assert (ran.code, answer["line"], answer["label"]) == (1, "2", "")
+    assert "512 bytes" in answer["error"]
 
 
 def test_answers_go_to_a_file(run: Run, url: str, test: Path, tmp_path: Path) -> None:

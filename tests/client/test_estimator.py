@@ -9,6 +9,8 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pandas
+import polars
 import pytest
 from joblib import parallel_config
 from scipy import sparse
@@ -18,7 +20,7 @@ from sklearn.model_selection import cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.utils.estimator_checks import check_estimator, parametrize_with_checks
 
-from abound.core.errors import InvalidInstance
+from abound.core.errors import InvalidInstance, Malformed
 from abound.service.client import Model
 from abound.service.client.estimator import AboundClassifier
 from tests.support.served import Served, served
@@ -325,3 +327,56 @@ def test_rows_may_have_several_classes(as_given: Callable[[Any], Any], config: d
         made.partial_fit(TEXTS, TOPICS)
     with pytest.raises(ValueError, match="an indicator"):
         AboundClassifier().fit(TEXTS, TOPICS).partial_fit(TEXTS, as_given(y))
+
+
+COLUMNS: dict[str, list[Any]] = {
+    "subject": ["broken screen", "the screen broke", None, "late bill"] * 10,
+    "colour": ["red", None, "blue", "blue"] * 10,
+    "price": [1.0, 2.0, 3.0, None] * 10,
+    "urgent": [True, False, True, False] * 10,
+}
+CLASSES = ["hardware", "hardware", "billing", "billing"] * 10
+
+
+@pytest.mark.parametrize("frame", [pandas.DataFrame, polars.DataFrame], ids=["pandas", "polars"])
+def test_frames_have_columns_of_text(frame: Callable[[Any], Any]) -> None:
+    X = frame(COLUMNS)
+    made = AboundClassifier(text="subject").fit(X, CLASSES)
+    assert made.predict(X).tolist() == CLASSES
+    assert made.feature_names_in_.tolist() == list(COLUMNS)
+    features = made._backend._live.features
+    words = {"broken", "screen", "the", "broke", "late", "bill"}
+    assert {features.key(i).decode() for i in range(len(features))} == words | {
+        "colour=red", "colour=blue", "price", "urgent",
+    }  # fmt: skip
+    with pytest.raises(ValueError, match="feature names"):
+        made.predict(frame({**COLUMNS, "size": COLUMNS["price"]}))
+    with pytest.raises(Malformed, match="no column 'title'"):
+        AboundClassifier(text=["title"]).fit(X, CLASSES)
+    with pytest.raises(ValueError, match="inconsistent numbers"):
+        made.fit(X, CLASSES[1:])
+    with pytest.raises(ValueError, match="X has texts, but the estimator learned a frame"):
+        made.predict(["late bill"])
+
+
+def test_rows_of_a_pandas_frame_may_be_selected_and_have_categories() -> None:
+    X = pandas.DataFrame(COLUMNS).astype({"colour": "category"})
+    made = AboundClassifier(text="subject").fit(X, CLASSES)
+    chosen = X.iloc[::-3]
+    np.testing.assert_array_equal(made.decision_function(chosen), made.decision_function(X)[::-3])
+
+
+def test_frames_of_numbers_are_matrices() -> None:
+    X = pandas.DataFrame({"a": [1.0, 0, 2], "b": [0, 1, 3]})
+    named = AboundClassifier().fit(X, ["x", "y", "x"])
+    plain = AboundClassifier().fit(X.to_numpy(), ["x", "y", "x"])
+    np.testing.assert_array_equal(named.decision_function(X), plain.decision_function(X.to_numpy()))
+
+
+def test_frames_over_a_service_are_answered_as_in_process() -> None:
+    vectors = [[1.0, float(i % 4), 0.5] for i in range(40)]
+    X = polars.DataFrame({**COLUMNS, "vector": vectors}).rename({"subject": "text"})
+    with served() as service:
+        there = AboundClassifier(url=service.url, passes=1).fit(X, CLASSES)
+        here = AboundClassifier(passes=1).fit(X, CLASSES)
+        np.testing.assert_array_equal(there.decision_function(X), here.decision_function(X))

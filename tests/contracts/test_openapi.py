@@ -189,12 +189,14 @@ def test_what_a_rule_refuses_breaks_the_document(case: str, service: Served, doc
 
 
 def test_a_file_name_without_a_format_breaks_the_document(service: Served, document: dict[str, Any]) -> None:
-    assert service.http.put("/datasets/x", params={"filename": "x.csv"}, content=b"").status_code == 422
+    assert service.http.put("/datasets/x", params={"filename": "x.xlsx"}, content=b"").status_code == 422
     [schema] = [
         parameter["schema"]
         for parameter in document["paths"]["/datasets/{dataset}"]["put"]["parameters"]
         if parameter["name"] == "filename"
     ]
     validator = jsonschema_rs.validator_for(schema)
-    assert not validator.is_valid("x.csv")
+    assert not validator.is_valid("x.xlsx")
+    assert not validator.is_valid("x.parquet.gz")
     assert validator.is_valid("x.jsonl.gz")
+    assert validator.is_valid("x.parquet")

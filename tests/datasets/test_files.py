@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import datetime
 import gzip
 import sys
 import tracemalloc
 from pathlib import Path
 
+import fsspec
+import pyarrow
 import pytest
 import zstandard
+from pyarrow import parquet
 
-from abound.core.errors import Malformed
-from abound.service.datasets.files import MAX_LINE_BYTES, format_of, read_file, size_of
+from abound.core.errors import Malformed, TooLarge
+from abound.core.instances.tables import TableColumns
+from abound.service.datasets import files
+from abound.service.datasets.files import MAX_LINE_BYTES, check_columns, format_of, read_file, size_of
 
 LINES = b'{"text": "a", "labels": ["x"]}\n{"text": "b"}\n'
 
@@ -25,7 +31,13 @@ def compressed(data: bytes, ending: str) -> bytes:
 @pytest.mark.parametrize("ending", ["", ".gz", ".zst"])
 @pytest.mark.parametrize(
     ("form", "data"),
-    [(".jsonl", LINES), (".svm", b"x 1:1\n 2:1\n"), (".txt", b"2 3 3\n1 1:1\n 2:1\n")],
+    [
+        (".jsonl", LINES),
+        (".svm", b"x 1:1\n 2:1\n"),
+        (".txt", b"2 3 3\n1 1:1\n 2:1\n"),
+        (".csv", b"text,label\na,x\nb,\n"),
+        (".tsv", b"text\tlabel\na\tx\nb\t\n"),
+    ],
 )
 def test_every_format_and_compression(tmp_path: Path, form: str, data: bytes, ending: str) -> None:
     path = tmp_path / f"some.name{form}{ending}"
@@ -49,10 +61,88 @@ def test_standard_input_is_json_lines(tmp_path: Path, monkeypatch: pytest.Monkey
     assert size_of("-") is None
 
 
-@pytest.mark.parametrize("name", ["a.csv", "txt", "a.gz", "a.txt.bz2", "a.jsonl.zst.gz"])
+@pytest.mark.parametrize("name", ["a.xlsx", "txt", "a.parquet.gz", "a.gz", "a.txt.bz2", "a.jsonl.zst.gz"])
 def test_unknown_formats(name: str) -> None:
     with pytest.raises(Malformed, match="cannot tell the format"):
         format_of(name)
+
+
+TABLE = {
+    "text": ["a", None, "c"],
+    "labels": [["x", "y"], [], ["z"]],
+    "n": [1.5, float("nan"), 3.0],
+    "on": [datetime.date(2026, 1, 2), None, None],
+}
+
+
+def columnar(path: Path, wrong: bool = False) -> str:
+    table = pyarrow.table(TABLE | ({"wrong": [{"a": 1}] * 3} if wrong else {}))
+    if path.suffix == ".parquet":
+        parquet.write_table(table, path, row_group_size=2)
+    else:
+        opened = pyarrow.ipc.new_stream if path.stem == "stream" else pyarrow.ipc.new_file
+        with opened(str(path), table.schema) as out:
+            out.write_table(table, max_chunksize=2)
+    return str(path)
+
+
+@pytest.mark.parametrize("name", ["a.parquet", "file.arrow", "stream.arrow"])
+def test_columnar_files(tmp_path: Path, name: str) -> None:
+    told: list[int] = []
+    found = list(read_file(columnar(tmp_path / name), told.append))
+    assert [(one.text, one.labels, one.line) for one in found] == [("a", ("x", "y"), 1), ("", (), 2), ("c", ("z",), 3)]
+    assert [one.features for one in found] == [b'{"n":1.5,"on":"2026-01-02"}', None, b'{"n":3.0}']
+    assert told
+    (one, *_) = read_file(str(tmp_path / name), columns=TableColumns(label="text", ignore=("labels", "on")))
+    assert (one.labels, one.features) == (("a",), b'{"n":1.5}')
+
+
+@pytest.mark.parametrize("name", ["a.parquet", "a.arrow"])
+def test_wrong_columnar_files(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / name
+    columnar(path, wrong=True)
+    with pytest.raises(Malformed, match=f"{name}: line 1: wrong: a dict"):
+        list(read_file(str(path)))
+    bad: list[Malformed] = []
+    assert list(read_file(str(path), on_bad=bad.append)) == []
+    assert len(bad) == 3
+    with pytest.raises(Malformed, match=f"{name}: there is no column 'title'"):
+        list(read_file(str(path), columns=TableColumns(text=("title",))))
+    with pytest.raises(TooLarge):
+        list(read_file(str(path), plain_bytes=10))
+    monkeypatch.setattr(files, "MAX_BATCH_BYTES", 10)
+    with pytest.raises(Malformed, match="write batches of up to 10"):
+        list(read_file(str(path)))
+    monkeypatch.undo()
+    path.write_bytes(path.read_bytes()[:-9])
+    with pytest.raises(Malformed, match=name):
+        list(read_file(str(path)))
+
+
+def test_columnar_files_need_a_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = columnar(tmp_path / "a.parquet")
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(Malformed, match=r"needs pyarrow: pip install 'abound\[arrow\]'"):
+        list(read_file(path))
+
+
+def test_files_of_other_file_systems() -> None:
+    memory = fsspec.filesystem("memory")
+    memory.pipe("/tables/a.csv.gz", gzip.compress(b"text,label\na,x\n"))
+    memory.pipe("/tables/a.parquet", b"")
+    assert [one.labels for one in read_file("memory://tables/a.csv.gz")] == [("x",)]
+    assert size_of("memory://tables/a.csv.gz") == memory.size("/tables/a.csv.gz")
+    assert size_of("memory://tables/none.csv") is None
+    for name in ("memory://tables/none.csv", "memory://tables/a.parquet", "nosuch://a.csv"):
+        with pytest.raises(Malformed, match=name):
+            list(read_file(name))
+
+
+def test_only_tables_have_columns() -> None:
+    check_columns("a.csv", TableColumns(label="x"))
+    check_columns("a.jsonl", TableColumns())
+    with pytest.raises(Malformed, match="standard input: only CSV"):
+        check_columns("-", TableColumns(label="x"))
 
 
 def test_errors_name_file_and_line(tmp_path: Path) -> None:

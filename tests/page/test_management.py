@@ -176,6 +176,26 @@ def test_rows_of_a_data_set_are_shown_and_other_files_refused(
     httpx.delete(address).raise_for_status()
 
 
+def test_columns_of_a_table_are_named(open_page: Open, serving: Serving, tmp_path: Path) -> None:
+    page = open_page("datasets", viewport={"width": 390, "height": 844})
+    expect(page.get_by_text("Columns", exact=True)).to_be_hidden()
+    table = tmp_path / "tickets.csv"
+    table.write_text("subject;team;plan\nbroken & bent screen;phones|repairs;free\n")
+    page.get_by_label("File").set_input_files(table)
+    page.get_by_label("Name").fill("tickets")
+    page.get_by_text("Columns", exact=True).click()
+    page.get_by_label("Text", exact=True).fill("subject")
+    page.get_by_label("Label", exact=True).fill("team")
+    page.get_by_label("Label separator").fill("|")
+    fits(page, 390)
+    page.get_by_role("button", name="Upload").click()
+    expect(page.get_by_text("“tickets” is there.")).to_be_visible(timeout=120_000)
+    address = f"{serving.url}/datasets/tickets"
+    (row,) = httpx.get(f"{address}/rows").raise_for_status().json()["rows"]
+    httpx.delete(address).raise_for_status()
+    assert row == {"text": "broken & bent screen", "features": {"plan": "free"}, "labels": ["phones", "repairs"]}
+
+
 def test_words_of_the_field_are_explained(open_page: Open) -> None:
     page = open_page("overview")
     word = page.locator(".tile").get_by_role("button", name="R@1")

@@ -10,13 +10,14 @@ from pydantic import Field
 
 from abound.core.errors import InvalidInstance, Malformed
 from abound.core.instances.data_formats import DatasetInstance
+from abound.core.instances.tables import TableColumns
 from abound.service.api.dependencies import ActorDep, PartsDep
 from abound.service.api.openapi import problems
 from abound.service.api.request_body import check_coding, check_length
 from abound.service.api.routes.transfer import pieces_of
 from abound.service.api.routes.versions import ArtifactsDep
 from abound.service.api.schemas.base import Shape
-from abound.service.datasets.files import STANDARD_INPUT, format_of
+from abound.service.datasets.files import STANDARD_INPUT, SUFFIXES, check_columns, format_of
 from abound.service.datasets.repository import NAME, DatasetCard, DatasetParams, DatasetRepository
 from abound.service.security.audit import audited
 
@@ -29,8 +30,16 @@ MEDIA = {
     b"application/json": ".jsonl",
     b"text/x-svmlight": ".svm",
     b"text/plain": ".txt",
+    b"text/csv": ".csv",
+    b"text/tab-separated-values": ".tsv",
+    b"application/vnd.apache.parquet": ".parquet",
+    b"application/vnd.apache.arrow.file": ".arrow",
+    b"application/vnd.apache.arrow.stream": ".arrow",
 }
 """Formats by media type, used when neither file name nor data set name has a known suffix."""
+
+ColumnName = Annotated[str, Field(min_length=1, max_length=512)]
+MAX_COLUMNS = 1000
 
 FILE = {
     media: {"schema": {"type": "string", "format": "binary"}}
@@ -102,25 +111,58 @@ async def put_dataset(
         str | None,
         Query(
             max_length=256,
-            description="Its suffix gives the format: `train.jsonl`, `train.txt.gz`, `train.svm.zst`.",
-            json_schema_extra={"pattern": r"\.(txt|svm|jsonl)(\.(gz|zst))?$"},
+            description="Its suffix gives the format: `train.jsonl`, `train.csv.gz`, `train.parquet`.",
+            json_schema_extra={"pattern": r"\.((txt|svm|jsonl|csv|tsv)(\.(gz|zst))?|parquet|arrow)$"},
         ),
     ] = None,
+    text: Annotated[
+        list[ColumnName] | None,
+        Query(max_length=MAX_COLUMNS, description="Of a table: columns of the text. Default: `text`."),
+    ] = None,
+    label: Annotated[
+        ColumnName | None, Query(description="Of a table: column of the labels. Default: `labels` or `label`.")
+    ] = None,
+    label_separator: Annotated[
+        str | None,
+        Query(
+            min_length=1,
+            max_length=64,
+            description="Of a table: separates the labels of a string. Default: a string is one label.",
+        ),
+    ] = None,
+    vector: Annotated[
+        ColumnName | None, Query(description="Of a table: column of the vectors. Default: `vector`.")
+    ] = None,
+    ignore: Annotated[
+        list[ColumnName] | None, Query(max_length=MAX_COLUMNS, description="Of a table: columns that are left out.")
+    ] = None,
 ) -> DatasetAnswer:
-    """Upload a file in the text format of the Extreme Classification repository, svmlight, or JSON lines.
+    """Upload JSON lines, a table, svmlight, or the text format of the Extreme Classification repository.
 
-    The file is plain, gzip or zstandard. The suffix of `filename`, of the name, or the media type gives the
-    format, in this order. An existing data set is replaced as a whole. An error names the number of the invalid
-    line and changes nothing.
+    Tables are CSV and TSV files with a header, and Parquet and Arrow files. A column without a role is a feature. Files
+    other than Parquet and Arrow may be compressed with gzip or zstandard. The suffix of `filename`, of the name, or the
+    media type gives the format, in this order. An existing data set is replaced as a whole. An error names the number
+    of the invalid line and changes nothing.
     """
     headers = dict(request.scope["headers"])
     check_coding(headers)
     params = parts.settings.group(DatasetParams)
     check_length(headers, params.max_bytes)
     named = _named(dataset, filename, headers.get(b"content-type", b""))
+    columns = TableColumns(
+        text=tuple(text or ()),
+        label=label,
+        label_separator=label_separator,
+        vector=vector,
+        ignore=tuple(ignore or ()),
+    )
+    try:
+        check_columns(named, columns)
+    except Malformed as error:
+        raise InvalidInstance(str(error), "filename") from error
     async with audited(parts.replica.store, actor, "dataset.put", dataset=dataset) as details:
         pieces = pieces_of(request, params.max_bytes)
-        card, is_new = await known.put(place, dataset, named, pieces, parts.settings.child_environment())
+        card, is_new = await known.put(place, dataset, named, pieces, parts.settings.child_environment(), columns)
         details["bytes"] = card.bytes
     if is_new:
         response.status_code = 201
@@ -169,4 +211,4 @@ def _named(name: str, filename: str | None, media: bytes) -> str:
                 break
             continue
         return one
-    raise InvalidInstance("filename must end in .txt, .svm or .jsonl, optionally followed by .gz or .zst", "filename")
+    raise InvalidInstance(f"filename must end in {SUFFIXES}", "filename")

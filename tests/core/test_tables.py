@@ -1,0 +1,192 @@
+"""Tables as instances: roles of columns, types of cells, and errors with the line."""
+
+from __future__ import annotations
+
+import csv
+import datetime
+import io
+import json
+import re
+from decimal import Decimal
+from typing import Any
+
+import pyarrow
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from abound.core.errors import Malformed
+from abound.core.instances.data_formats import DatasetInstance
+from abound.core.instances.tables import TableColumns, feature_value, read_batches, read_csv
+
+
+def rows(text: str | bytes, /, *, tabs: bool = False, **columns: Any) -> list[DatasetInstance]:
+    data = text if isinstance(text, bytes) else text.encode()
+    return list(read_csv(io.BytesIO(data), TableColumns(**columns), "a.csv", tabs=tabs))
+
+
+def features(instance: DatasetInstance) -> dict[str, Any]:
+    return {} if instance.features is None else json.loads(instance.features)
+
+
+def test_columns_have_their_usual_names():
+    (one,) = rows("text,labels,price,colour,size\nwool socks,socks,3.50,red,\n")
+    assert (one.text, one.labels, one.line) == ("wool socks", ("socks",), 2)
+    assert features(one) == {"price": 3.5, "colour": "red"}
+    (one,) = rows("label,colour\nsocks,red\n")
+    assert (one.text, one.labels, features(one)) == (None, ("socks",), {"colour": "red"})
+    (one,) = rows('text,label,vector\na,x,"[1, 0.5]"\n')
+    assert (one.vector, one.features) == ([1, 0.5], None)
+
+
+def test_the_index_of_pandas_is_no_feature():
+    (one,) = rows(",text,label\n17,a,x\n")
+    assert (one.text, one.labels, one.features) == ("a", ("x",), None)
+
+
+def test_columns_are_named():
+    (one,) = rows(
+        "title,body,topics,id,text,emb\nA,B,x| y |,7,t,[1]\n",
+        text=("title", "body"),
+        label="topics",
+        label_separator="|",
+        vector="emb",
+        ignore=("id",),
+    )
+    assert (one.text, one.labels, one.vector, features(one)) == ("A\nB", ("x", "y"), [1], {"text": "t"})
+
+
+def test_a_label_keeps_its_spelling():
+    assert [one.labels for one in rows("text,label\na,007\nb,12\nc,1.50\nd,\n")] == [("007",), ("12",), ("1.50",), ()]
+
+
+def test_only_numbers_are_numbers():
+    cells = ["1", "-2.5", "1e3", "007", "1_000", "NaN", "0x1", "+1", "1.", " 1", "true"]
+    (one,) = rows(",".join(f"c{i}" for i in range(len(cells))) + "\n" + ",".join(cells) + "\n")
+    assert list(features(one).values()) == [1, -2.5, 1000, *cells[3:]]
+
+
+@pytest.mark.parametrize("separator", [",", ";", "\t"])
+def test_separators_and_quotes(separator):
+    text = f'text{separator}label\r\n"one{separator} ""two""\nthree"{separator}x\r\n\r\nfour{separator}y\r\n'
+    found = rows("\ufeff" + text, tabs=separator == "\t")
+    assert [(one.text, one.labels, one.line) for one in found] == [
+        (f'one{separator} "two"\nthree', ("x",), 2),
+        ("four", ("y",), 5),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "columns", "message"),
+    [
+        ("text,label\na\n", {}, "a.csv: line 2: the row has 1 cells, the header has 2"),
+        ('text,label\na,b\n"c\nd,e\n', {}, "a.csv: line 3: not a row of CSV: unexpected end of data"),
+        ('text,label\na"b"c,x\n"d"e,x\n', {}, "a.csv: line 3: not a row of CSV: ',' expected after"),
+        ('text,label\na,x\n"' + ("y" * 2**16 + "\n") * 256, {}, "a.csv: line 3: the row has over 16777216 bytes"),
+        (b"text,label\na,b\n\xff,c\n", {}, "a.csv: line 3: not UTF-8"),
+        (b"text,\xff\na,b\n", {}, "a.csv: line 1: not UTF-8"),
+        (
+            "text,label\n",
+            {"text": ("title",)},
+            "a.csv: line 1: there is no column 'title'; the columns are 'text', 'label'",
+        ),
+        ("text,label\n", {"label": "topic"}, "a.csv: line 1: there is no column 'topic'"),
+        ("text,label\n", {"ignore": ("id",)}, "a.csv: line 1: there is no column 'id'"),
+        ("text,label\n", {"vector": "emb"}, "a.csv: line 1: there is no column 'emb'"),
+        ("text,vector\na,[x]\n", {}, "a.csv: line 2: vector: not a list of numbers: JSON is malformed"),
+        ("text,a,a\n", {}, "a.csv: line 1: two columns have the name 'a'"),
+    ],
+    ids=range(12),
+)
+def test_errors_name_the_line(text, columns, message):
+    with pytest.raises(Malformed, match=re.escape(message)):
+        rows(text, **columns)
+
+
+def test_bad_rows_can_be_skipped():
+    bad = []
+    lines = b"text,label\na,x\nb\nc,x,y\n\xff,x\nd,y\n".splitlines(keepends=True)
+    found = list(read_csv(lines, TableColumns(), on_bad=bad.append))
+    assert [one.text for one in found] == ["a", "d"]
+    assert [str(one).partition(":")[0] for one in bad] == ["line 3", "line 4", "line 5"]
+
+
+def test_an_empty_file_has_no_rows():
+    assert rows("") == rows("text,label\n") == []
+
+
+cells = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=8)
+
+
+@given(st.lists(st.tuples(cells, cells.map(str.strip).filter(bool)), max_size=8))
+def test_rows_come_back_as_they_were_written(written):
+    out = io.StringIO()
+    csv.writer(out).writerows([("text", "label"), *written])
+    found = rows(out.getvalue())
+    assert [(one.text, one.labels) for one in found] == [(text, (label,)) for text, label in written]
+
+
+def batch(**columns: Any) -> pyarrow.RecordBatch:
+    return pyarrow.record_batch(columns)
+
+
+def test_typed_cells():
+    first, second = read_batches(
+        [
+            batch(text=["a"], labels=[["x", None, "y"]], n=[3], tags=[["p", "q"]], vector=[[1.0, 0.5]]),
+            batch(text=[None], labels=[None], n=[None], tags=[None], vector=[None]),
+        ],
+        TableColumns(),
+        "f",
+    )
+    assert (first.text, first.labels, features(first), first.vector) == (
+        "a",
+        ("x", "y"),
+        {"n": 3, "tags": ["p", "q"]},
+        [1.0, 0.5],
+    )
+    assert (second.text, second.labels, features(second), second.vector) == ("", (), {}, None)
+    assert (first.location, second.location) == ("f: line 1", "f: line 2")
+
+
+def test_values_of_features():
+    when = datetime.datetime(2026, 1, 2, 3)
+    cells = [Decimal("1.5"), False, when, when.date(), float("nan"), "", None, 2]
+    values = [feature_value("a", cell) for cell in cells]
+    assert values == [1.5, False, "2026-01-02T03:00:00", "2026-01-02", None, None, None, 2]
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [(["x"], ("x",)), ([7], ("7",)), ([7.0, None], ("7",)), ([[1, 2]], ("1", "2")), ([float("nan")], ())],
+    ids=["string", "integer", "integer as float", "list", "nan"],
+)
+def test_typed_labels(given: list[Any], expected: tuple[str, ...]):
+    first, *_ = read_batches([batch(label=given)], TableColumns())
+    assert first.labels == expected
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"a": [{"b": 1}]}, "f: line 1: a: a dict is no feature"),
+        ({"a": [b"x"]}, "f: line 1: a: a bytes is no feature"),
+        (
+            {"a": [[1, 2]]},
+            "f: line 1: a: a list of other things than strings is no feature; ignore the column, or name",
+        ),
+        ({"text": [3]}, "f: line 1: text: a text must be a string, not int"),
+        ({"label": [b"x"]}, "f: line 1: labels must be strings or whole numbers, not bytes b'x'"),
+        ({"vector": [["x"]]}, "f: line 1: vector: not a list of numbers"),
+        ({"vector": [[]]}, "f: line 1: vector: not a list of numbers"),
+        ({"a": pyarrow.array([1], pyarrow.duration("s"))}, "f: line 1: a: a timedelta is no feature"),
+    ],
+    ids=range(8),
+)
+def test_wrong_types_are_refused(columns: dict[str, Any], message: str):
+    with pytest.raises(Malformed, match=re.escape(message)):
+        list(read_batches([batch(**columns)], TableColumns(), "f"))
+    bad: list[Malformed] = []
+    good = {name: pyarrow.nulls(2) for name in columns}
+    found = list(read_batches([batch(**columns), batch(**good)], TableColumns(), on_bad=bad.append))
+    assert ([one.line for one in found], len(bad)) == ([2, 3], 1)
