@@ -198,7 +198,7 @@ class _InnerLibrary(JITCodeLibrary):
                 function.linkage = "linkonce_odr"
         self._shared_module = code
         environments = [v.name for v in code.global_variables if v.name.startswith("_ZN08NumbaEnv")]
-        empty = "\n".join(f"@{name} = common global ptr null" for name in environments)
+        empty = "\n".join(f"@{name} = common global i64 0" for name in environments)
         self._final_module = binding.parse_assembly(empty)
         self._final_module.name = code.name
         self._final_module.data_layout = code.data_layout
