@@ -1,15 +1,17 @@
 """What vectors add: text alone, vectors alone, and both, on the same data.
 
-    python -m benchmarks.meaning TRAIN.jsonl TEST.jsonl [--set codes=16384] [--json]
+    python -m benchmarks.meaning TRAIN.jsonl TEST.jsonl [--embed wordllama] [--set codes=16384] [--json]
 
-Every line of the files has ``text``, ``vector`` and ``labels``. Learns the training part in one pass with ``update:
-sls``, then ranks the test part. Prints R@1 of each instance before it was learned, R@1 and MRR of the test part, the
-microseconds of a core for learning and for ranking an instance (made into a vector before), and the bytes of the model.
+Every line of the files has ``text``, ``labels`` and, without ``--embed``, ``vector``. Learns the training part in one
+pass with ``update: sls``, then ranks the test part. Prints R@1 of each instance before it was learned, R@1 and MRR of
+the test part, the microseconds of a core for learning and for ranking an instance (made into a vector before), and the
+bytes of the model.
 """
 
 from __future__ import annotations
 
 import argparse
+import base64
 import json
 import time
 from dataclasses import replace
@@ -21,7 +23,9 @@ import numpy.typing as npt
 
 from abound.core.config import ModelConfig
 from abound.core.evaluation.evaluate import LIMITS, fit
+from abound.core.instances import text_encoder
 from abound.core.instances.data_formats import Dataset, vectorize_all
+from abound.core.instances.encoded_vector import EncodedVector
 from abound.core.instances.vectorizer import Vectorizer
 from abound.core.model.live_model import LiveModel
 from abound.service.datasets.files import read_file
@@ -31,10 +35,18 @@ DEPTH = 1000
 PARTS: dict[str, dict[str, Any]] = {"text": {"vector": None}, "vector": {"text": None}, "both": {}}
 
 
-def read(path: str, part: str, config: ModelConfig) -> Dataset:
+def read(path: str, part: str, config: ModelConfig, embed: str | None) -> Dataset:
     """The instances of a file, with text, vector, or both."""
-    instances = (replace(one, **PARTS[part]) for one in read_file(path))
+    instances = read_file(path)
+    if embed is not None:
+        instances = (replace(one, vector=_encode(embed, one.text)) for one in instances)
+    instances = (replace(one, **PARTS[part]) for one in instances)
     return vectorize_all(instances, Vectorizer(config, LIMITS).vectorize, LIMITS)
+
+
+def _encode(embed: str, text: str | None) -> EncodedVector | None:
+    vector = text_encoder.load(embed).encode(text or "")
+    return None if vector is None else EncodedVector(base64=base64.b64encode(vector).decode(), dtype="int8")
 
 
 def reciprocal_ranks(live: LiveModel, test: Dataset) -> npt.NDArray[np.float64]:
@@ -48,9 +60,9 @@ def reciprocal_ranks(live: LiveModel, test: Dataset) -> npt.NDArray[np.float64]:
     return found
 
 
-def measure(train_path: str, test_path: str, part: str, config: ModelConfig) -> dict[str, float]:
+def measure(train_path: str, test_path: str, part: str, config: ModelConfig, embed: str | None) -> dict[str, float]:
     """The figures of one part of the instances."""
-    train, test = read(train_path, part, config), read(test_path, part, config)
+    train, test = read(train_path, part, config, embed), read(test_path, part, config, embed)
     started = time.process_time()
     live = fit(train, config, (1, 2))
     learned = time.process_time()
@@ -74,12 +86,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("train")
     parser.add_argument("test")
+    parser.add_argument("--embed", metavar="ENCODER", help="make the vectors from the texts")
     parser.add_argument("--set", action="append", default=[], metavar="FIELD=VALUE")
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
     changes = {name: msgspec.json.decode(value) for name, _, value in (one.partition("=") for one in given.set)}
     config = ModelConfig.from_dict({"update": "sls", **changes})
-    told = {part: measure(given.train, given.test, part, config) for part in PARTS}
+    told = {part: measure(given.train, given.test, part, config, given.embed) for part in PARTS}
     if given.json:
         print(json.dumps(told))
         return

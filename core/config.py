@@ -5,6 +5,7 @@ Every default of a model is defined here and nowhere else.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
@@ -66,6 +67,8 @@ def _check(field: str, value: object, hint: Any) -> None:
         _refuse(field, "must be true or false")
     elif kind is int and not _is_number(value, int, bounds):
         _refuse(field, f"must be a whole number from {bounds.ge} to {bounds.le}")
+    elif kind is str and not (isinstance(value, str) and re.search(bounds.pattern, value)):
+        _refuse(field, "must be a name of at most 64 letters, digits, dots, hyphens and underscores")
     elif kind is float and not _is_number(value, (int, float), bounds):
         _refuse(field, f"must be a number from {bounds.ge:g} to {bounds.le:g}")
 
@@ -101,6 +104,13 @@ class AnalyzerConfig:
     strip_accents: Annotated[bool, Meta(description="Remove accents and other marks from letters.")] = False
     min_length: Annotated[int, Meta(ge=1, le=64, description="Shorter words are ignored.")] = 1
     stop_words: Annotated[Literal["english"] | None, Meta(description="Ignore English stop words.")] = None
+    embed: Annotated[
+        str | None,
+        Meta(
+            pattern="^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$",
+            description="sls: the encoder that makes the vector of a text, such as `wordllama`.",
+        ),
+    ] = None
 
     def __post_init__(self) -> None:
         _check_fields(self, "analyzer.")
@@ -181,6 +191,8 @@ class ModelConfig:
             _refuse("memory", "is for update fsu; sls forgets by its step, which never falls below a tenth of eta")
         if not isinstance(self.analyzer, AnalyzerConfig):
             _refuse("analyzer", "must be an object")
+        if self.update != "sls" and self.analyzer.embed is not None:
+            _refuse("analyzer.embed", f"needs update: sls, and this model has update: {self.update}")
         if self.update != "sls":
             object.__setattr__(self, "rows", False)
 

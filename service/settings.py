@@ -96,6 +96,9 @@ class Settings(BaseSettings):
     port: int = Field(8000, ge=0, le=65_535, description="port to listen on; 0 takes a free one")
     processes: int = Field(1, ge=1, le=256, description="number of replicas, one process each, on the same port")
     data_dir: Path = Field(Path("data"), description="directory of the embedded store, artifacts and caches")
+    encoders_dir: Path | None = Field(
+        None, description="directory of encoders for analyzer.embed, each in a directory of its own"
+    )
     redis_url: SecretStr | None = Field(None, description="a Valkey or Redis to use instead of the embedded one")
     artifacts_url: SecretStr | None = Field(
         None,

@@ -11,13 +11,14 @@ It is stateless: vectors contain keys, and dense ids are assigned where a vector
 
 The values of a repeated key are added, those of the text first. Then the vector is l2-normalised; in a Boolean model
 all values are 1 instead. The dense vector of an instance counts in the norm as 64 codes with the value 1/4 each
-(``abound.core.kernels.records.codes``).
+(``abound.core.kernels.records.codes``). With ``analyzer.embed`` an instance without one gets that of its text.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ import numpy as np
 from abound.core.config import AnalyzerConfig, ModelConfig
 from abound.core.errors import InvalidInstance
 from abound.core.instances import text_analyzer as analyzers
+from abound.core.instances import text_encoder
 from abound.core.instances.json_fallback import ActiveFeatures, read_json
 from abound.core.instances.record import add_dense
 from abound.core.kernels.records import json as kernels
@@ -66,6 +68,9 @@ class Vectorizer:
         self._analyzer = analyzers.build_analyzer(
             self._analyzer_config
         )  # built here because its library may take long to import
+        if config.analyzer.embed is not None:
+            with suppress(InvalidInstance):  # a machine without the encoder can still learn what others have encoded
+                text_encoder.load(config.analyzer.embed)
         self._rules = np.array([limits.max_features, limits.max_key_bytes, self._split, self._boolean, 0, 0, 0])
         self._values = np.zeros(limits.max_features)
         self._norms = np.zeros(2)
@@ -92,12 +97,15 @@ class Vectorizer:
         Raises
         ------
         InvalidInstance
-            Names the field: ``features``, ``features.price``, ``features.tags[2]`` or ``text``.
+            Names the field: ``features``, ``features.price``, ``features.tags[2]`` or ``text``. Or it is
+            ``analyzer.embed``: the encoder is not on this machine.
         """
         terms: list[str] | None = None
         lines: bytes | None = b""
         if text is not None:
             terms = self._terms(text)
+            if dense is None and self._analyzer_config.embed is not None:
+                dense = text_encoder.load(self._analyzer_config.embed).encode(text)
             lines = _lines(terms, text, self._analyzer_config)
         if lines is not None:
             vector = self._read(lines, features) if dense is None else self._read_with(dense, lines, features)

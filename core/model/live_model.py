@@ -27,7 +27,7 @@ from abound.core.errors import Conflict, InvalidInstance
 from abound.core.index import index
 from abound.core.index.index import ALL_CLASSES
 from abound.core.index.params import IndexParams
-from abound.core.instances import record, vectorizer, vocabulary
+from abound.core.instances import record, text_encoder, vectorizer, vocabulary
 from abound.core.instances.record import add_dense, has_dense, pack_labels, pack_vector, unpack_vector
 from abound.core.instances.vectorizer import Vectorizer
 from abound.core.kernels.index import learning
@@ -403,8 +403,10 @@ class LiveModel(ModelState):
                 f"vector needs a model with update: sls, and this one has update: {self.config.update}",
                 "vector",
             )
-        if self.dimension not in (0, d):
-            raise InvalidInstance(f"vector has {d} numbers; those of this model have {self.dimension}", "vector")
+        embed = self.config.analyzer.embed
+        dimension = self.dimension or (embed and text_encoder.load(embed).dimension)
+        if dimension not in (0, None, d):
+            raise InvalidInstance(f"vector has {d} numbers; those of this model have {dimension}", "vector")
 
     def _prepare(self, vector: bytes) -> bytes:
         """Return a vector with codes in place of its dense part, after making the scratch large enough."""

@@ -8,7 +8,9 @@ from typing import Any
 
 from fastapi import APIRouter, Response
 
+from abound.core.config import ModelConfig
 from abound.core.errors import Corrupted, StoreUnavailable
+from abound.core.instances import text_encoder
 from abound.service.api.dependencies import ActorDep, GrantDep, JsonObject, ModelName, PartsDep, ReplicaDep
 from abound.service.api.openapi import JSON, config_schema, problems
 from abound.service.api.routes.contenders import contest_of
@@ -71,18 +73,28 @@ async def put_model(
     replica = parts.replica
     if model not in replica.models.names():
         async with audited(replica.store, actor, "model.create", model=model, config=changes):
-            created = await replica.models.create(model, replica.models.new_config(changes))
+            config = replica.models.new_config(changes)
+            await _load_encoder(config)
+            created = await replica.models.create(model, config)
         if created:
             response.status_code = 201
             response.headers["location"] = f"/models/{model}"
             return await model_answer(replica.model(model))
     live = replica.model(model).live
-    if live.config.with_user_changes(changes) != live.config:
+    config = live.config.with_user_changes(changes)
+    if config != live.config:
         async with audited(replica.store, actor, "model.configure", model=model, config=changes):
             live.check_change(changes)
+            await _load_encoder(config)
             with parts.changing.pending(model, changes):
                 await replica.configure(model, changes)
     return await model_answer(replica.model(model))
+
+
+async def _load_encoder(config: ModelConfig) -> None:
+    """Load the encoder of a configuration, if it has one. Raises InvalidInstance if this replica does not have it."""
+    if config.analyzer.embed is not None:
+        await asyncio.to_thread(text_encoder.load, config.analyzer.embed)
 
 
 @router.delete("/models/{model}", status_code=204, summary="Delete a model", responses=problems(404, 422, 503, 504))
