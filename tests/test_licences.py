@@ -35,7 +35,7 @@ SPELLINGS = {
 }
 """What older metadata say instead of an SPDX expression."""
 
-IN_FILES = {"axe-playwright-python": "MIT AND MPL-2.0"}
+IN_FILES = {"axe-playwright-python": "MIT AND MPL-2.0", "wordllama": "MIT"}
 """Where only files of the distribution say it."""
 
 

@@ -1,0 +1,162 @@
+"""Encoders: a text has the vector that is the sum of those of its tokens, from files that are checked."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.numpy import save_file
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Whitespace
+
+from abound.core.config import ModelConfig
+from abound.core.errors import InvalidInstance
+from abound.core.instances import text_encoder
+from abound.core.instances.dense_vector import quantize
+from abound.core.instances.record import has_dense
+from abound.core.instances.vectorizer import Vectorizer
+from abound.core.limits import Limits
+from abound.core.model.live_model import LiveModel
+
+WORDS = ["wheat", "grain", "price", "zero"]
+TABLE = np.array([[1, 0, 0.5], [0.5, -1, 0], [-0.25, 0.25, 1], [0, 0, 0]], np.float32)
+
+
+def make(home: Path, **tensors: np.ndarray) -> None:
+    """Write an encoder of ``WORDS``."""
+    home.mkdir()
+    tokenizer = Tokenizer(WordLevel({word: number for number, word in enumerate(WORDS)}, unk_token="zero"))
+    tokenizer.pre_tokenizer = Whitespace()
+    tokenizer.save(str(home / "tokenizer.json"))
+    save_file(tensors or {"embeddings": TABLE}, home / "model.safetensors")
+
+
+@pytest.fixture(autouse=True)
+def encoders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(text_encoder, "directory", tmp_path)
+    text_encoder.load.cache_clear()
+    return tmp_path
+
+
+def refusal(name: str) -> str:
+    with pytest.raises(InvalidInstance) as refused:
+        text_encoder.load(name)
+    assert refused.value.field == "analyzer.embed"
+    return str(refused.value)
+
+
+def test_a_text_is_the_sum_of_its_tokens(encoders: Path) -> None:
+    make(encoders / "small")
+    encoder = text_encoder.load("small")
+    assert encoder.dimension == 3
+    table = np.rint(TABLE * 127).astype(int)
+    assert encoder.encode("wheat grain wheat") == quantize(2 * table[0] + table[1])
+    assert encoder.encode("unknown zero") is encoder.encode("") is None
+
+
+def test_tokens_may_share_rows_and_have_weights(encoders: Path) -> None:
+    weights = np.array([1, 0.5, 0.25, 1])
+    make(encoders / "small", embeddings=TABLE[[2, 0]], mapping=np.array([1, 1, 0, 0]), weights=weights)
+    encoder = text_encoder.load("small")
+    table = TABLE[[0, 0, 2, 2]] * weights[:, None]
+    whole = np.rint(table * (127 / np.abs(table).max())).astype(int)
+    assert encoder.encode("grain price price") == quantize(whole[1] + 2 * whole[2])
+
+
+def test_the_rest_of_a_long_text_is_left_out(encoders: Path) -> None:
+    make(encoders / "small")
+    encoder = text_encoder.load("small")
+    assert encoder.encode("wheat " * 2000 + "grain " * 9000) == encoder.encode("wheat")
+
+
+def test_files_that_are_not_an_encoder(encoders: Path) -> None:
+    assert "there is no encoder other, in " in refusal("other")
+    make(encoders / "two")
+    save_file({"embeddings": TABLE}, encoders / "two" / "more.safetensors")
+    assert "has 2 safetensors files" in refusal("two")
+    make(encoders / "short", embeddings=TABLE[:2])
+    assert "has 4 tokens and vectors for 2" in refusal("short")
+    make(encoders / "flat", embeddings=TABLE[0])
+    assert "0 tensors with two dimensions" in refusal("flat")
+    make(encoders / "nan", embeddings=TABLE * np.nan)
+    assert "not finite" in refusal("nan")
+    make(encoders / "damaged")
+    (encoders / "damaged" / "tokenizer.json").write_text("{")
+    assert "the encoder damaged cannot be read" in refusal("damaged")
+
+
+@pytest.mark.parametrize("name", ["", "../small", "a/b", ".hidden", "x" * 65, 3])
+def test_a_name_is_no_path(name: object) -> None:
+    with pytest.raises(InvalidInstance, match=r"analyzer\.embed must be a name"):
+        ModelConfig.from_dict({"update": "sls", "analyzer": {"embed": name}})
+
+
+def test_only_sls_has_vectors() -> None:
+    with pytest.raises(InvalidInstance, match="needs update: sls"):
+        ModelConfig.from_dict({"analyzer": {"embed": "small"}})
+
+
+def test_a_model_encodes_texts_that_come_without_a_vector(encoders: Path) -> None:
+    make(encoders / "small")
+    vectorizer = Vectorizer(ModelConfig.from_dict({"update": "sls", "analyzer": {"embed": "small"}}), Limits())
+    plain = Vectorizer(ModelConfig(update="sls"), Limits())
+    own = text_encoder.load("small").encode("wheat price")
+    assert vectorizer.vectorize(None, "wheat price") == plain.vectorize(None, "wheat price", own)
+    other = quantize(np.array([3.0, 2.0, 1.0]))
+    assert vectorizer.vectorize(None, "wheat price", other) == plain.vectorize(None, "wheat price", other)
+    assert not has_dense(vectorizer.vectorize(None, "unknown"))
+    assert not has_dense(vectorizer.vectorize(b'{"wheat": 1}', None))
+
+
+def test_own_vectors_must_have_the_dimension_of_the_encoder(encoders: Path) -> None:
+    make(encoders / "small")
+    model = LiveModel(ModelConfig.from_dict({"update": "sls", "analyzer": {"embed": "small"}}), (1, 2))
+    model.check_dimension(3)
+    with pytest.raises(InvalidInstance, match="vector has 4 numbers; those of this model have 3"):
+        model.check_dimension(4)
+
+
+def test_a_machine_without_the_encoder_learns_what_others_encoded() -> None:
+    model = LiveModel(ModelConfig.from_dict({"update": "sls", "analyzer": {"embed": "missing"}}), (1, 2))
+    assert model.vectorizer.vectorize(b'{"wheat": 1}', None)
+    with pytest.raises(InvalidInstance, match="there is no encoder missing"):
+        model.vectorizer.vectorize(None, "wheat")
+
+
+@given(st.text(max_size=300))
+def test_wordllama_is_the_same_in_every_order_of_its_sums(text: str) -> None:
+    encoder = text_encoder.load("wordllama")
+    ids = encoder._tokenizer.encode(text, add_special_tokens=False).ids
+    total = [sum(int(n) for n in column) for column in encoder._table[ids[::-1]].T] if ids else [0]
+    assert encoder.encode(text) == (quantize(np.array(total)) if any(total) else None)
+
+
+def test_wordllama_puts_words_of_one_meaning_together() -> None:
+    encoder = text_encoder.load("wordllama")
+
+    def unit(text: str) -> np.ndarray:
+        vector = np.frombuffer(encoder.encode(text) or b"", np.int8).astype(float)
+        return vector / np.linalg.norm(vector)
+
+    assert len(unit("wheat")) == encoder.dimension == 256
+    assert unit("my card was stolen") @ unit("someone took my wallet") > unit("my card was stolen") @ unit(
+        "book a flight"
+    )
+
+
+def test_nothing_but_the_files_of_wordllama_is_loaded() -> None:
+    program = (
+        "import sys; from abound.core.instances import text_encoder; text_encoder.load('wordllama').encode('wheat'); "
+        "print([name for name in ('wordllama', 'huggingface_hub', 'requests') if name in sys.modules])"
+    )
+    said = subprocess.run(
+        [sys.executable, "-c", program], env=os.environ, capture_output=True, text=True, check=True, timeout=60
+    )
+    assert said.stdout == "[]\n"
