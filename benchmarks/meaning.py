@@ -29,6 +29,7 @@ from abound.core.instances.encoded_vector import EncodedVector
 from abound.core.instances.vectorizer import Vectorizer
 from abound.core.model.live_model import LiveModel
 from abound.service.datasets.files import read_file
+from abound.service.processes.encoder_files import use_encoders
 
 DEPTH = 1000
 
@@ -91,6 +92,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
     changes = {name: msgspec.json.decode(value) for name, _, value in (one.partition("=") for one in given.set)}
+    use_encoders(None)
     config = ModelConfig.from_dict({"update": "sls", **changes})
     told = {part: measure(given.train, given.test, part, config, given.embed) for part in PARTS}
     if given.json:

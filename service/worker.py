@@ -58,6 +58,7 @@ from abound.service.jobs.supervisor import JobSupervisor
 from abound.service.log.catalog import Catalog, CatalogModel, compact_catalog, read_catalog, reread_catalog
 from abound.service.log.stream import LogParams
 from abound.service.processes import child_main
+from abound.service.processes.encoder_files import use_encoders
 from abound.service.processes.status_pipe import Report, Reporter
 from abound.service.settings import Settings
 from abound.service.snapshots import requests as snapshot_requests
@@ -334,6 +335,7 @@ class Worker:
 
 def run(settings: Settings, reporter: Reporter) -> None:
     """Run a worker until SIGTERM or SIGINT. It forks, so the process must not have started a thread yet."""
+    use_encoders(settings.encoders_dir)
     uvloop.run(_work(settings, reporter, ForkServer(settings)))
 
 

@@ -44,6 +44,7 @@ from abound.service.asyncio_tasks import cancel_and_wait, forever
 from abound.service.jobs.submission import JobSubmission
 from abound.service.log.stream import LogParams
 from abound.service.metrics import REQUEST_ID, Telemetry
+from abound.service.processes.encoder_files import use_encoders
 from abound.service.replica.loaded_versions import ServingParams
 from abound.service.replica.memory_budget import MemoryBudget
 from abound.service.replica.predictions import RememberParams
@@ -100,6 +101,7 @@ class Application(FastAPI):
             snapshots=settings.group(SnapshotParams),
             serving=settings.group(ServingParams),
         )
+        use_encoders(settings.encoders_dir)
         place = settings.artifacts_location()
         cache = cache_in(settings.data_dir, settings.group(VersionParams).cache_bytes)
         replica = Replica(store, bounds, ArtifactStore(place, cache, PATIENCE_SECONDS) if place is not None else None)

@@ -203,7 +203,10 @@ def _evaluate_live(
     seed: int,
 ) -> dict[str, Any]:
     from abound.service.evaluation.live import evaluate as evaluate_instances
+    from abound.service.processes.encoder_files import use_encoders
+    from abound.service.settings import Settings
 
+    use_encoders(Settings.load().encoders_dir)
     config = config_of([given for given in assignments or [] if given != AUTO_PARAMS])
     if AUTO_PARAMS in (assignments or []):
         from abound.service.evaluation.batch import search_live

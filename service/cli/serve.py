@@ -89,7 +89,6 @@ def worker(
 
     `abound serve` starts a worker by default.
     """
-    from abound.core.instances import text_encoder
     from abound.service.metrics import configure_logging
     from abound.service.processes.child_main import load_kernels
     from abound.service.processes.status_pipe import Reporter
@@ -99,7 +98,6 @@ def worker(
     settings = Settings.load(redis_url=redis_url, log_level=log_level, log_format="json" if as_json else None)
     settings.store_url()
     configure_logging(settings.log_level, settings.log_format)
-    text_encoder.directory = settings.encoders_dir
     reporter = Reporter(None)
     load_kernels(reporter)
     run(settings, reporter)

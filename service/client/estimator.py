@@ -43,6 +43,7 @@ from abound.core.instances.tables import TableColumns, read_batches
 from abound.core.model.entry_application import Unit
 from abound.core.model.live_model import LiveModel
 from abound.service.client import Client, ClientError, InputInstance, Labelled, Refused, Unreachable
+from abound.service.processes.encoder_files import use_encoders
 
 INTERCEPT = "(intercept)"
 """The feature that every row of numbers has."""
@@ -437,6 +438,7 @@ class InProcessBackend:
     """
 
     def __init__(self, config: Mapping[str, Any]) -> None:
+        use_encoders(None)
         self._live = LiveModel(ModelConfig.from_dict(dict(config)), _secret(), LIMITS)
 
     def learn(self, rows: Iterable[tuple[Row, list[str]]]) -> None:

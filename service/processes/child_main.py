@@ -9,7 +9,6 @@ import threading
 from collections.abc import Callable
 
 from abound.core.errors import CannotStart
-from abound.core.instances import text_encoder
 from abound.service.metrics import configure_logging
 from abound.service.processes import kernel_cache
 from abound.service.processes.kernel_cache import set_cache_dir
@@ -38,7 +37,6 @@ def run(name: str, status: int | None, work: Callable[[Settings, Reporter], None
         set_cache_dir()
         settings = Settings.load()
         configure_logging(settings.log_level, settings.log_format)
-        text_encoder.directory = settings.encoders_dir
         work(settings, reporter)
     except CannotStart as error:
         reporter.send(Report(error=str(error)))

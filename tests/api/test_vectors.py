@@ -160,3 +160,31 @@ def test_an_embedding_written_as_features_gets_a_warning(service: Served) -> Non
             assert ("`vector`" in answer.json().get("warning", "")) is warned
     split = fresh_model(service, negative="split")
     assert "warning" not in service.http.post(f"/models/{split}/classify", json={"features": many}).json()
+
+
+def test_a_model_encodes_texts(service: Served) -> None:
+    model = fresh_model(service, update="sls", analyzer={"embed": "wordllama"})
+    for text, label in (("my card was stolen", "lost"), ("book a flight to Rome", "travel")):
+        assert service.http.post(f"/models/{model}/learn", json={"text": text, "labels": [label]}).status_code == 200
+    answer = service.http.post(
+        f"/models/{model}/classify", json={"text": "someone took their wallets", "explain": True}
+    )
+    assert answer.json()["labels"][0]["label"] == "lost"
+    assert answer.json()["labels"][0]["because"][0]["feature"] == "(meaning)"
+    wrong = service.http.post(f"/models/{model}/classify", json={"text": "wallets", "vector": [1, 2]})
+    assert (wrong.status_code, wrong.json()["field"]) == (422, "vector")
+    assert "those of this model have 256" in wrong.json()["detail"]
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ({"update": "sls", "analyzer": {"embed": "other"}}, "there is no encoder other"),
+        ({"update": "sls", "analyzer": {"embed": "../etc"}}, "must be a name"),
+        ({"update": "fsu", "analyzer": {"embed": "wordllama"}}, "needs update: sls"),
+    ],
+)
+def test_an_encoder_that_a_model_cannot_have(service: Served, config: dict[str, object], said: str) -> None:
+    answer = service.http.put("/models/unencoded", json=config)
+    assert (answer.status_code, answer.json()["field"]) == (422, "analyzer.embed")
+    assert said in answer.json()["detail"]

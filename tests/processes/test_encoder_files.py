@@ -24,6 +24,7 @@ from abound.core.instances.record import has_dense
 from abound.core.instances.vectorizer import Vectorizer
 from abound.core.limits import Limits
 from abound.core.model.live_model import LiveModel
+from abound.service.processes.encoder_files import use_encoders
 
 WORDS = ["wheat", "grain", "price", "zero"]
 TABLE = np.array([[1, 0, 0.5], [0.5, -1, 0], [-0.25, 0.25, 1], [0, 0, 0]], np.float32)
@@ -40,8 +41,8 @@ def make(home: Path, **tensors: np.ndarray) -> None:
 
 @pytest.fixture(autouse=True)
 def encoders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(text_encoder, "directory", tmp_path)
-    text_encoder.load.cache_clear()
+    monkeypatch.setattr(text_encoder, "source", None)
+    use_encoders(tmp_path)
     return tmp_path
 
 
@@ -153,7 +154,8 @@ def test_wordllama_puts_words_of_one_meaning_together() -> None:
 
 def test_nothing_but_the_files_of_wordllama_is_loaded() -> None:
     program = (
-        "import sys; from abound.core.instances import text_encoder; text_encoder.load('wordllama').encode('wheat'); "
+        "import sys; from abound.service.processes.encoder_files import read_encoder; "
+        "read_encoder(None, 'wordllama').encode('wheat'); "
         "print([name for name in ('wordllama', 'huggingface_hub', 'requests') if name in sys.modules])"
     )
     said = subprocess.run(
