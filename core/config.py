@@ -202,6 +202,16 @@ class ModelConfig:
         analyzer = {field.name: getattr(self.analyzer, field.name) for field in fields(self.analyzer)}
         return plain | {"analyzer": analyzer | {"ngrams": list(self.analyzer.ngrams)}}
 
+    def changed_fields(self) -> dict[str, Any]:
+        """Return the fields of ``to_dict`` that do not have their default, those of the analyzer as well.
+
+        So a field that a later release adds changes nothing for the models that do not use it.
+        """
+        default, plain = ModelConfig().to_dict(), self.to_dict()
+        analyzer = {k: v for k, v in plain.pop("analyzer").items() if v != default["analyzer"][k]}
+        changed = {k: v for k, v in plain.items() if v != default[k]}
+        return changed | {"analyzer": analyzer} if analyzer else changed
+
     @classmethod
     def from_dict(cls, plain: dict[str, Any]) -> ModelConfig:
         """Return the defaults with the given fields replaced.

@@ -139,7 +139,7 @@ class ModelState:
         """
         hashed = hashlib.blake2b(digest_size=16)
         for part in (
-            _json.encode(self.config.to_dict()),
+            _json.encode(self.config.changed_fields()),
             self.features.digest(),
             self.labels.digest(),
             self.index.digest(),

@@ -113,7 +113,7 @@ def test_the_image_gets_the_extras_that_it_is_built_with() -> None:
     plain = required("").stdout.split("\n")
     assert plain == required().stdout.split("\n")
     more = set(required("s3,cluster").stdout.split("\n")) - set(plain)
-    assert {re.split("[<>=]", one)[0] for one in more} == {"s3fs", "distributed"}
+    assert {re.split("[<>=]", one)[0] for one in more} == {"cloudpickle", "distributed", "s3fs"}
     wrong = required("s4")
     assert wrong.returncode == 1
     assert "there is no extra s4" in wrong.stderr

@@ -111,6 +111,10 @@ PROGRAMS: dict[str, Small] = {
     "benchmarks.kernel": Small(
         words="--json --quick --stream ads --turns 1", tells=("learn_over_floor", "classify_over_fsu", "names_per_s")
     ),
+    "benchmarks.meaning": Small(
+        words="{data}/clinc150/train.jsonl.gz {data}/clinc150/test.jsonl.gz --json --embed wordllama",
+        tells=("R@1", "MRR", "us learn"),
+    ),
     "benchmarks.peers": Small(
         words="--json --only bibtex --only clinc150 --seconds 60 --plot {work}/peers.svg --data {data} --kept {kept}",
         tells=("R@1", "learn/s", "classify/s", "memory", "model"),

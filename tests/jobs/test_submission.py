@@ -136,19 +136,19 @@ async def test_only_pairs_that_share_a_label_count_where_a_data_set_is_fitted(
     monkeypatch: pytest.MonkeyPatch,
     method: str,
 ) -> None:
-    """A card of before they were counted is read, and any two may share one."""
+    """Where every two share one they do not fit."""
     model = (await start_replica(server)).model("default")
     monkeypatch.setenv("ABOUND_JOBS_MEMORY_BYTES", str(room_for(method, N**2 // 2)))
     desk = JobSubmission(
         Settings.load(data_dir=tmp_path, redis_url=server.url, artifacts_url=f"memory://desk-{tmp_path.name}")
     )
     counted = {"instances": N, "labelled": N, "features": 120, "classes": 40, "nnz": 6 * N, "assertions": N}
-    before = {"name": "a", "file": "a", "format": "jsonl", "compression": "", "bytes": 1, "created": 1e9, **counted}
-    known = {"pairs": N**2 // 40, "label_pairs": N}
+    place = {"name": "a", "file": "a", "format": "jsonl", "compression": "", "bytes": 1, "created": 1e9, **counted}
+    place |= {"label_pairs": N, "feature_labels": 6 * N}
     asked = JobRequest(method=method, params=FEW, data="a")
     try:
-        for card, fits in ((before | known, True), (before | known | {"pairs": N**2}, False), (before, False)):
-            read = msgspec.convert(card, DatasetCard)
+        for pairs, fits in ((N**2 // 40, True), (N**2, False)):
+            read = msgspec.convert(place | {"pairs": pairs}, DatasetCard)
             monkeypatch.setattr(desk._datasets, "get", AsyncMock(return_value=read))
             if fits:
                 assert (await desk.submit(asked, model, None)).state == "queued"
@@ -163,18 +163,19 @@ async def test_only_pairs_that_share_a_label_count_where_a_data_set_is_fitted(
 async def test_pairs_of_a_feature_and_a_label_count_where_a_data_set_is_fitted(
     server: Server, start_replica: StartReplica, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
-    """Few of its instances have most of both. Of a card of before they were counted the mean is taken."""
+    """Few of its instances may have most of both."""
     model = (await start_replica(server)).model("default")
     monkeypatch.setenv("ABOUND_JOBS_MEMORY_BYTES", str(2**26))
     desk = JobSubmission(
         Settings.load(data_dir=tmp_path, redis_url=server.url, artifacts_url=f"memory://desk-{tmp_path.name}")
     )
     counted = {"instances": N, "labelled": N, "features": 10**5, "classes": 10**3, "nnz": 6 * N, "assertions": N}
-    before = {"name": "a", "file": "a", "format": "jsonl", "compression": "", "bytes": 1, "created": 1e9, **counted}
+    place = {"name": "a", "file": "a", "format": "jsonl", "compression": "", "bytes": 1, "created": 1e9, **counted}
+    place |= {"pairs": N, "label_pairs": N}
     asked = JobRequest(method=method, data="a")
     try:
-        for known, fits in (({}, True), ({"feature_labels": 6 * N}, True), ({"feature_labels": 10**7}, False)):
-            read = msgspec.convert(before | known, DatasetCard)
+        for pairs, fits in ((6 * N, True), (10**7, False)):
+            read = msgspec.convert(place | {"feature_labels": pairs}, DatasetCard)
             monkeypatch.setattr(desk._datasets, "get", AsyncMock(return_value=read))
             if fits:
                 assert (await desk.submit(asked, model, None)).state == "queued"
@@ -206,7 +207,8 @@ async def test_what_each_thread_takes_counts(
     )
     counted = {"instances": 10**5, "labelled": 10**5, "features": 1000, "classes": 10, "nnz": 10**7}
     place = {"name": "a", "file": "a", "format": "jsonl", "compression": "", "bytes": 1, "created": 1e9}
-    card = msgspec.convert(place | counted | {"assertions": 10**5}, DatasetCard)
+    counted |= {"assertions": 10**5, "pairs": 10**9, "label_pairs": 10**5, "feature_labels": 10**7}
+    card = msgspec.convert(place | counted, DatasetCard)
     monkeypatch.setattr(desk._datasets, "get", AsyncMock(return_value=card))
     asked = JobRequest(method="one_vs_rest", data="a")
     try:

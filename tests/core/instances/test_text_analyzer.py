@@ -153,7 +153,7 @@ STREAM = [
 
 @pytest.mark.parametrize(
     ("update", "digest"),
-    [("fsu", "4302b3539a06d7e7e19a878d9bd70c8a"), ("sls", "ff3dba8be2dd8ac8642aa16a9d78bd70")],
+    [("fsu", "c985b2cc41889268786a413968e26980"), ("sls", "d244740f52949634ec72007a9624d41f")],
 )
 def test_models_with_simple_boundaries_learn_the_same_bits_in_every_release(update, digest):
     config = ModelConfig(update=update, rows=False, analyzer=AnalyzerConfig(boundaries="simple"))

@@ -35,7 +35,7 @@ def test_weights_of_another_version_than_the_active_one_change_nothing() -> None
 def test_what_answers_is_in_the_digest_and_in_what_is_kept() -> None:
     model = LiveModel(ModelConfig(), (1, 2))
     plain = model.digest()
-    assert "serving" not in model.meta()
+    assert model.meta()["serving"] == msgspec.to_builtins(NEVER_ACTIVATED)
     model.serving = model.serving.after_activation("a", "one", "d1", AT)
     activated = model.digest()
     assert activated != plain
