@@ -16,7 +16,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 PERMISSIVE = {
     "0BSD", "Apache-2.0", "Apache-2.0 WITH LLVM-exception", "BSD-2-Clause", "BSD-3-Clause", "CC0-1.0", "CNRI-Python",
-    "ISC", "MIT", "MIT-CMU", "PSF-2.0", "Zlib",
+    "ISC", "MIT", "MIT-0", "MIT-CMU", "PSF-2.0", "Zlib",
 }  # fmt: skip
 
 SPELLINGS = {

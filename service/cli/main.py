@@ -17,6 +17,7 @@ from abound.service.cli import (
     jobs,
     keys,
     learn_classify,
+    mcp,
     mend,
     models,
     serve,
@@ -54,6 +55,7 @@ app.add_typer(keys.keys, name="keys")
 app.command("audit")(keys.audit)
 app.command("config")(serve.config)
 app.command("worker")(serve.worker)
+app.command("mcp")(mcp.mcp)
 
 
 def _print_version(asked: bool) -> None:

@@ -1,0 +1,105 @@
+"""``abound mcp``, used by the client of the MCP SDK."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mcp import Client, StdioServerParameters
+
+from abound.service.cli.mcp_tools import make_server
+from abound.service.client import AsyncClient
+from tests.support.served import Served, fresh_model, served
+
+
+@pytest.fixture(scope="module")
+def service() -> Iterator[Served]:
+    with served() as running:
+        yield running
+
+
+async def call(client: Client, tool: str, **arguments: Any) -> Any:
+    result = await client.call_tool(tool, arguments)
+    assert not result.is_error, result
+    assert result.structured_content is not None
+    return result.structured_content.get("result", result.structured_content)
+
+
+async def test_a_language_model_teaches_and_asks(service: Served) -> None:
+    name = fresh_model(service)
+    async with AsyncClient(service.url) as abound, Client(make_server(abound, name)) as client:
+        assert {tool.name for tool in (await client.list_tools()).tools} == {
+            "suggest_labels", "teach", "explain", "find_label",
+        }  # fmt: skip
+        assert await call(client, "suggest_labels", text="wheat") == []
+        taught = await call(client, "teach", text="wheat prices rise", labels=["grain", "cereal"])
+        assert taught["rank"] is None
+        [best, other] = await call(client, "suggest_labels", text="wheat")
+        assert {best["label"], other["label"]} == {"grain", "cereal"}
+        assert len(await call(client, "suggest_labels", text="wheat", k=1)) == 1
+        [explained] = await call(client, "explain", text="wheat and corn", k=1)
+        assert [part["feature"] for part in explained["because"]] == ["wheat"]
+        assert sum(part["contribution"] for part in explained["because"]) == pytest.approx(explained["score"])
+        assert await call(client, "find_label", part="rai") == ["grain"]
+        assert service.learned(name) == 1
+
+
+async def failure(client: Client, tool: str, **arguments: Any) -> str:
+    result = await client.call_tool(tool, arguments)
+    assert result.is_error, result
+    return str(result.content)
+
+
+async def test_the_language_model_gets_errors_of_the_service(service: Served) -> None:
+    async with AsyncClient(service.url) as abound, Client(make_server(abound, "nobody")) as client:
+        assert "there is no model 'nobody'" in await failure(client, "suggest_labels", text="wheat")
+        assert "labels" in await failure(client, "teach", text="wheat", labels=[])
+
+
+async def test_a_service_that_does_not_answer_is_reported() -> None:
+    async with AsyncClient("http://127.0.0.1:9") as abound, Client(make_server(abound, "default")) as client:
+        for tool, arguments in [("suggest_labels", {}), ("explain", {}), ("teach", {"labels": ["grain"]})]:
+            assert "start one with: abound serve" in await failure(client, tool, text="wheat", **arguments)
+        assert "start one with: abound serve" in await failure(client, "find_label", part="grain")
+
+
+async def test_only_teach_changes_a_model(service: Served) -> None:
+    async with AsyncClient(service.url) as abound, Client(make_server(abound, "default")) as client:
+        hints = {tool.name: tool.annotations for tool in (await client.list_tools()).tools}
+    assert {name for name, one in hints.items() if one is None or not one.read_only_hint} == {"teach"}
+
+
+def command(service: Served, directory: Path, **environment: str) -> StdioServerParameters:
+    """The server as a program, without other settings of this environment."""
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("ABOUND_")}
+    return StdioServerParameters(
+        command=sys.executable,
+        args=["-m", "abound", "mcp", "--model", "default"],
+        env=inherited | {"ABOUND_URL": service.url} | environment,
+        cwd=directory,
+    )
+
+
+async def test_the_command_serves_over_standard_input_and_output_with_a_key(tmp_path: Path) -> None:
+    with served() as service:
+        words = ["keys", "create", "-s", "learn", "-s", "classify", "--json", "--redis-url", service.server.url]
+        made = subprocess.run([sys.executable, "-m", "abound", *words], capture_output=True, check=True)  # noqa: ASYNC221
+        async with Client(command(service, tmp_path, ABOUND_KEY=json.loads(made.stdout)["key"])) as client:
+            await call(client, "teach", text="wheat prices rise", labels=["grain"])
+            assert await call(client, "find_label", part="gr") == ["grain"]
+        async with Client(command(service, tmp_path)) as client:
+            assert "401" in await failure(client, "suggest_labels", text="wheat")
+            assert "401" in await failure(client, "teach", text="wheat", labels=["grain"])
+
+
+def test_without_the_sdk_the_command_says_what_to_install() -> None:
+    program = "import sys; sys.modules['mcp'] = None; from abound.service.cli.main import main; main()"
+    done = subprocess.run([sys.executable, "-c", program, "mcp"], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "abound: the MCP SDK is not installed; install it: pip install 'abound[mcp]'\n"
