@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import jsonschema_rs
@@ -12,9 +14,10 @@ from abound.core.errors import InvalidInstance
 from abound.service.api.problems import INTERNAL, KINDS
 from abound.service.api.schemas.hot import ClassifyRequest, LabelledInstance, LearnRequest
 from abound.service.security.key import KeyTerms
-from tests.support.served import NDJSON, Served, lines
+from tests.support.served import NDJSON, Served, lines, served
 
 METHODS = ("get", "put", "post", "delete")
+COMMITTED = Path(__file__).parents[2] / "docs" / "openapi.json"
 
 PROMISED = {
     "POST /classify", "POST /models/{model}/classify", "POST /learn", "POST /models/{model}/learn",
@@ -47,6 +50,10 @@ def schema_of(document: dict[str, Any], path: str, method: str, status: int, med
     """The schema of an answer, with the components it points to."""
     content = document["paths"][path][method]["responses"][str(status)]["content"]
     return {**content[media]["schema"], "components": document["components"]}
+
+
+def test_the_committed_document_is_that_of_the_service(document: dict[str, Any]) -> None:
+    assert json.loads(COMMITTED.read_text()) == document, "python -m tests.contracts.test_openapi writes it"
 
 
 def test_what_is_promised_is_documented(document: dict[str, Any]) -> None:
@@ -200,3 +207,8 @@ def test_a_file_name_without_a_format_breaks_the_document(service: Served, docum
     assert not validator.is_valid("x.parquet.gz")
     assert validator.is_valid("x.jsonl.gz")
     assert validator.is_valid("x.parquet")
+
+
+if __name__ == "__main__":
+    with served() as running:
+        COMMITTED.write_text(json.dumps(running.http.get("/openapi.json").json(), indent=2, ensure_ascii=False) + "\n")
