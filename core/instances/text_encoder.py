@@ -42,7 +42,7 @@ class TextEncoder:
     @property
     def dimension(self) -> int:
         """Length of the vectors."""
-        return self._table.shape[1]
+        return int(self._table.shape[1])
 
     def encode(self, text: str) -> bytes | None:
         """Return the vector of a text as int8 numbers, None if no token has one."""
