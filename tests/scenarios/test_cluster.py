@@ -40,7 +40,7 @@ class Cluster:
         self._file = folder / "scheduler.json"
         self.scheduler = self._start("scheduler", "--host", "127.0.0.1", "--port", "0", "--no-dashboard")
         deadline = time.monotonic() + 90
-        while not self._file.exists():
+        while not self._file.exists() or not self._file.read_text().endswith("}"):  # it is written in steps
             assert time.monotonic() < deadline, (folder / "log").read_text()
             time.sleep(0.05)
         self.workers: list[subprocess.Popen[bytes]] = []
