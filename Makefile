@@ -10,7 +10,7 @@ WORKERS ?= 3
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help run check test test-lowest test-newest long docs format hooks image clean
+.PHONY: help run check test test-lowest test-newest long docs format hooks lock image clean
 
 help:
 	@echo "make run     serve on http://127.0.0.1:$(PORT) (PORT=8080 for another port)"
@@ -23,6 +23,7 @@ help:
 	@echo "make docs    build the site of the pages in docs/: build/site/index.html"
 	@echo "make format  put the code into the one format"
 	@echo "make hooks   let git run make check before each commit"
+	@echo "make lock    write docker/requirements.txt anew: the hashes of what the image installs"
 	@echo "make image   build the image abound (BUILDER=buildah, BASE=... for another base)"
 	@echo "make clean   take away what make made here, except ./data"
 	@echo
@@ -72,7 +73,7 @@ test: $(VENV)/.installed-dev
 QUICK := \
 	tests/contracts/test_openapi.py \
 	tests/core/methods/test_contract.py \
-	tests/core/methods/test_neighbors.py \
+	tests/core/methods/neighbors/test_nearest.py \
 	tests/core/model/test_live_model.py \
 	tests/core/instances/test_text_analyzer.py \
 	tests/scenarios/test_cluster.py \
@@ -130,6 +131,15 @@ hooks:
 	if [ -e "$$hook" ]; then echo "$$hook is there already" >&2; exit 1; fi; \
 	mkdir -p "$$(dirname "$$hook")" && printf '#!/bin/sh\nexec make check\n' > "$$hook" && chmod +x "$$hook"
 	@echo "git commit runs make check from now on; git commit --no-verify passes over it"
+
+# The versions of constraints.txt with their hashes, of all that the image may have.
+lock:
+	$(PYTHON) -m venv build/uv
+	build/uv/bin/python -m pip install --quiet --disable-pip-version-check uv==0.13.9
+	UV_CUSTOM_COMPILE_COMMAND="make lock" build/uv/bin/uv pip compile --quiet --universal --python-version 3.11 \
+		--generate-hashes --annotation-style line --constraints constraints.txt \
+		$(foreach extra,approximate arrow cluster embed mcp s3,--extra $(extra)) \
+		--output-file docker/requirements.txt pyproject.toml
 
 # docker keeps the health check by itself; buildah and podman in this format only.
 image: VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)

@@ -53,9 +53,7 @@ def taught(connections: int) -> LiveModel:
     seed = 0
     while live.index.n_connections < connections:
         payload, n = records(2000, connections // 8, 5000, seed)
-        applying = live.begin(payload, n, [Unit(n)])
-        while not applying.done:
-            applying.step(n)
+        live.begin(payload, n, [Unit(n)]).finish()
         seed += 1
     return live
 

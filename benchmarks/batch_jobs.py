@@ -52,7 +52,6 @@ from abound.service.artifacts.checksums import checksum_of
 from abound.service.client import Client, Refused
 from abound.service.client.local_service import own_service
 from abound.service.datasets.files import read_file
-from abound.service.processes.kernel_cache import set_cache_dir
 from abound.service.versions import repository as versions
 
 METHODS = "frequency,ff,ind,unweighted,swnn,ogeec,rembrandt"
@@ -328,7 +327,6 @@ def show(measured: dict[str, Any]) -> None:
 
 def main() -> int:
     """Measure."""
-    set_cache_dir()
     parser = argparse.ArgumentParser(prog="python -m benchmarks.batch_jobs", description=__doc__.splitlines()[0])
     parser.add_argument("--set", default="wordnet-hypernyms", help="a folder below ABOUND_DATA")
     parser.add_argument("--methods", default=METHODS)

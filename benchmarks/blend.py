@@ -128,9 +128,7 @@ def measure(rows: list[DatasetInstance], options: argparse.Namespace) -> dict[st
                 used, weighed = weighing.weights, weighing.since
                 weights.append((i + 1, used[1]))
             seconds["blend"] += time.process_time() - clock
-        applying = live.begin(vectors[i] + pack_labels(row.labels, LIMITS), 1, [Unit(1)])
-        while not applying.done:
-            applying.step(1)
+        live.begin(vectors[i] + pack_labels(row.labels, LIMITS), 1, [Unit(1)]).finish()
     said = {"weights": weights, "cpu_seconds": seconds, "refits": points, "advantages": advantages}
     return told(np.array(ranks), first, options) | said
 

@@ -62,13 +62,13 @@ def taught(n: int) -> tuple[ReplicatedModel, MatrixBuilder]:
 
 
 def classify_of(model: ReplicatedModel, loaded: Any) -> Classify:
-    """The route's work over a model, with one version on the shelf."""
+    """The route's work over a model, with one version loaded."""
     replica: Any = SimpleNamespace(
         model=lambda name: model, params=SimpleNamespace(log=SimpleNamespace(request_bytes=2**24))
     )
-    shelf: Any = SimpleNamespace(get_loaded=lambda of, version: loaded)
+    versions: Any = SimpleNamespace(get_loaded=lambda of, version: loaded)
     rates: Any = SimpleNamespace(limits=lambda grant: False)
-    return Classify(replica, Settings(), RememberParams(), rates, Rankers(shelf, ServingParams()))
+    return Classify(replica, Settings(), RememberParams(), rates, Rankers(versions, ServingParams()))
 
 
 async def measure(work: Classify, said: dict[str, Any]) -> Figures:

@@ -1,6 +1,6 @@
-"""Accuracy on the inputs that applications send: text in many languages.
+"""Accuracy on the inputs that applications send: text in many languages, and texts with fields.
 
-    python -m benchmarks.inputs [--json] [--data DIR] [--only text] [--set NAME]
+    python -m benchmarks.inputs [--json] [--data DIR] [--only text|fields] [--set NAME]
 
 ``text``: R@1 with ``analyzer.boundaries`` simple and unicode, for both update rules. The English sets are those of
 ``benchmarks.sets``. The others are made from Debian packages, unpacked below ``DIR/translations``:
@@ -9,6 +9,9 @@
 - ``pages-LANGUAGE``: which manual page does a paragraph come from? (``manpages-LANGUAGE``)
 
 A tenth of the instances is the test part. All of a set is in one random order.
+
+``fields``: R@1 with the title (the first line, or the subject) and the body of a text as fields, and with both as one
+text, for both update rules.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ import re
 import struct
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +45,8 @@ MOST = 20_000
 
 LEAST_CHARACTERS, LEAST_OF_PAGE = 15, 10
 """Shorter texts, and pages with fewer paragraphs, are left out."""
+
+FIELDS = ("commits-git", "newsgroups20", "reuters21578")
 
 UPDATES = ("fsu", "sls")
 
@@ -90,7 +96,7 @@ def paragraphs(folder: Path, language: str) -> dict[str, set[str]]:
 def parts_of(name: str, data: Path) -> tuple[list[DatasetInstance], list[DatasetInstance]]:
     """Return the training part and the test part of a set."""
     kind, _, language = name.partition("-")
-    if not language:
+    if kind not in ("messages", "pages"):
         train, test = (list(read_file(str(data / name / f"{part}.jsonl.gz"))) for part in ("train", "test"))
         return train, test
     texts = (messages if kind == "messages" else paragraphs)(data / "translations", language)
@@ -123,7 +129,39 @@ def text(name: str, data: Path) -> dict[str, Any]:
     return figures
 
 
-PARTS: dict[str, tuple[Callable[[str, Path], dict[str, Any]], tuple[str, ...]]] = {"text": (text, TEXT)}
+def with_fields(row: DatasetInstance, name: str) -> DatasetInstance:
+    """Return the instance with its first line, or the subject of a newsgroup's article, as the field ``title``."""
+    title, body = str(row.text), ""
+    if name == "newsgroups20":
+        header, _, body = title.partition("\n\n")
+        title = "".join(re.findall(r"^Subject: (?:Re: )?(.*)$", header, re.MULTILINE)[:1])
+    else:
+        title, _, body = title.partition("\n")
+    return replace(row, text={"title": title, "body": body})
+
+
+def joined(row: DatasetInstance) -> DatasetInstance:
+    """Return the instance with its fields as one text."""
+    assert isinstance(row.text, dict)
+    return replace(row, text="\n".join(row.text.values()))
+
+
+def fields(name: str, data: Path) -> dict[str, Any]:
+    """Measure one set with its fields, and with the same texts as one."""
+    train, test = ([with_fields(row, name) for row in rows] for rows in parts_of(name, data))
+    figures: dict[str, Any] = {"set": name}
+    for update in UPDATES:
+        figures[f"{update}_joined"] = accuracy(map(joined, train), map(joined, test), {"update": update})
+        for weight in (0.5, 1.0):
+            config = {"update": update, "analyzer": {"field_weight": weight}}
+            figures[f"{update}_fields_{weight:g}"] = accuracy(train, test, config)
+    return figures
+
+
+PARTS: dict[str, tuple[Callable[[str, Path], dict[str, Any]], tuple[str, ...]]] = {
+    "text": (text, TEXT),
+    "fields": (fields, FIELDS),
+}
 
 
 def main() -> None:

@@ -34,7 +34,6 @@ from abound.service.jobs.workers import WORKERS_KEY
 from abound.service.log.catalog import append_to_catalog, read_catalog
 from abound.service.log.events import ModelCreated
 from abound.service.processes.embedded_store import EmbeddedStore
-from abound.service.processes.kernel_cache import set_cache_dir
 from abound.service.processes.lifetime import dies_with_parent
 from abound.service.store.client import Store, sync_client
 from abound.service.store.reconnecting import ReconnectingConnection
@@ -148,7 +147,6 @@ def main() -> int:
     METHODS["nothing"] = JobMethod(Nothing, nothing)
     if AS_WORKER in os.environ:
         return worker.main()
-    set_cache_dir()
     parser = argparse.ArgumentParser(prog=f"python -m {PROGRAM}", description=__doc__.splitlines()[0])
     parser.add_argument("--jobs", type=int, default=50)
     parser.add_argument("--json", action="store_true")

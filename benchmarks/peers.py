@@ -109,9 +109,7 @@ def own(rows: dict[str, Rows], config: ModelConfig) -> dict[str, Any]:
         pairs = zip(train[first:last], train_labels[first:last], strict=True)
         records = b"".join(vectorize(line, None) + pack_labels(labels, LIMITS) for line, labels in pairs)
         n = min(last, len(train)) - first
-        applying = model.begin(records, n, [Unit(n=n)])
-        while not applying.done:
-            applying.step(n)
+        model.begin(records, n, [Unit(n=n)]).finish()
 
     def classify(model: LiveModel, line: bytes, k: int) -> bytes:
         ranking = model.rank(vectorize(line, None), k)

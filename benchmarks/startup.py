@@ -103,7 +103,7 @@ async def replay(url: str, n: int) -> dict[str, float]:
     await replica.stop()
     assert learned >= n
     (loading, loading_cpu), (replaying, replaying_cpu), (ready, ready_cpu) = (
-        stages[name] for name in ("loading", "replaying", "ready")
+        stages[name] for name in ("loading", "replaying", "opening")
     )
     return {
         "load_seconds": replaying - loading,

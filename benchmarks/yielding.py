@@ -27,7 +27,6 @@ import numpy as np
 from abound.service.client import Client
 from abound.service.client.local_service import own_service
 from abound.service.datasets.files import read_file
-from abound.service.processes.kernel_cache import set_cache_dir
 from benchmarks.batch_jobs import SEED, Traffic, replica_of, teach
 
 
@@ -75,7 +74,7 @@ def processor_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def horse_of(replica: int) -> int:
+def job_process_of(replica: int) -> int:
     """The process of the job that runs: below the one that forks for the worker, beside the replica."""
     (status,) = (line for line in Path(f"/proc/{replica}/status").read_text().splitlines() if line.startswith("PPid"))
     parent = int(status.split()[1])
@@ -86,8 +85,8 @@ def horse_of(replica: int) -> int:
             above = int((path / "stat").read_text().rpartition(")")[2].split()[1])
             if b"abound.service.worker" in command:
                 found[int(path.name)] = above
-    (horse,) = (pid for pid, above in found.items() if found.get(above) in found and parent in ancestors(pid))
-    return horse
+    (process,) = (pid for pid, above in found.items() if found.get(above) in found and parent in ancestors(pid))
+    return process
 
 
 def ancestors(pid: int) -> list[int]:
@@ -110,7 +109,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         job = client.submit({"method": options.method, "params": {"seed": SEED, **json.loads(options.params)}})
         while client.job(job["id"])["stage"] is None or client.job(job["id"])["progress"] < 0.02:
             time.sleep(0.1)
-        horse = horse_of(replica_of(url))
+        process = job_process_of(replica_of(url))
         some = list(islice(read_file(test), 1000))
         bodies = {"classify": [one.to_json(labels=False) for one in some], "learn": [one.to_json() for one in some]}
         taken: dict[str, dict[str, list[float]]] = {way: {name: [] for name in bodies} for way in WAYS}
@@ -120,17 +119,17 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
             began = time.monotonic()
             while time.monotonic() - began < options.seconds:
                 for way, change in WAYS.items():
-                    change(horse)
+                    change(process)
                     time.sleep(0.2)
                     traffic.take_all()
-                    before = processor_seconds(horse)
+                    before = processor_seconds(process)
                     time.sleep(options.turn)
-                    shares[way].append((processor_seconds(horse) - before) / options.turn)
+                    shares[way].append((processor_seconds(process) - before) / options.turn)
                     for name, times in traffic.take_all().items():
                         taken[way][name] += times
         finally:
             traffic.stop()
-        os.kill(horse, signal.SIGCONT)
+        os.kill(process, signal.SIGCONT)
         state = client.job(job["id"])["state"]
         client.cancel(job["id"])
     if state != "running":
@@ -150,7 +149,6 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 
 def main() -> int:
     """Measure and print."""
-    set_cache_dir()
     parser = argparse.ArgumentParser(prog="python -m benchmarks.yielding", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--set", default="wordnet-hypernyms", help="a folder below ABOUND_DATA")
     parser.add_argument("--train", type=int, default=20_000)

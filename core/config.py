@@ -31,6 +31,8 @@ MAX_CLASSES = (
     "replicas, so several replicas can exceed the bound by the new classes of their pending requests."
 )
 
+IMPLICIT = "Weight with which ignored labels are learned, relative to rejected ones; 0: they are only counted."
+
 
 def _refuse(field: str, detail: str) -> None:
     raise InvalidInstance(f"{field} {detail}", field)
@@ -67,7 +69,7 @@ def _check(field: str, value: object, hint: Any) -> None:
         _refuse(field, "must be true or false")
     elif kind is int and not _is_number(value, int, bounds):
         _refuse(field, f"must be a whole number from {bounds.ge} to {bounds.le}")
-    elif kind is str and not (isinstance(value, str) and re.search(bounds.pattern, value)):
+    elif kind is str and not (isinstance(value, str) and re.fullmatch(bounds.pattern, value)):
         _refuse(field, "must be a name of at most 64 letters, digits, dots, hyphens and underscores")
     elif kind is float and not _is_number(value, (int, float), bounds):
         _refuse(field, f"must be a number from {bounds.ge:g} to {bounds.le:g}")
@@ -111,6 +113,15 @@ class AnalyzerConfig:
             description="sls: the encoder that makes the vector of a text, such as `wordllama`.",
         ),
     ] = None
+    field_weight: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=4,
+            description="Norm of the words of each field of a text, relative to all words; 0 ignores which field has a "
+            "word.",
+        ),
+    ] = 0.5
 
     def __post_init__(self) -> None:
         _check_fields(self, "analyzer.")
@@ -184,6 +195,7 @@ class ModelConfig:
     calibrate: Annotated[
         bool, Meta(description="Learn to convert scores to probabilities; can change at any time.")
     ] = False
+    implicit: Annotated[float, Meta(ge=0, le=1, description=IMPLICIT)] = 0.0
 
     def __post_init__(self) -> None:
         _check_fields(self)

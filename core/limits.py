@@ -7,13 +7,21 @@ from dataclasses import dataclass, fields
 MOST_FEATURES = 2**20
 MOST_KEY_BYTES = 2**15
 
-
 MODEL_NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$"
 MAX_KEY_CHARACTERS = 255
 MAX_SOURCE_CHARACTERS = 512
 
+MAX_FIELDS = 16
+"""Maximum number of fields of a text."""
+
+MAX_FIELD_NAME = 64
+"""Maximum number of characters of the name of a field of a text."""
+
 MAX_DIMENSION = 2048
 """Maximum numbers of a dense vector."""
+
+MAX_WEIGHT = 100.0
+"""Maximum weight of an instance."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

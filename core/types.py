@@ -1,4 +1,4 @@
-"""Small value types shared by all packages: offsets and rankings."""
+"""Small types shared by all packages: offsets, rankings and texts."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+
+Text = str | dict[str, str]
+"""A text, or the texts of named fields, such as ``title`` and ``body``."""
 
 _OFFSET = re.compile(r"(\d{1,20})-(\d{1,20})\.(\d{1,9})", re.ASCII)
 

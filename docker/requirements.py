@@ -1,17 +1,31 @@
-"""Print the dependencies of a pyproject.toml, one a line, so that they can be installed before the code is there.
+"""Print the lines of docker/requirements.txt that the image needs: every library with its hashes, for pip install -r.
 
-    python requirements.py pyproject.toml [EXTRAS]
+    python requirements.py [EXTRAS]
 
 ``EXTRAS``: names of extras with commas, whose dependencies come too.
 """
 
+import re
 import sys
 import tomllib
 from pathlib import Path
 
-project = tomllib.loads(Path(sys.argv[1]).read_text())["project"]
+HERE = Path(__file__).parent
+project = tomllib.loads((HERE.parent / "pyproject.toml").read_text())["project"]
 known = project["optional-dependencies"]
-wanted = [name for name in "".join(sys.argv[2:]).split(",") if name]
-if unknown := [name for name in wanted if name not in known]:
+extras = [name for name in "".join(sys.argv[1:]).split(",") if name]
+if unknown := [name for name in extras if name not in known]:
     sys.exit(f"there is no extra {', '.join(unknown)}, but {', '.join(known)}")
-print("\n".join([*project["dependencies"], *(one for name in wanted for one in known[name])]))
+
+locked, parents = {}, {}
+for entry, name, via in re.findall(
+    r"^((\S+)==.*\n(?:    --hash.*\n)+)    # via (.*)\n", (HERE / "requirements.txt").read_text(), re.MULTILINE
+):
+    locked[name], parents[name] = entry, set(via.split(", "))
+needed = set(project["dependencies"]).union(*(known[name] for name in extras))
+needed = {re.split("[<>=;]", one)[0] for one in needed}
+if missing := needed - locked.keys():
+    sys.exit(f"docker/requirements.txt lacks {', '.join(sorted(missing))}: make lock")
+while more := {name for name in locked if parents[name] & needed} - needed:
+    needed |= more
+print(*(locked[name] for name in sorted(needed)), sep="", end="")

@@ -3,7 +3,7 @@
 Jobs are supervised by ``service/jobs/supervisor.py`` and run in processes of their own. Contests of challengers are
 scored in this process (``service/versions/promotion/runner.py``).
 
-The worker checks every model twice a second, and makes a snapshot when one is due (``service/snapshots/due.py``).
+The worker checks every model twice a second, and makes a snapshot when one is due (``service/snapshots/schedule.py``).
 With each snapshot the worker moves log entries that no snapshot needs any more to history
 (``service/history/archive.py``), and keeps history within its bounds (``service/history/retention.py``). Without an
 artifact store there is no history, and the log is not trimmed.
@@ -61,9 +61,7 @@ from abound.service.processes import child_main
 from abound.service.processes.encoder_files import use_encoders
 from abound.service.processes.status_pipe import Report, Reporter
 from abound.service.settings import Settings
-from abound.service.snapshots import requests as snapshot_requests
-from abound.service.snapshots import snapshots, state_files
-from abound.service.snapshots.due import why_due
+from abound.service.snapshots import schedule, snapshots, state_files
 from abound.service.snapshots.snapshots import SnapshotParams
 from abound.service.snapshots.state_image import StateManifest
 from abound.service.store import expiring
@@ -127,8 +125,8 @@ class Worker:
     async def run(self) -> None:
         """Check every model repeatedly until stopped. Raises CannotStart if the store fails its checks."""
         await self._store.check()
-        heartbeat = partial(expiring.put, self._store, snapshot_requests.WORKERS_KEY, self.id)
-        showing = asyncio.create_task(forever(heartbeat, snapshot_requests.WORKER_FRESH_SECONDS / 4))
+        heartbeat = partial(expiring.put, self._store, schedule.WORKERS_KEY, self.id)
+        showing = asyncio.create_task(forever(heartbeat, schedule.WORKER_FRESH_SECONDS / 4))
         swept = asyncio.get_running_loop().time()
         catalog = Catalog()
         try:
@@ -158,7 +156,7 @@ class Worker:
             if self._joining is not None:
                 await self._joining.stop()
             with contextlib.suppress(StoreUnavailable):
-                await expiring.remove(self._store, snapshot_requests.WORKERS_KEY, self.id)
+                await expiring.remove(self._store, schedule.WORKERS_KEY, self.id)
 
     async def sweep(self, catalog: Catalog) -> int:
         """Collect garbage in both stores, and archive models without new entries.
@@ -320,7 +318,7 @@ class Worker:
         newest = await snapshots.newest(self._store, living.keys, self._newest.get(incarnation))
         if newest is not None:
             self._newest[incarnation] = newest
-        return await why_due(self._store, living.keys, newest, self._params)
+        return await schedule.why_due(self._store, living.keys, newest, self._params)
 
     @contextlib.contextmanager
     def _skip_if_leased(self) -> Iterator[None]:

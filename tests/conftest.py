@@ -1,4 +1,4 @@
-"""What holds for all tests: where compiled kernels are kept, how parameters are named, in which order tests run."""
+"""What holds for all tests: how parameters are named, in which order tests run."""
 
 from typing import Any
 
@@ -6,10 +6,8 @@ import pytest
 import structlog
 from hypothesis import settings
 
-from abound.service.processes.kernel_cache import set_cache_dir
 from tests import randomness
 
-set_cache_dir()  # before any test imports numba
 settings.load_profile(randomness.QUICK)
 
 _configure = structlog.configure
@@ -61,4 +59,4 @@ def pytest_make_parametrize_id(config: pytest.Config, val: object, argname: str)
     return None
 
 
-pytest_plugins = ["tests.support.fixtures"]
+pytest_plugins = ["tests.support.fixtures", "tests.support.command_line"]

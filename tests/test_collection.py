@@ -30,7 +30,7 @@ def pytest_itemcollected(item):
 def test_a_process_with_another_clock_and_hash_seed_collects_the_same_tests(
     tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    """It collects what this session was given, long tests too."""
+    """Long tests too."""
     (tmp_path / "shifted_clock.py").write_text(PLUGIN)
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     options = "--collect-only -qq --assert=plain -p shifted_clock -p no:cacheprovider"

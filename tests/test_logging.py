@@ -72,7 +72,7 @@ def test_every_line_that_a_request_causes_carries_its_id(tmp_path: Path, monkeyp
     output = tmp_path / "output"
     with Serving(tmp_path / "data", "--json", "--no-worker", output=output) as service:
         service.until_ready()
-        with httpx.Client(base_url=service.url) as http:
+        with httpx.Client(base_url=service.url, timeout=60) as http:
             for number, (method, path) in enumerate(
                 [("PUT", "/models/m"), ("POST", "/models/m/learn"), ("POST", "/classify"), ("GET", "/no\nwhere")]
             ):

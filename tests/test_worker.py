@@ -14,8 +14,7 @@ from abound.core.errors import NotReady
 from abound.service.log.catalog import read_catalog
 from abound.service.log.stream import LogParams, repaired_key
 from abound.service.replica.replica import Replica, ReplicaParams
-from abound.service.snapshots import requests as snapshot_requests
-from abound.service.snapshots import snapshots
+from abound.service.snapshots import schedule, snapshots
 from abound.service.snapshots.snapshots import SnapshotParams
 from abound.service.snapshots.state_image import StateManifest
 from abound.service.store.client import Store
@@ -72,7 +71,7 @@ async def test_a_snapshot_that_is_asked_for_is_made_of_the_state_that_is_served(
         await replica.request_snapshot("default")
     work.start()
     async with asyncio.timeout(5):
-        while not await snapshot_requests.live_workers(replica.store):  # noqa: ASYNC110
+        while not await schedule.live_workers(replica.store):  # noqa: ASYNC110
             await asyncio.sleep(0.02)
     first = await replica.request_snapshot("default")
     assert first.position.offset == replica.model("default").offset
@@ -196,4 +195,4 @@ async def test_a_worker_s_process_ends_on_sigterm(own_server: Server, start_repl
         if process.returncode is None:
             process.kill()
             await process.wait()
-    assert await snapshot_requests.live_workers(replica.store) == []
+    assert await schedule.live_workers(replica.store) == []

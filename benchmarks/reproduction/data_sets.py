@@ -189,7 +189,7 @@ def _wanted(source: DataSet, instances: Iterable[DatasetInstance]) -> Iterator[D
             if not labels or (source.exactly_one and len(labels) > 1):
                 continue
             instance = replace(instance, labels=labels)
-        if source.counts and instance.text is not None:
+        if source.counts and isinstance(instance.text, str):
             counts = Counter(_WORD.findall(instance.text.lower()))
             instance = replace(instance, text=None, features=msgspec.json.encode(counts))
         yield instance

@@ -20,7 +20,7 @@ class Experiment:
     data : str
         A name in ``data_sets.SETS``.
     method : str
-        A method of the registry, or ``fsu``, the update alone (``core/evaluation/proportions.py``).
+        A method of the registry, or ``fsu``, the update alone (``benchmarks/reproduction/proportions.py``).
     params : mapping
         As for ``abound evaluate --set``; for ff also ``passes``.
     seeds : tuple of int

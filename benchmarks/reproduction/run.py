@@ -16,13 +16,13 @@ import numpy.typing as npt
 
 from abound.core.config import ModelConfig
 from abound.core.errors import InvalidInstance
-from abound.core.evaluation import proportions
 from abound.core.evaluation.evaluate import fit, measure, rank
 from abound.core.measures import Propensity
 from abound.core.methods import registry
 from abound.core.methods.training.gather import of_dataset
 from abound.core.methods.training.progress import Progress, no_progress, subrange
 from abound.service.evaluation.batch import BatchEvaluation, evaluate_matrices
+from benchmarks.reproduction import proportions
 from benchmarks.reproduction.data_sets import LoadedDataSet
 from benchmarks.reproduction.experiment import Experiment
 

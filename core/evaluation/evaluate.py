@@ -79,7 +79,7 @@ def fit(
         places = train.learnable if rng is None else rng.permutation(train.learnable)
         for chunk in (places[at : at + CHUNK] for at in range(0, len(places), CHUNK)):
             if number == 0:
-                _learn_first(live, train, chunk)
+                live.begin(train.records(chunk.tolist()), len(chunk), [Unit(len(chunk))]).finish()
             else:
                 _learn_again(live, train, chunk, class_ids)
             progress(len(chunk))
@@ -153,13 +153,6 @@ def measure_calibration(live: LiveModel, test: Dataset, ranked: RankedDataset) -
         right, wanted = np.count_nonzero(outcomes[kept]), np.count_nonzero(kept) + len(labels)
         told[name] = reliability_of(binned(said, outcomes)) | {"F1": 2 * right / wanted if wanted else None}
     return {name: {key: value for key, value in one.items() if key != "bins"} for name, one in told.items()}
-
-
-def _learn_first(live: LiveModel, train: Dataset, places: Ints) -> None:
-    n = len(places)
-    applying = live.begin(train.records(places.tolist()), n, [Unit(n=n)])
-    while not applying.done:
-        applying.step(n)
 
 
 def _learn_again(live: LiveModel, train: Dataset, places: Ints, class_ids: list[int]) -> None:

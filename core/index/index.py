@@ -7,6 +7,7 @@ the same arguments:
 
 - ``learning.has_room(arrays, params, ids, class_ids) -> bool``
 - ``learning.learn_instance(arrays, params, ids, values, class_ids, counted, ranks_out) -> bool``
+- ``learning.learn_feedback(arrays, params, ids, values, class_ids, feedback, counted, ranks_out) -> bool``
 - ``rank.rank_classes(arrays, params, ids, values, mask, ids_out, scores_out) -> n``
 
 If ``has_room`` returns false, call ``index.make_room_for(ids, class_ids)`` and fetch ``index.arrays`` again, because
@@ -27,7 +28,7 @@ from abound.core.index.dense_rows import DenseRows
 from abound.core.index.params import IndexParams
 from abound.core.kernels.index import export, layout, learning, sls_rows
 from abound.core.kernels.index import rank as retrieval
-from abound.core.kernels.index.layout import IndexArrays
+from abound.core.kernels.index.layout import Feedback, IndexArrays
 from abound.core.types import Ranking
 
 ALL_CLASSES: npt.NDArray[np.uint8] = np.zeros(0, np.uint8)
@@ -233,6 +234,7 @@ class Index:
         values: npt.NDArray[np.float32],
         class_ids: npt.NDArray[np.int32],
         count_seen: bool = True,
+        feedback: Feedback | None = None,
     ) -> tuple[int, bool]:
         """Learn one instance by FF with FSU (section 4).
 
@@ -240,10 +242,12 @@ class Index:
         ----------
         ids, values : int32, float32, shape (l,)
             Active features, unique, and their values, > 0.
-        class_ids : int32, shape (m,)
-            True classes, unique, m > 0; ids may be new.
+        class_ids : int32, shape (c,)
+            Classes, unique; ids may be new. Without ``feedback`` all are true.
         count_seen : bool
             Whether to count the features as seen once more. Pass False in all passes but the first.
+        feedback : Feedback, optional
+            Which classes are true, and the weight.
 
         Returns
         -------
@@ -257,13 +261,16 @@ class Index:
         ValueError
             An id is negative.
         """
+        feedback = feedback or Feedback(len(class_ids), 0, 1.0)
         if not learning.has_room(self.arrays, self.kernel_params, ids, class_ids):
             if min(ids.min(initial=0), class_ids.min(initial=0)) < 0:
                 raise ValueError("ids of features and classes must not be negative")
             self.make_room_for(ids, class_ids)
-        values = self._writable(values)
-        ranks = np.empty(len(class_ids), np.int32)
-        updated = learning.learn_instance(self.arrays, self.kernel_params, ids, values, class_ids, count_seen, ranks)
+        values = values.copy()
+        ranks = np.empty(feedback.n_true, np.int32)
+        updated = learning.learn_feedback(
+            self.arrays, self.kernel_params, ids, values, class_ids, feedback, count_seen, ranks
+        )
         return int(min((rank for rank in ranks.tolist() if rank), default=0)), bool(updated)
 
     def rank(

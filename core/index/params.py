@@ -36,6 +36,7 @@ class IndexParams:
     slots: int = 64
     idf: bool = True
     rows: bool = False
+    implicit: float = 0.0
 
     @classmethod
     def of(cls, config: ModelConfig) -> IndexParams:
@@ -52,6 +53,7 @@ class IndexParams:
             slots=config.slots,
             idf=config.idf,
             rows=config.rows,
+            implicit=config.implicit,
         )
 
     def for_kernels(self) -> KernelParams:
@@ -78,4 +80,5 @@ class IndexParams:
             shared=np.uint64(sls.SHARED),
             most_cells=np.uint64(sls_rows.MOST_CELLS if is_squares and self.rows else 0),
             vote_min=float(self.vote_min),
+            implicit=float(self.implicit),
         )

@@ -8,9 +8,10 @@ Parsing is pure: bytes in, instances out. ``service/datasets/files.py`` opens th
 ``svm``
     svmlight: ``l1,l2 f:v f:v # comment``. Blank lines and ``qid:`` are skipped.
 ``jsonl``
-    One JSON object per line with ``text``, ``features``, ``vector`` or several of them, and ``labels`` (strings or
-    whole numbers). A vector is a list of numbers or an object (``abound.core.instances.dense_vector``). Other fields
-    are skipped, unless their names resemble that of a missing one: ``label`` is an error.
+    One JSON object per line with ``text`` (a string, or strings by field), ``features``, ``vector`` or several of them,
+    and ``labels`` (strings or whole numbers), and optionally ``rejected``, ``ignored`` (as ``labels``) and ``weight``
+    (a number). A vector is a list of numbers or an object (``abound.core.instances.dense_vector``). Other fields are
+    skipped, unless their names resemble that of a missing one: ``label`` is an error.
 
 The feature and label numbers of the first two formats become text keys and labels: feature 17 is the key ``17``.
 """
@@ -34,10 +35,11 @@ from abound.core.instances.encoded_vector import EncodedVector, Numbers
 from abound.core.instances.record import EMPTY_VECTOR, pack_labels
 from abound.core.limits import Limits
 from abound.core.measures import Ints, LabelSets
+from abound.core.types import Text
 
 Format = Literal["txt", "svm", "jsonl"]
 
-Vectorize = Callable[[bytes | None, str | None, bytes | None], bytes]
+Vectorize = Callable[[bytes | None, Text | None, bytes | None], bytes]
 """``Vectorizer.vectorize``."""
 
 MAX_DIGITS = 18
@@ -56,7 +58,7 @@ class DatasetInstance:
     ----------
     labels : tuple of str
         Empty for an instance without true labels.
-    text : str or None
+    text : str, dict of str by field, or None
     features : bytes or None
         A JSON object, not validated beyond its syntax.
     vector : list of float, EncodedVector or None
@@ -67,15 +69,27 @@ class DatasetInstance:
         Line number in the file, from 1; 0 if the instance is not from a file.
     fields : tuple of str
         The names of all fields of a JSON line without labels.
+    rejected, ignored : tuple of str
+        Labels that are wrong, and labels that were shown and not chosen.
+    weight : float
+        Importance of the instance. Only ``abound learn`` uses the last three; everything else reads ``labels``.
     """
 
     labels: tuple[str, ...] = ()
-    text: str | None = None
+    text: Text | None = None
     features: bytes | None = None
     vector: list[float] | EncodedVector | None = None
     source: str = ""
     line: int = 0
     fields: tuple[str, ...] = ()
+    rejected: tuple[str, ...] = ()
+    ignored: tuple[str, ...] = ()
+    weight: float = 1.0
+
+    @property
+    def is_labelled(self) -> bool:
+        """Whether there is something to learn: a true or a rejected label."""
+        return bool(self.labels or self.rejected)
 
     @property
     def dense(self) -> bytes | None:
@@ -98,6 +112,8 @@ class DatasetInstance:
             fields["vector"] = self.vector
         if labels:
             fields["labels"] = self.labels
+            given = {"rejected": self.rejected, "ignored": self.ignored, "weight": self.weight}
+            fields |= {name: value for name, value in given.items() if value not in ((), 1.0)}
         return msgspec.json.encode(fields)
 
 
@@ -226,10 +242,13 @@ def raise_error(error: Malformed) -> None:
 
 
 class _JsonInstance(msgspec.Struct):
-    text: str | None = None
+    text: Text | None = None
     features: msgspec.Raw = msgspec.Raw(b"null")
     vector: Numbers | EncodedVector | None = None
     labels: list[str | int] = []
+    rejected: list[str | int] = []
+    ignored: list[str | int] = []
+    weight: float | None = None
 
 
 _decode_json = msgspec.json.Decoder(_JsonInstance).decode
@@ -242,13 +261,15 @@ def _parse_json(line: bytes, number: int, source: str) -> DatasetInstance | None
         fields = _decode_json(line)
         line.decode()
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        if str(error).endswith("`$.labels`"):
-            raise Malformed('labels must be a list, as in {"text": "wheat prices", "labels": ["grain"]}') from error
+        for name in ("labels", "rejected", "ignored"):
+            if str(error).endswith(f"`$.{name}`"):
+                example = f'{{"text": "wheat prices", "{name}": ["grain"]}}'
+                raise Malformed(f"{name} must be a list, as in {example}") from error
         raise Malformed(f"not an instance in JSON: {error}") from error
     except RecursionError:
         raise Malformed("not an instance in JSON: it is nested too deeply") from None
     features = None if bytes(fields.features) == b"null" else bytes(fields.features)
-    names = () if fields.labels else _names_of(line)
+    names = () if fields.labels or fields.rejected else _names_of(line)
     if fields.text is None and features is None and fields.vector is None:
         raise Malformed(
             f"an instance needs text, features or a vector; this one has {_listed(names or _names_of(line))}"
@@ -261,6 +282,9 @@ def _parse_json(line: bytes, number: int, source: str) -> DatasetInstance | None
         source=source,
         line=number,
         fields=names,
+        rejected=tuple(map(str, fields.rejected)),
+        ignored=tuple(map(str, fields.ignored)),
+        weight=1.0 if fields.weight is None else fields.weight,
     )
 
 
@@ -276,7 +300,7 @@ def _names_of(line: bytes) -> tuple[str, ...]:
 def _misspelt(names: tuple[str, ...]) -> tuple[str, str] | None:
     """Return an unknown name and the missing field that it resembles."""
     known = _JsonInstance.__struct_fields__
-    missing = [name for name in known if name not in names]
+    missing = [name for name in ("text", "features", "vector", "labels", "rejected") if name not in names]
     for name in names:
         if name not in known and (near := get_close_matches(name.lower(), missing, n=1, cutoff=0.8)):
             return name, near[0]

@@ -3,15 +3,19 @@
     vector        u32 n | n x f32 value | n x u16 length | n keys, one after the other | zeros to a multiple of 4
     dense part    u32 d | f32 value of a code | d x int8 | zeros to a multiple of 4
     labels part   u32 m | m x u16 length | m labels, one after the other | zeros to a multiple of 4
+    feedback      f32 weight | u16 rejected | u16 ignored
 
-A record is a vector followed by a labels part. Bit 31 of n says that the vector ends with a dense part. Records follow
-each other without gaps, so each begins at a multiple of 4. Numbers are little-endian. Keys and labels are UTF-8 and
-not empty; the keys of a vector are distinct; values are finite and above 0, and l2-normalised unless the model is
-Boolean.
+A record is a vector followed by a labels part. Bit 31 of n says that the vector ends with a dense part, bit 31 of m
+that feedback follows the labels. Records follow each other without gaps, so each begins at a multiple of 4. Numbers
+are little-endian. Keys and labels are UTF-8 and not empty; the keys of a vector are distinct; values are finite and
+above 0, and l2-normalised unless the model is Boolean.
 
 The dense part is a vector of 1 to 2,048 numbers that the instance came with, not all of them zero. The index sees it
 as codes (``abound.core.kernels.records.codes``), each a feature with this value. The norm covers these features, too.
 With a dense part no key begins with a zero byte.
+
+Feedback says that the last labels are ignored (shown and not chosen), those before them rejected (wrong), and only the
+others true. At least one label is true or rejected. The weight is above 0 and at most 100; without feedback it is 1.
 
 Kernels read records in place with ``abound.core.kernels.records.record.record_shape``.
 """
@@ -28,7 +32,7 @@ import numpy.typing as npt
 from abound.core.errors import Corrupted, InvalidInstance
 from abound.core.kernels.records import record as kernels
 from abound.core.kernels.records.record import RecordShape, record_shape
-from abound.core.limits import Limits
+from abound.core.limits import MAX_WEIGHT, Limits
 
 __all__ = [
     "EMPTY_VECTOR",
@@ -44,6 +48,7 @@ __all__ = [
     "record_ends",
     "record_shape",
     "unpack",
+    "unpack_feedback",
     "unpack_labels",
     "unpack_vector",
     "warmup",
@@ -52,6 +57,9 @@ __all__ = [
 
 EMPTY_VECTOR = bytes(4)
 """The vector of an instance without an active feature."""
+
+LEAST_WEIGHT = 2.0**-126
+"""Least weight that is stored: smaller ones could become 0 as float32."""
 
 _PROBLEMS = {
     kernels.OVERRUN: "runs past the end",
@@ -63,6 +71,7 @@ _PROBLEMS = {
     kernels.KEY_TWICE: "has the same key twice",
     kernels.BAD_DENSE: "has an invalid dense vector",
     kernels.RESERVED_KEY: "has a dense vector, and a key that begins with a zero byte",
+    kernels.BAD_WEIGHT: "has a weight that is not above 0 and at most 100",
 }
 
 _HAS_DENSE = kernels.HAS_DENSE >> 24
@@ -75,13 +84,19 @@ class Record(NamedTuple):
     ----------
     keys : list of str
     values : float32 array, shape (n,)
-    labels : list of str
+    labels, rejected, ignored : list of str
+        The true labels, those that are wrong, and those that were shown and not chosen.
+    weight : float
+        Importance of the instance, above 0 and at most 100.
     dense : int8 array, shape (d,), or None
     """
 
     keys: list[str]
     values: npt.NDArray[np.float32]
     labels: list[str]
+    rejected: list[str]
+    ignored: list[str]
+    weight: float
     dense: npt.NDArray[np.int8] | None = None
 
 
@@ -138,31 +153,59 @@ def dense_of(vector: bytes) -> npt.NDArray[np.int8] | None:
     return np.frombuffer(vector, np.int8, d, at + kernels.DENSE)
 
 
-def pack_labels(labels: Sequence[str], limits: Limits) -> bytes:
-    """Return the labels part of a record: the distinct labels in the given order.
+def pack_labels(
+    labels: Sequence[str],
+    limits: Limits,
+    rejected: Sequence[str] = (),
+    ignored: Sequence[str] = (),
+    weight: float = 1.0,
+) -> bytes:
+    """Return the labels part of a record: the distinct labels of each kind in the given order.
+
+    Parameters
+    ----------
+    labels, rejected, ignored : sequences of str
+        At most ``limits.max_labels`` each. ``labels`` may be empty if ``rejected`` is not.
+    weight : float
+        Above 0 and at most 100.
 
     Raises
     ------
     InvalidInstance
-        There are no labels or too many, or a label is empty, too long or not valid Unicode; names ``labels`` or
-        ``labels[2]``.
+        There are no labels or too many; a label is empty, too long, not valid Unicode, or of two kinds; or the weight
+        is out of range. Names the field, such as ``labels`` or ``rejected[2]``.
     """
-    if not labels:
-        raise InvalidInstance("labels must name at least one label", "labels")
-    if len(labels) > limits.max_labels:
-        raise InvalidInstance(f"labels must be at most {limits.max_labels}, not {len(labels)}", "labels")
-    unique: dict[bytes, None] = {}
-    for i, label in enumerate(labels):
-        try:
-            encoded = label.encode()
-        except UnicodeEncodeError:
-            raise InvalidInstance("a label has half of a surrogate pair", f"labels[{i}]") from None
-        if not encoded:
-            raise InvalidInstance("a label must not be empty", f"labels[{i}]")
-        if len(encoded) > limits.max_label_bytes:
-            raise InvalidInstance(f"a label has at most {limits.max_label_bytes} bytes", f"labels[{i}]")
-        unique[encoded] = None
-    return _padded(struct.pack("<I", len(unique)) + _pack_strings(list(unique)))
+    if not labels and not rejected:
+        raise InvalidInstance("labels must name at least one label, or rejected must", "labels")
+    kinds: dict[bytes, str] = {}
+    for kind, given in (("labels", labels), ("rejected", rejected), ("ignored", ignored)):
+        if len(given) > limits.max_labels:
+            raise InvalidInstance(f"{kind} must be at most {limits.max_labels}, not {len(given)}", kind)
+        for i, label in enumerate(given):
+            encoded = _encode_label(label, limits, f"{kind}[{i}]")
+            if kinds.setdefault(encoded, kind) != kind:
+                raise InvalidInstance(f"a label is in {kinds[encoded]} and in {kind}", f"{kind}[{i}]")
+    part = _padded(struct.pack("<I", len(kinds)) + _pack_strings(list(kinds)))
+    if not rejected and not ignored and weight == 1.0:
+        return part
+    if not 0.0 < weight <= MAX_WEIGHT:
+        raise InvalidInstance(f"weight must be above 0 and at most {MAX_WEIGHT:g}", "weight")
+    numbers = [list(kinds.values()).count(kind) for kind in ("rejected", "ignored")]
+    feedback = struct.pack("<f2H", max(weight, LEAST_WEIGHT), *numbers)
+    return struct.pack("<I", len(kinds) | kernels.HAS_FEEDBACK) + part[4:] + feedback
+
+
+def _encode_label(label: str, limits: Limits, field: str) -> bytes:
+    """Return a label as UTF-8. Raises InvalidInstance with the field if it cannot be one."""
+    try:
+        encoded = label.encode()
+    except UnicodeEncodeError:
+        raise InvalidInstance("a label has half of a surrogate pair", field) from None
+    if not encoded:
+        raise InvalidInstance("a label must not be empty", field)
+    if len(encoded) > limits.max_label_bytes:
+        raise InvalidInstance(f"a label has at most {limits.max_label_bytes} bytes", field)
+    return encoded
 
 
 def record_ends(payload: bytes, n: int) -> npt.NDArray[np.int64]:
@@ -235,17 +278,29 @@ def unpack(record: bytes) -> Record:
 
 
 def unpack_labels(payload: bytes, start: int) -> list[str]:
-    """Return the labels of the labels part at byte ``start``, without checks."""
-    return _strings(payload, start + 4, struct.unpack_from("<I", payload, start)[0])[0]
+    """Return the true labels of the labels part at byte ``start``, without checks."""
+    return unpack_feedback(payload, start)[0]
+
+
+def unpack_feedback(payload: bytes, start: int) -> tuple[list[str], list[str], list[str], float]:
+    """Return the true, rejected and ignored labels of the labels part at byte ``start`` and the weight, unchecked."""
+    (n,) = struct.unpack_from("<I", payload, start)
+    labels, end = _strings(payload, start + 4, n & ~kernels.HAS_FEEDBACK)
+    if n < kernels.HAS_FEEDBACK:
+        return labels, [], [], 1.0
+    weight, n_rejected, n_ignored = struct.unpack_from("<f2H", payload, end + (start - end) % 4)
+    n_true = len(labels) - n_rejected - n_ignored
+    wrong = n_true + n_rejected
+    return labels[:n_true], labels[n_true:wrong], labels[wrong:], weight
 
 
 def iterate(payload: bytes, n: int) -> Iterator[Record]:
     """Yield the ``n`` records of a payload. Raises Corrupted before the first one unless the payload is well formed."""
     ends = record_ends(payload, n).tolist()
     for start in ends[:-1]:
-        keys, values = unpack_vector(payload, start)
         second = int(kernels.vector_end(payload, start))
-        yield Record(keys, values, unpack_labels(payload, second), dense_of(payload[start:second]))
+        keys, values = unpack_vector(payload, start)
+        yield Record(keys, values, *unpack_feedback(payload, second), dense_of(payload[start:second]))
 
 
 def warmup() -> None:

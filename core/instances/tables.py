@@ -49,7 +49,7 @@ class TableColumns(msgspec.Struct, frozen=True, kw_only=True):
     Attributes
     ----------
     text : tuple of str
-        Columns that are joined to one text, a line each. Default: the column ``text`` if there is one.
+        Columns with the text; several are its fields, with their names. Default: the column ``text`` if there is one.
     label : str or None
         Column of the labels. Default: ``labels`` or ``label`` if there is one.
     label_separator : str or None
@@ -101,7 +101,7 @@ class TableReader:
         self._features = [(i, name) for i, name in enumerate(names) if i not in others and name not in PANDAS_INDEX]
 
     def _first(self, *names: str | None) -> int | None:
-        """Return the index of the first of these columns that there is."""
+        """Return the index of the first of these columns that exists; None if none does."""
         return next((self._names.index(name) for name in names if name in self._names), None)
 
     def instance(self, cells: Sequence[Any], source: str = "", line: int = 0) -> DatasetInstance:
@@ -111,7 +111,8 @@ class TableReader:
         features = {name: value for i, name in self._features if (value := self._feature(name, cells[i])) is not None}
         labels = () if self._label is None else self._labels(cells[self._label])
         vector = None if self._vector is None else _vector(cells[self._vector])
-        text = "\n".join(_string(self._names[i], cells[i]) for i in self._text if cells[i]) if self._text else None
+        texts = {self._names[i]: _string(self._names[i], cells[i]) for i in self._text if cells[i]}
+        text = texts if len(self._text) > 1 else "".join(texts.values()) if self._text else None
         return DatasetInstance(
             labels=labels,
             text=text,

@@ -8,15 +8,21 @@ It is stateless: vectors contain keys, and dense ids are assigned where a vector
              {"tags": ["a", "b"]}         tags=a 1, tags=b 1
              {"urgent": true}             urgent       1          false is absent
     text     "wheat and wheat"            wheat        1 + ln 2, and 1
+             {"title": "wheat"}           wheat        1, and title:wheat 1/2
+
+The words of each field of a text have ``analyzer.field_weight`` times the norm of all its words, so that a word of a
+short field counts more than one of a long field.
 
 The values of a repeated key are added, those of the text first. Then the vector is l2-normalised; in a Boolean model
 all values are 1 instead. The dense vector of an instance counts in the norm as 64 codes with the value 1/4 each
-(``abound.core.kernels.records.codes``). With ``analyzer.embed`` an instance without one gets that of its text.
+(``abound.core.kernels.records.codes``). With ``analyzer.embed`` an instance without a dense vector gets the one
+that an encoder makes of its text.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
@@ -32,11 +38,14 @@ from abound.core.instances.record import add_dense
 from abound.core.kernels.records import json as kernels
 from abound.core.kernels.records.codes import WINNERS
 from abound.core.kernels.records.json import UNUSUAL
-from abound.core.limits import Limits
+from abound.core.limits import MAX_FIELD_NAME, MAX_FIELDS, Limits
+from abound.core.types import Text
 
 __all__ = ["Limits", "Vectorizer", "warmup"]
 
 _ROOM = 2**16
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 CODE_VALUE = 0.25
 """Value of a code before the vector is normalised."""
@@ -83,37 +92,40 @@ class Vectorizer:
         self._memory = np.zeros(size, np.uint8)
         self._view = self._memory.data
 
-    def vectorize(self, features: bytes | None, text: str | None, dense: bytes | None = None) -> bytes:
+    def vectorize(self, features: bytes | None, text: Text | None, dense: bytes | None = None) -> bytes:
         """Return the vector of an instance.
 
         Parameters
         ----------
         features : bytes or None
             A JSON object as received, UTF-8.
-        text : str or None
+        text : str, mapping of at most ``MAX_FIELDS`` names to str, or None
         dense : bytes or None
             The dense vector of the instance as int8 numbers (``abound.core.instances.dense_vector``).
 
         Raises
         ------
         InvalidInstance
-            Names the field: ``features``, ``features.price``, ``features.tags[2]`` or ``text``. Or it is
-            ``analyzer.embed``: the encoder is not on this machine.
+            Names the field: ``features``, ``features.price``, ``features.tags[2]``, ``text`` or ``text.title``. Or it
+            is ``analyzer.embed``: the encoder is not on this machine.
         """
-        terms: list[str] | None = None
+        terms: list[str] = []
+        weights: dict[str, float] = {}
         lines: bytes | None = b""
-        if text is not None:
-            terms = self._terms(text)
-            if dense is None and self._analyzer_config.embed is not None:
-                dense = text_encoder.load(self._analyzer_config.embed).encode(text)
+        if isinstance(text, dict):
+            weights, lines = self._field_weights(text), None
+            text = "\n".join(text[name] for name in sorted(text))
+        elif text is not None:
+            terms = self._terms(text, "text")
             lines = _lines(terms, text, self._analyzer_config)
+        if text is not None and dense is None and self._analyzer_config.embed is not None:
+            dense = text_encoder.load(self._analyzer_config.embed).encode(text)
         if lines is not None:
             vector = self._read(lines, features) if dense is None else self._read_with(dense, lines, features)
             if vector is not None:
                 return vector
         active = ActiveFeatures(self._limits, self._split)
-        if terms is not None:
-            active.add_terms(analyzers.term_weights(terms))
+        active.add_terms(weights or analyzers.term_weights(terms))
         if features is not None:
             active.add_pairs(read_json(features))
         return self._vector(active, dense)
@@ -165,15 +177,47 @@ class Vectorizer:
                 return None
             self._make_memory(2 * self._memory.size)
 
-    def _terms(self, text: str) -> list[str]:
+    def _field_weights(self, fields: dict[str, str]) -> dict[str, float]:
+        """Return the values of the terms of all fields, and of the terms of each."""
+        if len(fields) > MAX_FIELDS:
+            raise InvalidInstance(f"text has at most {MAX_FIELDS} fields, not {len(fields)}", "text")
+        terms: dict[str, list[str]] = {}
+        for name, text in sorted(fields.items()):  # in whatever order they were sent
+            if not (1 <= len(name) <= MAX_FIELD_NAME and _is_unicode(name)):
+                raise InvalidInstance(f"the name of a field of text has 1 to {MAX_FIELD_NAME} characters", "text")
+            terms[name] = self._terms(text, f"text.{name}")
+        if sum(map(len, fields.values())) > self._limits.max_text_bytes:
+            raise InvalidInstance(f"text has at most {self._limits.max_text_bytes} bytes", "text")
+        weights = analyzers.term_weights([term for own in terms.values() for term in own])
+        norm = _norm(weights)
+        for name, own in terms.items():
+            if own and self._analyzer_config.field_weight:
+                values = analyzers.term_weights(own)
+                scale = self._analyzer_config.field_weight * norm / _norm(values)
+                for term, value in values.items():
+                    key = f"{name}:{term}"
+                    weights[key] = weights.get(key, 0.0) + scale * value
+        return weights
+
+    def _terms(self, text: str, field: str) -> list[str]:
         most = self._limits.max_text_bytes
-        try:
-            size = len(text) if text.isascii() or len(text) > most else len(text.encode())
-        except UnicodeEncodeError:
-            raise InvalidInstance("text has half of a surrogate pair", "text") from None
-        if size > most:
-            raise InvalidInstance(f"text has at most {most} bytes", "text")
+        if not _is_unicode(text):
+            raise InvalidInstance(f"{field} has half of a surrogate pair", field)
+        if len(text) > most or (not text.isascii() and len(text.encode()) > most):
+            raise InvalidInstance(f"{field} has at most {most} bytes", field)
         return self._analyzer(text)
+
+
+def _is_unicode(text: str) -> bool:
+    """Return whether a text can be encoded as UTF-8: whether it has no half of a surrogate pair."""
+    return text.isascii() or _SURROGATE.search(text) is None
+
+
+def _norm(weights: dict[str, float]) -> float:
+    total = 0.0
+    for weight in weights.values():  # sum() rounds differently from Python 3.12 on
+        total += weight * weight
+    return math.sqrt(total)
 
 
 def _with_dense(vector: bytes, norm: float, dense: bytes) -> bytes:

@@ -10,7 +10,8 @@ import math
 
 import numpy as np
 
-from abound.core.kernels.intrinsics import as_bits, as_float, inlined
+from abound.core.kernels.decorators import inlined
+from abound.core.kernels.intrinsics import as_bits, as_float
 
 _PER_LN2 = 1.4426950408889634
 _LN2_HIGH, _LN2_LOW = 0.6931471803691238, 1.9082149292705877e-10

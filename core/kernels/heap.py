@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from abound.core.kernels.intrinsics import I0, inlined, inner, kernel
+from abound.core.kernels.decorators import inlined, inner, kernel
+from abound.core.kernels.intrinsics import I0
 
 
 @inner

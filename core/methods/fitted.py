@@ -1,6 +1,6 @@
 """A fitted method with everything needed to rank: column names, idf weights, and the method's model.
 
-Its arrays are the contents of an artifact, next to ``meta``. Nothing is pickled.
+Its arrays and ``meta`` are stored as one artifact, without pickle.
 """
 
 from __future__ import annotations

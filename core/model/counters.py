@@ -1,4 +1,4 @@
-"""Counters by id: how often each label was learned, and the credits of the clock algorithm that evicts features.
+"""Counters: how often each label was learned, the credits of the clock algorithm that evicts features, and feedback.
 
 ``abound.core.kernels.model.apply`` implements the eviction rule.
 """
@@ -11,10 +11,29 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from abound.core.kernels.model.apply import CODES, DIMENSION, HAND, MAX_CREDIT, MAX_FEATURES, N_CODES
+from abound.core.kernels.model.apply import (
+    CODES,
+    DIMENSION,
+    HAND,
+    IGNORED,
+    MAX_CREDIT,
+    MAX_FEATURES,
+    N_CODES,
+    REJECTED,
+    UNLABELLED,
+    WEIGHTED,
+)
 from abound.core.limits import MAX_DIMENSION
 
-_PARTS = {"label_counts": np.int64, "credits": np.uint8, "hand": np.int64, "dimension": np.int64}
+_FEEDBACK = {"unlabelled": UNLABELLED, "rejected": REJECTED, "ignored": IGNORED, "weighted": WEIGHTED}
+_FEEDBACK_PLACES = list(_FEEDBACK.values())
+_PARTS = {
+    "label_counts": np.int64,
+    "credits": np.uint8,
+    "hand": np.int64,
+    "dimension": np.int64,
+    "feedback": np.int64,
+}
 
 
 class Counters:
@@ -26,15 +45,15 @@ class Counters:
         Times each label was learned.
     credits : uint8 array, shape (>= n_features,) or (0,)
         0 to ``MAX_CREDIT``; empty without ``max_features``.
-    control : int64 array, shape (5,)
+    control : int64 array, shape (9,)
         The bound (0: none), the feature id at the clock's hand, the dimension of the model's vectors (0: not known
-        yet), the number of codes that exist, and how many of them are features.
+        yet), the number of codes that exist, how many of them are features, and four counts of feedback.
     """
 
     def __init__(self) -> None:
         self.label_counts = np.zeros(0, np.int64)
         self.credits = np.zeros(0, np.uint8)
-        self.control = np.zeros(5, np.int64)
+        self.control = np.zeros(9, np.int64)
 
     @property
     def is_bounded(self) -> bool:
@@ -58,6 +77,19 @@ class Counters:
         else:
             self.control[MAX_FEATURES] = max_features
 
+    @property
+    def n_unlabelled(self) -> int:
+        """Learned instances without a true label."""
+        return int(self.control[UNLABELLED])
+
+    def feedback(self) -> dict[str, int]:
+        """Return the counts of feedback by name."""
+        return {name: int(self.control[place]) for name, place in _FEEDBACK.items()}
+
+    def continue_feedback(self, other: Counters) -> None:
+        """Take over the counts of feedback of another state of the same model."""
+        self.control[_FEEDBACK_PLACES] = other.control[_FEEDBACK_PLACES]
+
     def make_room(self, n_features: int, n_classes: int) -> None:
         """Grow to so many ids; arrays may move."""
         if n_classes > len(self.label_counts):
@@ -66,20 +98,27 @@ class Counters:
             self.credits.resize(n_features + n_features // 8 + 64, refcheck=False)
 
     def to_arrays(self, n_features: int, n_classes: int) -> dict[str, npt.NDArray[Any]]:
-        """Return copies for so many ids: ``label_counts``, ``credits``, ``hand``, ``dimension``."""
-        return {
+        """Return copies for so many ids: ``label_counts``, ``credits``, ``hand``, ``dimension``.
+
+        With feedback also ``feedback``.
+        """
+        arrays: dict[str, npt.NDArray[Any]] = {
             "label_counts": self.label_counts[:n_classes].copy(),
             "credits": self.credits[: n_features if self.is_bounded else 0].copy(),
             "hand": self.control[[HAND]],
             "dimension": self.control[[DIMENSION]],
         }
+        feedback = self.control[_FEEDBACK_PLACES]
+        return arrays | {"feedback": feedback} if feedback.any() else arrays
 
     def load_arrays(self, arrays: Mapping[str, npt.NDArray[Any]], n_features: int, n_classes: int) -> None:
         """Load the output of ``to_arrays`` of counters with the same bound.
 
         Raises ValueError if it does not fit the ids.
         """
-        sizes = {"label_counts": n_classes, "credits": n_features if self.is_bounded else 0, "hand": 1, "dimension": 1}
+        arrays = {"feedback": np.zeros(len(_FEEDBACK), np.int64), **arrays}
+        n_credits = n_features if self.is_bounded else 0
+        sizes = {"label_counts": n_classes, "credits": n_credits, "hand": 1, "dimension": 1, "feedback": len(_FEEDBACK)}
         for name, dtype in _PARTS.items():
             part = arrays[name]
             if part.dtype != dtype or part.shape != (sizes[name],) or int(part.min(initial=0)) < 0:
@@ -88,10 +127,13 @@ class Counters:
             raise ValueError("the eviction clock of the model has credits or a hand out of range")
         if int(arrays["dimension"][0]) > MAX_DIMENSION:
             raise ValueError("the dimension of the model's vectors is out of range")
+        self.control[_FEEDBACK_PLACES] = arrays["feedback"]
         self.label_counts, self.credits = arrays["label_counts"].copy(), arrays["credits"].copy()
         self.control[HAND], self.control[DIMENSION] = arrays["hand"][0], arrays["dimension"][0]
 
     def digest_bytes(self, n_features: int, n_classes: int) -> bytes:
-        """Return all counters for so many ids, in a fixed order."""
+        """Return all counters for so many ids, in a fixed order; those of feedback only if there was any."""
         own_credits = self.credits[:n_features].tobytes() if self.is_bounded else b""
-        return self.label_counts[:n_classes].tobytes() + own_credits + self.control[: DIMENSION + 1].tobytes()
+        feedback = self.control[_FEEDBACK_PLACES]
+        given = feedback.tobytes() if feedback.any() else b""
+        return self.label_counts[:n_classes].tobytes() + own_credits + self.control[: DIMENSION + 1].tobytes() + given

@@ -19,7 +19,7 @@ whose keys are new and distinct. Their receipts are written after all of them ar
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, Self
 
 import msgspec
 import numpy as np
@@ -157,6 +157,12 @@ class EntryApplication:
             if self._new and self._left == 0:
                 self._keep_receipts()
 
+    def finish(self) -> Self:
+        """Apply all remaining records without a pause, and return self."""
+        while not self.done:
+            self.step(ALL_AT_ONCE)
+        return self
+
     def _begin_next(self) -> None:
         """Go to the next group of records to apply, and skip records that must not be applied."""
         run = self._runs[self._run]
@@ -282,10 +288,8 @@ class OutcomeReplay:
 
     def replay(self, records: bytes, units: Sequence[Unit], entry: Offset = START) -> list[Outcome]:
         """Return the outcome of each unit of the next entry; None for emptied units too."""
-        applying = EntryApplication(self, records, sum([unit.n for unit in units]), units, entry)
-        while not applying.done:
-            applying.step(ALL_AT_ONCE)
-        return applying.outcomes
+        n = sum([unit.n for unit in units])
+        return EntryApplication(self, records, n, units, entry).finish().outcomes
 
     def apply(
         self, buffer: bytes, at: int, ranks: npt.NDArray[np.int32], updated: npt.NDArray[np.bool_]

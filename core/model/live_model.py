@@ -31,11 +31,13 @@ from abound.core.instances import record, text_encoder, vectorizer, vocabulary
 from abound.core.instances.record import add_dense, has_dense, pack_labels, pack_vector, unpack_vector
 from abound.core.instances.vectorizer import Vectorizer
 from abound.core.kernels.index import learning
+from abound.core.kernels.index.layout import Feedback
 from abound.core.kernels.model.answer import explain_vector, rank_estimated, rank_vector
 from abound.core.kernels.model.apply import (
     ACTIVE,
     AT,
     CALIBRATED,
+    CLASSES,
     DONE,
     ENOUGH,
     INDEX_FULL,
@@ -91,7 +93,7 @@ class LiveModel(ModelState):
         super().__init__(config, secret)
         self.limits = limits or Limits()
         self._scratch = _scratch(64, 16, 0)
-        self._cursor = np.zeros(5, np.int64)
+        self._cursor = np.zeros(6, np.int64)
         self._take_config(config)
 
     @classmethod
@@ -193,20 +195,25 @@ class LiveModel(ModelState):
                 self._make_room(n, key_bytes, shape.n_labels, label_bytes)
             elif self._cursor[STATUS] == INDEX_FULL:
                 ids, class_ids = self._scratch.ids, self._scratch.class_ids
-                self.index.make_room_for(ids[: self._cursor[ACTIVE]], class_ids[: shape.n_labels])
+                self.index.make_room_for(ids[: self._cursor[ACTIVE]], class_ids[: self._cursor[CLASSES]])
                 self._bind()
 
     def continue_score(self, other: LiveModel) -> None:
-        """Take over the prequential score and the receipts of another state of the same model.
+        """Take over the prequential score, the counts of feedback and the receipts of another state of the same model.
 
         A refitted model has not been scored yet. Its statistics continue those of the state that it replaces.
         """
         self.prequential = Prequential.from_arrays(other.prequential.to_arrays())
+        self._tallies.continue_feedback(other._tallies)
         self.receipts = Receipts.from_arrays(other.receipts.to_arrays())
         self._bind()
 
     def learn_again(
-        self, ids: npt.NDArray[np.int32], values: npt.NDArray[np.float32], class_ids: npt.NDArray[np.int32]
+        self,
+        ids: npt.NDArray[np.int32],
+        values: npt.NDArray[np.float32],
+        class_ids: npt.NDArray[np.int32],
+        feedback: Feedback | None = None,
     ) -> None:
         """Learn an instance in a later pass: features do not count as seen again, and nothing is scored.
 
@@ -214,11 +221,13 @@ class LiveModel(ModelState):
         ----------
         ids, values : int32, float32 array, shape (l,)
             Known features and their values.
-        class_ids : int32 array, shape (m,)
+        class_ids : int32 array, shape (c,)
             Known classes.
+        feedback : Feedback, optional
+            Which of them are true (all, if None), and the weight.
         """
         before = self.index.arrays
-        self.index.learn(ids, values, class_ids, count_seen=False)
+        self.index.learn(ids, values, class_ids, count_seen=False, feedback=feedback)
         if self.index.arrays is not before:
             self._bind()
 
@@ -460,7 +469,9 @@ def warmup(*groups: str) -> None:
 def _warm_learning() -> None:
     live, scratch = _handle_types()
     ids, values, class_ids, ranks, _ = scratch.values()
-    _compile(learning.learn_fsu, live["postings"], live["params"], ids, values, class_ids, numba_types.boolean, ranks)
+    feedback = numba_type(Feedback(1, 0, 1.0))
+    arguments = live["postings"], live["params"], ids, values, class_ids, feedback, numba_types.boolean, ranks
+    _compile(learning.learn_fsu, *arguments)
     _compile(learning.has_room, live["postings"], live["params"], ids, class_ids)
     _learned(ModelConfig())  # the other process has compiled the kernels of _warm_naming that this needs
 
@@ -526,9 +537,7 @@ def _learned(config: ModelConfig) -> LiveModel:
     model = LiveModel(config, (1, 2))
     for label in ("a", "b"):
         learned = _WARMING + pack_labels([label], model.limits)
-        applying = model.begin(learned, 1, [Unit(1)])
-        while not applying.done:
-            applying.step(1)
+        model.begin(learned, 1, [Unit(1)]).finish()
     model.skip(learned, 0, 1)
     return model
 

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from abound.core.instances.record import record_ends, unpack
+from abound.core.instances.record import record_ends, unpack, unpack_labels
+from abound.core.kernels.index.layout import Feedback
 from abound.core.kernels.records.record import vector_end
 from abound.core.model.entry_application import OutcomeReplay, Unit
 from abound.core.model.live_model import LiveModel
@@ -47,7 +48,7 @@ class Refitter:
         self._outcomes = self._fresh()
 
     def learn(self, records: bytes, units: Sequence[Unit], entry: Offset) -> list[bytes]:
-        """Learn the next entry of the stream; return its records that are held out."""
+        """Learn the next entry of the stream; return its records with a true label that are held out."""
         learned = self._outcomes.were_learned(records, units, entry)
         ends = record_ends(records, sum([unit.n for unit in units if not unit.emptied])).tolist()
         places: list[int] = []
@@ -68,28 +69,35 @@ class Refitter:
                 for record in wanted:
                     self._learn_again(record)
         self.n_learned += len(places)
-        return [records[ends[place] : ends[place + 1]] for place in held]
+        kept = [records[ends[place] : ends[place + 1]] for place in held]
+        return [record for record in kept if unpack_labels(record, int(vector_end(record, 0)))]
 
     def _fresh(self) -> OutcomeReplay:
         return OutcomeReplay(type(self.live.receipts).from_arrays(self._receipts))
 
     def _learn_first(self, records: list[bytes]) -> None:
         n = len(records)
-        applying = self.live.begin(b"".join(records), n, [Unit(n)])
-        while not applying.done:
-            applying.step(n)
+        self.live.begin(b"".join(records), n, [Unit(n)]).finish()
 
     def _learn_again(self, record: bytes) -> None:
         ids, values = self.live.active(record[: int(vector_end(record, 0))])
-        labels = [self.live.labels.find(label.encode()) for label in unpack(record).labels]
         known = ids >= 0  # all, unless max_features evicted some
-        self.live.learn_again(ids[known], values[known], np.array(labels, dtype=np.int32))
+        _, _, labels, rejected, ignored, weight, _ = unpack(record)
+        true, wrong = self._known_classes(labels), self._known_classes(rejected)
+        unwanted = self._known_classes(ignored if self.live.config.implicit else [])
+        class_ids = np.array(true + wrong + unwanted, np.int32)
+        self.live.learn_again(ids[known], values[known], class_ids, Feedback(len(true), len(wrong), weight))
+
+    def _known_classes(self, labels: Sequence[str]) -> list[int]:
+        found = [self.live.labels.find(label.encode()) for label in labels]
+        return [class_id for class_id in found if class_id >= 0]
 
 
 def reciprocal_rank(live: LiveModel, record: bytes) -> float:
     """Return 1 / rank of the best true label of a record, 0 if it is not among the best ``MAX_RANKED``."""
-    true = set(unpack(record).labels)
-    ranking = live.rank(record[: int(vector_end(record, 0))], MAX_RANKED)
+    end = int(vector_end(record, 0))
+    true = set(unpack_labels(record, end))
+    ranking = live.rank(record[:end], MAX_RANKED)
     for rank, class_id in enumerate(ranking.class_ids.tolist(), start=1):
         if live.label(class_id) in true:
             return 1.0 / rank

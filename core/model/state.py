@@ -61,12 +61,16 @@ class ModelState:
 
     @property
     def n_learned(self) -> int:
-        """Instances learned so far."""
-        return self.prequential.n_learned
+        """Instances learned so far, with or without a true label."""
+        return self.prequential.n_learned + self._tallies.n_unlabelled
 
     def stats(self) -> dict[str, Any]:
         """Return the prequential score and the sizes of the model, as plain values."""
-        learned = {"learned": self.n_learned, "updated": self.prequential.n_updated}
+        learned = {
+            "learned": self.n_learned,
+            "updated": self.prequential.n_updated,
+            "feedback": self._tallies.feedback(),
+        }
         told = {"trace": self.prequential.trace(), "calibration": self.calibration.reliability()}
         return {**learned, **self.prequential.scores(), **told, **self.sizes()}
 

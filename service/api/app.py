@@ -132,7 +132,7 @@ class Application(FastAPI):
         super().__init__(
             title="Abound",
             version="0.1.0",
-            summary="An online streaming learner for problems with very many classes.",
+            summary="Suggest labels, learn from every correction.",
             description=DESCRIPTION,
             docs_url=None,
             redoc_url=None,

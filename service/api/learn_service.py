@@ -23,7 +23,7 @@ import msgspec
 from abound.core.config import ModelConfig
 from abound.core.errors import Conflict, InvalidInstance, NotReady, OutcomeUnknown, TooLarge
 from abound.core.instances.record import dense_of, pack_labels
-from abound.core.limits import MAX_KEY_CHARACTERS
+from abound.core.limits import MAX_KEY_CHARACTERS, Limits
 from abound.core.types import Offset
 from abound.service.api.decoding import ABSENT, is_empty, vector_of
 from abound.service.api.request_body import Headers
@@ -108,9 +108,9 @@ class LearnService:
         self, model: ReplicatedModel, config: ModelConfig, instance: LabelledInstance, new: RequestClasses
     ) -> bytes:
         """Check one labelled instance and return its record."""
-        if instance.labels is None:
+        if instance.labels is None and not instance.rejected:
             raise InvalidInstance("labels is missing", "labels")
-        labels = pack_labels(instance.labels, model.live.limits)
+        labels = _labels_part(instance, model.live.limits)
         has_features = bytes(instance.features) not in ABSENT
         if instance.prediction is None:
             vector = vector_of(model.live, instance)
@@ -128,7 +128,7 @@ class LearnService:
             field = "features" if has_features else "text" if instance.prediction is None else "prediction"
             why = " (numbers below 0 are active only with `negative: split`)" if has_features else ""
             raise InvalidInstance(f"{field}: no feature is active{why}, so there is nothing to learn from", field)
-        new.check(instance.labels)
+        new.check(instance.labels or ())
         return vector + labels
 
     async def append(
@@ -149,6 +149,12 @@ def draft_of(instance: LabelledInstance, record: bytes, source: str | None, batc
     """Return the draft of one instance; ``batch`` drafts from this one on are learned whole or not at all."""
     body = body_hash([instance], source) if instance.key is not None else b""
     return LearnDraft(record, 1, instance.key, body, source, batch)
+
+
+def _labels_part(instance: LabelledInstance, limits: Limits) -> bytes:
+    """Return the labels part of an instance's record."""
+    weight = 1.0 if instance.weight is None else instance.weight
+    return pack_labels(instance.labels or (), limits, instance.rejected or (), instance.ignored or (), weight)
 
 
 VECTOR_FIELDS = ("boolean", "analyzer", "negative")
@@ -351,8 +357,11 @@ def idempotency_key_of(headers: Headers) -> str | None:
 
 
 def body_hash(instances: list[LabelledInstance], source: str | None) -> bytes:
-    """Return the hash of instances as sent, labels and source, by which requests with one key are compared."""
-    parts = [(one.features, one.text, one.vector, one.labels, one.prediction) for one in instances]
+    """Return the hash of instances as sent, feedback and source, by which requests with one key are compared."""
+    parts = [
+        (one.features, one.text, one.vector, one.labels, one.prediction, one.rejected, one.ignored, one.weight)
+        for one in instances
+    ]
     return hashlib.blake2b(_encode((parts, source)), digest_size=16).digest()
 
 

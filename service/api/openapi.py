@@ -51,6 +51,18 @@ STATUS_DESCRIPTIONS = {
     507: "The memory limit is exceeded.",
 }
 
+TAGS = [
+    {"name": "learner", "description": "Learn instances and rank labels."},
+    {"name": "models", "description": "Models, their labels and statistics; export and import."},
+    {"name": "versions", "description": "Fitted versions: compare, activate, let challengers compete."},
+    {"name": "jobs", "description": "Background work: fits and rebuilds of the index."},
+    {"name": "datasets", "description": "Uploaded files that jobs can learn from."},
+    {"name": "snapshots", "description": "Stored states of a model."},
+    {"name": "keys", "description": "API keys and the audit log."},
+    {"name": "health", "description": "Probes and metrics."},
+]
+"""The groups of routes, in the order of the page ``/docs``."""
+
 KEY_DESCRIPTION = "Required once a key exists (`abound keys create`). `admin` includes the other scopes."
 
 REQUEST_ID = {
@@ -123,7 +135,7 @@ def document(app: FastAPI) -> dict[str, Any]:
         summary=app.summary,
         description=app.description,
         routes=app.routes,
-        tags=app.openapi_tags,
+        tags=TAGS,
     )
     shapes = (ClassifyRequest, ClassifyAnswer, ClassifyBatchAnswer, LearnRequest, LearnAnswer, LearnBatchAnswer)
     _, schemas = msgspec.json.schema_components((*shapes, ActivateRequest, JobRequest, Problem), ref_template=REF)
@@ -256,7 +268,7 @@ def _request_forms(fields: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the forms of a request, which exclude each other: an instance, a remembered one, or a batch."""
     ways = []
     labels = {"labels": {"type": "array"}} if "labels" in fields else {}
-    kinds = {"features": "object", "text": "string", "vector": ["array", "object"]}
+    kinds = {"features": "object", "text": ["string", "object"], "vector": ["array", "object"]}
     for field, kind in (kinds | {"prediction": "string", "instances": "array"}).items():
         if field not in fields:
             continue

@@ -237,7 +237,7 @@ STALL_CHECK_SECONDS = 5.0
 
 MAX_HEAD_CHECKS = 3
 MAX_BODY_CHECKS = 12
-"""A connection is closed after so many checks of an incomplete head, or of a body without progress."""
+"""Number of checks after which a connection with an incomplete head, or a body without progress, is closed."""
 
 
 class ClientConnection(FastPathConnection):

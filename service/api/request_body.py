@@ -83,13 +83,12 @@ def too_large(limit: int) -> TooLarge:
 class BodyBudget:
     """Counts the bytes of bodies that arrive in several pieces and are not answered yet."""
 
-    def __init__(self, limit: int = MAX_BODIES_BYTES) -> None:
-        self._limit = limit
+    def __init__(self) -> None:
         self._bytes = 0
 
     def reserve(self, size: int) -> None:
         """Count ``size`` more bytes; raise Overloaded, without counting them, when they exceed the limit."""
-        if self._bytes + size > self._limit:
+        if self._bytes + size > MAX_BODIES_BYTES:
             raise Overloaded("too many large request bodies at a time; try again")
         self._bytes += size
 

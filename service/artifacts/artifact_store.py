@@ -86,7 +86,7 @@ class Marker(msgspec.Struct, frozen=True):
 
 
 class ArtifactStore:
-    """The artifact store of one store. Call ``join`` once before anything else.
+    """The artifact store that belongs to one Valkey or Redis store. Call ``join`` once before anything else.
 
     All calls run in threads of its own. A call that hangs blocks neither the rest of the process nor its exit. With
     ``patience`` no call waits for a silent store; see ``service/artifacts/timeouts.py``.
@@ -205,9 +205,10 @@ class ArtifactStore:
         return data
 
     async def read_by_owner(self, name: str, owner: str | None) -> dict[str, bytes]:
-        """Return an artifact of the store with the id ``owner``, or (None) of every store with a folder here, by id.
+        """Return the contents of the artifact ``name`` by the id of the store that wrote it.
 
-        Needs no ``join``. ArtifactsUnavailable.
+        With an ``owner`` only that store's artifact is read; with None, those of all stores that use this place. Needs
+        no ``join``. ArtifactsUnavailable.
         """
         return await self._in_thread(self._kept_by, name, owner)
 
@@ -255,7 +256,7 @@ class ArtifactStore:
         return Path(self._path(name)) if self.is_directory else None
 
     async def sweep_unfinished(self) -> int:
-        """Delete files that a writer began and never finished; return their number. Only a directory has such files.
+        """Delete files that a writer began and never finished; return their number: 0 if the store is not a directory.
 
         Folders that have been empty for ``UNFINISHED_SECONDS`` are deleted too, and not counted.
         """

@@ -21,7 +21,7 @@ from abound.service.artifacts.artifact_store import PIECE_BYTES, ArtifactStore
 
 MOST_HEADER_BYTES = 10_000
 MOST_DIMENSIONS = 8
-"""Most dimensions that an array may have; more than any has."""
+"""Maximum number of dimensions of an array; larger than that of any array that is written."""
 
 KINDS = "biufU"
 """Accepted kinds of dtypes: numbers and text, nothing that could run code."""

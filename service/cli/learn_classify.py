@@ -134,14 +134,14 @@ def learn(
     prefix = uuid.uuid4().hex
 
     def line_of(instance: DatasetInstance, number: int) -> bytes | None:
-        if not instance.labels:
+        if not instance.is_labelled:
             return None
         extra = {"key": f"{prefix}:{number}"} if keyed else {}
         return _with_fields(instance.to_json(), extra | ({"source": source} if source else {}))
 
     def note(answer: dict[str, Any], instance: DatasetInstance, streamed: StreamStatistics) -> None:
         streamed.offset = answer.get("offset", streamed.offset)
-        if answer.get("applied"):
+        if answer.get("applied") and instance.labels:
             streamed.accuracy.add(answer.get("rank"))
 
     streamed = StreamStatistics()

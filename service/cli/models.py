@@ -257,7 +257,7 @@ def _show_score(stats: dict[str, Any]) -> None:
 
 
 def _show_reliability(calibration: dict[str, Any], console: Any) -> None:
-    """Print the reliability of probabilities over all and over the newest, in ten bins.
+    """Print the reliability of the probabilities in ten bins: of all instances, and of the newest ones.
 
     Each bin has its number of labels, their mean estimate and the fraction that was true.
     """

@@ -68,7 +68,9 @@ Assignments = Annotated[
 
 TextColumns = Annotated[
     list[str] | None,
-    typer.Option("--text", metavar="COLUMN", help="Tables: column of the text. May be repeated.  [text]"),
+    typer.Option(
+        "--text", metavar="COLUMN", help="Tables: column of the text. May be repeated: fields of the text.  [text]"
+    ),
 ]
 LabelColumn = Annotated[
     str | None, typer.Option("--label", metavar="COLUMN", help="Tables: column of the labels.  [labels or label]")

@@ -36,6 +36,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from abound.core.config import ModelConfig
 from abound.core.evaluation.evaluate import LIMITS
+from abound.core.instances import text_encoder
 from abound.core.instances.data_formats import DatasetInstance
 from abound.core.instances.dense_vector import quantize
 from abound.core.instances.record import pack_labels
@@ -86,8 +87,8 @@ class AboundClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         Learn each row of numbers as one dense vector, such as an embedding, in place of a feature for each column.
         Needs ``update`` ``sls``. A row of zeros is not learned and has no scores, as a row without features.
     text : str, sequence of str or None
-        Columns of a frame that are texts; several are joined. None: the column ``text`` if there is one. Other columns
-        of strings are categories, a column ``vector`` has lists of numbers, and a column of labels is left out.
+        Columns of a frame that are texts; several are fields of one. None: the column ``text`` if there is one. Other
+        columns of strings are categories, a column ``vector`` has lists of numbers, and a column of labels is left out.
     threshold : float
         With an indicator, classes from this probability on are predicted, or from this score on if the model does not
         calibrate.
@@ -287,7 +288,7 @@ class AboundClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if reset:
             self._multilabel = multilabel
         elif multilabel != self._multilabel:
-            raise ValueError(f"y is {'an' if multilabel else 'no'} indicator of several classes, unlike y before")
+            raise ValueError(f"y is {'an' if multilabel else 'no'} indicator matrix, unlike in the first call")
         return X, y if multilabel else column_or_1d(y, warn=True)
 
     def _check_kind(self, kind: str) -> None:
@@ -438,16 +439,15 @@ class InProcessBackend:
     """
 
     def __init__(self, config: Mapping[str, Any]) -> None:
-        use_encoders(None)
+        if text_encoder.source is None:
+            use_encoders(None)
         self._live = LiveModel(ModelConfig.from_dict(dict(config)), _secret(), LIMITS)
 
     def learn(self, rows: Iterable[tuple[Row, list[str]]]) -> None:
         """Learn rows with their labels, in order."""
         at_hand = iter(rows)
         while records := [self._record(row, labels) for row, labels in islice(at_hand, LEARN_BATCH)]:
-            applying = self._live.begin(b"".join(records), len(records), [Unit(n=len(records))])
-            while not applying.done:
-                applying.step(len(records))
+            self._live.begin(b"".join(records), len(records), [Unit(n=len(records))]).finish()
 
     def rank(self, rows: Iterable[Row], k: int) -> Iterator[Ranked]:
         """Yield at most ``k`` labels for each row."""

@@ -15,6 +15,9 @@ from abound.service.client.errors import Answer, Refused, Shape, convert_answer,
 
 Value = float | str | bool | Sequence[str]
 Features = Mapping[str, Value]
+
+InputText = str | Mapping[str, str]
+"""A text, or the texts of named fields, such as ``title`` and ``body``."""
 T = TypeVar("T")
 
 IN_FLIGHT = 3
@@ -26,13 +29,13 @@ class InputInstance(Struct, omit_defaults=True, kw_only=True, gc=False):
 
     Attributes
     ----------
-    text : str or None
+    text : str, mapping of names of fields to str, or None
     features : mapping or None
     vector : array or list of numbers, shape (d,), or None
         A dense vector, such as an embedding. Arrays of float32 and int8 are sent as bytes.
     """
 
-    text: str | None = None
+    text: InputText | None = None
     features: Features | None = None
     vector: Any = None
 
@@ -45,7 +48,8 @@ class Labelled(InputInstance, omit_defaults=True, kw_only=True, gc=False):
 
     Attributes
     ----------
-    labels : list of str, 1 to 100
+    labels : list of str
+        The true labels, at most 100; may be empty with ``rejected``.
     text, features, vector
         Must be None with ``prediction``.
     prediction : str or None
@@ -54,12 +58,21 @@ class Labelled(InputInstance, omit_defaults=True, kw_only=True, gc=False):
         Idempotency key: an instance that is sent several times is learned once.
     source : str or None
         Stored with the event.
+    rejected : list of str
+        Labels that are wrong, at most 100.
+    ignored : list of str
+        Labels that were shown and not chosen, at most 100.
+    weight : float
+        Importance, above 0 and at most 100.
     """
 
-    labels: Sequence[str]
+    labels: Sequence[str] = ()
     prediction: str | None = None
     key: str | None = None
     source: str | None = None
+    rejected: Sequence[str] = ()
+    ignored: Sequence[str] = ()
+    weight: float = 1.0
 
 
 class ClassifyOptions(TypedDict, total=False):
@@ -82,6 +95,9 @@ class LearnKwargs(TypedDict, total=False):
     prediction: str | None
     key: str | None
     source: str | None
+    rejected: Sequence[str]
+    ignored: Sequence[str]
+    weight: float
 
 
 def _fields(struct: Struct) -> dict[str, Any]:
@@ -90,7 +106,7 @@ def _fields(struct: Struct) -> dict[str, Any]:
 
 
 def as_instance(
-    instance: str | InputInstance | None, text: str | None, features: Features | None, vector: Any
+    instance: str | InputInstance | None, text: InputText | None, features: Features | None, vector: Any
 ) -> InputInstance:
     """Return the instance that was given in one of the ways of ``Model.classify``."""
     if instance is None:
@@ -106,9 +122,10 @@ def as_instance(
 
 
 def learn_request(instance: InputInstance, labels: Sequence[str], more: LearnKwargs) -> dict[str, Any]:
-    """Return the request that learns an instance. Raises TypeError if ``labels`` is one string."""
-    if isinstance(labels, str):
-        raise TypeError(f"labels is a list of strings, such as [{labels!r}]")
+    """Return the request that learns an instance. Raises TypeError if one string is given as labels."""
+    for name, given in (("labels", labels), ("rejected", more.get("rejected")), ("ignored", more.get("ignored"))):
+        if isinstance(given, str):
+            raise TypeError(f"{name} is a list of strings, such as [{given!r}]")
     return _fields(
         Labelled(labels=labels, text=instance.text, features=instance.features, vector=instance.vector, **more)
     )

@@ -47,7 +47,7 @@ from abound.core.instances.tables import TableColumns
 from abound.service.artifacts.artifact_store import ArtifactStore
 from abound.service.artifacts.checksums import decoding
 from abound.service.artifacts.write_marks import collect_unmarked, hold_write_mark
-from abound.service.datasets.files import COLUMNAR, MAX_BATCH_BYTES, check_columns, format_of, local_file, read_file
+from abound.service.datasets.files import COLUMNAR, MAX_BATCH_BYTES, format_of, local_file, read_file
 from abound.service.store.client import Store, store_errors
 
 log = structlog.get_logger(__name__)
@@ -199,7 +199,6 @@ class DatasetRepository:
         Overloaded, ArtifactsUnavailable, StoreUnavailable
         """
         form, compression = format_of(filename)
-        check_columns(filename, columns)
         if name in RESERVED:
             raise InvalidInstance(f"name: {name} is reserved; choose another name", "name")
         if self._checking >= MAX_CHECKS:
@@ -243,10 +242,17 @@ class DatasetRepository:
 
         Raises
         ------
+        TooLarge
+            It is a Parquet or Arrow file that would have to be copied to this machine, of over ``MAX_BATCH_BYTES``.
         UnknownDataset, ArtifactsUnavailable, StoreUnavailable
         """
         card = await self.get(name)
         if card.format in COLUMNAR:  # their schema may be at the end
+            if card.bytes > MAX_BATCH_BYTES and artifacts.path(card.file) is None:
+                raise TooLarge(
+                    f"{name} has {card.bytes:,} bytes and is in a remote artifact store; rows of {card.format} files "
+                    f"are shown up to {MAX_BATCH_BYTES:,} bytes there"
+                )
             async with local_file(artifacts, card.file) as path:
                 return await asyncio.to_thread(_first_instances, path, card.columns, n, MAX_BATCH_BYTES)
         piece = await anext(artifacts.pieces(card.file, HEAD_BYTES), b"")

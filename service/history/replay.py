@@ -156,18 +156,11 @@ class ReplaySource:
         self._store = store
         self._params = params or LogParams()
 
-    async def load(
-        self,
-        keys: ModelKeys,
-        index: str,
-        digest: str,
-        limits: Limits,
-        progress: Callable[[float], None] = lambda done: None,
-    ) -> LiveModel:
+    async def load(self, keys: ModelKeys, index: str, digest: str, limits: Limits) -> LiveModel:
         """Load a state file. Corrupted, UnknownApplyVersion, UnknownArtifact, ArtifactsUnavailable."""
         if self.artifacts is not None and not self.artifacts.id:
             await self.artifacts.join(self._store)
-        return await state_files.load(self.artifacts, keys, index, digest, limits, progress)
+        return await state_files.load(self.artifacts, keys, index, digest, limits)
 
     def entries(
         self, keys: ModelKeys, after: Offset, until: Offset | None, checksum: bytes = b""
@@ -178,9 +171,7 @@ class ReplaySource:
         )
 
 
-async def bring_up(
-    standby: StandbyState, source: ReplaySource, progress: Callable[[float], None] = lambda done: None
-) -> None:
+async def bring_up(standby: StandbyState, source: ReplaySource) -> None:
     """Load the state file of a standby state and replay until the standby state is attached.
 
     Return without attaching it when the model has another standby state, or none, meanwhile.
@@ -192,7 +183,7 @@ async def bring_up(
     """
     model = standby.model
     loop = asyncio.get_running_loop()
-    standby.live = await source.load(model.keys, standby.index, standby.digest, model.limits, progress)
+    standby.live = await source.load(model.keys, standby.index, standby.digest, model.limits)
     for n_rounds in itertools.count():
         began = loop.time()
         while model.standby is standby and model.offset[:2] < standby.offset[:2]:  # noqa: ASYNC110

@@ -104,8 +104,7 @@ async def restore_newest(
 async def restore_past(store: Store, model: ReplicatedModel, at: Offset) -> bool:
     """Put a halted model into the state of its newest good snapshot at or past ``at``; return whether that was done.
 
-    Without such a snapshot nothing changes. Nor does it if the model was loaded again meanwhile and is not halted any
-    more.
+    Nothing changes without such a snapshot, or if the model was loaded again meanwhile and is no longer halted.
     """
     before = model.position
     found = await _newest_whole(store, model, lambda offset: offset[:2] >= at[:2], [], lambda done: None)

@@ -306,11 +306,8 @@ def baseline_metrics(
     n = train.X.shape[0]
     for first in range(0, n, RANKED_AT_ONCE):
         progress("evaluating: the live index as baseline", first / n)
-        records = b"".join(_records(train, range(first, min(first + RANKED_AT_ONCE, n)), config.boolean))
-        count = min(RANKED_AT_ONCE, n - first)
-        applying = live.begin(records, count, [Unit(count)])
-        while not applying.done:
-            applying.step(count)
+        records = list(_records(train, range(first, min(first + RANKED_AT_ONCE, n)), config.boolean))
+        live.begin(b"".join(records), len(records), [Unit(len(records))]).finish()
     columns = {label: column for column, label in enumerate(train.labels)}
     ranked = [live.rank(record, DEPTH) for record in _records(test, range(test.X.shape[0]), config.boolean)]
     starts = np.cumsum([0, *(len(one.class_ids) for one in ranked)])

@@ -36,8 +36,8 @@ from abound.core.errors import (
     AboundError,
     ArtifactsUnavailable,
     Cancelled,
-    ClusterUnavailable,
     Conflict,
+    NotReady,
     OutcomeUnknown,
     StoreUnavailable,
     UnknownModel,
@@ -120,7 +120,7 @@ class JobProcess:
                 await self._finish("cancelled")
             else:
                 await self._fail(str(self._model_deleted), for_good=True)
-        except (StoreUnavailable, OutcomeUnknown, ArtifactsUnavailable, ClusterUnavailable) as error:
+        except (StoreUnavailable, OutcomeUnknown, ArtifactsUnavailable, NotReady) as error:
             await self._jobs.update(job, gone=str(error))
         except AboundError as error:
             await self._fail(str(error), for_good=isinstance(error, UnknownModel | VersionDeleted))

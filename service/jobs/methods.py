@@ -10,7 +10,7 @@ A method is an async function ``run(context, params, progress)`` that returns it
 
 The outcome is a dict of JSON values. Its ``metrics`` (a dict) and ``version`` (a string) go to the record's own
 fields. An AboundError fails the job with its message. StoreUnavailable, OutcomeUnknown, ArtifactsUnavailable and
-ClusterUnavailable cause a retry, as the death of the worker does.
+NotReady cause a retry, as the death of the worker does.
 """
 
 from __future__ import annotations

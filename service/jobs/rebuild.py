@@ -17,7 +17,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from abound.core.errors import ArtifactsUnavailable, Conflict, InvalidInstance, UnknownOffset
+from abound.core.errors import ArtifactsUnavailable, Conflict, InvalidInstance, NotReady, UnknownOffset
 from abound.core.model.live_model import LiveModel
 from abound.core.types import START, Offset
 from abound.service.history import erasures, full_log
@@ -28,7 +28,7 @@ from abound.service.log import stream
 from abound.service.log.stream import Element, LogParams
 from abound.service.rebuild.adoption import Adoption, AdoptionContext, begin, find_adoption, snapshot_past
 from abound.service.rebuild.erase import Eraser
-from abound.service.rebuild.forget import ErasureRecord, ForgetPlan, RequestRepeated, adopted_erasures
+from abound.service.rebuild.forget import ErasureRecord, ForgetPlan, adopted_erasures
 from abound.service.rebuild.redaction import ForgetParams
 from abound.service.rebuild.refit import Refit, RefitParams
 from abound.service.snapshots import state_files
@@ -141,8 +141,9 @@ async def forget(context: JobContext, params: ForgetParams, progress: Progress) 
         return RebuiltModel(await plan.state(), {"method": "forget"}, counts)
 
     async def commit(*prefixes: str) -> None:
+        if await plan.has_repeats():
+            raise NotReady("requests to forget arrive again; stop their sender, or wait until it has given up")
         await context.commit(*prefixes)
-        await plan.refuse_repeats()
         await erasures.add_unfinished(place.store, place.keys, context.job.id, plan.what)
 
     async def clear(adoption: Adoption, at: Offset) -> Outcome:
@@ -152,7 +153,7 @@ async def forget(context: JobContext, params: ForgetParams, progress: Progress) 
         sent_again = await plan.has_repeats(at)
         outcome = await Eraser(plan).erase(at)
         if sent_again:
-            outcome["sent_again"] = "events to forget kept arriving during the job; run forget once more"
+            outcome["sent_again"] = "requests to forget arrived again during the adoption; run forget once more"
         return outcome
 
     return await _rebuild_and_adopt(
@@ -219,8 +220,7 @@ async def _rebuild_and_adopt(
 ) -> Outcome:
     """Build a state from the events up to ``until`` and adopt it, or resume the adoption of an earlier attempt.
 
-    RequestRepeated before the adoption makes it begin again at the present end of the log. ``clear`` is called after
-    the adoption.
+    ``clear`` is called after the adoption.
     """
     name = context.job.id
     outcome: Outcome = {"reason": reason}
@@ -236,7 +236,7 @@ async def _rebuild_and_adopt(
                 adoption.after, at = found
         if at is None and clear is None:
             await _refuse_unfinished(place)
-        while at is None:
+        if at is None:
             await _record_range(context, place, adoption.after if until is None else min(adoption.after, until))
             made = await make(adoption)
             outcome |= made.outcome
@@ -252,13 +252,11 @@ async def _rebuild_and_adopt(
                 del made
                 progress("waiting until the replicas are ready", 0.85)
                 at = await adoption.adopt(index, reason, padded)
-            except BaseException as error:
+            except BaseException:
                 if not adoption.committed:
                     with contextlib.suppress(ArtifactsUnavailable):
                         await state_files.delete(place.artifacts, place.keys, index_id)
-                if not isinstance(error, RequestRepeated):
-                    raise
-                await adoption.go_on()
+                raise
         progress("making a snapshot", 0.9)
         manifest = await snapshot_past(place, at)
         outcome |= {"adopted": str(at), "after": str(adoption.after), "snapshot": manifest.id}

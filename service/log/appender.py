@@ -209,7 +209,7 @@ class Appender:
         while queue:
             waiting = queue.popleft()
             if waiting.future.done():
-                self._leave(waiting)
+                self._uncount(waiting)
                 continue
             if group is not None and (
                 waiting.event is not None or n + waiting.n > most_events or n_bytes + waiting.n_bytes > most_bytes
@@ -301,14 +301,14 @@ class Appender:
         if self._sweeper is None:
             self._sweeper = self._loop.call_later(SWEEP_SECONDS, self._sweep)
 
-    def _leave(self, waiting: PendingRequest) -> None:
+    def _uncount(self, waiting: PendingRequest) -> None:
         self._n_waiting -= 1
         self._n_bytes -= waiting.n_bytes
 
     def _end(self, waiting: PendingRequest, error: Exception) -> None:
         if not waiting.future.done():
             waiting.future.set_exception(error)
-        self._leave(waiting)
+        self._uncount(waiting)
 
     def _sweep(self) -> None:
         """End the requests whose deadline has passed, each according to how far it got."""
@@ -341,7 +341,7 @@ class Appender:
             else:
                 if not waiting.future.done():
                     waiting.future.set_result(waiting.result_in(group, group.reached or 0))
-                self._leave(waiting)
+                self._uncount(waiting)
         group.waiting = left
         if not left:
             self._groups.pop(group.sequence, None)

@@ -74,11 +74,11 @@ class Catalog:
     Attributes
     ----------
     offset : Offset
-        Of the last applied entry.
+        Offset of the last applied entry.
     checksum : bytes
-        Of that entry.
+        Checksum of that entry.
     known : Offset
-        Of the last ``KnownModels`` entry, or START if there is none.
+        Offset of the last ``KnownModels`` entry, or START if there is none.
     n_since : int
         Number of entries after that one.
     """
@@ -105,7 +105,7 @@ class Catalog:
         Raises
         ------
         Corrupted, UnknownApplyVersion
-            The entry cannot be read; the catalog is unchanged. The message has the way out.
+            The entry cannot be read; the catalog is unchanged. The message says what to do.
         """
         try:
             self._apply(element)

@@ -61,15 +61,12 @@ class EmbeddedStore:
     ----------
     data_dir : Path
         Created if missing. Holds the log; nothing else needs to be kept.
-    appendfsync : ``always`` | ``everysec``
-        ``always``, except in tests and benchmarks.
     accept_loss : bool
         If the log is missing, start an empty store; the rest of the log is moved aside.
     """
 
-    def __init__(self, data_dir: Path, *, appendfsync: str = "always", accept_loss: bool = False) -> None:
+    def __init__(self, data_dir: Path, *, accept_loss: bool = False) -> None:
         self.data_dir = Path(data_dir)
-        self.appendfsync = appendfsync
         self.accept_loss = accept_loss
         self.process: subprocess.Popen[bytes] | None = None
         self.runtime_dir: Path = runtime_dir(self.data_dir)
@@ -288,7 +285,7 @@ class EmbeddedStore:
             "unixsocketperm": "700",
             "daemonize": "no",
             "appendonly": "yes",
-            "appendfsync": self.appendfsync,
+            "appendfsync": "always",
             "no-appendfsync-on-rewrite": "no",
             "aof-load-truncated": "yes",
             "save": "",
@@ -375,8 +372,9 @@ def _quoted(value: str) -> str:
 def running_store(settings: Settings, make: bool = False, accept_loss: bool = False) -> Iterator[str]:
     """Yield the URL of a store that runs for the duration of the block. Call it in the main thread.
 
-    An embedded store that no service runs is started for the block. A missing store is created only with ``make``,
-    with a note on standard error. A store whose log is lost is started empty only with ``accept_loss``.
+    An embedded store that no service runs is started for the block. A missing store is created only with ``make`` and
+    in a data directory that is set, with a note on standard error. A store whose log is lost is started empty only
+    with ``accept_loss``.
 
     Raises
     ------
@@ -388,7 +386,7 @@ def running_store(settings: Settings, make: bool = False, accept_loss: bool = Fa
         return
     embedded = EmbeddedStore(settings.data_dir, accept_loss=accept_loss)
     if not embedded.has_files():
-        if not make:
+        if not make or "data_dir" not in settings.model_fields_set:
             raise CannotStart(f"there is no store in {settings.data_dir.resolve()}; name its --data-dir or --redis-url")
         sys.stderr.write(f"creating a new store in {settings.data_dir.resolve()}\n")
     try:

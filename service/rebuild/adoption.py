@@ -15,8 +15,9 @@ state is ignored.
 
     ...:adopted    hash: adoption (and index), at; written by the script that appends ``AdoptEvent``
 
-From it the script recognizes an ``AdoptEvent`` that is repeated because its reply was lost, and the job an
-``AdoptEvent`` that replicas would skip. A store that loses the end of the log loses this key with it.
+With this key the script recognizes an ``AdoptEvent`` that is repeated because its reply was lost. The job checks the
+key as well, so that it appends no ``AdoptEvent`` that replicas would ignore. A store that loses the end of the log
+loses this key with it.
 """
 
 from __future__ import annotations
@@ -86,10 +87,6 @@ class Adoption:
         self._place = place
         self._lease = lease
         self._origin = secrets.token_bytes(8)
-
-    async def go_on(self) -> None:
-        """Move ``after`` to the present end of the log, for the next state. Raises StoreUnavailable."""
-        self.after = (await stream.tail(self._place.store, self._place.keys.log)).last
 
     async def adopt(self, index: StateManifest, reason: str, padded: bool = False) -> Offset:
         """Switch all replicas to the state in a state file; return the offset of the switch.

@@ -244,11 +244,11 @@ async def delete_versions(
     """
     gone = list(names)
     if gone:
-        await _take_away(place, gone, reason, will_delete)
+        await _withdraw_and_delete(place, gone, reason, will_delete)
     await clean_caches(place)
 
 
-async def _take_away(
+async def _withdraw_and_delete(
     place: AdoptionContext, gone: list[str], reason: str, will_delete: Callable[[list[str]], Awaitable[None]]
 ) -> None:
     await will_delete(gone)

@@ -4,8 +4,8 @@
  2. ``ForgetPlan.state`` replays the model from its first state without the events (``service/rebuild/redaction.py``).
     States that restores adopted since the first of the events are rebuilt; refits are dropped.
  3. The result is adopted (``service/rebuild/adoption.py``), unless a request with the key of a forgotten one has
-    arrived since step 1 (``refuse_repeats``). In that case the job starts again with step 1. From the adoption on no
-    replica has learned the events.
+    arrived since step 1 (``has_repeats``). In that case the attempt fails, and the job is queued again. From the
+    adoption on no replica has learned the events.
  4. ``Eraser.erase`` (``service/rebuild/erase.py``) deletes versions that were fitted on the events. It makes
     two snapshots past the adoption and deletes the older ones, archives the log up to the adoption, and deletes
     stored predictions of equal vectors. It writes new segments without the events and swaps all of them in at
@@ -43,13 +43,6 @@ from abound.service.replica.predictions import PredictionEraser
 from abound.service.snapshots import snapshots, state_files
 from abound.service.snapshots.state_image import StateManifest
 from abound.service.store.keys import ModelKeys
-
-MAX_ROUNDS = 5
-"""How often a job looks for the events before it adopts a state although forgotten requests arrive again."""
-
-
-class RequestRepeated(Exception):
-    """A request with the key of a forgotten one has arrived since the events were found. Nothing was adopted."""
 
 
 class ForgetPlan(ReplaySource):
@@ -90,7 +83,6 @@ class ForgetPlan(ReplaySource):
         self._noted: list[str] = []
         self._others: dict[str, UnfinishedErasure] = {}
         self._keys: set[str] = set()
-        self._n_rounds = 0
 
     async def find_events(self, after: Offset, again: bool = False) -> dict[str, Any]:
         """Find the events up to ``after``; return their counts.
@@ -106,7 +98,6 @@ class ForgetPlan(ReplaySource):
             Some may have been learned in a state whose events are not in history.
         """
         place = self.place
-        self._n_rounds += 1
         self.what, self.first = msgspec.structs.replace(self.what, after=str(after)), None
         self.rebuilt.clear()
         snapshot_ids = await snapshots.ids(place.store, place.keys)
@@ -145,12 +136,7 @@ class ForgetPlan(ReplaySource):
         """
         await erasures.remove_unfinished(self.place.store, self.place.keys, self._noted)
 
-    async def refuse_repeats(self) -> None:
-        """Raise RequestRepeated if a forgotten key has arrived again and it is not too late to start again."""
-        if self._n_rounds < MAX_ROUNDS and await self.has_repeats(None):
-            raise RequestRepeated
-
-    async def has_repeats(self, until: Offset | None) -> bool:
+    async def has_repeats(self, until: Offset | None = None) -> bool:
         """Return whether a forgotten key has arrived since ``find_events``, up to ``until`` (default: now).
 
         Such a request is answered as a repeat, or refused for another body. It would be learned on top of the adopted
@@ -195,25 +181,18 @@ class ForgetPlan(ReplaySource):
         async for elements in reading:
             yield elements
 
-    async def load(
-        self,
-        keys: ModelKeys,
-        index: str,
-        digest: str,
-        limits: Limits,
-        progress: Callable[[float], None] = lambda done: None,
-    ) -> LiveModel:
+    async def load(self, keys: ModelKeys, index: str, digest: str, limits: Limits) -> LiveModel:
         """Load an adopted state. If a restore made it and it may contain any of the events, load one rebuilt without
         them.
         """
         if index not in self.rebuilt:
             manifest = await state_files.read_manifest(self.place.artifacts, keys, index)
             if manifest.recipe.get("method") != "restore" or not contains(manifest, self.first):
-                return await super().load(keys, index, digest, limits, progress)
+                return await super().load(keys, index, digest, limits)
             self.report_progress(f"rebuilding the state file {index}", 0.4)
             self.rebuilt[index] = await self._rebuild(manifest)
         new = self.rebuilt[index]
-        return await super().load(keys, new.id, new.digest, limits, progress)
+        return await super().load(keys, new.id, new.digest, limits)
 
     async def _rebuild(self, manifest: StateManifest) -> StateManifest:
         """Write a new state file for a restore, without the events."""

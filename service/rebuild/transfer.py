@@ -126,14 +126,14 @@ async def import_model(
     try:
         manifest, parts = await read_model_file(pieces, limit)
         with budget.reserve(name, replica.models.all) as expect:
-            return await _take_over(replica, artifacts, name, manifest, parts, expect, prepare_seconds)
+            return await _adopt_imported(replica, artifacts, name, manifest, parts, expect, prepare_seconds)
     except Corrupted as error:
         raise Malformed(str(error)) from error
     except UnknownApplyVersion as error:
         raise InvalidInstance(str(error), "body") from error
 
 
-async def _take_over(
+async def _adopt_imported(
     replica: Replica,
     artifacts: ArtifactStore,
     name: str,

@@ -176,9 +176,9 @@ class Follower:
         new = [living for living in self.catalog if living.keys.name not in self.models]
         for living in new:
             await kernel_compiler.wait_until_loaded(living.config)
-        return [self._take_up(living) for living in new]
+        return [self._add_model(living) for living in new]
 
-    def _take_up(self, living: CatalogModel) -> ReplicatedModel:
+    def _add_model(self, living: CatalogModel) -> ReplicatedModel:
         model = ReplicatedModel(living.keys, living.config, self._params.slice_events, self._limits)
         self.models[model.name] = self._by_key[model.keys.log] = model
         self._callbacks.on_model_added(model)

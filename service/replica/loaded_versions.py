@@ -170,7 +170,7 @@ class LoadedVersions(AnnouncementFollower[PrepareVersionEvent]):
 
     async def _poll(self) -> None:
         await super()._poll()
-        self._keep_within(0)
+        self._unload_until_fits(0)
         now = asyncio.get_running_loop().time()
         if now - self._checked_for_deleted >= DELETED_SECONDS:
             self._checked_for_deleted = now
@@ -249,13 +249,13 @@ class LoadedVersions(AnnouncementFollower[PrepareVersionEvent]):
             if digest is None:
                 card = await versions.card_of(artifacts, model.keys, version)
                 self._refuse_larger(model, card.n_bytes)
-                self._keep_within(card.n_bytes, 1)
+                self._unload_until_fits(card.n_bytes, 1)
             loaded = await versions.load(artifacts, model.keys, version, digest)
         if model.versions is None or self._models.get(model.name) is not model:
             raise _unknown(model, version)
         model.versions[version] = VersionInfo(loaded.card.digest, loaded.card.n_bytes)
         self._loaded[(model.incarnation, version)] = loaded
-        self._keep_within(0)
+        self._unload_until_fits(0)
         log.info("loaded a version", model=model.name, version=version, bytes=loaded.card.n_bytes)
         return loaded
 
@@ -278,7 +278,7 @@ class LoadedVersions(AnnouncementFollower[PrepareVersionEvent]):
                 f"the version has {n_bytes} bytes, and its model's memory is bounded to {bound} (max_memory)"
             )
 
-    def _keep_within(self, n_bytes: int, n: int = 0) -> None:
+    def _unload_until_fits(self, n_bytes: int, n: int = 0) -> None:
         """Unload the least recently used versions until ``n_bytes`` and ``n`` more fit."""
         by_incarnation = {model.incarnation: model for model in self._models.values()}
         total = n_bytes + sum(model.n_loaded_bytes for model in by_incarnation.values())

@@ -15,6 +15,7 @@ from abound.core.config import ModelConfig
 from abound.core.errors import Conflict, InvalidInstance, NotReady, OutcomeUnknown, StoreUnavailable, UnknownModel
 from abound.core.limits import MODEL_NAME
 from abound.core.types import Offset
+from abound.service.asyncio_tasks import wait_until
 from abound.service.log.catalog import DEFAULT_MODEL, append_to_catalog
 from abound.service.log.events import ModelCreated, ModelDeleted
 from abound.service.model.replicated_model import ReplicatedModel
@@ -105,7 +106,7 @@ class ModelDirectory:
         self._health.check_accepting()
         await kernel_compiler.wait_until_loaded(config, kernel_compiler.PATIENCE_SECONDS)
         created = await self._append(ModelCreated(name, config.to_dict()))
-        await self._come_to(created, timeout)
+        await self._wait_until_read(created, timeout)
         model = self._follower.models.get(name)
         return model is not None and model.incarnation == created.entry
 
@@ -122,7 +123,7 @@ class ModelDirectory:
         last = await self._append(ModelDeleted(name, model.incarnation))
         if name == DEFAULT_MODEL:
             last = await self.create_default()
-        await self._come_to(last, timeout)
+        await self._wait_until_read(last, timeout)
         await snapshots.delete_incarnation(self._store, model.keys)
 
     async def create_default(self) -> Offset:
@@ -149,14 +150,14 @@ class ModelDirectory:
             self._connection.info.check_safe()
         return await append_to_catalog(self._connection, event, self._store.params.reply_seconds)
 
-    async def _come_to(self, offset: Offset, timeout: float) -> None:  # noqa: ASYNC109
+    async def _wait_until_read(self, offset: Offset, timeout: float) -> None:  # noqa: ASYNC109
         """Wait until the follower has read an entry of the catalog."""
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + timeout
-        while self._follower.catalog.offset < offset:
-            if loop.time() > deadline:
-                raise NotReady("the change is in the catalog, but this replica has not applied it yet")
-            await asyncio.sleep(0.002)
+
+        async def is_read() -> bool:
+            return self._follower.catalog.offset >= offset
+
+        if not await wait_until(is_read, 0.002, timeout):
+            raise NotReady("the change is in the catalog, but this replica has not applied it yet")
 
 
 def check_name(name: str) -> str:

@@ -47,7 +47,7 @@ from abound.service.replica.loader import Progress
 from abound.service.replica.model_directory import ModelDirectory
 from abound.service.replica.standbys import Standbys
 from abound.service.replica.storage_status import StorageStatus
-from abound.service.snapshots import requests as snapshot_requests
+from abound.service.snapshots import schedule
 from abound.service.snapshots.snapshots import SnapshotParams, read_manifests
 from abound.service.snapshots.state_image import StateManifest
 from abound.service.store.client import Store
@@ -331,7 +331,7 @@ class Replica:
             No worker is running, or it takes too long.
         """
         model = self.model(name)
-        return await snapshot_requests.request_snapshot(
+        return await schedule.request_snapshot(
             self.store, model.keys, model.offset, self.params.snapshots.wanted_seconds
         )
 

@@ -145,9 +145,9 @@ class StorageStatus:
         """Refresh all models. Raise StoreUnavailable."""
         await self.join()
         models = list(self._models.values())
-        self._kept = {model.keys: await self._look_at(model) for model in models}
+        self._kept = {model.keys: await self._storage_of(model) for model in models}
 
-    async def _look_at(self, model: ReplicatedModel) -> ModelStorage:
+    async def _storage_of(self, model: ReplicatedModel) -> ModelStorage:
         keys = model.keys
         with store_errors():
             async with self._store.client.pipeline(transaction=False) as pipe:

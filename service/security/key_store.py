@@ -75,7 +75,7 @@ async def create(store: Store, terms: KeyTerms) -> CreatedKey:
         The key may have been created all the same; its secret is then lost.
     """
     terms.check()
-    return await _change(store, lambda kept: _made(kept, terms, None))
+    return await _change(store, lambda kept: _creation(kept, terms, None))
 
 
 async def rotate(store: Store, key_id: str, grace: float) -> CreatedKey:
@@ -94,7 +94,7 @@ async def rotate(store: Store, key_id: str, grace: float) -> CreatedKey:
             last = max(heirs, key=lambda key: key.created)
         life = None if last.expires is None else max(1.0, last.expires - last.created)
         terms = KeyTerms(old.scopes, old.models, old.description, life, old.rate, old.source_rate)
-        change = _made(kept, terms, old.id)
+        change = _creation(kept, terms, old.id)
         end = kept.now + grace
         old = msgspec.structs.replace(old, expires=end if old.expires is None else min(end, old.expires))
         return change._replace(keys=[*change.keys, old])
@@ -209,7 +209,7 @@ async def _change(store: Store, change: Callable[[StoredKeys], KeyChange[T]]) ->
     raise StoreUnavailable("other changes of keys interfered too often; try again")
 
 
-def _made(kept: StoredKeys, terms: KeyTerms, replaces: str | None) -> KeyChange[CreatedKey]:
+def _creation(kept: StoredKeys, terms: KeyTerms, replaces: str | None) -> KeyChange[CreatedKey]:
     dropped = _dropped(kept, replaces)
     if len(kept.keys) - len(dropped) >= MOST_KEYS:
         raise Conflict(f"there are {len(kept.keys)} keys already that have not ended; revoke some and try again")

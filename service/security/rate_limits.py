@@ -1,5 +1,4 @@
-"""Rate limits: how many instances a key, and a ``source`` under it, may send in a time, over all replicas
-together.
+"""Rate limits: how many instances a key, and a ``source`` under it, may send per period, over all replicas.
 
 The library ``limits`` counts in the store: a sliding window of two counters, by the store's clock. If that
 clock was set back, earlier counts are deleted. An instance of a batch and a line of NDJSON count as one. The
@@ -147,7 +146,9 @@ class RateLimiter:
             self._away = True
             self._resting_until = time.monotonic() + RETRY_STORE_SECONDS
             if learns:
-                raise StoreUnavailable(f"this {kind} has a rate and was not counted; nothing was appended") from error
+                raise StoreUnavailable(
+                    f"instances of this {kind} cannot be counted against its rate; nothing was appended"
+                ) from error
             self._unchecked += n
             return
         if self._away:

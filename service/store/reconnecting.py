@@ -22,7 +22,7 @@ from abound.service.store.server_info import ServerInfo
 log = structlog.get_logger(__name__)
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0
-FACTS_SECONDS = 1.0
+INFO_SECONDS = 1.0
 
 
 async def _accept_every_server(connection: StoreConnection, seconds: float) -> bool:
@@ -97,7 +97,7 @@ class ReconnectingConnection:
             pause = FIRST_PAUSE
             self.info, self.raw = facts, connection
             self._opened.set()
-            await self._keep_facts(connection)
+            await self._refresh_info(connection)
 
     async def _open(self) -> tuple[StoreConnection, ServerInfo]:
         connection = await self._store.open_connection(self._purpose, self._on_lost)
@@ -110,9 +110,9 @@ class ReconnectingConnection:
             connection.close()
             raise
 
-    async def _keep_facts(self, connection: StoreConnection) -> None:
+    async def _refresh_info(self, connection: StoreConnection) -> None:
         """Refresh the server info every second until the connection is lost."""
-        while not await wait_for_event(self._lost, FACTS_SECONDS):
+        while not await wait_for_event(self._lost, INFO_SECONDS):
             with contextlib.suppress(StoreUnavailable):
                 self.info = await fetch_server_info(connection, self._patience)
                 if not await self.knows(connection, self._patience):

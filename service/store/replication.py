@@ -66,7 +66,7 @@ POLL_SECONDS = 0.2
 _COPIED = "; replicas of the store have files of their own, send BGREWRITEAOF to each: {} connected"
 
 
-async def rewrite_aof(store: Store, seconds: float = AOF_SECONDS) -> str:
+async def rewrite_aof(store: Store) -> str:
     """Have the store rewrite its append-only file, so that it holds no deleted data.
 
     Returns
@@ -75,7 +75,7 @@ async def rewrite_aof(store: Store, seconds: float = AOF_SECONDS) -> str:
     rewrite is not confirmed. The store deletes the old file afterwards. Backups are not affected.
     """
     loop = asyncio.get_running_loop()
-    deadline = loop.time() + seconds
+    deadline = loop.time() + AOF_SECONDS
     asked = False
     try:
         with store_errors():

@@ -111,7 +111,7 @@ async def import_version(
                     f"the versions would have {total} bytes, of at most {params.total_bytes}; delete a version first"
                 )
             try:
-                taken = await _taken(store, artifacts, keys, name, card, reader, offset)
+                taken = await _write_version(store, artifacts, keys, name, card, reader, offset)
                 await _refuse_past(store, keys, card)  # a forget job since then saw the version, or this check sees it
             except BaseException:
                 await artifacts.clear(versions.folder(keys, name))
@@ -124,7 +124,7 @@ async def import_version(
         raise InvalidInstance(str(error), "body") from error
 
 
-async def _taken(
+async def _write_version(
     store: Store, artifacts: ArtifactStore, keys: ModelKeys, name: str, card: Card, reader: ContainerReader, offset: str
 ) -> Card:
     for one in card.files:

@@ -9,6 +9,8 @@ const NAMED = /\.((txt|svm|jsonl|csv|tsv)(\.(gz|zst))?|parquet|arrow)$/;
 const TABLE = /\.((csv|tsv)(\.(gz|zst))?|parquet|arrow)$/;
 const CUT = 200;
 
+const plain = (value) => (typeof value === "string" ? value : JSON.stringify(value));
+
 const shortened = (text) => (text.length > CUT ? `${text.slice(0, CUT)}…` : text);
 
 /** The upload in progress, which continues in other views: `{ said, stop, ended }`. */
@@ -98,7 +100,7 @@ export function show(root, { signal, problem, refused }) {
         h("h3", {}, `The first ${rows.length} rows of ${which}`),
         table(`Rows of ${which}`, ["labels", "instance"], rows.map((one) => [
           h("span", { class: "break" }, one.labels.map(legible).join(", ")),
-          h("span", { class: "break" }, shortened([one.text, one.features && JSON.stringify(one.features)].filter(Boolean).join(" "))),
+          h("span", { class: "break" }, shortened([one.text, one.features].filter(Boolean).map(plain).join(" "))),
         ])),
       );
       announce(`${rows.length} rows of ${which}.`);

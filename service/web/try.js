@@ -21,6 +21,8 @@ export function show(root, { model, about, text: wanted, signal, problem, lacks,
   const probable = h("select", {}, [0, 0.1, 0.25, 0.5, 0.75, 0.9].map((p) => h("option", { value: p }, p ? `${100 * p} %` : "any")));
   const probability = field("Least probability", probable);
   const chips = labelChips("Right labels", { suggest: (prefix) => get(`${modelPath(model)}/labels?limit=20&prefix=${part(prefix)}`, { signal }), changed: mark });
+  const rejected = new Set();
+  const weight = h("select", {}, [0.1, 0.5, 1, 2, 5, 10].map((w) => h("option", { value: w, selected: w === 1 }, String(w))));
   const effect = h("p", { class: "hint" });
   const parts = { text: field("Text", text), features: field("Features", features, HOW), vector: field("Vector", vector, "A list of numbers in JSON, such as an embedding."), ranks: h("div", { class: "stack" }), because: h("div", { class: "stack" }), learned: h("div", { class: "stack", role: "status" }) };
   const chart = bars({
@@ -64,6 +66,7 @@ export function show(root, { model, about, text: wanted, signal, problem, lacks,
           "form",
           { class: "stack", onsubmit: (event) => { event.preventDefault(); teach(); } },
           chips.element,
+          field("Weight", weight),
           h("div", { class: "row" }, learn, h("span", { class: "hint" }, "or Ctrl+Enter")),
           effect,
         ),
@@ -75,9 +78,7 @@ export function show(root, { model, about, text: wanted, signal, problem, lacks,
   );
 
   const typed = debounced(() => rank(), TYPED_MS);
-  text.addEventListener("input", () => { before = null; typed(); });
-  features.addEventListener("input", () => { before = null; typed(); });
-  vector.addEventListener("input", () => { before = null; typed(); });
+  for (const one of [text, features, vector]) one.addEventListener("input", () => { before = null; rejected.clear(); typed(); });
   k.addEventListener("change", () => rank());
   version.addEventListener("change", () => rank());
   probable.addEventListener("change", () => rank());
@@ -87,6 +88,7 @@ export function show(root, { model, about, text: wanted, signal, problem, lacks,
 
   function use(value) {
     kind = value;
+    rejected.clear();
     parts.text.hidden = kind !== "text";
     parts.features.hidden = kind !== "features";
     parts.vector.hidden = kind !== "vector";
@@ -217,7 +219,7 @@ export function show(root, { model, about, text: wanted, signal, problem, lacks,
       return;
     }
     const { activeElement } = document;
-    const focused = parts.ranks.contains(activeElement) ? { of: activeElement.classList.contains("right") ? ".right" : ".rank", label: activeElement.dataset.label } : null;
+    const focused = parts.ranks.contains(activeElement) ? { of: [".right", ".wrong"].find((one) => activeElement.matches(one)) ?? ".rank", label: activeElement.dataset.label } : null;
     const whole = Math.max(...labels.map((one) => one.score), 1); // a bar is full at a score of 1 or more
     const explained = labels.find((one) => one.label === chosen) || labels[0];
     fill(
@@ -237,9 +239,10 @@ export function show(root, { model, about, text: wanted, signal, problem, lacks,
             h("span", { class: "score" }, one.probability === undefined ? null : [h("span", { class: "unseen" }, "probability "), h("b", { class: "probability" }, chance(one.probability)), h("span", { class: "unseen" }, ", score"), " "], score(one.score)),
           ),
           lacking.learn ? null : h("button", { type: "button", class: "small quiet right", "aria-label": `${legible(one.label)} is right`, "aria-pressed": String(chips.has(one.label)), "data-label": one.label, onclick: () => chips.toggle(one.label) }, "✓", h("span", { class: "word" }, " Right")),
+          lacking.learn ? null : h("button", { type: "button", class: "small quiet wrong", title: "Not this", "aria-label": `${legible(one.label)} is not right`, "aria-pressed": String(rejected.has(one.label)), "data-label": one.label, onclick: () => reject(one.label) }, "✗"),
         );
       })),
-      lacking.learn ? null : h("p", { class: "hint" }, "Mark the right labels, also with the keys 1 to 9, then press Learn."),
+      lacking.learn ? null : h("p", { class: "hint" }, "Mark the right labels, also with the keys 1 to 9, or wrong ones, then press Learn."),
       h("p", { class: "hint" }, labels[0].probability === undefined ? "A score is not a probability: turn on calibration under Models to get one." : "The percentage is the probability that a label is right; the score stands beside it."),
       h("p", { class: "hint" }, `By ${answered.version === "live" ? "the live index" : `version ${answered.version}`}, with all events up to ${answered.offset}.`),
     );
@@ -282,9 +285,17 @@ export function show(root, { model, about, text: wanted, signal, problem, lacks,
     });
   }
 
-  /** Show which of the ranked labels are marked as correct. */
+  /** Show which of the ranked labels are marked as right and as wrong. No label is both. */
   function mark() {
+    for (const label of rejected) if (chips.has(label)) rejected.delete(label);
     for (const one of parts.ranks.querySelectorAll(".right")) one.setAttribute("aria-pressed", String(chips.has(one.dataset.label)));
+    for (const one of parts.ranks.querySelectorAll(".wrong")) one.setAttribute("aria-pressed", String(rejected.has(one.dataset.label)));
+  }
+
+  function reject(label) {
+    if (chips.has(label)) chips.toggle(label);
+    if (!rejected.delete(label)) rejected.add(label);
+    mark();
   }
 
   /** Disable the button, but keep it reachable by keyboard. */
@@ -298,11 +309,14 @@ export function show(root, { model, about, text: wanted, signal, problem, lacks,
     if (teaching) return;
     const given = readable();
     const labels = chips.take();
-    if (given === null || labels.length === 0) {
-      fill(parts.learned, h("p", { class: "worry" }, given === null ? "Type an instance first." : "Name the right label first."));
+    const wrong = [...rejected];
+    if (given === null || labels.length + wrong.length === 0) {
+      fill(parts.learned, h("p", { class: "worry" }, given === null ? "Type an instance first." : "Name the right label, or mark a wrong one."));
       return;
     }
     const body = { ...given, labels, source: "page" };
+    if (wrong.length) body.rejected = wrong;
+    if (weight.value !== "1") body.weight = Number(weight.value);
     const what = JSON.stringify(body);
     if (unsure?.what !== what) unsure = { what, key: newKey() };
     const { key } = unsure;
@@ -314,10 +328,12 @@ export function show(root, { model, about, text: wanted, signal, problem, lacks,
       before = answered ? answered.labels.map((one) => one.label) : [];
       offset = answer.offset;
       about.learned += 1;
-      chosen = labels[0];
+      chosen = labels[0] ?? null;
+      rejected.clear();
+      weight.value = "1";
       chips.clear();
-      const said = labels.map((one) => `“${legible(one)}”`).join(", ");
-      const was = answer.rank === null ? "It was not among the answers before." : `Its rank before was ${count(answer.rank)}.`;
+      const said = [...labels.map((one) => `“${legible(one)}”`), ...wrong.map((one) => `not “${legible(one)}”`)].join(", ");
+      const was = labels.length === 0 ? "" : answer.rank === null ? "It was not among the answers before." : `Its rank before was ${count(answer.rank)}.`;
       fill(
         parts.learned,
         h("p", { class: "better" }, "Learned ", breakable(said), `. ${answer.applied ? was : "It is in the log, and applied in a moment."}`),

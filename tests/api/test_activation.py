@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +15,11 @@ from abound.core.comparison.blend import LabelRanking, mix
 from abound.core.methods.fitted import FittedMethod
 from abound.core.model.live_model import warmup
 from abound.service.artifacts.artifact_store import ArtifactStore
-from abound.service.cli import main as cli
 from abound.service.replica import heartbeat
 from abound.service.store.client import Store
 from abound.service.versions import activation
 from abound.service.versions.card import Card
+from tests.support.command_line import Run
 from tests.support.served import Served, fresh_model, lines, ndjson, problem, served
 from tests.support.small_versions import FEATURES, fitted, ranked, write
 from tests.support.valkey import QUICK
@@ -252,27 +252,14 @@ def test_an_activation_is_an_act_of_the_audit_log(model: Model) -> None:
     assert done["details"]["reason"] == "because"
 
 
-def test_a_version_is_activated_from_the_command_line(
-    model: Model, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_version_is_activated_from_the_command_line(model: Model, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ABOUND_URL", model.service.url)
-
-    def run(*words: str) -> int:
-        capsys.readouterr()
-        monkeypatch.setattr(sys, "argv", ["abound", "versions", "activate", *words, "--model", model.name])
-        try:
-            cli.main()
-        except SystemExit as end:
-            return int(end.code or 0)
-        return 0
-
-    assert run(model.ids[0], "--reason", "try it") == 0
-    assert f"{model.ids[0]} is active from" in capsys.readouterr().out
+    activate = partial(run, "versions", "activate", "--model", model.name)
+    assert f"{model.ids[0]} is active from" in activate(model.ids[0], "--reason", "try it").out
     assert model.about()["version"] == model.ids[0]
-    assert run("live", "--json") == 0
-    assert '"former"' in capsys.readouterr().out
+    assert '"former"' in activate("live", "--json").out
     assert model.about()["version"] == "live"
-    assert run("0123456789abcdef") == 1
+    assert activate("0123456789abcdef").code == 1
 
 
 def test_versions_are_measured_without_any_label_of_a_class(model: Model) -> None:

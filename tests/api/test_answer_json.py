@@ -19,9 +19,7 @@ def model_of(labels: list[str]) -> LiveModel:
     model = LiveModel(ModelConfig(), (3, 4))
     for label in labels:
         record = model.vectorizer.vectorize(b'{"f": 1}', None) + pack_labels([label], model.limits)
-        applying = model.begin(record, 1, [Unit(1)])
-        while not applying.done:
-            applying.step(1)
+        model.begin(record, 1, [Unit(1)]).finish()
     return model
 
 

@@ -122,9 +122,7 @@ def test_what_growing_will_take_is_never_less_than_what_it_takes() -> None:
         foretold = model.n_bytes + model.growth_bytes
         features = ",".join(f'"{rng.integers(2**60)}": 1' for _ in range(20))
         record = model.vectorizer.vectorize(b"{" + features.encode() + b"}", None) + pack_labels(["x"], model.limits)
-        applying = model.begin(record, 1, [Unit(1)])
-        while not applying.done:
-            applying.step(32)
+        model.begin(record, 1, [Unit(1)]).finish()
         assert model.n_bytes <= foretold + 65_536  # small models grow by the least steps
     assert model.n_learned == 400
     assert model.n_bytes > 400_000
@@ -147,9 +145,7 @@ def test_the_store_has_room_for_three_snapshots_of_a_model_within_its_bound(upda
         features = ",".join(f'"{rng.integers(3000)} {"x" * 400}": 1' for _ in range(20))
         record = model.vectorizer.vectorize(b"{" + features.encode() + b"}", None)
         labels = pack_labels([f"{rng.integers(500)} {'y' * 400}"], model.limits)
-        applying = model.begin(record + labels, 1, [Unit(1, f"key {at}", b"body")])
-        while not applying.done:
-            applying.step(32)
+        model.begin(record + labels, 1, [Unit(1, f"key {at}", b"body")]).finish()
     snapshot = sum(array.nbytes for array in model.to_arrays().values())
     assert 3 * snapshot <= STORE_SHARES * model.n_bytes
     assert snapshot > 0.5 * model.n_bytes

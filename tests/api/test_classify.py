@@ -71,6 +71,21 @@ def test_text_and_features_are_the_same_kind_of_key(service: Served, model: str)
     assert by_text == by_feature == both
 
 
+def test_a_text_may_have_fields(service: Served) -> None:
+    name = fresh_model(service)
+    for title, body, label in [("wool", "cotton", "warm"), ("cotton", "wool", "light")]:
+        text = {"title": title, "body": body}
+        service.http.post(f"/models/{name}/learn", json={"text": text, "labels": [label]}).raise_for_status()
+    for title, body, label in [("wool", "cotton", "warm"), ("cotton", "wool", "light")]:
+        body_and_title = {"text": {"body": body, "title": title}, "explain": True}
+        answer = service.http.post(f"/models/{name}/classify", json=body_and_title).json()
+        assert answer["labels"][0]["label"] == label
+        assert f"title:{title}" in [one["feature"] for one in answer["labels"][0]["because"]]
+    for wrong, field in [({"title": 3}, "text[...]"), (["wool"], "text"), ({"": "wool"}, "text")]:
+        refused = service.http.post(f"/models/{name}/classify", json={"text": wrong})
+        problem(refused, 422, "invalid-field", field)
+
+
 def test_every_form_of_a_feature(service: Served) -> None:
     name = fresh_model(service)
     learned = {"features": {"country": "FI", "tags": ["a", "b"], "urgent": True}, "labels": ["x"]}
@@ -360,9 +375,7 @@ def test_answers_over_http_equal_the_library_at_every_step(service: Served) -> N
         for one in group:
             labels = one["labels"]
             assert isinstance(labels, list)
-            applying = library.begin(vector(one) + pack_labels(labels, library.limits), 1, [Unit(1)])
-            while not applying.done:
-                applying.step(1)
+            applying = library.begin(vector(one) + pack_labels(labels, library.limits), 1, [Unit(1)]).finish()
             out.append((int(applying.ranks[0]) or None, bool(applying.updated[0])))
         return out
 

@@ -115,7 +115,7 @@ INVALID: dict[str, tuple[bytes, str]] = {
     "nothing active": (b'{"features": {"f": 0, "g": -3, "h": false, "i": []}, "labels": ["a"]}', "features"),
     "empty features": (b'{"features": {}, "labels": ["a"]}', "features"),
     "empty text": (b'{"text": "  ", "labels": ["a"]}', "text"),
-    "unknown field": (b'{"text": "a", "labels": ["a"], "weight": 2}', "weight"),
+    "unknown field": (b'{"text": "a", "labels": ["a"], "strength": 2}', "strength"),
     "unknown field with a strange name": (b'{"text": "a", "labels": ["a"], "a`b.c\\u00e9": 2}', "a`b.cé"),
 }
 

@@ -214,7 +214,10 @@ def test_a_job_is_followed_to_its_end(place: Office) -> None:
 def test_who_follows_and_goes_is_forgotten(place: Office, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(route, "MOST_FOLLOWERS", 2)
     job_id = place.submit("steps")
-    with httpx.Client(base_url=place.service.url) as one, httpx.Client(base_url=place.service.url) as two:
+    with (
+        httpx.Client(base_url=place.service.url, timeout=60) as one,
+        httpx.Client(base_url=place.service.url, timeout=60) as two,
+    ):
         path = f"/jobs/{job_id}/events"
         with one.stream("GET", path) as first, two.stream("GET", path) as second:
             reading = [first.iter_lines(), second.iter_lines()]  # to let go of one is to hang up

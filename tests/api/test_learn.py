@@ -425,3 +425,101 @@ def test_fsync_is_not_claimed_for_a_repeat_after_the_policy_was_changed(service:
         finally:
             client.config_set("appendfsync", "always")
     assert service.learned(model) == 1
+
+
+def feedback_of(service: Served, model: str) -> dict[str, int]:
+    counts: dict[str, int] = service.http.get(f"/models/{model}/stats").json()["feedback"]
+    return counts
+
+
+def ranked(service: Served, model: str, **instance: object) -> list[str]:
+    answer = service.http.post(f"/models/{model}/classify", json=instance).json()
+    return [one["label"] for one in answer["labels"]]
+
+
+@pytest.mark.parametrize("update", ["fsu", "sls"])
+def test_a_rejected_label_falls_behind(service: Served, update: str) -> None:
+    model = fresh_model(service, update=update)
+    path = f"/models/{model}/learn"
+    for label in ("crude", "grain", "crude"):
+        service.http.post(path, json={"text": "wheat and oil", "labels": [label]})
+    assert ranked(service, model, text="wheat and oil")[0] == "crude"
+    for labels in ({"labels": []}, {}, {"labels": None}, {"labels": []}):
+        answer = service.http.post(path, json={"text": "wheat and oil", "rejected": ["crude"], **labels})
+        assert answer.status_code == 200
+        assert answer.json()["rank"] is None
+    assert ranked(service, model, text="wheat and oil")[0] == "grain"
+    stats = service.http.get(f"/models/{model}/stats").json()
+    assert (stats["learned"], stats["all"]["n"]) == (7, 3)
+    assert stats["feedback"] == {"unlabelled": 4, "rejected": 4, "ignored": 0, "weighted": 0}
+
+
+def test_feedback_in_a_batch_in_lines_and_late(service: Served, model: str) -> None:
+    path = f"/models/{model}/learn"
+    one = {"text": "tin", "labels": ["metal"], "rejected": ["food"], "ignored": ["toy", "tool"], "weight": 2.5}
+    late = {"text": "tin", "remember": True}
+    id_ = service.http.post(f"/models/{model}/classify", json=late).json()["id"]
+    by_prediction = {name: value for name, value in one.items() if name != "text"} | {"prediction": id_}
+    assert service.http.post(path, json={"instances": [one, WHEAT, one]}).status_code == 200
+    body = ndjson(one, one | {"weight": 0}, by_prediction)
+    answers = lines(service.http.post(path, content=body, headers=NDJSON))
+    assert [answer.get("field") for answer in answers] == [None, "weight", None]
+    assert service.http.post(path, json=by_prediction).status_code == 200
+    assert feedback_of(service, model) == {"unlabelled": 0, "rejected": 5, "ignored": 10, "weighted": 5}
+    assert service.http.get(f"/models/{model}/labels").json()["labels"] == ["metal", "grain"]
+
+
+@pytest.mark.parametrize(
+    ("extra", "field"),
+    [
+        ({"labels": []}, "labels"),
+        ({"labels": [], "ignored": ["a"]}, "labels"),
+        ({"rejected": "crude"}, "rejected"),
+        ({"rejected": [5]}, "rejected[0]"),
+        ({"rejected": {"crude": 1}}, "rejected"),
+        ({"rejected": ["a", ""]}, "rejected[1]"),
+        ({"rejected": ["grain"]}, "rejected[0]"),
+        ({"rejected": ["x"] * 101}, "rejected"),
+        ({"ignored": [""]}, "ignored[0]"),
+        ({"ignored": ["a", "grain"]}, "ignored[1]"),
+        ({"rejected": ["a"], "ignored": ["a"]}, "ignored[0]"),
+        ({"ignored": True}, "ignored"),
+        ({"weight": 0}, "weight"),
+        ({"weight": -1}, "weight"),
+        ({"weight": 100.5}, "weight"),
+        ({"weight": "2"}, "weight"),
+        ({"weight": [1]}, "weight"),
+    ],
+)
+def test_wrong_feedback_is_named(service: Served, model: str, extra: dict[str, object], field: str) -> None:
+    path = f"/models/{model}/learn"
+    problem(service.http.post(path, json=WHEAT | extra), 422, "invalid-field", field)
+    answer = service.http.post(path, json={"instances": [WHEAT, WHEAT | extra]})
+    assert answer.json()["field"] == f"instances[1].{field}"
+    assert service.learned(model) == 0
+
+
+@pytest.mark.parametrize("extra", [{"rejected": ["a"]}, {"ignored": []}, {"weight": 2}])
+def test_feedback_of_a_batch_is_in_its_instances(service: Served, model: str, extra: dict[str, object]) -> None:
+    answer = service.http.post(f"/models/{model}/learn", json={"instances": [WHEAT], **extra})
+    problem(answer, 422, "invalid-field", next(iter(extra)))
+    assert "move it into instances" in answer.json()["detail"]
+
+
+@pytest.mark.parametrize("other", [{"rejected": ["b"]}, {"ignored": ["a"]}, {"weight": 3}, {"rejected": None}])
+def test_a_key_covers_the_feedback(service: Served, model: str, other: dict[str, object]) -> None:
+    path = f"/models/{model}/learn"
+    body = WHEAT | {"rejected": ["a"], "weight": 2, "key": "once"}
+    first = service.http.post(path, json=body)
+    assert first.status_code == 200
+    assert service.http.post(path, json=body).json() == first.json()
+    problem(service.http.post(path, json=body | other | {"ignored": ["c"]}), 422, "invalid-field", "key")
+    assert feedback_of(service, model)["rejected"] == 1
+
+
+def test_implicit_is_a_setting_of_the_model(service: Served) -> None:
+    model = fresh_model(service, implicit=0.3)
+    assert service.http.get(f"/models/{model}").json()["config"]["implicit"] == 0.3
+    problem(service.http.put(f"/models/{model}", json={"implicit": 2}), 422, "invalid-field", "implicit")
+    service.http.post(f"/models/{model}/learn", json=WHEAT)
+    assert service.http.put(f"/models/{model}", json={"implicit": 0}).status_code == 200

@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from abound.core.errors import Conflict
+from abound.service.api import request_body
 from abound.service.security import key_store
 from abound.service.security.key import KeyTerms
 from abound.service.store.client import Store
@@ -56,9 +57,9 @@ def test_what_is_asked_for_is_bounded(service: Served) -> None:
         problem(service.http.post("/classify", json=ONE | {field: over}), 422, "invalid-field", field)
 
 
-def test_bodies_held_at_once_are_bounded() -> None:
+def test_bodies_held_at_once_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(request_body, "MAX_BODIES_BYTES", 1_000_000)
     with served() as service:
-        service.app.state.parts.held._limit = 1_000_000
         head = b"POST /classify HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2000000\r\n\r\n"
         with socket.create_connection(("127.0.0.1", service.port), timeout=20) as one:
             one.sendall(head + b"x" * 900_000)

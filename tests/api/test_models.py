@@ -246,7 +246,18 @@ def test_stats(service: Served) -> None:
         body = {"features": {f"f{i % 4}": 1}, "labels": ["often"] if i % 3 else [f"seldom {i}"]}
         service.http.post(f"/models/{name}/learn", json=body).raise_for_status()
     stats = service.http.get(f"/models/{name}/stats").json()
-    measured = {"learned", "updated", "all", "window", "drift", "drift_marks", "contenders", "trace", "calibration"}
+    measured = {
+        "learned",
+        "updated",
+        "all",
+        "window",
+        "drift",
+        "drift_marks",
+        "contenders",
+        "trace",
+        "calibration",
+        "feedback",
+    }
     assert measured | {"offset", "kept", "replicas"} | SIZES == set(stats)
     assert stats["learned"] == 30
     assert stats["drift"] == {"R@1": 0, "R@5": 0, "MRR": pytest.approx(0)}  # the window holds all of them

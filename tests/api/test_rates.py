@@ -206,7 +206,9 @@ async def test_what_is_to_be_learned_waits_for_the_store_and_is_refused_without_
         with pytest.raises(RateLimited):  # also while those who classify leave the store alone
             await rates.count(rate, "key", "one", 1, learns=True)
         own_server.pause()
-        with pytest.raises(StoreUnavailable, match="this key has a rate and was not counted; nothing was appended"):
+        with pytest.raises(
+            StoreUnavailable, match="instances of this key cannot be counted against its rate; nothing was appended"
+        ):
             await rates.count(rate, "key", "one", 1, learns=True)
         several = [NdjsonLine(number, b'{"source": "%d"}' % number) for number in range(1, 10)]
         began = time.monotonic()

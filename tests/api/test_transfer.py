@@ -15,8 +15,8 @@ from abound.service.client import Client
 from abound.service.snapshots.snapshots import SnapshotParams
 from abound.service.store.client import Store
 from abound.service.worker import Worker
-from tests.cli.test_cli import Ran, Run, run  # noqa: F401  a fixture
 from tests.snapshots.test_model_file import FILE, LARGE, with_head
+from tests.support.command_line import Ran, Run
 from tests.support.served import Served, problem, served
 
 
@@ -176,7 +176,7 @@ def last(told: Ran) -> dict[str, Any]:
 def test_the_command_line_writes_a_file_and_reads_it(
     service: Served,
     tmp_path: Path,
-    run: Run,  # noqa: F811  the fixture
+    run: Run,
 ) -> None:
     before = taught(service, "typed")
     file = tmp_path / "typed.abound"

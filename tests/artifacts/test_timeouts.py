@@ -25,7 +25,7 @@ from abound.core.errors import ArtifactsUnavailable
 from abound.service.api import routes
 from abound.service.api.routes.versions import artifacts as joined_artifacts
 from abound.service.artifacts.artifact_store import ArtifactStore
-from abound.service.snapshots import requests as snapshot_requests
+from abound.service.snapshots import schedule
 from abound.service.snapshots.snapshots import SnapshotParams
 from abound.service.store.client import Store
 from abound.service.worker import Worker
@@ -112,7 +112,7 @@ async def test_snapshots_need_no_artifact_store(
     await replica.learn("default", drafts(20))
     async with working(server, artifacts):
         async with asyncio.timeout(8):
-            while not await snapshot_requests.live_workers(replica.store):  # noqa: ASYNC110
+            while not await schedule.live_workers(replica.store):  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
             for _ in range(2):
                 await replica.learn("default", drafts(2))

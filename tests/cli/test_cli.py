@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import csv
-import gzip
 import io
 import json
-import os
-import random
 import resource
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib import metadata
 from pathlib import Path
 from threading import Thread
-from typing import Any, NamedTuple
+from typing import Any
 
 import click
 import httpx
@@ -31,38 +28,8 @@ from abound.service.client.local_service import own_service
 from abound.service.client.retries import ATTEMPTS
 from abound.service.datasets.files import read_file
 from abound.service.evaluation.live import evaluate
-
-
-class Ran(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.out)
-
-
-Run = Callable[..., Ran]
-
-
-@pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Run ``abound`` in this process, without settings of ours from the environment."""
-    for name in [name for name in os.environ if name.startswith("ABOUND_")]:
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("COLUMNS", "200")
-
-    def run(*arguments: object) -> Ran:
-        monkeypatch.setattr(sys, "argv", ["abound", *map(str, arguments)])
-        try:
-            cli.main()
-            code: object = 0
-        except SystemExit as end:
-            code = end.code
-        return Ran(int(code or 0), *capsys.readouterr())  # type: ignore[call-overload]
-
-    return run
+from tests.cli.conftest import rows, write
+from tests.support.command_line import Run
 
 
 @pytest.fixture(scope="module")
@@ -74,32 +41,6 @@ def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def url(data_dir: Path) -> Iterator[str]:
     with own_service(data_dir=data_dir, worker=True) as url:
         yield url
-
-
-def rows(n: int, seed: int = 0) -> list[dict[str, object]]:
-    rng = random.Random(seed)
-    made: list[dict[str, object]] = []
-    for _ in range(n):
-        kind = rng.randrange(5)
-        words = [f"k{kind}w{rng.randrange(4)}" for _ in range(3)] + [f"noise{rng.randrange(9)}" for _ in range(3)]
-        made.append({"text": " ".join(words), "labels": [f"kind {kind}"]})
-    return made
-
-
-def write(path: Path, made: list[dict[str, object]]) -> Path:
-    data = "".join(json.dumps(row) + "\n" for row in made).encode()
-    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
-    return path
-
-
-@pytest.fixture
-def train(tmp_path: Path) -> Path:
-    return write(tmp_path / "train.jsonl.gz", rows(1500))
-
-
-@pytest.fixture
-def test(tmp_path: Path) -> Path:
-    return write(tmp_path / "test.jsonl", rows(100, seed=1))
 
 
 def commands() -> Iterator[tuple[list[str], click.Command]]:
@@ -182,122 +123,6 @@ def test_wrong_use_is_exit_code_2(arguments: list[str], run: Run, monkeypatch: p
 # evaluate
 
 
-def test_evaluate_gives_the_promised_object(run: Run, train: Path, test: Path) -> None:
-    ran = run("evaluate", "--train", train, "--test", test, "--set", "margin=0.5", "--passes", 2, "--json")
-    assert ran.code == 0
-    names = {f"{name}@{k}" for name in ("P", "nDCG", "PSP", "PSnDCG") for k in (1, 3, 5)}
-    assert ran.json["metrics"].keys() == names | {"R@1", "R@5", "MRR", "HR"}
-    assert ran.json["metrics"]["R@1"] > 0.9
-    assert ran.json["metrics"]["HR"] >= 1.0
-    assert ran.json["instances"] == {"train": 1500, "test": 100}
-    assert ran.json.keys() >= {"connections", "work_per_feature", "bytes", "seconds"}
-    assert ran.json["seconds"].keys() >= {"fit", "rank"}
-
-
-def test_evaluate_for_people(run: Run, train: Path, test: Path) -> None:
-    ran = run("evaluate", "--train", train, "--test", test)
-    assert ran.code == 0
-    assert "1,500 instances, 1,500 learned" in ran.out
-
-
-def test_evaluate_tells_how_far_probabilities_are_right(run: Run, train: Path, test: Path) -> None:
-    files = ("evaluate", "--train", train, "--test", test, "--set", "calibrate=true")
-    told = run(*files, "--json").json["calibration"]
-    assert told.keys() == {"prequential", "test", "score"}
-    people = run(*files).out
-    for name, said in (("prequential", "while learning"), ("test", "on the test part"), ("score", "0 to 1")):
-        assert [line for line in people.splitlines() if said in line and f"error {told[name]['error']:.4g}," in line]
-
-
-def test_evaluate_takes_dotted_fields(run: Run, train: Path, test: Path) -> None:
-    files = ("--train", train, "--test", test, "--json")
-    words = run("evaluate", *files).json
-    pairs = run("evaluate", *files, "--set", "analyzer.ngrams=[1,2]", "--set", "analyzer.kind=word").json
-    assert pairs["features"] > words["features"]
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--method", "svm"], "there is no method"),
-        (["--set", "w_min=2"], "w_min must be"),
-        (["--set", "memory=NaN"], "memory must be"),
-        (["--set", "wmin=0.1"], "wmin is not a field"),
-        (["--set", "analyzer.kind=words"], "analyzer.kind must be word"),
-        (["--propensity-b", "0"], "b > 0"),
-        (["--passes", "0"], "passes"),
-        (["--hide-labels", "0.5"], "batch methods only"),
-        (["--method", "swnn", "--passes", "2"], "for ff only"),
-        (["--method", "swnn", "--set", "S=0"], "S must be"),
-        (["--method", "swnn", "--set", "margin=1"], "margin is not a parameter of swnn"),
-        (["--method", "swnn", "--set", "analyzer.kind=words"], "analyzer.kind must be word"),
-        (["--method", "swnn", "--set", "idf=2"], "idf must be"),
-        (["--method", "swnn", "--set", "params=auto", "--set", "S=3"], "params can only be auto"),
-        (["--method", "frequency", "--set", "params=auto"], "no parameters that can be searched"),
-    ],
-)
-def test_evaluate_refuses_what_it_does_not_know(
-    options: list[str], message: str, run: Run, train: Path, test: Path
-) -> None:
-    ran = run("evaluate", "--train", train, "--test", test, *options)
-    assert ran.code == 2
-    assert message in ran.err
-
-
-def test_a_batch_method_is_evaluated_by_the_same_command(run: Run, train: Path, test: Path) -> None:
-    files = ("--train", train, "--test", test, "--method", "swnn")
-    ran = run("evaluate", *files, "--set", "S=9", "--set", "analyzer.min_length=2", "--json")
-    live = run("evaluate", "--train", train, "--test", test, "--json")
-    assert ran.code == 0
-    assert ran.json.keys() >= live.json.keys() - {"digest"}
-    assert ran.json["metrics"].keys() == live.json["metrics"].keys()
-    assert ran.json["metrics"]["R@1"] > 0.9
-    assert ran.json["params"] == {"S": 9, "alpha": 2.0, "beta": 1.0, "prune": True}
-    assert ran.json["idf"] is True
-    assert ran.json["instances"] == {"train": 1500, "test": 100}
-    people = run("evaluate", *files)
-    assert "1,500 instances, 1,500 learned" in people.out
-    assert "alpha" in people.out
-
-
-def test_the_recall_of_an_approximate_search_is_told(run: Run, train: Path, test: Path) -> None:
-    files = ("--train", train, "--test", test, "--method", "ogeec", "--set", "learners=1", "--set", "index=lsh")
-    told = run("evaluate", *files, "--json").json["recall_of_neighbors"]
-    assert 0.0 < told < 1.0
-    assert f"recall of neighbors  {told:.4f}" in run("evaluate", *files).out
-
-
-def test_parameters_are_searched_for(run: Run, train: Path, test: Path) -> None:
-    for method in ("ff", "swnn"):
-        ran = run("evaluate", "--train", train, "--test", test, "--method", method, "--set", "params=auto", "--json")
-        assert ran.code == 0
-        assert ran.json["params"].keys() >= ({"passes", "margin"} if method == "ff" else {"S", "alpha"})
-
-
-def test_hidden_labels_are_not_learned(run: Run, train: Path, test: Path) -> None:
-    files = ("--train", train, "--test", test, "--method", "frequency", "--json")
-    assert run("evaluate", *files, "--hide-labels", 0.8).json["learned"] < 1000
-    assert run("evaluate", *files, "--hide-labels", 1).code == 1
-    assert run("evaluate", *files).json["learned"] == 1500
-
-
-def test_what_would_not_fit_into_memory_is_refused_with_the_arithmetic(run: Run, train: Path, test: Path) -> None:
-    ran = run("evaluate", "--train", train, "--test", test, "--method", "ogeec", "--memory", 0.001)
-    assert ran.code == 1
-    assert "5 learners x 1,500 instances x 200" in ran.err
-    assert "0.001 GB may be used" in ran.err
-
-
-def test_the_methods_are_listed(run: Run) -> None:
-    listed = run("methods", "--json")
-    assert listed.json["swnn"]["params"]["S"] == 75
-    assert listed.json["swnn"]["search"] is True
-    assert all(method["cost"] and method["use"] for method in listed.json.values())
-    people = run("methods")
-    assert people.code == 0
-    assert all(name in people.out for name in listed.json)
-
-
 def test_a_damaged_file_is_named_with_its_line(run: Run, tmp_path: Path, test: Path) -> None:
     bad = tmp_path / "bad.jsonl"
     bad.write_text('{"text": "a", "labels": ["x"]}\n{"text": 3}\n')
@@ -358,7 +183,7 @@ def test_a_service_that_is_starting_is_waited_for(run: Run, train: Path, url: st
         def do_GET(self) -> None:
             left[0] -= 1
             said = {"type": "/problems/not-ready", "title": "X", "status": 503, "detail": "warming", "retry_after": 0}
-            with httpx.Client(base_url=url) as there:
+            with httpx.Client(base_url=url, timeout=60) as there:
                 status, body = (503, json.dumps(said)) if left[0] >= 0 else (404, there.get(self.path).text)
             self.send_response(status)
             self.send_header("Content-Length", str(len(body)))
@@ -476,6 +301,19 @@ def test_standard_input_and_keys(run: Run, url: str, tmp_path: Path, monkeypatch
         monkeypatch.setattr(sys, "stdin", piped)
         ran = run("learn", "-", "--url", url, "-m", "piped", "--keyed", "--source", "a test", "--json")
     assert ran.json["learned"] == 20
+
+
+def test_feedback_in_a_file(run: Run, url: str, tmp_path: Path) -> None:
+    """Instances without a true label are learned, and do not count in the accuracy."""
+    run("models", "create", "feedback", "--url", url)
+    made = [*rows(10), {"text": "a b", "labels": [], "rejected": ["x"]}, {"text": "a b", "ignored": ["x"]}]
+    made += [rows(1)[0] | {"weight": 2, "ignored": ["y"]}]
+    ran = run("learn", write(tmp_path / "some.jsonl", made), "--url", url, "-m", "feedback", "--json")
+    assert (ran.json["learned"], ran.json["unlabelled"]) == (12, 1)
+    assert ran.json["accuracy"]["all"]["n"] == 11
+    stats = httpx.get(f"{url}/models/feedback/stats").json()
+    assert (stats["learned"], stats["all"]["n"]) == (12, 11)
+    assert stats["feedback"] == {"unlabelled": 1, "rejected": 1, "ignored": 1, "weighted": 1}
 
 
 def test_extreme_classification_text(run: Run, url: str, tmp_path: Path) -> None:

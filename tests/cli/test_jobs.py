@@ -3,31 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
-import sys
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
 
 import httpx
 import pytest
 
-from abound.service.cli import main as cli
 from abound.service.cli.versions import list_versions
 from abound.service.client import Client, Interrupted, Refused
+from tests.support.command_line import Ran, Run
 from tests.support.job_worker import Office, office
-
-
-class Ran(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.out)
-
-
-Run = Callable[..., Ran]
 
 
 @pytest.fixture(scope="module")
@@ -38,23 +24,10 @@ def place() -> Iterator[Office]:
 
 
 @pytest.fixture
-def run(place: Office, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    for name in [name for name in os.environ if name.startswith("ABOUND_")]:
-        monkeypatch.delenv(name)
+def run(run: Run, place: Office, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Run ``abound jobs`` with these arguments."""
     monkeypatch.setenv("ABOUND_URL", place.service.url)
-    monkeypatch.setenv("COLUMNS", "200")
-
-    def run(*arguments: object) -> Ran:
-        capsys.readouterr()
-        monkeypatch.setattr(sys, "argv", ["abound", "jobs", *map(str, arguments)])
-        try:
-            cli.main()
-            code: object = 0
-        except SystemExit as end:
-            code = end.code
-        return Ran(int(code or 0), *capsys.readouterr())  # type: ignore[call-overload]
-
-    return run
+    return partial(run, "jobs")
 
 
 def last_json(ran: Ran) -> Any:

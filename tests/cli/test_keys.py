@@ -3,40 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from abound.service.cli import main as cli
 from abound.service.processes.embedded_store import EmbeddedStore
 from tests.cli.test_cli import commands
+from tests.support.command_line import Run
 from tests.support.served import Served, served
-
-Run = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    for name in [name for name in os.environ if name.startswith("ABOUND_")]:
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("COLUMNS", "200")
-
-    def run(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["abound", *map(str, arguments)])
-        try:
-            cli.main()
-            code: object = 0
-        except SystemExit as end:
-            code = end.code
-        out, err = capsys.readouterr()
-        return int(code or 0), out, err  # type: ignore[call-overload]
-
-    return run
 
 
 @pytest.fixture(scope="module")
@@ -73,6 +50,19 @@ def test_a_key_is_made_before_there_is_a_service(run: Run, tmp_path: Path) -> No
     ]
     assert "@" in acts[0]["address"]
     assert "a new store" not in run("keys", "create", "--scope", "learn", *where)[2]
+
+
+def test_the_first_key_makes_a_store_only_where_it_is_named(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, _, err = run("keys", "create", "--scope", "admin")
+    assert (code, [*tmp_path.iterdir()]) == (1, [])
+    assert f"there is no store in {tmp_path / 'data'}; name its --data-dir" in err
+    monkeypatch.setenv("ABOUND_DATA_DIR", "data")
+    assert run("keys", "create", "--scope", "admin")[0] == 0
+    monkeypatch.delenv("ABOUND_DATA_DIR")
+    assert run("keys", "create", "--scope", "admin")[0] == 0, "now there is one"
 
 
 OFFLINE = {

@@ -57,8 +57,8 @@ async def failure(client: Client, tool: str, **arguments: Any) -> str:
 
 
 async def test_the_language_model_gets_errors_of_the_service(service: Served) -> None:
-    async with AsyncClient(service.url) as abound, Client(make_server(abound, "nobody")) as client:
-        assert "there is no model 'nobody'" in await failure(client, "suggest_labels", text="wheat")
+    async with AsyncClient(service.url) as abound, Client(make_server(abound, "missing")) as client:
+        assert "there is no model 'missing'" in await failure(client, "suggest_labels", text="wheat")
         assert "labels" in await failure(client, "teach", text="wheat", labels=[])
 
 

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import random
-import sys
 from collections.abc import Callable, Iterator
 
 import pytest
 
-from abound.service.cli import main as cli
 from abound.service.cli.options import format_value
+from tests.support.command_line import Run
 from tests.support.served import Served, fresh_model, served
 
 
@@ -22,22 +20,11 @@ def service() -> Iterator[Served]:
 
 
 @pytest.fixture
-def show(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], service: Served) -> Callable[..., str]:
-    for name in [name for name in os.environ if name.startswith("ABOUND_")]:
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("COLUMNS", "120")
-
+def show(run: Run, service: Served) -> Callable[..., str]:
     def show(model: str, *options: str) -> str:
-        capsys.readouterr()
-        monkeypatch.setattr(sys, "argv", ["abound", "models", "show", model, "--url", service.url, *options])
-        try:
-            cli.main()
-        except SystemExit as end:
-            code = end.code
-        else:
-            code = 0
-        assert code == 0
-        return capsys.readouterr().out
+        ran = run("models", "show", model, "--url", service.url, *options)
+        assert ran.code == 0
+        return ran.out
 
     return show
 

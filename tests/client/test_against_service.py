@@ -38,6 +38,13 @@ def test_a_model_is_taught_and_asked(service: Served) -> None:
             model.learn("wheat", [])
         assert client.labels(name, prefix="g")["labels"] == ["grain"]
         assert client.stats(name)["learned"] == 2
+        told = model.learn("wheat prices rise", rejected=["grain"], ignored=("cereal",), weight=2.0)
+        assert told.applied
+        assert told.rank is None
+        counts = {"unlabelled": 1, "rejected": 1, "ignored": 1, "weighted": 1}
+        assert client.stats(name)["feedback"] == counts
+        with pytest.raises(TypeError, match="rejected is a list of strings"):
+            model.learn("wheat", rejected="grain")
 
 
 def test_a_model_is_created_and_instances_are_given_in_every_way(

@@ -15,10 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from packaging.utils import canonicalize_name
 
 from abound.service.processes.lifetime import dies_with_parent
 from benchmarks.serving import free_port
 from tests.support.valkey import Server
+from tests.test_licences import PROJECT, closure
 
 ROOT = Path(__file__).parents[2]
 
@@ -102,21 +104,44 @@ def test_a_worker_is_healthy_while_its_event_loop_runs(server: Server, tmp_path:
 
 
 def required(*extras: str) -> subprocess.CompletedProcess[str]:
-    words = [sys.executable, str(ROOT / "docker" / "requirements.py"), str(ROOT / "pyproject.toml"), *extras]
+    words = [sys.executable, str(ROOT / "docker" / "requirements.py"), *extras]
     return subprocess.run(words, capture_output=True, text=True)
+
+
+def pins(lines: str) -> dict[str, str]:
+    """Versions by the name of the library."""
+    return {canonicalize_name(name): version for name, version in re.findall(r"^(\S+)==(\S+)", lines, re.MULTILINE)}
 
 
 def test_the_image_gets_the_extras_that_it_is_built_with() -> None:
     text = (ROOT / "docker" / "Dockerfile").read_text()
     assert re.search(r"^ARG EXTRAS=$", text.partition("\nFROM ")[2].partition("\nFROM ")[0], re.MULTILINE)
-    assert 'docker/requirements.py pyproject.toml "$EXTRAS" >' in text
-    plain = required("").stdout.split("\n")
-    assert plain == required().stdout.split("\n")
-    more = set(required("s3,cluster").stdout.split("\n")) - set(plain)
-    assert {re.split("[<>=]", one)[0] for one in more} == {"cloudpickle", "distributed", "s3fs"}
+    assert 'docker/requirements.py "$EXTRAS" > /tmp/requirements.txt' in text
+    assert "--require-hashes -r /tmp/requirements.txt" in text
+    plain = required("").stdout
+    assert plain == required().stdout
+    more = pins(required("s3,cluster").stdout).keys() - pins(plain).keys()
+    assert {"distributed", "s3fs", "dask", "botocore"} <= more
     wrong = required("s4")
     assert wrong.returncode == 1
     assert "there is no extra s4" in wrong.stderr
+    for extra in ("bench", "dev"):
+        wrong = required(extra)
+        assert wrong.returncode == 1
+        assert re.search("docker/requirements.txt lacks .*: make lock", wrong.stderr)
+
+
+@pytest.mark.parametrize("extra", ["", "approximate", "arrow", "cluster", "embed", "mcp", "s3"])
+def test_the_image_has_the_versions_of_the_tests_and_all_that_they_need(extra: str) -> None:
+    """Each with a hash, so pip takes nothing else."""
+    text = required(extra).stdout
+    entries = re.findall(r"^\S+==.*\n(?:    .*\n)+", text, re.MULTILINE)
+    assert "".join(entries) == text
+    assert all("--hash=sha256:" in one for one in entries)
+    locked, tested = pins(text), pins((ROOT / "constraints.txt").read_text())
+    assert {name: tested.get(name, version) for name, version in locked.items()} == locked
+    declared = PROJECT["dependencies"] + (PROJECT["optional-dependencies"][extra] if extra else [])
+    assert closure(declared).keys() <= locked.keys()
 
 
 def test_the_image_has_its_parts_in_layers_of_their_own_and_a_user_by_number() -> None:

@@ -15,7 +15,8 @@ from tests.support.served import Served
 
 
 @pytest.fixture
-def _methods(monkeypatch: pytest.MonkeyPatch) -> None:
+def _methods(service: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    service.http.get("/openapi.json")  # the service keeps it, and other tests compare it: without these methods
     for name, method in TEST_METHODS.items():
         monkeypatch.setitem(METHODS, name, replace(method, kind="of no worker"))
 

@@ -209,6 +209,13 @@ def test_a_file_name_without_a_format_breaks_the_document(service: Served, docum
     assert validator.is_valid("x.parquet")
 
 
+def test_every_route_is_in_a_group_and_the_most_used_is_first(document: dict[str, Any]) -> None:
+    used = {tag for path in document["paths"].values() for operation in path.values() for tag in operation["tags"]}
+    groups = [group["name"] for group in document["tags"]]
+    assert set(groups) == used
+    assert groups[0] == "learner"
+
+
 if __name__ == "__main__":
     with served() as running:
         COMMITTED.write_text(json.dumps(running.http.get("/openapi.json").json(), indent=2, ensure_ascii=False) + "\n")

@@ -53,7 +53,12 @@ def test_columns_are_named():
         vector="emb",
         ignore=("id",),
     )
-    assert (one.text, one.labels, one.vector, features(one)) == ("A\nB", ("x", "y"), [1], {"text": "t"})
+    assert (one.text, one.labels, one.vector, features(one)) == (
+        {"title": "A", "body": "B"},
+        ("x", "y"),
+        [1],
+        {"text": "t"},
+    )
 
 
 def test_a_label_keeps_its_spelling():

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import pyarrow
+import pyarrow.parquet
 import pytest
 
-from abound.core.errors import ArtifactsUnavailable, StoreUnavailable
+from abound.core.errors import ArtifactsUnavailable, StoreUnavailable, TooLarge
 from abound.service.artifacts.artifact_store import ArtifactStore
+from abound.service.datasets import repository
 from abound.service.datasets.repository import FOLDER, DatasetRepository
 from abound.service.store.client import Store
 from tests.support.proxy import Proxy
@@ -68,3 +72,20 @@ async def test_a_file_that_cannot_be_checked_now_is_not_wrong(
     with pytest.raises(ArtifactsUnavailable, match="could not be checked: the store is away"):
         await known.put(artifacts, "mine", "a.jsonl", pieces(b"one"), environment("unix:///nowhere", artifacts))
     assert await artifacts.names(FOLDER) == []
+
+
+async def test_rows_of_a_large_parquet_file_in_a_remote_store_are_refused(
+    server: Server, artifacts: ArtifactStore, known: DatasetRepository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = pyarrow.table({"text": ["one", "two"], "labels": ["a", "b"]})
+    file = io.BytesIO()
+    pyarrow.parquet.write_table(table, file)
+
+    async def body() -> AsyncIterator[bytes]:
+        yield file.getvalue()
+
+    await known.put(artifacts, "mine", "a.parquet", body(), environment(server.url, artifacts))
+    monkeypatch.setattr(repository, "MAX_BATCH_BYTES", len(file.getvalue()) - 1)
+    assert [row.text for row in await known.head(artifacts, "mine", 2)] == ["one", "two"]
+    with pytest.raises(TooLarge, match="in a remote artifact store"):
+        await known.head(ArtifactStore("memory://remote"), "mine", 2)

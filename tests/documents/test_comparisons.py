@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import os
 import re
 import shlex
-import sys
 from pathlib import Path
 
 import pytest
 
-from abound.service.cli import main as cli
 from benchmarks.reproduction.comparisons import select_experiments
 from tests.documents.blocks import PAGES
 from tests.documents.data_sets import make
+from tests.support.command_line import Run
 
 SPANS = [" ".join(code.split()) for page in PAGES for code in re.findall(r"`([^`]+)`", page.read_text())]
 EVALUATIONS = sorted({code for code in SPANS if code.startswith("abound evaluate --train")})
@@ -31,21 +28,13 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.long
 @pytest.mark.filterwarnings("default")  # few instances: solvers do not settle
 @pytest.mark.parametrize("command", EVALUATIONS)
-def test_an_evaluation_runs(
-    command: str, data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_evaluation_runs(command: str, data: Path, run: Run) -> None:
     words = []
-    for word in shlex.split(command):
+    for word in shlex.split(command)[1:]:
         words += [str(path) for path in data.glob(word)] if "*" in word else [word]
-    for name in [name for name in os.environ if name.startswith("ABOUND_")]:
-        monkeypatch.delenv(name)
-    monkeypatch.setattr(sys, "argv", [*words, "--json"])
-    try:
-        cli.main()
-    except SystemExit as end:
-        if end.code:
-            pytest.fail(capsys.readouterr().err)
-    assert 0 < json.loads(capsys.readouterr().out)["metrics"]["R@1"] <= 1
+    ran = run(*words, "--json")
+    assert ran.code == 0, ran.err
+    assert 0 < ran.json["metrics"]["R@1"] <= 1
 
 
 @pytest.mark.parametrize("command", REPRODUCTIONS)

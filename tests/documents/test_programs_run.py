@@ -100,12 +100,16 @@ PROGRAMS: dict[str, Small] = {
     "benchmarks.faults": Small(
         words="--json --seed 1 --kills 2", tells=("acknowledged", "learned", "entries"), needs=("nginx",), seconds=600
     ),
+    "benchmarks.feedback": Small(
+        words="--json --quick --only clinc150 --data {data}", tells=("R@1", "R@5", "tail", "shown")
+    ),
     "benchmarks.gate": Small(words="--json --data {data}", tells=("instances", "fitted_on", "before", "after")),
     "benchmarks.http": Small(
         words="--json --quick", tells=("rps", "classify_to_echo", "learn_to_echo"), needs=("wrk",)
     ),
     "benchmarks.inputs": Small(
-        words="--json --set clinc150 --data {data}", tells=("sls_simple", "sls_unicode", "fsu_simple", "fsu_unicode")
+        words="--json --only text --set clinc150 --data {data}",
+        tells=("sls_simple", "sls_unicode", "fsu_simple", "fsu_unicode"),
     ),
     "benchmarks.jobs": Small(words="--json --jobs 3", tells=("process_seconds", "start_ms", "end_ms", "own_mib")),
     "benchmarks.kernel": Small(

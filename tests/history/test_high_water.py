@@ -18,7 +18,7 @@ from abound.service.cli.main import app
 from abound.service.history.high_water import HighWaterMarks
 from abound.service.processes.embedded_store import HIGH_WATER_FILE, EmbeddedStore
 from abound.service.replica.replica import Replica
-from abound.service.snapshots import requests as snapshot_requests
+from abound.service.snapshots import schedule
 from abound.service.store.client import Store
 from abound.service.worker import Worker
 from tests.replica.test_replica import teach, until
@@ -170,7 +170,7 @@ async def test_a_tail_that_is_lost_past_the_newest_snapshot_is_no_reason_to_refu
     store = Store(server.url, QUICK)
     worker = Worker(store, artifacts=artifacts)
     running = asyncio.create_task(worker.run())
-    while not await snapshot_requests.live_workers(store):  # noqa: ASYNC110  it is in the store
+    while not await schedule.live_workers(store):  # noqa: ASYNC110  it is in the store
         await asyncio.sleep(0.01)
     await replica.request_snapshot("default")
     await until(lambda: any(tmp_path.glob(f"*/{HIGH_WATER_FILE}")))

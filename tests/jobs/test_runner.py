@@ -35,7 +35,7 @@ def _clean(place: Office) -> Iterator[None]:
     place.clear()
 
 
-def horse_of(place: Office, job_id: str) -> int:
+def job_process_of(place: Office, job_id: str) -> int:
     """The process of a job that runs."""
     with place.service.server.client() as client:
         return int(str(client.hget(job_key(job_id), "holder")).rstrip("\"'").rpartition(":")[2])
@@ -161,7 +161,7 @@ def test_a_job_that_has_committed_is_not_cancelled(place: Office) -> None:
     place.at_work(job_id, "committed")
     answer = place.http.delete(f"/jobs/{job_id}")
     assert (answer.status_code, answer.json()["type"]) == (409, "/problems/conflict")
-    os.kill(horse_of(place, job_id), signal.SIGKILL)
+    os.kill(job_process_of(place, job_id), signal.SIGKILL)
     until(lambda: place.job(job_id)["attempt"] == 2 and place.job(job_id)["stage"] == "committed")
     assert place.files() == [f"tests/{job_id}-{attempt}/part" for attempt in (1, 2)]
     with place.service.server.client() as client:
@@ -176,10 +176,10 @@ def test_a_job_that_has_committed_is_not_cancelled(place: Office) -> None:
 def test_a_job_that_stands_still_is_taken_over_and_cannot_change_anything_any_more(place: Office) -> None:
     job_id = place.submit("steps", steps=30, seconds=0.05)
     place.at_work(job_id)
-    horse = horse_of(place, job_id)
-    os.kill(horse, signal.SIGSTOP)
+    process = job_process_of(place, job_id)
+    os.kill(process, signal.SIGSTOP)
     until(lambda: place.job(job_id)["state"] == "queued" or place.job(job_id)["attempt"] == 2)
-    os.kill(horse, signal.SIGCONT)
+    os.kill(process, signal.SIGCONT)
     job = place.ended(job_id)
     assert (job["state"], job["attempt"]) == ("succeeded", 2)
     assert place.files() == sorted(f"tests/{job_id}-2/part-{i}" for i in range(30))
@@ -189,12 +189,12 @@ def test_a_job_that_stands_still_is_taken_over_and_cannot_change_anything_any_mo
 def test_what_a_job_has_started_ends_with_it(place: Office, how: str) -> None:
     """Whether it ends by itself or is killed: nothing of it goes on computing."""
     job_id = place.submit("ending", how=how)
-    until(lambda: (place.job(job_id)["stage"] or "").startswith("child "))
-    child = int(place.job(job_id)["stage"].split()[1])
     if how == "child":
-        assert place.ended(job_id)["state"] == "succeeded"
+        child = place.ended(job_id)["outcome"]["child"]
     else:
-        os.kill(horse_of(place, job_id), signal.SIGKILL)
+        stage = until(lambda: (stage := place.job(job_id)["stage"] or "").startswith("child ") and stage)
+        child = int(stage.removeprefix("child "))
+        os.kill(job_process_of(place, job_id), signal.SIGKILL)
     until(lambda: not os.path.exists(f"/proc/{child}"))
     place.http.delete(f"/jobs/{job_id}")
     place.ended(job_id)
@@ -274,9 +274,9 @@ def test_a_worker_that_stops_gives_its_job_back(place: Office) -> None:
 def test_a_killed_worker_s_job_is_found_and_begun_again(place: Office) -> None:
     job_id = place.submit("steps", steps=60, seconds=0.05)
     place.at_work(job_id, progress=0.05)
-    horse = horse_of(place, job_id)
+    process = job_process_of(place, job_id)
     place.worker.kill()
-    until(lambda: not os.path.exists(f"/proc/{horse}"))
+    until(lambda: not os.path.exists(f"/proc/{process}"))
     assert place.job(job_id)["state"] == "running"
     assert place.files()
     place.worker.start()

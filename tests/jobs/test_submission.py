@@ -1,9 +1,12 @@
-"""The desk of jobs: where the artifact store does not answer, and what it refuses for its memory."""
+"""Submission of jobs: where the artifact store does not answer, and what it refuses for its memory."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import re
 import threading
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 from unittest.mock import AsyncMock
@@ -56,107 +59,109 @@ async def test_an_artifact_store_that_does_not_answer_is_asked_once_and_not_wait
 ) -> None:
     model = (await start_replica(server)).model("default")
     monkeypatch.setattr(submissions, "CHECK_SECONDS", 0.2)
-    settings = Settings.load(data_dir=tmp_path, redis_url=server.url, artifacts_url=f"memory://desk-{tmp_path.name}")
-    desk = JobSubmission(settings)
-    assert desk._artifacts is not None
+    settings = Settings.load(
+        data_dir=tmp_path, redis_url=server.url, artifacts_url=f"memory://submission-{tmp_path.name}"
+    )
+    submission = JobSubmission(settings)
+    assert submission._artifacts is not None
     hanging = Hanging()
-    monkeypatch.setattr(desk._artifacts._filesystem, "exists", hanging)
+    monkeypatch.setattr(submission._artifacts._filesystem, "exists", hanging)
     try:
         async with asyncio.timeout(20):
             for _ in range(2):
                 refused = await asyncio.gather(
-                    *(desk.submit(ASKED, model, None) for _ in range(8)), return_exceptions=True
+                    *(submission.submit(ASKED, model, None) for _ in range(8)), return_exceptions=True
                 )
                 assert all(isinstance(one, ArtifactsUnavailable) for one in refused), refused
                 assert all("has not answered" in str(one) for one in refused)
         assert hanging.asked == 1
         hanging.goes_on.set()
         monkeypatch.setattr(submissions, "CHECK_SECONDS", 20.0)
-        assert (await desk.submit(ASKED, model, None)).state == "queued"
+        assert (await submission.submit(ASKED, model, None)).state == "queued"
     finally:
         hanging.goes_on.set()
-        await desk.close()
+        await submission.close()
 
 
-async def test_a_desk_that_closes_does_not_wait_for_the_artifact_store(
+async def test_a_submission_that_closes_does_not_wait_for_the_artifact_store(
     server: Server, start_replica: StartReplica, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = (await start_replica(server)).model("default")
     monkeypatch.setattr(submissions, "CHECK_SECONDS", 0.05)
-    desk = JobSubmission(
-        Settings.load(data_dir=tmp_path, redis_url=server.url, artifacts_url=f"memory://desk-{tmp_path.name}")
+    submission = JobSubmission(
+        Settings.load(data_dir=tmp_path, redis_url=server.url, artifacts_url=f"memory://submission-{tmp_path.name}")
     )
-    assert desk._artifacts is not None
+    assert submission._artifacts is not None
     hanging = Hanging()
-    monkeypatch.setattr(desk._artifacts._filesystem, "exists", hanging)
+    monkeypatch.setattr(submission._artifacts._filesystem, "exists", hanging)
     try:
         with pytest.raises(ArtifactsUnavailable, match="has not answered"):
-            await desk.submit(ASKED, model, None)
-        assert desk._check is not None
+            await submission.submit(ASKED, model, None)
+        assert submission._check is not None
         async with asyncio.timeout(10):
-            await desk.close()
-        assert desk._check.cancelled()
+            await submission.close()
+        assert submission._check.cancelled()
     finally:
         hanging.goes_on.set()
 
 
+@contextlib.asynccontextmanager
+async def opened(server: Server, directory: Path) -> AsyncIterator[JobSubmission]:
+    settings = Settings.load(data_dir=directory, redis_url=server.url, artifacts_url=f"memory://jobs-{directory.name}")
+    submission = JobSubmission(settings)
+    try:
+        yield submission
+    finally:
+        await submission.close()
+
+
+async def is_taken(submission: JobSubmission, asked: JobRequest, model: Any, refusal: str) -> bool:
+    """Whether a job is queued; if not, it is refused for its memory, with this in the message."""
+    [found] = await asyncio.gather(submission.submit(asked, model, None), return_exceptions=True)
+    if isinstance(found, BaseException):
+        assert isinstance(found, InsufficientMemory)
+        assert re.search(refusal, str(found))
+        return False
+    return found.state == "queued"
+
+
+def card_of(**counts: int) -> AsyncMock:
+    """In the place of the repository's ``get``: a data set with these counts."""
+    told = {"name": "a", "file": "a", "format": "jsonl", "compression": "", "bytes": 1, "created": 1e9}
+    counts |= {"labelled": counts["instances"], "assertions": counts["instances"]}
+    return AsyncMock(return_value=msgspec.convert(told | counts, DatasetCard))
+
+
 @pytest.mark.parametrize("method", OF_PAIRS)
 async def test_only_pairs_that_share_a_label_count_where_history_is_fitted(
-    server: Server,
-    start_replica: StartReplica,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    method: str,
+    server: Server, start_replica: StartReplica, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
     """40 labels: a fortieth of all pairs."""
     replica = await start_replica(server)
     await replica.learn("default", drafts(N, n_labels=40))
     model = replica.model("default")
     assert N**2 / 45 < model.live.n_pairs < N**2 / 35
-    room = room_for(method, N**2 // 2)
-    monkeypatch.setenv("ABOUND_JOBS_MEMORY_BYTES", str(room))
-    desk = JobSubmission(
-        Settings.load(data_dir=tmp_path, redis_url=server.url, artifacts_url=f"memory://desk-{tmp_path.name}")
-    )
+    monkeypatch.setenv("ABOUND_JOBS_MEMORY_BYTES", str(room_for(method, N**2 // 2)))
     asked = JobRequest(method=method, params=FEW)
-    try:
-        assert (await desk.submit(asked, model, None)).state == "queued"
+    async with opened(server, tmp_path) as submission:
+        assert await is_taken(submission, asked, model, "")
         await replica.learn("default", drafts(N, n_labels=1))
-        with pytest.raises(InsufficientMemory, match="pairs"):
-            await desk.submit(asked, model, None)
-    finally:
-        await desk.close()
+        assert not await is_taken(submission, asked, model, "pairs")
 
 
 @pytest.mark.parametrize("method", OF_PAIRS)
 async def test_only_pairs_that_share_a_label_count_where_a_data_set_is_fitted(
-    server: Server,
-    start_replica: StartReplica,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    method: str,
+    server: Server, start_replica: StartReplica, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
     """Where every two share one they do not fit."""
     model = (await start_replica(server)).model("default")
     monkeypatch.setenv("ABOUND_JOBS_MEMORY_BYTES", str(room_for(method, N**2 // 2)))
-    desk = JobSubmission(
-        Settings.load(data_dir=tmp_path, redis_url=server.url, artifacts_url=f"memory://desk-{tmp_path.name}")
-    )
-    counted = {"instances": N, "labelled": N, "features": 120, "classes": 40, "nnz": 6 * N, "assertions": N}
-    place = {"name": "a", "file": "a", "format": "jsonl", "compression": "", "bytes": 1, "created": 1e9, **counted}
-    place |= {"label_pairs": N, "feature_labels": 6 * N}
-    asked = JobRequest(method=method, params=FEW, data="a")
-    try:
+    counts = {"instances": N, "features": 120, "classes": 40, "nnz": 6 * N, "label_pairs": N, "feature_labels": 6 * N}
+    async with opened(server, tmp_path) as submission:
         for pairs, fits in ((N**2 // 40, True), (N**2, False)):
-            read = msgspec.convert(place | {"pairs": pairs}, DatasetCard)
-            monkeypatch.setattr(desk._datasets, "get", AsyncMock(return_value=read))
-            if fits:
-                assert (await desk.submit(asked, model, None)).state == "queued"
-            else:
-                with pytest.raises(InsufficientMemory, match="pairs"):
-                    await desk.submit(asked, model, None)
-    finally:
-        await desk.close()
+            monkeypatch.setattr(submission._datasets, "get", card_of(**counts, pairs=pairs))
+            asked = JobRequest(method=method, params=FEW, data="a")
+            assert await is_taken(submission, asked, model, "pairs") == fits
 
 
 @pytest.mark.parametrize("method", ["ind", "unweighted"])
@@ -166,24 +171,12 @@ async def test_pairs_of_a_feature_and_a_label_count_where_a_data_set_is_fitted(
     """Few of its instances may have most of both."""
     model = (await start_replica(server)).model("default")
     monkeypatch.setenv("ABOUND_JOBS_MEMORY_BYTES", str(2**26))
-    desk = JobSubmission(
-        Settings.load(data_dir=tmp_path, redis_url=server.url, artifacts_url=f"memory://desk-{tmp_path.name}")
-    )
-    counted = {"instances": N, "labelled": N, "features": 10**5, "classes": 10**3, "nnz": 6 * N, "assertions": N}
-    place = {"name": "a", "file": "a", "format": "jsonl", "compression": "", "bytes": 1, "created": 1e9, **counted}
-    place |= {"pairs": N, "label_pairs": N}
-    asked = JobRequest(method=method, data="a")
-    try:
+    counts = {"instances": N, "features": 10**5, "classes": 10**3, "nnz": 6 * N, "pairs": N, "label_pairs": N}
+    async with opened(server, tmp_path) as submission:
         for pairs, fits in ((6 * N, True), (10**7, False)):
-            read = msgspec.convert(place | {"feature_labels": pairs}, DatasetCard)
-            monkeypatch.setattr(desk._datasets, "get", AsyncMock(return_value=read))
-            if fits:
-                assert (await desk.submit(asked, model, None)).state == "queued"
-            else:
-                with pytest.raises(InsufficientMemory, match="10,000,000 pairs of a feature and a label"):
-                    await desk.submit(asked, model, None)
-    finally:
-        await desk.close()
+            monkeypatch.setattr(submission._datasets, "get", card_of(**counts, feature_labels=pairs))
+            refusal = "10,000,000 pairs of a feature and a label"
+            assert await is_taken(submission, JobRequest(method=method, data="a"), model, refusal) == fits
 
 
 @pytest.mark.parametrize(("threads", "cluster", "fits"), [(1, None, True), (8, None, False), (8, "dask://a:1", True)])
@@ -202,20 +195,9 @@ async def test_what_each_thread_takes_counts(
     monkeypatch.setenv("ABOUND_JOBS_THREADS", str(threads))
     if cluster is not None:
         monkeypatch.setenv("ABOUND_CLUSTER", cluster)
-    desk = JobSubmission(
-        Settings.load(data_dir=tmp_path, redis_url=server.url, artifacts_url=f"memory://desk-{tmp_path.name}")
-    )
-    counted = {"instances": 10**5, "labelled": 10**5, "features": 1000, "classes": 10, "nnz": 10**7}
-    place = {"name": "a", "file": "a", "format": "jsonl", "compression": "", "bytes": 1, "created": 1e9}
-    counted |= {"assertions": 10**5, "pairs": 10**9, "label_pairs": 10**5, "feature_labels": 10**7}
-    card = msgspec.convert(place | counted, DatasetCard)
-    monkeypatch.setattr(desk._datasets, "get", AsyncMock(return_value=card))
-    asked = JobRequest(method="one_vs_rest", data="a")
-    try:
-        if fits:
-            assert (await desk.submit(asked, model, None)).state == "queued"
-        else:
-            with pytest.raises(InsufficientMemory, match=r"a classifier, .* B x 8 at a time"):
-                await desk.submit(asked, model, None)
-    finally:
-        await desk.close()
+    counts = {"instances": 10**5, "features": 1000, "classes": 10, "nnz": 10**7, "pairs": 10**9}
+    async with opened(server, tmp_path) as submission:
+        card = card_of(**counts, label_pairs=10**5, feature_labels=10**7)
+        monkeypatch.setattr(submission._datasets, "get", card)
+        asked = JobRequest(method="one_vs_rest", data="a")
+        assert await is_taken(submission, asked, model, r"a classifier, .* B x 8 at a time") == fits

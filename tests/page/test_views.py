@@ -272,6 +272,28 @@ def test_several_labels_are_chosen_and_learned_together_and_undone(open_page: Op
     assert stats(serving)["learned"] == learned - 1
 
 
+def test_a_wrong_label_is_rejected(open_page: Open) -> None:
+    page = open_page("try")
+    answer = {"offset": "1-0.0", "applied": True, "durability": "log", "rank": None, "updated": True}
+    page.route("**/learn", lambda route: route.fulfill(json=answer))
+    page.get_by_role("textbox", name="Text").fill("wheat harvest in kansas")
+    right, wrong = (page.get_by_role("button", name=f"grain is {word}", exact=True) for word in ("right", "not right"))
+    right.click()
+    wrong.click()
+    expect(wrong).to_have_attribute("aria-pressed", "true")
+    expect(right).to_have_attribute("aria-pressed", "false")
+    right.click()
+    expect(wrong).to_have_attribute("aria-pressed", "false")
+    wrong.click()
+    page.get_by_label("Weight").select_option("0.5")
+    with page.expect_request("**/learn") as learning:
+        page.get_by_role("button", name="Learn", exact=True).click()
+    sent = learning.value.post_data_json
+    assert (sent["labels"], sent["rejected"], sent["weight"]) == ([], ["grain"], 0.5)
+    expect(page.get_by_text("Learned not “grain”.")).to_be_visible()
+    expect(page.get_by_label("Weight")).to_have_value("1")
+
+
 def test_digits_mark_labels_except_where_they_are_typed(open_page: Open) -> None:
     page = open_page("try")
     box = page.get_by_role("textbox", name="Text")

@@ -93,7 +93,7 @@ def test_files_that_are_not_an_encoder(encoders: Path) -> None:
     assert "the encoder damaged cannot be read" in refusal("damaged")
 
 
-@pytest.mark.parametrize("name", ["", "../small", "a/b", ".hidden", "x" * 65, 3])
+@pytest.mark.parametrize("name", ["", "../small", "a/b", ".hidden", "x" * 65, "small\n", 3])
 def test_a_name_is_no_path(name: object) -> None:
     with pytest.raises(InvalidInstance, match=r"analyzer\.embed must be a name"):
         ModelConfig.from_dict({"update": "sls", "analyzer": {"embed": name}})

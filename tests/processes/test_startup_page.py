@@ -1,4 +1,4 @@
-"""The doorkeeper at the end of its process; what it answers is tried with the supervisor."""
+"""The start-up page at the end of its process; what it answers is tried with the supervisor."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from abound.service.processes.startup_page import listen
 
 async def main():
     with listen("127.0.0.1", 0) as listening:
-        doorkeeper = StartupServer(listening, lambda: StartupStatus("loading", 0.5))
-        await doorkeeper.open()
+        startup = StartupServer(listening, lambda: StartupStatus("loading", 0.5))
+        await startup.open()
         half = [socket.create_connection(listening.getsockname()) for _ in range(3)]
         half[0].sendall(b"GET /readyz HTTP/1.1\\r\\nHost: x\\r\\n")
         half[1].sendall(b"POST /learn HTTP/1.1\\r\\nHost: x\\r\\nContent-Length: 9\\r\\n\\r\\nabc")
         await asyncio.sleep(0.2)
-        doorkeeper.close()
+        startup.close()
         return half
 
 if sys.argv[1] == "uvloop":

@@ -8,13 +8,13 @@ from typing import Any, cast
 
 import pytest
 
+from abound.core.errors import NotReady
 from abound.core.model.entry_application import Unit
 from abound.core.model.live_model import LiveModel
 from abound.core.types import START
 from abound.service.history.replay import rebuild
 from abound.service.jobs.rebuild import RestoreParams, forget, refit, restore
 from abound.service.log.events import LearnEvent
-from abound.service.rebuild.adoption import Adoption
 from abound.service.rebuild.redaction import ForgetParams
 from abound.service.rebuild.refit import RefitParams
 from tests.support.adoption_house import House, apply, digest_at
@@ -41,16 +41,16 @@ def some(rng: random.Random, n: int) -> list[LearnEvent]:
 
 
 class Busy(Context):
-    """A forgetting during which requests come: before the adoption, and before each further round.
+    """An attempt of a forget job during which requests arrive: before its commit, and after it has failed.
 
     Attributes
     ----------
     looked, adopted : int
-        How many requests there were up to where the last round looked, and up to its adoption.
+        How many requests there were up to where the last attempt looked, and up to its adoption.
     """
 
     def __init__(self, house: House, living: Any, rng: random.Random, quiet_after: int) -> None:
-        super().__init__(house, living, "forget")
+        super().__init__(house, living)
         self.house = house
         self.rng = rng
         self.left = quiet_after
@@ -60,8 +60,8 @@ class Busy(Context):
         if self.left > 0:
             await teach(self.house, *some(self.rng, self.rng.randrange(4)))
 
-    async def commit(self, *prefixes: str) -> None:
-        await super().commit(*prefixes)
+    async def will_write(self, prefix: str) -> None:
+        await super().will_write(prefix)
         self.looked = len(self.house.past)
         await self.come()
         self.left -= 1
@@ -108,21 +108,17 @@ def expected(units: list[Unit], looked: int, adopted: int) -> set[int]:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-async def test_what_was_acknowledged_stays_and_what_was_refused_does_not_come(
-    house: House, monkeypatch: pytest.MonkeyPatch, seed: int
-) -> None:
+async def test_what_was_acknowledged_stays_and_what_was_refused_does_not_come(house: House, seed: int) -> None:
     rng = random.Random(seed)
     one = await house.replica()
     await teach(house, *some(rng, 12))
     context = Busy(house, await house.living(), rng, rng.randrange(1, 4))
-    go_on = Adoption.go_on
-
-    async def later(self: Adoption) -> None:
-        await context.come()
-        await go_on(self)
-
-    monkeypatch.setattr(Adoption, "go_on", later)
-    outcome = await forget(cast("Any", context), ForgetParams(source="bad", reason="r"), context.progress)
+    outcome = None
+    while outcome is None:
+        try:
+            outcome = await forget(cast("Any", context), ForgetParams(source="bad", reason="r"), context.progress)
+        except NotReady:
+            await context.come()
     assert "sent_again" not in outcome
     await teach(house, *some(rng, 4))
     units = [event.units[0] for _, event in house.past]

@@ -7,24 +7,50 @@ from typing import Any, cast
 
 import pytest
 
-from abound.core.errors import Corrupted
+from abound.core.errors import Corrupted, NotReady
 from abound.core.model.entry_application import Unit
 from abound.service.jobs.rebuild import forget, refit
 from abound.service.log.catalog import DEFAULT_MODEL
-from abound.service.log.events import LearnEvent
-from abound.service.rebuild.forget import MAX_ROUNDS
+from abound.service.log.events import AdoptEvent, LearnEvent
 from abound.service.rebuild.redaction import ForgetParams
 from abound.service.rebuild.refit import RefitParams
 from tests.support.adoption_house import House, digest_at, events
-from tests.support.rebuild_context import Context, Repeating, keyed, learned_units, one_of, run, same, teach, without
+from tests.support.rebuild_context import Context, keyed, one_of, run, same, teach, without
 from tests.support.streams import drafts, flip
 
 
-@pytest.mark.parametrize("times", [1, 2])
+class Arriving(Context):
+    """Requests arrive after the search of the first attempt: before its commit, or between commit and adoption."""
+
+    def __init__(self, house: House, living: Any, arriving: list[LearnEvent], *, is_committed: bool = False) -> None:
+        super().__init__(house, living)
+        self.house = house
+        self.arriving = arriving
+        self.is_committed = is_committed
+
+    async def will_write(self, prefix: str) -> None:
+        await super().will_write(prefix)
+        if not self.is_committed:
+            await teach(self.house, *self.arriving)
+
+    async def commit(self, *prefixes: str) -> None:
+        await super().commit(*prefixes)
+        if self.is_committed:
+            await teach(self.house, *self.arriving)
+
+
+async def forget_in_two_attempts(house: House, arriving: list[LearnEvent], params: ForgetParams) -> Any:
+    """Forget; the first attempt adopts nothing, because requests with forgotten keys arrive. Return the outcome."""
+    context = Arriving(house, await house.living(), arriving)
+    with pytest.raises(NotReady, match="requests to forget arrive again; stop their sender"):
+        await forget(cast("Any", context), params, context.progress)
+    assert "commit" not in context.stages
+    assert not any(isinstance(event, AdoptEvent) for _, event in await house.elements())
+    return await run(house, forget, params)
+
+
 @pytest.mark.parametrize("by_time", [False, True])
-async def test_a_repeat_that_comes_while_it_is_forgotten_is_forgotten_as_well(
-    house: House, times: int, by_time: bool
-) -> None:
+async def test_a_repeat_that_comes_while_it_is_forgotten_is_forgotten_as_well(house: House, by_time: bool) -> None:
     """It was answered as a repeat, and would be learned on top of the index that is adopted."""
     one = await house.replica()
     offsets = await teach(house, *events(20, 1), *keyed(10, 3, "k", "bad"), *keyed(5, 4, "good"))
@@ -32,10 +58,9 @@ async def test_a_repeat_that_comes_while_it_is_forgotten_is_forgotten_as_well(
         while int((await house.store.client.time())[0]) <= offsets[-1].milliseconds / 1000 + 0.001:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
     params = ForgetParams(source=None if by_time else "bad", until=offsets[-1].milliseconds / 1000, reason="r")
-    context = Repeating(house, await house.living(), times)
-    outcome = await forget(cast("Any", context), params, context.progress)
+    outcome = await forget_in_two_attempts(house, [*keyed(10, 3, "k", "bad"), *events(2, 0)], params)
     assert "sent_again" not in outcome
-    assert outcome["forgotten"]["requests"] == (35 if by_time else 10) + 10 * times
+    assert outcome["forgotten"]["requests"] == (45 if by_time else 20)
     await teach(house, *events(3, 9))
     by = offsets[-1] if by_time else offsets[29]
     await same(house, one, await without(house, lambda unit, at: unit.source == "bad" or (by_time and at <= by)))
@@ -44,20 +69,6 @@ async def test_a_repeat_that_comes_while_it_is_forgotten_is_forgotten_as_well(
     last = house.past[-1][0]
     await one.wait_for(DEFAULT_MODEL, last, 10)
     assert one.model(DEFAULT_MODEL).live.receipts.get("k0") is not None
-
-
-class Coming(Context):
-    """What comes after the end up to which each round looks, before its adoption: one list a round."""
-
-    def __init__(self, house: House, living: Any, *rounds: list[LearnEvent], **given: Any) -> None:
-        super().__init__(house, living, "forget", **given)
-        self.house = house
-        self.rounds = [*rounds]
-
-    async def commit(self, *prefixes: str) -> None:
-        await super().commit(*prefixes)
-        if self.rounds:
-            await teach(self.house, *self.rounds.pop(0))
 
 
 @pytest.mark.parametrize("by_key", [False, True])
@@ -70,9 +81,8 @@ async def test_what_is_refused_while_its_key_is_forgotten_is_not_learned_by_the_
     await teach(house, *events(10, 1), *keyed(3, 3, "k", "bad"), *events(5, 4))
     batch = LearnEvent(b"".join(plain), 2, [Unit(1, "k1", b"other", batch=2), Unit(1, "l", b"l")])
     refused = [one_of(5, "k0", b"other"), batch]
-    context = Coming(house, await house.living(), [*refused, *keyed(2, 6, "new")])
     params = ForgetParams(key="k0", reason="r") if by_key else ForgetParams(source="bad", reason="r")
-    await forget(cast("Any", context), params, context.progress)
+    await forget_in_two_attempts(house, [*refused, *keyed(2, 6, "new")], params)
     await teach(house, *events(3, 9))
     house.past = [(at, event) for at, event in house.past if event not in refused]
     gone = {"k0"} if by_key else {"k0", "k1", "k2"}
@@ -80,46 +90,18 @@ async def test_what_is_refused_while_its_key_is_forgotten_is_not_learned_by_the_
     assert one.model(DEFAULT_MODEL).live.n_learned == 10 + (2 if by_key else 0) + 5 + 2 + 3
 
 
-async def test_what_comes_again_all_the_time_does_not_keep_a_forgetting_for_ever(house: House) -> None:
+async def test_what_comes_between_commit_and_adoption_is_named_and_forgotten_by_the_next_job(house: House) -> None:
     one = await house.replica()
     await teach(house, *events(20, 1), *keyed(10, 3, "k", "bad"))
-    context = Repeating(house, await house.living(), MAX_ROUNDS)
-    outcome = await forget(cast("Any", context), ForgetParams(source="bad", reason="r"), context.progress)
+    params = ForgetParams(source="bad", reason="r")
+    context = Arriving(house, await house.living(), keyed(10, 3, "k", "bad"), is_committed=True)
+    outcome = await forget(cast("Any", context), params, context.progress)
     assert "run forget once more" in outcome["sent_again"]
-    last = house.past[-3][0]
-    again = [at for at, event in house.past if isinstance(event, LearnEvent) and event.units[0].source == "bad"][-10]
+    again = house.past[-10][0]
     await teach(house, *events(3, 9))
     await same(house, one, await without(house, lambda unit, at: unit.source == "bad" and at < again))
-    assert last >= again
-    await run(house, forget, ForgetParams(source="bad", reason="r"), job="once more")
+    await run(house, forget, params, job="once more")
     await same(house, one, await without(house, lambda unit, at: unit.source == "bad"))
-
-
-@pytest.mark.parametrize(
-    "stage",
-    ["searching: at", "writing the state file", "making a snapshot", "deleting stored predictions", "making the store"],
-)
-async def test_what_came_again_is_forgotten_by_the_one_who_goes_on(house: House, stage: str) -> None:
-    one = await house.replica()
-    await teach(house, *events(20, 1), *keyed(10, 3, "k", "bad"))
-    context = Repeating(house, await house.living(), 1)
-
-    class Died(Exception):
-        pass
-
-    def dying(now: str, fraction: float) -> None:
-        if now.startswith(stage) and not context.times:
-            raise Died
-
-    params = ForgetParams(source="bad", reason="r")
-    with pytest.raises(Died):
-        await forget(cast("Any", context), params, dying)
-    again = Repeating(house, await house.living(), 0, committed=True, outcome=context.job.outcome)
-    outcome = await forget(cast("Any", again), params, again.progress)
-    assert outcome["forgotten"] == {"requests": 20, "instances": 20}
-    await teach(house, *events(3, 9))
-    await same(house, one, await without(house, lambda unit, at: unit.source == "bad"))
-    assert not any(unit.source == "bad" for unit in learned_units(await house.elements()))
 
 
 @pytest.mark.parametrize(

@@ -82,9 +82,7 @@ async def test_what_the_service_learns_is_what_the_library_learns(server: Server
     library = LiveModel(ModelConfig(), (3, 4))
     for one in drafts(100):
         learned = (await replica.learn("default", [one]))[0]
-        applying = library.begin(one.records, 1, [Unit(1)], learned.offset)
-        while not applying.done:
-            applying.step(1)
+        applying = library.begin(one.records, 1, [Unit(1)], learned.offset).finish()
         assert learned.ranks == applying.ranks.tolist()
         assert learned.updated == applying.updated.tolist()
     for _ in library.digest_steps():

@@ -105,7 +105,7 @@ def until_status(http: httpx.Client, status: int) -> httpx.Response:
 def test_a_web_page_of_others_neither_reads_nor_changes_anything(running: Composed) -> None:
     """The replicas ask for no key here: one may have its own name stand for this machine, or just send requests."""
     own = running.url.removeprefix("http://")
-    with httpx.Client(base_url=running.url) as http:
+    with httpx.Client(base_url=running.url, timeout=60) as http:
         assert http.put("/models/victim", json={}).status_code in (200, 201)
         for name, headers in (
             ("rebinding", {"Host": "evil.example:8000", "Origin": "http://evil.example:8000", "Accept-Language": "en"}),

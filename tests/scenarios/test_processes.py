@@ -146,7 +146,7 @@ def test_classify_outlives_the_store_which_comes_back(serving):
 
 def test_the_port_is_shared_by_the_replicas(serving):
     def process():
-        with httpx.Client(base_url=serving.url) as client:
+        with httpx.Client(base_url=serving.url, timeout=60) as client:
             return client.get("/models/default/stats").json()["replicas"]
 
     assert until(lambda: len({replica["pid"] for replica in process() if replica["ready"]}) >= 2)

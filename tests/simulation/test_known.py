@@ -120,7 +120,7 @@ KNOWN = [
         ("_demote", "_cut"),
         40,
         told_by=(
-            "tests/model/test_standby.py::test_a_shadow_of_an_adoption_that_never_came_does_not_keep_a_replica_from_the_next",
+            "tests/rebuild/test_adoption.py::test_a_shadow_of_an_adoption_that_never_came_does_not_keep_a_replica_from_the_next",
         ),
     ),
     Known(

@@ -28,7 +28,7 @@ from abound.service.log.events import (
     encode,
 )
 from abound.service.model.replicated_model import ReplicatedModel
-from abound.service.rebuild.adoption import AdoptionContext
+from abound.service.rebuild.adoption import AdoptionContext, begin
 from abound.service.replica.replica import Replica, ReplicaParams
 from abound.service.snapshots import state_files
 from abound.service.snapshots.snapshots import SnapshotParams
@@ -140,9 +140,7 @@ class House:
 def apply(live: LiveModel, at: Offset, event: Any) -> None:
     """Apply an event that is no adoption."""
     if isinstance(event, LearnEvent):
-        applying = live.begin(event.records, event.n, event.units, at)
-        while not applying.done:
-            applying.step(100)
+        live.begin(event.records, event.n, event.units, at).finish()
     elif isinstance(event, ConfigureEvent):
         live.configure(event.changes)
     elif isinstance(event, ActivateEvent):
@@ -205,3 +203,11 @@ async def learning(replica: Replica, seed: int = 50) -> AsyncIterator[None]:
 
 
 Open = Callable[[], Awaitable[House]]
+
+
+async def adopt(house: House, seed: int = 9, name: str = "adoption", **fields: Any) -> Offset:
+    """Adopt a model of something else; where."""
+    place = await house.place(**fields)
+    async with begin(place, name) as one:
+        index = await house.index(model_of(30, seed), one.after)
+        return await one.adopt(index, "a test")

@@ -99,7 +99,9 @@ async def ending(context: JobContext, params: Ending, progress: Progress) -> Out
     if params.how.startswith("child"):
         child = await asyncio.create_subprocess_exec("sleep", "600")
         progress(f"child {child.pid}", 0.5)
-        await asyncio.sleep(60 if params.how == "child and wait" else 0.5)
+        if params.how == "child and wait":
+            await asyncio.sleep(60)
+        return {"child": child.pid}
     if params.how == "memory":
         raise MemoryError
     if params.how == "death" or (params.how == "death once" and context.job.attempt == 1):
@@ -138,7 +140,7 @@ begin = job_process.run
 
 
 def break_or_begin(settings: Settings, job_id: str, holder: str) -> None:
-    """What a horse does first: fails as if something could not be imported, dies, or begins the job."""
+    """What a job process does first: fails as if something could not be imported, dies, or begins the job."""
     breaking = Path(os.environ.get(BREAKING, "/nowhere"))
     if not breaking.exists():
         begin(settings, job_id, holder)

@@ -17,7 +17,7 @@ from abound.service.history.replay import compact, rebuild
 from abound.service.log.events import LearnEvent, decode_entry
 from abound.service.replica.replica import Replica
 from abound.service.store.lease import acquire
-from tests.support.adoption_house import SMALL, House, apply, digest_at, digest_of, events
+from tests.support.adoption_house import SMALL, House, apply, digest_at, digest_of
 from tests.support.streams import drafts
 
 
@@ -128,21 +128,6 @@ async def archived(house: House) -> None:
         await compact(house.store, living, SMALL, artifacts=house.artifacts)
     async with acquire(house.store, living.keys) as lease:
         await archive(ArchiveContext(house.store, house.artifacts, living, lease, HistoryParams(segment_bytes=4096)))
-
-
-class Repeating(Context):
-    """Requests come again right before an adoption, as their answers were lost; ``times`` in all."""
-
-    def __init__(self, house: House, living: Any, times: int, **given: Any) -> None:
-        super().__init__(house, living, "forget", **given)
-        self.house = house
-        self.times = times
-
-    async def commit(self, *prefixes: str) -> None:
-        await super().commit(*prefixes)
-        if self.times:
-            self.times -= 1
-            await teach(self.house, *keyed(10, 3, "k", "bad"), *events(2, self.times))
 
 
 def one_of(seed: int, key: str, body: bytes) -> LearnEvent:

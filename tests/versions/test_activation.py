@@ -2,8 +2,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -12,14 +10,13 @@ import structlog
 
 from abound.core.errors import ArtifactsUnavailable, Conflict, Corrupted, NotReady, StoreUnavailable, UnknownVersion
 from abound.core.model.active_version import LIVE
-from abound.core.model.live_model import warmup
 from abound.core.types import Offset
 from abound.service.history.replay import compact, rebuild
 from abound.service.log.events import ActivateEvent, PrepareVersionEvent, WeighEvent
 from abound.service.model import replica_status
 from abound.service.model.replicated_model import ReplicatedModel
 from abound.service.rebuild import adoption
-from abound.service.replica import announcements, heartbeat, loaded_versions
+from abound.service.replica import loaded_versions
 from abound.service.replica.loaded_versions import ServingParams
 from abound.service.replica.replica import Replica
 from abound.service.store.lease import Lease
@@ -30,19 +27,6 @@ from abound.service.versions.card import Card
 from tests.support.adoption_house import SMALL, House, digest_at, digest_of, events, learning, model_of, until
 from tests.support.small_versions import fitted, place, write
 from tests.support.streams import drafts
-from tests.support.valkey import Server
-
-
-@pytest.fixture
-async def house(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[House]:
-    warmup()
-    monkeypatch.setattr(loaded_versions, "RETRY_SECONDS", 0.1)
-    monkeypatch.setattr(announcements, "POLL_SECONDS", 0.2)
-    monkeypatch.setattr(heartbeat, "TICK_SECONDS", 0.05)
-    house = House(server, tmp_path)
-    await house.open()
-    yield house
-    await house.close()
 
 
 async def version(house: House, name: str = "first", **fields: Any) -> Card:

@@ -7,19 +7,16 @@ import itertools
 import json
 import random
 import time
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from abound.core.errors import NotReady
 from abound.core.model.active_version import LIVE
-from abound.core.model.live_model import warmup
 from abound.core.types import Offset
 from abound.service.api.routes.classify import Classify
 from abound.service.asyncio_tasks import TimeSlice
-from abound.service.replica import announcements, heartbeat, loaded_versions, ranking_pool
+from abound.service.replica import ranking_pool
 from abound.service.replica.predictions import RememberParams
 from abound.service.replica.replica import Replica
 from abound.service.security.rate_limits import RateLimiter, RateParams
@@ -30,23 +27,10 @@ from abound.service.versions.ranking import rank_all
 from tests.support.adoption_house import House, learning, until
 from tests.support.small_versions import FEATURES, fitted, place, write
 from tests.support.streams import drafts
-from tests.support.valkey import Server
 from tests.versions.test_activation import active_at, truth
 
 
-@pytest.fixture
-async def house(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[House]:
-    warmup()
-    monkeypatch.setattr(loaded_versions, "RETRY_SECONDS", 0.1)
-    monkeypatch.setattr(announcements, "POLL_SECONDS", 0.2)
-    monkeypatch.setattr(heartbeat, "TICK_SECONDS", 0.05)
-    house = House(server, tmp_path)
-    await house.open()
-    yield house
-    await house.close()
-
-
-class Desk:
+class RouteCaller:
     """What a replica answers over HTTP, without HTTP."""
 
     def __init__(self, replica: Replica) -> None:
@@ -81,7 +65,7 @@ async def test_no_answer_is_by_another_version_than_was_active_at_its_offset(
     monkeypatch.setattr(ranking_pool, "rank_all", rank_slowly)
     monkeypatch.setattr(TimeSlice, "due", lambda self: rng.random() < 0.2)
     replicas = [await house.replica() for _ in range(3)]
-    desks = [Desk(replica) for replica in replicas]
+    callers = [RouteCaller(replica) for replica in replicas]
     await replicas[0].learn("default", drafts(50))
     keys = (await house.living()).keys
     made = {(await write(house.artifacts, keys, one)).id: one for one in (fitted("one"), fitted("two", 7))}
@@ -91,19 +75,19 @@ async def test_no_answer_is_by_another_version_than_was_active_at_its_offset(
     def note(answer: dict[str, Any]) -> None:
         told.append((answer["offset"], answer["version"], [one["label"] for one in answer.get("labels", [])]))
 
-    async def classify(desk: Desk) -> None:
+    async def classify(caller: RouteCaller) -> None:
         while not stop:
             features = rng.choice(FEATURES)
-            alone = await desk.ask(features=features, k=3)
+            alone = await caller.ask(features=features, k=3)
             if alone is not None:
                 note(alone)
-            batch = await desk.ask(instances=[{"features": rng.choice(FEATURES)} for _ in range(8)])
+            batch = await caller.ask(instances=[{"features": rng.choice(FEATURES)} for _ in range(8)])
             if batch is not None:
                 for result in [*batch["results"], {**batch, "labels": []}]:
                     note(result)
             await asyncio.sleep(0)
 
-    asking = [asyncio.create_task(classify(desk)) for desk in desks]
+    asking = [asyncio.create_task(classify(caller)) for caller in callers]
     async with learning(replicas[0]), learning(replicas[1], 5000):
         for name in rng.choices([*made, LIVE], k=5):
             at = await activate(place(house.store, house.artifacts, keys), name, "a test")
@@ -117,13 +101,13 @@ async def test_no_answer_is_by_another_version_than_was_active_at_its_offset(
         assert version == active_at(switches, Offset.parse(offset)), offset
         if version != LIVE:
             assert set(labels) <= known[version]
-    for desk in desks:
-        desk.rankers.close()
+    for caller in callers:
+        caller.rankers.close()
 
 
 async def test_a_blend_is_by_what_was_active_and_the_weights_at_its_offset(house: House) -> None:
     one = await house.replica()
-    desk = Desk(one)
+    caller = RouteCaller(one)
     await one.learn("default", drafts(50))
     keys = (await house.living()).keys
     ids = [(await write(house.artifacts, keys, each)).id for each in (fitted("one"), fitted("two", 7))]
@@ -141,10 +125,10 @@ async def test_a_blend_is_by_what_was_active_and_the_weights_at_its_offset(house
     for name in (ids[0], ids[1], LIVE, ids[0]):
         await activate(place(house.store, house.artifacts, keys), name, "a test")
         for _ in range(10):
-            answer = await desk.ask(features=FEATURES[3], version="blend", k=100)
+            answer = await caller.ask(features=FEATURES[3], version="blend", k=100)
             assert answer is not None
             told.append(answer)
-            batch = await desk.ask(instances=[{"features": FEATURES[3]}] * 5, version="blend", k=100)
+            batch = await caller.ask(instances=[{"features": FEATURES[3]}] * 5, version="blend", k=100)
             assert batch is not None
             told += batch["results"]
     stop = True
@@ -157,4 +141,4 @@ async def test_a_blend_is_by_what_was_active_and_the_weights_at_its_offset(house
         for name, prefix in zip(ids, ("one", "two"), strict=True):
             if name != version:
                 assert not [label for label in labels if label.startswith(prefix)]
-    desk.rankers.close()
+    caller.rankers.close()

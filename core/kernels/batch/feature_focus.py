@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from abound.core.kernels.index.layout import memory_of
+from abound.core.kernels.decorators import kernel
+from abound.core.kernels.index.layout import Feedback, memory_of
 from abound.core.kernels.index.learning import has_room, learn_fsu
 from abound.core.kernels.index.rank import rank_classes
-from abound.core.kernels.intrinsics import kernel
 
 
 @kernel
@@ -36,7 +36,8 @@ def learn_rows(arrays, params, features, labels, first, last, counted):
         own, true = slice(starts[row], starts[row + 1]), slice(label_starts[row], label_starts[row + 1])
         if not has_room(memory, params, ids[own], class_ids[true]):
             return row
-        learn_fsu(memory, params, ids[own], values[own], class_ids[true], counted, ranks)
+        feedback = Feedback(true.stop - true.start, 0, 1.0)
+        learn_fsu(memory, params, ids[own], values[own], class_ids[true], feedback, counted, ranks)
     return last
 
 

@@ -32,8 +32,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from abound.core.kernels.decorators import inlined, inner, kernel
 from abound.core.kernels.heap import comes_before, make_heap, sift_down, sort_heap
-from abound.core.kernels.intrinsics import U0, U1, address_of, inlined, inner, kernel, prefetch_word
+from abound.core.kernels.intrinsics import U0, U1, address_of, prefetch_word
 
 SCALE = 2.0**31
 """Scale of the values in postings and queries."""

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from abound.core.kernels.intrinsics import kernel
+from abound.core.kernels.decorators import kernel
 
 
 @kernel

@@ -5,8 +5,8 @@ import math
 import numpy as np
 
 from abound.core.kernels.batch.neighbors import keep_block
+from abound.core.kernels.decorators import inlined, kernel
 from abound.core.kernels.exp_log import logarithm
-from abound.core.kernels.intrinsics import inlined, kernel
 
 _STEP = np.uint64(0x9E3779B97F4A7C15)
 _FIRST = np.uint64(0xBF58476D1CE4E5B9)

@@ -7,6 +7,7 @@ weights take the place of the connections.
 
 import numpy as np
 
+from abound.core.kernels.decorators import inner, kernel
 from abound.core.kernels.index.layout import (
     FORM,
     LONGEST,
@@ -35,8 +36,6 @@ from abound.core.kernels.intrinsics import (
     U2,
     YES,
     as_bits,
-    inner,
-    kernel,
     load_float,
     load_word,
     store_float,

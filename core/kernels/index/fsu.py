@@ -8,6 +8,7 @@ inserted.
 
 import numpy as np
 
+from abound.core.kernels.decorators import inlined, inner
 from abound.core.kernels.heap import comes_before
 from abound.core.kernels.index.layout import (
     CLASS_MASK,
@@ -37,8 +38,6 @@ from abound.core.kernels.intrinsics import (
     U2,
     YES,
     find_lane,
-    inlined,
-    inner,
     load_float,
     load_id,
     load_word,
@@ -210,6 +209,69 @@ def update_connection(memory, params, header, total, value, class_id, known):
         end -= U1
     length = end - first
     return make_header(first, length, size_of(header), header), total_after(params, new_total, dropped, length)
+
+
+LEAST_VALUE, MOST_VALUE = 2.0**-149, 2.0**128 - 2.0**104
+"""The range of float32."""
+
+LEAST_COUNT = 2.0**-126
+"""A weakened connection below it is dropped."""
+
+REJECTION = 3.0
+"""Observations of another class that a rejection is worth. That a class is wrong says more about it than that another
+class is true, because an instance may have several.
+"""
+
+
+@inlined
+def scale_values(values, weight):
+    """Multiply values by the weight of their instance, in place (float32), within the range of float32."""
+    if weight != 1.0:
+        for i in range(np.uint64(len(values))):
+            values[i] = min(max(np.float64(values[i]) * weight, LEAST_VALUE), MOST_VALUE)
+
+
+@inlined
+def put_connection(memory, header, at, class_id, count):
+    """Store a connection at a place of a feature's block, in its form; the count must fit."""
+    if header & WIDE_FLAG:
+        store_float(memory.arena, block_of(header) + at, count)
+        store_id(memory.arena, first_id(header) + at, np.uint32(class_id))
+    else:
+        store_word(memory.arena, block_of(header) + at, narrow_record(count, class_id))
+
+
+@inner
+def weaken_connection(memory, params, header, total, value, class_id):
+    """Weaken the connection of one feature to a class that is wrong for an instance; return the new header.
+
+        w'_fc <- w'_fc w'_f / (w'_f + ``REJECTION`` v), rounded to float32
+
+    The connection forgets what it would if other classes had been observed with ``REJECTION`` v in an index of finite
+    memory w'_f (paper, section 4.2). The total and the other connections stay as they are: the forgotten part belongs
+    to no class. Below ``w_min`` or ``LEAST_COUNT`` the connection is dropped.
+
+    Parameters are those of ``update_connection``.
+    """
+    at, length = U0, length_of(header)
+    while at < length and connection(memory, header, at)[0] != class_id:
+        at += U1
+    if at == length:
+        return header
+    count = connection(memory, header, at)[1]
+    left = min(np.float64(np.float32(count * (total / (total + REJECTION * value)))), count)
+    dropped = left / total < params.w_min or left < LEAST_COUNT
+    while at + U1 < length:
+        other, other_count = connection(memory, header, at + U1)
+        if not dropped and comes_before(left, class_id, other_count, other):
+            break
+        put_connection(memory, header, at, other, other_count)
+        at += U1
+    if dropped:
+        length -= U1
+    else:
+        put_connection(memory, header, at, class_id, left)
+    return make_header(block_of(header), length, size_of(header), header)
 
 
 @inlined

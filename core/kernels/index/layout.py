@@ -27,20 +27,8 @@ import numpy as np
 import numpy.typing as npt
 from numba.extending import overload
 
-from abound.core.kernels.intrinsics import (
-    U0,
-    U1,
-    U2,
-    address_of,
-    as_bits,
-    as_float,
-    inlined,
-    inner,
-    load_word,
-    store_byte,
-    store_word,
-    unless,
-)
+from abound.core.kernels.decorators import inlined, inner, unless
+from abound.core.kernels.intrinsics import U0, U1, U2, address_of, as_bits, as_float, load_word, store_byte, store_word
 
 
 class IndexArrays(NamedTuple):
@@ -94,7 +82,7 @@ class KernelParams(NamedTuple):
 
     The first six belong to ``fsu``, those from ``squares`` on (whether the update is ``sls``) to ``sls``.
     ``most_cells`` is the maximum number of weights in rows; 0: rows are never used. ``vote_min`` (of ``fsu``) is the
-    least weight with which a connection votes.
+    least weight with which a connection votes. ``implicit`` is the factor with which ignored classes count as wrong.
     """
 
     w_min: float
@@ -116,6 +104,29 @@ class KernelParams(NamedTuple):
     shared: np.uint64
     most_cells: np.uint64
     vote_min: float
+    implicit: float
+
+
+class Feedback(NamedTuple):
+    """What is known of the classes of an instance.
+
+    Attributes
+    ----------
+    n_true, n_rejected : int
+        The first classes are true, the next ones rejected (wrong), and the others ignored (shown and not chosen).
+    weight : float
+        Importance of the instance, above 0 and at most 100; usually 1.
+    """
+
+    n_true: int
+    n_rejected: int
+    weight: float
+
+
+@inlined
+def strength_of(params, feedback, j):
+    """Return the factor with which the ``j``-th class that is not true counts: 1 if rejected, else ``implicit``."""
+    return 1.0 if j < np.uint64(feedback.n_rejected) else params.implicit
 
 
 class SquaresParams(KernelParams):

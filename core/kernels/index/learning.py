@@ -2,8 +2,16 @@
 
 import numpy as np
 
+from abound.core.kernels.decorators import inlined, inner, kernel
 from abound.core.kernels.heap import comes_before
-from abound.core.kernels.index.fsu import only_adds, store_update, total_after, update_connection
+from abound.core.kernels.index.fsu import (
+    only_adds,
+    scale_values,
+    store_update,
+    total_after,
+    update_connection,
+    weaken_connection,
+)
 from abound.core.kernels.index.layout import (
     FORM,
     LINE,
@@ -15,6 +23,7 @@ from abound.core.kernels.index.layout import (
     U3,
     UNITS,
     USED,
+    Feedback,
     add_to,
     block_of,
     by_rule,
@@ -23,6 +32,7 @@ from abound.core.kernels.index.layout import (
     memory_of,
     size_for,
     size_of,
+    strength_of,
 )
 from abound.core.kernels.index.sls import learn_squares, most_others, most_slots
 from abound.core.kernels.index.sls_rows import (
@@ -37,21 +47,7 @@ from abound.core.kernels.index.sls_rows import (
     units_as_lists,
 )
 from abound.core.kernels.index.votes import add_votes, pop_score
-from abound.core.kernels.intrinsics import (
-    NO,
-    U0,
-    U1,
-    U2,
-    YES,
-    inlined,
-    inner,
-    kernel,
-    load_float,
-    load_id,
-    load_word,
-    store_float,
-    store_word,
-)
+from abound.core.kernels.intrinsics import NO, U0, U1, U2, YES, load_float, load_id, load_word, store_float, store_word
 
 BEST = 50
 """A true class that is ranked below this counts as not scored in its margin."""
@@ -83,9 +79,13 @@ def update_one(memory, params, ids, values, class_id):
 
 
 @inner
-def update_several(memory, params, ids, values, class_ids):
-    """Update every active feature for each class marked in ``scratch``, in the order given."""
+def update_several(memory, params, ids, values, class_ids, wrong, feedback):
+    """Update every active feature for each class marked in ``scratch``, in the order given.
+
+    The marks of the wrong classes begin at place ``2 m``.
+    """
     change, longest = U0, load_word(memory.counters, LONGEST)
+    marks = U2 * np.uint64(len(class_ids))
     for i in range(np.uint64(len(ids))):
         feature, value = np.uint64(ids[i]), np.float64(values[i])
         before, total = load_word(memory.headers, feature * U2), load_float(memory.headers, feature * U2 + U1)
@@ -95,6 +95,10 @@ def update_several(memory, params, ids, values, class_ids):
                 class_id, block = np.uint64(class_ids[j]), block_of(header)
                 header, total = update_connection(memory, params, header, total, value, class_id, block)
                 longest = max(longest, length_of(header))
+        for j in range(np.uint64(len(wrong))):
+            if load_word(memory.scratch, marks + j):
+                own = value * strength_of(params, feedback, j)
+                header = weaken_connection(memory, params, header, total, own, np.uint64(wrong[j]))
         mark_dirty(memory, feature)
         change += store_update(memory, feature, before, header, total)
     add_to(memory, N_CONNECTIONS, change)
@@ -166,45 +170,65 @@ def rank_several(memory, n_touched, class_ids, ranks_out):
 
 
 @inner
-def learn_fsu(arrays, params, ids, values, class_ids, counted, ranks_out):
-    """Run ``learn_instance`` for ``fsu``."""
+def mark_wrong(memory, params, class_ids, wrong):
+    """Mark the wrong classes that are due in ``scratch`` from ``2 m`` on; return whether there are any.
+
+    Due is a wrong class with a score that does not lie more than the margin below the best true class.
+    """
+    m, best, any_due = np.uint64(len(class_ids)), 0.0, False
+    for j in range(m):
+        best = max(best, load_float(memory.scores, np.uint64(class_ids[j])))
+    for j in range(np.uint64(len(wrong))):
+        own = load_float(memory.scores, np.uint64(wrong[j]))
+        due = (own > 0.0) & (best - own <= params.margin)
+        store_word(memory.scratch, U2 * m + j, np.uint64(due))
+        any_due |= due
+    return any_due
+
+
+@inner
+def learn_fsu(arrays, params, ids, values, class_ids, feedback, counted, ranks_out):
+    """Run ``learn_feedback`` for ``fsu``."""
     memory = memory_of(arrays)
-    if len(class_ids) == 1:
+    if len(class_ids) == 1 and feedback.n_true == 1:
         class_id = np.uint64(class_ids[0])
         n_touched = add_votes(memory, params, ids, values, counted, class_id)
         updated = rank_one(memory, n_touched, class_id, ranks_out) <= params.margin
         if updated:
+            scale_values(values, feedback.weight)
             update_one(memory, params, ids, values, class_id)
     else:
+        true, wrong = class_ids[: feedback.n_true], class_ids[feedback.n_true :]
         n_touched = add_votes(memory, params, ids, values, counted, NONE)
-        best_other = rank_several(memory, n_touched, class_ids, ranks_out)
-        updated = False
-        for j in range(len(class_ids)):
+        updated = mark_wrong(memory, params, true, wrong)
+        best_other = rank_several(memory, n_touched, true, ranks_out)
+        for j in range(len(true)):
             own = load_float(memory.scratch, np.uint64(j)) if 0 < ranks_out[j] <= BEST else 0.0
             due = own - best_other <= params.margin
             store_word(memory.scratch, np.uint64(j), np.uint64(due))
             updated |= due
         if updated:
-            update_several(memory, params, ids, values, class_ids)
+            scale_values(values, feedback.weight)
+            update_several(memory, params, ids, values, true, wrong, feedback)
     if updated:
         note_features(memory, ids)
     return updated
 
 
 @inner
-def learn_sls(arrays, params, ids, values, class_ids, counted, ranks_out):
-    """Run ``learn_instance`` for ``sls``, in lists or in rows."""
+def learn_sls(arrays, params, ids, values, class_ids, feedback, counted, ranks_out):
+    """Run ``learn_feedback`` for ``sls``, in lists or in rows."""
     memory = memory_of(arrays)
     if may_have_rows(memory, params):
-        if change_form(memory, params, ids, class_ids, counted):
-            return learn_rows(memory, params, ids, values, class_ids, counted, ranks_out)
+        if change_form(memory, params, ids, class_ids, feedback.n_true, counted):
+            return learn_rows(memory, params, ids, values, class_ids, feedback, counted, ranks_out)
     elif params.most_cells:
-        note_labels(memory, class_ids, counted)
-    return learn_squares(memory, params, ids, values, class_ids, counted, ranks_out)
+        note_labels(memory, class_ids, feedback.n_true, counted)
+    return learn_squares(memory, params, ids, values, class_ids, feedback, counted, ranks_out)
 
 
 @kernel
-def learn_instance(arrays, params, ids, values, class_ids, counted, ranks_out):
+def learn_feedback(arrays, params, ids, values, class_ids, feedback, counted, ranks_out):
     """Learn one instance by FF: rank, compute the margins, update where needed. ``has_room`` must have returned true.
 
     Parameters
@@ -213,21 +237,28 @@ def learn_instance(arrays, params, ids, values, class_ids, counted, ranks_out):
     ids : int32, shape (l,)
         Active features, unique.
     values : float32, shape (l,)
-        > 0 and finite.
-    class_ids : int32, shape (m,)
-        True classes, unique.
+        > 0 and finite; overwritten.
+    class_ids : int32, shape (c,)
+        Classes, unique: first the true ones, then wrong ones. Ignored ones only if ``params.implicit`` is above 0.
+    feedback : Feedback
     counted : bool
         Whether to count the features as seen: False in all passes but the first.
-    ranks_out : int32, shape (m,)
+    ranks_out : int32, shape (feedback.n_true,)
         Written: the rank of each true class before learning, from 1; 0 if not retrieved.
 
     Returns
     -------
     updated : bool
-        Whether a margin was at most ``params.margin``, so that connections were updated.
+        Whether a margin was at most ``params.margin`` or a wrong class was due, so that connections were updated.
     """
     learn = by_rule(params, learn_fsu, learn_sls)
-    return learn(memory_of(arrays), params, ids, values, class_ids, counted, ranks_out)
+    return learn(memory_of(arrays), params, ids, values, class_ids, feedback, counted, ranks_out)
+
+
+@kernel
+def learn_instance(arrays, params, ids, values, class_ids, counted, ranks_out):
+    """Run ``learn_feedback`` for classes that are all true, with a weight of 1."""
+    return learn_feedback(arrays, params, ids, values, class_ids, Feedback(len(class_ids), 0, 1.0), counted, ranks_out)
 
 
 @inlined
@@ -315,7 +346,7 @@ def new_classes(params, m):
 
 @kernel
 def scratch_needed(params, n, m):
-    """Return the words of scratch for learning an instance with ``n`` features and ``m`` true classes."""
+    """Return the words of scratch for learning an instance with ``n`` features and ``m`` true and wrong classes."""
     return U3 * (m + most_others(params, m)) if params.squares else max(U2 * m, n + U1)
 
 

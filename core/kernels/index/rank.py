@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from abound.core.kernels.decorators import inlined, inner, kernel
 from abound.core.kernels.index.layout import FORM, NONE, by_rule, memory_of
 from abound.core.kernels.index.sls import add_weighted, explain_squares, weigh
 from abound.core.kernels.index.sls_rows import ROWS, explain_rows, touch_all
@@ -16,7 +17,7 @@ from abound.core.kernels.index.votes import (
     select_small,
     vote_of,
 )
-from abound.core.kernels.intrinsics import U1, U2, inlined, inner, kernel, load_float, load_id, load_word
+from abound.core.kernels.intrinsics import U1, U2, load_float, load_id, load_word
 
 
 @inner

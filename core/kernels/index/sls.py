@@ -9,6 +9,11 @@ initial weight would be below ``least_weight`` is not created. Each connection h
 either sign. Connections stay in the order of their creation. The header's total is the number of instances with the
 feature. Class ids of 2^24 and more do not fit into a record and are not learned.
 
+A class that is rejected for an instance is corrected like those highest-scoring ones, wherever its score is above
+their target. Without a true class no other class is corrected, because the true ones are unknown. An instance of
+weight w counts w times in the step sums, and its steps are w times as long, but no longer than 1 unless they would be
+with w = 1. With values of norm 1, a weight therefore never takes a score past its target.
+
 A connection is a record of 8 bytes. The lower 24 bits hold the class as in a narrow record of
 ``abound.core.kernels.index.layout``. Above them are 16 bits of its step sum in units of 1/4096, and 24 bits of its
 weight: a float32 without its last 8 bits.
@@ -18,6 +23,7 @@ The module also converts the connections to and from plain arrays.
 
 import numpy as np
 
+from abound.core.kernels.decorators import inlined, inner, kernel
 from abound.core.kernels.exp_log import logarithm
 from abound.core.kernels.heap import comes_before
 from abound.core.kernels.index.fsu import find_narrow, move
@@ -41,6 +47,7 @@ from abound.core.kernels.index.layout import (
     reserve,
     size_for,
     size_of,
+    strength_of,
 )
 from abound.core.kernels.index.votes import BLOCKS_AHEAD, HEADERS_AHEAD
 from abound.core.kernels.intrinsics import (
@@ -49,9 +56,6 @@ from abound.core.kernels.intrinsics import (
     U1,
     U2,
     as_single,
-    inlined,
-    inner,
-    kernel,
     load_float,
     load_id,
     load_word,
@@ -116,6 +120,12 @@ def bounded(error):
 def step_of(params, steps):
     """Return the step of a connection: max(1 / (1 + g), ``floor``)."""
     return max(1.0 / (1.0 + steps), params.floor)
+
+
+@inlined
+def weighted_step(step, weight, most):
+    """Return a step times the weight of its instance; at most ``most``, unless the step alone is longer."""
+    return min(step * weight, max(step, most))
 
 
 @inlined
@@ -217,17 +227,19 @@ def rank_true(memory, params, n_touched, class_ids, ranks_out, most):
 
     ``scratch`` receives the scores of the true classes, then their places from best to worst. From ``2 m`` on it
     receives classes and scores of up to ``most`` others, best first: those above ``theta_negative`` within ``reach``
-    of the worst true class. Returns the number of others. Without rows, a true class without a score counts as ranked
-    before one with a score below 0. Models without rows have always counted so, and their reported figures must not
-    change.
+    of the worst true class, none without a true class. Returns the number of others. Without rows, a true class without
+    a score counts as ranked before one with a score below 0. Models without rows have always counted so, and their
+    reported figures must not change.
     """
     m = np.uint64(len(class_ids))
     word = np.uint64(8)
     own, order = memory.scratch, memory.scratch + m * word
     names, heights = order + m * word, order + (m + most) * word
     order_true(memory, class_ids, own, order)
-    worst = load_float(own, load_word(order, m - U1))
-    lowest = max(params.theta_negative, min(worst, 1.0) - params.reach)
+    lowest = np.inf
+    if m:
+        worst = load_float(own, load_word(order, m - U1))
+        lowest = max(params.theta_negative, min(worst, 1.0) - params.reach)
     for j in range(m):
         ranks_out[j] = 0
     n_kept = U0
@@ -297,7 +309,7 @@ def insert(memory, header, record, slots):
 
 
 @inlined
-def correct(memory, params, header, value):
+def correct(memory, params, header, value, weight):
     """Take a step for each connection of a feature whose class has an error."""
     first = block_of(header)
     for at in range(first, first + length_of(header)):
@@ -305,30 +317,31 @@ def correct(memory, params, header, value):
         class_id = class_of(record)
         error = load_float(memory.scores, class_id)
         if error != 0.0:
-            steps = steps_of(record) + value * value
-            weight = weight_of(record) + params.eta * error * value * step_of(params, steps)
-            store_word(memory.arena, at, weighted_record(class_id, weight, steps))
+            steps = steps_of(record) + weight * (value * value)
+            step = weighted_step(step_of(params, steps), weight, 1.0 / params.eta)
+            corrected = weight_of(record) + params.eta * error * value * step
+            store_word(memory.arena, at, weighted_record(class_id, corrected, steps))
 
 
 @inner
-def update_squares(memory, params, ids, values, inserted, n_inserted):
+def update_squares(memory, params, ids, values, weight, inserted, n_inserted):
     """Correct all active features, and connect them to the ``n_inserted`` classes listed at ``inserted``."""
     change, longest, slots = U0, load_word(memory.counters, LONGEST), most_slots(memory, params)
     for i in range(np.uint64(len(ids))):
         feature, value = np.uint64(ids[i]), np.float64(values[i])
         header = load_word(memory.headers, feature * U2)
         before = length_of(header)
-        correct(memory, params, header, value)
-        steps = value * value
-        step = params.eta * value * step_of(params, steps)
+        correct(memory, params, header, value, weight)
+        steps = weight * (value * value)
+        step = params.eta * value * weighted_step(step_of(params, steps), weight, 1.0 / params.eta)
         for j in range(n_inserted):
             class_id = load_word(inserted, j)
-            weight = step * load_float(memory.scores, class_id)
+            initial = step * load_float(memory.scores, class_id)
             end = block_of(header) + length_of(header)
-            if abs(weight) < params.least_weight:
+            if abs(initial) < params.least_weight:
                 continue
             if find_narrow(memory.arena, block_of(header), end, class_id) == end:
-                header = insert(memory, header, weighted_record(class_id, weight, steps), slots)
+                header = insert(memory, header, weighted_record(class_id, initial, steps), slots)
         store_word(memory.headers, feature * U2, header)
         longest = max(longest, length_of(header))
         change += length_of(header) - before
@@ -351,42 +364,72 @@ def count_features(memory, ids):
 
 
 @inner
-def learn_squares(memory, params, ids, values, class_ids, counted, ranks_out):
-    """Learn one instance by ``sls`` in lists: rank, then take a step for the true classes and the best of the others.
+def note_wrong(memory, params, wrong, feedback, names, heights):
+    """Write the wrong classes above ``theta_negative`` and their scores into scratch; return their number.
 
-    Parameters and result are those of ``ff.learn_instance``; ``values`` are overwritten.
+    The score of an ignored class is moved towards ``theta_negative``: its error is ``implicit`` times that of a
+    rejected one.
+    """
+    n, target = U0, params.theta_negative
+    for j in range(np.uint64(len(wrong))):
+        class_id = np.uint64(wrong[j])
+        height = target + strength_of(params, feedback, j) * (load_float(memory.scores, class_id) - target)
+        if height > target:
+            store_word(names, n, class_id)
+            store_float(heights, n, height)
+            n += U1
+    return n
+
+
+@inlined
+def put_errors(memory, params, names, heights, n, share, inserted, n_inserted):
+    """Store the errors of ``n`` classes that have none yet; return the number of classes to be connected."""
+    for at in range(n):
+        class_id, error = load_word(names, at), bounded(params.theta_negative - load_float(heights, at))
+        if load_float(memory.scores, class_id) == 0.0:
+            store_float(memory.scores, class_id, error * share)
+            if -error > params.theta_insert:
+                store_word(inserted, n_inserted, class_id)
+                n_inserted += U1
+    return n_inserted
+
+
+@inner
+def learn_squares(memory, params, ids, values, class_ids, feedback, counted, ranks_out):
+    """Learn one instance by ``sls`` in lists: rank, and take a step for the true, the wrong and the best other classes.
+
+    Parameters and result are those of ``learning.learn_feedback``; ``values`` are overwritten.
     """
     if counted:
         count_features(memory, ids)
     weigh(memory, params, ids, values)
     n_touched = add_weighted(memory, params, ids, values)
-    m = np.uint64(len(class_ids))
-    most, share = most_others(params, m), share_of(m)
-    n_others = rank_true(memory, params, n_touched, class_ids, ranks_out, most)
-    word = np.uint64(8)
+    true, m, word = class_ids[: feedback.n_true], np.uint64(feedback.n_true), np.uint64(8)
+    most, share = most_others(params, max(m, U1)), share_of(max(m, U1))
     own, names = memory.scratch, memory.scratch + U2 * m * word
-    heights, inserted = names + most * word, names + U2 * most * word
-    n_inserted, updated = U0, False
+    heights, wrong = names + most * word, names + U2 * most * word
+    n_wrong = np.uint64(len(class_ids)) - m
+    wrong_heights, inserted = wrong + n_wrong * word, wrong + U2 * n_wrong * word
+    n_wrong = note_wrong(memory, params, class_ids[feedback.n_true :], feedback, wrong, wrong_heights)
+    n_others = rank_true(memory, params, n_touched, true, ranks_out, most)
+    n_inserted = U0
     for j in range(m):
         score = load_float(own, j)
-        if score < 1.0 and np.uint64(class_ids[j]) <= CLASS_MASK:
-            store_float(memory.scores, np.uint64(class_ids[j]), bounded(1.0 - score) * share)
-            store_word(inserted, n_inserted, np.uint64(class_ids[j]))
+        if score < 1.0 and np.uint64(true[j]) <= CLASS_MASK:
+            store_float(memory.scores, np.uint64(true[j]), bounded(1.0 - score) * share)
+            store_word(inserted, n_inserted, np.uint64(true[j]))
             n_inserted += U1
-            updated = True
-    for at in range(n_others):
-        error = bounded(params.theta_negative - load_float(heights, at))
-        store_float(memory.scores, load_word(names, at), error * share)
-        if -error > params.theta_insert:
-            store_word(inserted, n_inserted, load_word(names, at))
-            n_inserted += U1
-        updated = True
+    updated = n_inserted + n_others + n_wrong > U0
+    n_inserted = put_errors(memory, params, names, heights, n_others, share, inserted, n_inserted)
+    n_inserted = put_errors(memory, params, wrong, wrong_heights, n_wrong, share, inserted, n_inserted)
     if updated:
-        update_squares(memory, params, ids, values, inserted, n_inserted)
+        update_squares(memory, params, ids, values, feedback.weight, inserted, n_inserted)
         for j in range(m):
-            store_float(memory.scores, np.uint64(class_ids[j]), 0.0)
+            store_float(memory.scores, np.uint64(true[j]), 0.0)
         for at in range(n_others):
             store_float(memory.scores, load_word(names, at), 0.0)
+        for at in range(n_wrong):
+            store_float(memory.scores, load_word(wrong, at), 0.0)
     return updated
 
 

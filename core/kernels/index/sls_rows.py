@@ -8,6 +8,10 @@ g. Each class has an intercept b and the number n_c of instances for which it wa
     b_c  += eta max(1 / (1 + n / 3), .02) e_c g_f += x_f^2 / 3                     W_fc += eta x_f max(1 / (1 + g_f),
     .2) e_c;  a true e_c times 1 + 4 / (1 + n_c)
 
+An instance without a true class corrects only the wrong classes that score above 0, because the others may be true.
+With a true class every other class is corrected anyway. A weight multiplies x_f^2 in the step sums, and both kinds of
+steps, but the product is at most 1/2 unless the step alone is longer.
+
 Scores are sums in double precision, in the order of the features; W and e are in single. No class is selected or left
 out, so learning is a pass over contiguous numbers. Meanwhile the headers have no connections; their totals keep their
 meaning.
@@ -25,6 +29,7 @@ form only by growth.
 
 import numpy as np
 
+from abound.core.kernels.decorators import inlined, inner, kernel
 from abound.core.kernels.heap import comes_before, make_heap, sift_down, sort_heap
 from abound.core.kernels.index import layout
 from abound.core.kernels.index.layout import (
@@ -49,6 +54,7 @@ from abound.core.kernels.index.layout import (
     reserve,
     size_for,
     size_of,
+    strength_of,
 )
 from abound.core.kernels.index.sls import (
     bounded,
@@ -59,6 +65,7 @@ from abound.core.kernels.index.sls import (
     weigh,
     weight_of,
     weighted_record,
+    weighted_step,
 )
 from abound.core.kernels.intrinsics import (
     NO,
@@ -67,9 +74,6 @@ from abound.core.kernels.intrinsics import (
     U2,
     floats_at,
     ids_at,
-    inlined,
-    inner,
-    kernel,
     load_float,
     load_id,
     load_single,
@@ -213,20 +217,32 @@ def rank_known(memory, n, class_ids, ranks_out):
 
 
 @inlined
-def intercept_step(memory, params):
+def intercept_step(memory, params, weight):
     """Count one more instance learned in rows, and return the step of all intercepts."""
     add_to(memory, N_IN_ROWS, U1)
     total = np.float64(load_word(memory.counters, N_IN_ROWS)) / HORIZON
-    return params.eta * max(1.0 / (1.0 + total), INTERCEPT_FLOOR)
+    return params.eta * weighted_step(max(1.0 / (1.0 + total), INTERCEPT_FLOOR), weight, 0.5 / params.eta)
 
 
 @inner
-def compute_errors(memory, params, n, class_ids):
+def keep_wrong(memory, params, n, wrong, feedback):
+    """Set the scores of all classes to 0, except wrong ones above 0; those of ignored ones times ``implicit``."""
+    for j in range(np.uint64(len(wrong))):
+        score = load_float(memory.scores, np.uint64(wrong[j]))
+        store_float(memory.scratch, j, max(score, 0.0) * strength_of(params, feedback, j))
+    for c in range(n):
+        store_float(memory.scores, c, 0.0)
+    for j in range(np.uint64(len(wrong))):
+        store_float(memory.scores, np.uint64(wrong[j]), load_float(memory.scratch, j))
+
+
+@inner
+def compute_errors(memory, params, n, class_ids, weight):
     """Correct all intercepts, write the errors of the weights into ``touched`` (float32), and count the true classes.
 
     Reads the scores of the true classes from ``scratch``, and zeroes all scores.
     """
-    share, step = share_of(len(class_ids)), intercept_step(memory, params)
+    share, step = share_of(max(len(class_ids), 1)), intercept_step(memory, params, weight)
     errors, intercepts = memory.touched, load_word(memory.counters, INTERCEPTS)
     times = load_word(memory.counters, TIMES)
     for j in range(np.uint64(len(class_ids))):
@@ -245,32 +261,35 @@ def compute_errors(memory, params, n, class_ids):
 
 
 @inner
-def correct_all(memory, params, ids, values, n):
+def correct_all(memory, params, ids, values, n, weight):
     """Take a step for each weight of the active features, by the errors in ``touched``."""
     steps, errors = load_word(memory.counters, ROW_STEPS), memory.touched
     for i in range(np.uint64(len(ids))):
         feature, value = np.uint64(ids[i]), np.float64(values[i])
-        total = load_float(steps, feature) + value * value / HORIZON
+        total = load_float(steps, feature) + weight * (value * value) / HORIZON
         store_float(steps, feature, total)
-        step = params.eta * value * max(1.0 / (1.0 + total), ROW_FLOOR)
+        step = params.eta * value * weighted_step(max(1.0 / (1.0 + total), ROW_FLOOR), weight, 0.5 / params.eta)
         add_errors(row_of(memory, feature), errors, np.float32(step), n)
         mark_dirty(memory, feature)
 
 
 @inner
-def learn_rows(memory, params, ids, values, class_ids, counted, ranks_out):
+def learn_rows(memory, params, ids, values, class_ids, feedback, counted, ranks_out):
     """Learn one instance by ``sls`` in rows: rank, then take a step for every class.
 
-    Parameters and result are those of ``ff.learn_instance``; ``values`` are overwritten. ``N_FEATURES`` and
+    Parameters and result are those of ``learning.learn_feedback``; ``values`` are overwritten. ``N_FEATURES`` and
     ``N_CLASSES`` already include this instance (``change_form``).
     """
     if counted:
         count_features(memory, ids)
     weigh(memory, params, ids, values)
     n = score_all(memory, ids, values)
-    rank_known(memory, n, class_ids, ranks_out)
-    compute_errors(memory, params, n, class_ids)
-    correct_all(memory, params, ids, values, n)
+    true = class_ids[: feedback.n_true]
+    rank_known(memory, n, true, ranks_out)
+    if len(true) == 0:
+        keep_wrong(memory, params, n, class_ids, feedback)
+    compute_errors(memory, params, n, true, feedback.weight)
+    correct_all(memory, params, ids, values, n, feedback.weight)
     return True
 
 
@@ -371,18 +390,24 @@ def next_form(memory, params, n_features, n_classes, counted):
 
 
 @inlined
-def note_labels(memory, class_ids, counted):
-    """Record the highest class, and count the learned labels."""
+def note_labels(memory, class_ids, n_true, counted):
+    """Record the highest class, and count the true labels.
+
+    An instance without one counts as having the mean number, so that it does not change the form.
+    """
     n_classes = load_word(memory.counters, N_CLASSES)
     for j in range(np.uint64(len(class_ids))):
         n_classes = max(n_classes, np.uint64(class_ids[j]) + U1)
     store_word(memory.counters, N_CLASSES, n_classes)
     if counted:
-        add_to(memory, N_LABELS, np.uint64(len(class_ids)))
+        n_labels = np.uint64(n_true)
+        if n_labels == U0:
+            n_labels = load_word(memory.counters, N_LABELS) // max(load_word(memory.counters, N_COUNTED), U1)
+        add_to(memory, N_LABELS, n_labels)
 
 
 @inner
-def change_form(memory, params, ids, class_ids, counted):
+def change_form(memory, params, ids, class_ids, n_true, counted):
     """Change the index to the form for an instance, and record its size and its labels.
 
     Return whether the form is rows.
@@ -394,7 +419,7 @@ def change_form(memory, params, ids, class_ids, counted):
     with_it = size_with(memory, ids, class_ids)
     form = next_form(memory, params, with_it[0], with_it[1], counted)
     store_word(memory.counters, N_FEATURES, with_it[0])
-    note_labels(memory, class_ids, counted)
+    note_labels(memory, class_ids, n_true, counted)
     if form != before:
         if form == ROWS:
             to_rows(memory, n_features, n_classes)

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from abound.core.kernels.decorators import inlined, inner
 from abound.core.kernels.heap import comes_before, keep_best, make_heap, sift_down, sort_heap
 from abound.core.kernels.index.layout import (
     LINE,
@@ -24,8 +25,6 @@ from abound.core.kernels.intrinsics import (
     U1,
     U2,
     as_float,
-    inlined,
-    inner,
     load_float,
     load_id,
     load_word,

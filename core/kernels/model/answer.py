@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from abound.core.kernels.decorators import inner, kernel
 from abound.core.kernels.index.rank import explain_score, rank_classes
-from abound.core.kernels.intrinsics import inner, kernel, load_f32, load_u32
+from abound.core.kernels.intrinsics import load_f32, load_u32
 from abound.core.kernels.model.calibration import estimate
 from abound.core.kernels.names.table import find_vector
 

@@ -21,19 +21,23 @@ The dense part of a record becomes features before these steps (``abound.core.ke
 fixes the dimension of the model; those of another dimension are left out. Codes do not count as features in
 ``max_features`` and are never evicted.
 
+A record with feedback also has rejected and ignored labels. They get no ids: those that the model does not know are
+skipped. A record without true labels is learned and has no rank.
+
 For a model that calibrates, the kernel learns the probabilities of an instance's scores just before it learns the
 instance. A separate kernel around ``apply_records`` does this, so that other models do not pay for it.
 """
 
 import numpy as np
 
-from abound.core.kernels.index.layout import by_rule
+from abound.core.kernels.decorators import inlined, inner, kernel
+from abound.core.kernels.index.layout import Feedback, by_rule
 from abound.core.kernels.index.learning import has_room, learn_fsu, learn_sls
 from abound.core.kernels.index.rank import rank_classes
 from abound.core.kernels.index.sls_rows import forget
-from abound.core.kernels.intrinsics import I0, YES, inlined, inner, kernel, load_f32, load_u16, load_u32, pointer
+from abound.core.kernels.intrinsics import I0, YES, load_f32, load_u16, load_u32, pointer
 from abound.core.kernels.model.calibration import BEST, learn_pairs
-from abound.core.kernels.model.prequential import count_ranks
+from abound.core.kernels.model.prequential import UPDATED, count_ranks
 from abound.core.kernels.names.table import (
     N_IDS,
     N_LIVE,
@@ -48,18 +52,19 @@ from abound.core.kernels.names.table import (
 from abound.core.kernels.records.codes import EXPANSION, expand_record, is_code
 from abound.core.kernels.records.record import nowhere, record_shape, shape_at
 
-AT, DONE, STATUS, ACTIVE = range(4)
+AT, DONE, STATUS, ACTIVE, CLASSES = range(5)
 """Places in the cursor: byte of the next record, records applied by the last call, why it stopped, and how many
-features of the next record have an id in the scratch (with ``INDEX_FULL``).
+features and classes of the next record have an id in the scratch (with ``INDEX_FULL``).
 """
 
 ENOUGH, NAMES_FULL, INDEX_FULL = range(3)
 """Reasons to stop: all records or enough work are done; the vocabularies must grow first; the index must grow first."""
 
-MAX_FEATURES, HAND, DIMENSION, CODES, N_CODES = range(5)
+MAX_FEATURES, HAND, DIMENSION, CODES, N_CODES, UNLABELLED, REJECTED, IGNORED, WEIGHTED = range(9)
 """Places in ``control``: the bound (0: none), the feature id at the clock's hand, the dimension of the model's vectors
 (0: not known yet), the number of codes that exist (0: the model does not use them), and with a bound the number of
-codes that have an id.
+codes that have an id. Then counts of feedback: records without a true label, rejected labels, ignored labels, and
+records with a weight other than 1.
 """
 
 SLICE_WORK = 16_384
@@ -80,13 +85,13 @@ def apply_records(buffer, cursor, held, ranks, updated):
     ----------
     buffer : bytes
         Checked records (``abound.core.instances.record.check_records``).
-    cursor : int64 array, shape (4,)
-        ``AT`` is the byte to begin with; all four are written.
+    cursor : int64 array, shape (5,)
+        ``AT`` is the byte to begin with; all five are written.
     held : ModelHandle
         The arrays of its model change.
     ranks : int32 array, shape (n,)
-        Written: the rank of the best true label before learning, 0 = not retrieved. At most ``n`` records are
-        applied.
+        Written: the rank of the best true label before learning, 0 = not retrieved or no true label. At most ``n``
+        records are applied.
     updated : bool array, shape (n,)
         Written: whether the index changed.
     """
@@ -100,17 +105,13 @@ def apply_records(buffer, cursor, held, ranks, updated):
         end = shape.end
         if shape.dense_at >= 0:
             shape, source = expand(live, scratch, data, shape, at)
-        n, m = shape.n_features, shape.n_labels
-        if n < 0 or n > len(scratch.ids) or m > len(scratch.class_ids) or not has_names_room(live, shape):
+        n, m = shape.n_features, shape.n_true
+        if n < 0 or n > len(scratch.ids) or shape.n_labels > len(scratch.ranks) or not has_names_room(live, shape):
             cursor[STATUS] = NAMES_FULL
             break
-        ids, values, class_ids, own_ranks = (
-            scratch.ids[:n],
-            scratch.values[:n],
-            scratch.class_ids[:m],
-            scratch.ranks[:m],
-        )
-        intern_labels(live, source, shape, class_ids)
+        ids, values, own_ranks = scratch.ids[:n], scratch.values[:n], scratch.ranks[:m]
+        n_classes, n_rejected = intern_labels(live, source, shape, scratch.class_ids)
+        class_ids = scratch.class_ids[:n_classes]
         if live.control[MAX_FEATURES] == 0:
             intern_keys(live.features, source, shape.lengths_at, n, ids)
             for i in range(n):
@@ -121,9 +122,11 @@ def apply_records(buffer, cursor, held, ranks, updated):
         if not has_room(live.postings, live.params, ids, class_ids):
             cursor[STATUS] = INDEX_FULL
             cursor[ACTIVE] = n
+            cursor[CLASSES] = n_classes
             break
-        changed = learn(live.postings, live.params, ids, values, class_ids, YES, own_ranks)
-        ranks[done] = count_ranks(live.score, live.label_counts, class_ids, own_ranks, changed)
+        feedback = Feedback(m, n_rejected, shape.weight)
+        changed = learn(live.postings, live.params, ids, values, class_ids, feedback, YES, own_ranks)
+        ranks[done] = count_outcome(live, shape, class_ids[:m], own_ranks, changed)
         updated[done] = changed
         for j in range(m):
             live.label_counts[class_ids[j]] += 1
@@ -132,7 +135,7 @@ def apply_records(buffer, cursor, held, ranks, updated):
                 live.credits[ids[i]] &= PINNED - 1
         at = end
         done += 1
-        work += n * m
+        work += n * max(n_classes, 1)
     cursor[AT] = at
     cursor[DONE] = done
 
@@ -174,12 +177,38 @@ def has_names_room(live, shape):
 
 @inner
 def intern_labels(live, data, shape, class_ids):
-    """Write the class ids of a record's labels; new labels get ids in their order."""
-    at = shape.labels_at
-    for j in range(shape.n_labels):
+    """Write the class ids of a record's labels; return the number of ids, and of those that are rejected.
+
+    New true labels get ids in their order. Other labels are left out if they are unknown, and ignored ones also if they
+    are not learned.
+    """
+    at, n, n_rejected = shape.labels_at, I0, I0
+    wrong_end = shape.n_labels if live.params.implicit > 0.0 else shape.n_true + shape.n_rejected
+    for j in range(wrong_end):
         length = np.int64(load_u16(data, shape.label_lengths_at + 2 * j))
-        class_ids[j] = add_key(live.labels, data, at, length)
+        if j < shape.n_true:
+            class_id = np.int64(add_key(live.labels, data, at, length))
+        else:
+            class_id = np.int64(find_key(live.labels, data, at, length))
         at += length
+        if class_id >= 0:
+            class_ids[n] = class_id
+            n += 1
+            n_rejected += np.int64(shape.n_true <= j < shape.n_true + shape.n_rejected)
+    return n, n_rejected
+
+
+@inlined
+def count_outcome(live, shape, true, ranks, changed):
+    """Count a learned record: ranks of its true labels, and its feedback; return the rank of the best true label."""
+    live.control[REJECTED] += shape.n_rejected
+    live.control[IGNORED] += shape.n_labels - shape.n_true - shape.n_rejected
+    live.control[WEIGHTED] += np.int64(shape.weight != 1.0)
+    if shape.n_true > 0:
+        return count_ranks(live.score, live.label_counts, true, ranks, changed)
+    live.control[UNLABELLED] += 1
+    live.score.counts[UPDATED] += np.int64(changed)
+    return I0
 
 
 @inner
@@ -261,7 +290,7 @@ def skip_records(buffer, at, n):
     return at
 
 
-CALIBRATED = 4
+CALIBRATED = 5
 """Place in the cursor, after those of ``apply_records``: the byte of the record that was calibrated last, or -1."""
 
 
@@ -269,13 +298,14 @@ CALIBRATED = 4
 def calibrate(calibration, live, data, shape):
     """Learn from the scores of the record of this shape, by the ranking that ``/classify`` would return now.
 
-    Only ``calibration`` changes.
+    Only ``calibration`` changes. Without a true label only the rejected labels are known to be false.
     """
     ids, values = np.empty(shape.n_features, np.int32), np.empty(shape.n_features, np.float32)
     find_keys(live.features, data, shape.lengths_at, shape.n_features, ids)
     for i in range(shape.n_features):
         values[i] = load_f32(data, shape.values_at + 4 * i)
-    best_ids, scores, true = np.empty(BEST, np.int32), np.empty(BEST, np.float64), np.zeros(BEST, np.bool_)
+    best_ids, scores = np.empty(BEST, np.int32), np.empty(BEST, np.float64)
+    true, known = np.zeros(BEST, np.bool_), np.full(BEST, shape.n_true > 0, np.bool_)
     n = rank_classes(live.postings, live.params, ids, values, np.empty(0, np.uint8), best_ids, scores)
     label_at = shape.labels_at
     for j in range(shape.n_labels):
@@ -283,8 +313,10 @@ def calibrate(calibration, live, data, shape):
         class_id = find_key(live.labels, data, label_at, length)
         label_at += length
         for i in range(n):
-            true[i] |= best_ids[i] == class_id
-    learn_pairs(calibration, scores[:n], true[:n])
+            if best_ids[i] == class_id:
+                true[i] = j < shape.n_true
+                known[i] |= j < shape.n_true + shape.n_rejected
+    learn_pairs(calibration, scores[:n], true[:n], known[:n])
 
 
 @kernel
@@ -293,7 +325,7 @@ def apply_calibrated(buffer, cursor, held, ranks, updated):
 
     Parameters
     ----------
-    cursor : int64 array, shape (5,)
+    cursor : int64 array, shape (6,)
         Includes ``CALIBRATED``. If arrays must grow first (``STATUS``), the next record is already calibrated. The
         caller must apply that record before anything else, so that it is not calibrated again, and then set this to
         -1.
@@ -320,5 +352,5 @@ def apply_calibrated(buffer, cursor, held, ranks, updated):
         if cursor[DONE] == 0:
             break
         done += 1
-        work += shape.n_features * shape.n_labels
+        work += shape.n_features * max(shape.n_labels, 1)
     cursor[DONE] = done

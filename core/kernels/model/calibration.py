@@ -1,7 +1,8 @@
 """Probabilities of scores: a logistic model of five terms and a constant, learned by Newton steps with forgetting.
 
 Before an instance is learned, each of its best ``BEST`` labels with a score above 0, as ``/classify`` would rank
-them, gives a **pair**: the terms of the score, and whether the label is true. The estimates of all pairs are computed
+them, gives a **pair**: the terms of the score, and whether the label is true. Labels of which that is not known give
+none. The estimates of all pairs are computed
 and counted first. Then the model takes one step for all of them. With p their estimates and x their terms:
 
     H <- k H + (1 - k) r I + sum p (1 - p) x x',    w <- w + H^-1 sum (y - p) x,    k = 1 - pairs / ``REMEMBERED``
@@ -16,8 +17,8 @@ This is recursive least squares with forgetting, for the logistic loss. Calibrat
 
 import numpy as np
 
+from abound.core.kernels.decorators import inlined, inner, kernel
 from abound.core.kernels.exp_log import exponential, logarithm
-from abound.core.kernels.intrinsics import inlined, inner, kernel
 
 N_TERMS = 6
 BEST = 5
@@ -144,7 +145,7 @@ def start_period(bins):
 
 
 @kernel
-def learn_pairs(state, scores, true):
+def learn_pairs(state, scores, true, known):
     """Estimate the probabilities of an instance's best labels, count them, and learn from them, in place.
 
     Parameters
@@ -152,12 +153,14 @@ def learn_pairs(state, scores, true):
     state : CalibrationArrays
     scores : float64 array, shape (n,)
         Scores of the best labels, best first; n <= ``BEST``. Scores not above 0 are skipped.
-    true : bool array, shape (n,)
+    true, known : bool array, shape (n,)
+        Whether each label is true, and whether that is known.
     """
     weights, curvature, bins = state.weights, state.curvature, state.bins
-    n_pairs = 0
-    while n_pairs < len(scores) and scores[n_pairs] > 0.0:
-        n_pairs += 1
+    n_scored, n_pairs = 0, 0
+    while n_scored < len(scores) and scores[n_scored] > 0.0:
+        n_pairs += known[n_scored]
+        n_scored += 1
     if n_pairs == 0:
         return
     keep = 1.0 - n_pairs / REMEMBERED
@@ -167,7 +170,9 @@ def learn_pairs(state, scores, true):
             curvature[i, j] *= keep
         curvature[i, i] += (1.0 - keep) * RIDGE
     best, second = clip_score(scores[0]), clip_score(scores[1]) if len(scores) > 1 else 0.0
-    for at in range(n_pairs):
+    for at in range(n_scored):
+        if not known[at]:
+            continue
         put_terms(clip_score(scores[at]), best, second, at == 0, terms)
         chance = estimate_of(weights, terms)
         count_pair(bins, chance, true[at])

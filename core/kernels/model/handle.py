@@ -17,8 +17,9 @@ import numpy.typing as npt
 from numba import types
 from numba.experimental import structref
 
+from abound.core.kernels.decorators import inlined, kernel
 from abound.core.kernels.index.layout import IndexArrays, KernelParams, Memory, memory_of
-from abound.core.kernels.intrinsics import borrowed, inlined, kernel, pointer
+from abound.core.kernels.intrinsics import borrowed, pointer
 from abound.core.kernels.model.prequential import ScorePointers, score_pointers
 from abound.core.kernels.names.table import KeyArrays, TablePointers, pointers_of
 

@@ -4,7 +4,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from abound.core.kernels.intrinsics import I0, inner, kernel, pointer, unless
+from abound.core.kernels.decorators import inner, kernel, unless
+from abound.core.kernels.intrinsics import I0, pointer
 
 LEARNED, UPDATED, HITS_AT_1, HITS_AT_5, LABELS = range(5)
 """Columns of the counts. LABELS counts single labels and is used in row 0 only."""

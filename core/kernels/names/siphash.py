@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from abound.core.kernels.intrinsics import inlined, kernel, load_part, load_u64
+from abound.core.kernels.decorators import inlined, kernel
+from abound.core.kernels.intrinsics import load_part, load_u64
 
 _INIT_0 = np.uint64(0x736F6D6570736575)
 _INIT_1 = np.uint64(0x646F72616E646F6D)

@@ -25,18 +25,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from abound.core.kernels.intrinsics import (
-    copy_bytes,
-    inlined,
-    inner,
-    kernel,
-    load_u16,
-    load_u32,
-    pointer,
-    prefetch,
-    same_bytes,
-    unless,
-)
+from abound.core.kernels.decorators import inlined, inner, kernel, unless
+from abound.core.kernels.intrinsics import copy_bytes, load_u16, load_u32, pointer, prefetch, same_bytes
 from abound.core.kernels.names.siphash import mix, mix_bytes, mix_end, siphash13
 
 N_IDS, N_LIVE, FREE, USED, GARBAGE, SECRET_0, SECRET_1 = range(7)

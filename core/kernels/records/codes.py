@@ -19,12 +19,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from abound.core.kernels.decorators import inner, kernel
 from abound.core.kernels.heap import comes_before, make_heap, sift_down
 from abound.core.kernels.intrinsics import (
     I0,
     copy_bytes,
-    inner,
-    kernel,
     load_f32,
     load_u16,
     load_u32,

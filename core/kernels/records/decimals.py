@@ -4,16 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from abound.core.kernels.intrinsics import (
-    as_float,
-    inlined,
-    inner,
-    kernel,
-    leading_zeros,
-    load_u64,
-    multiply_high,
-    trailing_zeros,
-)
+from abound.core.kernels.decorators import inlined, inner, kernel
+from abound.core.kernels.intrinsics import as_float, leading_zeros, load_u64, multiply_high, trailing_zeros
 
 MOST_DIGITS = 19
 """Digits after leading zeros that always fit into a uint64."""

@@ -18,11 +18,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from abound.core.kernels.decorators import inlined, inner, kernel
 from abound.core.kernels.intrinsics import (
     copy_bytes,
-    inlined,
-    inner,
-    kernel,
     load_part,
     load_u32,
     load_u64,

@@ -6,22 +6,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from abound.core.kernels.intrinsics import (
-    inlined,
-    inner,
-    kernel,
-    load_f32,
-    load_part,
-    load_u16,
-    load_u32,
-    load_u64,
-    pointer,
-    same_bytes,
-)
+from abound.core.kernels.decorators import inlined, inner, kernel
+from abound.core.kernels.intrinsics import load_f32, load_part, load_u16, load_u32, load_u64, pointer, same_bytes
 from abound.core.kernels.records.json import MOST_PROBES, hash_of
 
 GOOD, OVERRUN, EMPTY_KEY, BAD_VALUE, BAD_UTF8, BAD_PADDING, NO_LABEL, TRAILING, KEY_TWICE, CROWDED = range(10)
-BAD_DENSE, RESERVED_KEY = range(10, 12)
+BAD_DENSE, RESERVED_KEY, BAD_WEIGHT = range(10, 13)
 """Results of ``check``. ``CROWDED``: no error so far, but too many keys of the record collide in the hash table. The
 caller must look for repeated keys in another way.
 """
@@ -35,8 +25,18 @@ DENSE = 8
 MAX_DIMENSION = 2048
 """``abound.core.limits.MAX_DIMENSION``."""
 
+HAS_FEEDBACK = 1 << 31
+"""The bit of the number of labels that says that feedback follows the labels."""
+
+FEEDBACK = 8
+"""Bytes of feedback."""
+
+MAX_WEIGHT = 100.0
+"""``abound.core.limits.MAX_WEIGHT``."""
+
 _COUNT = np.uint32(HAS_DENSE - 1)
 _HAS_DENSE = np.uint32(HAS_DENSE)
+_HAS_FEEDBACK = np.uint32(HAS_FEEDBACK)
 _NOT_ASCII = np.uint64(0x8080808080808080)
 _LOW = np.uint64(0xFFFFFFFF)
 
@@ -45,7 +45,8 @@ class RecordShape(NamedTuple):
     """The positions of the parts of a record, in bytes from the start of the buffer.
 
     ``n_features`` is -1 if the record does not lie inside the buffer; then the other fields mean nothing.
-    ``dense_at`` is -1 if there is no dense part.
+    ``dense_at`` is -1 if there is no dense part. The ``n_labels`` labels are ``n_true`` true ones, then ``n_rejected``
+    rejected ones, then ignored ones. Without feedback all are true and ``weight`` is 1.
     """
 
     n_features: int
@@ -57,12 +58,15 @@ class RecordShape(NamedTuple):
     label_lengths_at: int
     labels_at: int
     end: int
+    n_true: int
+    n_rejected: int
+    weight: float
 
 
 @inlined
 def nowhere():
     """Return the shape of a record that does not lie inside the buffer."""
-    return RecordShape(-1, 0, 0, 0, 0, 0, 0, 0, 0)
+    return RecordShape(-1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1.0)
 
 
 @inner
@@ -107,7 +111,7 @@ def vector_shape(data, size, start):
         end = _dense_end(data, size, end)
     if end < 0:
         return nowhere()
-    return RecordShape(n, start + 4, lengths_at, lengths_at + 2 * n, dense_at, 0, 0, 0, end)
+    return RecordShape(n, start + 4, lengths_at, lengths_at + 2 * n, dense_at, 0, 0, 0, end, 0, 0, 1.0)
 
 
 @inner
@@ -117,9 +121,17 @@ def shape_at(data, size, start):
     second = vector.end
     if vector.n_features < 0 or second > size - 4:
         return nowhere()
-    n_labels = np.int64(load_u32(data, second))
+    word = load_u32(data, second)
+    n_labels = np.int64(word & _COUNT)
     end = _padded_end(size, second, _part_end(data, size, second + 4, n_labels))
-    if end < 0:
+    n_true, n_rejected, weight = n_labels, np.int64(0), 1.0
+    if end >= 0 and word & _HAS_FEEDBACK:
+        if end > size - FEEDBACK:
+            return nowhere()
+        weight, n_rejected = np.float64(load_f32(data, end)), np.int64(load_u16(data, end + 4))
+        n_true -= n_rejected + np.int64(load_u16(data, end + 6))
+        end += FEEDBACK
+    if end < 0 or n_true < 0:
         return nowhere()
     return RecordShape(
         vector.n_features,
@@ -131,6 +143,9 @@ def shape_at(data, size, start):
         second + 4,
         second + 4 + 2 * n_labels,
         end,
+        n_true,
+        n_rejected,
+        weight,
     )
 
 
@@ -309,8 +324,10 @@ def check(buffer, first, n_records, ends):
             value = load_f32(data, shape.values_at + 4 * j)
             if not 0 < value < np.inf:
                 return BAD_VALUE, i
-        if shape.n_labels == 0:
+        if shape.n_true + shape.n_rejected == 0:
             return NO_LABEL, i
+        if not 0.0 < shape.weight <= MAX_WEIGHT:
+            return BAD_WEIGHT, i
         problem = _check_strings(data, shape.lengths_at, shape.n_features, shape.keys_at)
         if problem == GOOD:
             problem = _check_strings(data, shape.label_lengths_at, shape.n_labels, shape.labels_at)

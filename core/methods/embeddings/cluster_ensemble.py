@@ -26,7 +26,7 @@ from abound.core.methods.embeddings import ridge
 from abound.core.methods.embeddings.ridge import product
 from abound.core.methods.neighbors import nearest
 from abound.core.methods.neighbors.nearest import Neighbors
-from abound.core.methods.training import array_checks, clusters
+from abound.core.methods.training import array_checks, clusters, param_checks
 from abound.core.methods.training.clusters import Centres
 from abound.core.methods.training.matrices import Csr, DataSizes, Matrices
 from abound.core.methods.training.parallel import is_distributed, spread
@@ -44,6 +44,38 @@ MOST_NEIGHBORS = 100_000
 
 ROWS = 512
 """Approximate number of queries of a cluster that are ranked together."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnsembleParams:
+    """The parameters of the clusterings, the regressor and the vote.
+
+    Attributes
+    ----------
+    dim : int
+        Dimensions of the embedding.
+    neighbors : int
+        Number of neighbors that vote, per learner; all instances if there are fewer than the default.
+    clusters : int
+        Clusters of instances, each with its own embedding; 0: two, and more for every 5,000 instances.
+    learners : int
+        Clusterings with their embeddings, whose votes are added.
+    ridge : float
+        Penalty of the regressor.
+    """
+
+    dim: int = 100
+    neighbors: int = 20
+    clusters: int = 1
+    learners: int = 5
+    ridge: float = 1.0
+
+    def __post_init__(self) -> None:
+        param_checks.whole("dim", self.dim, 1, 10_000)
+        param_checks.whole("neighbors", self.neighbors, 1, MOST_NEIGHBORS)
+        param_checks.whole("clusters", self.clusters, 0, 100_000)
+        param_checks.whole("learners", self.learners, 1, 1_000)
+        param_checks.number("ridge", self.ridge, 1e-6, 1e9)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -174,11 +206,10 @@ class Model:
         return cls(neighbors, tuple(learners), Y)
 
 
-def check(data: Matrices, shape: tuple[int, int, int], neighbors_by_default: int) -> None:
+def check(data: Matrices, params: EnsembleParams) -> None:
     """Raise ValueError if there are fewer instances than the requested neighbors, or than clusters."""
-    neighbors, n_clusters, _ = shape
-    asked = 0 if neighbors == neighbors_by_default else neighbors
-    for name, wanted in (("neighbors", asked), ("clusters", n_clusters)):
+    asked = 0 if params.neighbors == type(params)().neighbors else params.neighbors
+    for name, wanted in (("neighbors", asked), ("clusters", params.clusters)):
         if wanted > data.X.shape[0]:
             raise ValueError(
                 f"{name} must be at most the {data.X.shape[0]} instances that have labels and active features"
@@ -187,7 +218,7 @@ def check(data: Matrices, shape: tuple[int, int, int], neighbors_by_default: int
 
 def fit(
     data: Matrices,
-    shape: tuple[int, int, int],
+    params: EnsembleParams,
     learn: Regressor,
     rng: np.random.Generator,
     progress: Progress,
@@ -198,19 +229,16 @@ def fit(
 
     Parameters
     ----------
-    shape : (int, int, int)
-        Neighbors, clusters (0: chosen by the number of instances), learners.
     learn : callable
         Fits the regressor of a cluster.
     travels : bool
         False if ``learn`` stores anything in this process besides its result.
     """
-    neighbors, n_clusters, n_learners = shape
     progress = monotonic(progress)
     found: list[tuple[Centres, Ints, list[np.random.Generator]]] = []
-    for number, seed in enumerate(rng.spawn(n_learners)):
-        tell = subrange(progress, 0.1 * number / n_learners, 0.1 * (number + 1) / n_learners)
-        centres, places = clusters.find_clusters(data.X, n_clusters, seed, tell)
+    for number, seed in enumerate(rng.spawn(params.learners)):
+        tell = subrange(progress, 0.1 * number / params.learners, 0.1 * (number + 1) / params.learners)
+        centres, places = clusters.find_clusters(data.X, params.clusters, seed, tell)
         found.append((centres, places, seed.spawn(len(centres))))
     pieces = [(learner, number) for learner, (_, _, seeds) in enumerate(found) for number in range(len(seeds))]
 
@@ -231,7 +259,7 @@ def fit(
         ClusterLearner(centres, tuple(fitted[start:end]))
         for (centres, _, _), (start, end) in zip(found, parts, strict=True)
     ]
-    return Model(neighbors, tuple(learners), data.Y)
+    return Model(params.neighbors, tuple(learners), data.Y)
 
 
 def _cluster(data: Matrices, rows: Ints, learn: Regressor, rng: np.random.Generator, progress: Progress) -> Cluster:
@@ -259,10 +287,10 @@ def unit(Z: npt.NDArray[np.floating]) -> Singles:
     return np.asarray(Z / np.where(lengths > 0, lengths, 1.0), np.float32)
 
 
-def needs(sizes: DataSizes, shape: tuple[int, int, int], dim: int) -> dict[str, int]:
+def needs(sizes: DataSizes, params: EnsembleParams) -> dict[str, int]:
     """Return the bytes of the model and of the fit of the largest cluster's regressor."""
-    _, n_clusters, n_learners = shape
-    c, m = clusters.number_of(n_clusters, sizes.n), clusters.largest(n_clusters, sizes.n)
+    dim, n_learners = params.dim, params.learners
+    c, m = clusters.number_of(params.clusters, sizes.n), clusters.largest(params.clusters, sizes.n)
     features = min(sizes.d, -(-sizes.nnz // c))
     one = DataSizes(n=m, d=features, L=sizes.L, nnz=-(-sizes.nnz * m // max(sizes.n, 1)), assertions=sizes.assertions)
     return {

@@ -28,57 +28,33 @@ COST = "fit O(learners (sum of squared label counts + pairs dim) / clusters); ra
 USE = "Several labels an instance that come together in groups; the most accurate of the fast multi-label methods."
 
 
+check = cluster_ensemble.check
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Params:
-    """The parameters of the embedding, the regressor and the vote.
+class Params(cluster_ensemble.EnsembleParams):
+    """The parameters of the ensemble and of the embedding.
 
     Attributes
     ----------
-    dim : int
-        Dimensions of the embedding.
-    neighbors : int
-        Number of neighbors that vote, per learner; all instances if there are fewer than the default.
-    clusters : int
-        Clusters of instances, each with its own embedding; 0: two, and more for every 5,000 instances.
-    learners : int
-        Clusterings, whose votes are added.
     shift : float
         Shift of the mutual information: its logarithm is subtracted.
-    ridge : float
-        Penalty of the regressor.
     """
 
-    dim: int = 100
     neighbors: int = 30
     clusters: int = 0
-    learners: int = 5
     shift: float = 1.0
-    ridge: float = 1.0
 
     def __post_init__(self) -> None:
-        param_checks.whole("dim", self.dim, 1, 10_000)
-        param_checks.whole("neighbors", self.neighbors, 1, 100_000)
-        param_checks.whole("clusters", self.clusters, 0, 100_000)
-        param_checks.whole("learners", self.learners, 1, 1_000)
+        cluster_ensemble.EnsembleParams.__post_init__(self)
         param_checks.number("shift", self.shift, 1e-6, 1e6)
-        param_checks.number("ridge", self.ridge, 1e-6, 1e9)
-
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        """Neighbors, clusters and learners of the ensemble."""
-        return self.neighbors, self.clusters, self.learners
 
 
 def needs(sizes: DataSizes, params: Params) -> dict[str, int]:
     """Return the bytes of memory by purpose."""
     pairs = sizes.pairs_among(clusters.largest(params.clusters, sizes.n))
     own = {f"mutual information of a cluster, 16 B x up to {pairs:,} pairs, and a block": 16 * pairs + 8 * sppmi.BLOCK}
-    return cluster_ensemble.needs(sizes, params.shape, params.dim) | own
-
-
-def check(data: Matrices, params: Params) -> None:
-    """Raise ValueError if there are fewer instances than the requested neighbors, or than clusters."""
-    cluster_ensemble.check(data, params.shape, Params().neighbors)
+    return cluster_ensemble.needs(sizes, params) | own
 
 
 def fit(data: Matrices, params: Params, rng: np.random.Generator, progress: Progress) -> Model:
@@ -94,7 +70,7 @@ def fit(data: Matrices, params: Params, rng: np.random.Generator, progress: Prog
         Z = embed(Y, params, rng, subrange(progress, 0.0, 0.7))
         return Ridge(X, params.ridge, progress=subrange(progress, 0.7, 0.9)).fit(Z, subrange(progress, 0.9, 1.0))
 
-    return cluster_ensemble.fit(data, params.shape, learn, rng, progress)
+    return cluster_ensemble.fit(data, params, learn, rng, progress)
 
 
 def embed(Y: Csr, params: Params, rng: np.random.Generator, progress: Progress) -> Floats:

@@ -34,22 +34,15 @@ ROWS = 2_000
 """Instances between two progress reports."""
 
 
+check = cluster_ensemble.check
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Params:
-    """The parameters of the embedding, the regressor and the vote.
+class Params(cluster_ensemble.EnsembleParams):
+    """The parameters of the ensemble and of the embedding.
 
     Attributes
     ----------
-    dim : int
-        Dimensions of the embedding.
-    neighbors : int
-        Number of neighbors that vote, per learner; all instances if there are fewer than the default.
-    clusters : int
-        Clusters of instances, each with its own embedding; 0: two, and more for every 5,000 instances.
-    learners : int
-        Clusterings and embeddings, whose votes are added.
-    ridge : float
-        Penalty of the regressor.
     contexts : int
         Contexts of each instance.
     negatives : int
@@ -60,43 +53,24 @@ class Params:
         Step size at the start; it falls to 0.
     """
 
-    dim: int = 100
-    neighbors: int = 20
-    clusters: int = 1
-    learners: int = 5
-    ridge: float = 1.0
     contexts: int = 20
     negatives: int = 15
     epochs: int = 10
     step: float = 0.1
 
     def __post_init__(self) -> None:
-        param_checks.whole("dim", self.dim, 1, 10_000)
-        param_checks.whole("neighbors", self.neighbors, 1, 100_000)
-        param_checks.whole("clusters", self.clusters, 0, 100_000)
-        param_checks.whole("learners", self.learners, 1, 1_000)
-        param_checks.number("ridge", self.ridge, 1e-6, 1e9)
+        cluster_ensemble.EnsembleParams.__post_init__(self)
         param_checks.whole("contexts", self.contexts, 1, 10_000)
         param_checks.whole("negatives", self.negatives, 0, 10_000)
         param_checks.whole("epochs", self.epochs, 1, 10_000)
         param_checks.number("step", self.step, 1e-6, 10.0)
-
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        """Neighbors, clusters and learners of the ensemble."""
-        return self.neighbors, self.clusters, self.learners
 
 
 def needs(sizes: DataSizes, params: Params) -> dict[str, int]:
     """Return the bytes of memory by purpose."""
     m = clusters.largest(params.clusters, sizes.n)
     own = {f"vectors and contexts of {m:,} instances": 4 * m * (2 * params.dim + params.contexts)}
-    return cluster_ensemble.needs(sizes, params.shape, params.dim) | own
-
-
-def check(data: Matrices, params: Params) -> None:
-    """Raise ValueError if there are fewer instances than the requested neighbors, or than clusters."""
-    cluster_ensemble.check(data, params.shape, Params().neighbors)
+    return cluster_ensemble.needs(sizes, params) | own
 
 
 def fit(data: Matrices, params: Params, rng: np.random.Generator, progress: Progress) -> Model:
@@ -113,7 +87,7 @@ def fit(data: Matrices, params: Params, rng: np.random.Generator, progress: Prog
         least = Ridge(X, params.ridge, progress=subrange(progress, 0.9, 0.95))
         return least.fit(Z.astype(np.float64), subrange(progress, 0.95, 1.0))
 
-    return cluster_ensemble.fit(data, params.shape, learn, rng, progress)
+    return cluster_ensemble.fit(data, params, learn, rng, progress)
 
 
 def embed(Y: Csr, params: Params, rng: np.random.Generator, progress: Progress) -> npt.NDArray[np.float32]:

@@ -42,52 +42,33 @@ COST = "fit as exmlds1 with L more rows; rank O(learners ((l + n / clusters) dim
 USE = "Training data that lack most of their labels, with counts of labels that come together from elsewhere."
 
 
+check = ensemble.check
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Params:
-    """The parameters of the embedding, the regressor and the vote.
+class Params(ensemble.EnsembleParams):
+    """The parameters of the ensemble and of the embedding.
 
     Attributes
     ----------
-    dim : int
-        Dimensions of the embedding.
-    neighbors : int
-        Number of neighbors that vote, per learner; all instances if there are fewer than the default.
-    clusters : int
-        Clusters of instances, each with its own embedding; 0: two, and more for every 5,000 instances.
-    learners : int
-        Clusterings, whose scores are added.
     shift : float
         Shift of the mutual information: its logarithm is subtracted.
-    ridge : float
-        Penalty of the regressor.
     mu1, mu2, mu3 : float
         Weights of the counts between labels, between instances, and between instances and labels.
     """
 
-    dim: int = 100
-    neighbors: int = 20
-    clusters: int = 1
     learners: int = 1
-    shift: float = 1.0
     ridge: float = 3.0
+    shift: float = 1.0
     mu1: float = 1.0
     mu2: float = 1.0
     mu3: float = 100.0
 
     def __post_init__(self) -> None:
-        param_checks.whole("dim", self.dim, 1, 10_000)
-        param_checks.whole("neighbors", self.neighbors, 1, 100_000)
-        param_checks.whole("clusters", self.clusters, 0, 100_000)
-        param_checks.whole("learners", self.learners, 1, 1_000)
+        ensemble.EnsembleParams.__post_init__(self)
         param_checks.number("shift", self.shift, 1e-6, 1e6)
-        param_checks.number("ridge", self.ridge, 1e-6, 1e9)
         for name in ("mu1", "mu2", "mu3"):
             param_checks.number(name, getattr(self, name), 0.0, 1e9)
-
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        """Neighbors, clusters and learners of the ensemble."""
-        return self.neighbors, self.clusters, self.learners
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -153,7 +134,7 @@ def needs(sizes: DataSizes, params: Params) -> dict[str, int]:
     c, m = clusters.number_of(params.clusters, sizes.n), clusters.largest(params.clusters, sizes.n)
     pairs = sizes.pairs_among(m) + 2 * sizes.assertions + sizes.label_pairs_or_estimate
     directions = params.dim + sppmi.OVERSAMPLING
-    return ensemble.needs(sizes, params.shape, params.dim) | {
+    return ensemble.needs(sizes, params) | {
         f"mutual information of {m:,} instances and the labels, {PAIR} B x up to {pairs:,} pairs, and a block": (
             PAIR * pairs + PAIR_AT_ONCE * min(pairs, sppmi.BLOCK)
         ),
@@ -162,11 +143,6 @@ def needs(sizes: DataSizes, params: Params) -> dict[str, int]:
             4 * params.learners * c * sizes.L * params.dim
         ),
     }
-
-
-def check(data: Matrices, params: Params) -> None:
-    """Raise ValueError if there are fewer instances than the requested neighbors, or than clusters."""
-    ensemble.check(data, params.shape, Params().neighbors)
 
 
 def fit(data: Matrices, params: Params, rng: np.random.Generator, progress: Progress) -> Model:
@@ -195,7 +171,7 @@ def fit(data: Matrices, params: Params, rng: np.random.Generator, progress: Prog
         least = Ridge(X, params.ridge, progress=subrange(progress, 0.8, 0.9))
         return least.fit(Z[: X.shape[0]], subrange(progress, 0.9, 1.0))
 
-    model = ensemble.fit(data, params.shape, learn, rng, subrange(progress, 0.05, 1.0), travels=False)
+    model = ensemble.fit(data, params, learn, rng, subrange(progress, 0.05, 1.0), travels=False)
     return Model(model, np.stack(label_vectors))
 
 

@@ -35,7 +35,7 @@ USE = "As exmlds1, where minutes may be spent on some tenths of a point."
 
 Singles = npt.NDArray[np.float32]
 
-check = exmlds1.check
+check = cluster_ensemble.check
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +98,7 @@ def fit(data: Matrices, params: Params, rng: np.random.Generator, progress: Prog
         V = least.fit(Z, subrange(progress, 0.35, 0.4)).astype(np.float32)
         return follow_gradient(X, Y, V, params, rng, subrange(progress, 0.4, 1.0))
 
-    return cluster_ensemble.fit(data, params.shape, learn, rng, progress)
+    return cluster_ensemble.fit(data, params, learn, rng, progress)
 
 
 def follow_gradient(

@@ -78,9 +78,13 @@ class MatrixBuilder:
         self._ends[self._n] = at + n, label_at
 
     def add_record(self, records: bytes, start: int) -> None:
-        """Add the record (``core/instances/record.py``) that begins at this byte of ``records``."""
+        """Add the record (``core/instances/record.py``) that begins at this byte of ``records``.
+
+        Only its true labels count; a record without one is left out.
+        """
         second = int(vector_end(records, start))
-        self.add(records[start:second], unpack_labels(records, second))
+        if labels := unpack_labels(records, second):
+            self.add(records[start:second], labels)
 
     def __len__(self) -> int:
         """Return the number of instances so far."""

@@ -16,7 +16,7 @@ from abound.service.api.openapi import problems
 from abound.service.api.request_body import check_coding, check_length
 from abound.service.api.routes.transfer import pieces_of
 from abound.service.api.routes.versions import ArtifactsDep
-from abound.service.api.schemas.base import Shape
+from abound.service.api.schemas.shape import Shape
 from abound.service.datasets.files import STANDARD_INPUT, SUFFIXES, check_columns, format_of
 from abound.service.datasets.repository import NAME, DatasetCard, DatasetParams, DatasetRepository
 from abound.service.security.audit import audited
@@ -176,7 +176,7 @@ async def get_dataset(dataset: DatasetName, known: DatasetsDep) -> DatasetAnswer
     return DatasetAnswer.of(await known.get(dataset))
 
 
-@router.get("/datasets/{dataset}/rows", summary="The first rows of a data set", responses=problems(404, 422, 503))
+@router.get("/datasets/{dataset}/rows", summary="The first rows of a data set", responses=problems(404, 413, 422, 503))
 async def get_rows(
     dataset: DatasetName,
     known: DatasetsDep,

@@ -14,7 +14,7 @@ from abound.core.errors import NotReady
 from abound.service.api.dependencies import PartsDep
 from abound.service.api.openapi import problems
 from abound.service.api.problems import UnknownPath
-from abound.service.api.schemas.base import Shape
+from abound.service.api.schemas.shape import Shape
 from abound.service.replica.health import ReplicaStatus
 
 router = APIRouter(tags=["health"])

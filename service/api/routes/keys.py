@@ -13,7 +13,7 @@ from abound.core.limits import MODEL_NAME
 from abound.service.api.dependencies import ActorDep, JsonObject, PartsDep, ReplicaDep
 from abound.service.api.openapi import JSON, problems
 from abound.service.api.problems import decoding_error
-from abound.service.api.schemas.base import Shape
+from abound.service.api.schemas.shape import Shape
 from abound.service.security import key_store as keys
 from abound.service.security.audit import Act, audited, newest_acts
 from abound.service.security.key import MAX_DESCRIPTION, MAX_LIFETIME_SECONDS, MAX_MODELS, Key, KeyTerms

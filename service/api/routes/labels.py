@@ -16,7 +16,7 @@ from abound.core.model.label_features import weights_to
 from abound.core.model.live_model import LiveModel
 from abound.service.api.dependencies import ModelName, ReplicaDep
 from abound.service.api.openapi import problems
-from abound.service.api.schemas.base import Shape
+from abound.service.api.schemas.shape import Shape
 from abound.service.asyncio_tasks import TimeSlice
 
 MAX_LABELS_LISTED = 10_000

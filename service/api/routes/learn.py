@@ -105,7 +105,7 @@ class LearnHandler:
         self, model: ReplicatedModel, request: LearnRequest, instances: list[LabelledInstance], header_key: str | None
     ) -> tuple[int, bytes]:
         check_batch(request, len(instances), self._max_batch)
-        for field in ("labels", "prediction", "key"):
+        for field in ("labels", "rejected", "ignored", "weight", "prediction", "key"):
             if getattr(request, field) is not None:
                 instead = "use the header Idempotency-Key" if field == "key" else "move it into instances"
                 raise InvalidInstance(f"{field}: a batch has none; {instead}", field)

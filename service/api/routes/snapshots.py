@@ -7,7 +7,7 @@ from pydantic import Field
 
 from abound.service.api.dependencies import ActorDep, ModelName, ReplicaDep
 from abound.service.api.openapi import problems
-from abound.service.api.schemas.base import Shape
+from abound.service.api.schemas.shape import Shape
 from abound.service.security.audit import audited
 from abound.service.snapshots.state_image import StateManifest
 

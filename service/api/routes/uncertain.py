@@ -11,7 +11,7 @@ from pydantic import Field
 from abound.core.instances.record import unpack_vector
 from abound.service.api.dependencies import ModelName, PartsDep
 from abound.service.api.openapi import problems
-from abound.service.api.schemas.base import Shape
+from abound.service.api.schemas.shape import Shape
 from abound.service.asyncio_tasks import TimeSlice
 from abound.service.replica.predictions import RememberParams, newest_predictions, vector_fingerprint
 

@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from abound.core.comparison.sequential_test import Decision
-from abound.service.api.schemas.base import Shape
+from abound.service.api.schemas.shape import Shape
 from abound.service.versions.promotion.challengers import Challenger
 from abound.service.versions.promotion.drift import DriftMark
 

@@ -12,7 +12,13 @@ import msgspec
 from msgspec import Meta, Raw, Struct
 
 from abound.core.instances.encoded_vector import EncodedVector, Numbers
-from abound.core.limits import MAX_KEY_CHARACTERS, MAX_SOURCE_CHARACTERS
+from abound.core.limits import (
+    MAX_FIELD_NAME,
+    MAX_FIELDS,
+    MAX_KEY_CHARACTERS,
+    MAX_SOURCE_CHARACTERS,
+    MAX_WEIGHT,
+)
 
 MAX_K = 1000
 MAX_CHOSEN = 10_000
@@ -42,7 +48,10 @@ FEATURES_SCHEMA: dict[str, Any] = {
     "description": "A number is the value of a feature (<= 0 is ignored), a string is the feature `name=string`, a "
     "list is several of these, true is the value 1, false is ignored.",
 }
-TEXT = "Text, split by the model's analyzer. A word that is longer than a feature key may be (512 bytes) is ignored."
+TEXT = (
+    "Text, split by the model's analyzer, or an object with the texts of named fields. A word that is longer than a "
+    "feature key may be (512 bytes) is ignored."
+)
 
 VECTOR = (
     "A dense vector, such as an embedding: 1 to 2,048 numbers, or their bytes in base64. Only for a model with "
@@ -51,13 +60,25 @@ VECTOR = (
 
 WARNING = "Only if an instance looks like an embedding written as features, and the model ignores negative numbers."
 
+LABELS = "The true labels, at most 100; at least one unless `rejected` has one."
+REJECTED = "Labels that are wrong, at most 100, with or without true ones."
+IGNORED = "Labels that were shown and not chosen, at most 100. They are learned only with the model's `implicit`."
+WEIGHT = "Importance of the instance; 1 by default. 2 is close to learning it twice."
+
 Durability = Literal["log", "fsync", "replica"]
 Reached = Annotated[str, Meta(extra_json_schema={"enum": ["log", "fsync", "replica"]})]
 Features = Annotated[Raw, Meta(extra_json_schema=FEATURES_SCHEMA)]
-Text = Annotated[str, Meta(description=TEXT, examples=["wheat prices rise"])]
+FIELDS_SCHEMA = {"maxProperties": MAX_FIELDS, "propertyNames": {"minLength": 1, "maxLength": MAX_FIELD_NAME}}
+Text = Annotated[
+    str | Annotated[dict[str, str], Meta(extra_json_schema=FIELDS_SCHEMA)],
+    Meta(description=TEXT, examples=["wheat prices rise", {"title": "wheat prices", "body": "they rise"}]),
+]
 Warned = Annotated[str, Meta(description=WARNING)] | None
 Chosen = Annotated[list[str], Meta(max_length=MAX_CHOSEN)]
-Labels = Annotated[list[str], Meta(min_length=1, description="The true labels, 1 to 100.", examples=[["grain"]])]
+Labels = Annotated[list[str], Meta(description=LABELS, examples=[["grain"]])]
+Rejected = Annotated[list[str], Meta(description=REJECTED, examples=[["crude"]])]
+Ignored = Annotated[list[str], Meta(description=IGNORED, examples=[["trade"]])]
+Weight = Annotated[float, Meta(gt=0, le=MAX_WEIGHT, description=WEIGHT, examples=[1.0])]
 
 
 class Instance(Struct, forbid_unknown_fields=True, kw_only=True, gc=False):
@@ -107,6 +128,9 @@ class LabelledInstance(Instance, forbid_unknown_fields=True, kw_only=True, gc=Fa
     """An instance, or the id of a remembered instance, with its labels."""
 
     labels: Labels | None = None
+    rejected: Rejected | None = None
+    ignored: Ignored | None = None
+    weight: Weight | None = None
     prediction: Annotated[str, Meta(description="Id of an instance that `/classify` remembered.")] | None = None
     key: Annotated[str, Meta(min_length=1, max_length=MAX_KEY_CHARACTERS, description="Idempotency key.")] | None = None
 

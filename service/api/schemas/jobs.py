@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import Field
 
-from abound.service.api.schemas.base import Shape
+from abound.service.api.schemas.shape import Shape
 from abound.service.jobs.record import Job
 
 

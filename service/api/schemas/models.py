@@ -8,7 +8,7 @@ from pydantic import Field
 
 from abound.core.config import AnalyzerConfig, ModelConfig
 from abound.core.model.active_version import ServingState
-from abound.service.api.schemas.base import Shape
+from abound.service.api.schemas.shape import Shape
 
 
 class AnalyzerShape(Shape, record=AnalyzerConfig):

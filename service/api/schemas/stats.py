@@ -6,8 +6,8 @@ from typing import Literal
 
 from pydantic import Field
 
-from abound.service.api.schemas.base import Shape
 from abound.service.api.schemas.contenders import ContestShape, DriftMarkShape
+from abound.service.api.schemas.shape import Shape
 from abound.service.model.replica_status import PublishedStatus
 
 
@@ -129,12 +129,22 @@ class CalibrationShape(Shape):
     newest: ReliabilityShape = Field(description="Over the newest 10,000 to 20,000 pairs.")
 
 
+class FeedbackShape(Shape):
+    """Feedback other than true labels, over all time."""
+
+    unlabelled: int = Field(description="Events without a true label; they do not count in the metrics.")
+    rejected: int = Field(description="Rejected labels.")
+    ignored: int = Field(description="Ignored labels.")
+    weighted: int = Field(description="Events with a weight other than 1.")
+
+
 class StatsAnswer(Shape):
     """The accuracy and the size of a model."""
 
     offset: str
     learned: int = Field(description="Events applied.")
     updated: int = Field(description="Events that changed the index.")
+    feedback: FeedbackShape
     all: ScoresShape = Field(description="Over all time.")
     window: ScoresShape = Field(description="Over the newest 10,000.")
     drift: DriftShape = Field(description="The window minus all time; below 0: the model has become worse.")

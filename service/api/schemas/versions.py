@@ -8,8 +8,8 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct
 from pydantic import Field
 
-from abound.service.api.schemas.base import Shape
 from abound.service.api.schemas.jobs import RangeShape
+from abound.service.api.schemas.shape import Shape
 from abound.service.versions.card import Card
 
 

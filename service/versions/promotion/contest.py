@@ -194,9 +194,9 @@ class ContestFollower:
     def _advantage(self, card: Card) -> float:
         """Return how much better a version's MRR is than the index's, on the newest instances.
 
-        The version's MRR was measured on held-out instances when it was fitted. The index's covers as many of
-        the newest instances now, so the comparison is approximate. Return 0 if the version was evaluated on
-        other data.
+        The version's MRR was measured on held-out instances when it was fitted. The MRR of the index is measured
+        on the same number of instances, but on the newest ones, so the comparison is approximate. Return 0 if
+        the version was evaluated on other data.
         """
         n, theirs = card.metrics.get("held_out"), card.metrics.get("MRR")
         if card.data_range is None or card.origin is not None or not n or theirs is None:
@@ -234,7 +234,7 @@ class ContestFollower:
         async with contextlib.aclosing(reading):
             async for elements in reading:
                 for element in elements:
-                    await self._take(element)
+                    await self._apply_element(element)
                 self._check()
                 if loop.time() - began > self._params.keep_seconds:
                     reached = False
@@ -242,7 +242,7 @@ class ContestFollower:
         await self._flush()
         return reached
 
-    async def _take(self, element: Element) -> None:
+    async def _apply_element(self, element: Element) -> None:
         event = decode_entry(element[1]).event
         if type(event) is LearnEvent:
             await apply(self.model, element, self._source)
@@ -327,7 +327,7 @@ class ContestFollower:
         self.standing.weighed = weighing.since
         if weights != serving.weights:
             self.standing.offset = str(self.model.offset)
-            await standing.keep(self._lease, self.standing)
+            await standing.save(self._lease, self.standing)
             await activation.append_weights(self._store, self._keys, partner, weights)
 
     # 5
@@ -335,7 +335,7 @@ class ContestFollower:
     async def save(self) -> None:
         """Write the standings. Raises LeaseLost, StoreUnavailable."""
         await self._flush()
-        await standing.keep(self._lease, self.standing)
+        await standing.save(self._lease, self.standing)
 
     async def drop_standings(self) -> None:
         """Delete the standings of a model that is no longer followed. Raises LeaseLost, StoreUnavailable."""

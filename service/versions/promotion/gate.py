@@ -22,7 +22,7 @@ from abound.core.types import Offset
 from abound.service.store.lease import Lease
 from abound.service.versions import activation
 from abound.service.versions.activation import ActivationContext
-from abound.service.versions.promotion.standings import Standings, keep
+from abound.service.versions.promotion.standings import Standings, save
 
 log = structlog.get_logger(__name__)
 
@@ -82,7 +82,7 @@ class Gate:
         if decision is None:
             return
         standing.record_decision(standing.offset, decision, "under way")
-        await keep(self._lease, standing)
+        await save(self._lease, standing)
         said = reason_of(decision)
         log.info(
             "activating a version by the gate's decision",

@@ -112,7 +112,7 @@ class PromotionRunner:
         try:
             while not self._stopping.is_set():
                 try:
-                    catalog = await self._look(catalog, self._params.drift and loop.time() >= drift_from)
+                    catalog = await self._poll(catalog, self._params.drift and loop.time() >= drift_from)
                     # Cleaning before the models are known would delete files that they need.
                     cleaning = cleaning or asyncio.create_task(self._cleaner.run(), name="cache cleaning")
                 except StoreUnavailable as error:
@@ -128,7 +128,7 @@ class PromotionRunner:
                 await asyncio.wait(tasks, timeout=STOP_SECONDS)
             await cancel_and_wait(*tasks, *([cleaning] if cleaning else []))
 
-    async def _look(self, catalog: Catalog, drift: bool) -> Catalog:
+    async def _poll(self, catalog: Catalog, drift: bool) -> Catalog:
         """Read the state of all models, and start or end the tasks that follow them."""
         catalog = await reread_catalog(self._store, catalog)
         living = {one.keys.incarnation: one for one in catalog}
@@ -156,7 +156,7 @@ class PromotionRunner:
         return catalog
 
     async def _follow(self, one: FollowedModel) -> None:
-        """Follow a model while ``should_follow`` is set. Errors are logged; ``_look`` starts again after a pause."""
+        """Follow a model while ``should_follow`` is set. Errors are logged; ``_poll`` starts again after a pause."""
         name, pause = one.living.keys.name, PAUSE_SECONDS
         try:
             await self._follow_leased(one)
@@ -191,11 +191,11 @@ class PromotionRunner:
                 self._settings.prepare_seconds,
             )
             await contest.open()
-            await self._go_on(one, contest)
+            await self._run(one, contest)
             if not one.should_follow and not self._params.drift:
                 await contest.drop_standings()
 
-    async def _go_on(self, one: FollowedModel, contest: ContestFollower) -> None:
+    async def _run(self, one: FollowedModel, contest: ContestFollower) -> None:
         loop = asyncio.get_running_loop()
         saved = retry_at = 0.0
         while True:

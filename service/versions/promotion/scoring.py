@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from abound.core.comparison.blend import DEPTH, LabelRanking
-from abound.core.instances.record import unpack_labels
+from abound.core.instances.record import record_shape, unpack_labels
 from abound.core.kernels.records.record import vector_end
 from abound.core.model.entry_application import EntryApplication
 from abound.core.model.live_model import LiveModel
@@ -66,12 +66,19 @@ class RankingProxy:
     def apply(
         self, buffer: bytes, at: int, ranks: npt.NDArray[np.int32], updated: npt.NDArray[np.bool_]
     ) -> tuple[int, int]:
-        """Rank each record and then apply it; apply all at once if no version ranks them too."""
+        """Rank each record and then apply it; apply all at once if no version ranks them too.
+
+        Records without a true label are applied and not recorded.
+        """
         live, learned = self._live, self._live.n_learned
         if not self._ranking:
+            first = at
             at, done = live.apply(buffer, at, ranks, updated)
             for i, rank in enumerate(ranks[:done].tolist(), 1):
-                self._seen.append(LearnedInstance(self._at, rank, learned + i))
+                shape = record_shape(buffer, first)
+                first = shape.end
+                if shape.n_true:
+                    self._seen.append(LearnedInstance(self._at, rank, learned + i))
             return at, done
         for i in range(len(ranks)):
             end = int(vector_end(buffer, at))
@@ -79,7 +86,8 @@ class RankingProxy:
             best = live.rank(vector, DEPTH)
             listed = LabelRanking([live.label(class_id) for class_id in best.class_ids.tolist()], best.scores)
             at, _ = live.apply(buffer, at, ranks[i : i + 1], updated[i : i + 1])
-            self._seen.append(LearnedInstance(self._at, int(ranks[i]), learned + i + 1, vector, true, listed))
+            if true:
+                self._seen.append(LearnedInstance(self._at, int(ranks[i]), learned + i + 1, vector, true, listed))
         return at, len(ranks)
 
     def skip(self, buffer: bytes, at: int, n: int) -> int:

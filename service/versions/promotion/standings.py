@@ -115,7 +115,7 @@ async def read(store: Store, keys: ModelKeys) -> Standings | None:
     return standing
 
 
-async def keep(lease: Lease, standing: Standings) -> None:
+async def save(lease: Lease, standing: Standings) -> None:
     """Write the standings. Raises LeaseLost when another worker follows the model, StoreUnavailable."""
     await lease.swap([("SET", lease.keys.key("contending"), msgspec.json.encode(standing))])
 

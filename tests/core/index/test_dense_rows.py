@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -13,9 +15,10 @@ from abound.core.index.dense_rows import PARTS
 from abound.core.index.index import Index
 from abound.core.index.params import IndexParams
 from abound.core.instances.record import pack_labels
+from abound.core.kernels.index.layout import Feedback
 from abound.core.model.label_features import weights_to
 from abound.core.model.live_model import INTERCEPT, LiveModel
-from tests.core.index.test_sls import applied, records, same, stream
+from tests.core.index.test_sls import applied, fed_back, oracle_learns, records, same, stream
 from tests.core.oracles.sls_rows import RowsOracle
 from tests.randomness import examples
 
@@ -40,12 +43,13 @@ def dense(events):
         yield ids, values, np.array([known.setdefault(c, len(known)) for c in true.tolist()], np.int32)
 
 
-def both_learn(index, oracle, ids, values, true, counted=True):
+def both_learn(index, oracle, ids, values, class_ids, counted=True, feedback=None):
     """Let both learn an instance; they must be in the same form and give the same rank."""
-    rank, _ = index.learn(ids, values, true, count_seen=counted)
-    ranks = oracle.learn(dict(zip(ids.tolist(), values.tolist(), strict=True)), true.tolist(), counted)
+    feedback = feedback or Feedback(len(class_ids), 0, 1.0)
+    rank, _ = index.learn(ids, values, class_ids, count_seen=counted, feedback=feedback)
+    expected = oracle_learns(oracle, ids, values, class_ids, feedback, index.params.implicit, counted)
     assert index.in_rows == oracle.in_rows
-    assert rank == min((place for place in ranks if place), default=0)
+    assert rank == expected
 
 
 def same_rows(index, oracle):
@@ -108,6 +112,36 @@ def test_it_equals_the_oracle_on_any_stream(data):
         assert copy.digest() == index.digest()
     if oracle.in_rows:
         same_rows(index, oracle)
+
+
+@settings(max_examples=examples(30), deadline=None)
+@given(
+    st.integers(0, 2**32 - 1), st.sampled_from([1, 4, 8]), st.sampled_from([2**19, 300]), st.sampled_from([0.0, 0.4])
+)
+def test_it_equals_the_oracle_with_any_feedback(seed, labels, most_cells, implicit):
+    index, oracle = pair(most_cells)
+    index.params = replace(index.params, implicit=implicit)
+    index.kernel_params = index.kernel_params._replace(most_cells=np.uint64(most_cells))
+    events = list(dense(stream(seed, 60, 30, 12, labels, 4)))
+    for event in events:
+        both_learn(index, oracle, *event)
+    for ids, values, class_ids, feedback in fed_back(seed, events, index.n_classes, implicit):
+        both_learn(index, oracle, ids, values, class_ids, True, feedback)
+        assert not index.arrays.scores.any()
+    same_rows(index, oracle)
+
+
+@pytest.mark.parametrize("labels", [1, 5])
+def test_feedback_without_true_labels_does_not_change_the_form(labels):
+    index, oracle = pair()
+    forms = []
+    for ids, values, true in dense(stream(3, 200, labels=labels)):
+        both_learn(index, oracle, ids, values, true)
+        for _ in range(5):
+            both_learn(index, oracle, ids, values, true, True, Feedback(0, len(true), 1.0))
+        forms.append(index.in_rows)
+    assert forms[-1] == (labels == 5)
+    assert not any(forms) or forms == sorted(forms)
 
 
 def test_the_form_goes_by_the_labels_and_back():

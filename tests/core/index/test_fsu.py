@@ -7,6 +7,7 @@ order, and so the tests ask for the same bits.
 import gzip
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,15 +20,27 @@ from abound.core.config import ModelConfig
 from abound.core.index.index import Index
 from abound.core.index.params import IndexParams
 from abound.core.kernels.index import learning
+from abound.core.kernels.index.layout import Feedback
 from tests.core.oracles.index import Oracle, Posting
 from tests.randomness import examples
 
 
 class Instance(NamedTuple):
+    """Active features, classes (true ones, then wrong ones), and which are which."""
+
     ids: np.ndarray
     values: np.ndarray
     class_ids: np.ndarray
     count_seen: bool
+    feedback: Feedback | None = None
+
+    def known(self) -> Feedback:
+        return self.feedback or Feedback(len(self.class_ids), 0, 1.0)
+
+    def strengths(self, implicit: float) -> dict[int, float]:
+        """The wrong classes and how much they count."""
+        n_true, n_rejected, _ = self.known()
+        return {c: 1.0 if j < n_rejected else implicit for j, c in enumerate(self.class_ids[n_true:].tolist())}
 
 
 def connections(index: Index) -> dict[int, dict[int, float]]:
@@ -43,12 +56,14 @@ def connections(index: Index) -> dict[int, dict[int, float]]:
 
 def ranks_of_learning(index: Index, instance: Instance) -> tuple[list[int], bool]:
     """``Index.learn`` with the ranks of all true classes."""
-    ids, values, class_ids, count_seen = instance
+    ids, values, class_ids, count_seen, _ = instance
     if not learning.has_room(index.arrays, index.kernel_params, ids, class_ids):
         index.make_room_for(ids, class_ids)
         assert learning.has_room(index.arrays, index.kernel_params, ids, class_ids)
-    ranks = np.full(len(class_ids), -1, np.int32)
-    updated = learning.learn_instance(index.arrays, index.kernel_params, ids, values, class_ids, count_seen, ranks)
+    feedback, values = instance.known(), values.copy()
+    ranks = np.full(feedback.n_true, -1, np.int32)
+    arrays, params = index.arrays, index.kernel_params
+    updated = learning.learn_feedback(arrays, params, ids, values, class_ids, feedback, count_seen, ranks)
     return ranks.tolist(), updated
 
 
@@ -61,7 +76,9 @@ def compare(params: IndexParams, instances: list[Instance], every: int = 20) -> 
             ranking, expected = index.rank(instance.ids, instance.values, 100), oracle.ranking(ids, values)[:100]
             assert list(zip(ranking.class_ids.tolist(), ranking.scores.tolist(), strict=True)) == expected
             assert connections(index) == oracle.connections()
-        outcome = oracle.learn(ids, values, instance.class_ids.tolist(), instance.count_seen)
+        n_true, _, weight = instance.known()
+        true, strengths = instance.class_ids[:n_true].tolist(), instance.strengths(params.implicit)
+        outcome = oracle.learn(ids, values, true, instance.count_seen, strengths, weight)
         assert ranks_of_learning(index, instance) == outcome, number
         assert not index.arrays.scores.any()
     assert connections(index) == oracle.connections()
@@ -122,6 +139,43 @@ PARAMS = st.builds(
 )
 def test_random_streams(params, seed, shape, kind):
     compare(params, list(drawn_stream(seed, shape, kind, 150)))
+
+
+def with_feedback(instance: Instance, rng: np.random.Generator, n_classes: int, implicit: float) -> Instance:
+    """The instance with some of its classes and some others rejected or ignored, and a weight."""
+    true = instance.class_ids[rng.random(len(instance.class_ids)) < 0.6]
+    wrong = np.setdiff1d(np.append(rng.integers(0, n_classes, rng.integers(0, 5)), instance.class_ids), true)
+    wrong = rng.permutation(wrong).astype(np.int32)
+    n_rejected = int(rng.integers(0, len(wrong) + 1))
+    class_ids = np.append(true, wrong if implicit else wrong[:n_rejected])
+    weight = float(np.float32(rng.choice([0.01, 0.3, 1.0, 1.0, 2.0, 100.0])))
+    return instance._replace(class_ids=class_ids, feedback=Feedback(len(true), n_rejected, weight))
+
+
+@settings(max_examples=examples(100), deadline=None)
+@given(
+    params=PARAMS,
+    implicit=st.sampled_from([0.0, 0.3, 1.0]),
+    seed=st.integers(0, 2**32 - 1),
+    shape=st.tuples(st.sampled_from([1, 3, 20, 200]), st.sampled_from([1, 2, 10, 300]), st.sampled_from([1, 2, 6])),
+    kind=st.sampled_from(["boolean", "equal", "normalised", "wide"]),
+)
+def test_random_streams_with_feedback(params, implicit, seed, shape, kind):
+    rng = np.random.default_rng(seed)
+    stream = [with_feedback(instance, rng, shape[1], implicit) for instance in drawn_stream(seed, shape, kind, 150)]
+    compare(replace(params, implicit=implicit), stream)
+
+
+def test_rejection_weakens_only_what_is_rejected():
+    index = Index(IndexParams.of(ModelConfig(rating=False)))
+    ids, values = np.array([0], np.int32), np.ones(1, np.float32)
+    for class_id in (0, 1, 0):
+        index.learn(ids, values, np.array([class_id], np.int32))
+    before, total = connections(index)[0], 3.0
+    assert index.learn(ids, values, np.array([0, 7], np.int32), feedback=Feedback(0, 2, 1.0)) == (0, True)
+    after = connections(index)[0]
+    assert after[1] == before[1]
+    assert after[0] == pytest.approx(before[0] * total / (total + 3))
 
 
 @pytest.mark.parametrize("kind", ["boolean", "equal", "normalised", "wide"])

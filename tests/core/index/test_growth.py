@@ -13,7 +13,7 @@ from abound.core.config import ModelConfig
 from abound.core.index.index import Index
 from abound.core.index.params import IndexParams
 from abound.core.kernels.index import layout, learning
-from abound.core.kernels.index.layout import IndexArrays
+from abound.core.kernels.index.layout import Feedback, IndexArrays
 
 EAGER = replace(IndexParams.of(ModelConfig()), margin=math.inf)
 CANARY = np.uint64(0xC0FFEE_C0FFEE)
@@ -55,7 +55,10 @@ def learn_in_just_enough(index: Index, skew: int, ids: np.ndarray, values: np.nd
     arrays.counters[layout.FREE :] = layout.NONE
     arrays.counters[layout.FREE_UNITS] = 0
     assert learning.has_room(arrays, params, ids, class_ids)
-    learning.learn_instance(arrays, params, ids, values.copy(), class_ids, True, np.zeros(len(class_ids), np.int32))
+    ranks = np.zeros(len(class_ids), np.int32)
+    learning.learn_feedback(
+        arrays, params, ids, values.copy(), class_ids, Feedback(len(class_ids), 0, 1.0), True, ranks
+    )
     assert int(arrays.counters[layout.USED]) <= used + needed
     assert (memory[used + needed :] == CANARY).all()
 

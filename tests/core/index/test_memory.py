@@ -13,7 +13,7 @@ from abound.core.config import ModelConfig
 from abound.core.index.index import Index
 from abound.core.index.params import IndexParams
 from abound.core.kernels.index import layout, learning
-from abound.core.kernels.index.layout import UNITS
+from abound.core.kernels.index.layout import UNITS, Feedback
 from abound.core.kernels.intrinsics import as_bits, as_float
 from tests.core.oracles.index import Oracle
 from tests.randomness import examples
@@ -24,9 +24,9 @@ PARAMS = replace(IndexParams.of(ModelConfig()), margin=math.inf)
 @njit
 def learn_many(arrays, params, values, class_ids):
     """Learn feature 0 with one value and one class after the other."""
-    ids, ranks = np.zeros(1, np.int32), np.zeros(1, np.int32)
+    ids, ranks, feedback = np.zeros(1, np.int32), np.zeros(1, np.int32), Feedback(1, 0, 1.0)
     for i in range(len(values)):
-        learning.learn_instance(arrays, params, ids, values[i : i + 1], class_ids[i : i + 1], True, ranks)
+        learning.learn_feedback(arrays, params, ids, values[i : i + 1], class_ids[i : i + 1], feedback, True, ranks)
 
 
 @njit

@@ -16,6 +16,7 @@ from abound.core.index.index import Index
 from abound.core.index.params import IndexParams
 from abound.core.instances.record import pack_labels
 from abound.core.kernels.exp_log import logarithm
+from abound.core.kernels.index.layout import Feedback
 from abound.core.model.entry_application import Unit
 from abound.core.model.live_model import LiveModel
 from tests.core.oracles.sls import Oracle
@@ -93,6 +94,95 @@ def test_it_equals_the_oracle_at_every_step(seed, labels, config):
     same(index, oracle)
     if "slots" in config:
         assert index.to_arrays()["lengths"].max() == config["slots"]
+
+
+def fed_back(seed, events, n_classes, implicit):
+    """The stream with rejected and ignored classes and weights: class ids (true ones first) and feedback."""
+    rng = np.random.default_rng(seed)
+    for ids, values, true in events:
+        kept = true[rng.random(len(true)) < 0.7]
+        others = np.setdiff1d(np.append(rng.integers(0, n_classes, rng.integers(0, 6)), true), kept)
+        wrong = rng.permutation(others).astype(np.int32)
+        n_rejected = int(rng.integers(0, len(wrong) + 1))
+        weight = float(np.float32(rng.choice([0.01, 0.3, 1.0, 1.0, 2.0, 7.5, 100.0])))
+        class_ids = np.append(kept, wrong if implicit else wrong[:n_rejected])
+        yield ids, values, class_ids, Feedback(len(kept), n_rejected, weight)
+
+
+def oracle_learns(oracle, ids, values, class_ids, feedback, implicit, counted=True):
+    """Let an oracle learn an instance with feedback; return the best rank."""
+    n_true, n_rejected, weight = feedback
+    strengths = {c: 1.0 if j < n_rejected else implicit for j, c in enumerate(class_ids[n_true:].tolist())}
+    instance = dict(zip(ids.tolist(), values.tolist(), strict=True))
+    ranks = oracle.learn(instance, class_ids[:n_true].tolist(), counted, strengths, weight)
+    return min((place for place in ranks if place), default=0)
+
+
+@settings(max_examples=examples(40), deadline=None)
+@given(
+    st.integers(0, 2**32 - 1),
+    st.integers(1, 5),
+    st.integers(2, 8),
+    st.sampled_from([0, 60, 2**17]),
+    st.sampled_from([0.0, 0.3, 1.0]),
+    st.sampled_from([0.6, 2.0]),
+)
+def test_it_equals_the_oracle_with_any_feedback(seed, labels, slots, shared, implicit, eta):
+    index, oracle = sharing(shared, slots, implicit=implicit, eta=eta)
+    for number, event in enumerate(fed_back(seed, stream(seed, 80, 12, 9, labels, 4), 9, implicit)):
+        ids, values, class_ids, feedback = event
+        counted = number % 7 != 3 or any(not oracle.seen.get(i) for i in ids.tolist())
+        rank, _ = index.learn(ids, values, class_ids, count_seen=counted, feedback=feedback)
+        assert rank == oracle_learns(oracle, *event, implicit, counted)
+        assert not index.arrays.scores.any()
+    same(index, oracle)
+
+
+@pytest.mark.parametrize("rows", [False, True])
+def test_a_rejected_class_falls_and_no_other_changes(rows):
+    index = Index(IndexParams.of(ModelConfig(update="sls", rows=rows)))
+    events = list(stream(21, 300, labels=5 if rows else 1))
+    for ids, values, true in events:
+        index.learn(ids, values, np.sort(true))
+    assert index.in_rows == rows
+    fell = 0
+    for ids, values, _ in events[:50]:
+        before = index.rank(ids, values, 20)
+        first = int(before.class_ids[0])
+        index.learn(ids, values, before.class_ids[:1].copy(), count_seen=False, feedback=Feedback(0, 1, 1.0))
+        after = index.rank(ids, values, 20)
+        old, new = (dict(zip(r.class_ids.tolist(), r.scores.tolist(), strict=True)) for r in (before, after))
+        assert all(abs(new[c] - old[c]) < 1e-9 for c in old if c != first)
+        assert new[first] < old[first]
+        fell += after.class_ids[0] != first
+    assert fell > 5
+
+
+def score_after(index, events, weight, times):
+    """The score of the last instance's first true class, learned so many times with this weight."""
+    for ids, values, true in events[:-1]:
+        index.learn(ids, values, true)
+    ids, values, true = events[-1]
+    for i in range(times):
+        index.learn(ids, values, true, count_seen=i == 0, feedback=Feedback(len(true), 0, weight))
+    ranking = index.rank(ids, values, 30)
+    return float(ranking.scores[ranking.class_ids == true[0]][0])
+
+
+@pytest.mark.parametrize("rows", [False, True])
+def test_a_weight_of_two_is_close_to_learning_twice_and_none_passes_the_target(rows):
+    ratios = []
+    for seed in range(20):
+        events = list(stream(seed, 200, labels=5 if rows else 1))
+        often = [(1.0, 0), (0.5, 1), (1.0, 1), (2.0, 1), (100.0, 1), (1.0, 2)]
+        before, half, once, double, most, twice = (
+            score_after(Index(IndexParams.of(ModelConfig(update="sls", rows=rows))), events, *how) for how in often
+        )
+        if before < 0.8:
+            assert before < half < once < double < most < 1.1
+            ratios.append((double - once) / (twice - once))
+    assert len(ratios) >= 3
+    assert 0.6 < np.median(ratios) < 1.4
 
 
 def test_contributions_sum_to_the_score_negative_ones_too():
@@ -190,9 +280,9 @@ def test_a_model_survives_a_snapshot(more):
     assert len(model.features) <= more.get("max_features", 60)
 
 
-def sharing(shared, slots):
+def sharing(shared, slots, implicit=0.0, eta=0.6):
     """An index and an oracle whose features share so many connections."""
-    index, oracle = Index(params(slots=slots)), Oracle(slots=slots, shared=shared)
+    index, oracle = Index(params(slots=slots, implicit=implicit, eta=eta)), Oracle(slots=slots, shared=shared, eta=eta)
     index.kernel_params = index.kernel_params._replace(shared=np.uint64(shared))
     return index, oracle
 
@@ -220,16 +310,17 @@ def test_what_few_features_may_have_goes_down_to_slots_as_more_come():
     assert index.to_arrays()["lengths"][:2].tolist() == [1024, 2]
 
 
+@pytest.mark.parametrize("weight", [1.0, 100.0])
 @pytest.mark.parametrize("n_features", [10, 30, 200])
 @pytest.mark.parametrize("eta", [2.0, 4.0, 5.0, 10.0])
-def test_steps_that_are_too_long_overflow_nothing(eta, n_features):
+def test_steps_that_are_too_long_overflow_nothing(eta, n_features, weight):
     """One text that has two labels in turn, by steps so long that each goes further past the last."""
     index, oracle = Index(params(eta=eta)), Oracle(eta=eta)
     ids, values = np.arange(n_features, dtype=np.int32), np.full(n_features, n_features**-0.5, np.float32)
     for count in range(3000):
-        index.learn(ids, values, np.array([count % 2], np.int32))
+        index.learn(ids, values, np.array([count % 2], np.int32), feedback=Feedback(1, 0, weight))
         if count < 4:
-            oracle.learn(dict(zip(ids.tolist(), values.tolist(), strict=True)), [count % 2])
+            oracle.learn(dict(zip(ids.tolist(), values.tolist(), strict=True)), [count % 2], weight=weight)
             same(index, oracle)
     assert np.isfinite(index.to_arrays()["weights"]).all()
     assert np.isfinite(index.rank(ids, values, 2).scores).all()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 from hypothesis import given
@@ -97,6 +98,32 @@ def test_json_lines() -> None:
 def test_damaged_json_lines(line: bytes, message: str) -> None:
     with pytest.raises(Malformed, match=message):
         list(read_instances([line], "jsonl"))
+
+
+def test_feedback_in_json_lines() -> None:
+    line = b'{"text": "wheat", "labels": [], "rejected": ["crude", 7], "ignored": ["trade"], "weight": 2}'
+    [one] = read_instances([line], "jsonl")
+    assert (one.labels, one.rejected, one.ignored, one.weight) == ((), ("crude", "7"), ("trade",), 2.0)
+    assert one.is_labelled
+    assert json.loads(one.to_json()) == {
+        "text": "wheat",
+        "labels": [],
+        "rejected": ["crude", "7"],
+        "ignored": ["trade"],
+        "weight": 2.0,
+    }
+    assert json.loads(one.to_json(labels=False)) == {"text": "wheat"}
+    [plain] = read_instances([b'{"text": "wheat", "labels": ["grain"], "weight": null}'], "jsonl")
+    assert json.loads(plain.to_json()) == {"text": "wheat", "labels": ["grain"]}
+    [ignored] = read_instances([b'{"text": "wheat", "ignored": ["grain"]}'], "jsonl")
+    assert not ignored.is_labelled
+    for wrong, message in (
+        (b'{"text": "a", "rejected": "crude"}', "rejected must be a list, as in"),
+        (b'{"text": "a", "reject": ["crude"]}', "unknown field 'reject'; did you mean 'rejected'?"),
+        (b'{"text": "a", "labels": ["b"], "weight": "2"}', "weight"),
+    ):
+        with pytest.raises(Malformed, match=re.escape(message)):
+            list(read_instances([wrong], "jsonl"))
 
 
 def test_as_the_service_takes_it() -> None:

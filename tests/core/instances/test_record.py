@@ -17,6 +17,7 @@ from abound.core.instances.record import (
     pack_vector,
     record_ends,
     unpack,
+    unpack_labels,
     unpack_vector,
 )
 from abound.core.kernels.intrinsics import pointer
@@ -28,6 +29,7 @@ LIMITS = Limits()
 keys = st.text(st.characters(codec="utf-8"), min_size=1, max_size=20)
 features = st.dictionaries(keys, st.floats(2.0**-149, 1.0, width=32), max_size=12)
 records = st.tuples(features, st.lists(keys, min_size=1, max_size=5, unique=True))
+weights = st.floats(2.0**-126, 100.0, width=32)
 
 
 def packed(instance: dict[str, float], labels: list[str]) -> bytes:
@@ -63,6 +65,55 @@ def test_the_shape_says_where_the_parts_are(record, before):
     assert payload[shape.labels_at :].startswith("".join(labels).encode())
 
 
+@given(features, st.lists(keys, min_size=1, max_size=9, unique=True), st.data(), weights)
+def test_feedback_comes_back(instance, labels, data, weight):
+    n_known = data.draw(st.integers(1, len(labels)))
+    n_true = data.draw(st.integers(0, n_known))
+    true, rejected, ignored = labels[:n_true], labels[n_true:n_known], labels[n_known:]
+    vector = packed(instance, ["x"])[: vector_end(packed(instance, ["x"]), 0)]
+    payload = b"--" * 2 + vector + pack_labels(true, LIMITS, rejected, ignored, weight)
+    assert unpack(payload[4:])[2:] == (true, rejected, ignored, weight, None)
+    assert unpack_labels(payload, 4 + len(vector)) == true
+    shape = record_shape(payload, 4)
+    assert (shape.n_labels, shape.n_true, shape.n_rejected) == (len(labels), n_true, n_known - n_true)
+    assert (shape.weight, shape.end) == (weight, len(payload))
+    for cut in range(len(payload) - 4):
+        assert verdict(payload[4 : 4 + cut], 1) != "good"
+    has_feedback = weight != 1.0 or n_true < len(labels)
+    assert (payload[4:] == vector + pack_labels(labels, LIMITS)) != has_feedback
+
+
+def feedback(weight: float, n_rejected: int, n_ignored: int, labels: tuple[str, ...] = ("a", "b")) -> bytes:
+    part = bytearray(pack_labels([*labels], LIMITS))
+    part[3] |= 0x80
+    return EMPTY_VECTOR + bytes(part) + struct.pack("<f2H", weight, n_rejected, n_ignored)
+
+
+@pytest.mark.parametrize(
+    ("record", "problem"),
+    [
+        (feedback(0.0, 1, 0), "has a weight"),
+        (feedback(-1.0, 1, 0), "has a weight"),
+        (feedback(100.5, 1, 0), "has a weight"),
+        (feedback(float("nan"), 1, 0), "has a weight"),
+        (feedback(float("inf"), 1, 0), "has a weight"),
+        (feedback(1.0, 3, 0), "runs past the end"),
+        (feedback(1.0, 1, 2), "runs past the end"),
+        (feedback(1.0, 0, 2), "has no label"),
+    ],
+    ids=["zero", "negative", "large", "nan", "infinite", "rejected", "too-many", "ignored"],
+)
+def test_feedback_that_no_record_may_have(record, problem):
+    good = feedback(0.5, 1, 0)
+    check_records(good, 1)
+    with pytest.raises(Corrupted, match=f"record 1 of 3 {problem}"):
+        check_records(good + record + good, 3)
+
+
+def test_the_least_weight_stays_above_zero():
+    assert unpack(EMPTY_VECTOR + pack_labels(["a"], LIMITS, weight=1e-300)).weight == 2.0**-126
+
+
 def verdict(payload: bytes, n: int) -> str:
     """What is said of a payload; taken apart as a whole when it is good."""
     try:
@@ -73,19 +124,21 @@ def verdict(payload: bytes, n: int) -> str:
         assert all(record.keys)
         assert (record.values > 0).all()
         assert np.isfinite(record.values).all()
-        assert record.labels
+        assert record.labels or record.rejected
+        assert 0 < record.weight <= 100
     return "good"
 
 
 @given(st.lists(records, min_size=1, max_size=3), st.data())
 def test_damaged_records_are_found_out_or_harmless(given_records, data):
     payload = bytearray(b"".join(packed(*record) for record in given_records))
+    payload += EMPTY_VECTOR + pack_labels(["a"], LIMITS, ["b", "d"], ["c"], 0.5)
     for _ in range(data.draw(st.integers(1, 3))):
         at = data.draw(st.integers(0, len(payload) - 1))
         payload[at] = data.draw(st.sampled_from([0, 1, 0x7F, 0x80, 0xFF, payload[at] ^ 1]))
     cut = data.draw(st.integers(0, len(payload)))
     for damaged in (bytes(payload), bytes(payload[:cut]), bytes(payload[cut:])):
-        for n in (len(given_records) - 1, len(given_records)):
+        for n in (len(given_records), len(given_records) + 1):
             verdict(damaged, n)
 
 
@@ -233,6 +286,30 @@ def test_labels_are_kept_once_in_order():
 def test_refused_labels(labels, field):
     with pytest.raises(InvalidInstance) as refusal:
         pack_labels(labels, LIMITS)
+    assert refusal.value.field == field
+
+
+@pytest.mark.parametrize(
+    ("given", "field"),
+    [
+        ({"labels": []}, "labels"),
+        ({"labels": [], "ignored": ["a"]}, "labels"),
+        ({"rejected": ["b", ""]}, "rejected[1]"),
+        ({"rejected": ["b", "a"]}, "rejected[1]"),
+        ({"ignored": ["a"]}, "ignored[0]"),
+        ({"rejected": ["b"], "ignored": ["c", "b"]}, "ignored[1]"),
+        ({"rejected": ["b"] * 101}, "rejected"),
+        ({"ignored": [f"{n}" for n in range(101)]}, "ignored"),
+        ({"rejected": ["x" * 513]}, "rejected[0]"),
+        ({"weight": 0.0}, "weight"),
+        ({"weight": -1.0}, "weight"),
+        ({"weight": 100.1}, "weight"),
+        ({"weight": float("nan")}, "weight"),
+    ],
+)
+def test_refused_feedback(given, field):
+    with pytest.raises(InvalidInstance) as refusal:
+        pack_labels(**{"labels": ["a"], "limits": LIMITS} | given)
     assert refusal.value.field == field
 
 

@@ -77,6 +77,64 @@ def test_text_comes_first_and_repeated_keys_add_up():
     ]
 
 
+FIELDS = {"title": "wheat up", "body": "wheat and prices of wheat"}
+
+
+def test_words_of_a_field_are_features_of_their_own_and_shared():
+    words = {"wheat": 1 + math.log(3), "and": 1.0, "prices": 1.0, "of": 1.0, "up": 1.0}
+    fields = {
+        "body": {"wheat": 1 + math.log(2), "and": 1.0, "prices": 1.0, "of": 1.0},
+        "title": {"wheat": 1.0, "up": 1.0},
+    }
+    whole = math.hypot(*words.values())
+    for weight in (0.5, 2.0):
+        raw = words | {"country=FI": 1.0}
+        for name, own in fields.items():
+            raw |= {f"{name}:{word}": weight * whole * value / math.hypot(*own.values()) for word, value in own.items()}
+        found = vectorizer(analyzer=AnalyzerConfig(field_weight=weight)).vectorize(b'{"country": "FI"}', FIELDS)
+        norm = math.hypot(*raw.values())
+        assert taken_apart(found) == pytest.approx({key: value / norm for key, value in raw.items()}, rel=1e-6)
+
+
+def test_fields_in_any_order_are_one_instance():
+    backwards = dict(reversed(FIELDS.items()))
+    assert vectorizer().vectorize(None, FIELDS) == vectorizer().vectorize(None, backwards)
+
+
+def test_fields_without_weight_are_one_text():
+    plain = vectorizer(analyzer=AnalyzerConfig(field_weight=0))
+    assert plain.vectorize(None, FIELDS) == plain.vectorize(None, f"{FIELDS['body']} {FIELDS['title']}")
+
+
+def test_terms_do_not_cross_fields():
+    pairs = vectorizer(analyzer=AnalyzerConfig(ngrams=(2, 2)))
+    assert set(taken_apart(pairs.vectorize(None, {"a": "one two", "b": "three"}))) == {"one two", "a:one two"}
+
+
+@pytest.mark.parametrize("fields", [{}, {"title": ""}, {"title": "", "body": "..."}])
+def test_fields_without_words(fields):
+    assert vectorizer().vectorize(None, fields) == EMPTY_VECTOR
+
+
+@pytest.mark.parametrize(
+    ("fields", "field", "said"),
+    [
+        ({"": "a"}, "text", "1 to 64 characters"),
+        ({"a" * 65: "a"}, "text", "1 to 64 characters"),
+        ({"a\ud800": "a"}, "text", "1 to 64 characters"),
+        ({str(i): "a" for i in range(17)}, "text", "at most 16 fields, not 17"),
+        ({"title": "\ud800"}, "text.title", "surrogate"),
+        ({"title": "a" * 61}, "text.title", "at most 60 bytes"),
+        ({"title": "a" * 40, "body": "a" * 40}, "text", "at most 60 bytes"),
+        ({"title": "a b c d e f g"}, "text", "more than 6 different terms"),
+    ],
+)
+def test_fields_that_are_refused(fields, field, said):
+    with pytest.raises(InvalidInstance, match=said) as refused:
+        vectorizer(SMALL).vectorize(None, fields)
+    assert refused.value.field == field
+
+
 def test_negative_numbers_may_be_split():
     split = vectorizer(negative="split").vectorize(b'{"a": -3, "b": 4, "c": -0.0}', None)
     assert taken_apart(split) == pytest.approx({"a=-": 0.6, "b": 0.8})

@@ -144,9 +144,10 @@ def test_reliability_counts_each_estimate_before_its_outcome() -> None:
 def test_the_newest_are_ten_to_twenty_thousand() -> None:
     calibration = Calibration(True)
     scores = np.array([0.9, 0.5, 0.3, 0.2, 0.1])
+    true, known = np.arange(5) == 0, np.ones(5, np.bool_)
     newest = []
     for n in range(1, 9_001):
-        learn_pairs(calibration.arrays, scores, np.array([True, False, False, False, False]))
+        learn_pairs(calibration.arrays, scores, true, known)
         told = calibration.reliability()
         if n % 10 == 0 and told is not None:
             assert told["all"]["n"] == 5 * n
@@ -238,7 +239,7 @@ def test_whatever_scores_come_the_numbers_stay_finite() -> None:
         scores = np.sort(rng.uniform(-3, 10, 5) * 10.0 ** rng.integers(-3, 9))[::-1].copy()
         if n % 1000 == 0:
             scores[0] = np.inf
-        learn_pairs(calibration.arrays, scores[: rng.integers(0, 6)], rng.random(5) < 0.3)
+        learn_pairs(calibration.arrays, scores[: rng.integers(0, 6)], rng.random(5) < 0.3, np.ones(5, np.bool_))
     assert all(np.isfinite(array).all() for array in calibration.arrays)
     assert Calibration.from_arrays(True, calibration.to_arrays()).digest_bytes() == calibration.digest_bytes()
 
@@ -246,9 +247,9 @@ def test_whatever_scores_come_the_numbers_stay_finite() -> None:
 def test_only_scores_above_zero_are_learned() -> None:
     calibration = Calibration(True)
     before = calibration.digest_bytes()
-    learn_pairs(calibration.arrays, np.array([0.0, -0.01]), np.array([True, False]))
+    learn_pairs(calibration.arrays, np.array([0.0, -0.01]), np.array([True, False]), np.ones(2, np.bool_))
     assert calibration.digest_bytes() == before
-    learn_pairs(calibration.arrays, np.array([0.06, 0.0]), np.array([True, False]))
+    learn_pairs(calibration.arrays, np.array([0.06, 0.0]), np.array([True, False]), np.ones(2, np.bool_))
     assert calibration.arrays.bins[0, :, 0].sum() == 1
 
 

@@ -51,9 +51,10 @@ class Oracle:
             logit += weight * term
         return 1.0 / (1.0 + exponential(-min(max(logit, -30.0), 30.0)))
 
-    def learn(self, ranked: list[tuple[int, float]], true: set[int]) -> None:
-        """An instance by its best five classes and their scores, and its true classes."""
-        pairs = [(class_id, score) for class_id, score in ranked[:5] if score > 0.0]
+    def learn(self, ranked: list[tuple[int, float]], true: set[int], known: set[int] | None = None) -> None:
+        """An instance by its best five classes and their scores, its true classes, and those of which it is known."""
+        best = [(place, *pair) for place, pair in enumerate(ranked[:5]) if pair[1] > 0.0]
+        pairs = [one for one in best if known is None or one[1] in known]
         if not pairs:
             return
         keep = 1 - len(pairs) / 10_000
@@ -63,7 +64,7 @@ class Oracle:
             self.curvature[i][i] += 1 - keep
         gradient = [0.0] * 6
         second = ranked[1][1] if len(ranked) > 1 else 0.0
-        for place, (class_id, score) in enumerate(pairs):
+        for place, class_id, score in pairs:
             x = terms(score, ranked[0][1], second, place == 0)
             chance = self.estimate(x)
             self.stretches[-1].append((chance, class_id in true))

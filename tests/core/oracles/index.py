@@ -10,6 +10,8 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from abound.core.index.params import IndexParams
 
 BEST = 50
@@ -24,6 +26,13 @@ class Posting:
     def heaviest(self) -> list[int]:
         """Class ids by weight, heaviest first; equal weights by id."""
         return sorted(self.counts, key=lambda class_id: (-self.counts[class_id], class_id))
+
+
+def weighted(value: float, weight: float) -> float:
+    """The value times the weight as float32, never 0 and never infinite."""
+    if weight == 1.0:
+        return value
+    return float(np.float32(min(max(value * weight, 2.0**-149), 2.0**128 - 2.0**104)))
 
 
 class Oracle:
@@ -46,9 +55,19 @@ class Oracle:
         return sorted(self.scores(ids, values).items(), key=lambda item: (-item[1], item[0]))
 
     def learn(
-        self, ids: Sequence[int], values: Sequence[float], class_ids: Sequence[int], count_seen: bool = True
+        self,
+        ids: Sequence[int],
+        values: Sequence[float],
+        class_ids: Sequence[int],
+        count_seen: bool = True,
+        strengths: dict[int, float] | None = None,
+        weight: float = 1.0,
     ) -> tuple[list[int], bool]:
-        """Ranks of the true classes before learning (0: not retrieved), and whether anything was updated."""
+        """Ranks of the true classes before learning (0: not retrieved), and whether anything was updated.
+
+        ``strengths`` are those of the wrong classes.
+        """
+        wrong = strengths or {}
         for feature in ids:
             self.postings.setdefault(feature, Posting()).seen += count_seen
         ranking = self.ranking(ids, values)
@@ -56,10 +75,24 @@ class Oracle:
         best_other = max((score for class_id, score in ranking if class_id not in class_ids), default=0.0)
         score_of = dict(ranking[:BEST])
         due = [c for c in class_ids if score_of.get(c, 0.0) - best_other <= self.params.margin]
-        for class_id in due:
-            for feature, value in zip(ids, values, strict=True):
-                self.update(self.postings[feature], class_id, value)
-        return [rank_of.get(class_id, 0) for class_id in class_ids], bool(due)
+        scored = dict(ranking)
+        best_true = max((scored.get(c, 0.0) for c in class_ids), default=0.0)
+        weak = [c for c in wrong if c in scored and best_true - scored[c] <= self.params.margin]
+        for feature, value in zip(ids, values, strict=True):
+            for class_id in due:
+                self.update(self.postings[feature], class_id, weighted(value, weight))
+            for class_id in weak:
+                self.weaken(self.postings[feature], class_id, weighted(value, weight) * wrong[class_id])
+        return [rank_of.get(class_id, 0) for class_id in class_ids], bool(due or weak)
+
+    def weaken(self, posting: Posting, class_id: int, value: float) -> None:
+        """The class forgets as if another one had been observed three times with this value."""
+        if class_id not in posting.counts:
+            return
+        count = posting.counts.pop(class_id)
+        left = min(float(np.float32(count * (posting.total / (posting.total + 3.0 * value)))), count)
+        if left / posting.total >= self.params.w_min and left >= 2.0**-126:
+            posting.counts[class_id] = left
 
     def update(self, posting: Posting, class_id: int, value: float) -> None:
         """FSU(f, c, v)."""

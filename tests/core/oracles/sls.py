@@ -22,8 +22,15 @@ def short_steps(steps: float) -> float:
     return min(math.floor(steps * 4096 + 0.5), 65_535) / 4096
 
 
+def weighted_step(step: float, weight: float, most: float) -> float:
+    """The step of an instance of this weight, at most ``most`` unless the step alone is longer."""
+    return min(step * weight, max(step, most))
+
+
 @dataclass
 class Oracle:
+    may_have_rows = False
+
     slots: int = 64
     eta: float = ETA
     idf: bool = True
@@ -50,8 +57,18 @@ class Oracle:
     def rank(self, instance: dict[int, float]) -> list[tuple[int, float]]:
         return sorted(self.scores(self.vector(instance)).items(), key=lambda item: (-item[1], item[0]))
 
-    def learn(self, instance: dict[int, float], true: list[int], counted: bool = True) -> list[int]:
-        """The ranks of the true classes before learning; 0: without a score."""
+    def learn(
+        self,
+        instance: dict[int, float],
+        true: list[int],
+        counted: bool = True,
+        strengths: dict[int, float] | None = None,
+        weight: float = 1.0,
+    ) -> list[int]:
+        """The ranks of the true classes before learning; 0: without a score.
+
+        ``strengths`` are those of the wrong classes: 1 for a rejected one, ``implicit`` for an ignored one.
+        """
         if counted:
             self.n += 1
             for feature in instance:
@@ -60,30 +77,42 @@ class Oracle:
         scores = self.scores(vector)
         ranking = sorted(scores.items(), key=lambda item: (-item[1], item[0]))
         places = {class_id: rank for rank, (class_id, _) in enumerate(ranking, start=1)}
-        lowest = max(THETA_NEGATIVE, min(1.0, *(scores.get(c, 0.0) for c in true)) - REACH)
+        lowest = max(THETA_NEGATIVE, min([1.0, *(scores.get(c, 0.0) for c in true)]) - REACH)
         others = [(c, s) for c, s in ranking if c not in true and s > lowest][: NEGATIVES + 4 * (len(true) - 1)]
-        share = len(true) ** -0.375
+        others = others if true else []
+        share = max(len(true), 1) ** -0.375
         errors = {c: min(1.0 - scores.get(c, 0.0), MOST_ERROR) * share for c in true if scores.get(c, 0.0) < 1.0}
         inserted = list(errors) + [c for c, s in others if s - THETA_NEGATIVE > THETA_INSERT]
         errors |= {c: max(THETA_NEGATIVE - s, -MOST_ERROR) * share for c, s in others}
+        for c, strength in (strengths or {}).items():
+            height = THETA_NEGATIVE + strength * (scores.get(c, 0.0) - THETA_NEGATIVE)
+            if height > THETA_NEGATIVE and c not in errors:
+                errors[c] = max(THETA_NEGATIVE - height, -MOST_ERROR) * share
+                inserted += [c] if height - THETA_NEGATIVE > THETA_INSERT else []
         for feature, value in vector.items():
-            self.update(self.postings.setdefault(feature, {}), value, errors, inserted)
-        return [places.get(c, 0) for c in true]
+            self.update(self.postings.setdefault(feature, {}), value, errors, inserted, weight)
+        unscored = 0 if self.may_have_rows else len([c for c in true if c not in scores])
+        return [places.get(c, 0) + (unscored if scores.get(c, 0.0) < 0.0 else 0) for c in true]
 
     def update(
-        self, posting: dict[int, tuple[float, float]], value: float, errors: dict[int, float], inserted: list[int]
+        self,
+        posting: dict[int, tuple[float, float]],
+        value: float,
+        errors: dict[int, float],
+        inserted: list[int],
+        importance: float = 1.0,
     ) -> None:
         for class_id, (weight, steps) in list(posting.items()):
             if class_id in errors:
-                grown = steps + value * value
-                step = max(1.0 / (1.0 + grown), FLOOR)
+                grown = steps + importance * (value * value)
+                step = weighted_step(max(1.0 / (1.0 + grown), FLOOR), importance, 1.0 / self.eta)
                 weight += self.eta * errors[class_id] * value * step
                 posting[class_id] = (short_weight(weight), short_steps(grown))
         for class_id in inserted:
             if class_id in posting:
                 continue
-            steps = value * value
-            step = max(1.0 / (1.0 + steps), FLOOR)
+            steps = importance * (value * value)
+            step = weighted_step(max(1.0 / (1.0 + steps), FLOOR), importance, 1.0 / self.eta)
             weight = self.eta * errors[class_id] * value * step
             if abs(weight) < LEAST_WEIGHT:
                 continue

@@ -9,10 +9,12 @@ import math
 
 import numpy as np
 
-from tests.core.oracles.sls import LEAST_WEIGHT, MOST_SLOTS, Oracle, short_steps, short_weight
+from tests.core.oracles.sls import LEAST_WEIGHT, MOST_SLOTS, Oracle, short_steps, short_weight, weighted_step
 
 
 class RowsOracle(Oracle):
+    may_have_rows = True
+
     """An index that may be in rows; ``most_cells`` features times classes at most."""
 
     def __init__(self, most_cells: int = 2**19, **more: object) -> None:
@@ -34,10 +36,10 @@ class RowsOracle(Oracle):
             scores[c] = score
         return scores
 
-    def choose_form(self, instance: dict[int, float], true: list[int], counted: bool) -> None:
+    def choose_form(self, instance: dict[int, float], true: list[int], wrong: list[int], counted: bool) -> None:
         before = self.n_features, self.n_classes
         self.n_features = max(self.n_features, *(f + 1 for f in instance))
-        self.n_classes = max(self.n_classes, *(c + 1 for c in true))
+        self.n_classes = max([self.n_classes, *(c + 1 for c in true + wrong)])
         wanted, number = self.in_rows, self.n + 1
         if counted and number >= 8 and math.log2(number).is_integer():
             wanted = self.n_labels >= 2 * self.n
@@ -48,7 +50,7 @@ class RowsOracle(Oracle):
         elif self.in_rows and not wanted:
             self.to_lists(*before)
         self.in_rows = wanted
-        self.n_labels += len(true) * counted
+        self.n_labels += (len(true) or self.n_labels // max(self.n, 1)) * counted
 
     def to_rows(self, n_classes: int) -> None:
         self.weights[:] = self.grown[:] = self.intercepts[:] = self.times[:] = self.n_in_rows = 0
@@ -76,10 +78,17 @@ class RowsOracle(Oracle):
         self.seen[feature] = 0
         self.weights[feature] = self.grown[feature] = 0
 
-    def learn(self, instance: dict[int, float], true: list[int], counted: bool = True) -> list[int]:
-        self.choose_form(instance, true, counted)
+    def learn(
+        self,
+        instance: dict[int, float],
+        true: list[int],
+        counted: bool = True,
+        strengths: dict[int, float] | None = None,
+        weight: float = 1.0,
+    ) -> list[int]:
+        self.choose_form(instance, true, list(strengths or {}), counted)
         if not self.in_rows:
-            return super().learn(instance, true, counted)
+            return super().learn(instance, true, counted, strengths, weight)
         if counted:
             self.n += 1
             for feature in instance:
@@ -90,15 +99,19 @@ class RowsOracle(Oracle):
         ranking = sorted((c for c in scores if c not in new), key=lambda c: (-scores[c], c))
         places = {c: rank for rank, c in enumerate(ranking, start=1)}
         errors = np.array([-scores[c] for c in range(self.n_classes)])
+        if not true:
+            wrong = {c: strength for c, strength in (strengths or {}).items() if scores[c] > 0}
+            errors = np.array([errors[c] * wrong.get(c, 0.0) for c in range(self.n_classes)])
         errors[true] += 1
-        errors *= len(true) ** -0.375
+        errors *= max(len(true), 1) ** -0.375
         self.n_in_rows += 1
-        self.intercepts[: self.n_classes] += self.eta * max(1 / (1 + self.n_in_rows / 3), 0.02) * errors
+        step = weighted_step(max(1 / (1 + self.n_in_rows / 3), 0.02), weight, 0.5 / self.eta)
+        self.intercepts[: self.n_classes] += self.eta * step * errors
         errors[true] *= 1 + 4 / (1 + self.times[true])
         self.times[true] += 1
         errors = errors.astype(np.float32)
         for feature, value in vector.items():
-            self.grown[feature] += value * value / 3
-            step = np.float32(self.eta * value * max(1 / (1 + self.grown[feature]), 0.2))
-            self.weights[feature, : self.n_classes] += step * errors
+            self.grown[feature] += weight * (value * value) / 3
+            step = weighted_step(max(1 / (1 + self.grown[feature]), 0.2), weight, 0.5 / self.eta)
+            self.weights[feature, : self.n_classes] += np.float32(self.eta * value * step) * errors
         return [places.get(c, 0) for c in true]

@@ -20,7 +20,7 @@ DECISION = Decision("promote", "a" * 8, "live", 400, 0.1, 0.05, 0.15, 1000.0)
 
 async def test_nothing_is_decided_before_an_activation_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
     activate = AsyncMock(return_value=Offset.parse("20-0.0"))
-    monkeypatch.setattr(gates, "keep", AsyncMock())
+    monkeypatch.setattr(gates, "save", AsyncMock())
     monkeypatch.setattr(gates.activation, "activate", activate)
     contest = SimpleNamespace(decide=lambda *given: DECISION)
     standing = Standings(contest=cast(Any, contest), offset="10-0.0")

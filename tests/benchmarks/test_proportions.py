@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from abound.core.evaluation.proportions import (
+from benchmarks.reproduction.proportions import (
     deviation,
     distances,
     estimated_weights,

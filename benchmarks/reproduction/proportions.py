@@ -38,9 +38,9 @@ def peaked_distribution(p: float, n_classes: int) -> Floats:
 
 
 def stick_breaking_distribution(rng: np.random.Generator) -> Floats:
-    """Return probabilities drawn from [0, 1] in turn.
+    """Return random probabilities that sum to 1, drawn one after the other from [0, 1].
 
-    The first draw that exceeds the rest takes the rest and is the last.
+    The first draw that exceeds what is left becomes what is left, and is the last one.
     """
     shares: list[float] = []
     left = 1.0

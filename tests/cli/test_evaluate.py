@@ -1,0 +1,125 @@
+"""``abound evaluate`` and ``abound methods``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.command_line import Run
+
+
+def test_evaluate_gives_the_promised_object(run: Run, train: Path, test: Path) -> None:
+    ran = run("evaluate", "--train", train, "--test", test, "--set", "margin=0.5", "--passes", 2, "--json")
+    assert ran.code == 0
+    names = {f"{name}@{k}" for name in ("P", "nDCG", "PSP", "PSnDCG") for k in (1, 3, 5)}
+    assert ran.json["metrics"].keys() == names | {"R@1", "R@5", "MRR", "HR"}
+    assert ran.json["metrics"]["R@1"] > 0.9
+    assert ran.json["metrics"]["HR"] >= 1.0
+    assert ran.json["instances"] == {"train": 1500, "test": 100}
+    assert ran.json.keys() >= {"connections", "work_per_feature", "bytes", "seconds"}
+    assert ran.json["seconds"].keys() >= {"fit", "rank"}
+
+
+def test_evaluate_for_people(run: Run, train: Path, test: Path) -> None:
+    ran = run("evaluate", "--train", train, "--test", test)
+    assert ran.code == 0
+    assert "1,500 instances, 1,500 learned" in ran.out
+
+
+def test_evaluate_tells_how_far_probabilities_are_right(run: Run, train: Path, test: Path) -> None:
+    files = ("evaluate", "--train", train, "--test", test, "--set", "calibrate=true")
+    told = run(*files, "--json").json["calibration"]
+    assert told.keys() == {"prequential", "test", "score"}
+    people = run(*files).out
+    for name, said in (("prequential", "while learning"), ("test", "on the test part"), ("score", "0 to 1")):
+        assert [line for line in people.splitlines() if said in line and f"error {told[name]['error']:.4g}," in line]
+
+
+def test_evaluate_takes_dotted_fields(run: Run, train: Path, test: Path) -> None:
+    files = ("--train", train, "--test", test, "--json")
+    words = run("evaluate", *files).json
+    pairs = run("evaluate", *files, "--set", "analyzer.ngrams=[1,2]", "--set", "analyzer.kind=word").json
+    assert pairs["features"] > words["features"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--method", "svm"], "there is no method"),
+        (["--set", "w_min=2"], "w_min must be"),
+        (["--set", "memory=NaN"], "memory must be"),
+        (["--set", "wmin=0.1"], "wmin is not a field"),
+        (["--set", "analyzer.kind=words"], "analyzer.kind must be word"),
+        (["--propensity-b", "0"], "b > 0"),
+        (["--passes", "0"], "passes"),
+        (["--hide-labels", "0.5"], "batch methods only"),
+        (["--method", "swnn", "--passes", "2"], "for ff only"),
+        (["--method", "swnn", "--set", "S=0"], "S must be"),
+        (["--method", "swnn", "--set", "margin=1"], "margin is not a parameter of swnn"),
+        (["--method", "swnn", "--set", "analyzer.kind=words"], "analyzer.kind must be word"),
+        (["--method", "swnn", "--set", "idf=2"], "idf must be"),
+        (["--method", "swnn", "--set", "params=auto", "--set", "S=3"], "params can only be auto"),
+        (["--method", "frequency", "--set", "params=auto"], "no parameters that can be searched"),
+    ],
+)
+def test_evaluate_refuses_what_it_does_not_know(
+    options: list[str], message: str, run: Run, train: Path, test: Path
+) -> None:
+    ran = run("evaluate", "--train", train, "--test", test, *options)
+    assert ran.code == 2
+    assert message in ran.err
+
+
+def test_a_batch_method_is_evaluated_by_the_same_command(run: Run, train: Path, test: Path) -> None:
+    files = ("--train", train, "--test", test, "--method", "swnn")
+    ran = run("evaluate", *files, "--set", "S=9", "--set", "analyzer.min_length=2", "--json")
+    live = run("evaluate", "--train", train, "--test", test, "--json")
+    assert ran.code == 0
+    assert ran.json.keys() >= live.json.keys() - {"digest"}
+    assert ran.json["metrics"].keys() == live.json["metrics"].keys()
+    assert ran.json["metrics"]["R@1"] > 0.9
+    assert ran.json["params"] == {"S": 9, "alpha": 2.0, "beta": 1.0, "prune": True}
+    assert ran.json["idf"] is True
+    assert ran.json["instances"] == {"train": 1500, "test": 100}
+    people = run("evaluate", *files)
+    assert "1,500 instances, 1,500 learned" in people.out
+    assert "alpha" in people.out
+
+
+def test_the_recall_of_an_approximate_search_is_told(run: Run, train: Path, test: Path) -> None:
+    files = ("--train", train, "--test", test, "--method", "ogeec", "--set", "learners=1", "--set", "index=lsh")
+    told = run("evaluate", *files, "--json").json["recall_of_neighbors"]
+    assert 0.0 < told < 1.0
+    assert f"recall of neighbors  {told:.4f}" in run("evaluate", *files).out
+
+
+def test_parameters_are_searched_for(run: Run, train: Path, test: Path) -> None:
+    for method in ("ff", "swnn"):
+        ran = run("evaluate", "--train", train, "--test", test, "--method", method, "--set", "params=auto", "--json")
+        assert ran.code == 0
+        assert ran.json["params"].keys() >= ({"passes", "margin"} if method == "ff" else {"S", "alpha"})
+
+
+def test_hidden_labels_are_not_learned(run: Run, train: Path, test: Path) -> None:
+    files = ("--train", train, "--test", test, "--method", "frequency", "--json")
+    assert run("evaluate", *files, "--hide-labels", 0.8).json["learned"] < 1000
+    assert run("evaluate", *files, "--hide-labels", 1).code == 1
+    assert run("evaluate", *files).json["learned"] == 1500
+
+
+def test_what_would_not_fit_into_memory_is_refused_with_the_arithmetic(run: Run, train: Path, test: Path) -> None:
+    ran = run("evaluate", "--train", train, "--test", test, "--method", "ogeec", "--memory", 0.001)
+    assert ran.code == 1
+    assert "5 learners x 1,500 instances x 200" in ran.err
+    assert "0.001 GB may be used" in ran.err
+
+
+def test_the_methods_are_listed(run: Run) -> None:
+    listed = run("methods", "--json")
+    assert listed.json["swnn"]["params"]["S"] == 75
+    assert listed.json["swnn"]["search"] is True
+    assert all(method["cost"] and method["use"] for method in listed.json.values())
+    people = run("methods")
+    assert people.code == 0
+    assert all(name in people.out for name in listed.json)

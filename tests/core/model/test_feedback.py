@@ -1,0 +1,225 @@
+"""Records with feedback applied by a model: what counts, what becomes a class, state, slices, later passes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from abound.core.config import ModelConfig
+from abound.core.errors import Corrupted
+from abound.core.instances.record import pack_labels
+from abound.core.limits import Limits
+from abound.core.methods.training.gather import MatrixBuilder
+from abound.core.model.entry_application import Unit
+from abound.core.model.live_model import LiveModel
+from abound.core.model.refit import Refitter
+from abound.core.types import START
+from tests.core.model.test_live_model import learn as learn_plain
+from tests.core.model.test_live_model import learned as learned_plain
+from tests.core.model.test_live_model import vector_of
+from tests.core.oracles.calibration import Oracle
+from tests.randomness import examples
+
+
+class Event(NamedTuple):
+    keys: list[str]
+    labels: Sequence[str] = ()
+    rejected: Sequence[str] = ()
+    ignored: Sequence[str] = ()
+    weight: float = 1.0
+
+    def record(self) -> bytes:
+        return vector_of(self.keys) + pack_labels(self.labels, Limits(), *self[2:])
+
+
+CLASSES = [f"c{i}" for i in range(9)]
+WEIGHTS = (0.5, 1.0, 1.0, 3.0)
+
+
+@st.composite
+def events(draw: st.DrawFn) -> list[Event]:
+    made = []
+    for _ in range(draw(st.integers(1, 40))):
+        labels = draw(st.permutations(CLASSES))[: draw(st.integers(1, 6))]
+        first, second = sorted((draw(st.integers(0, len(labels))), draw(st.integers(1, len(labels)))))
+        keys = draw(st.lists(st.sampled_from([f"f{i}" for i in range(20)]), min_size=1, max_size=6, unique=True))
+        weight = draw(st.sampled_from(WEIGHTS))
+        made.append(Event(keys, labels[:first], labels[first:second], labels[second:], weight))
+    return made
+
+
+def learn(model: LiveModel, stream: list[Event], slices: int = 1000) -> list[int]:
+    applying = model.begin(b"".join(event.record() for event in stream), len(stream), [Unit(len(stream))])
+    while not applying.done:
+        applying.step(slices)
+    return applying.ranks.tolist()
+
+
+def learned(stream: list[Event], slices: int = 1000, secret: tuple[int, int] = (3, 4), **config: Any) -> LiveModel:
+    model = LiveModel(ModelConfig.from_dict(config), secret)
+    learn(model, stream, slices)
+    return model
+
+
+CONFIGS = st.sampled_from(
+    [
+        {},
+        {"update": "sls"},
+        {"update": "sls", "rows": False, "implicit": 0.5},
+        {"max_features": 5},
+        {"calibrate": True, "update": "sls"},
+    ]
+)
+
+
+@settings(max_examples=examples(60), deadline=None)
+@given(events(), events(), CONFIGS, st.integers(1, 5))
+def test_slices_secrets_and_snapshots_change_nothing(
+    before: list[Event], after: list[Event], config: dict[str, Any], slices: int
+) -> None:
+    whole = learned(before + after, **config)
+    other = learned(before, slices, (7, 8), **config)
+    assert learned(before, **config).digest() == other.digest()
+    again = LiveModel.from_arrays(other.meta(), other.to_arrays(), (5, 6))
+    assert again.digest() == other.digest()
+    learn(again, after, slices)
+    assert again.digest() == whole.digest()
+
+
+@settings(max_examples=examples(60), deadline=None)
+@given(events(), CONFIGS)
+def test_what_is_counted(stream: list[Event], config: dict[str, Any]) -> None:
+    """Ranks count for instances with a true label, and only true labels become classes."""
+    model = LiveModel(ModelConfig.from_dict(config), (3, 4))
+    ranks = learn(model, stream)
+    labelled = [(event, rank) for event, rank in zip(stream, ranks, strict=True) if event.labels]
+    stats = model.stats()
+    assert stats["learned"] == model.n_learned == len(stream)
+    assert stats["all"]["n"] == len(labelled)
+    assert stats["all"]["R@1"] == (sum(rank == 1 for _, rank in labelled) / len(labelled) if labelled else None)
+    assert all(rank == 0 for event, rank in zip(stream, ranks, strict=True) if not event.labels)
+    assert stats["feedback"] == {
+        "unlabelled": len(stream) - len(labelled),
+        "rejected": sum(len(event.rejected) for event in stream),
+        "ignored": sum(len(event.ignored) for event in stream),
+        "weighted": sum(event.weight != 1.0 for event in stream),
+    }
+    true = [label for event in stream for label in event.labels]
+    assert {model.label(i): model.times_learned(i) for i in range(len(model.labels))} == {
+        label: true.count(label) for label in true
+    }
+
+
+def test_feedback_is_in_the_digest_of_the_model() -> None:
+    plain = [(["a", "b"], ["x"]), (["a"], ["y"])]
+    model = learned([Event(*event) for event in plain])
+    assert model.digest() == learned_plain(plain).digest()
+    assert "tallies/feedback" not in model.to_arrays()
+    before = model.digest()
+    learn(model, [Event(["c"], [], ["nobody"])])
+    assert model.digest() != before
+    assert "nobody" not in {model.label(i) for i in range(len(model.labels))}
+    arrays = model.to_arrays()
+    for bad in (-np.ones(4, np.int64), np.ones(3, np.int64), np.ones(4)):
+        with pytest.raises(Corrupted):
+            LiveModel.from_arrays(model.meta(), arrays | {"tallies/feedback": bad}, (1, 2))
+
+
+def test_ignored_labels_are_learned_with_implicit_only() -> None:
+    seen = [Event(["a", "b"], ["x"]), Event(["a", "c"], ["y"]), Event(["a", "b"], ["x"])]
+    for update in ("fsu", "sls"):
+        models = [learned(seen, update=update, rating=False, implicit=implicit) for implicit in (0.0, 0.3, 1.0)]
+        for model in models:
+            learn(model, [Event(["a", "b"], [], ["unknown"], ["x"])])
+        scores = [model.rank(vector_of(["a", "b"]), 1, include=["x"]).scores[0] for model in models]
+        assert scores[0] > scores[1] > scores[2]
+
+
+@pytest.mark.parametrize("config", [{}, {"update": "sls"}, {"update": "sls", "rows": False}])
+def test_a_refit_learns_feedback_in_each_pass(config: dict[str, Any]) -> None:
+    """A later pass equals learning the same again without counting the features."""
+    rng = np.random.default_rng(1)
+    stream = []
+    for _ in range(80):
+        labels = rng.permutation(CLASSES).tolist()
+        keys = [f"f{i}" for i in rng.permutation(20)[:5]]
+        first = int(rng.integers(0, 3))
+        stream.append(Event(keys, labels[:first], labels[first : first + 2], [], float(rng.choice(WEIGHTS))))
+    records = b"".join(event.record() for event in stream)
+    fitting = Refitter(LiveModel(ModelConfig.from_dict(config), (1, 2)))
+    for _ in range(2):
+        assert fitting.learn(records, [Unit(len(stream))], START) == []
+        fitting.next_pass()
+    once = learned(stream, **config)
+    assert fitting.live.n_learned == once.n_learned
+    assert fitting.live.index.digest() != once.index.digest()
+    held = Refitter(LiveModel(ModelConfig.from_dict(config), (1, 2)), 40).learn(records, [Unit(len(stream))], START)
+    assert held == [event.record() for event in stream[40:] if event.labels]
+
+
+def test_batch_methods_get_true_labels_only() -> None:
+    stream = [Event(["a"], ["x"], ["y"]), Event(["b"], [], ["x"]), Event(["c"], ["y"], [], ["x"], 2.0)]
+    gathering, at = MatrixBuilder((1, 2)), 0
+    records = b"".join(event.record() for event in stream)
+    for event in stream:
+        gathering.add_record(records, at)
+        at += len(event.record())
+    made = gathering.matrices()
+    assert made.labels == ["x", "y"]
+    assert made.Y.toarray().tolist() == [[1, 0], [0, 1]]
+
+
+@pytest.mark.parametrize("update", ["fsu", "sls"])
+def test_without_a_true_label_only_rejected_ones_calibrate(update: str) -> None:
+    rng = np.random.default_rng(5)
+    model, oracle = learned([], update=update, calibrate=True), Oracle()
+    for count in range(300):
+        kind = int(rng.integers(0, 6))
+        keys = sorted({f"k{kind}w{rng.integers(4)}", f"k{rng.integers(6)}w{rng.integers(4)}", "n"})
+        ranking = model.rank(vector_of(keys), 1000)
+        best = [(int(i), float(s)) for i, s in zip(ranking.class_ids, ranking.scores, strict=True)]
+        if count % 3 or not best:
+            oracle.learn(best, {model.labels.find(f"c{kind}".encode())})
+            learn_plain(model, [(keys, [f"c{kind}"])])
+        else:
+            rejected = [class_id for class_id, _ in best[: int(rng.integers(1, 4))]]
+            oracle.learn(best, set(), set(rejected))
+            learn(model, [Event(keys, [], [model.label(class_id) for class_id in rejected])])
+    assert model.calibration.arrays.weights.tolist() == oracle.weights
+
+
+LABELS, WORDS = 40, 8
+
+
+def drawn(seed: int, n: int, frequencies: Sequence[float] | None = None) -> Iterator[Event]:
+    """Instances with three of their label's eight words and up to three common ones."""
+    rng = np.random.default_rng(seed)
+    for label in rng.choice(LABELS, n, p=frequencies).tolist():
+        own = {f"{label}w{word}" for word in rng.integers(0, WORDS, 3)}
+        yield Event(sorted(own | {f"w{word % 200}" for word in rng.zipf(1.3, 3)}), [f"c{label}"])
+
+
+def tail_recall(update: str, p: float, weight: float) -> float:
+    """Recall of the rarer labels if an application learns the best label, true or not, with probability ``p``."""
+    frequencies, rng = 1.0 / np.arange(2, LABELS + 2), np.random.default_rng(1)
+    model = learned([], update=update)
+    for number, event in enumerate(drawn(2, 2000, frequencies / frequencies.sum())):
+        if number >= 300 and rng.random() < p:
+            best = model.rank(vector_of(event.keys), 1).class_ids[0]
+            event = event._replace(labels=[model.label(best)], weight=weight)
+        learn(model, [event])
+    rare = [event for event in drawn(3, 800) if int(event.labels[0][1:]) >= LABELS // 2]
+    return float(np.mean([model.label(model.rank(vector_of(one.keys), 1).class_ids[0]) in one.labels for one in rare]))
+
+
+@pytest.mark.parametrize("update", ["fsu", "sls"])
+def test_an_application_that_confirms_itself_keeps_rare_labels(update: str) -> None:
+    """A lower weight of what nobody checked keeps more of them."""
+    checked = tail_recall(update, 0.0, 1.0)
+    assert tail_recall(update, 0.5, 1.0) >= 0.9 * checked
+    assert tail_recall(update, 0.8, 1.0) < tail_recall(update, 0.8, 0.1) <= checked

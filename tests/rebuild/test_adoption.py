@@ -1,0 +1,258 @@
+"""An adoption: what it refuses, and what happens when the store or another adoption comes in between."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from abound.core.errors import (
+    ArtifactsUnavailable,
+    Cancelled,
+    Conflict,
+    StoreUnavailable,
+)
+from abound.core.model.live_model import warmup
+from abound.core.types import START
+from abound.service.artifacts.artifact_store import ARTIFACTS_KEY, ArtifactStore
+from abound.service.history.replay import rebuild
+from abound.service.log.events import AdoptEvent, PrepareEvent
+from abound.service.log.stream import Trim, trimmed_key
+from abound.service.rebuild import adoption
+from abound.service.store.client import Store
+from abound.service.store.lease import ADOPTION, LeaseLost, acquire
+from tests.support.adoption_house import House, adopt, digest_at, events, model_of, until
+from tests.support.proxy import Proxy
+from tests.support.streams import drafts
+from tests.support.valkey import QUICK, Server
+
+
+async def test_an_adoption_that_is_given_up_leaves_nothing(house: House) -> None:
+    one = await house.replica()
+    await one.learn("default", drafts(40))
+
+    async def stop() -> None:
+        if one.model("default").prepared_state is not None:
+            raise Cancelled("told to stop")
+
+    with pytest.raises(Cancelled):
+        await adopt(house, checkpoint=stop)
+    await until(lambda: one.model("default").standby is None)
+    assert [type(event) for _, event in await house.elements()][-1] is PrepareEvent
+    assert await digest_at(one, one.model("default").offset) == await house.expected()
+
+
+async def test_two_adoptions_at_one_time_are_refused(house: House) -> None:
+    await house.append(*events(3))
+    place = await house.place()
+    async with adoption.begin(place, "one") as one:
+        with pytest.raises(Conflict, match="another rebuild"):
+            async with adoption.begin(place, "two"):
+                pass
+        index = await house.index(model_of(5, 1), one.after)
+        await house.store.client.delete(place.keys.key("adoption-lease"))  # it was taken for dead
+        async with adoption.begin(place, "two"):
+            with pytest.raises(LeaseLost):
+                await one.adopt(index, "late")
+    assert len(await house.elements()) == 3
+
+
+@pytest.mark.parametrize("lost", ["the entry that the index stands for", "the name of the artifact store"])
+async def test_an_index_of_what_a_failover_has_lost_is_not_adopted(house: House, lost: str) -> None:
+    await house.append(*events(3))
+    place = await house.place()
+
+    async def lose(folder: str) -> None:
+        if lost.startswith("the entry"):
+            assert await house.store.client.xdel(place.keys.log, one.after.entry) == 1
+        else:
+            assert await house.store.client.delete(ARTIFACTS_KEY) == 1
+            await ArtifactStore(house.artifacts.url).join(house.store)
+
+    async with adoption.begin(await house.place(commit=lose), "one") as one:
+        index = await house.index(model_of(5, 1), one.after)
+        with pytest.raises(Conflict, match="the store has lost"):
+            await one.adopt(index, "too late")
+    assert not [event for _, event in await house.elements() if isinstance(event, AdoptEvent)]
+
+
+async def test_what_scripts_write_at_once_lies_together_on_a_cluster(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[bytes, ...]] = []
+    run = house.store.client.eval
+
+    async def told(script: str, n: int, *words: Any) -> Any:
+        asked.append(words[:n])
+        return await run(script, n, *words)
+
+    monkeypatch.setattr(house.store.client, "eval", told)
+    await house.append(*events(3))
+    await adopt(house)
+    tag = (await house.living()).keys.log.rpartition(b":")[0]
+    assert len(asked) > 3
+    assert [keys for keys in asked if any(not key.startswith(tag) for key in keys)] == []
+
+
+async def test_an_index_of_what_was_trimmed_meanwhile_is_adopted(house: House) -> None:
+    await house.append(*events(3))
+    place = await house.place()
+    async with adoption.begin(place, "one") as one:
+        index = await house.index(model_of(5, 1), one.after)
+        await house.append(*events(2, 7))
+        trim = Trim(one.after, 3, 100)
+        await house.store.client.set(trimmed_key(place.keys.log), trim.packed())
+        assert await house.store.client.xtrim(
+            place.keys.log, minid=f"{one.after.milliseconds}-{one.after.sequence + 1}", approximate=False
+        )
+        await one.adopt(index, "in time")
+    assert [event.index for _, event in await house.elements() if isinstance(event, AdoptEvent)] == [index.id]
+
+
+async def test_of_two_adoptions_the_first_one_stays(house: House) -> None:
+    """As after a store that was away when the first one's ``Adopt`` was appended, which is then sent again."""
+    await house.append(*events(20))
+    after = (await house.elements())[-1][0]
+    first = await house.index(model_of(30, 9), after)
+    second = await house.index(model_of(30, 10), after)
+    await house.append(*events(5, 2))
+    (at,) = await house.append(AdoptEvent("a", first.id, first.offset, first.digest))
+    await house.append(
+        *events(5, 3),
+        AdoptEvent("a", first.id, first.offset, first.digest),
+        AdoptEvent("b", second.id, second.offset, second.digest),
+        *events(5, 4),
+    )
+    model = await rebuild(house.store, await house.living(), artifacts=house.artifacts)
+    assert model.position.adopted == at
+    assert await model.compute_digest() == await house.expected()
+    assert model.live.n_learned == 45
+
+
+@pytest.mark.parametrize("last", ["none", "other"])
+async def test_an_adoption_whose_reply_was_lost_is_appended_once(house: House, tmp_path: Path, last: str) -> None:
+    await house.append(*events(5))
+    if last == "other":
+        await adopt(house, seed=3, name="other")
+    proxy = Proxy(tmp_path / "proxy", house.server.socket)
+    await proxy.start()
+    store = Store(proxy.url, QUICK)
+    try:
+        proxy.lose_replies_to = b"\xa5adopt"
+        at = await adopt(house, store=store)
+        assert proxy.lose_replies_to is None
+    finally:
+        await store.close()
+        await proxy.stop()
+    assert [where for where, event in await house.elements() if isinstance(event, AdoptEvent)][-1] == at
+    made = await adoption.snapshot_past(await house.place(), at)
+    assert made.position.adopted == at
+    model = await rebuild(house.store, await house.living(), artifacts=house.artifacts)
+    assert await model.compute_digest() == await house.expected()
+
+
+async def test_an_adoption_that_would_be_passed_over_is_not_appended(house: House) -> None:
+    """As after another one, while this was taken for dead and was not."""
+    await house.append(*events(5))
+    place = await house.place()
+    async with adoption.begin(place, "late") as late:
+        index = await house.index(model_of(5, 1), late.after)
+        assert await house.store.client.delete(place.keys.key("adoption-lease")) == 1
+        at = await adopt(house, name="other")
+        with pytest.raises(LeaseLost):
+            await late.adopt(index, "late")
+    async with adoption.begin(place, "late") as again:
+        again.after = late.after
+        with pytest.raises(Conflict, match="came first"):
+            await again.adopt(index, "late")
+    assert [where for where, event in await house.elements() if isinstance(event, AdoptEvent)] == [at]
+
+
+async def test_a_shadow_of_an_adoption_that_never_came_does_not_keep_a_replica_from_the_next(house: House) -> None:
+    """As after a store that has lost the end of one adoption, and let another one begin."""
+    one = await house.replica()
+    await one.learn("default", drafts(20))
+    after = one.model("default").offset
+    never, next_ = [await house.index(model_of(30, seed), after) for seed in (9, 10)]
+    place = await house.place()
+    prepare = PrepareEvent("never", never.id, never.offset, never.digest)
+    async with acquire(house.store, place.keys, purpose=ADOPTION) as lease:
+        await lease.renew(msgspec.json.encode(prepare))
+        await until(lambda: one.model("default").prepared_state == never.id)
+        (at,) = await house.append(AdoptEvent("next", next_.id, next_.offset, next_.digest))
+        assert await digest_at(one, at) == await house.expected()
+        await until(lambda: one.status().ready)
+
+
+async def test_what_the_log_has_of_an_adoption_is_found_again(house: House) -> None:
+    await house.append(*events(3))
+    place = await house.place()
+    assert await adoption.find_adoption(place, "adoption", START) is None
+    at = await adopt(house)
+    found = await adoption.find_adoption(place, "adoption", START)
+    assert found is not None
+    assert found[1] == at
+    assert await adoption.find_adoption(place, "other", START) is None
+
+
+async def test_without_an_artifact_store_nothing_is_rebuilt_over_an_adoption(house: House) -> None:
+    await house.append(*events(30))
+    await adopt(house)
+    with pytest.raises(ArtifactsUnavailable, match="ABOUND_ARTIFACTS_URL"):
+        await rebuild(house.store, await house.living())
+
+
+async def test_a_store_that_goes_away_before_the_adoption_leaves_the_model_as_it_was(
+    own_server: Server, tmp_path: Path
+) -> None:
+    warmup()
+    house = House(own_server, tmp_path)
+    await house.open()
+    try:
+        one = await house.replica()
+        await one.learn("default", drafts(40))
+
+        async def go_away() -> None:
+            if one.model("default").prepared_state is not None and own_server.process is not None:
+                own_server.kill()
+
+        with pytest.raises(StoreUnavailable):
+            await adopt(house, checkpoint=go_away)
+        own_server.start()
+        await until(lambda: one.status().log == "connected" and one.status().ready)
+        assert await digest_at(one, one.model("default").offset) == await house.expected()
+        await house.store.client.delete((await house.living()).keys.key("adoption-lease"))  # it has expired
+        at = await adopt(house)  # begun again under its name
+        await until(lambda: one.model("default").position.adopted == at)
+    finally:
+        await house.close()
+
+
+async def test_an_adoption_gets_through_to_a_store_that_comes_back(own_server: Server, tmp_path: Path) -> None:
+    warmup()
+    house = House(own_server, tmp_path)
+    await house.open()
+    try:
+        one, other = await house.replica(), await house.replica()
+        await one.learn("default", drafts(40))
+        coming = []
+
+        async def come_back() -> None:
+            await until(lambda: one.status().log == "cut off")
+            own_server.start()
+
+        async def go_away(*_: str) -> None:
+            own_server.kill()
+            coming.append(asyncio.create_task(come_back()))
+
+        at = await adopt(house, commit=go_away)
+        await asyncio.gather(*coming)
+        last = (await house.elements())[-1][0]
+        for replica in (one, other):
+            await until(lambda replica=replica: replica.model("default").position.adopted == at)
+            assert await digest_at(replica, last) == await house.expected()
+    finally:
+        await house.close()
