@@ -144,8 +144,8 @@ def run(n: int) -> dict[str, Any]:
 
 def main() -> int:
     """Measure, or be the worker."""
-    METHODS["nothing"] = JobMethod(Nothing, nothing)
     if AS_WORKER in os.environ:
+        METHODS["nothing"] = JobMethod(Nothing, nothing)
         return worker.main()
     parser = argparse.ArgumentParser(prog=f"python -m {PROGRAM}", description=__doc__.splitlines()[0])
     parser.add_argument("--jobs", type=int, default=50)

@@ -36,7 +36,13 @@ def ndjson(context: schemathesis.SerializationContext, value: Any) -> bytes:
 
 
 @schemathesis.serializer(
-    "application/vnd.abound.model", "application/vnd.abound.version", "application/jsonl", "text/x-svmlight"
+    "application/vnd.abound.model",
+    "application/vnd.abound.version",
+    "application/vnd.apache.arrow.file",
+    "application/vnd.apache.arrow.stream",
+    "application/vnd.apache.parquet",
+    "application/jsonl",
+    "text/x-svmlight",
 )
 def file(context: schemathesis.SerializationContext, value: Any) -> bytes:
     """A file, of any bytes."""

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from abound.core.errors import InvalidInstance, Malformed
+from abound.core.instances.tables import TableColumns
 from abound.service.datasets.check import counts
 from abound.service.datasets.repository import DatasetRepository
 from tests.randomness import THOROUGH
@@ -27,10 +28,12 @@ REQUESTS = Path(__file__).with_name("made_up_requests.py")
 def checked_here(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """Data sets are checked in this process: one for each request would take minutes."""
 
-    async def check(self: DatasetRepository, file: str, environment: dict[str, str]) -> dict[str, int]:
+    async def check(
+        self: DatasetRepository, file: str, columns: TableColumns, environment: dict[str, str]
+    ) -> dict[str, int]:
         (path,) = tmp_path_factory.getbasetemp().rglob(file)
         try:
-            return await asyncio.to_thread(counts, path, 10**6)
+            return await asyncio.to_thread(counts, path, 10**6, columns=columns)
         except Malformed as error:
             raise InvalidInstance(str(error), "body") from error
 
