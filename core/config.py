@@ -6,16 +6,14 @@ Every default of a model is defined here and nowhere else.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
-from difflib import get_close_matches
 from functools import cache
 from types import NoneType
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 from msgspec import Meta
 
-from abound.core.errors import InvalidInstance
+from abound.core.errors import InvalidInstance, did_you_mean
 
 FIXED_AFTER_LEARNING = ("update", "rows", "idf", "boolean", "analyzer", "negative", "leak", "memory", "codes")
 """Fields that cannot change on a model that has learned, because its state would get another meaning."""
@@ -36,11 +34,6 @@ IMPLICIT = "Weight with which ignored labels are learned, relative to rejected o
 
 def _refuse(field: str, detail: str) -> None:
     raise InvalidInstance(f"{field} {detail}", field)
-
-
-def _did_you_mean(name: str, known: Iterable[str]) -> str:
-    near = get_close_matches(name, sorted(known), n=1)
-    return f"; did you mean {near[0]}?" if near else ""
 
 
 @cache
@@ -255,14 +248,14 @@ class ModelConfig:
         known = {field.name for field in fields(self)}
         for name in changes:
             if name not in known:
-                _refuse(str(name), f"is not a field of a model's configuration{_did_you_mean(str(name), known)}")
+                _refuse(str(name), f"is not a field of a model's configuration{did_you_mean(str(name), known)}")
         switches = self.update != "sls" and changes.get("update") == "sls"
         values = {"rows": ModelConfig(update="sls").rows} | changes if switches else dict(changes)
         if isinstance(values.get("analyzer"), dict):
             parts = {field.name for field in fields(AnalyzerConfig)}
             for name in values["analyzer"]:
                 if name not in parts:
-                    _refuse(f"analyzer.{name}", f"is not a field of an analyzer{_did_you_mean(str(name), parts)}")
+                    _refuse(f"analyzer.{name}", f"is not a field of an analyzer{did_you_mean(str(name), parts)}")
             values["analyzer"] = replace(self.analyzer, **values["analyzer"])
         return replace(self, **values)
 

@@ -31,10 +31,19 @@ Only ``service/api/problems.py`` maps them to HTTP.
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from abound.core.types import Offset
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return the end of an error message: the known name that is most similar to an unknown one; empty if none is."""
+    near = get_close_matches(name[:64], sorted(known), n=1)
+    return f"; did you mean {near[0]}?" if near else ""
 
 
 class AboundError(Exception):
@@ -70,7 +79,17 @@ class TooLarge(AboundError):
 
 
 class UnknownModel(AboundError):
-    """No model has this name."""
+    """No model has this name.
+
+    Attributes
+    ----------
+    plain : str
+        The sentence without ``hint``, for keys that may not see the names of all models.
+    """
+
+    def __init__(self, plain: str, hint: str = "") -> None:
+        super().__init__(plain + hint)
+        self.plain = plain
 
 
 class UnknownVersion(AboundError):

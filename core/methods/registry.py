@@ -26,7 +26,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from abound.core.errors import InvalidInstance
+from abound.core.errors import InvalidInstance, did_you_mean
 from abound.core.measures import Rankings
 from abound.core.methods.embeddings import exmlds1, exmlds2, exmlds3, exmlds_joint, rembrandt
 from abound.core.methods.index import feature_focus, frequency, ind, unweighted
@@ -110,7 +110,9 @@ METHODS: dict[str, Method] = {
 def method_of(name: str) -> Method:
     """Return the method of this name. Raises InvalidInstance if there is none."""
     if name not in METHODS:
-        raise InvalidInstance(f"there is no method {name}; the methods are {', '.join(METHODS)}", "method")
+        raise InvalidInstance(
+            f"there is no method {name}; the methods are {', '.join(METHODS)}{did_you_mean(name, METHODS)}", "method"
+        )
     return METHODS[name]
 
 
@@ -127,7 +129,7 @@ def params_of(name: str, plain: Mapping[str, Any]) -> Any:
     for field in plain:
         if field not in known:
             listed = f"its parameters are {', '.join(known)}" if known else "it has none"
-            raise InvalidInstance(f"{field} is not a parameter of {name}; {listed}", field)
+            raise InvalidInstance(f"{field} is not a parameter of {name}; {listed}{did_you_mean(field, known)}", field)
     try:
         return method.params(**plain)
     except ValueError as error:

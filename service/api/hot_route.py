@@ -118,7 +118,7 @@ class HotRoute:
             begun = True
             await send_answer(send, status, JSON, answer, request_id)
         except AboundError as error:
-            problem = problem_of(error, request_id)
+            problem = problem_of(error, request_id, scope=scope)
             status = problem.status
             await send_answer(
                 send, problem.status, PROBLEM_JSON, encoder.encode(problem), request_id, problem_headers(problem)

@@ -142,15 +142,23 @@ def kind_of(error: AboundError) -> ProblemKind:
 
 
 def problem_of(
-    error: AboundError, request_id: str, line: int | None = None, unknown: str = UNKNOWN_IF_LEARNED
+    error: AboundError,
+    request_id: str,
+    line: int | None = None,
+    unknown: str = UNKNOWN_IF_LEARNED,
+    scope: Mapping[str, Any] | None = None,
 ) -> Problem:
     """Return the problem document for ``error``; ``line`` is the line of an NDJSON request that it answers.
 
-    ``unknown`` explains an unknown outcome to the client.
+    ``unknown`` explains an unknown outcome to the client. ``scope`` is that of the request: a key in it that is limited
+    to models is not told the names of others.
     """
     kind = kind_of(error)
     _counts[kind.slug] += 1
     detail = str(error)
+    grant = scope.get("grant") if scope else None
+    if isinstance(error, UnknownModel) and grant is not None and not grant.is_for(None):
+        detail = error.plain
     if isinstance(error, OutcomeUnknown):
         detail = f"{detail.removesuffix('.')}. {unknown}"
     return Problem(
@@ -247,7 +255,8 @@ def install(app: FastAPI) -> None:
     async def of_the_product(request: Request, error: Exception) -> Response:
         assert isinstance(error, AboundError)
         return ProblemResponse(
-            problem_of(error, request_id(request), unknown=UNKNOWN_IF_DONE), allow=getattr(error, "allow", None)
+            problem_of(error, request_id(request), unknown=UNKNOWN_IF_DONE, scope=request.scope),
+            allow=getattr(error, "allow", None),
         )
 
     async def of_a_parameter(request: Request, error: Exception) -> Response:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from abound.core.errors import ArtifactsUnavailable, UnknownModel
+from abound.core.errors import ArtifactsUnavailable, UnknownModel, did_you_mean
 from abound.service.cli.direct_store import ArtifactsUrl, DataDir, RedisUrl, load_settings, operator, with_store
 from abound.service.cli.options import AsJson, Model, print_json
 
@@ -111,9 +111,12 @@ def _with_model(work: Any, model: str, settings: Settings) -> Any:
     artifacts = ArtifactStore(place)
 
     async def run(store: Store) -> Any:
-        living = (await read_catalog(store)).get(model)
+        catalog = await read_catalog(store)
+        living = catalog.get(model)
         if living is None:
-            raise UnknownModel(f"there is no model {model[:64]!r}")
+            raise UnknownModel(
+                f"there is no model {model[:64]!r}", did_you_mean(model, (one.keys.name for one in catalog))
+            )
         await artifacts.join(store)
         return await work(store, artifacts, living)
 

@@ -12,7 +12,14 @@ import asyncio
 import secrets
 from typing import NamedTuple
 
-from abound.core.errors import ArtifactsUnavailable, Corrupted, UnknownApplyVersion, UnknownArtifact, UnknownModel
+from abound.core.errors import (
+    ArtifactsUnavailable,
+    Corrupted,
+    UnknownApplyVersion,
+    UnknownArtifact,
+    UnknownModel,
+    did_you_mean,
+)
 from abound.core.types import START, Offset
 from abound.service.artifacts.artifact_store import ArtifactStore
 from abound.service.history.history_manifest import History
@@ -86,9 +93,10 @@ async def verify(
         History or log cannot be applied.
     ArtifactsUnavailable, StoreUnavailable
     """
-    living = (await read_catalog(store)).get(name)
+    catalog = await read_catalog(store)
+    living = catalog.get(name)
     if living is None:
-        raise UnknownModel(f"there is no model {name[:64]!r}")
+        raise UnknownModel(f"there is no model {name[:64]!r}", did_you_mean(name, (one.keys.name for one in catalog)))
     expected = set() if offline else await _heard_of(store, living)
     token = secrets.token_hex(8)
     offset = await _append_mark(store, living, token)

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 from pydantic import TypeAdapter, ValidationError
 
-from abound.core.errors import InvalidInstance
+from abound.core.errors import InvalidInstance, did_you_mean
 from abound.core.methods.registry import METHODS as BATCH_METHODS
 from abound.service.jobs.fit import fit, needs
 from abound.service.jobs.fit_params import field_descriptions, fit_params
@@ -125,6 +125,8 @@ class JobMethod:
             if not first["loc"] and name in names_of(self.params):  # their own check names the field
                 raise InvalidInstance(f"params.{said}", f"params.{name}") from None
             said = f"{said[:1].lower()}{said[1:]}"
+            if first["type"] == "unexpected_keyword_argument":
+                said += did_you_mean(str(first["loc"][-1]), names_of(self.params))
             raise InvalidInstance(f"{field}: {said}", field) from None
 
     def to_json(self, params: Any) -> dict[str, Any]:

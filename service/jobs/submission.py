@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from abound.core.errors import ArtifactsUnavailable, InvalidInstance, UnknownDataset, UnknownJob
+from abound.core.errors import ArtifactsUnavailable, InvalidInstance, UnknownDataset, UnknownJob, did_you_mean
 from abound.service.artifacts.artifact_store import ArtifactStore
 from abound.service.asyncio_tasks import cancel_and_wait
 from abound.service.datasets.repository import DatasetCard, DatasetRepository
@@ -85,7 +85,10 @@ class JobSubmission:
         method = methods.get(request.method)
         if method is None:
             known = ", ".join(sorted(methods)) or "none"
-            raise InvalidInstance(f"method: there is no {request.method[:64]!r}; choose one of: {known}", "method")
+            hint = did_you_mean(request.method, methods)
+            raise InvalidInstance(
+                f"method: there is no {request.method[:64]!r}; choose one of: {known}{hint}", "method"
+            )
         params = method.check(request.params)
         if request.data != HISTORY and not method.data:
             raise InvalidInstance(

@@ -12,7 +12,15 @@ import re
 from typing import Any
 
 from abound.core.config import ModelConfig
-from abound.core.errors import Conflict, InvalidInstance, NotReady, OutcomeUnknown, StoreUnavailable, UnknownModel
+from abound.core.errors import (
+    Conflict,
+    InvalidInstance,
+    NotReady,
+    OutcomeUnknown,
+    StoreUnavailable,
+    UnknownModel,
+    did_you_mean,
+)
 from abound.core.limits import MODEL_NAME
 from abound.core.types import Offset
 from abound.service.asyncio_tasks import wait_until
@@ -68,7 +76,7 @@ class ModelDirectory:
         """Return the model of this name; raise UnknownModel if there is none."""
         model = self._follower.models.get(name)
         if model is None:
-            raise UnknownModel(f"there is no model {name[:64]!r}")
+            raise UnknownModel(f"there is no model {name[:64]!r}", did_you_mean(name, self._follower.models))
         return model
 
     def all(self) -> list[ReplicatedModel]:

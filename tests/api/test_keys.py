@@ -164,6 +164,16 @@ def test_a_key_is_told_what_it_may_do(service: Served, model: str) -> None:
         assert ask(service, made).json()["key"] == {"scopes": scopes, "all_models": all_models}
 
 
+def test_a_similar_name_is_told_only_to_a_key_for_all_models(service: Served, model: str) -> None:
+    missing = f"{model}x"
+    hint = f"; did you mean {model}?"
+    for made, told in ((make(service, "admin", models=[missing]), ""), (make(service, "admin"), hint)):
+        for method, path in (("GET", f"/models/{missing}"), ("POST", f"/models/{missing}/classify")):
+            answer = service.http.request(method, path, json=INSTANCE, headers=bearer(made))
+            detail = problem(answer, 404, "unknown-model")["detail"]
+            assert detail == f"there is no model {missing!r}{told}"
+
+
 def test_a_key_for_some_models_sees_and_changes_no_other(service: Served, model: str) -> None:
     own = make(service, "admin", models=[model])
     headers = bearer(own)

@@ -104,6 +104,8 @@ def test_what_the_door_refuses_is_said(run: Run) -> None:
     ran = run("submit", "steps", "--set", "steps=-1")
     assert ran.code == 1
     assert "steps must be at least 0" in ran.err
+    assert "did you mean steps?" in run("submit", "steps", "--set", "step=1").err
+    assert "did you mean steps?" in run("submit", "step").err
     assert run("submit", "steps", "--set", "steps").code == 2
     assert run("show", "0" * 20).code == 1
 

@@ -241,5 +241,7 @@ def test_unknown_parameters_are_named(method: str) -> None:
     with pytest.raises(InvalidInstance, match=f"colour is not a parameter of {method}") as caught:
         registry.params_of(method, {"colour": 3})
     assert caught.value.field == "colour"
+    with pytest.raises(InvalidInstance, match=f"; did you mean {method}\\?$"):
+        registry.params_of(f"{method}_", {})
     assert registry.METHODS[method].cost
     assert registry.METHODS[method].use
