@@ -38,11 +38,10 @@ from threadpoolctl import threadpool_limits
 
 from abound.core.config import ModelConfig
 from abound.core.errors import InvalidInstance
-from abound.core.evaluation.evaluate import LIMITS
 from abound.core.instances.data_formats import DatasetInstance
 from abound.core.instances.record import EMPTY_VECTOR, pack_labels
 from abound.core.instances.vectorizer import Vectorizer
-from abound.core.limits import Limits
+from abound.core.limits import DATASET_LIMITS, Limits
 from abound.core.methods import fitted as fitting
 from abound.core.methods import registry
 from abound.core.methods.training.gather import MatrixBuilder
@@ -161,7 +160,7 @@ def precision_over_http(client: Client, version: str | None, test: list[DatasetI
 
 def precision_in_process(fitted: fitting.FittedMethod, test: list[DatasetInstance]) -> float:
     """The same of what was fitted here."""
-    vectorize = Vectorizer(ModelConfig(), LIMITS).vectorize
+    vectorize = Vectorizer(ModelConfig(), DATASET_LIMITS).vectorize
     right = 0
     for first in range(0, len(test), 256):
         block = test[first : first + 256]

@@ -31,10 +31,10 @@ import numpy.typing as npt
 
 from abound.core.comparison.blend import DEPTH, BlendLearner, LabelRanking, ranks_under
 from abound.core.config import ModelConfig
-from abound.core.evaluation.evaluate import LIMITS
 from abound.core.instances.data_formats import DatasetInstance
 from abound.core.instances.record import pack_labels
 from abound.core.instances.vectorizer import Vectorizer
+from abound.core.limits import DATASET_LIMITS
 from abound.core.methods import fitted as fitting
 from abound.core.methods import registry
 from abound.core.methods.fitted import FittedMethod
@@ -92,7 +92,7 @@ def rank_in(labels: Any, true: set[str]) -> int:
 
 def measure(rows: list[DatasetInstance], options: argparse.Namespace) -> dict[str, Any]:
     """Ranks of all three, from the first version on."""
-    vectorizer = Vectorizer(ModelConfig(update=options.update), LIMITS)
+    vectorizer = Vectorizer(ModelConfig(update=options.update), DATASET_LIMITS)
     vectors = [vectorizer.vectorize(row.features, row.text) for row in rows]
     live = LiveModel(ModelConfig(update=options.update), (1, 2))
     given = {name: json.loads(value) for name, _, value in (one.partition("=") for one in options.set)}
@@ -128,7 +128,7 @@ def measure(rows: list[DatasetInstance], options: argparse.Namespace) -> dict[st
                 used, weighed = weighing.weights, weighing.since
                 weights.append((i + 1, used[1]))
             seconds["blend"] += time.process_time() - clock
-        live.begin(vectors[i] + pack_labels(row.labels, LIMITS), 1, [Unit(1)]).finish()
+        live.begin(vectors[i] + pack_labels(row.labels, DATASET_LIMITS), 1, [Unit(1)]).finish()
     said = {"weights": weights, "cpu_seconds": seconds, "refits": points, "advantages": advantages}
     return told(np.array(ranks), first, options) | said
 

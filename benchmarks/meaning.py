@@ -22,11 +22,12 @@ import numpy as np
 import numpy.typing as npt
 
 from abound.core.config import ModelConfig
-from abound.core.evaluation.evaluate import LIMITS, fit
+from abound.core.evaluation.evaluate import fit
 from abound.core.instances import text_encoder
 from abound.core.instances.data_formats import Dataset, vectorize_all
 from abound.core.instances.encoded_vector import EncodedVector
 from abound.core.instances.vectorizer import Vectorizer
+from abound.core.limits import DATASET_LIMITS
 from abound.core.model.live_model import LiveModel
 from abound.service.datasets.files import read_file
 from abound.service.processes.encoder_files import use_encoders
@@ -42,7 +43,7 @@ def read(path: str, part: str, config: ModelConfig, embed: str | None) -> Datase
     if embed is not None:
         instances = (replace(one, vector=_encode(embed, one.text)) for one in instances)
     instances = (replace(one, **PARTS[part]) for one in instances)
-    return vectorize_all(instances, Vectorizer(config, LIMITS).vectorize, LIMITS)
+    return vectorize_all(instances, Vectorizer(config, DATASET_LIMITS).vectorize, DATASET_LIMITS)
 
 
 def _encode(embed: str, text: str | None) -> EncodedVector | None:

@@ -33,9 +33,9 @@ import msgspec
 import numpy as np
 
 from abound.core.config import ModelConfig
-from abound.core.evaluation.evaluate import LIMITS
 from abound.core.instances.record import pack_labels
 from abound.core.instances.vectorizer import Vectorizer
+from abound.core.limits import DATASET_LIMITS
 from abound.core.model.entry_application import Unit
 from abound.core.model.live_model import LiveModel
 from benchmarks.rivals.peak import peak, start_peak
@@ -103,11 +103,11 @@ def own(rows: dict[str, Rows], config: ModelConfig) -> dict[str, Any]:
     """The live index: JSON in, answers out as JSON."""
     train, test = lines(rows["train"]), lines(rows["test"])
     train_labels, test_labels = labels_of(rows["train"]), labels_of(rows["test"])
-    vectorize, encode = Vectorizer(config, LIMITS).vectorize, msgspec.json.Encoder().encode
+    vectorize, encode = Vectorizer(config, DATASET_LIMITS).vectorize, msgspec.json.Encoder().encode
 
     def learn(model: LiveModel, first: int, last: int) -> None:
         pairs = zip(train[first:last], train_labels[first:last], strict=True)
-        records = b"".join(vectorize(line, None) + pack_labels(labels, LIMITS) for line, labels in pairs)
+        records = b"".join(vectorize(line, None) + pack_labels(labels, DATASET_LIMITS) for line, labels in pairs)
         n = min(last, len(train)) - first
         model.begin(records, n, [Unit(n=n)]).finish()
 
@@ -116,11 +116,11 @@ def own(rows: dict[str, Rows], config: ModelConfig) -> dict[str, Any]:
         names = [model.label(class_id) for class_id in ranking.class_ids.tolist()]
         return encode({"labels": names, "scores": ranking.scores.tolist()})
 
-    warm = LiveModel(config, (1, 2), LIMITS)
+    warm = LiveModel(config, (1, 2), DATASET_LIMITS)
     learn(warm, 0, 1)
     classify(warm, train[0], 5)
     before = start_peak()
-    model = LiveModel(config, (1, 2), LIMITS)
+    model = LiveModel(config, (1, 2), DATASET_LIMITS)
     started = time.process_time()
     for at in range(0, len(train), BATCH):
         learn(model, at, at + BATCH)

@@ -17,10 +17,10 @@ import numpy as np
 import numpy.typing as npt
 
 from abound.core.config import AnalyzerConfig, ModelConfig
-from abound.core.evaluation.evaluate import LIMITS
 from abound.core.instances.data_formats import Dataset, DatasetInstance, vectorize_all
 from abound.core.instances.record import unpack_vector
 from abound.core.instances.vectorizer import Vectorizer
+from abound.core.limits import DATASET_LIMITS
 from abound.service.datasets.files import read_file
 
 NAMES = {
@@ -150,10 +150,10 @@ def _arrays(name: str, data: Path, analyzer: AnalyzerConfig) -> dict[str, npt.ND
     labels: dict[str, int] = {}
     arrays: dict[str, npt.NDArray[np.generic]] = {}
     sizes = []
-    vectorizer = Vectorizer(ModelConfig(analyzer=analyzer), LIMITS)
+    vectorizer = Vectorizer(ModelConfig(analyzer=analyzer), DATASET_LIMITS)
     for part in ("train", "test"):
         instances: Iterable[DatasetInstance] = read_file(str(data / name / f"{part}.{NAMES[name]}.gz"))
-        dataset = vectorize_all(instances, vectorizer.vectorize, LIMITS)
+        dataset = vectorize_all(instances, vectorizer.vectorize, DATASET_LIMITS)
         arrays |= {f"{part}_{field}": array for field, array in _rows(dataset, features, labels).items()}
         sizes = sizes or [len(features), len(labels)]
     return arrays | {"sizes": np.array(sizes)}

@@ -54,3 +54,9 @@ class Limits:
             value, high = getattr(self, field.name), most.get(field.name, MOST_FEATURES)
             if not 1 <= value <= high:
                 raise ValueError(f"{field.name} must be from 1 to {high}, not {value}")
+
+
+DATASET_LIMITS = Limits(
+    max_features=2**20, max_key_bytes=2**15, max_labels=2**20, max_label_bytes=2**15, max_text_bytes=2**26
+)
+"""Limits for data sets, which may hold larger instances than a service accepts."""

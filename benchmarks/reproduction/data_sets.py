@@ -15,9 +15,9 @@ import msgspec
 import numpy as np
 
 from abound.core.config import AnalyzerConfig, ModelConfig
-from abound.core.evaluation.evaluate import LIMITS
 from abound.core.instances.data_formats import Dataset, DatasetInstance, vectorize_all
 from abound.core.instances.vectorizer import Vectorizer
+from abound.core.limits import DATASET_LIMITS
 from abound.core.methods.training.gather import of_dataset
 from abound.core.methods.training.matrices import Matrices
 from abound.service.datasets import austen
@@ -153,11 +153,11 @@ def read(source: DataSet, data: Path, *, boolean: bool) -> LoadedDataSet:
         A file cannot be read.
     """
     config = ModelConfig(boolean=boolean, analyzer=AnalyzerConfig(min_length=source.min_length))
-    vectorize = Vectorizer(config, LIMITS).vectorize
+    vectorize = Vectorizer(config, DATASET_LIMITS).vectorize
     seen = _Seen()
 
     def held(instances: Iterable[DatasetInstance]) -> Dataset:
-        return vectorize_all(seen.watch(_wanted(source, instances)), vectorize, LIMITS)
+        return vectorize_all(seen.watch(_wanted(source, instances)), vectorize, DATASET_LIMITS)
 
     files = source.files(data)
     parts = [austen.stream()] if files is None else [read_file(str(file)) for file in files]

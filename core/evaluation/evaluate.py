@@ -11,15 +11,11 @@ import numpy as np
 from abound.core.config import ModelConfig
 from abound.core.instances.data_formats import Dataset
 from abound.core.kernels.model.calibration import BEST
-from abound.core.limits import Limits
 from abound.core.measures import Ints, LabelSets, Propensity, Rankings, evaluate
 from abound.core.model.calibration import binned, reliability_of
 from abound.core.model.entry_application import Unit
 from abound.core.model.live_model import LiveModel
 from abound.core.types import Ranking
-
-LIMITS = Limits(max_features=2**20, max_key_bytes=2**15, max_labels=2**20, max_label_bytes=2**15, max_text_bytes=2**26)
-"""Limits for data sets, which may hold larger instances than a service accepts."""
 
 CHUNK = 1000
 """Instances between two progress reports."""

@@ -35,12 +35,12 @@ from sklearn.utils.multiclass import check_classification_targets, type_of_targe
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from abound.core.config import ModelConfig
-from abound.core.evaluation.evaluate import LIMITS
 from abound.core.instances import text_encoder
 from abound.core.instances.data_formats import DatasetInstance
 from abound.core.instances.dense_vector import quantize
 from abound.core.instances.record import pack_labels
 from abound.core.instances.tables import TableColumns, read_batches
+from abound.core.limits import DATASET_LIMITS
 from abound.core.model.entry_application import Unit
 from abound.core.model.live_model import LiveModel
 from abound.service.client import Client, ClientError, InputInstance, Labelled, Refused, Unreachable
@@ -441,7 +441,7 @@ class InProcessBackend:
     def __init__(self, config: Mapping[str, Any]) -> None:
         if text_encoder.source is None:
             use_encoders(None)
-        self._live = LiveModel(ModelConfig.from_dict(dict(config)), _secret(), LIMITS)
+        self._live = LiveModel(ModelConfig.from_dict(dict(config)), _secret(), DATASET_LIMITS)
 
     def learn(self, rows: Iterable[tuple[Row, list[str]]]) -> None:
         """Learn rows with their labels, in order."""
@@ -464,10 +464,10 @@ class InProcessBackend:
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
         arrays: Mapping[str, npt.NDArray[Any]] = {name: np.array(array) for name, array in state["arrays"].items()}
-        self._live = LiveModel.from_arrays(state["meta"], arrays, _secret(), LIMITS)
+        self._live = LiveModel.from_arrays(state["meta"], arrays, _secret(), DATASET_LIMITS)
 
     def _record(self, row: Row, labels: list[str]) -> bytes:
-        return self._vector(row) + pack_labels(labels, LIMITS)
+        return self._vector(row) + pack_labels(labels, DATASET_LIMITS)
 
     def _vector(self, row: Row) -> bytes:
         vectorizer = self._live.vectorizer

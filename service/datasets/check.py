@@ -16,6 +16,7 @@ import asyncio
 import json
 import os
 import resource
+import secrets
 import sys
 import threading
 from pathlib import Path
@@ -26,15 +27,14 @@ import numpy as np
 
 from abound.core.config import ModelConfig
 from abound.core.errors import AboundError, ArtifactsUnavailable, InvalidInstance, Malformed, StoreUnavailable, TooLarge
-from abound.core.evaluation.evaluate import LIMITS
 from abound.core.instances.record import has_dense, pack_labels, without_dense
 from abound.core.instances.tables import TableColumns
 from abound.core.instances.vectorizer import Vectorizer
 from abound.core.instances.vocabulary import Vocabulary
 from abound.core.kernels.names.table import intern_vector
+from abound.core.limits import DATASET_LIMITS
 from abound.service.artifacts.artifact_store import ArtifactStore
 from abound.service.datasets.files import local_file, read_file
-from abound.service.model.replicated_model import new_secret
 from abound.service.processes.kernel_cache import set_cache_dir
 from abound.service.processes.lifetime import end_with_parent
 from abound.service.settings import Settings
@@ -60,15 +60,18 @@ def counts(
         A line is invalid; the message begins with ``line <number>`` where there is one.
     TooLarge
     """
-    vectorize = Vectorizer(ModelConfig(), LIMITS).vectorize
-    features, ids = Vocabulary(new_secret()), np.empty(LIMITS.max_features, np.int32)
+    vectorize = Vectorizer(ModelConfig(), DATASET_LIMITS).vectorize
+    features, ids = (
+        Vocabulary((secrets.randbits(64), secrets.randbits(64))),
+        np.empty(DATASET_LIMITS.max_features, np.int32),
+    )
     label_counts: dict[str, int] = {}
     n = labelled = learnable = nnz = assertions = label_pairs = feature_labels = named = 0
     try:
         for instance in read_file(str(path), plain_bytes=plain_bytes, columns=columns):
             try:
                 if instance.labels:
-                    pack_labels(instance.labels, LIMITS)
+                    pack_labels(instance.labels, DATASET_LIMITS)
                 vector = vectorize(instance.features, instance.text, instance.dense)
             except InvalidInstance as error:
                 raise Malformed(f"line {instance.line}: {error.field}: {error}") from error

@@ -13,9 +13,9 @@ import numpy as np
 
 from abound.core.config import ModelConfig
 from abound.core.errors import InvalidInstance
-from abound.core.evaluation.evaluate import LIMITS
 from abound.core.instances.data_formats import DatasetInstance
 from abound.core.instances.vectorizer import Vectorizer
+from abound.core.limits import DATASET_LIMITS
 from abound.core.measures import Propensity, evaluate
 from abound.core.methods import fitted, registry
 from abound.core.methods.training.gather import gather
@@ -182,7 +182,12 @@ def search_live(instances: Iterable[DatasetInstance], config: ModelConfig, seed:
     InvalidInstance
         There is nothing to learn.
     """
-    data = gather(instances, Vectorizer(config, LIMITS).vectorize, LIMITS, (secrets.randbits(64), secrets.randbits(64)))
+    data = gather(
+        instances,
+        Vectorizer(config, DATASET_LIMITS).vectorize,
+        DATASET_LIMITS,
+        (secrets.randbits(64), secrets.randbits(64)),
+    )
     _, params = registry.fit("ff", data, "auto", np.random.default_rng(seed), no_progress)
     return params.passes, params.margin
 
@@ -216,7 +221,7 @@ def _below(read: Matrices, pairs: tuple[tuple[str, str], ...]) -> Matrices:
 def _read(
     train: Iterable[DatasetInstance], test: Iterable[DatasetInstance], trial: BatchEvaluation
 ) -> tuple[Matrices, Matrices]:
-    vectorize = Vectorizer(trial.config, LIMITS).vectorize
+    vectorize = Vectorizer(trial.config, DATASET_LIMITS).vectorize
     secret = (secrets.randbits(64), secrets.randbits(64))
-    read = gather(train, vectorize, LIMITS, secret)
-    return read, gather(test, vectorize, LIMITS, secret, like=read)
+    read = gather(train, vectorize, DATASET_LIMITS, secret)
+    return read, gather(test, vectorize, DATASET_LIMITS, secret, like=read)

@@ -11,9 +11,10 @@ import numpy as np
 
 from abound.core.config import ModelConfig
 from abound.core.errors import InvalidInstance
-from abound.core.evaluation.evaluate import LIMITS, Progress, fit, measure, measure_calibration, rank
+from abound.core.evaluation.evaluate import Progress, fit, measure, measure_calibration, rank
 from abound.core.instances.data_formats import DatasetInstance, vectorize_all
 from abound.core.instances.vectorizer import Vectorizer
+from abound.core.limits import DATASET_LIMITS
 from abound.core.measures import Propensity
 
 
@@ -60,8 +61,8 @@ def evaluate(
     """
     clock = time.perf_counter
     started = clock()
-    vectorizer = Vectorizer(config, LIMITS)
-    train = vectorize_all(train_instances, vectorizer.vectorize, LIMITS)
+    vectorizer = Vectorizer(config, DATASET_LIMITS)
+    train = vectorize_all(train_instances, vectorizer.vectorize, DATASET_LIMITS)
     if len(train) and not len(train.learnable):
         raise InvalidInstance(
             "no instance has both a label and an active feature"
@@ -69,7 +70,7 @@ def evaluate(
             else "no instance has a label",
             "data",
         )
-    test = vectorize_all(test_instances, vectorizer.vectorize, LIMITS)
+    test = vectorize_all(test_instances, vectorizer.vectorize, DATASET_LIMITS)
     read = clock()
     secret = (secrets.randbits(64), secrets.randbits(64))
     rng = None if shuffle is None else np.random.default_rng(shuffle)

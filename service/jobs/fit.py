@@ -24,10 +24,10 @@ import numpy as np
 
 from abound.core.config import ModelConfig
 from abound.core.errors import Conflict, InvalidInstance, Malformed, UnknownVersion
-from abound.core.evaluation.evaluate import LIMITS
 from abound.core.instances.data_formats import DatasetInstance
 from abound.core.instances.record import pack_labels, pack_vector
 from abound.core.instances.vectorizer import Vectorizer
+from abound.core.limits import DATASET_LIMITS
 from abound.core.measures import Propensity, Rankings, evaluate
 from abound.core.methods import fitted as fitting
 from abound.core.methods.fitted import FittedMethod
@@ -225,7 +225,7 @@ def _of_file(path: Path, config: ModelConfig, card: DatasetCard, progress: Progr
             yield instance
 
     try:
-        return gather.gather(told(), Vectorizer(config, LIMITS).vectorize, LIMITS, new_secret())
+        return gather.gather(told(), Vectorizer(config, DATASET_LIMITS).vectorize, DATASET_LIMITS, new_secret())
     except Malformed as error:
         raise Malformed(str(error).removeprefix(f"{path}: ")) from error
 
@@ -302,7 +302,7 @@ def baseline_metrics(
 
     The names of the measures begin with "live ".
     """
-    live = LiveModel(config, new_secret(), LIMITS)
+    live = LiveModel(config, new_secret(), DATASET_LIMITS)
     n = train.X.shape[0]
     for first in range(0, n, RANKED_AT_ONCE):
         progress("evaluating: the live index as baseline", first / n)
@@ -325,7 +325,7 @@ def _records(data: Matrices, rows: range, boolean: bool) -> Iterator[bytes]:
         keys = [data.features.key(column) for column in data.X.indices[start:end].tolist()]
         values = data.X.data[start:end]
         labels = [data.labels[column] for column in data.Y.indices[first:last].tolist()]
-        yield pack_vector(keys, np.ones_like(values) if boolean else values) + pack_labels(labels, LIMITS)
+        yield pack_vector(keys, np.ones_like(values) if boolean else values) + pack_labels(labels, DATASET_LIMITS)
 
 
 class Stopwatch:

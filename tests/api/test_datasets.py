@@ -25,9 +25,9 @@ from typer.testing import CliRunner
 
 from abound.core.config import ModelConfig
 from abound.core.errors import Conflict, InsufficientMemory, Malformed, TooLarge
-from abound.core.evaluation.evaluate import LIMITS
 from abound.core.instances.tables import TableColumns
 from abound.core.instances.vectorizer import Vectorizer
+from abound.core.limits import DATASET_LIMITS
 from abound.core.methods import fitted as fitting
 from abound.core.methods import registry
 from abound.core.methods.training.gather import gather
@@ -115,7 +115,7 @@ def test_each_format_is_read(tmp_path: Path, name: str, body: bytes, expected: t
     file.write_bytes(body)
     told = counts(file, 10**6)
     assert (told["instances"], told["labelled"]) == expected
-    data = gather(read_file(str(file)), Vectorizer(ModelConfig(), LIMITS).vectorize, LIMITS, (1, 2))
+    data = gather(read_file(str(file)), Vectorizer(ModelConfig(), DATASET_LIMITS).vectorize, DATASET_LIMITS, (1, 2))
     assert (told["features"], told["classes"]) == (data.sizes.d, data.sizes.L)
     assert (told["nnz"], told["assertions"]) == (data.sizes.nnz, data.sizes.assertions)
     assert (told["pairs"], told["label_pairs"]) == (data.sizes.pairs, data.sizes.label_pairs)
@@ -324,7 +324,7 @@ async def test_a_job_is_fitted_on_a_data_set(place: Place, tmp_path: Path) -> No
     job = place.client.submit({"method": "swnn", "data": "rows", "params": {"S": 20, "seed": 7}})
     job = list(place.client.follow(job["id"]))[-1]
     loaded = await place.load(job)
-    data = gather(read_file(str(file)), Vectorizer(ModelConfig(), LIMITS).vectorize, LIMITS, (1, 2))
+    data = gather(read_file(str(file)), Vectorizer(ModelConfig(), DATASET_LIMITS).vectorize, DATASET_LIMITS, (1, 2))
     params = registry.params_of("swnn", {"S": 20})
     same(loaded.fitted, fitting.fit("swnn", data, params, np.random.default_rng(7), no_progress, use_idf=True))
     assert (loaded.card.data, loaded.card.data_range) == ("rows", None)
@@ -398,7 +398,7 @@ def test_what_a_fit_needs_is_the_same_at_the_door_and_when_the_data_are_read(tmp
     file = tmp_path / "a.jsonl"
     file.write_bytes(lines(30))
     told = counts(file, 10**6)
-    data = gather(read_file(str(file)), Vectorizer(ModelConfig(), LIMITS).vectorize, LIMITS, (1, 2))
+    data = gather(read_file(str(file)), Vectorizer(ModelConfig(), DATASET_LIMITS).vectorize, DATASET_LIMITS, (1, 2))
     first, rest = ("instances", "features", "classes"), ("assertions", "nnz", "pairs", "label_pairs", "feature_labels")
     door = ModelSizes(*(told[name] for name in first), 0, 0, *(told[name] for name in rest))
     params = METHODS[method].check({})

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from abound.core.config import ModelConfig
-from abound.core.evaluation.evaluate import LIMITS, fit, measure, rank
+from abound.core.evaluation.evaluate import fit, measure, rank
 from abound.core.instances.data_formats import Dataset
 from abound.core.instances.record import pack_labels, pack_vector
+from abound.core.limits import DATASET_LIMITS
 from abound.core.measures import LabelSets, Propensity
 from benchmarks import drift, peers
 from benchmarks.sets import Rows, Task, validation
@@ -66,7 +67,7 @@ def test_what_is_learned_and_measured_is_what_the_model_learns_and_measures():
             part.label_ids[a:b].tolist() for a, b in zip(part.label_starts[:-1], part.label_starts[1:], strict=True)
         ]
         names = [str(i) for i in range(20)]
-        packed = [pack_labels([str(label) for label in labels], LIMITS) for labels in sets]
+        packed = [pack_labels([str(label) for label in labels], DATASET_LIMITS) for labels in sets]
         return Dataset(vectors=vectors, label_parts=packed, labels=LabelSets.of(sets), names=names)
 
     config = ModelConfig(update="sls")

@@ -12,12 +12,13 @@ import pytest
 
 from abound.core.config import ModelConfig
 from abound.core.errors import InvalidInstance, Malformed
-from abound.core.evaluation.evaluate import LIMITS, fit, rank
+from abound.core.evaluation.evaluate import fit, rank
 from abound.core.index.index import Index
 from abound.core.index.params import IndexParams
 from abound.core.instances.data_formats import Dataset, DatasetInstance, vectorize_all
 from abound.core.instances.record import unpack_vector
 from abound.core.instances.vectorizer import Vectorizer
+from abound.core.limits import DATASET_LIMITS
 from abound.core.types import Ranking
 from abound.service.datasets.austen import stream
 from abound.service.datasets.files import read_file
@@ -42,7 +43,7 @@ def instances(n: int, seed: int = 0) -> list[DatasetInstance]:
 
 
 def dataset(rows: list[DatasetInstance], config: ModelConfig) -> Dataset:
-    return vectorize_all(rows, Vectorizer(config, LIMITS).vectorize, LIMITS)
+    return vectorize_all(rows, Vectorizer(config, DATASET_LIMITS).vectorize, DATASET_LIMITS)
 
 
 def probabilities_of(ranking: Ranking) -> list[float]:
@@ -54,7 +55,7 @@ def probabilities_of(ranking: Ranking) -> list[float]:
 def by_hand(rows: list[DatasetInstance], config: ModelConfig, passes: int) -> Index:
     """The same learning, with dictionaries for ids."""
     index = Index(IndexParams.of(config))
-    vectorizer = Vectorizer(config, LIMITS)
+    vectorizer = Vectorizer(config, DATASET_LIMITS)
     features: dict[str, int] = {}
     classes: dict[str, int] = {}
     for number in range(passes):

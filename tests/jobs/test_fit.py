@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 from abound.core.config import ModelConfig
-from abound.core.evaluation.evaluate import LIMITS
 from abound.core.instances.data_formats import DatasetInstance
 from abound.core.instances.vectorizer import Vectorizer
+from abound.core.limits import DATASET_LIMITS
 from abound.core.methods import fitted as fitting
 from abound.core.methods import registry
 from abound.core.methods.training.gather import gather
@@ -87,9 +87,9 @@ def instances(n: int, seed: int = 0) -> list[dict[str, Any]]:
 
 def in_process(method: str, rows: list[dict[str, Any]], use_idf: bool | None = None) -> fitting.FittedMethod:
     """The same method, fitted here on the same instances."""
-    vectorize = Vectorizer(ModelConfig(), LIMITS).vectorize
+    vectorize = Vectorizer(ModelConfig(), DATASET_LIMITS).vectorize
     read = [DatasetInstance(features=msgspec.json.encode(row["features"]), labels=tuple(row["labels"])) for row in rows]
-    data = gather(read, vectorize, LIMITS, (1, 2))
+    data = gather(read, vectorize, DATASET_LIMITS, (1, 2))
     params = registry.params_of(method, SMALL.get(method, {}))
     idf = registry.METHODS[method].idf if use_idf is None else use_idf
     return fitting.fit(method, data, params, np.random.default_rng(7), no_progress, use_idf=idf)
@@ -161,7 +161,7 @@ async def test_it_is_judged_on_the_newest_by_a_fit_without_them(place: Place) ->
     same(loaded.fitted, in_process("swnn", rows + odd))
     only = place.done("swnn", "odd", held_out=40 / (N + 40) + 1e-9, refit=False)
     older = (await place.load(only, "odd")).fitted
-    answer = older.rank_vectors([Vectorizer(ModelConfig(), LIMITS).vectorize(b'{"c1w1": 1}', None)], 3)
+    answer = older.rank_vectors([Vectorizer(ModelConfig(), DATASET_LIMITS).vectorize(b'{"c1w1": 1}', None)], 3)
     assert not any(older.labels[i].startswith("late") for i in answer.ids)
 
 

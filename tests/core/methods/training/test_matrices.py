@@ -11,10 +11,10 @@ from scipy import sparse
 
 from abound.core.config import ModelConfig
 from abound.core.errors import InvalidInstance, Malformed
-from abound.core.evaluation.evaluate import LIMITS
 from abound.core.instances.data_formats import DatasetInstance, vectorize_all
 from abound.core.instances.record import pack_labels
 from abound.core.instances.vectorizer import Vectorizer
+from abound.core.limits import DATASET_LIMITS
 from abound.core.methods import fitted, registry
 from abound.core.methods.training import idf
 from abound.core.methods.training.gather import MatrixBuilder, gather, needs, of_dataset
@@ -37,11 +37,11 @@ ROWS = [
 
 
 def vectorizer() -> Vectorizer:
-    return Vectorizer(ModelConfig(), LIMITS)
+    return Vectorizer(ModelConfig(), DATASET_LIMITS)
 
 
 def read(rows: list[DatasetInstance], like: Matrices | None = None) -> Matrices:
-    return gather(rows, vectorizer().vectorize, LIMITS, SECRET, like)
+    return gather(rows, vectorizer().vectorize, DATASET_LIMITS, SECRET, like)
 
 
 def test_columns_stand_in_the_order_of_numbers_and_letters() -> None:
@@ -80,14 +80,14 @@ def test_other_instances_in_the_same_columns() -> None:
 
 
 def test_from_a_data_set_that_is_vectorized_already() -> None:
-    data, same = read(ROWS), of_dataset(vectorize_all(ROWS, vectorizer().vectorize, LIMITS), SECRET)
+    data, same = read(ROWS), of_dataset(vectorize_all(ROWS, vectorizer().vectorize, DATASET_LIMITS), SECRET)
     assert (data.keys, data.labels) == (same.keys, same.labels)
     np.testing.assert_array_equal(data.X.toarray(), same.X.toarray())
 
 
 def test_from_the_records_of_a_log() -> None:
     rows = [row for row in ROWS if row.labels]
-    records = [vectorizer().vectorize(row.features, row.text) + pack_labels(row.labels, LIMITS) for row in rows]
+    records = [vectorizer().vectorize(row.features, row.text) + pack_labels(row.labels, DATASET_LIMITS) for row in rows]
     gathering, at = MatrixBuilder(SECRET), 0
     for record in records:
         gathering.add_record(b"".join(records), at)
@@ -129,10 +129,10 @@ def test_gathering_takes_no_more_than_it_says(n: int, n_labels: int, n_features:
             yield DatasetInstance(features=b"{%b}" % values.encode(), labels=labels)
 
     vectorize = vectorizer().vectorize
-    gather(rows(), vectorize, LIMITS, SECRET)
+    gather(rows(), vectorize, DATASET_LIMITS, SECRET)
     tracemalloc.start()
     try:
-        data = gather(rows(), vectorize, LIMITS, SECRET)
+        data = gather(rows(), vectorize, DATASET_LIMITS, SECRET)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
