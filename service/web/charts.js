@@ -25,11 +25,15 @@ function colours() {
 const isAlone = (points, at) => [points[at - 1], points[at + 1]].every((beside) => (beside?.[1] ?? null) === null);
 
 /** Shorten a name in the middle, since beginnings and ends distinguish names. */
-const shortened = (name) => ([...name].length > 32 ? `${[...name].slice(0, 19).join("")}…${[...name].slice(-12).join("")}` : name);
+function shortened(name, most) {
+  const characters = [...name];
+  const n = Math.floor(0.6 * most);
+  return characters.length > most ? `${characters.slice(0, n).join("")}…${characters.slice(n + 1 - most).join("")}` : name;
+}
 
 /** Return the name at a tick. Read it from the chart: a chart that is shown again is drawn once with its former values. */
 function tickName(value) {
-  return shortened(String(this.getLabelForValue(value)));
+  return shortened(String(this.getLabelForValue(value)), this.chart.width < 480 ? 18 : 32);
 }
 
 /** Draw vertical lines at values of x, each with a word. */

@@ -23,6 +23,10 @@ export function labelChips(title, { suggest, changed }) {
     add();
   });
   input.addEventListener("input", debounced(async () => {
+    if (!input.value.trim()) { // taken in the meantime, or deleted
+      fill(known);
+      return;
+    }
     try {
       const { labels } = await suggest(input.value);
       for (const label of labels) suggested.add(label);
@@ -45,7 +49,7 @@ export function labelChips(title, { suggest, changed }) {
     fill(list, [...chosen].map((label) => h(
       "li",
       { class: "chip" },
-      h("span", {}, breakable(legible(label))),
+      h("span", { class: "clamped", title: legible(label) }, breakable(legible(label))),
       h("button", { type: "button", "aria-label": `Remove ${legible(label)}`, onclick: () => { toggle(label); input.focus(); } }, "×"),
     )));
     list.hidden = chosen.size === 0;

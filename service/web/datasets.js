@@ -1,6 +1,6 @@
 // Data sets: files that jobs can learn from instead of history.
 
-import { announce, card, confirmed, empty, field, fill, h, refill, table } from "./dom.js";
+import { announce, breakable, card, confirmed, empty, field, fill, h, refill, table } from "./dom.js";
 import { ask, get, part, upload } from "./api.js";
 import { bytes, count, legible, when } from "./format.js";
 
@@ -67,7 +67,7 @@ export function show(root, { signal, problem, refused }) {
           "All data sets",
       ["name", "#instances", "#features", "#labels", "#size", "created", ""],
           datasets.map((one) => [
-            h("strong", { class: "break" }, one.name),
+            h("strong", { class: "break" }, breakable(one.name)),
             count(one.instances),
             count(one.features),
             count(one.classes),
@@ -97,10 +97,10 @@ export function show(root, { signal, problem, refused }) {
       const { rows } = await get(`datasets/${part(which)}/rows`, { signal });
       fill(
         parts.rows,
-        h("h3", {}, `The first ${rows.length} rows of ${which}`),
+        h("h3", {}, `The first ${rows.length} rows of `, breakable(which)),
         table(`Rows of ${which}`, ["labels", "instance"], rows.map((one) => [
-          h("span", { class: "break" }, one.labels.map(legible).join(", ")),
-          h("span", { class: "break" }, shortened([one.text, one.features].filter(Boolean).map(plain).join(" "))),
+          h("span", { class: "break" }, breakable(shortened(one.labels.map(legible).join(", ")))),
+          h("span", { class: "break wide" }, shortened([one.text, one.features].filter(Boolean).map(plain).join(" "))),
         ])),
       );
       announce(`${rows.length} rows of ${which}.`);

@@ -1,5 +1,6 @@
 // Creates elements. Data become only text and attributes; nothing here parses markup.
 
+import { legible } from "./format.js";
 import { TERMS } from "./terms.js";
 
 /** An element: `h("p", {class: "note", onclick: f}, "text", child)`. False and null children are left out. */
@@ -125,6 +126,9 @@ export function table(caption, columns, rows) {
 
 /** A name with optional line breaks after `_`, `-` and `/`. */
 export const breakable = (name) => name.split(/(?<=[_/-])/).flatMap((part, at) => (at ? [h("wbr"), part] : [part]));
+
+/** The name of a feature as a cell of a table. */
+export const named = (name) => h("span", { class: "break" }, breakable(legible(name)));
 
 /** The heading of a column, with explanations of its terms. */
 const headed = (name) => name.split(/(, )/).map(term);

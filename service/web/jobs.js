@@ -1,6 +1,6 @@
 // Jobs: submit one by a form, follow it while it runs, cancel it.
 
-import { announce, card, confirmed, empty, field, fill, h, pastDoubleClick, refill } from "./dom.js";
+import { announce, breakable, card, confirmed, empty, field, fill, h, pastDoubleClick, refill } from "./dom.js";
 import { ask, follow, get, modelPath, newKey, part, post } from "./api.js";
 import { formOf } from "./form.js";
 import { count, duration, percent, when } from "./format.js";
@@ -103,7 +103,7 @@ export function jobs({ model, signal, problem, refused, every, ended }) {
       job.error ? h("p", { class: job.state === "failed" ? "worse break" : "hint break" }, job.error) : null,
       measures.length ? h("p", {}, measures.join(" · "), h("span", { class: "hint" }, " on what it had not seen")) : null,
       job.version ? h("p", { class: "hint" }, "Version ", h("code", {}, job.version)) : null,
-      h("p", { class: "hint break" }, `from ${job.data}`, Object.keys(job.params).length ? " · " : "", h("code", {}, paramsOf(job.params))),
+      h("p", { class: "hint break" }, "from ", breakable(job.data), Object.keys(job.params).length ? " · " : "", h("code", {}, breakable(paramsOf(job.params)))),
       isOver ? null : entry.acts,
     );
   }

@@ -1,6 +1,6 @@
 // Keys and the audit log, for keys with the scope admin that are for all models.
 
-import { announce, card, confirmed, empty, field, fill, h, refill, table } from "./dom.js";
+import { announce, breakable, card, confirmed, empty, field, fill, h, refill, table } from "./dom.js";
 import { ask, get, part, post } from "./api.js";
 import { when } from "./format.js";
 
@@ -30,8 +30,8 @@ export function show(root, { signal, problem, refused }) {
         "Keys, oldest first",
         ["key", "for", "state", "used", "expires", ""],
         keys.map((one) => [
-          [h("div", { class: "break" }, one.description || "–"), h("code", {}, one.id)],
-          [h("div", { class: "whole" }, one.scopes.join(", ")), h("div", { class: "hint break" }, one.models ? one.models.join(", ") : "all models")],
+          [h("div", { class: "break" }, breakable(one.description || "–")), h("code", {}, one.id)],
+          [h("div", { class: "whole" }, one.scopes.join(", ")), h("div", { class: "hint break" }, one.models ? breakable(one.models.join(", ")) : "all models")],
           h("span", { class: `tag ${one.state === "valid" ? "on" : ""}` }, one.state),
           h("span", { class: "whole" }, one.used === null ? "never" : when(one.used)),
           h("span", { class: "whole" }, one.expires === null ? "never" : when(one.expires)),
@@ -129,7 +129,7 @@ export function show(root, { signal, problem, refused }) {
                 h("code", {}, one.action),
                 h("span", { class: "break" }, one.key ?? one.address),
                 h("span", { class: `tag ${one.outcome === "done" ? "on" : "bad"}` }, one.outcome),
-                h("span", { class: "break" }, Object.entries(one.details).map(([name, value]) => `${name}=${typeof value === "string" ? value : JSON.stringify(value)}`).join(" ")),
+                h("span", { class: "break wide" }, Object.entries(one.details).map(([name, value]) => `${name}=${typeof value === "string" ? value : JSON.stringify(value)}`).join(" ")),
               ]),
             )
           : empty("Nothing was done yet.", "Changes of keys, models and versions appear here."),

@@ -1,6 +1,6 @@
 // The labels that a model knows: search by a part of the name, how often each was learned, and its features.
 
-import { announce, breakable, card, debounced, empty, field, fill, h } from "./dom.js";
+import { announce, breakable, card, debounced, empty, field, fill, h, named } from "./dom.js";
 import { get, modelPath, part } from "./api.js";
 import { bars } from "./charts.js";
 import { count, legible, score } from "./format.js";
@@ -101,7 +101,7 @@ export function show(root, { model, signal, problem }) {
       series: [{ name: "weight", colour: "accent", values: top.map((one) => one.weight) }],
       said: `Features that point to ${label}: ${top.map((one) => `${legible(one.feature)} ${score(one.weight)}`).join(", ")}.`,
       columns: ["feature", "#weight"],
-      rows: about.features.map((one) => [legible(one.feature), score(one.weight)]),
+      rows: about.features.map((one) => [named(one.feature), score(one.weight)]),
     });
   }
 }

@@ -1,6 +1,6 @@
 // Models: create, configure, export, import and delete them; their snapshots.
 
-import { announce, card, confirmed, empty, field, fill, h, refill, table } from "./dom.js";
+import { announce, breakable, card, confirmed, empty, field, fill, h, refill, table } from "./dom.js";
 import { ask, download, get, modelPath, newKey, part, post, Problem, upload } from "./api.js";
 import { formOf } from "./form.js";
 import { bytes, compact, count, when } from "./format.js";
@@ -20,8 +20,8 @@ export function show(root, { model, about, signal, problem, refused, lacks, ever
     card("All models", parts.list, parts.said),
     ...(lacking
       ? [h("p", { class: "note" }, lacking)]
-      : [card(`Settings of ${model}`, parts.configure), card("Create a model", parts.create), importCard()]),
-    card(`Snapshots of ${model}`, parts.snapshots),
+      : [card(["Settings of ", breakable(model)], parts.configure), card("Create a model", parts.create), importCard()]),
+    card(["Snapshots of ", breakable(model)], parts.snapshots),
   );
   every(REFRESH_MS, list);
   if (!lacking) forms();
@@ -33,7 +33,7 @@ export function show(root, { model, about, signal, problem, refused, lacks, ever
         "Models",
         ["model", "update", "#learned", "#classes", "#features", "#memory", "answers by", ...(lacking ? [] : [""])],
         models.map((one) => [
-          h("a", { href: `#overview/${part(one.name)}`, class: "break" }, one.name),
+          h("a", { href: `#overview/${part(one.name)}`, class: "break" }, breakable(one.name)),
           h("span", { class: "whole" }, one.config.update, one.config.calibrate ? ", calibrated" : ""),
           count(one.learned),
           compact(one.classes),

@@ -258,7 +258,7 @@ export function show(root, { model, signal, problem, every, lacks, isForAll }) {
       series: GROUPS.map(([name]) => ({ name: `${name}: ${count(groups[name].n)} of the newest ${count(newest)}`, colour: name, values: measures.map((measure) => groups[name][measure]) })),
       said: GROUPS.map(([name, means]) => `${means}: R@1 ${percent(groups[name]["R@1"])}`).join(". "),
       columns: ["labels", "#occurrences", ...measures.map((name) => `#${name}`)],
-      rows: GROUPS.map(([name, means]) => [means, count(groups[name].n), ...measures.map((measure) => percent(groups[name][measure]))]),
+      rows: GROUPS.map(([name, means]) => [h("span", { class: "break" }, means), count(groups[name].n), ...measures.map((measure) => percent(groups[name][measure]))]),
     });
   }
 

@@ -1,6 +1,6 @@
 // Try it: rank labels while an instance is typed, explain them, and correct them.
 
-import { announce, breakable, card, debounced, empty, field, fill, h, newId, pastDoubleClick } from "./dom.js";
+import { announce, breakable, card, debounced, empty, field, fill, h, named, newId, pastDoubleClick } from "./dom.js";
 import { follow, get, modelPath, newKey, part, post } from "./api.js";
 import { bars } from "./charts.js";
 import { labelChips } from "./chips.js";
@@ -281,7 +281,7 @@ export function show(root, { model, about, text: wanted, signal, problem, lacks,
       series: [{ name: called, colour: "accent", values }],
       said: `For ${called}: ${names.map((name, at) => `${name} ${score(values[at])}`).join(", ")}.`,
       columns: ["feature", "#contribution"],
-      rows: because.map((item) => [legible(item.feature), score(item.contribution)]),
+      rows: because.map((item) => [named(item.feature), score(item.contribution)]),
     });
   }
 
