@@ -386,7 +386,7 @@ def test_an_unknown_model(run: Run, url: str, train: Path) -> None:
     assert ran.code == 1
     assert "there is no model 'nobody'" in ran.err
     assert "`abound models create NAME` creates one" in ran.err
-    assert "there is no model 'defalt'; did you mean default?" in run("labels", "--url", url, "-m", "defalt").err
+    assert "there is no model 'defaults'; did you mean default?" in run("labels", "--url", url, "-m", "defaults").err
 
 
 def test_the_version(run: Run) -> None:
