@@ -26,7 +26,6 @@ from abound.service.api.schemas.hot import (
 )
 from abound.service.api.schemas.models import ConfigShape
 from abound.service.api.schemas.versions import ActivateRequest
-from abound.service.jobs.methods import METHODS
 from abound.service.jobs.submission import JobRequest
 from abound.service.security.guard import requirement_of
 
@@ -257,6 +256,8 @@ def _add_constraints(schemas: dict[str, Any], limits: Limits, max_batch: int) ->
         labels["description"] += f" Each has 1 to {limits.max_label_bytes} bytes in UTF-8."
     for name in ("ClassifyRequest", "LearnRequest"):
         schemas[name]["properties"]["instances"]["anyOf"][0]["maxItems"] = max_batch
+    from abound.service.jobs.methods import METHODS  # imports all batch methods; a replica starts without them
+
     job = schemas["JobRequest"]["properties"]
     job["method"]["enum"] = sorted(METHODS)
     job["model"]["pattern"] = job["data"]["pattern"] = MODEL_NAME

@@ -27,8 +27,9 @@ VARIABLE = "NUMBA_CACHE_DIR"
 
 SOURCE = Path(__file__).parents[2] / "core" / "kernels"
 
-COMPLETE = "complete"
-"""Name of the file that marks a cache with all groups of kernels."""
+COMPLETE = f"complete-{hashlib.blake2b(os.fsencode(SOURCE), digest_size=8).hexdigest()}"
+"""Name of the file that marks a cache with all groups of kernels. Each copy of the source has its own compiled kernels
+in the cache, and its own mark."""
 
 KEPT_SECONDS = 30 * 86_400
 """Directories of other versions are deleted when they were not used for this long."""
