@@ -4,8 +4,9 @@
 
 In one run for each stream:
 
-- ``learn``: one pass from an empty index, with room made before. Its floor is the gather floor (``benchmarks.floor``)
-  of the same postings: gone through for the same instances at the state that the index has when it learns them.
+- ``learn``: one pass from an empty index, with room made before. Its floor is the gather floor
+  (``benchmarks.gather_floor``) of the same postings: gone through for the same instances at the state that the index
+  has when it learns them.
 - ``again``: the same pass over the index that has learned the stream, as in a second pass.
 - ``grow``: the pass from an empty index whose arrays grow on the way.
 - ``names`` and ``names again``: the first and a second pass through a model, from records with string keys.
@@ -48,7 +49,7 @@ from abound.core.index.params import IndexParams
 from abound.core.kernels.index import learning
 from abound.core.kernels.index.rank import rank_classes
 from abound.core.model.live_model import LiveModel
-from benchmarks.floor import gather, gather_without_branches
+from benchmarks.gather_floor import gather, gather_without_branches
 from benchmarks.streams import SHAPES, Stream, draw, records
 
 ROOT = Path(__file__).parents[1]

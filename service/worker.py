@@ -1,6 +1,6 @@
 """The worker process: snapshots, history, contests and jobs, beside the replicas. ``python -m abound.service.worker``.
 
-Jobs are supervised by ``service/jobs/supervisor.py`` and run in processes of their own. Contests of challengers are
+Jobs are dispatched by ``service/jobs/dispatcher.py`` and run in processes of their own. Contests of challengers are
 scored in this process (``service/versions/promotion/runner.py``).
 
 The worker checks every model twice a second, and makes a snapshot when one is due (``service/snapshots/schedule.py``).
@@ -52,9 +52,9 @@ from abound.service.history.high_water import HighWaterMarks, ModelHighWater
 from abound.service.history.history_manifest import HistoryParams
 from abound.service.history.replay import compact
 from abound.service.history.retention import enforce_retention
+from abound.service.jobs.dispatcher import JobDispatcher
 from abound.service.jobs.fork_server import ForkServer
 from abound.service.jobs.repository import JobParams, JobRepository
-from abound.service.jobs.supervisor import JobSupervisor
 from abound.service.log.catalog import Catalog, CatalogModel, compact_catalog, read_catalog, reread_catalog
 from abound.service.log.stream import LogParams
 from abound.service.processes import child_main
@@ -352,7 +352,7 @@ async def _work(settings: Settings, reporter: Reporter, fork_server: ForkServer)
         settings.group(HistoryParams),
         marks,
     )
-    keeper = JobSupervisor(settings, store, JobRepository(jobs_store, settings.group(JobParams)), fork_server)
+    keeper = JobDispatcher(settings, store, JobRepository(jobs_store, settings.group(JobParams)), fork_server)
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -49,7 +49,7 @@ class Outcome:
 
 
 def read(path: Path) -> Problem:
-    """The problem in a file that ``benchmarks.peers`` wrote."""
+    """The problem in a file that ``benchmarks.libraries`` wrote."""
     with np.load(path, allow_pickle=False) as arrays:
         n_features = int(max(arrays["train_ids"].max(), arrays["test_ids"].max())) + 1
         parts = []

@@ -1,6 +1,6 @@
 """One rival on one set: ``python -m benchmarks.rivals.run ARRAYS RIVAL SECONDS`` prints one JSON object.
 
-Started by ``benchmarks.peers`` in the rivals' environment. More than SECONDS of the processor end it.
+Started by ``benchmarks.libraries`` in the rivals' environment. More than SECONDS of the processor end it.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Background jobs: records, queue, runner, supervisor, and the jobs themselves."""
+"""Background jobs: records, queue, runner, dispatcher, and the jobs themselves."""

@@ -179,7 +179,7 @@ class JobProcess:
                     return
 
     async def _fail(self, error: str, for_good: bool = False) -> None:
-        """End the job as failed. A committed job can only be finished, so the job supervisor queues it again."""
+        """End the job as failed. A committed job can only be finished, so the job dispatcher queues it again."""
         committed = self._job.committed if self._context is None else self._context.committed
         if committed and not for_good:
             await self._jobs.update(self._job, gone=error)
@@ -193,7 +193,7 @@ class JobProcess:
         await asyncio.to_thread(method_threads.shutdown)
         try:
             await delete_uncommitted(self._jobs, self._job, self._artifacts)
-        except ArtifactsUnavailable as error:  # the job supervisor tries again
+        except ArtifactsUnavailable as error:  # the job dispatcher tries again
             await self._jobs.update(self._job, gone=str(error))
             return
         await self._jobs.end(self._job, state, **fields)

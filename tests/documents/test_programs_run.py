@@ -22,7 +22,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import peers
+from benchmarks import libraries
 from tests.documents.blocks import PAGES, ROOT, blocks_of
 from tests.documents.data_sets import make
 from tests.documents.test_commands import modules_in_the_text
@@ -36,8 +36,8 @@ class Small:
     ----------
     words : str
         Its options. ``{data}``: small data sets; ``{kept}``: a folder that the runs of a program share, with what
-        ``peers`` takes for the environment of the rivals; ``{work}``: one of its own. Files named in it must be there
-        afterwards.
+        ``libraries`` takes for the environment of the rivals; ``{work}``: one of its own. Files named in it must be
+        there afterwards.
     tells : tuple of str
         Names of figures that it must print, by ``--json``.
     says : str
@@ -61,7 +61,7 @@ class Small:
 def rivals_that_are_here_were_measured(rows: list[Any]) -> bool:
     ended = {row["library"]: row["ended"] for row in rows if "ended" in row}
     assert [why for why in ended.values() if "No module" not in why] == []
-    return {"river MultinomialNB", "20-NN", *peers.OWN}.isdisjoint(ended)
+    return {"river MultinomialNB", "20-NN", *libraries.OWN}.isdisjoint(ended)
 
 
 def versions_are_what_is_fitted_here(values: list[Any]) -> bool:
@@ -119,8 +119,8 @@ PROGRAMS: dict[str, Small] = {
         words="{data}/clinc150/train.jsonl.gz {data}/clinc150/test.jsonl.gz --json --embed wordllama",
         tells=("R@1", "MRR", "us learn"),
     ),
-    "benchmarks.peers": Small(
-        words="--json --only bibtex --only clinc150 --seconds 60 --plot {work}/peers.svg --data {data} --kept {kept}",
+    "benchmarks.libraries": Small(
+        words="--json --only bibtex --only clinc150 --seconds 60 --plot {work}/plot.svg --data {data} --kept {kept}",
         tells=("R@1", "learn/s", "classify/s", "memory", "model"),
         holds=rivals_that_are_here_were_measured,
         seconds=600,
@@ -156,7 +156,7 @@ PROGRAMS: dict[str, Small] = {
         tells=("R@1", "prequential", "learn/s", "classify/s"),
     ),
     "benchmarks.vectors": Small(words="20000 --json --quick", tells=("us", "json_loads_us", "analyzer_us", "add_ns")),
-    "benchmarks.yielding": Small(
+    "benchmarks.job_priority": Small(
         words="--json --seconds 1 --turn 0.3 --train 2000 --method exmlds2 "
         '--params {{"learners":1,"epochs":3000,"held_out":0}}',
         tells=("share", "learn", "classify", "n"),
@@ -167,7 +167,7 @@ PROGRAMS: dict[str, Small] = {
     ),
 }
 
-RIGHTS = {"benchmarks.yielding": "raises a priority, which takes root"}
+RIGHTS = {"benchmarks.job_priority": "raises a priority, which takes root"}
 CORES = {"benchmarks.http", "benchmarks.client", "benchmarks.durability"}
 """Programs that put their processes on the cores 0 and 1."""
 

@@ -1,4 +1,4 @@
-"""How a fit gives way to what answers: ``python -m benchmarks.yielding [--seconds S] [--method NAME]``.
+"""How a fit gives way to what answers: ``python -m benchmarks.job_priority [--seconds S] [--method NAME]``.
 
 A service of its own learns the first instances of a data set; a long fit runs as a job while single requests to learn
 and to classify are sent, a hundred a second of each. Every ``--turn`` seconds the process of the job is scheduled in
@@ -149,7 +149,8 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 
 def main() -> int:
     """Measure and print."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.yielding", description=(__doc__ or "").splitlines()[0])
+    about = (__doc__ or "").splitlines()[0]
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.job_priority", description=about)
     parser.add_argument("--set", default="wordnet-hypernyms", help="a folder below ABOUND_DATA")
     parser.add_argument("--train", type=int, default=20_000)
     parser.add_argument("--method", default="unweighted")

@@ -1,15 +1,15 @@
-"""The job supervisor of a worker: claims jobs, runs them, and recovers jobs whose holder is gone.
+"""The job dispatcher of a worker: claims jobs, runs them, and recovers jobs whose holder is gone.
 
 It runs one job of each kind at a time, through the fork server (``service/jobs/fork_server.py``), so that a fit does
 not delay a rebuild.
 
-A running job is **taken over** if its process gave it up, or if it had no heartbeat for ``lost_seconds`` of this
-supervisor's own clock. Its former holder can change nothing from then on. The supervisor deletes its uncommitted
+A running job is **taken over** if its process gave it up, or if it had no heartbeat for ``lost_seconds`` of the
+dispatcher's own clock. Its former holder can change nothing from then on. The dispatcher deletes its uncommitted
 artifacts. Then it queues the job again with a delay that doubles each time, cancels it if a stop was requested, or
 fails it after too many attempts. A committed job can only be finished: it never fails, and its record says why it
 waits. It is claimed before all other queued jobs, because other jobs of its model may wait for it.
 
-The supervisor also deletes the records of jobs that ended long ago. Any number of supervisors may run at the same
+The dispatcher also deletes the records of jobs that ended long ago. Any number of dispatchers may run at the same
 time. The store decides which of them takes a job over; if that one dies, another one follows.
 """
 
@@ -52,7 +52,7 @@ holder.
 """
 
 
-class JobSupervisor:
+class JobDispatcher:
     """Runs and recovers the jobs of a store until it is stopped."""
 
     def __init__(self, settings: Settings, store: Store, jobs: JobRepository, fork_server: ForkServer) -> None:

@@ -1,6 +1,6 @@
 """The live index beside other libraries: the same instances, vectors and splits, each in a process of its own.
 
-    python -m benchmarks.peers [--json] [--only SET]... [--rival NAME]... [--seconds 300] [--plot FILE] [--kept DIR]
+    python -m benchmarks.libraries [--json] [--only SET]... [--rival NAME]... [--seconds 300] [--plot FILE] [--kept DIR]
 
 One pass of the training part in a fixed random order (sets in time: in their order), then the test part is ranked:
 R@1, R@5, MRR (of the best 100) and P@5, instances learned and classified a second of one processor, the most memory
@@ -14,7 +14,7 @@ scikit-learn, river, omikuji and 20-NN get arrays or dicts that are made before 
 weights.
 
 The rivals live in an environment that is made on first use beside the results (``--kept``), from
-``benchmarks/rivals/requirements.txt``. What was measured is kept in ``peers.json`` there and not measured again.
+``benchmarks/rivals/requirements.txt``. What was measured is kept in ``libraries.json`` there and not measured again.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ MEASURES = ("R@1", "R@5", "MRR", "P@5")
 
 def prepared(task: Task, name: str, kept: Path) -> Path:
     """The file of arrays that rivals read: what is to be learned, in order, and the test part."""
-    path = kept / f"{name}.peers.npz"
+    path = kept / f"{name}.problem.npz"
     if not path.exists():
         arrays = {
             f"{part}_{field}": getattr(rows, field) for part, rows in parts(task, name).items() for field in FIELDS
@@ -188,7 +188,7 @@ def alone(folder: str) -> dict[str, str]:
 def measured(name: str, who: str, task: Task, kept: Path, seconds: int) -> dict[str, Any]:
     """The figures of one of them on one set."""
     if who in OWN:
-        command = [sys.executable, "-m", "benchmarks.peers", "--own", who, "--only", name, "--kept", str(kept)]
+        command = [sys.executable, "-m", "benchmarks.libraries", "--own", who, "--only", name, "--kept", str(kept)]
         done = subprocess.run(command, cwd=HERE.parent, capture_output=True, text=True, check=True)
         figures: dict[str, Any] = json.loads(done.stdout)
         return figures
@@ -239,7 +239,7 @@ def plot(done: dict[str, dict[str, Any]], path: Path) -> None:
 
 def main() -> None:
     """Measure what was asked for and is not there yet."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.peers", description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.libraries", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--json", action="store_true", help="one JSON object a set and library")
     parser.add_argument("--only", action="append", choices=list(NAMES), help="these sets")
     parser.add_argument("--rival", action="append", choices=[*OWN, *RIVALS], help="these libraries")
@@ -255,7 +255,7 @@ def main() -> None:
         rows = parts(load(name, Path(), options.kept), name)
         print(json.dumps(own(rows, ModelConfig(**OWN[options.own]))))
         return
-    path = options.kept / "peers.json"
+    path = options.kept / "libraries.json"
     done = json.loads(path.read_text()) if path.exists() else {}
     for name in options.only or SETS:
         task = load(name, data_folder(options.data), options.kept)

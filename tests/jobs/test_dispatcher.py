@@ -12,9 +12,9 @@ from pydantic import SecretStr
 
 from abound.core.errors import Conflict, StoreUnavailable, UnknownJob
 from abound.service.artifacts.artifact_store import ArtifactStore
+from abound.service.jobs.dispatcher import RETRY_SECONDS, JobDispatcher
 from abound.service.jobs.record import Job, new_id
 from abound.service.jobs.repository import JobParams, JobRepository
-from abound.service.jobs.supervisor import RETRY_SECONDS, JobSupervisor
 from abound.service.settings import Settings
 from abound.service.snapshots import state_files
 from abound.service.store.client import Store
@@ -35,7 +35,7 @@ async def keeping(settings: Settings, jobs: JobRepository, n: int = 1) -> AsyncI
     """Keepers at work, which claim no jobs."""
     stopping = asyncio.Event()
     stables = [Stable(settings) for _ in range(n)]
-    tasks = [asyncio.create_task(JobSupervisor(settings, jobs.store, jobs, stable).run(stopping)) for stable in stables]
+    tasks = [asyncio.create_task(JobDispatcher(settings, jobs.store, jobs, stable).run(stopping)) for stable in stables]
     try:
         yield
     finally:
