@@ -26,8 +26,8 @@ from abound.service.worker import Worker
 from benchmarks.serving import free_port
 from benchmarks.stores import Pair, StoreServer
 from benchmarks.wire import Wire
-from tests.replica.test_replica import digests, teach, until
 from tests.support.fixtures import StartReplica
+from tests.support.replicas import digests, teach, until
 from tests.support.streams import drafts
 from tests.support.valkey import QUICK, Server
 

@@ -21,8 +21,8 @@ from abound.service.replica.replica import Replica
 from abound.service.snapshots import schedule
 from abound.service.store.client import Store
 from abound.service.worker import Worker
-from tests.replica.test_replica import teach, until
 from tests.support.fixtures import StartReplica
+from tests.support.replicas import teach, until
 from tests.support.valkey import QUICK, Server
 
 

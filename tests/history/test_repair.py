@@ -29,8 +29,8 @@ from abound.service.snapshots import snapshots
 from abound.service.snapshots.snapshots import SnapshotParams
 from abound.service.store.client import Store
 from abound.service.store.lease import acquire
-from tests.replica.test_replica import digests, teach, until
 from tests.support.fixtures import StartReplica
+from tests.support.replicas import digests, teach, until
 from tests.support.streams import flip
 from tests.support.valkey import QUICK, Server
 

@@ -17,8 +17,8 @@ from abound.service.log.stream import Element
 from abound.service.store.client import Store
 from abound.service.store.keys import ModelKeys
 from abound.service.worker import Worker
-from tests.replica.test_replica import digests, teach, until
 from tests.support.fixtures import StartReplica
+from tests.support.replicas import digests, teach, until
 from tests.support.valkey import QUICK, Server
 
 

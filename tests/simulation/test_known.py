@@ -107,13 +107,13 @@ KNOWN = [
         "a policy that changes with the primary: fsync was claimed by the one before",
         ("_fail_over",),
         0,
-        told_by=("tests/log/test_appender.py::test_fsync_is_not_claimed_after_the_policy_was_changed",),
+        told_by=("tests/log/test_append_durability.py::test_fsync_is_not_claimed_after_the_policy_was_changed",),
     ),
     Known(
         "a primary that is made a copy was read on over the connections that it keeps",
         ("_demote",),
         0,
-        told_by=("tests/replica/test_replica.py::test_nothing_is_read_from_a_server_that_was_made_a_copy",),
+        told_by=("tests/replica/test_store_outages.py::test_nothing_is_read_from_a_server_that_was_made_a_copy",),
     ),
     Known(
         "what is pending in a store that was replaced held the next adoption up",

@@ -14,8 +14,8 @@ from abound.service.log.stream import LogParams
 from abound.service.replica.replica import Replica, ReplicaParams
 from abound.service.store.client import Store, StoreParams
 from abound.service.store.server_info import WAITAOF_COMMAND_VERSION, ServerInfo
-from tests.replica.test_replica import teach, until
 from tests.support.fixtures import StartReplica
+from tests.support.replicas import teach, until
 from tests.support.streams import draft
 from tests.support.valkey import Server
 

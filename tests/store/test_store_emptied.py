@@ -9,8 +9,8 @@ import pytest
 from abound.core.config import ModelConfig
 from abound.core.errors import InvalidInstance, StoreUnavailable
 from abound.service.log.catalog import CATALOG_KEY
-from tests.replica.test_replica import digests, teach, until
 from tests.support.fixtures import StartReplica
+from tests.support.replicas import digests, teach, until
 from tests.support.streams import draft
 from tests.support.valkey import Server
 

@@ -24,8 +24,8 @@ from abound.service.versions import repository as versions
 from abound.service.versions.cache_cleanup import COPIES_KEY, N_ASKED
 from abound.service.versions.card import Card
 from abound.service.versions.promotion.runner import PromotionRunner
-from tests.replica.test_replica import until
 from tests.support.fixtures import StartReplica
+from tests.support.replicas import until
 from tests.support.valkey import Server
 from tests.versions.test_repository import fit
 

@@ -1,0 +1,216 @@
+"""Entries that no snapshot needs move from the log to history."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from abound.core.errors import ArtifactsUnavailable, Corrupted
+from abound.core.model.entry_application import Unit
+from abound.core.types import START, Offset
+from abound.service.history import full_log, history_manifest
+from abound.service.history.archive import ArchiveContext, archive
+from abound.service.history.garbage import FileCollector
+from abound.service.history.history_manifest import HistoryParams
+from abound.service.history.replay import rebuild
+from abound.service.history.retention import (
+    enforce_retention,
+)
+from abound.service.log import stream
+from abound.service.log.catalog import read_catalog
+from abound.service.log.events import APPLY_VERSION, AdoptEvent, Entry, LearnEvent, adoption_after, encode
+from abound.service.log.stream import Trim
+from abound.service.snapshots import snapshots
+from abound.service.snapshots.state_image import MANIFEST
+from abound.service.store.lease import LeaseLost, acquire
+from tests.snapshots.test_snapshots import create
+from tests.support.archived_model import SMALL, Archived
+from tests.support.streams import drafts
+
+
+async def test_what_no_snapshot_needs_moves_from_the_log_to_history(model: Archived) -> None:
+    keys, store = model.living.keys, model.store
+    before = await rebuild(store, model.living, from_start=True)
+    contents = await model.archive()
+    assert len(contents.segments) > 3
+    assert (contents.start, contents.end, contents.n_entries) == (START, model.offset(118), 119)
+    held = await store.client.xrange(keys.log)
+    assert [name for name, _ in held] == [name for name, _ in model.every[119:]]
+    trim = await stream.trim_of(store, keys.log)
+    assert trim == Trim(model.offset(118), 119, sum(stream.entry_size(fields) for _, fields in model.every[:119]))
+    assert (await stream.tail(store, keys.log)).n_removed == 119
+    assert await model.past() == model.every
+    for first, last in ((0, 5), (100, 130), (118, 119), (119, 120), (150, 179), (118, 118)):
+        assert await model.past(model.offset(first), model.offset(last)) == model.every[first + 1 : last + 1]
+    for from_start in (True, False):
+        again = await rebuild(store, model.living, from_start=from_start, artifacts=model.artifacts)
+        assert again.position == before.position
+        assert await again.compute_digest() == await before.compute_digest()
+    assert await model.archive() == contents  # there is nothing to do
+    names = [
+        name for name in await model.artifacts.names(history_manifest.artifact_folder(keys)) if "/history/" in name
+    ]
+    assert sorted(names) == sorted(segment.name for segment in contents.segments)
+
+
+async def test_small_segments_grow_into_larger_ones(model: Archived) -> None:
+    large = HistoryParams(segment_bytes=6000)
+    counts = []
+    for seed in range(3, 9):
+        await model.archive(large)
+        await model.grow(10, seed)
+        counts.append(len((await model.contents()).segments))
+    contents = await model.archive(large)
+    assert counts[-1] < counts[0] + 4
+    assert all(segment.log_bytes > 3000 for segment in contents.segments[:-1])
+    assert await model.past() == model.every
+    assert contents.log_bytes == sum(stream.entry_size(fields) for _, fields in model.every[: contents.n_entries])
+    await model.artifacts.put(contents.segments[-1].name, b"damaged")
+    await model.grow(5, 20)
+    again = await model.archive(large)
+    assert again.segments[: len(contents.segments)] == contents.segments  # not one that cannot be read
+
+
+async def test_a_store_that_does_not_count_what_is_removed_is_no_matter(
+    model: Archived, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask = model.store.client.xinfo_stream
+
+    async def as_before_7(key: bytes) -> dict[str, object]:
+        answer: dict[str, object] = await ask(key)
+        return {name: value for name, value in answer.items() if name not in ("entries-added", "max-deleted-entry-id")}
+
+    monkeypatch.setattr(model.store.client, "xinfo_stream", as_before_7)
+    assert (await stream.tail(model.store, model.living.keys.log)).n_removed == 0
+    await model.archive()
+    assert (await stream.tail(model.store, model.living.keys.log)).n_removed == 119
+    assert not await stream.holds(model.store, model.living.keys.log, START, b"")
+    with pytest.raises(ArtifactsUnavailable):
+        await rebuild(model.store, model.living, from_start=True)
+    made = await rebuild(model.store, model.living, from_start=True, artifacts=model.artifacts)
+    assert made.live.n_learned == 180
+
+
+async def test_nothing_leaves_the_log_before_two_snapshots_are_good(model: Archived) -> None:
+    store, keys = model.store, model.living.keys
+    newest, older = await snapshots.read_manifests(store, keys)
+    for key in (snapshots.file_key(keys, newest.id, 0), snapshots.file_key(keys, older.id, MANIFEST)):
+        kept = await store.client.get(key)
+        await store.client.set(key, kept[:-1])
+        async with acquire(store, keys) as lease:
+            await_nothing = ArchiveContext(store, model.artifacts, model.living, lease, SMALL)
+            assert await history_manifest.History(store, model.artifacts, keys).manifest() is None
+            assert await archive(await_nothing) is None
+        assert await store.client.xlen(keys.log) == 180
+        await store.client.set(key, kept)
+    assert (await model.archive()).n_entries == 119
+
+
+async def test_a_segment_that_does_not_come_back_trims_nothing(
+    model: Archived, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put = model.artifacts.put
+
+    async def careless(name: str, data: bytes) -> None:
+        await put(name, data[:-1])
+
+    monkeypatch.setattr(model.artifacts, "put", careless)
+    with pytest.raises(Corrupted, match="does not give back"):
+        await model.archive()
+    assert await model.store.client.xlen(model.living.keys.log) == 180
+    assert await history_manifest.History(model.store, model.artifacts, model.living.keys).manifest() is None
+
+
+async def test_whoever_reads_while_it_moves_misses_nothing(model: Archived) -> None:
+    rng = random.Random(1)
+    for begin in range(0, 180, 30):
+        after = model.offset(begin - 1) if begin else START
+        read = []
+        pace = stream.LogParams(read_bytes=rng.choice([300, 3000, 10**6]))
+        reading = full_log.read_entries(model.store, model.artifacts, model.living.keys, after, params=pace)
+        async for elements in reading:
+            read += elements
+            if rng.random() < 0.07:
+                seed = len(model.every)
+                await model.grow(rng.randrange(1, 8), seed)
+                await model.archive()
+        assert read == model.every[begin : begin + len(read)]
+        assert begin + len(read) >= 180
+    assert len((await model.contents()).segments) > 8
+
+
+async def test_the_end_of_the_past_is_an_event_and_not_an_entry(model: Archived) -> None:
+    store, keys = model.store, model.living.keys
+    assert await full_log.newest_offset(store, (await create(store, "empty")).keys) == START
+    assert await full_log.newest_offset(store, keys) == model.offset(-1)
+    entry = Entry(
+        APPLY_VERSION, b"somebody", 9, LearnEvent(b"".join(one.records for one in drafts(5)), 5, [Unit(1), Unit(4)])
+    )
+    payload, checksum = encode(entry)
+    name = await store.client.xadd(keys.log, {"e": payload, "c": checksum})
+    assert await full_log.newest_offset(store, keys) == Offset.of_entry(name, 4)
+    for seed in range(3, 6):
+        await model.grow(2, seed)
+        await model.archive()
+        assert await full_log.newest_offset(store, keys) == model.offset(-1)
+
+
+async def test_a_store_that_loses_its_last_second_still_has_its_history(model: Archived) -> None:
+    """Its list names files again that a newer one, which is lost, did not name any more."""
+    client, keys = model.store.client, model.living.keys
+    params = HistoryParams(keep_bytes=1)
+    await model.archive(HistoryParams())
+    await model.grow(60, 3)
+    names = (history_manifest.history_key(keys), stream.trimmed_key(keys.log), keys.log)
+    before = {name: await client.dump(name) for name in names}
+    grown = await model.archive(HistoryParams())
+    assert len(grown.segments) == 1
+    async with acquire(model.store, keys) as lease:
+        await enforce_retention(ArchiveContext(model.store, model.artifacts, model.living, lease, params), grown)
+    await FileCollector(model.store).collect(model.artifacts, await read_catalog(model.store))
+    for name, dumped in before.items():
+        await client.restore(name, 0, dumped, replace=True)
+    assert (await model.contents()).end < grown.end
+    assert await model.past() == model.every
+    made = await rebuild(model.store, model.living, from_start=True, artifacts=model.artifacts)
+    assert made.live.n_learned == len(model.every)
+    assert (await model.archive(HistoryParams())).end == grown.end
+
+
+def test_an_adoption_is_told_from_other_entries() -> None:
+    def element(event: AdoptEvent | LearnEvent) -> tuple[bytes, list[bytes]]:
+        payload, checksum = encode(Entry(APPLY_VERSION, b"01234567", 2**40, event))
+        return b"5-0", [b"e", payload, b"c", checksum]
+
+    assert adoption_after(element(AdoptEvent("a" * 16, "i" * 16, "3-1.4", "d"))) == Offset(3, 1, 4)
+    with pytest.raises(Corrupted):
+        adoption_after((b"5-0", [b"e", b"adopt", b"c", b""]))
+
+
+async def test_a_late_compactor_damages_nothing(model: Archived) -> None:
+    store, keys = model.store, model.living.keys
+
+    async def stalls() -> None:
+        """It is stopped for so long that another one does the work meanwhile."""
+        nonlocal stalled
+        if not stalled:
+            stalled = True
+            await store.client.delete(keys.key("lease"))
+            await model.grow(20, 7)
+            await model.archive(HistoryParams(segment_bytes=5000))
+
+    stalled = False
+    with pytest.raises(LeaseLost):
+        async with acquire(store, keys) as late:
+            await archive(ArchiveContext(store, model.artifacts, model.living, late, SMALL, between=stalls))
+    assert stalled
+    contents = await model.contents()
+    assert await model.past() == model.every
+    files = {
+        name for name in await model.artifacts.names(history_manifest.artifact_folder(keys)) if "/history/" in name
+    }
+    assert len(files - {segment.name for segment in contents.segments}) == 1  # written too late; swept
+    for from_start in (True, False):
+        made = await rebuild(store, model.living, from_start=from_start, artifacts=model.artifacts)
+        assert made.live.n_learned == 200

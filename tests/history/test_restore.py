@@ -1,0 +1,48 @@
+"""A model is restored from the newest good snapshot, or from history."""
+
+from __future__ import annotations
+
+import pytest
+
+from abound.core.errors import ArtifactsUnavailable, Corrupted, NotReady, UnknownOffset
+from abound.core.types import START
+from abound.service.history.archive import ArchiveContext, restart_history
+from abound.service.history.history_manifest import HistoryParams
+from abound.service.history.replay import rebuild
+from abound.service.history.restore import restore_newest
+from abound.service.history.retention import (
+    enforce_retention,
+)
+from abound.service.snapshots import snapshots
+from abound.service.store.lease import acquire
+from tests.support.archived_model import Archived
+
+
+async def test_where_no_snapshot_is_good_history_stands_in(model: Archived) -> None:
+    contents = await model.archive()
+    good = await rebuild(model.store, model.living, artifacts=model.artifacts)
+    for manifest in await snapshots.read_manifests(model.store, model.living.keys):
+        await model.store.client.delete(snapshots.file_key(model.living.keys, manifest.id, 0))
+    again = await rebuild(model.store, model.living, artifacts=model.artifacts)
+    assert await again.compute_digest() == await good.compute_digest()
+    with pytest.raises(ArtifactsUnavailable, match=r"none of the snapshots .*part 0 is missing.*ABOUND_ARTIFACTS_URL"):
+        await rebuild(model.store, model.living)
+    with pytest.raises(NotReady, match="no usable snapshot"):
+        async with acquire(model.store, model.living.keys) as lease:
+            await restart_history(ArchiveContext(model.store, model.artifacts, model.living, lease))
+    await model.artifacts.delete(contents.segments[0].name)
+    with pytest.raises(Corrupted, match=contents.segments[0].name):
+        await rebuild(model.store, model.living, artifacts=model.artifacts)
+
+
+async def test_the_newest_snapshot_before_an_offset_or_the_beginning(model: Archived) -> None:
+    contents = await model.archive()
+    early = await rebuild(model.store, model.living, model.offset(30), artifacts=model.artifacts)
+    assert early.live.n_learned == 31
+    assert await restore_newest(model.store, early, until=model.offset(5), artifacts=model.artifacts) is None
+    assert early.offset == START
+    async with acquire(model.store, model.living.keys) as lease:
+        to = ArchiveContext(model.store, model.artifacts, model.living, lease, HistoryParams(keep_bytes=1))
+        await enforce_retention(to, contents)
+    with pytest.raises(UnknownOffset):
+        await restore_newest(model.store, early, until=model.offset(5), artifacts=model.artifacts)

@@ -1,0 +1,195 @@
+"""Which durability is claimed of an entry, and when none is."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+
+import pytest
+
+from abound.core.config import ModelConfig
+from abound.core.errors import InvalidInstance, OutcomeUnknown, StoreUnavailable
+from abound.core.instances.record import pack_labels
+from abound.core.limits import Limits
+from abound.service.log.stream import LogParams
+from abound.service.replica.replica import ReplicaParams
+from tests.log.conftest import learn, length
+from tests.support.fixtures import StartReplica
+from tests.support.streams import draft
+from tests.support.valkey import Server, free_port
+
+
+async def test_fsync_is_not_claimed_of_a_store_whose_waitaof_says_too_much(start_replica: StartReplica) -> None:
+    """Valkey answers WAITAOF before it has synced, unless it syncs every command."""
+    server = Server(appendfsync="everysec")
+    try:
+        replica = await start_replica(server)
+        with pytest.raises(InvalidInstance, match="CONFIG SET appendfsync always"):
+            await learn(replica, draft('{"a": 1}', "x"), durability="fsync")
+        with server.client() as client:
+            client.config_set("appendfsync", "always")
+        async with asyncio.timeout(5):
+            while (facts := replica.server_info()) is None or facts.appendfsync != "always":  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+        assert (await learn(replica, draft('{"a": 1}', "x"), durability="fsync")).durability == "fsync"
+        await replica.stop()
+    finally:
+        server.close()
+
+
+async def test_fsync_by_waiting(start_replica: StartReplica, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("abound.service.store.server_info._waitaof_holds", lambda server: True)
+    server = Server(appendfsync="everysec")
+    try:
+        replica = await start_replica(server)
+        one = draft('{"a": 1}', "x")
+        careful = asyncio.create_task(learn(replica, one, durability="fsync"))
+        quick = await learn(replica, one)
+        assert quick.durability == "log"
+        assert (await careful).durability == "fsync"
+        assert (await learn(replica, one, durability="fsync")).durability == "fsync"
+        await replica.stop()
+    finally:
+        server.close()
+
+
+async def test_fsync_is_not_claimed_after_the_policy_was_changed(
+    own_server: Server, start_replica: StartReplica, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The service asks each second what the store is, and behind each append with ``fsync`` whether that is so."""
+    monkeypatch.setattr("abound.service.store.reconnecting.INFO_SECONDS", 60.0)
+    replica = await start_replica(own_server)
+    one = draft('{"a": 1}', "x")
+    for policy, level in (("always", "fsync"), ("everysec", "log"), ("always", "fsync")):
+        with own_server.client() as client:
+            client.config_set("appendfsync", policy)
+        learned = await asyncio.gather(learn(replica, one, durability="fsync"), learn(replica, one))
+        assert [one.durability for one in learned] == [level, "log"]
+
+
+async def test_a_level_is_claimed_only_when_it_is_reached(start_replica: StartReplica) -> None:
+    port = free_port()
+    primary = Server(port=str(port), **{"repl-diskless-sync-delay": "0"})
+    copy = Server(replicaof=f"127.0.0.1 {port}")
+    try:
+        replica = await start_replica(primary, ReplicaParams(log=LogParams(wait_store_seconds=0.3)))
+        for _ in range(100):
+            if (facts := replica.server_info()) is not None and facts.replicas:
+                break
+            await asyncio.sleep(0.1)
+        with primary.client() as client:
+            while client.info("replication")["slave0"]["state"] != "online":  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+            client.set("written", "and copied")
+            while not client.wait(1, 100):
+                pass
+        one = draft('{"a": 1}', "x")
+        learned = await learn(replica, one, durability="replica")
+        assert (learned.durability, learned.applied) == ("replica", True)
+        copy.pause()
+        learned = await learn(replica, one, durability="replica")
+        assert (learned.durability, learned.applied) == ("fsync", True)
+        copy.kill()
+        for _ in range(50):
+            if (facts := replica.server_info()) is not None and not facts.replicas:
+                break
+            await asyncio.sleep(0.1)
+        with pytest.raises(InvalidInstance, match="no connected replica"):
+            await learn(replica, one, durability="replica")
+        await replica.stop()
+    finally:
+        copy.close()
+        primary.close()
+
+
+@pytest.mark.parametrize("binary", [None, "redis-server"])
+@pytest.mark.parametrize(
+    ("name", "wrong", "right"), [("appendonly", "no", "yes"), ("maxmemory-policy", "allkeys-lru", "noeviction")]
+)
+async def test_a_store_that_could_lose_the_log_from_now_on_is_told_nothing(
+    start_replica: StartReplica, binary: str | None, name: str, wrong: str, right: str
+) -> None:
+    if binary is not None and shutil.which(binary) is None:
+        pytest.skip(f"there is no {binary} here")
+    server = Server(binary)
+    try:
+        replica = await start_replica(server)
+        one = draft('{"a": 1}', "x")
+        assert (await learn(replica, one)).applied
+
+        async def warned(expected: bool) -> None:
+            async with asyncio.timeout(5):
+                while (durability := replica.status().durability) is None or expected != bool(durability.warning):  # noqa: ASYNC110
+                    await asyncio.sleep(0.05)
+
+        await warned(False)
+        with server.client() as client:
+            client.config_set(name, wrong)
+            await warned(True)
+            for refused in (
+                learn(replica, one),
+                learn(replica, one, durability="fsync"),
+                replica.configure("default", {"d_max": 3}),
+                replica.models.create("other", ModelConfig()),
+            ):
+                with pytest.raises(StoreUnavailable, match=f"nothing was appended.*CONFIG SET {name} {right}"):
+                    await refused
+            assert await length(replica) == 1
+            status = replica.status()
+            assert status.ready
+            assert status.durability is not None
+            assert f"CONFIG SET {name} {right}" in str(status.durability.warning)
+            live = replica.model("default").live
+            assert len(live.rank(one.records[: -len(pack_labels(["x"], Limits()))], 5).class_ids) == 1
+            client.config_set(name, right)
+        await warned(False)
+        assert (await learn(replica, one)).ranks == [1]
+        await replica.stop()
+    finally:
+        server.close()
+
+
+async def test_an_append_under_way_claims_nothing_of_a_store_that_was_found_unsafe(
+    server: Server, start_replica: StartReplica
+) -> None:
+    replica = await start_replica(server)
+    appender, info = replica.model("default").appender, replica.server_info()
+    assert appender is not None
+    assert info is not None
+    learned = appender.learn([draft('{"a": 1}', "x")], "log", True, 5)
+    await asyncio.sleep(0)  # it is sent
+    replica._connection.info = info._replace(aof=False)
+    with pytest.raises(OutcomeUnknown, match=r"may get lost.*CONFIG SET appendonly yes"):
+        await learned
+    assert await length(replica) == 1
+
+
+async def test_a_store_is_looked_at_while_a_long_entry_is_applied(start_replica: StartReplica) -> None:
+    server = Server()
+    try:
+        replica = await start_replica(server)
+        await learn(replica, draft('{"a": 1}', "x"))
+        async with replica.model("default")._turn:
+            await asyncio.sleep(2.5)  # a digest is due and waits for its turn
+            with server.client() as client:
+                client.config_set("maxmemory-policy", "allkeys-lru")
+            async with asyncio.timeout(4):
+                while (facts := replica.server_info()) is None or facts.danger is None:  # noqa: ASYNC110
+                    await asyncio.sleep(0.05)
+        await replica.stop()
+    finally:
+        server.close()
+
+
+async def test_what_everysec_may_lose_is_said(start_replica: StartReplica) -> None:
+    server = Server(appendfsync="everysec")
+    try:
+        replica = await start_replica(server)
+        durability = replica.status().durability
+        assert durability is not None
+        assert durability[:2] == ("everysec", ("log",))
+        assert "up to 2 s" in str(durability.warning)
+        assert "CONFIG SET appendfsync always" in str(durability.warning)
+        await replica.stop()
+    finally:
+        server.close()

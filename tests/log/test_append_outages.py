@@ -1,0 +1,111 @@
+"""What a lost connection, or a store that refuses, leaves of an append."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from abound.core.errors import OutcomeUnknown, Overloaded, StoreUnavailable
+from abound.service.replica.replica import Replica
+from abound.service.store.client import Store
+from tests.log.conftest import connected, learn, length
+from tests.support.fixtures import StartReplica
+from tests.support.proxy import Proxy
+from tests.support.streams import draft
+from tests.support.valkey import QUICK, Server
+
+
+async def test_a_lost_reply_is_no_lost_event_and_no_event_twice(through: Replica, proxy: Proxy) -> None:
+    proxy.lose_replies_to = b"XADD"
+    learned = await learn(through, draft('{"a": 1}', "x"))
+    assert learned.applied  # the follower met it
+    assert await length(through) == 1
+    await connected(through)
+    assert (await learn(through, draft('{"a": 1}', "x"))).ranks == [1]
+
+
+async def test_a_lost_command_is_of_unknown_outcome_and_not_sent_again(through: Replica, proxy: Proxy) -> None:
+    proxy.lose_commands = b"XADD"
+    with pytest.raises(OutcomeUnknown):
+        await learn(through, draft('{"a": 1}', "x"), timeout=0.5)
+    assert await length(through) == 0
+    await connected(through)
+    assert (await learn(through, draft('{"a": 1}', "y"))).applied
+    assert await length(through) == 1
+
+
+async def test_without_a_store_nothing_is_taken(own_server: Server, start_replica: StartReplica) -> None:
+    replica = await start_replica(own_server)
+    await learn(replica, draft('{"a": 1}', "x"))
+    own_server.kill()
+    with pytest.raises((StoreUnavailable, OutcomeUnknown)):
+        await learn(replica, draft('{"a": 1}', "x"), timeout=1.0)
+    with pytest.raises(StoreUnavailable, match="nothing was appended"):
+        await learn(replica, draft('{"a": 1}', "x"))
+
+
+async def test_a_store_that_hangs_does_not_hold_requests_for_ever(
+    own_server: Server, start_replica: StartReplica
+) -> None:
+    replica = await start_replica(own_server)
+    own_server.pause()
+    first = asyncio.create_task(learn(replica, draft('{"a": 1}', "x"), timeout=0.3))
+    await asyncio.sleep(0.05)
+    second = asyncio.create_task(learn(replica, draft('{"a": 1}', "y"), timeout=0.3))
+    outcomes = await asyncio.gather(first, second, return_exceptions=True)
+    own_server.resume()
+    assert isinstance(outcomes[0], OutcomeUnknown)
+    assert isinstance(outcomes[1], Overloaded)
+    await connected(replica)
+    assert (await learn(replica, draft('{"a": 1}', "z"))).applied
+    assert "y" not in [replica.model("default").live.label(i) for i in range(2)]
+
+
+async def test_a_store_that_refuses_to_write_has_taken_nothing(start_replica: StartReplica) -> None:
+    server = Server()
+    try:
+        replica = await start_replica(server)
+        with server.client() as client:
+            client.config_set("maxmemory", 1)
+            with pytest.raises(StoreUnavailable, match="refused to append: OOM"):
+                await learn(replica, draft('{"a": 1}', "x"))
+            client.config_set("maxmemory", 0)
+        assert (await learn(replica, draft('{"a": 1}', "x"))).applied
+        await replica.stop()
+    finally:
+        server.close()
+
+
+async def test_a_lost_reply_is_made_up_for_only_where_the_log_is_kept(own_server: Server, tmp_path: Path) -> None:
+    """The follower has met the event; what it is in keeps no file any more."""
+    proxy = Proxy(tmp_path / "proxy", own_server.url.removeprefix("unix://"))
+    await proxy.start()
+    replica = Replica(Store(proxy.url, QUICK))
+    await replica.start()
+    with own_server.client() as client:
+        client.config_set("appendonly", "no")
+    proxy.lose_replies_to = b"XADD"
+    with pytest.raises(OutcomeUnknown):
+        await learn(replica, draft('{"a": 1}', "x"), timeout=1.0)
+    assert replica.model("default").live.n_learned == 1
+    await replica.stop()
+    await proxy.stop()
+
+
+async def test_a_store_that_has_become_a_copy_is_left_for_the_primary(
+    own_server: Server, start_replica: StartReplica
+) -> None:
+    replica = await start_replica(own_server)
+    with own_server.client() as client:
+        client.execute_command("REPLICAOF", "127.0.0.1", "1")
+        with pytest.raises(StoreUnavailable, match="READONLY"):
+            await learn(replica, draft('{"a": 1}', "x"))
+        before = {one["id"] for one in client.client_list() if one["name"] == "abound-append"}
+        client.execute_command("REPLICAOF", "NO", "ONE")
+        await connected(replica)
+        assert (await learn(replica, draft('{"a": 1}', "x"))).applied
+        after = {one["id"] for one in client.client_list() if one["name"] == "abound-append"}
+    assert after
+    assert not after & before

@@ -1,0 +1,92 @@
+"""Models are created, configured and deleted on all replicas."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from abound.core.config import ModelConfig
+from abound.core.errors import (
+    Conflict,
+    InvalidInstance,
+    UnknownModel,
+)
+from abound.core.types import START
+from abound.service.replica.storage_status import NO_ARTIFACTS
+from tests.support.fixtures import StartReplica
+from tests.support.replicas import digests, teach, until
+from tests.support.streams import drafts
+from tests.support.valkey import Server
+
+
+async def test_the_default_model_is_there_from_the_start_and_only_once(
+    server: Server, start_replica: StartReplica
+) -> None:
+    first, second = await asyncio.gather(start_replica(server), start_replica(server))
+    assert first.models.names() == second.models.names() == ["default"]
+    assert first.model("default").incarnation == second.model("default").incarnation
+    assert first.model("default").offset == START
+    durability = ("always", ("log", "fsync"), None)
+    assert first.status() == ("ready", 1.0, True, None, "connected", None, None, durability, NO_ARTIFACTS)
+
+
+async def test_models_come_and_go_everywhere(server: Server, start_replica: StartReplica) -> None:
+    one, other = await start_replica(server), await start_replica(server)
+    assert await one.models.create("news", ModelConfig(d_max=7))
+    assert not await one.models.create("news", ModelConfig(d_max=8))
+    await until(lambda: "news" in other.models.names())
+    assert other.model("news").live.config.d_max == 7
+    await teach(other, 10, name="news")
+    incarnation = one.model("news").incarnation
+    keys = one.model("news").keys
+    await one.models.delete("news")
+    assert one.models.names() == ["default"]
+    with pytest.raises(UnknownModel, match="'news'"):
+        one.model("news")
+    with pytest.raises(UnknownModel):
+        await one.learn("news", drafts(1))
+    await until(lambda: other.models.names() == ["default"])
+    assert await one.store.client.keys(keys.pattern) == []
+    assert await other.models.create("news", ModelConfig())
+    await until(lambda: "news" in one.models.names())
+    assert one.model("news").incarnation > incarnation
+    assert one.model("news").live.n_learned == 0
+
+
+async def test_deleting_the_default_model_makes_a_new_one(server: Server, start_replica: StartReplica) -> None:
+    one, other = await start_replica(server), await start_replica(server)
+    await teach(one)
+    before = one.model("default").incarnation
+    await one.models.delete("default")
+    assert one.model("default").live.n_learned == 0
+    assert one.model("default").incarnation > before
+    await teach(one, seed=2)
+    await until(lambda: other.model("default").live.n_learned == 50)
+    assert len(await digests(one, other)) == 1
+
+
+async def test_creating_at_one_time_creates_once(server: Server, start_replica: StartReplica) -> None:
+    replicas = [await start_replica(server) for _ in range(2)]
+    created = await asyncio.gather(*(replica.models.create("news", ModelConfig()) for replica in replicas * 3))
+    assert sum(created) == 1
+
+
+@pytest.mark.parametrize("name", ["", "a b", "a{b}", "é", "x" * 65, ".hidden", "a/b", "a\n"])
+async def test_a_name_that_could_be_mistaken_is_refused(server: Server, start_replica: StartReplica, name: str) -> None:
+    replica = await start_replica(server)
+    with pytest.raises(InvalidInstance, match="name"):
+        await replica.models.create(name, ModelConfig())
+
+
+async def test_a_change_of_configuration_reaches_all_at_one_offset(server: Server, start_replica: StartReplica) -> None:
+    one, other = await start_replica(server), await start_replica(server)
+    await teach(one)
+    assert (await one.configure("default", {"d_max": 3, "margin": 0.5})).d_max == 3
+    await teach(one, seed=2)
+    assert len(await digests(one, other)) == 1
+    assert other.model("default").live.config.margin == 0.5
+    with pytest.raises(Conflict, match="boolean"):
+        await one.configure("default", {"boolean": True})
+    with pytest.raises(InvalidInstance, match="d_max"):
+        await one.configure("default", {"d_max": -1})

@@ -1,0 +1,30 @@
+"""What tests of replicas do: teach one, wait, compare the digests of several."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from abound.core.types import Offset
+from abound.service.replica.replica import Replica
+from tests.support.streams import drafts
+
+
+async def until(condition: object, seconds: float = 5.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():  # type: ignore[operator]
+        assert time.monotonic() < deadline, "it did not come to be"
+        await asyncio.sleep(0.01)
+
+
+async def teach(replica: Replica, n: int = 50, seed: int = 1, name: str = "default") -> Offset:
+    learned = await replica.learn(name, drafts(n, seed))
+    return learned[-1].offset
+
+
+async def digests(*replicas: Replica, name: str = "default") -> set[str | None]:
+    """Their digests, once all have come as far as the first."""
+    offset = replicas[0].model(name).offset
+    for replica in replicas:
+        await replica.wait_for(name, offset, 5)
+    return {await replica.model(name).compute_digest() for replica in replicas}
