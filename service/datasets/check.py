@@ -1,7 +1,8 @@
 """The process that checks a data set: ``python -m abound.service.datasets.check FILE BYTES COLUMNS``.
 
-The process reads a file of the artifact store line by line, as a job would, and writes one JSON object to
-standard output. COLUMNS is a ``TableColumns`` as JSON. The object holds the counts, or one of these keys:
+The process reads a file of the artifact store line by line, as a job would, and writes lines of JSON to standard
+output. COLUMNS is a ``TableColumns`` as JSON. While it reads, each second a line says which share of the bytes it has
+read: ``{"share": 0.25}``. The last line holds the counts, or one of these keys:
 
     error       the file is invalid; the message gives the number of the line
     too_large   the file has more than BYTES, decompressed, or too many names
@@ -19,6 +20,8 @@ import resource
 import secrets
 import sys
 import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -45,14 +48,20 @@ MAX_NAME_BYTES = 2**29
 
 NAME_COST = 100
 
+REPORT_SECONDS = 1.0
+
 MAX_EXTRA_BYTES = 2**32
 """Memory that the process may allocate in addition to what it has mapped at the start."""
 
 
 def counts(
-    path: Path, plain_bytes: int, name_bytes: int = MAX_NAME_BYTES, columns: TableColumns = TableColumns()
+    path: Path,
+    plain_bytes: int,
+    name_bytes: int = MAX_NAME_BYTES,
+    columns: TableColumns = TableColumns(),
+    progress: Callable[[int], None] | None = None,
 ) -> dict[str, int]:
-    """Return the counts of a file.
+    """Return the counts of a file; ``progress`` is that of ``read_file``.
 
     Raises
     ------
@@ -68,7 +77,7 @@ def counts(
     label_counts: dict[str, int] = {}
     n = labelled = learnable = nnz = assertions = label_pairs = feature_labels = named = 0
     try:
-        for instance in read_file(str(path), plain_bytes=plain_bytes, columns=columns):
+        for instance in read_file(str(path), progress, plain_bytes, columns=columns):
             try:
                 if instance.labels:
                     pack_labels(instance.labels, DATASET_LIMITS)
@@ -119,7 +128,7 @@ async def check(name: str, plain_bytes: int, columns: TableColumns) -> dict[str,
         artifacts = ArtifactStore(settings.artifacts_location() or "")
         await artifacts.join(store)
         async with local_file(artifacts, name) as path:
-            return dict(counts(path, plain_bytes, columns=columns))
+            return dict(counts(path, plain_bytes, columns=columns, progress=_reporter(path.stat().st_size)))
     except MemoryError:
         return {"too_large": "checking the file exceeds the memory limit; split the file"}
     except TooLarge as error:
@@ -130,6 +139,19 @@ async def check(name: str, plain_bytes: int, columns: TableColumns) -> dict[str,
         return {"error": str(error)}
     finally:
         await store.close()
+
+
+def _reporter(n_bytes: int) -> Callable[[int], None]:
+    """Return a function that writes the share of a file that was read, at most once a second."""
+    last = time.monotonic()
+
+    def report(position: int) -> None:
+        nonlocal last
+        if time.monotonic() - last >= REPORT_SECONDS:
+            last = time.monotonic()
+            print(json.dumps({"share": round(position / n_bytes, 4)}), flush=True)
+
+    return report
 
 
 def limit_memory(room: int) -> None:

@@ -1,6 +1,7 @@
 """Data sets: uploaded files that jobs can learn from instead of history.
 
     abound:datasets             hash: name -> JSON of ``DatasetCard``: the pointer
+    abound:datasets:checking    expiring records: name -> share of the bytes of the uploaded file that was checked
     abound:datasets:writing     hash: files that are being written (``service/artifacts/write_marks.py``)
     <artifacts>/datasets/<id>.<format>[.gz|.zst]     the uploaded file, unchanged
 
@@ -39,6 +40,7 @@ from abound.core.errors import (
     InvalidInstance,
     Malformed,
     Overloaded,
+    StoreUnavailable,
     TooLarge,
     UnknownDataset,
 )
@@ -48,11 +50,13 @@ from abound.service.artifacts.artifact_store import ArtifactStore
 from abound.service.artifacts.checksums import decoding
 from abound.service.artifacts.write_marks import collect_unmarked, hold_write_mark
 from abound.service.datasets.files import COLUMNAR, MAX_BATCH_BYTES, format_of, local_file, read_file
+from abound.service.store import expiring
 from abound.service.store.client import Store, store_errors
 
 log = structlog.get_logger(__name__)
 
 KEY = b"abound:datasets"
+CHECKING_KEY = b"abound:datasets:checking"
 WRITING_KEY = b"abound:datasets:writing"
 FOLDER = "datasets"
 NAME = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}"
@@ -63,6 +67,12 @@ HEAD_BYTES = 2**20
 
 SHOWN_BYTES = 4 * HEAD_BYTES
 """Most bytes of the instances that ``head`` returns, as JSON."""
+
+MAX_SAID_BYTES = 2**20
+"""Maximum length of a line that the process which checks a file writes; an error may quote a name of the file."""
+
+CHECKING_SECONDS = 60.0
+"""A share that was reported longer ago is not shown."""
 
 MAX_CHECKS = 2
 """Maximum number of files that one process checks at a time."""
@@ -170,6 +180,11 @@ class DatasetRepository:
             found = await self._store.client.hvals(KEY)
         return sorted((_decoded(packed) for packed in found), key=lambda card: card.name)
 
+    async def checking(self) -> dict[str, float]:
+        """Return the names whose uploaded files are checked now, and the share of the bytes of each that was read."""
+        found = await expiring.live(self._store, CHECKING_KEY, CHECKING_SECONDS)
+        return {name: float(one.payload) for name, one in found.items()}
+
     async def put(
         self,
         artifacts: ArtifactStore,
@@ -210,7 +225,7 @@ class DatasetRepository:
             async with hold_write_mark(self._store, WRITING_KEY, upload):
                 try:
                     size = await self._stored(artifacts, file, pieces)
-                    counts = await self._counts(file, columns, environment)
+                    counts = await self._counts(name, file, columns, environment)
                     with store_errors():
                         seconds, microseconds = await self._store.client.time()
                 except BaseException:
@@ -295,8 +310,8 @@ class DatasetRepository:
         await artifacts.put_stream(file, counted())
         return size
 
-    async def _counts(self, file: str, columns: TableColumns, environment: dict[str, str]) -> dict[str, int]:
-        """Check a file in another process, and return its counts."""
+    async def _counts(self, name: str, file: str, columns: TableColumns, environment: dict[str, str]) -> dict[str, int]:
+        """Check a file in another process, and return its counts. Report in the store how much of it was read."""
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
@@ -307,10 +322,19 @@ class DatasetRepository:
             env=environment,
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
+            limit=MAX_SAID_BYTES,
         )
+        assert process.stdout is not None
+        found: dict[str, Any] = {}
         try:
             async with asyncio.timeout(self._params.check_seconds):
-                said, _ = await process.communicate()
+                async for line in process.stdout:
+                    found = json.loads(line)
+                    if (share := found.pop("share", None)) is not None:
+                        with contextlib.suppress(StoreUnavailable):
+                            await expiring.put(self._store, CHECKING_KEY, name, b"%.4f" % share)
+        except ValueError:
+            found = {}
         except TimeoutError:
             raise TooLarge(
                 f"checking the file takes more than {self._params.check_seconds:g} s; "
@@ -321,12 +345,10 @@ class DatasetRepository:
                 with contextlib.suppress(ProcessLookupError):
                     process.kill()
                 await process.wait()
-        try:
-            found: dict[str, Any] = json.loads(said)
-        except ValueError:
-            raise Overloaded(
-                "the process that checks the file has died, perhaps for lack of memory; try again"
-            ) from None
+            with contextlib.suppress(StoreUnavailable):
+                await expiring.remove(self._store, CHECKING_KEY, name)
+        if not found:
+            raise Overloaded("the process that checks the file has died, perhaps for lack of memory; try again")
         if "too_large" in found:
             raise TooLarge(found["too_large"])
         if "away" in found:

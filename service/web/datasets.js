@@ -8,6 +8,7 @@ const FORMATS = "JSON lines (.jsonl), a table (.csv, .tsv), svmlight (.svm) or E
 const NAMED = /\.((txt|svm|jsonl|csv|tsv)(\.(gz|zst))?|parquet|arrow)$/;
 const TABLE = /\.((csv|tsv)(\.(gz|zst))?|parquet|arrow)$/;
 const CUT = 200;
+const CHECK_MS = 1000;
 
 const plain = (value) => (typeof value === "string" ? value : JSON.stringify(value));
 
@@ -122,10 +123,14 @@ export function show(root, { signal, problem, refused }) {
     const note = h("p", { class: "hint" }, "0 %");
     const named = ofTable.hidden ? [] : Object.entries(columns).filter(([, input]) => input.value);
     const query = new URLSearchParams([["filename", chosen.name], ...named.map(([key, input]) => [key, input.value])]);
+    let isSent = false;
     const ended = upload(`datasets/${part(called)}?${query}`, chosen, (share) => {
       progress.value = share;
       note.textContent = share < 1 ? `${Math.round(100 * share)} % of ${bytes(chosen.size)}` : "All sent. Every line is read and checked now.";
-      if (share === 1) progress.removeAttribute("value"); // the duration of the check is unknown
+      if (share < 1 || isSent) return;
+      isSent = true;
+      progress.removeAttribute("value"); // until the check reports
+      watchCheck(called, progress, note, () => underWay?.ended === ended);
     }, stop.signal).then(() => called);
     underWay = { said: [progress, note], stop: () => stop.abort(), ended };
     ended.then(
@@ -135,6 +140,23 @@ export function show(root, { signal, problem, refused }) {
     if (await follow()) {
       name.value = file.value = "";
       typed = false;
+    }
+  }
+
+  /** Show how much of a file was checked, while `isRunning`. */
+  async function watchCheck(called, progress, note, isRunning) {
+    progress.setAttribute("aria-label", "Checked");
+    while (isRunning()) {
+      try {
+        const { checking } = await get("datasets");
+        if (called in checking) {
+          progress.value = checking[called];
+          note.textContent = `All sent. ${Math.round(100 * checking[called])} % of the file is read and checked.`;
+        }
+      } catch {
+        // The upload itself says what is wrong.
+      }
+      await new Promise((resolve) => setTimeout(resolve, CHECK_MS));
     }
   }
 

@@ -197,12 +197,12 @@ def test_a_wrong_line_is_refused_and_nothing_is_changed(place: Place) -> None:
     told = first.json()
     assert (told["format"], told["compression"], told["instances"], told["bytes"]) == ("jsonl", "", 30, len(lines(30)))
     assert told == place.client.dataset("a")
-    assert place.client.datasets() == {"datasets": [told]}
+    assert place.client.datasets() == {"datasets": [told], "checking": {}}
     answer = put(place, "a", lines(3) + b"not json\n", "?filename=x.jsonl")
     assert (answer.status_code, answer.headers["content-type"]) == (422, "application/problem+json")
     assert answer.json()["detail"].startswith("line 4: ")
     assert answer.json()["field"] == "body"
-    assert place.client.datasets() == {"datasets": [told]}
+    assert place.client.datasets() == {"datasets": [told], "checking": {}}
     assert len(files(place)) == 1
     again = put(place, "a", gzip.compress(TXT), "?filename=x.txt.gz")
     assert (again.status_code, again.json()["compression"], len(files(place))) == (200, "gz", 1)

@@ -62,6 +62,10 @@ class DatasetsAnswer(Shape):
     """Data sets, by name."""
 
     datasets: list[DatasetAnswer]
+    checking: dict[str, float] = Field(
+        description="Names whose uploaded files are being checked, and the share of the bytes of each that was read. "
+        "It begins a second after the upload."
+    )
 
 
 class RowShape(Shape, record=DatasetInstance, fields="text features labels"):
@@ -90,7 +94,9 @@ DatasetsDep = Annotated[DatasetRepository, Depends(datasets)]
 @router.get("/datasets", summary="All data sets", responses=problems(503))
 async def list_datasets(known: DatasetsDep) -> DatasetsAnswer:
     """List the data sets by name."""
-    return DatasetsAnswer(datasets=[DatasetAnswer.of(card) for card in await known.all()])
+    return DatasetsAnswer(
+        datasets=[DatasetAnswer.of(card) for card in await known.all()], checking=await known.checking()
+    )
 
 
 @router.put(
