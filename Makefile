@@ -61,6 +61,8 @@ check: $(VENV)/.installed-dev
 	$(BIN)/pytest -q tests/test_imports.py tests/test_licences.py tests/documents/test_prose.py
 
 # Types are checked beside the tests. Kernels are compiled once, before several processes want them at the same time.
+# Bytecode is kept even where the environment says otherwise: the tests start hundreds of processes.
+test long test-lowest test-newest: export PYTHONDONTWRITEBYTECODE =
 test: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .

@@ -33,7 +33,7 @@ def test_a_process_with_another_clock_and_hash_seed_collects_the_same_tests(
     """Long tests too."""
     (tmp_path / "shifted_clock.py").write_text(PLUGIN)
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
-    options = "--collect-only -qq --assert=plain -p shifted_clock -p no:cacheprovider"
+    options = "--collect-only -qq -p shifted_clock -p no:cacheprovider"
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *options.split(), *request.config.args],
         cwd=request.config.invocation_params.dir,
