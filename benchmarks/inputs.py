@@ -1,6 +1,6 @@
 """Accuracy on the inputs that applications send: text in many languages, and texts with fields.
 
-    python -m benchmarks.inputs [--json] [--data DIR] [--only text|fields] [--set NAME]
+    python -m benchmarks.inputs [--json] [--data DIR] [--only text|fields|numbers] [--set NAME]
 
 ``text``: R@1 with ``analyzer.boundaries`` simple and unicode, for both update rules. The English sets are those of
 ``benchmarks.sets``. The others are made from Debian packages, unpacked below ``DIR/translations``:
@@ -12,6 +12,10 @@ A tenth of the instances is the test part. All of a set is in one random order.
 
 ``fields``: R@1 with the title (the first line, or the subject) and the body of a text as fields, and with both as one
 text, for both update rules.
+
+``numbers``: R@1 of texts without a number, and with random ones beside half of them, of any unit (``u1100``: with the
+median 1,100), for both update rules and both values of ``numbers``. ``ten``: ten numbers of different units. ``tells``:
+one number beside every text, whose size depends on the label. A set that has numbers itself is measured as it is.
 """
 
 from __future__ import annotations
@@ -19,9 +23,11 @@ from __future__ import annotations
 import argparse
 import gzip
 import json
+import math
 import random
 import re
 import struct
+import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
@@ -33,7 +39,7 @@ from abound.core.instances.data_formats import DatasetInstance
 from abound.core.model.live_model import warmup
 from abound.service.datasets.files import read_file
 from abound.service.evaluation.live import evaluate
-from benchmarks.sets import data_folder
+from benchmarks.sets import NAMES, data_folder
 
 ENGLISH = ("clinc150", "reuters21578", "newsgroups20")
 MESSAGES = ("zh_CN", "ja", "th", "hi", "ar", "de", "fi")
@@ -47,6 +53,11 @@ LEAST_CHARACTERS, LEAST_OF_PAGE = 15, 10
 """Shorter texts, and pages with fewer paragraphs, are left out."""
 
 FIELDS = ("commits-git", "newsgroups20", "reuters21578")
+
+NUMBERS = ("clinc150", "reuters21578", "newsgroups20", "stackex-cooking")
+
+UNITS = (0.05, 3.0, 20.0, 1100.0, 1e6)
+"""Medians of random numbers."""
 
 UPDATES = ("fsu", "sls")
 
@@ -97,7 +108,7 @@ def parts_of(name: str, data: Path) -> tuple[list[DatasetInstance], list[Dataset
     """Return the training part and the test part of a set."""
     kind, _, language = name.partition("-")
     if kind not in ("messages", "pages"):
-        train, test = (list(read_file(str(data / name / f"{part}.jsonl.gz"))) for part in ("train", "test"))
+        train, test = (list(read_file(str(data / name / f"{part}.{NAMES[name]}.gz"))) for part in ("train", "test"))
         return train, test
     texts = (messages if kind == "messages" else paragraphs)(data / "translations", language)
     if not texts:
@@ -158,9 +169,49 @@ def fields(name: str, data: Path) -> dict[str, Any]:
     return figures
 
 
+def with_numbers(rows: list[DatasetInstance], medians: tuple[float, ...], seed: int) -> list[DatasetInstance]:
+    """Return the instances with random numbers, each in half of the instances: lognormal, of these medians."""
+    rng = random.Random(seed)
+    found = []
+    for row in rows:
+        kept = {f"n{i}": m * math.exp(rng.gauss(0, 1)) for i, m in enumerate(medians) if rng.random() < 0.5}
+        found.append(replace(row, features=json.dumps(kept).encode()))
+    return found
+
+
+def with_telling(rows: list[DatasetInstance], seed: int) -> list[DatasetInstance]:
+    """Return the instances with a number each, whose median is from 10 to 10,000 by the first label."""
+    rng = random.Random(seed)
+    found = []
+    for row in rows:
+        median = 10 ** (1 + zlib.crc32(" ".join(row.labels[:1]).encode()) % 100 / 33)
+        number = median * math.exp(0.3 * rng.gauss(0, 1))
+        found.append(replace(row, features=b'{"n": %a}' % number))
+    return found
+
+
+def numbers(name: str, data: Path) -> dict[str, Any]:
+    """Measure one set with and without numbers, raw and scaled."""
+    train, test = parts_of(name, data)
+    ways = {f"u{unit:g}": (with_numbers(train, (unit,), 1), with_numbers(test, (unit,), 2)) for unit in UNITS}
+    ways["ten"] = with_numbers(train, 2 * UNITS, 1), with_numbers(test, 2 * UNITS, 2)
+    ways["tells"] = with_telling(train, 1), with_telling(test, 2)
+    if train[0].text is None:
+        ways = {"own": (train, test)}
+    figures: dict[str, Any] = {"set": name}
+    for update in UPDATES:
+        if "own" not in ways:
+            figures[f"{update}_none"] = accuracy(train, test, {"update": update})
+        for way, parts in ways.items():
+            for setting in ("raw", "scaled"):
+                figures[f"{update}_{way}_{setting}"] = accuracy(*parts, {"update": update, "numbers": setting})
+    return figures
+
+
 PARTS: dict[str, tuple[Callable[[str, Path], dict[str, Any]], tuple[str, ...]]] = {
     "text": (text, TEXT),
     "fields": (fields, FIELDS),
+    "numbers": (numbers, NUMBERS),
 }
 
 

@@ -15,11 +15,25 @@ from msgspec import Meta
 
 from abound.core.errors import InvalidInstance, did_you_mean
 
-FIXED_AFTER_LEARNING = ("update", "rows", "idf", "boolean", "analyzer", "negative", "leak", "memory", "codes")
+FIXED_AFTER_LEARNING = (
+    "update",
+    "rows",
+    "idf",
+    "boolean",
+    "analyzer",
+    "negative",
+    "numbers",
+    "leak",
+    "memory",
+    "codes",
+)
 """Fields that cannot change on a model that has learned, because its state would get another meaning."""
 
-VECTOR_FIELDS = ("boolean", "analyzer", "negative")
+VECTOR_FIELDS = ("boolean", "analyzer", "negative", "numbers")
 """Fields that decide how an instance becomes a vector. A log of vectors cannot be replayed with other values."""
+
+BEFORE: dict[str, Any] = {"numbers": "raw"}
+"""Fields that were added later and whose default for new models differs: their values where none is stored."""
 
 MAX_COUNT = 2**31 - 1
 
@@ -27,6 +41,11 @@ ROWS = "sls: a small model with many labels keeps a weight for every feature and
 MAX_CLASSES = (
     "Classes beyond this number are refused. A replica counts its own pending requests but not those of other "
     "replicas, so several replicas can exceed the bound by the new classes of their pending requests."
+)
+
+NUMBERS = (
+    "Numbers beside texts and other features: bounded in size, so that no number outweighs them (`scaled`), or as they "
+    "are (`raw`)."
 )
 
 IMPLICIT = "Weight with which ignored labels are learned, relative to rejected ones; 0: they are only counted."
@@ -141,7 +160,8 @@ class ModelConfig:
 
     The total of a feature never exceeds ``memory``, so weights become exponentially weighted means; None is the
     running mean of the paper. ``negative`` ``split`` turns a negative number into the feature ``name=-`` with the
-    absolute value. Each start of ``calibrate`` begins from zero.
+    absolute value. ``numbers`` is described in ``abound.core.instances.vectorizer``; with ``boolean`` it has no
+    effect. Each start of ``calibrate`` begins from zero.
     """
 
     update: Annotated[
@@ -181,6 +201,7 @@ class ModelConfig:
         Literal["ignore", "split"],
         Meta(description="Ignore negative numbers, or make them features of their own."),
     ] = "ignore"
+    numbers: Annotated[Literal["scaled", "raw"], Meta(description=NUMBERS)] = "scaled"
     codes: Annotated[
         Literal[4096, 16384],
         Meta(description="sls: number of features for vectors; 16384 for models with 10,000 classes and more."),
@@ -208,11 +229,12 @@ class ModelConfig:
         return plain | {"analyzer": analyzer | {"ngrams": list(self.analyzer.ngrams)}}
 
     def changed_fields(self) -> dict[str, Any]:
-        """Return the fields of ``to_dict`` that do not have their default, those of the analyzer as well.
+        """Return the fields of ``to_dict`` that do not have their default or the value of ``BEFORE``.
 
-        So a field that a later release adds changes nothing for the models that do not use it.
+        Those of the analyzer as well. So a field that a later release adds changes nothing for the models that do not
+        use it.
         """
-        default, plain = ModelConfig().to_dict(), self.to_dict()
+        default, plain = ModelConfig(**BEFORE).to_dict(), self.to_dict()
         analyzer = {k: v for k, v in plain.pop("analyzer").items() if v != default["analyzer"][k]}
         changed = {k: v for k, v in plain.items() if v != default[k]}
         return changed | {"analyzer": analyzer} if analyzer else changed
@@ -224,6 +246,11 @@ class ModelConfig:
         Raises InvalidInstance for an unknown field or a bad value.
         """
         return cls().with_user_changes(plain)
+
+    @classmethod
+    def from_stored(cls, plain: dict[str, Any]) -> ModelConfig:
+        """Return the configuration that ``to_dict`` of this or an earlier release wrote. Raises InvalidInstance."""
+        return cls.from_dict(BEFORE | plain)
 
     def with_user_changes(self, changes: dict[str, Any]) -> ModelConfig:
         """Return ``with_changes``; also refuse ``rows`` with another update than ``sls``.

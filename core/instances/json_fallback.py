@@ -16,6 +16,7 @@ import numpy as np
 
 from abound.core.errors import InvalidInstance
 from abound.core.instances.record import pack_vector
+from abound.core.kernels.records.json import MOST_OF_A_COUNT
 from abound.core.limits import Limits
 
 _LONGEST_NAME = 64
@@ -67,12 +68,17 @@ class ActiveFeatures:
     limits : Limits
     split : bool
         Whether a negative number becomes the value of ``name=-``; otherwise it is ignored.
+    scaled : bool
+        Whether numbers above 1 are scaled and bounded.
     """
 
-    def __init__(self, limits: Limits, split: bool) -> None:
+    def __init__(self, limits: Limits, split: bool, scaled: bool) -> None:
         self._limits = limits
         self._split = split
+        self._scaled = scaled
+        self._has_text = self._has_count = self._has_scaled = False
         self._values: dict[bytes, float] = {}
+        self._numbers: dict[bytes, float] = {}
 
     def add_terms(self, weights: Mapping[str, float]) -> None:
         """Add the terms of a text; skip terms of more than ``max_key_bytes``, and those that begin with a zero byte."""
@@ -81,6 +87,7 @@ class ActiveFeatures:
             key = term.encode()
             if len(key) <= most and key[0]:
                 self._values[key] = self._values.get(key, 0.0) + weight
+        self._has_text = bool(self._values)
         if len(self._values) > self._limits.max_features:
             raise InvalidInstance(f"text has more than {self._limits.max_features} different terms", "text")
 
@@ -138,13 +145,30 @@ class ActiveFeatures:
             value = math.inf
         if not math.isfinite(value):
             raise InvalidInstance("a number must be finite and below 1.8e308", field_of(name))
-        if value > 0:
-            self._add(key, value, name)
-        elif value < 0 and self._split:
+        if value < 0 and self._split:
             key += b"=-"
             if len(key) > self._limits.max_key_bytes:
                 self._refuse_length(key, field_of(name))
-            self._add(key, -value, name)
+            value = -value
+        if value <= 0:
+            return
+        if not self._scaled or value <= 1:
+            self._add_part(key, value, name)
+            return
+        if value <= MOST_OF_A_COUNT and value == math.floor(value):
+            self._has_count = True
+            self._add_part(key, value, name)
+            return
+        self._has_scaled = True
+        self._add_part(key, 3.0 / (1.0 + 2.0 / value), name)
+        key += b"@%d" % (math.frexp(value)[1] - 1)
+        if len(key) <= self._limits.max_key_bytes:
+            self._add_part(key, 1.0, name)
+
+    def _add_part(self, key: bytes, value: float, name: str) -> None:
+        """Add a value that a number contributes."""
+        self._add(key, value, name)
+        self._numbers[key] = self._numbers.get(key, 0.0) + value
 
     def _add(self, key: bytes, value: float, name: str) -> None:
         values = self._values
@@ -154,6 +178,19 @@ class ActiveFeatures:
         values[key] = total
         if len(values) > self._limits.max_features:
             raise InvalidInstance(f"an instance has at most {self._limits.max_features} active features", "features")
+
+    def _bound_numbers(self, more: float) -> None:
+        """Reduce the values that numbers contributed; see ``abound.core.kernels.records.json.bound_numbers``."""
+        others, numbers = more, 0.0
+        for key, value in self._values.items():
+            number = self._numbers.get(key, 0.0)
+            others += (value - number) * (value - number)
+            numbers += number * number
+        if not 0.0 < others < numbers:
+            return
+        factor = math.sqrt(others / numbers)
+        for key, number in self._numbers.items():
+            self._values[key] = (self._values[key] - number) + factor * number
 
     def vector(self, boolean: bool, more: float = 0.0) -> tuple[bytes, float]:
         """Return the vector of the collected features and its norm: l2-normalised, or with all values 1 if Boolean.
@@ -165,6 +202,8 @@ class ActiveFeatures:
             return pack_vector(keys, np.ones(len(keys), np.float32)), 1.0
         if not keys:
             return pack_vector(keys, np.zeros(0, np.float32)), more
+        if self._has_scaled or (self._has_count and (self._has_text or more)):
+            self._bound_numbers(more * more)
         values = np.fromiter(self._values.values(), np.float64, len(keys))
         largest = values.max()
         scale = 1.0

@@ -3,7 +3,8 @@
 It is stateless: vectors contain keys, and dense ids are assigned where a vector is applied. See
 ``abound.core.instances.record`` for the bytes.
 
-    features {"price": 3}                 price        3          numbers <= 0 are ignored, or -3 is price=- with 3
+    features {"rooms": 3}                 rooms        3          numbers <= 0 are ignored, or -3 is rooms=- with 3
+             {"price": 1100}              price        3 / (1 + 2 / 1100), and price@10 1
              {"country": "FI"}            country=FI   1
              {"tags": ["a", "b"]}         tags=a 1, tags=b 1
              {"urgent": true}             urgent       1          false is absent
@@ -13,10 +14,16 @@ It is stateless: vectors contain keys, and dense ids are assigned where a vector
 The words of each field of a text have ``analyzer.field_weight`` times the norm of all its words, so that a word of a
 short field counts more than one of a long field.
 
+With ``numbers`` ``scaled``, a number x above 1 that is not a count (a whole number up to 16) has the value 3 / (1 + 2 /
+x), and ``name@k`` is a feature with the value 1, for k = floor(log2(x)). Then the values of all numbers of the instance
+are reduced so that their norm is at most that of everything else (words, strings, true, a dense vector), if there is
+anything else. With a text or a dense vector, a count above 1 is enough for that. No other instance differs from
+``raw``, where numbers are values as they are.
+
 The values of a repeated key are added, those of the text first. Then the vector is l2-normalised; in a Boolean model
-all values are 1 instead. The dense vector of an instance counts in the norm as 64 codes with the value 1/4 each
-(``abound.core.kernels.records.codes``). With ``analyzer.embed`` an instance without a dense vector gets the one
-that an encoder makes of its text.
+all values are 1 instead, and ``numbers`` has no effect. The dense vector of an instance counts in the norm as 64 codes
+with the value 1/4 each (``abound.core.kernels.records.codes``). With ``analyzer.embed`` an instance without a dense
+vector gets the one that an encoder makes of its text.
 """
 
 from __future__ import annotations
@@ -65,7 +72,7 @@ class Vectorizer:
     Parameters
     ----------
     config : ModelConfig
-        Only ``boolean``, ``negative`` and ``analyzer`` matter here.
+        Only ``boolean``, ``negative``, ``numbers`` and ``analyzer`` matter here.
     limits : Limits
     """
 
@@ -73,6 +80,7 @@ class Vectorizer:
         self._limits = limits
         self._boolean = config.boolean
         self._split = config.negative == "split"
+        self._scaled = config.numbers == "scaled" and not config.boolean
         self._analyzer_config = config.analyzer
         self._analyzer = analyzers.build_analyzer(
             self._analyzer_config
@@ -80,8 +88,9 @@ class Vectorizer:
         if config.analyzer.embed is not None:
             with suppress(InvalidInstance):  # a machine without the encoder can still learn what others have encoded
                 text_encoder.load(config.analyzer.embed)
-        self._rules = np.array([limits.max_features, limits.max_key_bytes, self._split, self._boolean, 0, 0, 0])
-        self._values = np.zeros(limits.max_features)
+        known = [limits.max_features, limits.max_key_bytes, self._split, self._boolean, self._scaled]
+        self._rules = np.array([*known, *[0] * 6])
+        self._values = np.zeros(2 * limits.max_features)
         self._norms = np.zeros(2)
         self._spans = np.zeros(limits.max_features, np.uint64)
         self._table = np.zeros(max(64, 1 << (2 * limits.max_features - 1).bit_length()), np.uint64)
@@ -124,7 +133,7 @@ class Vectorizer:
             vector = self._read(lines, features) if dense is None else self._read_with(dense, lines, features)
             if vector is not None:
                 return vector
-        active = ActiveFeatures(self._limits, self._split)
+        active = self._nothing_active()
         active.add_terms(weights or analyzers.term_weights(terms))
         if features is not None:
             active.add_pairs(read_json(features))
@@ -136,9 +145,12 @@ class Vectorizer:
 
     def vectorize_mapping(self, features: Mapping[str, Any], dense: bytes | None = None) -> bytes:
         """Return the vector of features given as Python values, by the same rules as JSON."""
-        active = ActiveFeatures(self._limits, self._split)
+        active = self._nothing_active()
         active.add_pairs(features.items())
         return self._vector(active, dense)
+
+    def _nothing_active(self) -> ActiveFeatures:
+        return ActiveFeatures(self._limits, self._split, self._scaled)
 
     def _vector(self, active: ActiveFeatures, dense: bytes | None) -> bytes:
         if dense is None:

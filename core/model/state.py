@@ -188,7 +188,7 @@ class ModelState:
             for name, array in arrays.items():
                 part, _, rest = name.partition("/")
                 parts[part][rest] = array
-            state = cls(ModelConfig.from_dict(meta["config"]), secret)
+            state = cls(ModelConfig.from_stored(meta["config"]), secret)
             state.features = Vocabulary.from_arrays(secret, parts["features"])
             state.labels = Vocabulary.from_arrays(secret, parts["labels"])
             _check_ids(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterable
 from typing import Any, TypeVar
 
@@ -24,11 +25,15 @@ MAX_INTEGER_DIGITS = 4300
 
 MAX_FIELD_CHARACTERS = 200
 
-MIN_WARNED = 64
-"""Instances with more numbers than this, of which a third is negative, get a warning if these are ignored."""
+MIN_EMBEDDING = 64
+"""Instances with more numbers than this, of which a third is negative, look like an embedding."""
 
-MIN_WARNED_BYTES = 6 * MIN_WARNED
-"""Fewest bytes that so many features take."""
+MOST_NAMED = 5
+"""Names of ignored numbers in a warning."""
+
+MOST_NAME_CHARACTERS = 64
+
+_NEGATIVE = re.compile(rb":[ \t\r\n]*-")
 
 
 def decode(decoder: msgspec.json.Decoder[_T], body: bytes) -> _T:
@@ -87,7 +92,7 @@ def vector_of(live: LiveModel, instance: Instance) -> bytes:
 
 
 def with_warning(live: LiveModel, answer: bytes, features: Iterable[Any]) -> bytes:
-    """Return the JSON of an answer with a ``warning`` if an instance looks like an embedding written as features.
+    """Return the JSON of an answer with a ``warning`` if negative numbers of an instance are ignored.
 
     Parameters
     ----------
@@ -98,17 +103,37 @@ def with_warning(live: LiveModel, answer: bytes, features: Iterable[Any]) -> byt
         return answer
     for given in features:
         raw = bytes(given)
-        if len(raw) >= MIN_WARNED_BYTES and raw.count(b":-") + raw.count(b": -") > MIN_WARNED // 3:
-            values = msgspec.json.decode(raw, type=dict[str, Any]).values()
-            numbers = [value for value in values if isinstance(value, (int, float)) and not isinstance(value, bool)]
-            ignored = sum(number < 0 for number in numbers)
-            if len(numbers) > MIN_WARNED and 3 * ignored >= len(numbers):
-                warning = (
-                    f"{ignored} of {len(numbers)} numbers are negative and ignored (`negative: ignore`); send an "
-                    "embedding as `vector`, to a model with `update: sls`"
-                )
-                return b'%b,"warning":%b}' % (answer[:-1], encoder.encode(warning))
+        if _may_have_negative(raw) and (warning := _warning(raw)) is not None:
+            return b'%b,"warning":%b}' % (answer[:-1], encoder.encode(warning))
     return answer
+
+
+def _may_have_negative(features: bytes) -> bool:
+    """Return False if the JSON of features has no negative number for certain."""
+    return b"-" in features and _NEGATIVE.search(features) is not None
+
+
+def _warning(features: bytes) -> str | None:
+    """Return the warning about negative numbers in the JSON of features, None if it has none or is refused anyway."""
+    try:
+        pairs = msgspec.json.decode(features, type=dict[str, Any])
+    except msgspec.DecodeError:
+        return None
+    numbers = {name: value for name, value in pairs.items() if type(value) in (int, float)}
+    ignored = [name for name, value in numbers.items() if value < 0]
+    if not ignored:
+        return None
+    if len(numbers) > MIN_EMBEDDING and 3 * len(ignored) >= len(numbers):
+        return (
+            f"{len(ignored)} of {len(numbers)} numbers are negative and ignored (`negative: ignore`); send an "
+            "embedding as `vector`, to a model with `update: sls`"
+        )
+    names = [name if len(name) <= MOST_NAME_CHARACTERS else f"{name[:MOST_NAME_CHARACTERS]}..." for name in ignored]
+    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    return (
+        f"negative numbers are ignored (`negative: ignore`): {', '.join(names[:MOST_NAMED])}{more}; a model with "
+        "`negative: split` learns them"
+    )
 
 
 def sole_features(body: bytes) -> bytes | None:

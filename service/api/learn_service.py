@@ -20,7 +20,7 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from abound.core.config import ModelConfig
+from abound.core.config import VECTOR_FIELDS, ModelConfig
 from abound.core.errors import Conflict, InvalidInstance, NotReady, OutcomeUnknown, TooLarge
 from abound.core.instances.record import dense_of, pack_labels
 from abound.core.limits import MAX_KEY_CHARACTERS, Limits
@@ -156,9 +156,6 @@ def _labels_part(instance: LabelledInstance, limits: Limits) -> bytes:
     weight = 1.0 if instance.weight is None else instance.weight
     return pack_labels(instance.labels or (), limits, instance.rejected or (), instance.ignored or (), weight)
 
-
-VECTOR_FIELDS = ("boolean", "analyzer", "negative")
-"""Fields of a configuration that decide which vector an instance becomes."""
 
 MIN_PRUNED_LABELS = 4096
 """Number of pending labels at which those learned in the meantime are removed."""

@@ -216,6 +216,7 @@ class AboundClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         config = {"update": self.update, **(self.config or {})}
         if self._kind == NUMBERS:
             config.setdefault("negative", "split")
+            config.setdefault("numbers", "raw")  # a matrix is scaled by the steps before the estimator
             if self.update == "sls":
                 config.setdefault("idf", False)
         self._backend: EstimatorBackend

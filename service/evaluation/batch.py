@@ -28,7 +28,7 @@ from abound.service.processes.parallel import parallel, parallel_settings
 DEPTH = 100
 """Default number of labels ranked per instance. MRR counts a true label further down as one that is not ranked."""
 
-VECTOR_FIELDS = ("analyzer", "negative")
+VECTOR_FIELDS = ("analyzer", "negative", "numbers")
 """Fields of a model's configuration that determine its vectors."""
 
 

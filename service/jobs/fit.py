@@ -90,7 +90,7 @@ async def fit(context: JobContext, params: FitParams, progress: Progress) -> dic
             card = await version_retention.publish(context.store, context.artifacts, keys, name)
         return _outcome(card, {}) | await _enter_and_retain(context, card)
     progress = monotonic(progress)
-    config = ModelConfig.from_dict(job.config)
+    config = ModelConfig.from_stored(job.config)
     clock = Stopwatch()
     read = await _read(context, config, subrange(progress, 0.0, 0.2))
     clock.lap("read")

@@ -214,6 +214,6 @@ async def append_to_catalog(
 
 def _config(name: str, config: dict[str, Any]) -> ModelConfig:
     try:
-        return ModelConfig.from_dict(config)
+        return ModelConfig.from_stored(config)
     except InvalidInstance as error:
         raise Corrupted(f"the configuration of the model {name} cannot be read: {error}") from None

@@ -37,6 +37,7 @@ CANNOT_CHANGE = {
     "boolean": "history stores normalised vectors, without the original values",
     "analyzer": "history stores vectors, not the original texts",
     "negative": "history stores vectors, in which numbers below 0 are left out or renamed",
+    "numbers": "history stores vectors, without the original numbers",
 }
 """Fields that no refit can change, with the reason."""
 

@@ -16,10 +16,11 @@ import secrets
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import msgspec
 
-from abound.core.config import ModelConfig
+from abound.core.config import BEFORE, ModelConfig
 from abound.core.errors import Conflict, UnknownPrediction
 from abound.core.instances.record import record_ends
 from abound.core.kernels.records.record import vector_end
@@ -75,7 +76,9 @@ class RememberParams:
 @lru_cache(maxsize=256)
 def vector_fingerprint(config: ModelConfig) -> bytes:
     """Return a fingerprint of the configuration fields that determine the vector of an instance."""
-    parts = (config.boolean, config.negative, sorted(config.to_dict()["analyzer"].items()))
+    plain = config.to_dict()
+    parts: list[Any] = [config.boolean, config.negative, sorted(plain["analyzer"].items())]
+    parts += [(name, plain[name]) for name, before in BEFORE.items() if plain[name] != before]
     return hashlib.blake2b(msgspec.msgpack.encode(parts), digest_size=8).digest()
 
 
@@ -119,7 +122,7 @@ async def recall(store: Store, keys: ModelKeys, prediction: str, params: Remembe
         raise unknown
     if fields.get(b"r", b"") != reading:
         raise Conflict(
-            "the instance was remembered before the model's boolean, analyzer or negative was changed, "
+            "the instance was remembered before the model's boolean, analyzer, negative or numbers was changed, "
             "so it would mean something else now; send the instance itself"
         )
     vector: bytes = fields[b"v"]

@@ -93,7 +93,7 @@ class StateManifest(StoredPosition, frozen=True, kw_only=True):
     def config(self) -> ModelConfig:
         """Return the configuration of the model; Corrupted if it is missing or invalid."""
         try:
-            return ModelConfig.from_dict(self.state["config"])
+            return ModelConfig.from_stored(self.state["config"])
         except (KeyError, TypeError, AttributeError, InvalidInstance) as error:
             raise Corrupted(f"it has no configuration that this release knows: {error}") from None
 

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from abound.core.config import VECTOR_FIELDS, ModelConfig
+from abound.core.config import BEFORE, VECTOR_FIELDS, ModelConfig
 from abound.core.errors import Conflict, Corrupted, InvalidInstance
 from abound.core.types import Offset
 from abound.service.artifacts.checksums import checksum_of, read_sealed
@@ -97,14 +97,12 @@ def refuse_other_reading(card: Card, config: ModelConfig) -> None:
     """Raise Conflict if a version was fitted on instances that were read in another way than the model reads them."""
     if not card.reads:
         return
-    ours = reading_settings(config)
-    theirs = [
-        f"{name} {msgspec.json.encode(card.reads[name]).decode()}" for name in ours if card.reads[name] != ours[name]
-    ]
-    if theirs:
+    ours, theirs = reading_settings(config), reading_settings(ModelConfig.from_stored(dict(card.reads)))
+    differing = [f"{name} {msgspec.json.encode(theirs[name]).decode()}" for name in ours if theirs[name] != ours[name]]
+    if differing:
         raise Conflict(
             f"the version {card.id} was fitted on instances that are read otherwise than the model reads them: with "
-            f"{', '.join(theirs)}; fit a version on this model's own data"
+            f"{', '.join(differing)}; fit a version on this model's own data"
         )
 
 
@@ -157,8 +155,9 @@ def _check(card: Card) -> None:
 
 
 def _reads(told: Mapping[str, Any]) -> None:
+    _demand(set(VECTOR_FIELDS) - set(BEFORE) <= set(told) <= set(VECTOR_FIELDS), "the reading settings are invalid")
     try:
-        _demand(reading_settings(ModelConfig.from_dict(dict(told))) == told, "the reading settings are invalid")
+        ModelConfig.from_stored(dict(told))
     except InvalidInstance:
         raise Corrupted("the card of a version is invalid: the reading settings are invalid") from None
 

@@ -153,7 +153,9 @@ def test_max_classes_holds_inside_a_stream(service: Served) -> None:
     assert service.http.get(f"/models/{name}").json()["classes"] == 3
 
 
-@pytest.mark.parametrize("change", [{"boolean": True}, {"analyzer": {"kind": "char"}}, {"negative": "split"}])
+@pytest.mark.parametrize(
+    "change", [{"boolean": True}, {"analyzer": {"kind": "char"}}, {"negative": "split"}, {"numbers": "raw"}]
+)
 def test_an_instance_remembered_before_a_change_of_its_reading_is_a_conflict(
     service: Served, model: str, change: dict[str, Any]
 ) -> None:

@@ -95,6 +95,8 @@ def test_a_change_keeps_what_it_does_not_name(service: Served) -> None:
         ({"analyzer": {"ngrams": 1}}, "analyzer.ngrams"),
         ({"analyzer": {"language": "fi"}}, "analyzer.language"),
         ({"negative": "absolute"}, "negative"),
+        ({"numbers": "log"}, "numbers"),
+        ({"numbers": None}, "numbers"),
         ({"w_min": 10**400}, "w_min"),
     ],
 )
@@ -158,6 +160,7 @@ def test_a_configuration_must_be_a_json_object(service: Served, body: bytes) -> 
         {"leak": False},
         {"memory": 100.0},
         {"negative": "split"},
+        {"numbers": "raw"},
         {"w_min": 0.5, "leak": False},
     ],
 )

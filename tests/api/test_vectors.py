@@ -157,9 +157,34 @@ def test_an_embedding_written_as_features_gets_a_warning(service: Served) -> Non
         ]
         for answer in answers:
             assert answer.status_code == 200, answer.text
-            assert ("`vector`" in answer.json().get("warning", "")) is warned
+            assert ("send an embedding as `vector`" in answer.json().get("warning", "")) is warned
     split = fresh_model(service, negative="split")
     assert "warning" not in service.http.post(f"/models/{split}/classify", json={"features": many}).json()
+
+
+def test_negative_numbers_that_are_ignored_are_named(service: Served) -> None:
+    name, split = fresh_model(service), fresh_model(service, negative="split")
+    for features, named in (
+        ({"price": 3, "debt": -2}, "debt;"),
+        ({"price": 3} | {f"n{i}": -i for i in range(8)}, "n1, n2, n3, n4, n5 and 2 more;"),
+        ({"price": 3, "x" * 100: -1e-9}, "x" * 64 + "...;"),
+        ({"price": 3, "debt": -0.0, "note": "a:-1", "-": 1, "on": True}, None),
+        ({"price": 3}, None),
+    ):
+        for given in ({"features": features}, {"features": features, "text": "socks"}):
+            learned = given | {"labels": ["a"]}
+            for path, body in (
+                ("learn", learned),
+                ("learn", {"instances": [{"text": "socks", "labels": ["a"]}, learned]}),
+                ("classify", given),
+                ("classify", given | {"k": 3}),
+                ("classify", {"instances": [{"text": "socks"}, given]}),
+            ):
+                answer = service.http.post(f"/models/{name}/{path}", json=body)
+                assert answer.status_code == 200, answer.text
+                assert (answer.json().get("warning") is None) is (named is None)
+                assert named is None or named in answer.json()["warning"]
+                assert "warning" not in service.http.post(f"/models/{split}/{path}", json=body).json()
 
 
 def test_a_model_encodes_texts(service: Served) -> None:

@@ -108,8 +108,8 @@ PROGRAMS: dict[str, Small] = {
         words="--json --quick", tells=("rps", "classify_to_echo", "learn_to_echo"), needs=("wrk",)
     ),
     "benchmarks.inputs": Small(
-        words="--json --only text --set clinc150 --data {data}",
-        tells=("sls_simple", "sls_unicode", "fsu_simple", "fsu_unicode"),
+        words="--json --set clinc150 --data {data}",
+        tells=("sls_simple", "sls_unicode", "fsu_simple", "fsu_unicode", "sls_u1100_scaled", "fsu_ten_raw"),
     ),
     "benchmarks.jobs": Small(words="--json --jobs 3", tells=("process_seconds", "start_ms", "end_ms", "own_mib")),
     "benchmarks.kernel": Small(

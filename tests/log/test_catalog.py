@@ -38,7 +38,7 @@ def test_a_name_that_is_used_again_is_another_incarnation() -> None:
     assert first is not None
     assert second is not None
     assert first.config.d_max == 3
-    assert second.config == ModelConfig.from_dict({})
+    assert second.config == ModelConfig.from_stored({})
     assert first.keys.log == b"abound:{news:5-0}:log"
     assert second.keys.log == b"abound:{news:7-2}:log"
     assert catalog.offset == Offset(7, 2, 0)

@@ -27,7 +27,7 @@ from abound.service.store.keys import ModelKeys
 from abound.service.versions import repository as versions
 from abound.service.versions import retention as version_retention
 from abound.service.versions import version_file
-from abound.service.versions.card import Card, digest_of, reading_settings
+from abound.service.versions.card import Card, digest_of, reading_settings, refuse_other_reading
 from abound.service.versions.retention import VersionParams
 from abound.service.versions.version_file import DEFAULT, MAGIC, export_version, import_version
 from tests.versions.test_repository import KEYS, OTHER, fit, write
@@ -83,6 +83,18 @@ async def test_what_was_not_changed_is_taken(store: Store, artifacts: ArtifactSt
     assert len(b"".join([piece async for piece in exported.pieces])) == exported.size
 
 
+async def test_a_version_of_an_earlier_release_was_fitted_on_raw_numbers(
+    store: Store, artifacts: ArtifactStore
+) -> None:
+    card, bodies = await whole(artifacts)
+    reads = reading_settings(ModelConfig())
+    del reads["numbers"], reads["analyzer"]["field_weight"]
+    card = await taken(store, artifacts, msgspec.structs.replace(card, reads=reads), bodies)
+    refuse_other_reading(card, ModelConfig(numbers="raw"))
+    with pytest.raises(Conflict, match='with numbers "raw"; fit'):
+        refuse_other_reading(card, ModelConfig())
+
+
 @pytest.mark.parametrize(
     "fields",
     [
@@ -94,6 +106,7 @@ async def test_what_was_not_changed_is_taken(store: Store, artifacts: ArtifactSt
         {"reads": {"analyzer": {"kind": "word"}}},
         {"reads": {"analyzer": 7, "boolean": False, "negative": "ignore"}},
         {"reads": reading_settings(ModelConfig()) | {"negative": "x"}},
+        {"reads": reading_settings(ModelConfig()) | {"w_min": 0.01}},
         {"created": -1.0},
         {"seed": -1},
         {"metrics": {"R@1": "text"}},

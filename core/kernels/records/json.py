@@ -161,7 +161,7 @@ def _add_string(draft, source, at, to, length):
     end, more = _copy_string(source, at, draft.memory, to + length, draft.rules[MAX_KEY_BYTES] - length)
     if end < 0:
         return end, np.int64(UNUSUAL)
-    return end + 1, add(draft, to, length + more, 1.0)
+    return end + 1, add(draft, to, length + more, 1.0, 0.0)
 
 
 @inner
@@ -201,8 +201,34 @@ def _add_number(draft, source, at, to, length):
             return end, np.int64(UNUSUAL)
         draft.memory[to + length] = 61
         draft.memory[to + length + 1] = 45
-        return end, add(draft, to, length + 2, -value)
-    return end, (add(draft, to, length, value) if value > 0 else to)
+        value, length = -value, length + 2
+    if not value > 0:
+        return end, to
+    if draft.rules[SCALED] and value > 1.0:
+        return end, _add_large(draft, to, length, value)
+    return end, add(draft, to, length, value, value)
+
+
+@inner
+def _add_large(draft, at, length, value):
+    """Add a number above 1 of a model that scales numbers; return where the next key goes, or UNUSUAL."""
+    if value <= MOST_OF_A_COUNT and value == np.floor(value):
+        draft.rules[HAS_COUNT] = 1
+        return add(draft, at, length, value, value)
+    draft.rules[HAS_SCALED] = 1
+    scaled = scaled_number(value)
+    to = add(draft, at, length, scaled, scaled)
+    magnitude = np.int64(math.frexp(value)[1]) - 1
+    digits = 1 if magnitude < 10 else 2 if magnitude < 100 else 3 if magnitude < 1000 else 4
+    if to < 0 or length + 1 + digits > draft.rules[MAX_KEY_BYTES]:
+        return to
+    if to > at:
+        copy_bytes(draft.memory, at, draft.memory, to, length)
+    draft.memory[to + length] = 64
+    for i in range(to + length + digits, to + length, -1):
+        draft.memory[i] = 48 + magnitude % 10
+        magnitude //= 10
+    return add(draft, to, length + 1 + digits, 1.0, 1.0)
 
 
 @inlined
@@ -225,7 +251,7 @@ def _add_pair(draft, source, at, to):
         if at + 5 > source.size:
             return at, np.int64(UNUSUAL)
         if load_u32(data, at) == _TRUE:
-            return at + 4, add(draft, to, length, 1.0)
+            return at + 4, add(draft, to, length, 1.0, 0.0)
         if load_u32(data, at) == _FALS and data[at + 4] == 101:
             return at + 5, to
         return at, np.int64(UNUSUAL)
@@ -259,7 +285,7 @@ def _read_terms(draft, source, to):
             return np.int64(NO_ROOM)
         end = _copy_term(source, at, draft.memory, to)
         if 0 < end - at <= most and draft.memory[to] != 0:
-            to = add(draft, to, end - at, 1.0)
+            to = add(draft, to, end - at, 1.0, 0.0)
             if to < 0:
                 return to
         at = end + 1
@@ -321,6 +347,7 @@ def read_instance(terms, features, rules, values, norms, spans, table, memory):
     to = start
     if len(terms) > 0:
         to = _read_terms(draft, JsonSource(pointer(terms), len(terms)), to)
+    rules[HAS_TEXT] = rules[N_KEYS] > 0 or norms[ADDED_SQUARES] > 0
     if len(features) > 0 and to >= 0:
         to = _read_features(draft, JsonSource(pointer(features), len(features)), to)
     return finish(draft, start, to) if to >= 0 else to
@@ -329,8 +356,13 @@ def read_instance(terms, features, rules, values, norms, spans, table, memory):
 UNUSUAL, NO_ROOM = -1, -2
 """Refusals: use ``json_fallback``; double ``memory`` and try again."""
 
-MAX_FEATURES, MAX_KEY_BYTES, SPLIT, BOOLEAN, GENERATION, N_KEYS, MASK = range(7)
-"""Places in ``rules``. The caller sets the first four; the kernel uses the others."""
+MAX_FEATURES, MAX_KEY_BYTES, SPLIT, BOOLEAN, SCALED, GENERATION, N_KEYS, MASK, HAS_TEXT, HAS_COUNT, HAS_SCALED = range(
+    11
+)
+"""Places in ``rules``. The caller sets the first five; the kernel uses the others."""
+
+MOST_OF_A_COUNT = 16.0
+"""Whole numbers up to this are taken for counts, which are not scaled."""
 
 ADDED_SQUARES, NORM = range(2)
 """Places in ``norms``. The caller sets the first one; the kernel writes the other, unless the vector is boolean."""
@@ -347,8 +379,9 @@ class VectorDraft(NamedTuple):
 
     Attributes
     ----------
-    rules : int64, 7 of them
-    values : float64, max_features
+    rules : int64, 11 of them
+    values : float64, twice max_features
+        The value of each key, then the part of it that numbers contributed.
     norms : float64, 2 of them
         A number to add to the sum of squares, and the norm: the root of that sum.
     spans : uint64, max_features
@@ -381,6 +414,8 @@ def begin(rules, table, size):
         n *= 2
     rules[MASK] = n - 1
     rules[N_KEYS] = 0
+    rules[HAS_COUNT] = 0
+    rules[HAS_SCALED] = 0
 
 
 @inlined
@@ -394,8 +429,11 @@ def hash_of(memory, at, length):
 
 
 @inlined
-def add(draft, at, length, value):
-    """Add a value to the key written at ``at``; return where the next key goes, or UNUSUAL."""
+def add(draft, at, length, value, number):
+    """Add a value to the key written at ``at``; return where the next key goes, or UNUSUAL.
+
+    ``number`` is the value if a number contributes it, else 0.
+    """
     rules, table, memory = draft.rules, draft.table, draft.memory
     mask = rules[MASK]
     hashed = hash_of(memory, at, length)
@@ -412,6 +450,7 @@ def add(draft, at, length, value):
                 memory, np.int64(span >> np.uint64(16)), memory, at, length
             ):
                 draft.values[place] += value
+                draft.values[rules[MAX_FEATURES] + place] += number
                 return at if draft.values[place] < np.inf else np.int64(UNUSUAL)
         position = (position + 1) & mask
     else:
@@ -421,9 +460,43 @@ def add(draft, at, length, value):
         return np.int64(UNUSUAL)
     table[position] = (mark << np.uint64(20)) | np.uint64(n)
     draft.values[n] = value
+    draft.values[rules[MAX_FEATURES] + n] = number
     draft.spans[n] = (np.uint64(at) << np.uint64(16)) | np.uint64(length)
     rules[N_KEYS] = n + 1
     return at + length
+
+
+@inlined
+def scaled_number(value):
+    """Return the value of a number above 1 that is not a count: 3 / (1 + 2 / x), above 1 and at most 3."""
+    return 3.0 / (1.0 + 2.0 / value)
+
+
+@inner
+def bound_numbers(values, n, numbers_at, more):
+    """Reduce the values that numbers contributed, so that their norm is at most that of everything else.
+
+    Does nothing if there is nothing else.
+
+    Parameters
+    ----------
+    values : float64, changed in place
+        The values of ``n`` keys; from ``numbers_at`` on, the part of each that numbers contributed.
+    more : float
+        A sum of squares that belongs to everything else.
+    """
+    others, numbers = more, 0.0
+    for i in range(n):
+        number = values[numbers_at + i]
+        other = values[i] - number
+        others += other * other
+        numbers += number * number
+    if not 0.0 < others < numbers:
+        return
+    factor = np.sqrt(others / numbers)
+    for i in range(n):
+        number = values[numbers_at + i]
+        values[i] = (values[i] - number) + factor * number
 
 
 @inner
@@ -469,6 +542,8 @@ def finish(draft, start, end):
         for i in range(n):
             values[i] = 1.0
     else:
+        if draft.rules[HAS_SCALED] or (draft.rules[HAS_COUNT] and draft.rules[HAS_TEXT]):
+            bound_numbers(values, n, draft.rules[MAX_FEATURES], draft.norms[ADDED_SQUARES])
         draft.norms[NORM] = normalise(values, n, draft.norms[ADDED_SQUARES])
     least = 1.0
     for i in range(n):

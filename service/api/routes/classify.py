@@ -17,7 +17,7 @@ from abound.core.errors import AboundError, InvalidInstance, StoreUnavailable, T
 from abound.core.model.active_version import LIVE
 from abound.core.types import Offset
 from abound.service.api.answer_json import AnswerEncoder
-from abound.service.api.decoding import ABSENT, MIN_WARNED_BYTES, decode, sole_features, vector_of, with_warning
+from abound.service.api.decoding import ABSENT, decode, sole_features, vector_of, with_warning
 from abound.service.api.dependencies import trusted_model
 from abound.service.api.learn_service import VectorBudget
 from abound.service.api.ndjson import AnswerLines, NdjsonLine, RequestLines
@@ -125,7 +125,7 @@ class Classify:
             vector = model.live.vectorizer.vectorize_usual(features)
             if vector is not None:
                 answer = self._rank(model, vector, DEFAULT_OPTIONS, model.live.config)[0]
-                return answer if len(features) < MIN_WARNED_BYTES else with_warning(model.live, answer, [features])
+                return with_warning(model.live, answer, [features]) if b"-" in features else answer
         request = decode(classify_decoder, body)
         version = model.live.serving.version if request.version is None else request.version
         usual = version == LIVE and request.min_offset is None and request.instances is None

@@ -58,7 +58,7 @@ VECTOR = (
     "`update: sls`. The first vector that is learned fixes their number. It is scaled and stored as int8."
 )
 
-WARNING = "Only if an instance looks like an embedding written as features, and the model ignores negative numbers."
+WARNING = "Only if the model ignores negative numbers of an instance; names those of the first such instance."
 
 LABELS = "The true labels, at most 100; at least one unless `rejected` has one."
 REJECTED = "Labels that are wrong, at most 100, with or without true ones."

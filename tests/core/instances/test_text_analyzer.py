@@ -156,7 +156,7 @@ STREAM = [
     [("fsu", "c985b2cc41889268786a413968e26980"), ("sls", "d244740f52949634ec72007a9624d41f")],
 )
 def test_models_with_simple_boundaries_learn_the_same_bits_in_every_release(update, digest):
-    config = ModelConfig(update=update, rows=False, analyzer=AnalyzerConfig(boundaries="simple"))
+    config = ModelConfig(update=update, rows=False, numbers="raw", analyzer=AnalyzerConfig(boundaries="simple"))
     model = LiveModel(config, (1, 2))
     for features, text, label in STREAM:
         record = model.vectorizer.vectorize(features, text) + pack_labels([label], Limits())

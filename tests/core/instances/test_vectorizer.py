@@ -38,8 +38,10 @@ def taken_apart(vector: bytes) -> dict[str, float]:
     return dict(zip(keys, values.tolist(), strict=True))
 
 
-def plain(features: bytes, limits: Limits, split: bool, boolean: bool, terms: list[str] | None = None) -> bytes:
-    active = ActiveFeatures(limits, split)
+def plain(
+    features: bytes, limits: Limits, split: bool, boolean: bool, scaled: bool, terms: list[str] | None = None
+) -> bytes:
+    active = ActiveFeatures(limits, split, scaled and not boolean)
     if terms is not None:
         active.add_terms(term_weights(terms))
     active.add_pairs(read_json(features))
@@ -69,7 +71,7 @@ def test_every_kind_of_value():
 
 
 def test_text_comes_first_and_repeated_keys_add_up():
-    vector = vectorizer().vectorize(b'{"grain": 1, "wheat": 2, "tags": ["a", "a"]}', "Wheat and wheat")
+    vector = vectorizer(numbers="raw").vectorize(b'{"grain": 1, "wheat": 2, "tags": ["a", "a"]}', "Wheat and wheat")
     raw = {"wheat": 1 + math.log(2) + 2, "and": 1.0, "grain": 1.0, "tags=a": 2.0}
     norm = math.sqrt(sum(value**2 for value in raw.values()))
     assert list(taken_apart(vector).items()) == [
@@ -141,6 +143,102 @@ def test_negative_numbers_may_be_split():
     assert taken_apart(vectorizer().vectorize(b'{"a": -3, "b": 4}', None)) == {"b": 1.0}
 
 
+def norm_of(values) -> float:
+    return math.hypot(*values)
+
+
+def test_large_numbers_are_scaled_and_have_a_magnitude():
+    found = taken_apart(vectorizer().vectorize(b'{"price": 1100, "rooms": 3, "share": 0.5, "size": 62.5}', None))
+    raw = {
+        "price": 3 / (1 + 2 / 1100),
+        "price@10": 1,
+        "rooms": 3,
+        "share": 0.5,
+        "size": 3 / (1 + 2 / 62.5),
+        "size@5": 1,
+    }
+    assert found == pytest.approx({key: value / norm_of(raw.values()) for key, value in raw.items()}, rel=1e-6)
+    assert list(found) == list(raw)
+
+
+@pytest.mark.parametrize(
+    ("number", "keys"),
+    [
+        ("1", ["n"]),
+        ("16", ["n"]),
+        ("16.0", ["n"]),
+        ("1e1", ["n"]),
+        ("17", ["n", "n@4"]),
+        ("1.5", ["n", "n@0"]),
+        ("2.5", ["n", "n@1"]),
+        ("1023", ["n", "n@9"]),
+        ("1024", ["n", "n@10"]),
+        ("1e308", ["n", "n@1023"]),
+        ("-17", ["n=-", "n=-@4"]),
+    ],
+)
+def test_whole_numbers_up_to_16_are_counts(number, keys):
+    assert list(taken_apart(vectorizer(negative="split").vectorize(b'{"n": %s}' % number.encode(), None))) == keys
+
+
+@pytest.mark.parametrize("unit", [1e-3, 1, 100, 1e6, 1e300])
+@pytest.mark.parametrize(
+    ("features", "text", "dense"),
+    [
+        ({"country": "FI"}, None, None),
+        ({"urgent": True}, "red socks", None),
+        ({}, {"title": "socks"}, None),
+        ({}, None, b"\x01\x02"),
+    ],
+)
+def test_numbers_never_outweigh_everything_else(unit, features, text, dense):
+    given = features | {f"n{i}": unit * (i + 1) for i in range(40)}
+    split = vectorizer().vectorize(json.dumps(given).encode(), text, dense)
+    keys, values = unpack_vector(split)
+    numbers = [value for key, value in zip(keys, values, strict=True) if re.match(r"n\d", key)]
+    assert norm_of(numbers) <= math.sqrt(0.5) * (1 + 1e-6)
+    assert unit < 1 or norm_of(numbers) == pytest.approx(math.sqrt(0.5), rel=1e-6)
+    assert vectorizer().vectorize_mapping(given, dense) == vectorizer().vectorize(
+        json.dumps(given).encode(), None, dense
+    )
+
+
+@settings(max_examples=examples(300))
+@given(
+    st.dictionaries(
+        st.sampled_from("abcdefg"),
+        st.one_of(st.floats(-5, 1), st.sampled_from(["x", "y", True, False, ["u", "v"]])),
+    ),
+    st.sampled_from([None, "a b c", "a a x", {"title": "a", "body": "b"}]),
+    st.sampled_from([None, b"\x01\x02"]),
+)
+def test_without_a_number_above_1_vectors_are_as_without_scaling(features, text, dense):
+    one, other = (
+        vectorizer(numbers=way).vectorize(json.dumps(features).encode(), text, dense) for way in ("raw", "scaled")
+    )
+    assert one == other
+
+
+def test_counts_are_bounded_beside_a_text_only():
+    words = {"red": 4, "socks": 3, "shop": "x"}
+    found = taken_apart(vectorizer().vectorize(json.dumps(words).encode(), None))
+    assert found["red"] == pytest.approx(4 / math.sqrt(26), rel=1e-6)
+    found = taken_apart(vectorizer().vectorize(b'{"rooms": 16}', "a house"))
+    assert found == pytest.approx({"a": 0.5, "house": 0.5, "rooms": math.sqrt(0.5)}, rel=1e-6)
+
+
+@settings(max_examples=examples(300))
+@given(st.dictionaries(st.text("abc", min_size=1), st.one_of(st.integers(-3, 16), st.floats(0, 1)), max_size=9))
+def test_counts_alone_are_as_without_scaling(features):
+    one, other = (vectorizer(numbers=way).vectorize(json.dumps(features).encode(), None) for way in ("raw", "scaled"))
+    assert one == other
+
+
+def test_a_magnitude_whose_key_is_too_long_is_left_out():
+    found = vectorizer(SMALL).vectorize(b'{"%s": 100, "%s": 100}' % (b"a" * 10, b"b" * 11), None)
+    assert list(taken_apart(found)) == ["a" * 10, "a" * 10 + "@6", "b" * 11]
+
+
 def test_boolean_models_have_ones():
     vector = vectorizer(boolean=True).vectorize(b'{"a": 1e-300, "b": 4e9, "c": 0, "d": "x"}', "a word word")
     assert taken_apart(vector) == {"a": 1.0, "word": 1.0, "b": 1.0, "d=x": 1.0}
@@ -172,7 +270,7 @@ def test_nothing_active(features):
     ],
 )
 def test_very_large_and_very_small_values(features, expected):
-    assert taken_apart(vectorizer().vectorize(features, None)) == pytest.approx(expected, rel=1e-6)
+    assert taken_apart(vectorizer(numbers="raw").vectorize(features, None)) == pytest.approx(expected, rel=1e-6)
 
 
 def test_mappings_follow_the_same_rules():
@@ -208,7 +306,6 @@ def test_mappings_follow_the_same_rules():
         (b'{"a": 1e999}', "features.a"),
         (b'{"a": -1e999}', "features.a"),
         (b'{"a": ' + b"9" * 10_000 + b"}", "features.a"),
-        (b'{"a": 1e308, "a": 1e308}', "features.a"),
         (b'{"": 1}', "features"),
         (b'{"": false}', "features"),
         (b'{"a\\ud800": 1}', "features.a\\ud800"),
@@ -239,6 +336,12 @@ def test_refused_features(features, field):
             vectorizer().vectorize(features, text)
         assert refusal.value.field == field
         assert len(str(refusal.value)) < 200
+
+
+def test_raw_numbers_that_add_up_to_too_much_are_refused():
+    with pytest.raises(InvalidInstance, match=r"1\.8e308"):
+        vectorizer(numbers="raw").vectorize(b'{"a": 1e308, "a": 1e308}', None)
+    assert list(taken_apart(vectorizer().vectorize(b'{"a": 1e308, "a": 1e308}', None))) == ["a", "a@1023"]
 
 
 def test_keys_up_to_the_limit():
@@ -331,18 +434,20 @@ def objects(draw, names=strings, values=values, most=9):
     ).encode()
 
 
-configurations = st.sampled_from([(limits, s, b) for limits in (Limits(), SMALL) for s in (0, 1) for b in (0, 1)])
 VECTORIZERS = {
-    (limits, s, b): vectorizer(limits, negative="split" if s else "ignore", boolean=bool(b))
+    (limits, s, b, n): vectorizer(
+        limits, negative="split" if s else "ignore", boolean=bool(b), numbers="scaled" if n else "raw"
+    )
     for limits in (Limits(), SMALL)
     for s in (0, 1)
     for b in (0, 1)
+    for n in (0, 1)
 }
+configurations = st.sampled_from(list(VECTORIZERS))
 
 
 def check_both(features: bytes, configuration) -> None:
-    limits, split, boolean = configuration
-    expected = outcome(plain, features, limits, bool(split), bool(boolean))
+    expected = outcome(plain, features, configuration[0], *map(bool, configuration[1:]))
     assert outcome(VECTORIZERS[configuration].vectorize, features, None) == expected
 
 
@@ -369,9 +474,9 @@ def test_instances_are_read_without_the_kernel_while_it_is_compiled(monkeypatch)
 
 
 @settings(max_examples=examples(300))
-@given(objects(usual_names, usual_values, 40), st.booleans(), st.booleans())
-def test_usual_instances_take_the_kernel(features, split, boolean):
-    configuration = (Limits(), int(split), int(boolean))
+@given(objects(usual_names, usual_values, 40), st.booleans(), st.booleans(), st.booleans())
+def test_usual_instances_take_the_kernel(features, split, boolean, scaled):
+    configuration = (Limits(), int(split), int(boolean), int(scaled))
     assert VECTORIZERS[configuration]._read(b"", features) is not None
     check_both(features, configuration)
 
@@ -384,11 +489,12 @@ texts = st.lists(
 @settings(max_examples=examples(300))
 @given(objects(usual_names, usual_values, 4), texts, configurations)
 def test_kernel_and_plain_python_agree_on_text(features, words, configuration):
-    limits, split, boolean = configuration
     text = " ".join(words)
-    if len(text.encode()) > limits.max_text_bytes:
+    if len(text.encode()) > configuration[0].max_text_bytes:
         return
-    expected = outcome(plain, features, limits, bool(split), bool(boolean), build_analyzer(AnalyzerConfig())(text))
+    expected = outcome(
+        plain, features, configuration[0], *map(bool, configuration[1:]), build_analyzer(AnalyzerConfig())(text)
+    )
     assert outcome(VECTORIZERS[configuration].vectorize, features, text) == expected
 
 
@@ -405,7 +511,7 @@ def test_kernel_and_plain_python_agree_on_text(features, words, configuration):
 )
 def test_kernel_and_plain_python_agree_on_terms(analyzer, text):
     v = vectorizer(analyzer=analyzer)
-    expected = plain(b'{"a": 2}', Limits(), False, False, build_analyzer(analyzer)(text))
+    expected = plain(b'{"a": 2}', Limits(), False, False, True, build_analyzer(analyzer)(text))
     assert v.vectorize(b'{"a": 2}', text) == expected
     assert len(taken_apart(expected)) > 2
 
@@ -427,7 +533,7 @@ def test_damaged_json(features, data, configuration):
 @given(objects(), st.integers(0, 60))
 def test_the_kernel_reads_nothing_outside_of_the_object(features, cut):
     """The same bytes with different ones behind them."""
-    v = VECTORIZERS[Limits(), 0, 0]
+    v = VECTORIZERS[Limits(), 0, 0, 1]
     answers = set()
     for poison in (b"\0" * 32, b'"' * 32, b"}" * 32, b"1" * 32):
         view = np.frombuffer(features[:cut] + poison, np.uint8)[: min(cut, len(features))]
@@ -445,7 +551,7 @@ def test_random_large_instances():
         features = (
             "{" + ",".join(f'"{rng.randrange(n):x}-{"y" * rng.randrange(30)}":{rng.random()}' for _ in range(n)) + "}"
         )
-        expected = outcome(plain, features.encode(), Limits(), False, False)
+        expected = outcome(plain, features.encode(), Limits(), False, False, True)
         assert outcome(v.vectorize, features.encode(), None) == expected
         assert n > 10_000 or v._read(b"", features.encode()) is not None
 
@@ -545,7 +651,7 @@ def test_keys_made_to_meet_go_another_way():
     assert 512 < len(features) <= 1024, "so that 512 places are used"
     v = vectorizer()
     assert v._read(b"", features) is None
-    assert v.vectorize(features, None) == plain(features, Limits(), False, False)
+    assert v.vectorize(features, None) == plain(features, Limits(), False, False, True)
 
 
 @pytest.mark.parametrize(
