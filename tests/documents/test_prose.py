@@ -12,7 +12,10 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 MARKDOWN = sorted(
-    path for path in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "packages").glob("*/README.md")]
+    path
+    for pattern in ("*.md", "docs/**/*.md", "packages/*/README.md", "examples/**/README.md")
+    for path in ROOT.glob(pattern)
+    if "node_modules" not in path.parts
 )
 LAB_NOTES = {"CHANGELOG.md", "experiments.md"}
 PROSE = [path for path in MARKDOWN if path.name not in LAB_NOTES]

@@ -1,0 +1,1 @@
+"""An ML backend for Label Studio."""

@@ -1,0 +1,104 @@
+"""The ML backend answers the requests that Label Studio 1.23.2 sent, recorded without tokens."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from examples.label_studio.backend import app, control_of, labels_of
+from tests.support.served import Served, fresh_model, served
+
+RECORDED = [
+    json.loads(line) for line in Path(__file__).with_name("label_studio_requests.jsonl").read_text().splitlines()
+]
+SETUP, BILLING, BUG, PREDICT, CHANGED, DELETED = (one["body"] for one in RECORDED)
+
+
+@pytest.fixture(scope="module")
+def service() -> Iterator[Served]:
+    with served() as running:
+        yield running
+
+
+@asynccontextmanager
+async def label_studio(monkeypatch: pytest.MonkeyPatch, url: str, model: str) -> AsyncIterator[httpx.AsyncClient]:
+    monkeypatch.setenv("ABOUND_URL", url)
+    monkeypatch.setenv("ABOUND_MODEL", model)
+    transport = httpx.ASGITransport(app)
+    async with (
+        app.router.lifespan_context(app),
+        httpx.AsyncClient(transport=transport, base_url="http://backend") as client,
+    ):
+        yield client
+
+
+async def test_a_recorded_project_is_learned_and_predicted(service: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = fresh_model(service, update="sls")
+    async with label_studio(monkeypatch, service.url, name) as client:
+        assert (await client.get("/health")).json() == {"status": "UP", "model_class": "Abound"}
+        before = (await client.post("/setup", json=SETUP)).json()["model_version"]
+        for annotation in (BILLING, BUG, BUG):  # one comes twice
+            answer = await client.post("/webhook", json=annotation)
+            assert (answer.status_code, answer.json()) == (201, {"learned": 1})
+        assert service.learned(name) == 2
+        assert (await client.post("/setup", json=SETUP)).json()["model_version"] != before
+        results = (await client.post("/predict", json=PREDICT)).json()["results"]
+        assert [one["result"][0]["value"]["choices"] for one in results] == [["billing"], ["bug"], ["billing"]]
+        assert results[0]["result"][0] | {"value": None} == {
+            "from_name": "team",
+            "to_name": "text",
+            "type": "choices",
+            "value": None,
+        }
+        assert all(0 < one["score"] <= 1 for one in results)
+        for _ in range(2):
+            assert (await client.post("/webhook", json=CHANGED)).json() == {"learned": 1}
+        assert service.learned(name) == 3
+        assert (await client.post("/webhook", json=DELETED)).json() == {"learned": 0}
+        many = BILLING | {
+            "action": "ANNOTATIONS_CREATED",
+            "annotation": [BILLING["annotation"], BUG["annotation"]],
+            "task": [BILLING["task"], BUG["task"]],
+        }
+        assert (await client.post("/webhook", json=many)).json() == {"learned": 2}
+        assert service.learned(name) == 3
+
+
+async def test_a_task_without_a_text_has_no_prediction(service: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    body = copy.deepcopy(PREDICT)
+    body["tasks"][1]["data"] = {"other": 1}
+    async with label_studio(monkeypatch, service.url, fresh_model(service)) as client:
+        await client.post("/webhook", json=BILLING)
+        results = (await client.post("/predict", json=body)).json()["results"]
+        assert [len(one["result"]) for one in results] == [1, 0, 1]
+
+
+async def test_failures_are_answered_with_their_reason(service: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with label_studio(monkeypatch, service.url, "absent") as client:
+        answer = await client.post("/webhook", json=BILLING)
+        assert answer.status_code == 502
+        assert "absent" in answer.json()["error"]
+        answer = await client.post("/setup", json=SETUP | {"schema": "<View/>"})
+        assert (answer.status_code, answer.json()) == (
+            422,
+            {"error": "the labelling interface has no <Choices> for a <Text>"},
+        )
+        assert (await client.post("/setup", json=SETUP | {"schema": "<View>"})).status_code == 422
+
+
+def test_the_interface_says_what_is_labelled() -> None:
+    other = '<Image name="i" value="$image"/><Choices name="a" toName="i"/>'
+    choices = '<Choices name="c" toName="t"><Choice value="Bills" alias="billing"/><Choice value="bug"/></Choices>'
+    control = control_of(f'<View>{other}<Text name="t" value="$body"/>{choices}</View>')
+    assert control == ("c", "t", "body", ["billing", "bug"])
+    region: dict[str, Any] = {"from_name": "c", "value": {"choices": ["bug", "billing"]}}
+    annotation = {"result": [region, {"from_name": "a", "value": {"choices": ["no"]}}], "was_cancelled": False}
+    assert labels_of(annotation, control) == ["bug", "billing"]
+    assert labels_of(annotation | {"was_cancelled": True}, control) == []
