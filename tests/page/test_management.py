@@ -18,7 +18,13 @@ from tests.page.newsroom import news
 from tests.page.test_accessible import barriers
 from tests.support.served import Served
 
-SIZES = [("light", 1280), ("dark", 390)]
+WIDE, NARROW = ("light", 1280), ("dark", 390)
+
+
+def sizes(quick: tuple[str, int]) -> pytest.MarkDecorator:
+    """Both sizes of the window, each with its theme; the one that is not ``quick`` is ``long``."""
+    both = [size if size == quick else pytest.param(*size, marks=pytest.mark.long) for size in (WIDE, NARROW)]
+    return pytest.mark.parametrize(("scheme", "width"), both)
 
 
 def fits(page: Any, width: int) -> None:
@@ -36,7 +42,7 @@ def fresh(serving: Serving) -> Iterator[str]:
     httpx.delete(address).raise_for_status()
 
 
-@pytest.mark.parametrize(("scheme", "width"), SIZES)
+@sizes(WIDE)
 def test_the_first_start_is_one_card_and_a_sample_one_click_away(
     serving: Serving, fresh: str, open_page: Open, scheme: str, width: int
 ) -> None:
@@ -53,7 +59,7 @@ def test_the_first_start_is_one_card_and_a_sample_one_click_away(
     fits(page, width)
 
 
-@pytest.mark.parametrize(("scheme", "width"), SIZES)
+@sizes(NARROW)
 def test_a_model_is_created_configured_exported_imported_and_deleted(
     open_page: Open, serving: Serving, tmp_path: Path, scheme: str, width: int
 ) -> None:
@@ -122,7 +128,7 @@ def test_a_name_that_is_taken_is_not_configured_by_mistake(open_page: Open, serv
     assert httpx.get(f"{serving.url}/models/default").json()["config"]["calibrate"] is False
 
 
-@pytest.mark.parametrize(("scheme", "width"), SIZES)
+@sizes(WIDE)
 def test_the_least_certain_instances_are_labelled_by_keyboard(
     serving: Serving, fresh: str, open_page: Open, scheme: str, width: int
 ) -> None:
@@ -246,7 +252,7 @@ def test_marks_of_the_first_events_are_left_out(open_page: Open) -> None:
     )
 
 
-@pytest.mark.parametrize(("scheme", "width"), SIZES)
+@sizes(NARROW)
 def test_an_admin_makes_replaces_and_revokes_keys_and_sees_who_did_what(
     open_page: Open, locked: tuple[Served, dict[str, str]], scheme: str, width: int
 ) -> None:
