@@ -31,7 +31,7 @@ class RankedDataset:
     Attributes
     ----------
     rankings : list of Ranking, one per instance
-        Every class that has a score, in class ids of the model.
+        Class ids of the model: every class that has a score, or the best of them.
     work_per_feature : float
         Voting connections per active feature, over all instances.
     """
@@ -84,8 +84,10 @@ def fit(
     return live
 
 
-def rank(live: LiveModel, test: Dataset, *, progress: Progress = lambda n: None) -> RankedDataset:
-    """Rank all classes for each instance of a data set."""
+def rank(
+    live: LiveModel, test: Dataset, *, depth: int | None = None, progress: Progress = lambda n: None
+) -> RankedDataset:
+    """Rank the best ``depth`` classes for each instance of a data set; None: all classes."""
     votes_at_most = live.config.d_max if live.config.update == "fsu" else 2**16
     lengths = np.minimum(live.index.to_arrays()["lengths"].astype(np.int64), votes_at_most)
     in_rows = live.index.n_classes if live.index.in_rows else 0
@@ -96,7 +98,7 @@ def rank(live: LiveModel, test: Dataset, *, progress: Progress = lambda n: None)
         ids, values = live.active(vector)
         visited = int(lengths[ids[(ids >= 0) & (ids < len(lengths))]].sum())
         # At most as many classes have a score as there are votes, or all classes in rows. So this ranks all of them.
-        rankings.append(live.index.rank(ids, values, max(visited, in_rows)))
+        rankings.append(live.index.rank(ids, values, depth or max(visited, in_rows)))
         active += len(ids)
         votes += visited
         if count % CHUNK == 0:

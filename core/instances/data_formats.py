@@ -123,9 +123,9 @@ class Dataset:
 
     Attributes
     ----------
-    vectors : list of bytes, n of them
+    vectors : sequence of bytes, n of them
         See ``core/instances/record.py``.
-    label_parts : list of bytes, n of them
+    label_parts : sequence of bytes, n of them
         The part that completes a vector to a record; empty for an instance without labels.
     labels : LabelSets
         Labels of each instance, as indices into ``names``.
@@ -133,8 +133,8 @@ class Dataset:
         Every label once, in order of first appearance.
     """
 
-    vectors: list[bytes]
-    label_parts: list[bytes]
+    vectors: Sequence[bytes]
+    label_parts: Sequence[bytes]
     labels: LabelSets
     names: list[str]
 

@@ -24,11 +24,12 @@ import numpy as np
 
 from abound.core.config import ModelConfig
 from abound.core.errors import Conflict, InvalidInstance, Malformed, UnknownVersion
+from abound.core.evaluation.evaluate import fit as learn
+from abound.core.evaluation.evaluate import measure, rank
 from abound.core.instances.data_formats import DatasetInstance
-from abound.core.instances.record import pack_labels, pack_vector
 from abound.core.instances.vectorizer import Vectorizer
 from abound.core.limits import DATASET_LIMITS
-from abound.core.measures import Propensity, Rankings, evaluate
+from abound.core.measures import Propensity, evaluate
 from abound.core.methods import fitted as fitting
 from abound.core.methods.fitted import FittedMethod
 from abound.core.methods.registry import METHODS
@@ -36,15 +37,13 @@ from abound.core.methods.training import gather
 from abound.core.methods.training.matrices import DataSizes, Matrices
 from abound.core.methods.training.progress import Progress, monotonic, subrange
 from abound.core.methods.training.rankings import joined
-from abound.core.model.entry_application import Unit
-from abound.core.model.live_model import LiveModel
 from abound.core.types import Offset
 from abound.service.datasets.files import local_file, read_file
 from abound.service.datasets.repository import DatasetCard, DatasetRepository
 from abound.service.history import erasures, full_log
 from abound.service.jobs.fit_params import FitParams
 from abound.service.jobs.repository import JobParams
-from abound.service.jobs.training_data import matrices_of_history
+from abound.service.jobs.training_data import MAX_DENSE_BYTES, matrices_of_history
 from abound.service.model.replicated_model import new_secret
 from abound.service.processes.memory import free_memory, require_memory
 from abound.service.processes.parallel import parallel, parallel_settings
@@ -225,7 +224,8 @@ def _of_file(path: Path, config: ModelConfig, card: DatasetCard, progress: Progr
             yield instance
 
     try:
-        return gather.gather(told(), Vectorizer(config, DATASET_LIMITS).vectorize, DATASET_LIMITS, new_secret())
+        vectorize = Vectorizer(config, DATASET_LIMITS).vectorize
+        return gather.gather(told(), vectorize, DATASET_LIMITS, new_secret(), dense_bytes=MAX_DENSE_BYTES)
     except Malformed as error:
         raise Malformed(str(error).removeprefix(f"{path}: ")) from error
 
@@ -266,7 +266,7 @@ def _evaluate_and_fit(
     fitted = None
     if n_held:
         older = data.first(n - n_held)
-        if data.X.nnz <= MAX_BASELINE_VALUES:
+        if data.X.nnz <= MAX_BASELINE_VALUES and data.dense is not None:
             metrics |= baseline_metrics(config, older, data.last(n_held), subrange(progress, 0.0, 0.05))
             clock.lap("baseline")
         fitted = on(older, own, _named("evaluating: ", subrange(progress, 0.05, judged_by - 0.1)))
@@ -300,32 +300,19 @@ def baseline_metrics(
 ) -> dict[str, float | None]:
     """Return the measures of ``BASELINE`` of a live index that has learned the training instances once, in order.
 
-    The names of the measures begin with "live ".
+    The index also learns their dense vectors. The names of the measures begin with "live ".
     """
-    live = LiveModel(config, new_secret(), DATASET_LIMITS)
-    n = train.X.shape[0]
-    for first in range(0, n, RANKED_AT_ONCE):
-        progress("evaluating: the live index as baseline", first / n)
-        records = list(_records(train, range(first, min(first + RANKED_AT_ONCE, n)), config.boolean))
-        live.begin(b"".join(records), len(records), [Unit(len(records))]).finish()
-    columns = {label: column for column, label in enumerate(train.labels)}
-    ranked = [live.rank(record, DEPTH) for record in _records(test, range(test.X.shape[0]), config.boolean)]
-    starts = np.cumsum([0, *(len(one.class_ids) for one in ranked)])
-    ids = [columns[live.label(one)] for ranking in ranked for one in ranking.class_ids.tolist()]
-    scores = np.concatenate([one.scores for one in ranked])
-    rankings = Rankings.of(starts, np.array(ids, np.int64), scores)
-    measured = evaluate(rankings, test.label_sets, Propensity().weights(train.label_counts, n))
+    learned = 0
+
+    def told(n: int) -> None:
+        nonlocal learned
+        learned += n
+        progress("evaluating: the live index as baseline", learned / train.X.shape[0])
+
+    known, asked = (gather.to_dataset(data, config.boolean) for data in (train, test))
+    live = learn(known, config, new_secret(), progress=told)
+    measured = measure(live, known, asked, rank(live, asked, depth=DEPTH), Propensity())
     return {f"live {name}": measured[name] for name in BASELINE}
-
-
-def _records(data: Matrices, rows: range, boolean: bool) -> Iterator[bytes]:
-    """Yield some instances as the live index reads them (``core/instances/record.py``)."""
-    for row in rows:
-        (start, end), (first, last) = data.X.indptr[row : row + 2], data.Y.indptr[row : row + 2]
-        keys = [data.features.key(column) for column in data.X.indices[start:end].tolist()]
-        values = data.X.data[start:end]
-        labels = [data.labels[column] for column in data.Y.indices[first:last].tolist()]
-        yield pack_vector(keys, np.ones_like(values) if boolean else values) + pack_labels(labels, DATASET_LIMITS)
 
 
 class Stopwatch:

@@ -37,6 +37,9 @@ if TYPE_CHECKING:
 AT_ONCE = 256
 """Records between two progress reports."""
 
+MAX_DENSE_BYTES = 2**27
+"""Bytes of the dense vectors of all instances beyond which the baseline is left out: they are held in memory."""
+
 
 class LearnedInstances(NamedTuple):
     """The learned instances that count, and the range of their log entries: those after ``after``, up to ``until``.
@@ -81,7 +84,7 @@ async def matrices_of_history(context: JobContext, progress: Progress) -> Learne
     found = await trace_lineage(read, store, artifacts, keys, until)
     after = found.ranges[0].after if found.ranges else until
     await context.range(None if after == START else after, until)
-    gathering = MatrixBuilder(new_secret())
+    gathering = MatrixBuilder(new_secret(), dense_bytes=MAX_DENSE_BYTES)
     outcomes = await _outcomes(context, found)
     for stretch in found.ranges:
         async with contextlib.aclosing(read_events(read, stretch)) as reading:

@@ -10,14 +10,18 @@ import numpy as np
 import pytest
 
 from abound.core.config import ModelConfig
+from abound.core.instances.data_formats import DatasetInstance
+from abound.core.instances.vectorizer import Vectorizer
+from abound.core.limits import DATASET_LIMITS
 from abound.core.methods import fitted, registry
 from abound.core.methods.neighbors import swnn
 from abound.core.methods.training import rankings
+from abound.core.methods.training.gather import gather
 from abound.core.methods.training.progress import no_progress
 from abound.service.jobs import fit as fitting
 from abound.service.jobs.fit import baseline_metrics, held_out_metrics
 from abound.service.jobs.methods import METHODS
-from tests.core.methods.toy import made
+from tests.core.methods.toy import SECRET, made
 
 
 @pytest.mark.parametrize("method", ["swnn", "ogeec"])
@@ -65,3 +69,19 @@ def test_the_baseline_is_the_live_index_on_the_same_instances() -> None:
     assert found == pytest.approx({f"live {name}": expected[name] for name in ("R@1", "R@5", "MRR")})
     assert 0.3 < found["live R@1"] < found["live MRR"] < 1
     assert baseline_metrics(ModelConfig(update="sls"), older, newest, no_progress) != found
+
+
+def test_the_baseline_learns_dense_vectors_too() -> None:
+    def instance(line: int) -> DatasetInstance:
+        label = line % 5
+        vector = [float(line % 7), *(9.0 * (place == label) for place in range(5))]
+        return DatasetInstance(features=b'{"same": 1}', vector=vector, labels=(f"label {label}",), line=line)
+
+    config, rows = ModelConfig(update="sls"), [instance(line) for line in range(300)]
+    vectorize = Vectorizer(config, DATASET_LIMITS).vectorize
+    blind, seeing = (gather(rows, vectorize, DATASET_LIMITS, SECRET, dense_bytes=most) for most in (0, 2**20))
+    found = [
+        baseline_metrics(config, one.first(200), one.last(100), no_progress)["live R@1"] for one in (blind, seeing)
+    ]
+    assert found[0] == pytest.approx(0.2, abs=0.1)
+    assert found[1] == 1.0

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+import struct
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -10,11 +13,12 @@ from scipy import sparse
 
 from abound.core.errors import InvalidInstance, Malformed
 from abound.core.instances.data_formats import Dataset, DatasetInstance, Vectorize
-from abound.core.instances.record import pack_labels, unpack_labels, without_dense
+from abound.core.instances.record import add_dense, pack_labels, pack_vector, unpack_labels, without_dense
 from abound.core.instances.vocabulary import Vocabulary
 from abound.core.kernels.names.table import find_vector, intern_vector
+from abound.core.kernels.records.codes import WINNERS
 from abound.core.kernels.records.record import vector_end
-from abound.core.limits import Limits
+from abound.core.limits import DATASET_LIMITS, Limits
 from abound.core.methods.training.matrices import DataSizes, Matrices, l2_normalise, without_unknown
 
 
@@ -32,9 +36,11 @@ class MatrixBuilder:
     like : Matrices or None
         Use the columns of these matrices: unknown features are left out, and new labels get columns after the known
         ones. None: make columns for all features and labels.
+    dense_bytes : int
+        Keep the dense parts of the vectors if they have at most this many bytes together.
     """
 
-    def __init__(self, secret: tuple[int, int], like: Matrices | None = None) -> None:
+    def __init__(self, secret: tuple[int, int], like: Matrices | None = None, dense_bytes: int = 0) -> None:
         self._secret = secret
         self._like = like
         self._features = Vocabulary(secret) if like is None else like.features
@@ -46,14 +52,21 @@ class MatrixBuilder:
         known = [] if like is None else like.labels
         self._label_ids = {label: column for column, label in enumerate(known)}
         self._text = False
+        self._dense: list[bytes] | None = [] if dense_bytes else None
+        self._dense_bytes = dense_bytes
 
     def add(self, vector: bytes, labels: Sequence[str], *, text: bool = False) -> None:
         """Add an instance: its vector (``core/instances/record.py``), its labels, and whether it was a text.
 
-        The dense part of the vector is left out.
+        The dense part of the vector does not go into the matrices.
         """
         self._text |= text
-        vector = without_dense(vector)
+        whole, vector = vector, without_dense(vector)
+        if self._dense is not None:
+            self._dense.append(whole[len(vector) :])
+            self._dense_bytes -= len(self._dense[-1])
+            if self._dense_bytes < 0:
+                self._dense = None
         at, label_at = self._ends[self._n].tolist()
         n = int.from_bytes(vector[:4], "little")
         if at + n > len(self._ids):
@@ -116,7 +129,8 @@ class MatrixBuilder:
             (ones, places[self._labels[:n_assertions]], ends[:, 1]), shape=(len(ends) - 1, len(labels))
         )
         Y.sort_indices()
-        return Matrices(X=X, Y=Y, features=features, labels=[labels[i] for i in order], text=self._text)
+        ordered = [labels[i] for i in order]
+        return Matrices(X=X, Y=Y, features=features, labels=ordered, text=self._text, dense=self._dense)
 
 
 def needs(sizes: DataSizes) -> dict[str, int]:
@@ -135,6 +149,7 @@ def gather(
     limits: Limits,
     secret: tuple[int, int],
     like: Matrices | None = None,
+    dense_bytes: int = 0,
 ) -> Matrices:
     """Build matrices from a stream of instances without keeping the instances.
 
@@ -145,7 +160,7 @@ def gather(
         ``Vectorizer.vectorize``.
     limits : Limits
         Limits of the labels.
-    secret, like
+    secret, like, dense_bytes
         See ``MatrixBuilder``.
 
     Raises
@@ -153,7 +168,7 @@ def gather(
     Malformed
         An instance is invalid; the message starts with its location.
     """
-    gathering = MatrixBuilder(secret, like)
+    gathering = MatrixBuilder(secret, like, dense_bytes)
     for instance in instances:
         try:
             if instance.labels:
@@ -172,6 +187,47 @@ def of_dataset(dataset: Dataset, secret: tuple[int, int], like: Matrices | None 
     for row, vector in enumerate(dataset.vectors):
         gathering.add(vector, [dataset.names[i] for i in ids[starts[row] : starts[row + 1]]])
     return gathering.matrices()
+
+
+def to_dataset(data: Matrices, boolean: bool) -> Dataset:
+    """Return the instances as the live index reads them, with their dense parts if they were kept.
+
+    Each vector is made when it is read, so that the data set takes no memory beside the matrices. ``boolean``: whether
+    the model is Boolean; all values are then 1.
+    """
+    sets, dense = data.label_sets, data.dense
+
+    def vector(row: int) -> bytes:
+        start, end = data.X.indptr[row : row + 2]
+        keys = [data.features.key(column) for column in data.X.indices[start:end].tolist()]
+        values = np.ones(end - start, np.float32) if boolean else data.X.data[start:end]
+        if not dense or not dense[row]:
+            return pack_vector(keys, values)
+        d, value = struct.unpack_from("<If", dense[row])
+        if not boolean:  # the codes of the dense part count in the norm
+            values = values * np.float32(math.sqrt(max(0.0, 1.0 - WINNERS * value**2)))
+        return add_dense(pack_vector(keys, values), dense[row][8 : 8 + d], value)
+
+    def labels(row: int) -> bytes:
+        names = [data.labels[column] for column in sets.ids[sets.starts[row] : sets.starts[row + 1]].tolist()]
+        return pack_labels(names, DATASET_LIMITS) if names else b""
+
+    n = data.X.shape[0]
+    return Dataset(vectors=_Computed(n, vector), label_parts=_Computed(n, labels), labels=sets, names=data.labels)
+
+
+class _Computed(Sequence[bytes]):
+    """A sequence of ``n`` items, each made when it is read."""
+
+    def __init__(self, n: int, make: Callable[[int], bytes]) -> None:
+        self._places = range(n)
+        self._make = make
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def __getitem__(self, place: Any) -> Any:
+        return self._make(self._places[place])
 
 
 def _in_order(features: Vocabulary, secret: tuple[int, int]) -> tuple[Vocabulary, npt.NDArray[np.int32]]:

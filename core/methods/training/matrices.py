@@ -109,6 +109,9 @@ class Matrices:
     cooccurrence : csr_matrix of float32, shape (L, L), or None
         Counts of label co-occurrence, if known from more than ``Y``.
     hierarchy : Hierarchy or None
+    dense : list of bytes, n of them, or None
+        The dense part of each vector (``core/instances/record.py``), or empty; None if they were not kept. No method
+        reads them.
 
     Raises
     ------
@@ -123,6 +126,7 @@ class Matrices:
     text: bool = False
     cooccurrence: Csr | None = None
     hierarchy: Hierarchy | None = None
+    dense: list[bytes] | None = None
 
     def __post_init__(self) -> None:
         n, n_labels = self.Y.shape
@@ -179,16 +183,20 @@ class Matrices:
 
     def rows(self, places: npt.NDArray[np.int64]) -> Matrices:
         """Return some of the instances, with all columns."""
-        return replace(self, X=self.X[places], Y=self.Y[places])
+        dense = self.dense and [self.dense[place] for place in places.tolist()]
+        return replace(self, X=self.X[places], Y=self.Y[places], dense=dense)
 
     def first(self, n: int) -> Matrices:
         """Return the first ``n`` instances, with all columns, without copying."""
-        return replace(self, X=_span(self.X, 0, n), Y=_span(self.Y, 0, n))
+        return self._between(0, n)
 
     def last(self, n: int) -> Matrices:
         """Return the last ``n`` instances, with all columns, without copying."""
-        rows = self.X.shape[0]
-        return replace(self, X=_span(self.X, rows - n, rows), Y=_span(self.Y, rows - n, rows))
+        return self._between(self.X.shape[0] - n, self.X.shape[0])
+
+    def _between(self, first: int, end: int) -> Matrices:
+        dense = self.dense and self.dense[first:end]
+        return replace(self, X=_span(self.X, first, end), Y=_span(self.Y, first, end), dense=dense)
 
     def with_values(self, X: Csr) -> Matrices:
         """Return the same data with other values for the same instances and features."""

@@ -12,12 +12,12 @@ from scipy import sparse
 from abound.core.config import ModelConfig
 from abound.core.errors import InvalidInstance, Malformed
 from abound.core.instances.data_formats import DatasetInstance, vectorize_all
-from abound.core.instances.record import pack_labels
+from abound.core.instances.record import dense_of, pack_labels, unpack_labels, unpack_vector
 from abound.core.instances.vectorizer import Vectorizer
 from abound.core.limits import DATASET_LIMITS
 from abound.core.methods import fitted, registry
 from abound.core.methods.training import idf
-from abound.core.methods.training.gather import MatrixBuilder, gather, needs, of_dataset
+from abound.core.methods.training.gather import MatrixBuilder, gather, needs, of_dataset, to_dataset
 from abound.core.methods.training.matrices import (
     VALUES_AT_ONCE,
     Hierarchy,
@@ -257,3 +257,20 @@ def test_vectors_are_answered_by_an_artifact() -> None:
     found = model.rank_vectors(vectors, 5)
     assert [model.labels[i] for i in found.ids] == ["10", "grain"]
     assert found.starts.tolist() == [0, 2, 2]
+
+
+@pytest.mark.parametrize("boolean", [False, True])
+def test_matrices_are_a_data_set_again_with_its_dense_vectors(boolean: bool) -> None:
+    rows = [*ROWS, DatasetInstance(text="wheat prices", vector=[3.0, -4.0, 0.5], labels=("grain",), line=4)]
+    vectorize = Vectorizer(ModelConfig(boolean=boolean), DATASET_LIMITS).vectorize
+    expected = vectorize_all(rows, vectorize, DATASET_LIMITS)
+    found = to_dataset(gather(rows, vectorize, DATASET_LIMITS, SECRET, dense_bytes=1000), boolean)
+    assert found.learnable.tolist() == expected.learnable.tolist()
+    for row in range(len(rows)):
+        given, made = unpack_vector(expected.vectors[row]), unpack_vector(found.vectors[row])
+        assert dict(zip(*made, strict=True)) == pytest.approx(dict(zip(*given, strict=True)))
+        numbers, same = dense_of(expected.vectors[row]), dense_of(found.vectors[row])
+        assert (None if same is None else same.tolist()) == (None if numbers is None else numbers.tolist())
+        parts = [one.label_parts[row] and sorted(unpack_labels(one.label_parts[row], 0)) for one in (expected, found)]
+        assert parts[0] == parts[1]
+    assert gather(rows, vectorize, DATASET_LIMITS, SECRET, dense_bytes=9).dense is None
