@@ -1,9 +1,9 @@
-"""The gather floor: the memory that an instance makes the index touch, and nothing done with it.
+"""The gather floor: the time to load the memory that the index must read for an instance, without any other work.
 
 For every active feature of every instance: its header, and one load a cache line of its connections that vote. Headers
-are prefetched 16 features ahead and connections 8. In ``gather`` the lines of a posting are counted by a loop, and that
-loop's end is what a processor guesses wrong; ``gather_without_branches`` prefetches up to four lines whatever their
-number, as the index itself does.
+are prefetched 16 features ahead and connections 8. ``gather`` prefetches the lines of a posting in a loop, whose
+end the processor often mispredicts. ``gather_without_branches`` prefetches up to four lines without a loop, as the
+index itself does.
 """
 
 import numpy as np

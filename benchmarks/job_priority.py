@@ -1,4 +1,6 @@
-"""How a fit gives way to what answers: ``python -m benchmarks.job_priority [--seconds S] [--method NAME]``.
+"""Latency of requests beside a fit, by the priority of the fit.
+
+    python -m benchmarks.job_priority [--seconds S] [--method NAME]
 
 A service of its own learns the first instances of a data set; a long fit runs as a job while single requests to learn
 and to classify are sent, a hundred a second of each. Every ``--turn`` seconds the process of the job is scheduled in
@@ -6,7 +8,7 @@ another way, in turns, so that whatever else the machine does hits all of them a
 0, 10 and 19, and at the policy SCHED_IDLE; each with the niceness of its session, where Linux groups processes by
 sessions (``autogroup``). Needs the right to raise a priority (root).
 
-Told are milliseconds of the requests under each, and the share of a processor that the fit had.
+Prints the milliseconds of requests under each, and the share of a processor that the fit had.
 """
 
 from __future__ import annotations

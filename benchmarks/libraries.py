@@ -4,8 +4,8 @@
 
 One pass of the training part in a fixed random order (sets in time: in their order), then the test part is ranked:
 R@1, R@5, MRR (of the best 100) and P@5, instances learned and classified a second of one processor, the most memory
-that the process grew by, the model on disk. A rival gets ``--seconds`` of a processor for all of it, and is told as
-ended where that was not enough.
+that the process grew by, the model on disk. A rival gets ``--seconds`` of a processor for all of it, and is reported as
+ended if that was not enough.
 
 Fair to the rivals: each is used as its documentation has it (``benchmarks/rivals``), with features as the product's
 vectorizer makes them. Vowpal Wabbit and fastText are given lines of text and the live index lines of JSON, whose

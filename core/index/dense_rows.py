@@ -73,7 +73,7 @@ class DenseRows:
         return _n_bytes(*_roomy(*self._size()))
 
     def make_room(self, n_features: int, n_classes: int) -> None:
-        """Grow to so many features and classes; a dimension that is exceeded gets a reserve of a quarter."""
+        """Grow to so many features and classes. A dimension that must grow becomes a quarter larger than needed."""
         capacity, stride = self._weights.shape
         grown = _roomy(n_features, n_classes)
         old = self._weights, self._steps, self._classes

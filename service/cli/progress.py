@@ -1,4 +1,4 @@
-"""A progress bar on standard error, with a text behind it."""
+"""A progress bar on standard error, followed by a text."""
 
 from __future__ import annotations
 

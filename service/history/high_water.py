@@ -54,7 +54,7 @@ class HighWater(msgspec.Struct, frozen=True):
     models: dict[str, ModelHighWater] = {}
 
     def behind(self, now: HighWater) -> list[str]:
-        """Return a phrase for each loss, if the store has now got only as far as ``now``."""
+        """Compare with the marks ``now``, and return a phrase for each mark that the store no longer reaches."""
         lacks = []
         is_whole = Offset.of_entry(now.catalog) >= Offset.of_entry(self.catalog)
         if not is_whole:

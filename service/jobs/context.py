@@ -93,7 +93,7 @@ class JobContext:
 
     @property
     def threads(self) -> int:
-        """Number of threads that the job may compute with."""
+        """Number of threads that the job may use."""
         return self._jobs.params.n_threads
 
     async def now(self) -> float:

@@ -144,7 +144,7 @@ async def fit(context: JobContext, params: FitParams, progress: Progress) -> dic
 
 
 def needs(method: str, sizes: Any, params: FitParams) -> dict[str, int]:
-    """Return the most bytes that a fit needs, by purpose."""
+    """Return the maximum bytes that a fit needs, by purpose."""
     n = DataSizes(
         n=sizes.instances,
         d=sizes.features,

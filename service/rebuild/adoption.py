@@ -225,7 +225,8 @@ async def begin(
 async def find_adoption(place: AdoptionContext, name: str, since: Offset) -> tuple[Offset, Offset] | None:
     """Find an adoption begun after ``since`` in the log.
 
-    Return the offset up to which its state contains events, and that of the adoption; None if nothing was adopted.
+    Return two offsets: of the last event that the adopted state contains, and of the adoption. Return None if nothing
+    was adopted.
     """
     after = None
     contents = await History(place.store, place.artifacts, place.keys).manifest()

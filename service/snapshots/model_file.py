@@ -1,4 +1,4 @@
-"""Export file of a model, for copying it to another service of this release or a newer one, or for keeping it.
+"""Export file of a model: a backup, or a copy for another service of this release or a newer one.
 
     bytes 0..8      ABOUNDMF
     8..12           bytes of the head, little-endian

@@ -43,7 +43,7 @@ from abound.service.settings import Settings
 from abound.service.versions.ranking import Labels, RankingChoice, RankingRequest, rank_live
 
 MAX_REMEMBERED_BYTES = 2**21
-"""Approximate bytes of vectors of one NDJSON request that wait for being stored at a time."""
+"""Approximate bytes of vectors that one NDJSON request collects before it stores them."""
 
 MAX_ANSWER_BYTES = 64 * 2**20
 """Largest answer to a batch: a request for many labels of many instances is refused before memory runs out."""
