@@ -20,6 +20,9 @@ MAX_FIELD_NAME = 64
 MAX_DIMENSION = 2048
 """Maximum numbers of a dense vector."""
 
+MAX_DETAILS_BYTES = 16_384
+"""Maximum bytes of what is registered with a label, as JSON."""
+
 MAX_WEIGHT = 100.0
 """Maximum weight of an instance."""
 

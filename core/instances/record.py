@@ -4,11 +4,12 @@
     dense part    u32 d | f32 value of a code | d x int8 | zeros to a multiple of 4
     labels part   u32 m | m x u16 length | m labels, one after the other | zeros to a multiple of 4
     feedback      f32 weight | u16 rejected | u16 ignored
+    details       u32 length | UTF-8 | zeros to a multiple of 4
 
 A record is a vector followed by a labels part. Bit 31 of n says that the vector ends with a dense part, bit 31 of m
-that feedback follows the labels. Records follow each other without gaps, so each begins at a multiple of 4. Numbers
-are little-endian. Keys and labels are UTF-8 and not empty; the keys of a vector are distinct; values are finite and
-above 0, and l2-normalised unless the model is Boolean.
+that feedback follows the labels, and bit 30 that details follow. Records follow each other without gaps, so each
+begins at a multiple of 4. Numbers are little-endian. Keys and labels are UTF-8 and not empty; the keys of a vector are
+distinct; values are finite and above 0, and l2-normalised unless the model is Boolean.
 
 The dense part is a vector of 1 to 2,048 numbers that the instance came with, not all of them zero. The index sees it
 as codes (``abound.core.kernels.records.codes``), each a feature with this value. The norm covers these features, too.
@@ -16,6 +17,9 @@ With a dense part no key begins with a zero byte.
 
 Feedback says that the last labels are ignored (shown and not chosen), those before them rejected (wrong), and only the
 others true. At least one label is true or rejected. The weight is above 0 and at most 100; without feedback it is 1.
+
+Details say that the record registers its only label: the vector is that of the label's name, and it may be empty. The
+contents of the details are kept with the label (``abound.core.model.label_details``).
 
 Kernels read records in place with ``abound.core.kernels.records.record.record_shape``.
 """
@@ -39,8 +43,10 @@ __all__ = [
     "Record",
     "RecordShape",
     "add_dense",
+    "add_details",
     "check_records",
     "dense_of",
+    "details_of",
     "has_dense",
     "iterate",
     "pack_labels",
@@ -72,6 +78,7 @@ _PROBLEMS = {
     kernels.BAD_DENSE: "has an invalid dense vector",
     kernels.RESERVED_KEY: "has a dense vector, and a key that begins with a zero byte",
     kernels.BAD_WEIGHT: "has a weight that is not above 0 and at most 100",
+    kernels.BAD_DETAILS: "has details that are not UTF-8, or details without exactly one true label",
 }
 
 _HAS_DENSE = kernels.HAS_DENSE >> 24
@@ -195,6 +202,27 @@ def pack_labels(
     return struct.pack("<I", len(kinds) | kernels.HAS_FEEDBACK) + part[4:] + feedback
 
 
+def add_details(record: bytes, details: bytes) -> bytes:
+    """Return a record that registers its label.
+
+    Parameters
+    ----------
+    record : bytes
+        With one true label, without feedback; or with details of its own, cut off before them.
+    details : bytes
+        UTF-8, at most ``MAX_DETAILS_BYTES``. Not checked.
+    """
+    at = int(kernels.vector_end(record, 0))
+    part = struct.pack("<I", 1 | kernels.HAS_DETAILS) + record[at + 4 :]
+    return record[:at] + part + _padded(struct.pack("<I", len(details)) + details)
+
+
+def details_of(payload: bytes, shape: RecordShape) -> bytes:
+    """Return the details of a record of this shape that has some."""
+    at = shape.details_at
+    return payload[at + kernels.DETAILS : at + kernels.DETAILS + struct.unpack_from("<I", payload, at)[0]]
+
+
 def _encode_label(label: str, limits: Limits, field: str) -> bytes:
     """Return a label as UTF-8. Raises InvalidInstance with the field if it cannot be one."""
     try:
@@ -285,7 +313,7 @@ def unpack_labels(payload: bytes, start: int) -> list[str]:
 def unpack_feedback(payload: bytes, start: int) -> tuple[list[str], list[str], list[str], float]:
     """Return the true, rejected and ignored labels of the labels part at byte ``start`` and the weight, unchecked."""
     (n,) = struct.unpack_from("<I", payload, start)
-    labels, end = _strings(payload, start + 4, n & ~kernels.HAS_FEEDBACK)
+    labels, end = _strings(payload, start + 4, n & (kernels.HAS_DETAILS - 1))
     if n < kernels.HAS_FEEDBACK:
         return labels, [], [], 1.0
     weight, n_rejected, n_ignored = struct.unpack_from("<f2H", payload, end + (start - end) % 4)

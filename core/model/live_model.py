@@ -28,7 +28,16 @@ from abound.core.index import index
 from abound.core.index.index import ALL_CLASSES
 from abound.core.index.params import IndexParams
 from abound.core.instances import record, text_encoder, vectorizer, vocabulary
-from abound.core.instances.record import add_dense, has_dense, pack_labels, pack_vector, unpack_vector
+from abound.core.instances.record import (
+    EMPTY_VECTOR,
+    add_dense,
+    add_details,
+    details_of,
+    has_dense,
+    pack_labels,
+    pack_vector,
+    unpack_vector,
+)
 from abound.core.instances.vectorizer import Vectorizer
 from abound.core.kernels.index import learning
 from abound.core.kernels.index.layout import Feedback
@@ -42,6 +51,8 @@ from abound.core.kernels.model.apply import (
     ENOUGH,
     INDEX_FULL,
     NAMES_FULL,
+    REGISTERED,
+    REGISTERS,
     STATUS,
     apply_calibrated,
     apply_records,
@@ -93,7 +104,7 @@ class LiveModel(ModelState):
         super().__init__(config, secret)
         self.limits = limits or Limits()
         self._scratch = _scratch(64, 16, 0)
-        self._cursor = np.zeros(6, np.int64)
+        self._cursor = np.zeros(7, np.int64)
         self._take_config(config)
 
     @classmethod
@@ -135,7 +146,7 @@ class LiveModel(ModelState):
             field would change the vectors that it gets.
         """
         config = self.config.with_user_changes(changes)
-        refused = self.config.refused_once_learned(config) if self.n_learned else []
+        refused = self.config.refused_once_learned(config) if not self.is_untaught else []
         if refused:
             way = "create a new model instead"
             if not set(refused) & set(VECTOR_FIELDS):
@@ -152,7 +163,7 @@ class LiveModel(ModelState):
     def configure(self, changes: dict[str, Any]) -> None:
         """Apply a configuration event. Fields that can no longer change keep their value."""
         config = self.config.with_changes(changes)
-        if self.n_learned:
+        if not self.is_untaught:
             kept = {name: getattr(self.config, name) for name in self.config.refused_once_learned(config)}
             config = replace(config, **kept)
         self._take_config(config)
@@ -175,15 +186,24 @@ class LiveModel(ModelState):
         done : int
             Records applied; ``ranks[:done]`` and ``updated[:done]`` are written.
         """
-        self._cursor[AT], self._cursor[CALIBRATED] = at, -1
-        calibrating, done = self.calibration.on, 0
+        self._cursor[AT], self._cursor[CALIBRATED], self._cursor[REGISTERED] = at, -1, -1
+        done = self._apply(buffer, ranks, updated, self.calibration.on)
+        if done == 0:
+            return self._register(buffer, at, ranks, updated), 1
+        return int(self._cursor[AT]), done
+
+    def _apply(
+        self, buffer: bytes, ranks: npt.NDArray[np.int32], updated: npt.NDArray[np.bool_], calibrating: bool
+    ) -> int:
+        """Apply records from the cursor on; return their number, 0 if the first one registers a label."""
+        done = 0
         apply_next = apply_calibrated if calibrating else apply_records
         ranks_left, updated_left = ranks, updated
         while True:
             apply_next(buffer, self._cursor, self._held, ranks_left, updated_left)
             done += int(self._cursor[DONE])
-            if self._cursor[STATUS] == ENOUGH or (done > 0 and not calibrating):
-                return int(self._cursor[AT]), done
+            if self._cursor[STATUS] in (ENOUGH, REGISTERS) or (done > 0 and not calibrating):
+                return done
             # Apply a record that is already calibrated in this call; the next call would calibrate it a second time.
             ranks_left, updated_left = ranks[done : done + 1], updated[done : done + 1]
             shape = record_shape(buffer, int(self._cursor[AT]))
@@ -197,6 +217,18 @@ class LiveModel(ModelState):
                 ids, class_ids = self._scratch.ids, self._scratch.class_ids
                 self.index.make_room_for(ids[: self._cursor[ACTIVE]], class_ids[: self._cursor[CLASSES]])
                 self._bind()
+
+    def _register(self, buffer: bytes, at: int, ranks: npt.NDArray[np.int32], updated: npt.NDArray[np.bool_]) -> int:
+        """Apply the record at byte ``at``, which registers a label; return the position of the next record."""
+        shape = record_shape(buffer, at)
+        labels_at = shape.label_lengths_at - 4
+        vector, part = buffer[at:labels_at], buffer[labels_at : shape.details_at]
+        label = part[6 : 6 + int.from_bytes(part[4:6], "little")]
+        name = vector if self.details.is_new(self.labels.find(label), vector) else EMPTY_VECTOR
+        self._cursor[AT] = self._cursor[REGISTERED] = 0
+        self._apply(add_details(name + part, b""), ranks[:1], updated[:1], False)
+        self.details.put(self.labels.find(label), details_of(buffer, shape), vector)
+        return int(shape.end)
 
     def continue_score(self, other: LiveModel) -> None:
         """Take over the prequential score, the counts of feedback and the receipts of another state of the same model.

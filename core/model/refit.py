@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from abound.core.instances.record import record_ends, unpack, unpack_labels
+from abound.core.instances.record import RecordShape, record_ends, record_shape, unpack, unpack_labels
 from abound.core.kernels.index.layout import Feedback
 from abound.core.kernels.records.record import vector_end
 from abound.core.model.entry_application import OutcomeReplay, Unit
@@ -70,7 +70,7 @@ class Refitter:
                     self._learn_again(record)
         self.n_learned += len(places)
         kept = [records[ends[place] : ends[place + 1]] for place in held]
-        return [record for record in kept if unpack_labels(record, int(vector_end(record, 0)))]
+        return [record for record in kept if _is_scored(record_shape(record, 0))]
 
     def _fresh(self) -> OutcomeReplay:
         return OutcomeReplay(type(self.live.receipts).from_arrays(self._receipts))
@@ -91,6 +91,11 @@ class Refitter:
     def _known_classes(self, labels: Sequence[str]) -> list[int]:
         found = [self.live.labels.find(label.encode()) for label in labels]
         return [class_id for class_id in found if class_id >= 0]
+
+
+def _is_scored(shape: RecordShape) -> bool:
+    """Return whether the ranking of a record says something: it has a true label, and registers none."""
+    return shape.n_true > 0 and shape.details_at < 0
 
 
 def reciprocal_rank(live: LiveModel, record: bytes) -> float:

@@ -1,8 +1,8 @@
 """The replicated state of one model, its digest, and its conversion to and from arrays.
 
 It consists of the feature-to-class index, the two vocabularies that assign dense ids in log order, how often each
-label was learned, the prequential score, the calibration, the receipts of idempotency keys, the configuration, and
-the active version. Only ``abound.core.model.live_model`` changes it.
+label was learned, the details of registered labels, the prequential score, the calibration, the receipts of
+idempotency keys, the configuration, and the active version. Only ``abound.core.model.live_model`` changes it.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from abound.core.instances.vocabulary import Vocabulary
 from abound.core.model.active_version import NEVER_ACTIVATED, ServingState
 from abound.core.model.calibration import Calibration
 from abound.core.model.counters import Counters
+from abound.core.model.label_details import LabelDetails
 from abound.core.model.prequential import Prequential
 from abound.core.model.receipts import Receipts
 
@@ -51,6 +52,7 @@ class ModelState:
         self.config = config
         self.features = Vocabulary(secret)
         self.labels = Vocabulary(secret)
+        self.details = LabelDetails()
         self.index = Index(IndexParams.of(config))
         self.prequential = Prequential()
         self.calibration = Calibration(config.calibrate)
@@ -86,7 +88,7 @@ class ModelState:
             "memory": {
                 "index": self.index.n_bytes,
                 "features": self.features.n_bytes,
-                "labels": self.labels.n_bytes + self._tallies.label_counts.nbytes,
+                "labels": self._labels_bytes,
                 "receipts": self.receipts.n_bytes,
             },
         }
@@ -105,6 +107,11 @@ class ModelState:
         return int(self._tallies.label_counts[class_id])
 
     @property
+    def is_untaught(self) -> bool:
+        """Whether nothing was learned: no instance, and no name of a label."""
+        return not self.n_learned and not self.details
+
+    @property
     def n_assertions(self) -> int:
         """Total number of labels of all learned instances."""
         return int(self._tallies.label_counts[: self.labels.n_ids].sum())
@@ -121,8 +128,11 @@ class ModelState:
     @property
     def n_bytes(self) -> int:
         """Bytes of memory, including the reserve for growth."""
-        labels = self.labels.n_bytes + self._tallies.label_counts.nbytes
-        return self.index.n_bytes + self.features.n_bytes + labels + self.receipts.n_bytes
+        return self.index.n_bytes + self.features.n_bytes + self._labels_bytes + self.receipts.n_bytes
+
+    @property
+    def _labels_bytes(self) -> int:
+        return self.labels.n_bytes + self._tallies.label_counts.nbytes + self.details.n_bytes
 
     @property
     def growth_bytes(self) -> int:
@@ -152,6 +162,7 @@ class ModelState:
             self.receipts.digest_bytes(),
             self.calibration.digest_bytes(),
             self.serving.to_bytes(),
+            *([self.details.digest_bytes()] if self.details else []),
         ):
             hashed.update(len(part).to_bytes(8, "little"))
             hashed.update(part)
@@ -173,6 +184,7 @@ class ModelState:
             "receipts": self.receipts.to_arrays(),
             "tallies": self._tallies.to_arrays(self.features.n_ids, self.labels.n_ids),
             "calibration": self.calibration.to_arrays(),
+            "details": self.details.to_arrays(),
         }
         return {f"{part}/{name}": array for part, arrays in parts.items() for name, array in arrays.items()}
 
@@ -182,7 +194,17 @@ class ModelState:
     ) -> Self:
         """Load the state from ``meta`` and the output of ``to_arrays``. Raises Corrupted if they do not match."""
         parts: dict[str, dict[str, npt.NDArray[Any]]] = {
-            name: {} for name in ("features", "labels", "index", "prequential", "receipts", "tallies", "calibration")
+            name: {}
+            for name in (
+                "features",
+                "labels",
+                "index",
+                "prequential",
+                "receipts",
+                "tallies",
+                "calibration",
+                "details",
+            )
         }
         try:
             for name, array in arrays.items():
@@ -200,6 +222,7 @@ class ModelState:
             state.receipts = Receipts.from_arrays(parts["receipts"])
             state.calibration = Calibration.from_arrays(state.config.calibrate, parts["calibration"])
             state._tallies.load_arrays(parts["tallies"], state.features.n_ids, state.labels.n_ids)
+            state.details = LabelDetails.from_arrays(parts["details"], state.labels.n_ids)
         except (KeyError, TypeError, ValueError, InvalidInstance, msgspec.MsgspecError) as error:
             raise Corrupted(f"the arrays of a model do not fit together: {error}") from error
         if not (state.features.is_text() and state.labels.is_text()):

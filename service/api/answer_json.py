@@ -13,6 +13,7 @@ from weakref import WeakKeyDictionary, ref
 from abound.core.model.live_model import LiveModel
 from abound.core.types import START, Offset, Ranking
 from abound.service.api.schemas.hot import Because, ClassifyAnswer, ScoredLabel, encoder
+from abound.service.api.schemas.labels import details_from
 
 LIVE = "live"
 
@@ -89,6 +90,15 @@ class AnswerEncoder:
             for scored, reasons in zip(labels, live.explain(vector, ranking), strict=True):
                 scored.because = [Because(feature, contribution) for feature, contribution in reasons]
         return ClassifyAnswer(labels, self.offset_text(offset), LIVE)
+
+
+def add_names(live: LiveModel, labels: list[ScoredLabel]) -> None:
+    """Add the names of registered labels, and which of them have no instance."""
+    for scored in labels:
+        class_id = live.labels.find(scored.label.encode())
+        if class_id >= 0:
+            scored.name = details_from(live.details.get(class_id)).name
+            scored.zero_shot = live.times_learned(class_id) == 0 or None
 
 
 def _tail(offset: str) -> bytes:

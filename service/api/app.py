@@ -139,7 +139,10 @@ class Application(FastAPI):
             redirect_slashes=False,
             lifespan=lifespan,
         )
-        self.state.parts = Parts(settings, replica, telemetry, held, changing, ring, rates, budget, submission, rankers)
+        learning = LearnService(replica, settings, remember, changing, budget)
+        self.state.parts = Parts(
+            settings, replica, telemetry, held, changing, ring, rates, budget, submission, rankers, learning
+        )
         self.state.draining = False
         self.state.stopping = False
         problems.install(self)
@@ -147,7 +150,6 @@ class Application(FastAPI):
         self._request_metrics = telemetry
         self._guard = guard
         self._logs_access = settings.access_log
-        learning = LearnService(replica, settings, remember, changing, budget)
         works: dict[str, RouteHandler] = {
             "classify": Classify(replica, settings, remember, rates, rankers),
             "learn": LearnHandler(replica, learning, rates, settings.max_batch),

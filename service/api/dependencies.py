@@ -11,7 +11,7 @@ from abound.core.errors import UnknownModel
 from abound.core.limits import MODEL_NAME
 from abound.core.types import Offset
 from abound.service.api.decoding import decode
-from abound.service.api.learn_service import ConfigChanges
+from abound.service.api.learn_service import ConfigChanges, LearnService
 from abound.service.api.problems import take_problem_counts
 from abound.service.api.request_body import JSON, BodyBudget, media_of, read_body
 from abound.service.jobs.submission import JobSubmission
@@ -41,6 +41,7 @@ class Parts(NamedTuple):
     budget: MemoryBudget
     submission: JobSubmission
     rankers: Rankers
+    learning: LearnService
 
     def update_metrics(self) -> None:
         """Update the metrics."""

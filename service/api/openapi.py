@@ -24,6 +24,7 @@ from abound.service.api.schemas.hot import (
     LearnBatchAnswer,
     LearnRequest,
 )
+from abound.service.api.schemas.labels import RegisterRequest
 from abound.service.api.schemas.models import ConfigShape
 from abound.service.api.schemas.versions import ActivateRequest
 from abound.service.jobs.submission import JobRequest
@@ -137,7 +138,9 @@ def document(app: FastAPI) -> dict[str, Any]:
         tags=TAGS,
     )
     shapes = (ClassifyRequest, ClassifyAnswer, ClassifyBatchAnswer, LearnRequest, LearnAnswer, LearnBatchAnswer)
-    _, schemas = msgspec.json.schema_components((*shapes, ActivateRequest, JobRequest, Problem), ref_template=REF)
+    _, schemas = msgspec.json.schema_components(
+        (*shapes, RegisterRequest, ActivateRequest, JobRequest, Problem), ref_template=REF
+    )
     settings = app.state.parts.settings
     _add_constraints(schemas, settings.group(Limits), settings.max_batch)
     whole.setdefault("components", {}).setdefault("schemas", {}).update(schemas)
@@ -256,6 +259,7 @@ def _add_constraints(schemas: dict[str, Any], limits: Limits, max_batch: int) ->
         labels["description"] += f" Each has 1 to {limits.max_label_bytes} bytes in UTF-8."
     for name in ("ClassifyRequest", "LearnRequest"):
         schemas[name]["properties"]["instances"]["anyOf"][0]["maxItems"] = max_batch
+    schemas["RegisterRequest"]["properties"]["labels"]["maxItems"] = max_batch
     from abound.service.jobs.methods import METHODS  # imports all batch methods; a replica starts without them
 
     job = schemas["JobRequest"]["properties"]

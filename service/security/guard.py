@@ -6,6 +6,7 @@ path                                           requires
 ``/livez`` ``/readyz`` ``/openapi.json``       no key: they reveal nothing of what is stored
 ``/docs`` ``/`` ``/web/...``
 POST ``.../classify`` and ``.../learn``        that scope, for the model
+PUT ``.../labels``                             ``learn``, for the model
 GET of a model, its stats, labels, label,      any scope, for the model
 snapshots, versions, contenders
 ``/models`` ``/methods``                       any scope; only the models that the key is for are listed
@@ -84,6 +85,8 @@ def requirement_of(method: str, path: str) -> KeyRequirement | None:
     rest = parts[3:]
     if method == "POST" and rest in (["classify"], ["learn"]):
         return KeyRequirement(rest[0], parts[2])
+    if method == "PUT" and rest == ["labels"]:
+        return KeyRequirement("learn", parts[2])
     if reads and (not rest or (len(rest) == 1 and rest[0] in READABLE) or rest[0] == "labels" or _is_card(rest)):
         return KeyRequirement(None, parts[2])
     return KeyRequirement("admin", parts[2])

@@ -34,19 +34,29 @@ def test_labels_in_the_order_seen(service: Served) -> None:
         return body
 
     once = [1] * 23
-    assert labels() == {"labels": seen, "learned": [*once[:21], 3, 1], "total": 23}
-    assert labels(limit=3) == {"labels": seen[:3], "learned": once[:3], "total": 23}
-    assert labels(limit=3, offset=21) == {"labels": seen[21:], "learned": [3, 1], "total": 23}
-    assert labels(offset=100) == {"labels": [], "learned": [], "total": 23}
+    assert labels() == {"labels": seen, "learned": [*once[:21], 3, 1], "total": 23, "details": {}}
+    assert labels(limit=3) == {"labels": seen[:3], "learned": once[:3], "total": 23, "details": {}}
+    assert labels(limit=3, offset=21) == {"labels": seen[21:], "learned": [3, 1], "total": 23, "details": {}}
+    assert labels(offset=100) == {"labels": [], "learned": [], "total": 23, "details": {}}
     expected = [label for label in seen if label.startswith("b1")]
-    assert labels(prefix="b1") == {"labels": expected, "learned": once[:11], "total": 11}
-    assert labels(prefix="b1", limit=2, offset=3) == {"labels": ["b12", "b13"], "learned": [1, 1], "total": 11}
-    assert labels(prefix="ä") == {"labels": ["äö"], "learned": [3], "total": 1}
-    assert labels(prefix="B") == {"labels": [], "learned": [], "total": 0}
-    assert labels(contains="ÖX") == {"labels": [], "learned": [], "total": 0}
-    assert labels(contains="Ö") == {"labels": ["äö"], "learned": [3], "total": 1}
-    assert labels(contains="1", limit=2, offset=1) == {"labels": ["b10", "b11"], "learned": [1, 1], "total": 11}
-    assert labels(prefix="b1", contains="9") == {"labels": ["b19"], "learned": [1], "total": 1}
+    assert labels(prefix="b1") == {"labels": expected, "learned": once[:11], "total": 11, "details": {}}
+    assert labels(prefix="b1", limit=2, offset=3) == {
+        "labels": ["b12", "b13"],
+        "learned": [1, 1],
+        "total": 11,
+        "details": {},
+    }
+    assert labels(prefix="ä") == {"labels": ["äö"], "learned": [3], "total": 1, "details": {}}
+    assert labels(prefix="B") == {"labels": [], "learned": [], "total": 0, "details": {}}
+    assert labels(contains="ÖX") == {"labels": [], "learned": [], "total": 0, "details": {}}
+    assert labels(contains="Ö") == {"labels": ["äö"], "learned": [3], "total": 1, "details": {}}
+    assert labels(contains="1", limit=2, offset=1) == {
+        "labels": ["b10", "b11"],
+        "learned": [1, 1],
+        "total": 11,
+        "details": {},
+    }
+    assert labels(prefix="b1", contains="9") == {"labels": ["b19"], "learned": [1], "total": 1, "details": {}}
 
 
 def test_features_that_point_to_a_label_are_those_that_explain_it(service: Served) -> None:
@@ -93,7 +103,7 @@ def test_any_label_can_be_asked_for_by_name(service: Served, label: str) -> None
     name = fresh_model(service)
     learn(service, name, ({"f": 1}, label), ({"f": 1, "g": 1}, "other"))
     about = service.http.get(f"/models/{name}/label", params={"name": label}).json()
-    assert about == {"label": label, "learned": 1, "total": 1} | {"features": about["features"]}
+    assert about == {"label": label, "learned": 1, "total": 1} | {part: about[part] for part in ("features", "details")}
     assert [one["feature"] for one in about["features"]] == ["f"]
     with Client(service.url) as client:
         assert client.label(name, label, limit=1) == about

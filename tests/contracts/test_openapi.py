@@ -22,7 +22,8 @@ COMMITTED = Path(__file__).parents[2] / "docs" / "openapi.json"
 PROMISED = {
     "POST /classify", "POST /models/{model}/classify", "POST /learn", "POST /models/{model}/learn",
     "GET /models", "GET /models/{model}", "PUT /models/{model}", "DELETE /models/{model}",
-    "GET /models/{model}/stats", "GET /models/{model}/labels", "GET /models/{model}/labels/{label}",
+    "GET /models/{model}/stats", "GET /models/{model}/labels", "PUT /models/{model}/labels",
+    "GET /models/{model}/labels/{label}",
     "GET /models/{model}/label", "GET /models/{model}/uncertain",
     "GET /models/{model}/snapshots", "POST /models/{model}/snapshots",
     "GET /models/{model}/contenders", "POST /models/{model}/contenders", "DELETE /models/{model}/contenders/{version}",
@@ -130,6 +131,7 @@ def test_answers_of_every_route_have_their_shape(service: Served, document: dict
         ("get", "/models/{model}", 200, {}),
         ("put", "/models/{model}", 200, {"json": {"w_min": 0.02}}),
         ("get", "/models/{model}/stats", 200, {}),
+        ("put", "/models/{model}/labels", 200, {"json": {"labels": [{"label": "grain", "name": "Grain"}]}}),
         ("get", "/models/{model}/labels", 200, {}),
         ("get", "/models/{model}/labels/{label}", 200, {}),
         ("get", "/models/{model}/label", 200, {"params": {"name": "grain"}}),

@@ -35,6 +35,8 @@ PATHS = {
     ("GET", "/models/m/labels/a/b"): KeyRequirement(None, "m"),
     ("GET", "/models/m/label"): KeyRequirement(None, "m"),
     ("GET", "/models/m/label/a"): KeyRequirement("admin", "m"),
+    ("PUT", "/models/m/labels"): KeyRequirement("learn", "m"),
+    ("PUT", "/models/m/labels/a"): KeyRequirement("admin", "m"),
     ("DELETE", "/models/m/labels/a"): KeyRequirement("admin", "m"),
     ("GET", "/models/m/snapshots"): KeyRequirement(None, "m"),
     ("GET", "/models/m/versions"): KeyRequirement(None, "m"),

@@ -21,6 +21,9 @@ The dense part of a record becomes features before these steps (``abound.core.ke
 fixes the dimension of the model; those of another dimension are left out. Codes do not count as features in
 ``max_features`` and are never evicted.
 
+A record with details registers its label. The kernel stops before it, and the caller decides whether the name is to be
+learned (``REGISTERED``). Such a record is learned, but not scored and not counted as an instance of its label.
+
 A record with feedback also has rejected and ignored labels. They get no ids: those that the model does not know are
 skipped. A record without true labels is learned and has no rank.
 
@@ -57,8 +60,15 @@ AT, DONE, STATUS, ACTIVE, CLASSES = range(5)
 features and classes of the next record have an id in the scratch (with ``INDEX_FULL``).
 """
 
-ENOUGH, NAMES_FULL, INDEX_FULL = range(3)
-"""Reasons to stop: all records or enough work are done; the vocabularies must grow first; the index must grow first."""
+CALIBRATED, REGISTERED = 5, 6
+"""Further places in the cursor: the byte of the record that was calibrated last, and of the record with details that
+is to be learned; -1 if there is none.
+"""
+
+ENOUGH, NAMES_FULL, INDEX_FULL, REGISTERS = range(4)
+"""Reasons to stop: all records or enough work are done; the vocabularies must grow first; the index must grow first;
+the next record registers a label.
+"""
 
 MAX_FEATURES, HAND, DIMENSION, CODES, N_CODES, UNLABELLED, REJECTED, IGNORED, WEIGHTED = range(9)
 """Places in ``control``: the bound (0: none), the feature id at the clock's hand, the dimension of the model's vectors
@@ -85,8 +95,8 @@ def apply_records(buffer, cursor, held, ranks, updated):
     ----------
     buffer : bytes
         Checked records (``abound.core.instances.record.check_records``).
-    cursor : int64 array, shape (5,)
-        ``AT`` is the byte to begin with; all five are written.
+    cursor : int64 array, shape (7,)
+        ``AT`` is the byte to begin with; all five are written. ``REGISTERED`` is read.
     held : ModelHandle
         The arrays of its model change.
     ranks : int32 array, shape (n,)
@@ -103,6 +113,10 @@ def apply_records(buffer, cursor, held, ranks, updated):
     while done < len(ranks) and work < SLICE_WORK:
         shape, source = shape_at(data, size, at), data
         end = shape.end
+        registers = shape.details_at >= 0
+        if registers and cursor[REGISTERED] != at:
+            cursor[STATUS] = REGISTERS
+            break
         if shape.dense_at >= 0:
             shape, source = expand(live, scratch, data, shape, at)
         n, m = shape.n_features, shape.n_true
@@ -126,10 +140,12 @@ def apply_records(buffer, cursor, held, ranks, updated):
             break
         feedback = Feedback(m, n_rejected, shape.weight)
         changed = learn(live.postings, live.params, ids, values, class_ids, feedback, YES, own_ranks)
-        ranks[done] = count_outcome(live, shape, class_ids[:m], own_ranks, changed)
+        ranks[done] = I0
+        if not registers:
+            ranks[done] = count_outcome(live, shape, class_ids[:m], own_ranks, changed)
+            for j in range(m):
+                live.label_counts[class_ids[j]] += 1
         updated[done] = changed
-        for j in range(m):
-            live.label_counts[class_ids[j]] += 1
         if live.control[MAX_FEATURES] > 0:
             for i in range(n):
                 live.credits[ids[i]] &= PINNED - 1
@@ -290,10 +306,6 @@ def skip_records(buffer, at, n):
     return at
 
 
-CALIBRATED = 5
-"""Place in the cursor, after those of ``apply_records``: the byte of the record that was calibrated last, or -1."""
-
-
 @inner
 def calibrate(calibration, live, data, shape):
     """Learn from the scores of the record of this shape, by the ranking that ``/classify`` would return now.
@@ -325,7 +337,7 @@ def apply_calibrated(buffer, cursor, held, ranks, updated):
 
     Parameters
     ----------
-    cursor : int64 array, shape (6,)
+    cursor : int64 array, shape (7,)
         Includes ``CALIBRATED``. If arrays must grow first (``STATUS``), the next record is already calibrated. The
         caller must apply that record before anything else, so that it is not calibrated again, and then set this to
         -1.
@@ -339,7 +351,7 @@ def apply_calibrated(buffer, cursor, held, ranks, updated):
     while done < len(ranks) and work < SLICE_WORK:
         at = cursor[AT]
         shape = shape_at(data, size, at)
-        if cursor[CALIBRATED] != at:
+        if cursor[CALIBRATED] != at and shape.details_at < 0:
             source = data
             if shape.dense_at >= 0:
                 shape, source = expand(live, held.scratch, data, shape, at)

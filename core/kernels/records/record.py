@@ -11,7 +11,7 @@ from abound.core.kernels.intrinsics import load_f32, load_part, load_u16, load_u
 from abound.core.kernels.records.json import MOST_PROBES, hash_of
 
 GOOD, OVERRUN, EMPTY_KEY, BAD_VALUE, BAD_UTF8, BAD_PADDING, NO_LABEL, TRAILING, KEY_TWICE, CROWDED = range(10)
-BAD_DENSE, RESERVED_KEY, BAD_WEIGHT = range(10, 13)
+BAD_DENSE, RESERVED_KEY, BAD_WEIGHT, BAD_DETAILS = range(10, 14)
 """Results of ``check``. ``CROWDED``: no error so far, but too many keys of the record collide in the hash table. The
 caller must look for repeated keys in another way.
 """
@@ -34,9 +34,20 @@ FEEDBACK = 8
 MAX_WEIGHT = 100.0
 """``abound.core.limits.MAX_WEIGHT``."""
 
+HAS_DETAILS = 1 << 30
+"""The bit of the number of labels that says that details of the label follow."""
+
+DETAILS = 4
+"""Bytes of details before their contents: the length as u32."""
+
+MAX_DETAILS_BYTES = 16_384
+"""``abound.core.limits.MAX_DETAILS_BYTES``."""
+
 _COUNT = np.uint32(HAS_DENSE - 1)
+_LABEL_COUNT = np.uint32(HAS_DETAILS - 1)
 _HAS_DENSE = np.uint32(HAS_DENSE)
 _HAS_FEEDBACK = np.uint32(HAS_FEEDBACK)
+_HAS_DETAILS = np.uint32(HAS_DETAILS)
 _NOT_ASCII = np.uint64(0x8080808080808080)
 _LOW = np.uint64(0xFFFFFFFF)
 
@@ -46,7 +57,8 @@ class RecordShape(NamedTuple):
 
     ``n_features`` is -1 if the record does not lie inside the buffer; then the other fields mean nothing.
     ``dense_at`` is -1 if there is no dense part. The ``n_labels`` labels are ``n_true`` true ones, then ``n_rejected``
-    rejected ones, then ignored ones. Without feedback all are true and ``weight`` is 1.
+    rejected ones, then ignored ones. Without feedback all are true and ``weight`` is 1. ``details_at`` is -1 without
+    details.
     """
 
     n_features: int
@@ -61,12 +73,13 @@ class RecordShape(NamedTuple):
     n_true: int
     n_rejected: int
     weight: float
+    details_at: int
 
 
 @inlined
 def nowhere():
     """Return the shape of a record that does not lie inside the buffer."""
-    return RecordShape(-1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1.0)
+    return RecordShape(-1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1.0, -1)
 
 
 @inner
@@ -97,6 +110,15 @@ def _dense_end(data, size, at):
 
 
 @inner
+def _details_end(data, size, at):
+    """Return the end of the details at ``at``; -1 if it is past ``size`` or they are longer than MAX_DETAILS_BYTES."""
+    if at > size - DETAILS:
+        return np.int64(-1)
+    n = np.int64(load_u32(data, at))
+    return _padded_end(size, at, at + DETAILS + n) if n <= MAX_DETAILS_BYTES else np.int64(-1)
+
+
+@inner
 def vector_shape(data, size, start):
     """Return the shape of the vector at byte ``start`` of a pointer to ``size`` bytes, with the end of the vector."""
     if start < 0 or start > size - 4:
@@ -111,7 +133,7 @@ def vector_shape(data, size, start):
         end = _dense_end(data, size, end)
     if end < 0:
         return nowhere()
-    return RecordShape(n, start + 4, lengths_at, lengths_at + 2 * n, dense_at, 0, 0, 0, end, 0, 0, 1.0)
+    return RecordShape(n, start + 4, lengths_at, lengths_at + 2 * n, dense_at, 0, 0, 0, end, 0, 0, 1.0, np.int64(-1))
 
 
 @inner
@@ -122,7 +144,7 @@ def shape_at(data, size, start):
     if vector.n_features < 0 or second > size - 4:
         return nowhere()
     word = load_u32(data, second)
-    n_labels = np.int64(word & _COUNT)
+    n_labels = np.int64(word & _LABEL_COUNT)
     end = _padded_end(size, second, _part_end(data, size, second + 4, n_labels))
     n_true, n_rejected, weight = n_labels, np.int64(0), 1.0
     if end >= 0 and word & _HAS_FEEDBACK:
@@ -131,6 +153,10 @@ def shape_at(data, size, start):
         weight, n_rejected = np.float64(load_f32(data, end)), np.int64(load_u16(data, end + 4))
         n_true -= n_rejected + np.int64(load_u16(data, end + 6))
         end += FEEDBACK
+    details_at = np.int64(-1)
+    if end >= 0 and word & _HAS_DETAILS:
+        details_at = end
+        end = _details_end(data, size, end)
     if end < 0 or n_true < 0:
         return nowhere()
     return RecordShape(
@@ -146,6 +172,7 @@ def shape_at(data, size, start):
         n_true,
         n_rejected,
         weight,
+        details_at,
     )
 
 
@@ -254,6 +281,21 @@ def _check_dense(data, shape):
 
 
 @inner
+def _check_details(data, shape):
+    """Check the details of a record: one true label and no feedback, and UTF-8 with padding."""
+    at = shape.details_at
+    n = np.int64(load_u32(data, at))
+    if shape.n_labels != 1 or load_u32(data, shape.label_lengths_at - 4) & _HAS_FEEDBACK:
+        return BAD_DETAILS
+    if not is_utf8(data, at + DETAILS, n):
+        return BAD_DETAILS
+    for i in range(at + DETAILS + n, shape.end):
+        if data[i] != 0:
+            return BAD_PADDING
+    return GOOD
+
+
+@inner
 def _compare_keys(data, shape, table, starts):
     """Return KEY_TWICE if two keys of a record are equal, GOOD if not, or CROWDED if undecided.
 
@@ -333,6 +375,8 @@ def check(buffer, first, n_records, ends):
             problem = _check_strings(data, shape.label_lengths_at, shape.n_labels, shape.labels_at)
         if problem == GOOD and shape.dense_at >= 0:
             problem = _check_dense(data, shape)
+        if problem == GOOD and shape.details_at >= 0:
+            problem = _check_details(data, shape)
         if problem == GOOD and shape.n_features > 1:
             if shape.n_features > len(starts):
                 starts = np.empty(2 * shape.n_features, np.int64)

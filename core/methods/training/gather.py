@@ -13,11 +13,17 @@ from scipy import sparse
 
 from abound.core.errors import InvalidInstance, Malformed
 from abound.core.instances.data_formats import Dataset, DatasetInstance, Vectorize
-from abound.core.instances.record import add_dense, pack_labels, pack_vector, unpack_labels, without_dense
+from abound.core.instances.record import (
+    add_dense,
+    pack_labels,
+    pack_vector,
+    record_shape,
+    unpack_labels,
+    without_dense,
+)
 from abound.core.instances.vocabulary import Vocabulary
 from abound.core.kernels.names.table import find_vector, intern_vector
 from abound.core.kernels.records.codes import WINNERS
-from abound.core.kernels.records.record import vector_end
 from abound.core.limits import DATASET_LIMITS, Limits
 from abound.core.methods.training.matrices import DataSizes, Matrices, l2_normalise, without_unknown
 
@@ -93,10 +99,13 @@ class MatrixBuilder:
     def add_record(self, records: bytes, start: int) -> None:
         """Add the record (``core/instances/record.py``) that begins at this byte of ``records``.
 
-        Only its true labels count; a record without one is left out.
+        Only its true labels count; a record without one is left out. A record that registers a label is an instance
+        of it, unless its vector is empty.
         """
-        second = int(vector_end(records, start))
-        if labels := unpack_labels(records, second):
+        shape = record_shape(records, start)
+        second = shape.label_lengths_at - 4
+        labels = unpack_labels(records, second)
+        if labels and (shape.n_features or shape.details_at < 0):
             self.add(records[start:second], labels)
 
     def __len__(self) -> int:

@@ -16,7 +16,7 @@ from abound.core.config import ModelConfig
 from abound.core.errors import AboundError, InvalidInstance, StoreUnavailable, TooLarge
 from abound.core.model.active_version import LIVE
 from abound.core.types import Offset
-from abound.service.api.answer_json import AnswerEncoder
+from abound.service.api.answer_json import AnswerEncoder, add_names
 from abound.service.api.decoding import ABSENT, decode, sole_features, vector_of, with_warning
 from abound.service.api.dependencies import trusted_model
 from abound.service.api.learn_service import VectorBudget
@@ -54,10 +54,10 @@ DEFAULT_OPTIONS = ClassifyRequest()
 
 
 class DeferredLine(NamedTuple):
-    """A line to be ranked in a thread, and the configuration that made its vector."""
+    """A line to be ranked in a thread, its request, and the configuration that made its vector."""
 
     asked: RankingRequest
-    remember: bool
+    request: ClassifyRequest
     config: ModelConfig
 
 
@@ -151,7 +151,7 @@ class Classify:
         if way is None:
             answer, remembering = self._rank(model, vector, request, config)
         else:
-            later = DeferredLine(ranking_request(model, way, vector, request), request.remember, config)
+            later = DeferredLine(ranking_request(model, way, vector, request), request, config)
             [labels] = await self._rankers.rank([later.asked])
             answer, remembering = self._deferred_answer(model, later, labels)
         answer = answer if remembering is None else await remembering
@@ -210,7 +210,7 @@ class Classify:
         vector, config = vector_of(model.live, request), model.live.config
         if way is None:
             return *self._rank(model, vector, request, config), len(vector)
-        later = DeferredLine(ranking_request(model, way, vector, request), request.remember, config)
+        later = DeferredLine(ranking_request(model, way, vector, request), request, config)
         return later, None, len(vector)
 
     async def _put(
@@ -274,7 +274,7 @@ class Classify:
         if way is not None:
             ranked = await self._rankers.rank(asked)
             for one, labels, (_, config) in zip(asked, ranked, vectors, strict=True):
-                results.add(*self._deferred_answer(model, DeferredLine(one, request.remember, config), labels))
+                results.add(*self._deferred_answer(model, DeferredLine(one, request, config), labels))
                 if pace.due():
                     await pace.pause()
         return await results.encode(offset, LIVE if way is None else way.name)
@@ -293,9 +293,11 @@ class Classify:
             ranking = live.rank_estimated(vector, *filters, request.min_probability)
         else:
             ranking = live.rank(vector, *filters)
-        if not request.explain and not request.remember:
+        if not request.explain and not request.remember and not request.names:
             return self._answers.plain(live, ranking, model.offset), None
         answer = self._answers.explained(live, vector, ranking, model.offset, request.explain)
+        if request.names:
+            add_names(live, answer.labels)
         return encoder.encode(answer), self._remember(model, vector, answer, config) if request.remember else None
 
     def _deferred_answer(
@@ -305,7 +307,9 @@ class Classify:
         asked = later.asked
         scored = [ScoredLabel(label, score) for label, score in labels]
         answer = ClassifyAnswer(scored, str(asked.offset), asked.choice.name)
-        remembering = self._remember(model, asked.vector, answer, later.config) if later.remember else None
+        if later.request.names:
+            add_names(model.live, answer.labels)
+        remembering = self._remember(model, asked.vector, answer, later.config) if later.request.remember else None
         return encoder.encode(answer), remembering
 
     async def _remember(

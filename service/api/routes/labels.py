@@ -1,23 +1,43 @@
-"""``/models/{model}/labels``: the labels that a model knows, and the features that vote for each."""
+"""``/models/{model}/labels``: the labels that a model knows, their details, and the features that vote for each.
+
+A registration is a learn event whose records have details (``abound.core.instances.record``): the log, replicas,
+history, forget and refit treat it like any other. The vector of such a record is that of the label's name and
+description.
+"""
 
 from __future__ import annotations
 
+import re
 from heapq import nlargest
 from operator import itemgetter
 from typing import Annotated
 
 import numpy as np
-from fastapi import APIRouter, Depends, Path, Query
+from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from pydantic import Field
 
-from abound.core.errors import Overloaded, UnknownLabel
+from abound.core.errors import InvalidInstance, Overloaded, UnknownLabel
+from abound.core.instances.record import EMPTY_VECTOR, add_details, pack_labels
 from abound.core.kernels.records.codes import PREFIX
+from abound.core.limits import MAX_DETAILS_BYTES
 from abound.core.model.label_features import weights_to
 from abound.core.model.live_model import LiveModel
-from abound.service.api.dependencies import ModelName, ReplicaDep
-from abound.service.api.openapi import problems
+from abound.service.api.decoding import decode
+from abound.service.api.dependencies import GrantDep, ModelName, PartsDep, ReplicaDep, trusted_model
+from abound.service.api.learn_service import AppendOptions, VectorBudget
+from abound.service.api.openapi import JSON, REF, problems
+from abound.service.api.request_body import media_of, read_body
+from abound.service.api.schemas.hot import encoder
+from abound.service.api.schemas.labels import (
+    NO_DETAILS,
+    LabelDetails,
+    LabelRegistration,
+    details_from,
+    register_decoder,
+)
 from abound.service.api.schemas.shape import Shape
 from abound.service.asyncio_tasks import TimeSlice
+from abound.service.log.append_group import LearnDraft
 
 MAX_LABELS_LISTED = 10_000
 MAX_FEATURES_LISTED = 1000
@@ -33,12 +53,40 @@ Limit = Annotated[int, Query(ge=1, le=MAX_FEATURES_LISTED, description="Maximum 
 router = APIRouter(tags=["models"])
 
 
+_WORD = re.compile(r"[^\W\d_]+")
+
+REGISTER_BODY = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            JSON: {
+                "schema": {"$ref": REF.format(name="RegisterRequest")},
+                "example": {"labels": [{"label": "grain", "name": "Grain", "description": "wheat, corn and rye"}]},
+            }
+        },
+    }
+}
+
+
+class DetailsShape(Shape, record=LabelDetails):
+    """The details with which a label was registered; null where nothing was given."""
+
+
 class LabelsAnswer(Shape):
     """Labels, in the order in which they were first learned."""
 
     labels: list[str]
     learned: list[int] = Field(description="How often each label was learned.")
     total: int = Field(description="Number of labels that start with `prefix` and contain `contains`.")
+    details: dict[str, DetailsShape] = Field(description="Details of those of these labels that have some.")
+
+
+class RegisterAnswer(Shape):
+    """The offset of the last registration in the log."""
+
+    offset: str
+    applied: bool = Field(description="Whether this replica has applied it.")
+    durability: str = Field(description="`log`, `fsync` or `replica`.")
 
 
 class PointingShape(Shape):
@@ -55,6 +103,7 @@ class LabelAnswer(Shape):
     learned: int = Field(description="How often the label was learned.")
     features: list[PointingShape] = Field(description="Features by descending weight.")
     total: int = Field(description="Number of features that vote for the label.")
+    details: DetailsShape
 
 
 @router.get("/models/{model}/labels", summary="The labels of a model", responses=problems(404, 422, 503))
@@ -63,7 +112,7 @@ async def get_labels(
     replica: ReplicaDep,
     prefix: Annotated[str, Query(max_length=512, description="Only labels that start with this.")] = "",
     contains: Annotated[
-        str, Query(max_length=512, description="Only labels that contain this; case-insensitive.")
+        str, Query(max_length=512, description="Only labels that contain this, or whose name does; case-insensitive.")
     ] = "",
     limit: Annotated[int, Query(ge=1, le=MAX_LABELS_LISTED, description="Maximum number of labels.")] = 100,
     offset: Annotated[int, Query(ge=0, le=2**31, description="Number of labels to skip.")] = 0,
@@ -82,13 +131,95 @@ async def get_labels(
     total = 0
     for class_id in range(len(live.labels)):
         label = live.labels.key(class_id)
-        if label.startswith(begin) and (not part or part in label.decode().casefold()):
+        if label.startswith(begin) and (not part or part in label.decode().casefold() or part in _name(live, class_id)):
             if offset <= total < offset + limit:
                 found.append(class_id)
             total += 1
         if pace.due():
             await pace.pause()
     return _answer(live, found, total)
+
+
+def _name(live: LiveModel, class_id: int) -> str:
+    """Return the name of a label without upper case, empty if it has none."""
+    return (details_from(live.details.get(class_id)).name or "").casefold()
+
+
+@router.put(
+    "/models/{model}/labels",
+    summary="Register labels with names",
+    responses={
+        202: {"model": RegisterAnswer, "description": "Durable, but not applied yet."},
+        **problems(400, 404, 409, 413, 415, 422, 429, 503, 504, 507),
+    },
+    openapi_extra=REGISTER_BODY,
+)
+async def put_labels(
+    model: ModelName, request: Request, parts: PartsDep, grant: GrantDep, response: Response
+) -> RegisterAnswer:
+    """Register labels with their names, descriptions and other details. The details replace earlier ones.
+
+    A name and a description are learned once, as an instance of the label: `/classify` can then suggest a label before
+    it has instances. The same name is not learned again. A new name is learned beside the old one. Registrations do
+    not count in the statistics. The job `forget` with their `source` removes them.
+    """
+    headers = dict(request.scope["headers"])
+    media_of(headers, (JSON.encode(),))
+    body = await read_body(request.receive, headers, parts.settings.max_body_bytes, parts.held)
+    asked = decode(register_decoder, body)
+    if len(asked.labels) > parts.settings.max_batch:
+        most = parts.settings.max_batch
+        raise InvalidInstance(f"labels: a request has at most {most}, not {len(asked.labels)}", "labels")
+    known = trusted_model(parts.replica, model)
+    await parts.rates.admit(grant, len(asked.labels), asked.source, learns=True)
+    config, pace, seen = known.live.config, TimeSlice(), set()
+    room = VectorBudget(parts.replica.params.log.request_bytes)
+    records = []
+    with parts.learning.track_new_classes(known) as new:
+        for at, one in enumerate(asked.labels):
+            try:
+                if one.label in seen:
+                    raise InvalidInstance("label comes twice", "label")
+                seen.add(one.label)
+                records.append(_record(known.live, one, asked.learn))
+                new.check([one.label])
+            except InvalidInstance as error:
+                raise error.inside(f"labels[{at}]") from None
+            room.reserve(len(records[-1]))
+            if pace.due():
+                await pace.pause()
+        draft = LearnDraft(b"".join(records), len(records), source=asked.source)
+        options = AppendOptions(asked.wait, asked.durability or parts.settings.durability)
+        [done] = await parts.learning.append(known, config, [draft], options)
+    if not done.applied:
+        response.status_code = 202
+    last = done.offset._replace(position=done.offset.position + done.n - 1)
+    return RegisterAnswer(offset=str(last), applied=done.applied, durability=done.durability)
+
+
+def _record(live: LiveModel, registration: LabelRegistration, learn: bool) -> bytes:
+    """Return the record that registers a label, with the vector of its name and description."""
+    label = registration.label
+    if registration.parent == label:
+        raise InvalidInstance("parent is the label itself", "parent")
+    labels = pack_labels([label], live.limits)
+    found = LabelDetails(registration.name, registration.description, registration.parent, registration.metadata)
+    details = encoder.encode(found) if found != NO_DETAILS else b""
+    if len(details) > MAX_DETAILS_BYTES:
+        raise InvalidInstance(
+            f"the details of a label have at most {MAX_DETAILS_BYTES} bytes as JSON, not {len(details)}",
+            "description" if registration.metadata is None else "metadata",
+        )
+    name = registration.name or _words_of(label)
+    text = "\n".join(part for part in (name, registration.description) if part)
+    vector = live.vectorizer.vectorize(None, text) if learn and text else EMPTY_VECTOR
+    return add_details(vector + labels, details)
+
+
+def _words_of(label: str) -> str:
+    """Return the words of a label that looks like words: it has no digits, and one word of three letters or more."""
+    words = _WORD.findall(label)
+    return " ".join(words) if max(map(len, words), default=0) >= 3 and not re.search(r"\d", label) else ""
 
 
 class LabelSearches:
@@ -147,7 +278,9 @@ async def _label_of(live: LiveModel, model: str, label: str, limit: int) -> Labe
         features, total = await _voting_features(live, class_id, limit)
     finally:
         LabelSearches.count -= 1
-    return LabelAnswer(label=label, learned=live.times_learned(class_id), features=features, total=total)
+    details = DetailsShape.of(details_from(live.details.get(class_id)))
+    learned = live.times_learned(class_id)
+    return LabelAnswer(label=label, learned=learned, features=features, total=total, details=details)
 
 
 async def _voting_features(live: LiveModel, class_id: int, limit: int) -> tuple[list[PointingShape], int]:
@@ -174,4 +307,9 @@ def _answer(live: LiveModel, class_ids: list[int], total: int) -> LabelsAnswer:
         labels=[live.label(class_id) for class_id in class_ids],
         learned=[live.times_learned(class_id) for class_id in class_ids],
         total=total,
+        details={
+            live.label(class_id): DetailsShape.of(details_from(stored))
+            for class_id in class_ids
+            if (stored := live.details.get(class_id))
+        },
     )

@@ -120,6 +120,7 @@ class ClassifyRequest(Instance, forbid_unknown_fields=True, kw_only=True, gc=Fal
         ]
         | None
     ) = None
+    names: Annotated[bool, Meta(description="Return the names of registered labels.")] = False
     remember: Annotated[bool, Meta(description="Store the instance for a later label.")] = False
     instances: Annotated[list[Instance], Meta(min_length=1, description="A batch.")] | None = None
 
@@ -164,6 +165,15 @@ class ScoredLabel(Struct, omit_defaults=True, gc=False):
     score: float
     probability: Annotated[float, Meta(ge=0, le=1, description=PROBABILITY)] | None = None
     because: list[Because] | None = None
+    name: Annotated[str, Meta(description="Only with `names`, for a label that was registered with a name.")] | None = (
+        None
+    )
+    zero_shot: (
+        Annotated[
+            bool, Meta(description="Only with `names`, if true: the label was registered and has no instance yet.")
+        ]
+        | None
+    ) = None
 
 
 class ClassifyAnswer(Struct, omit_defaults=True, gc=False):

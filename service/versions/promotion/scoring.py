@@ -68,26 +68,28 @@ class RankingProxy:
     ) -> tuple[int, int]:
         """Rank each record and then apply it; apply all at once if no version ranks them too.
 
-        Records without a true label are applied and not recorded.
+        Records without a true label are applied and not recorded. Neither are those that register a label.
         """
         live, learned = self._live, self._live.n_learned
         if not self._ranking:
             first = at
             at, done = live.apply(buffer, at, ranks, updated)
-            for i, rank in enumerate(ranks[:done].tolist(), 1):
+            for rank in ranks[:done].tolist():
                 shape = record_shape(buffer, first)
                 first = shape.end
-                if shape.n_true:
-                    self._seen.append(LearnedInstance(self._at, rank, learned + i))
+                learned += shape.details_at < 0
+                if shape.n_true and shape.details_at < 0:
+                    self._seen.append(LearnedInstance(self._at, rank, learned))
             return at, done
         for i in range(len(ranks)):
+            shape = record_shape(buffer, at)
             end = int(vector_end(buffer, at))
             vector, true = buffer[at:end], frozenset(unpack_labels(buffer, end))
             best = live.rank(vector, DEPTH)
             listed = LabelRanking([live.label(class_id) for class_id in best.class_ids.tolist()], best.scores)
             at, _ = live.apply(buffer, at, ranks[i : i + 1], updated[i : i + 1])
-            if true:
-                self._seen.append(LearnedInstance(self._at, int(ranks[i]), learned + i + 1, vector, true, listed))
+            if true and shape.details_at < 0:
+                self._seen.append(LearnedInstance(self._at, int(ranks[i]), live.n_learned, vector, true, listed))
         return at, len(ranks)
 
     def skip(self, buffer: bytes, at: int, n: int) -> int:

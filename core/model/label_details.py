@@ -1,0 +1,91 @@
+"""The details with which labels were registered: names, descriptions and other facts, as opaque bytes.
+
+A registration is a record with details (``abound.core.instances.record``). Its vector is that of the label's name. The
+model learns it once: a later registration with the same vector, or with an empty one, only replaces the details.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+FINGERPRINT = 16
+"""Bytes of the fingerprint of the vector that was learned for a label; zeros if none was."""
+
+_NOTHING = bytes(FINGERPRINT)
+_ROW_BYTES = 200  # of a small dict entry with its key and its bytes object
+
+
+class LabelDetails:
+    """The details of registered labels, by class id. ``n_bytes`` is what they take in memory."""
+
+    def __init__(self) -> None:
+        self.n_bytes = 0
+        self._rows: dict[int, bytes] = {}
+
+    def __len__(self) -> int:
+        """Return the number of labels that were registered."""
+        return len(self._rows)
+
+    def get(self, class_id: int) -> bytes:
+        """Return the details of a class; empty if it has none."""
+        return self._rows.get(class_id, _NOTHING)[FINGERPRINT:]
+
+    def is_new(self, class_id: int, vector: bytes) -> bool:
+        """Return whether the vector of a name must be learned: it has features, and they were not learned last."""
+        return any(vector[:4]) and self._rows.get(class_id, _NOTHING)[:FINGERPRINT] != _fingerprint(vector)
+
+    def put(self, class_id: int, details: bytes, vector: bytes) -> None:
+        """Replace the details of a class. An empty vector keeps the fingerprint of the one that was learned."""
+        before = self._rows.pop(class_id, None)
+        if before is not None:
+            self.n_bytes -= len(before) + _ROW_BYTES
+        learned = _fingerprint(vector) if any(vector[:4]) else (before or _NOTHING)[:FINGERPRINT]
+        if details or learned != _NOTHING:
+            self._rows[class_id] = learned + details
+            self.n_bytes += FINGERPRINT + len(details) + _ROW_BYTES
+
+    def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """Return ``class_ids`` (int32, ascending), ``lengths`` (int64), ``bytes`` (uint8); nothing without labels."""
+        if not self._rows:
+            return {}
+        rows = sorted(self._rows.items())
+        return {
+            "class_ids": np.array([class_id for class_id, _ in rows], np.int32),
+            "lengths": np.array([len(row) for _, row in rows], np.int64),
+            "bytes": np.frombuffer(b"".join([row for _, row in rows]), np.uint8),
+        }
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]], n_classes: int) -> LabelDetails:
+        """Load the output of ``to_arrays``. Raises ValueError if it does not fit the classes."""
+        found = cls()
+        if not arrays:
+            return found
+        class_ids, lengths, data = arrays["class_ids"], arrays["lengths"], arrays["bytes"]
+        if class_ids.dtype != np.int32 or lengths.dtype != np.int64 or data.dtype != np.uint8:
+            raise ValueError("the details of labels have the wrong types")
+        if class_ids.ndim != 1 or class_ids.shape != lengths.shape or data.shape != (int(lengths.sum()),):
+            raise ValueError("the details of labels have the wrong sizes")
+        if np.any(np.diff(class_ids) <= 0) or np.any(class_ids < 0) or np.any(class_ids >= n_classes):
+            raise ValueError("details belong to no label")
+        if np.any(lengths < FINGERPRINT):
+            raise ValueError("the details of a label are too short")
+        payload, at = data.tobytes(), 0
+        for class_id, length in zip(class_ids.tolist(), lengths.tolist(), strict=True):
+            found._rows[class_id] = payload[at : at + length]
+            at += length
+        found.n_bytes = len(payload) + _ROW_BYTES * len(found._rows)
+        return found
+
+    def digest_bytes(self) -> bytes:
+        """Return all details in a fixed order; nothing if no label was registered."""
+        return b"".join(b"%d %d %b" % (class_id, len(row), row) for class_id, row in sorted(self._rows.items()))
+
+
+def _fingerprint(vector: bytes) -> bytes:
+    return hashlib.blake2b(vector, digest_size=FINGERPRINT).digest()

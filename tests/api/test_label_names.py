@@ -1,0 +1,144 @@
+"""Registration of labels over HTTP: names, descriptions and other details, and what they change."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from abound.core.limits import MAX_DETAILS_BYTES
+from tests.support.served import Served, fresh_model, problem, served
+
+
+@pytest.fixture(scope="module")
+def service() -> Iterator[Served]:
+    with served() as service:
+        yield service
+
+
+def register(service: Served, model: str, *labels: dict[str, Any], **options: object) -> dict[str, Any]:
+    answer = service.http.put(f"/models/{model}/labels", json={"labels": labels, **options})
+    assert answer.status_code == 200, answer.text
+    body: dict[str, Any] = answer.json()
+    return body
+
+
+def classify(service: Served, model: str, text: str, **options: object) -> list[dict[str, Any]]:
+    answer = service.http.post(f"/models/{model}/classify", json={"text": text, **options})
+    labels: list[dict[str, Any]] = answer.json()["labels"]
+    return labels
+
+
+@pytest.mark.parametrize("update", ["fsu", "sls"])
+def test_a_label_without_instances_is_suggested_by_its_name(service: Served, update: str) -> None:
+    name = fresh_model(service, rating=False, update=update)
+    answer = register(
+        service,
+        name,
+        {
+            "label": "c7",
+            "name": "Wheat",
+            "description": "flour and bread",
+            "parent": "c0",
+            "metadata": {"colour": "red"},
+        },
+        {"label": "c8"},
+        {"label": "crude_oil"},
+    )
+    assert answer == {"offset": answer["offset"], "applied": True, "durability": "log"}
+    body = {"text": "bread", "labels": ["c8"]}
+    service.http.post(f"/models/{name}/learn", json=body).raise_for_status()
+    for text, label in (("the price of wheat", "c7"), ("flour", "c7"), ("oil", "crude_oil")):
+        assert [one["label"] for one in classify(service, name, text)] == [label]
+    [plain] = classify(service, name, "wheat")
+    assert set(plain) == {"label", "score"}
+    [named] = classify(service, name, "wheat", names=True, explain=True)
+    assert (named["name"], named["zero_shot"], named["because"][0]["feature"]) == ("Wheat", True, "wheat")
+    found = {one["label"]: one for one in classify(service, name, "bread oil", names=True)}
+    assert "name" not in found["c8"]
+    assert "zero_shot" not in found["c8"]
+    stats = service.http.get(f"/models/{name}/stats").json()
+    assert (stats["learned"], stats["all"]["n"], stats["classes"]) == (1, 1, 3)
+
+    listed = service.http.get(f"/models/{name}/labels").json()
+    details = {
+        "name": "Wheat",
+        "description": "flour and bread",
+        "parent": "c0",
+        "metadata": {"colour": "red"},
+    }
+    assert listed == {
+        "labels": ["c7", "c8", "crude_oil"],
+        "learned": [0, 1, 0],
+        "total": 3,
+        "details": {"c7": details},
+    }
+    by_name = service.http.get(f"/models/{name}/labels", params={"contains": "WHEA"}).json()
+    assert by_name["labels"] == ["c7"]
+    assert service.http.get(f"/models/{name}/labels/c7").json()["details"] == details
+    nothing = dict.fromkeys(details)
+    assert service.http.get(f"/models/{name}/label", params={"name": "c8"}).json()["details"] == nothing
+
+
+def test_details_are_replaced_and_names_may_be_left_unlearned(service: Served) -> None:
+    name = fresh_model(service, rating=False)
+    register(service, name, {"label": "c7", "name": "wheat"}, learn=False)
+    assert classify(service, name, "wheat") == []
+    register(service, name, {"label": "c7", "name": "wheat"})
+    once = service.http.get(f"/models/{name}").json()["digest"]
+    register(service, name, {"label": "c7", "name": "wheat"})
+    assert service.http.get(f"/models/{name}").json()["digest"] == once
+    register(service, name, {"label": "c7", "description": "corn"})
+    assert service.http.get(f"/models/{name}/labels").json()["details"]["c7"]["name"] is None
+    register(service, name, {"label": "c7"})
+    assert service.http.get(f"/models/{name}/labels").json()["details"] == {}
+
+
+def test_a_large_batch_and_names_in_batches_and_lines(service: Served) -> None:
+    name = fresh_model(service, rating=False)
+    register(service, name, *({"label": f"c{i}", "name": f"name{i}"} for i in range(500)))
+    lines = "".join(f'{{"text": "name{i}", "names": true}}\n' for i in (3, 499))
+    headers = {"content-type": "application/x-ndjson"}
+    answer = service.http.post(f"/models/{name}/classify", content=lines, headers=headers)
+    assert '"name":"name499"' in answer.text.splitlines()[1]
+    body = {"instances": [{"text": "name7"}], "names": True}
+    [result] = service.http.post(f"/models/{name}/classify", json=body).json()["results"]
+    assert result["labels"][0]["name"] == "name7"
+
+
+LONG = {"metadata": {"a": "x" * MAX_DETAILS_BYTES}}
+WRONG: dict[str, tuple[Any, str]] = {
+    "no labels": ({"labels": []}, "labels"),
+    "unknown field": ({"labels": [{"label": "a", "colour": "red"}]}, "labels[0].colour"),
+    "no label": ({"labels": [{"name": "a"}]}, "labels[0].label"),
+    "empty label": ({"labels": [{"label": ""}]}, "labels[0].label"),
+    "long label": ({"labels": [{"label": "ä" * 300}]}, "labels[0].labels[0]"),
+    "empty name": ({"labels": [{"label": "a", "name": ""}]}, "labels[0].name"),
+    "long name": ({"labels": [{"label": "a", "name": "x" * 513}]}, "labels[0].name"),
+    "long description": ({"labels": [{"label": "a", "description": "x" * 4097}]}, "labels[0].description"),
+    "metadata": ({"labels": [{"label": "a", "metadata": [1]}]}, "labels[0].metadata"),
+    "long metadata": ({"labels": [{"label": "a", **LONG}]}, "labels[0].metadata"),
+    "own parent": ({"labels": [{"label": "a", "parent": "a"}]}, "labels[0].parent"),
+    "twice": ({"labels": [{"label": "b"}, {"label": "a"}, {"label": "a"}]}, "labels[2].label"),
+    "wait": ({"labels": [{"label": "a"}], "wait": "soon"}, "wait"),
+    "source": ({"labels": [{"label": "a"}], "source": ""}, "source"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_wrong_registrations_change_nothing(service: Served, case: str) -> None:
+    name = fresh_model(service, rating=False)
+    body, field = WRONG[case]
+    found = problem(service.http.put(f"/models/{name}/labels", json=body), 422, "invalid-field")
+    assert found["field"] == field
+    assert service.http.get(f"/models/{name}/labels").json()["total"] == 0
+
+
+def test_the_bounds_of_a_model_hold(service: Served) -> None:
+    name = fresh_model(service, rating=False, max_classes=2)
+    labels = [{"label": label} for label in "abc"]
+    problem(service.http.put(f"/models/{name}/labels", json={"labels": labels}), 409, "conflict")
+    register(service, name, *labels[:2])
+    problem(service.http.put("/models/nothing/labels", json={"labels": labels}), 404, "unknown-model")
+    register(service, name, *labels[:1])

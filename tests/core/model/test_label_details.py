@@ -1,0 +1,178 @@
+"""Registered labels: their names are learned once, their details are part of the state."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from abound.core.config import ModelConfig
+from abound.core.errors import Corrupted
+from abound.core.instances.record import (
+    EMPTY_VECTOR,
+    add_details,
+    check_records,
+    details_of,
+    iterate,
+    pack_labels,
+    record_shape,
+)
+from abound.core.limits import MAX_DETAILS_BYTES, Limits
+from abound.core.model.entry_application import Unit
+from abound.core.model.live_model import LiveModel
+from abound.core.model.refit import Refitter
+from abound.core.types import START
+
+SECRET = (1, 2)
+RULES = [{}, {"update": "sls"}, {"calibrate": True}, {"max_features": 10}, {"update": "sls", "calibrate": True}]
+RULE_IDS = ["fsu", "sls", "calibrated", "bounded", "sls-calibrated"]
+
+
+def model_of(**config) -> LiveModel:
+    return LiveModel(ModelConfig.from_dict(config), SECRET)
+
+
+def labelled(live: LiveModel, text: str, *labels: str) -> bytes:
+    return live.vectorizer.vectorize(None, text) + pack_labels(labels, Limits())
+
+
+def named(live: LiveModel, label: str, name: str = "", details: bytes = b"{}") -> bytes:
+    return add_details(labelled(live, name, label) if name else EMPTY_VECTOR + pack_labels([label], Limits()), details)
+
+
+def learn(live: LiveModel, *records: bytes):
+    return live.begin(b"".join(records), len(records), [Unit(len(records))]).finish()
+
+
+def best(live: LiveModel, text: str) -> list[str]:
+    return [live.label(i) for i in live.rank(live.vectorizer.vectorize(None, text), 5).class_ids.tolist()]
+
+
+@pytest.mark.parametrize("config", RULES, ids=RULE_IDS)
+def test_a_label_that_was_never_learned_is_found_by_its_name(config):
+    live = model_of(**config)
+    result = learn(live, named(live, "c7", "wheat flour"), named(live, "c8", "crude oil"), labelled(live, "gold", "c9"))
+    assert best(live, "the price of wheat") == ["c7"]
+    assert result.ranks.tolist() == [0, 0, 0]
+    assert live.n_learned == 1
+    assert [live.times_learned(i) for i in range(3)] == [0, 0, 1]
+    assert live.stats()["all"]["n"] == 1
+
+
+@pytest.mark.parametrize("config", RULES, ids=RULE_IDS)
+def test_the_state_survives_arrays_slices_and_repeats(config):
+    live, sliced = model_of(**config), model_of(**config)
+    records = [
+        labelled(live, "wheat and corn", "c7"),
+        named(live, "c7", "wheat", b'{"name":"wheat"}'),
+        named(live, "c8", "crude oil", b'{"name":"crude oil"}'),
+        named(live, "c9", "", b""),
+        labelled(live, "oil", "c8", "c7"),
+        named(live, "c8", "crude oil", b'{"name":"crude oil","parent":"c9"}'),
+        named(live, "c8", "", b'{"description":"no name"}'),
+    ]
+    learn(live, *records)
+    applying = sliced.begin(b"".join(records), len(records), [Unit(3), Unit(4)])
+    while not applying.done:
+        applying.step(1)
+    loaded = LiveModel.from_arrays(live.meta(), live.to_arrays(), SECRET)
+    assert live.digest() == sliced.digest() == loaded.digest()
+    assert [loaded.details.get(i) for i in range(4)] == [
+        b'{"name":"wheat"}',
+        b'{"description":"no name"}',
+        b"",
+        b"",
+    ]
+    assert loaded.details.n_bytes == live.details.n_bytes > 0
+    assert len(loaded.labels) == 3
+    more = labelled(live, "corn", "c9")
+    learn(live, more)
+    learn(loaded, more)
+    assert live.digest() == loaded.digest()
+
+
+def test_a_name_is_learned_once():
+    live, once = model_of(), model_of()
+    for _ in range(3):
+        learn(live, named(live, "c7", "wheat"))
+    learn(once, named(once, "c7", "wheat"))
+    assert live.digest() == once.digest()
+    learn(live, named(live, "c7", "corn"), named(live, "c7"))
+    assert best(live, "corn") == best(live, "wheat") == ["c7"]
+
+
+def test_details_change_the_digest_and_their_end_does_not_remain():
+    live, other = model_of(), model_of()
+    for one in (live, other):
+        learn(one, labelled(one, "gold", "c7"))
+    before = live.digest()
+    learn(live, named(live, "c7", "", b'{"name":"x"}'))
+    assert live.digest() != before
+    learn(live, named(live, "c7", "", b""))
+    assert live.digest() == before
+    assert live.details.n_bytes == 0
+
+
+def test_the_vectors_of_a_model_with_names_cannot_change():
+    live = model_of()
+    assert live.is_untaught
+    learn(live, named(live, "c7", "wheat"))
+    assert not live.is_untaught
+    live.configure({"boolean": True})
+    assert not live.config.boolean
+
+
+def test_a_refit_learns_names_and_does_not_score_them():
+    live, records = model_of(), []
+    for i in range(8):
+        records += [named(live, f"c{i}", f"wheat{i}"), labelled(live, f"gold{i}", f"c{i}")]
+    units = [Unit(len(records))]
+    fitting = Refitter(model_of())
+    assert fitting.learn(b"".join(records), units, START) == []
+    learn(live, *records)
+    assert fitting.live.digest() == live.digest()
+    held = Refitter(model_of(), 4).learn(b"".join(records), units, START)
+    assert held == records[5::2]
+    fitting.next_pass()
+    fitting.learn(b"".join(records), units, START)
+
+
+def test_records_with_details_are_checked():
+    good = named(model_of(), "c7", "wheat", "välja".encode())
+    shape = record_shape(good, 0)
+    assert details_of(good, shape) == "välja".encode()
+    assert (shape.n_true, shape.n_labels, shape.end) == (1, 1, len(good))
+    [record] = iterate(good, 1)
+    assert record.labels == ["c7"]
+    check_records(good + good, 2)
+    for cut in range(len(good)):
+        with pytest.raises(Corrupted):
+            check_records(good[:cut], 1)
+    two = EMPTY_VECTOR + pack_labels(["a", "b"], Limits())
+    bad = [
+        named(model_of(), "c7", "", b"\xff"),
+        named(model_of(), "c7", "", b"x" * (MAX_DETAILS_BYTES + 1)),
+        good[:-1] + b"x",
+        two[:7] + bytes([two[7] | 0x40]) + two[8:] + bytes(4),
+    ]
+    check_records(named(model_of(), "c7", "", b"x" * MAX_DETAILS_BYTES), 1)
+    for record in bad:
+        with pytest.raises(Corrupted):
+            check_records(record, 1)
+
+
+def test_arrays_that_do_not_fit_are_refused():
+    live = model_of()
+    learn(live, named(live, "c7", "wheat"), named(live, "c8", "corn"))
+    good = live.to_arrays()
+    wrong = {
+        "class_ids": [np.array([0, 2], np.int32), np.array([1, 0], np.int32), np.array([0, 1], np.int64)],
+        "lengths": [good["details/lengths"] + 1, good["details/lengths"][:1], np.array([3, 33], np.int64)],
+        "bytes": [good["details/bytes"][:-1]],
+    }
+    for name, arrays in wrong.items():
+        for array in arrays:
+            with pytest.raises(Corrupted):
+                LiveModel.from_arrays(live.meta(), {**good, f"details/{name}": array}, SECRET)
+    del good["details/bytes"]
+    with pytest.raises(Corrupted):
+        LiveModel.from_arrays(live.meta(), good, SECRET)
