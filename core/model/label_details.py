@@ -7,6 +7,7 @@ model learns it once: a later registration with the same vector, or with an empt
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,11 +17,13 @@ import numpy.typing as npt
 FINGERPRINT = 16
 """Bytes of the fingerprint of the vector that was learned for a label; zeros if none was."""
 
+_WORD = re.compile(r"[^\W\d_]+")
+
 _NOTHING = bytes(FINGERPRINT)
 _ROW_BYTES = 200  # of a small dict entry with its key and its bytes object
 
 
-class LabelDetails:
+class DetailsTable:
     """The details of registered labels, by class id. ``n_bytes`` is what they take in memory."""
 
     def __init__(self) -> None:
@@ -61,7 +64,7 @@ class LabelDetails:
         }
 
     @classmethod
-    def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]], n_classes: int) -> LabelDetails:
+    def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]], n_classes: int) -> DetailsTable:
         """Load the output of ``to_arrays``. Raises ValueError if it does not fit the classes."""
         found = cls()
         if not arrays:
@@ -85,6 +88,16 @@ class LabelDetails:
     def digest_bytes(self) -> bytes:
         """Return all details in a fixed order; nothing if no label was registered."""
         return b"".join(b"%d %d %b" % (class_id, len(row), row) for class_id, row in sorted(self._rows.items()))
+
+
+def words_of(label: str) -> str:
+    """Return the words of a label that looks like words: without digits, and with a word of three letters or more.
+
+    >>> words_of("card_not_working"), words_of("c7")
+    ('card not working', '')
+    """
+    words = _WORD.findall(label)
+    return " ".join(words) if max(map(len, words), default=0) >= 3 and not re.search(r"\d", label) else ""
 
 
 def _fingerprint(vector: bytes) -> bytes:

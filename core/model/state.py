@@ -22,7 +22,7 @@ from abound.core.instances.vocabulary import Vocabulary
 from abound.core.model.active_version import NEVER_ACTIVATED, ServingState
 from abound.core.model.calibration import Calibration
 from abound.core.model.counters import Counters
-from abound.core.model.label_details import LabelDetails
+from abound.core.model.label_details import DetailsTable
 from abound.core.model.prequential import Prequential
 from abound.core.model.receipts import Receipts
 
@@ -52,7 +52,7 @@ class ModelState:
         self.config = config
         self.features = Vocabulary(secret)
         self.labels = Vocabulary(secret)
-        self.details = LabelDetails()
+        self.details = DetailsTable()
         self.index = Index(IndexParams.of(config))
         self.prequential = Prequential()
         self.calibration = Calibration(config.calibrate)
@@ -222,7 +222,7 @@ class ModelState:
             state.receipts = Receipts.from_arrays(parts["receipts"])
             state.calibration = Calibration.from_arrays(state.config.calibrate, parts["calibration"])
             state._tallies.load_arrays(parts["tallies"], state.features.n_ids, state.labels.n_ids)
-            state.details = LabelDetails.from_arrays(parts["details"], state.labels.n_ids)
+            state.details = DetailsTable.from_arrays(parts["details"], state.labels.n_ids)
         except (KeyError, TypeError, ValueError, InvalidInstance, msgspec.MsgspecError) as error:
             raise Corrupted(f"the arrays of a model do not fit together: {error}") from error
         if not (state.features.is_text() and state.labels.is_text()):

@@ -16,6 +16,7 @@ from abound.service.cli import (
     history,
     jobs,
     keys,
+    labels,
     learn_classify,
     mcp,
     mend,
@@ -42,7 +43,8 @@ app.command("evaluate")(evaluate.evaluate)
 app.command("methods")(evaluate.methods)
 app.command("demo")(demo.demo)
 app.add_typer(models.models, name="models")
-app.command("labels")(models.list_labels)
+app.command("labels")(labels.list_labels)
+app.command("register")(labels.register)
 app.add_typer(models.snapshots, name="snapshots")
 app.add_typer(jobs.jobs, name="jobs")
 app.add_typer(versions.versions, name="versions")

@@ -15,7 +15,6 @@ from abound.service.cli.options import (
     AsJson,
     Assignments,
     Key,
-    Model,
     Url,
     changes_of,
     format_value,
@@ -98,29 +97,6 @@ def create_model(
             raise CommandFailed(f"the model {name} exists already; change it with: abound models configure {name}")
         answer = client.configure(name, changes)
     print_result(answer, f"created {name}", as_json)
-
-
-def list_labels(
-    model: Model = "default",
-    prefix: Annotated[str | None, typer.Option("--prefix", help="Only labels that begin with this.")] = None,
-    contains: Annotated[str | None, typer.Option("--contains", help="Only labels that contain this.")] = None,
-    limit: Annotated[int, typer.Option("--limit", min=1, max=1000, help="Maximum number of labels.")] = 100,
-    url: Url = DEFAULT_URL,
-    key: Key = None,
-    as_json: AsJson = False,
-) -> None:
-    """List the labels that a model knows, and how often each was learned."""
-    from abound.service.client import Client
-
-    with Client(url, key=key) as client:
-        answer = client.labels(model, prefix=prefix, contains=contains, limit=limit)
-    if as_json:
-        print_json(answer)
-        return
-    rows = [(label, f"{n:,}") for label, n in zip(answer["labels"], answer["learned"], strict=True)]
-    print_rows(table_console(), ("label", "learned"), rows, whole=("label",))
-    if answer["total"] > len(rows):
-        typer.echo(f"{len(rows):,} of {answer['total']:,} labels", err=True)
 
 
 @models.command("configure")

@@ -84,6 +84,7 @@ class ClassifyOptions(TypedDict, total=False):
     include: Sequence[str] | None
     exclude: Sequence[str] | None
     explain: bool
+    names: bool
     version: str | None
     min_offset: str | None
     remember: bool

@@ -83,6 +83,18 @@ class Resources(Generic[Document, Nothing, Pieces, Download]):
         query = query_string(prefix=prefix, contains=contains, limit=limit, offset=offset)
         return self._ask(Call("GET", f"{model_path(name)}/labels{query}"))
 
+    def register_labels(
+        self, name: str, labels: Sequence[Mapping[str, Any]], *, learn: bool = True, source: str | None = None
+    ) -> Document:
+        """Register labels: each has a ``label``, and may have ``name``, ``description``, ``parent`` and ``metadata``.
+
+        All of them are registered, or none. With ``learn`` each name is learned once, as an instance of its label.
+        """
+        request: dict[str, Any] = {"labels": [dict(one) for one in labels], "learn": learn}
+        if source is not None:
+            request["source"] = source
+        return self._ask(Call("PUT", f"{model_path(name)}/labels", encode_document(request), JSON))
+
     def label(self, name: str, label: str, *, limit: int | None = None) -> Document:
         """Return how often a label was learned, and at most ``limit`` features that vote for it, heaviest first."""
         return self._ask(Call("GET", f"{model_path(name)}/label{query_string(name=label, limit=limit)}"))

@@ -43,7 +43,7 @@ export function show(root, { model, signal, problem }) {
     try {
       const answer = await get(`${modelPath(model)}/labels?limit=${PAGE}&offset=${begin}&contains=${part(search.value)}`, { signal });
       if (number !== asked) return;
-      const rows = answer.labels.map((name, at) => ({ name, learned: answer.learned?.[at] }));
+      const rows = answer.labels.map((name, at) => ({ name, learned: answer.learned?.[at], called: answer.details?.[name]?.name }));
       shown = isMore ? [...shown, ...rows] : rows;
       total = answer.total;
       draw(isMore ? begin : null);
@@ -61,11 +61,11 @@ export function show(root, { model, signal, problem }) {
     fill(
       parts.found,
       h("p", { class: "hint" }, `${count(total)} ${total === 1 ? "label" : "labels"}, in the order in which they were first seen.`),
-      h("ul", { class: "ranks long", "aria-label": "Labels" }, shown.map(({ name, learned }) =>
+      h("ul", { class: "ranks long", "aria-label": "Labels" }, shown.map(({ name, learned, called }) =>
         h("li", {}, h(
           "button",
           { type: "button", class: "rank label", "aria-pressed": String(name === chosen), "data-label": name, onclick: () => choose(name) },
-          h("span", { class: "name", title: legible(name) }, breakable(legible(name))),
+          h("span", { class: "name", title: legible(name) }, breakable(legible(name)), called ? h("span", { class: "hint" }, ` ${legible(called)}`) : null),
           h("span", { class: "score" }, learned === undefined ? "" : `learned ${count(learned)}×`),
         )),
       )),
@@ -89,6 +89,8 @@ export function show(root, { model, signal, problem }) {
   function explain(about) {
     const label = legible(about.label);
     const head = h("p", {}, h("strong", { class: "break clamped", title: label }, breakable(label)), ` was learned ${count(about.learned)} ${about.learned === 1 ? "time" : "times"}. `, `${count(about.total)} ${about.total === 1 ? "feature votes" : "features vote"} on it.`);
+    const facts = ["name", "description", "parent"].filter((one) => about.details?.[one]);
+    if (facts.length > 0) head.append(h("br"), ...facts.flatMap((one, at) => [at ? h("br") : "", `${one}: ${legible(about.details[one])}`]));
     announce(`${label}: learned ${count(about.learned)} times, ${count(about.total)} features.`);
     if (about.features.length === 0) {
       fill(parts.about, head, empty("No feature points to it any more.", "Weak connections are dropped as others grow; it comes back when it is learned again."));

@@ -115,6 +115,10 @@ PROGRAMS: dict[str, Small] = {
     "benchmarks.kernel": Small(
         words="--json --quick --stream ads --turns 1", tells=("learn_over_floor", "classify_over_fsu", "names_per_s")
     ),
+    "benchmarks.label_names": Small(
+        words="{data}/clinc150/train.jsonl.gz {data}/clinc150/test.jsonl.gz --json --examples 1 --draws 1 --update sls",
+        tells=("R@1", "R@5", "MRR"),
+    ),
     "benchmarks.meaning": Small(
         words="{data}/clinc150/train.jsonl.gz {data}/clinc150/test.jsonl.gz --json --embed wordllama",
         tells=("R@1", "MRR", "us learn"),

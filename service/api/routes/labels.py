@@ -7,7 +7,6 @@ description.
 
 from __future__ import annotations
 
-import re
 from heapq import nlargest
 from operator import itemgetter
 from typing import Annotated
@@ -20,6 +19,7 @@ from abound.core.errors import InvalidInstance, Overloaded, UnknownLabel
 from abound.core.instances.record import EMPTY_VECTOR, add_details, pack_labels
 from abound.core.kernels.records.codes import PREFIX
 from abound.core.limits import MAX_DETAILS_BYTES
+from abound.core.model.label_details import words_of
 from abound.core.model.label_features import weights_to
 from abound.core.model.live_model import LiveModel
 from abound.service.api.decoding import decode
@@ -52,8 +52,6 @@ Limit = Annotated[int, Query(ge=1, le=MAX_FEATURES_LISTED, description="Maximum 
 
 router = APIRouter(tags=["models"])
 
-
-_WORD = re.compile(r"[^\W\d_]+")
 
 REGISTER_BODY = {
     "requestBody": {
@@ -210,16 +208,10 @@ def _record(live: LiveModel, registration: LabelRegistration, learn: bool) -> by
             f"the details of a label have at most {MAX_DETAILS_BYTES} bytes as JSON, not {len(details)}",
             "description" if registration.metadata is None else "metadata",
         )
-    name = registration.name or _words_of(label)
+    name = registration.name or words_of(label)
     text = "\n".join(part for part in (name, registration.description) if part)
     vector = live.vectorizer.vectorize(None, text) if learn and text else EMPTY_VECTOR
     return add_details(vector + labels, details)
-
-
-def _words_of(label: str) -> str:
-    """Return the words of a label that looks like words: it has no digits, and one word of three letters or more."""
-    words = _WORD.findall(label)
-    return " ".join(words) if max(map(len, words), default=0) >= 3 and not re.search(r"\d", label) else ""
 
 
 class LabelSearches:

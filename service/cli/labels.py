@@ -1,0 +1,130 @@
+"""``abound labels`` and ``abound register``: the labels of a model, and their names."""
+
+from __future__ import annotations
+
+import csv
+import itertools
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Annotated, Any, TextIO
+
+import typer
+
+from abound.core.errors import Malformed
+from abound.service.cli.options import (
+    DEFAULT_URL,
+    AsJson,
+    Key,
+    Model,
+    Url,
+    print_json,
+    print_rows,
+    table_console,
+)
+
+BATCH = 500
+"""Labels of one request."""
+
+FIELDS = ("label", "name", "description", "parent")
+"""The fields that are no metadata; of a table, the other columns are."""
+
+
+def list_labels(
+    model: Model = "default",
+    prefix: Annotated[str | None, typer.Option("--prefix", help="Only labels that begin with this.")] = None,
+    contains: Annotated[
+        str | None, typer.Option("--contains", help="Only labels that contain this, or whose name does.")
+    ] = None,
+    limit: Annotated[int, typer.Option("--limit", min=1, max=1000, help="Maximum number of labels.")] = 100,
+    url: Url = DEFAULT_URL,
+    key: Key = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the labels that a model knows, how often each was learned, and their names."""
+    from abound.service.client import Client
+
+    with Client(url, key=key) as client:
+        answer = client.labels(model, prefix=prefix, contains=contains, limit=limit)
+    if as_json:
+        print_json(answer)
+        return
+    columns: tuple[str, ...] = ("label", "learned")
+    rows: list[tuple[str, ...]] = [
+        (label, f"{n:,}") for label, n in zip(answer["labels"], answer["learned"], strict=True)
+    ]
+    if answer["details"]:
+        columns = (*columns, "name")
+        rows = [(*row, answer["details"].get(row[0], {}).get("name") or "") for row in rows]
+    print_rows(table_console(), columns, rows, whole=("label",))
+    if answer["total"] > len(rows):
+        typer.echo(f"{len(rows):,} of {answer['total']:,} labels", err=True)
+
+
+def register(
+    file: Annotated[str, typer.Argument(metavar="FILE", help="JSON lines or .csv, or - for JSON lines from stdin.")],
+    url: Url = DEFAULT_URL,
+    model: Model = "default",
+    key: Key = None,
+    learn: Annotated[
+        bool, typer.Option("--learn/--no-learn", help="Learn each name once, as an instance of its label.")
+    ] = True,
+    source: Annotated[str | None, typer.Option("--source", help="Source to store with each event.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Register labels with a name, a description, a parent and metadata.
+
+    A line is {"label": "grain", "name": "Grain", "description": "...", "parent": "...", "metadata": {...}}. A table has
+    the columns label, name, description and parent; its other columns are metadata. Empty cells are left out.
+
+    A request has 500 labels. After an error the requests before it stay; the command can be repeated.
+    """
+    from abound.service.client import Client
+
+    n, offset = 0, None
+    with Client(url, key=key) as client:
+        rows = _registrations(file)
+        while some := list(itertools.islice(rows, BATCH)):
+            offset = client.register_labels(model, some, learn=learn, source=source)["offset"]
+            n += len(some)
+    if as_json:
+        print_json({"registered": n, "offset": offset})
+    else:
+        typer.echo(f"{n:,} labels registered")
+
+
+def _registrations(file: str) -> Iterator[dict[str, Any]]:
+    """Yield the registrations of a file. Raises Malformed, with the line, where one cannot be read."""
+    with ExitStack() as stack:
+        stream: TextIO = sys.stdin
+        if file != "-":
+            stream = stack.enter_context(Path(file).open(encoding="utf-8-sig", newline=""))
+        if Path(file).suffix == ".csv":
+            yield from _rows(csv.DictReader(stream), file)
+            return
+        for number, line in enumerate(stream, start=1):
+            if not line.strip():
+                continue
+            try:
+                found = json.loads(line)
+            except (ValueError, RecursionError) as error:
+                raise Malformed(f"{file}, line {number}: not JSON: {error}") from None
+            if not isinstance(found, dict) or "label" not in found:
+                raise Malformed(f"{file}, line {number}: a line is an object with the field label")
+            yield found
+
+
+def _rows(table: csv.DictReader[str], file: str) -> Iterator[dict[str, Any]]:
+    if "label" not in (table.fieldnames or ()):
+        raise Malformed(f"{file}: the table has no column label; its first line names the columns")
+    for row in table:
+        if None in row:
+            raise Malformed(f"{file}, line {table.line_num}: more cells than columns")
+        given = {name: cell for name, cell in row.items() if cell}
+        metadata = {name: cell for name, cell in given.items() if name not in FIELDS}
+        found: dict[str, Any] = {name: given[name] for name in FIELDS if name in given}
+        if "label" not in found:
+            raise Malformed(f"{file}, line {table.line_num}: the label is empty")
+        yield found | ({"metadata": metadata} if metadata else {})

@@ -1,0 +1,69 @@
+"""``abound register`` and ``abound labels``: names of labels on the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from abound.service.client import Client, Refused
+from tests.support.command_line import Run
+from tests.support.served import Served, served
+
+LINES = (
+    '{"label": "c7", "name": "Wheat", "metadata": {"colour": "red"}}\n\n{"label": "c8", "description": "crude oil"}\n'
+)
+TABLE = "label,name,description,parent,colour\nc7,Wheat,,c0,red\nc8,,crude oil,,\n"
+
+
+@pytest.fixture(scope="module")
+def service() -> Iterator[Served]:
+    with served() as service:
+        yield service
+
+
+@pytest.fixture
+def url(service: Served) -> str:
+    return service.url
+
+
+@pytest.mark.parametrize(("name", "content"), [("some.jsonl", LINES), ("some.csv", TABLE)], ids=["jsonl", "csv"])
+def test_a_file_of_labels_is_registered(run: Run, url: str, tmp_path: Path, name: str, content: str) -> None:
+    model = name.replace(".", "-")
+    run("models", "create", model, "--url", url)
+    path = tmp_path / name
+    path.write_text(content)
+    said = run("register", path, "--url", url, "-m", model, "--source", "catalogue", "--json")
+    assert said.json["registered"] == 2
+    listed = run("labels", "--url", url, "-m", model, "--json").json
+    assert listed["learned"] == [0, 0]
+    assert listed["details"]["c7"]["metadata"] == {"colour": "red"}
+    assert listed["details"]["c8"]["description"] == "crude oil"
+    assert "Wheat" in run("labels", "--url", url, "-m", model, "--contains", "whea").out
+    with Client(url) as client:
+        [found] = client.model(model).classify("wheat", names=True).labels
+        assert (found.label, found.name, found.zero_shot) == ("c7", "Wheat", True)
+        client.register_labels(model, [{"label": "c7"}], learn=False)
+        assert "c7" not in client.labels(model)["details"]
+        with pytest.raises(Refused, match="title"):
+            client.register_labels(model, [{"label": "c7", "title": "Wheat"}])
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "why"),
+    [
+        ("a.jsonl", "{", "line 1: not JSON"),
+        ("a.jsonl", '{"label": "a"}\n["b"]\n', "line 2: a line is an object with the field label"),
+        ("a.csv", "name\nWheat\n", "no column label"),
+        ("a.csv", "label,name\n,Wheat\n", "line 2: the label is empty"),
+        ("a.csv", "label\na,b\n", "line 2: more cells"),
+    ],
+    ids=["json", "list", "column", "empty", "cells"],
+)
+def test_a_wrong_file_is_refused(run: Run, url: str, tmp_path: Path, name: str, content: str, why: str) -> None:
+    path = tmp_path / name
+    path.write_text(content)
+    said = run("register", path, "--url", url)
+    assert said.code == 1
+    assert why in said.err
