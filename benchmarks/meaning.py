@@ -1,4 +1,4 @@
-"""What vectors add: text alone, vectors alone, and both, on the same data.
+"""What vectors add: text alone, vectors alone, both, and both with ``rerank``, on the same data.
 
     python -m benchmarks.meaning TRAIN.jsonl TEST.jsonl [--embed wordllama] [--set codes=16384] [--json]
 
@@ -34,7 +34,7 @@ from abound.service.processes.encoder_files import use_encoders
 
 DEPTH = 1000
 
-PARTS: dict[str, dict[str, Any]] = {"text": {"vector": None}, "vector": {"text": None}, "both": {}}
+PARTS: dict[str, dict[str, Any]] = {"text": {"vector": None}, "vector": {"text": None}, "both": {}, "reranked": {}}
 
 
 def read(path: str, part: str, config: ModelConfig, embed: str | None) -> Dataset:
@@ -64,6 +64,7 @@ def reciprocal_ranks(live: LiveModel, test: Dataset) -> npt.NDArray[np.float64]:
 
 def measure(train_path: str, test_path: str, part: str, config: ModelConfig, embed: str | None) -> dict[str, float]:
     """The figures of one part of the instances."""
+    config = replace(config, rerank=part == "reranked")
     train, test = read(train_path, part, config, embed), read(test_path, part, config, embed)
     started = time.process_time()
     live = fit(train, config, (1, 2))

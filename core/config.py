@@ -161,7 +161,7 @@ class ModelConfig:
     The total of a feature never exceeds ``memory``, so weights become exponentially weighted means; None is the
     running mean of the paper. ``negative`` ``split`` turns a negative number into the feature ``name=-`` with the
     absolute value. ``numbers`` is described in ``abound.core.instances.vectorizer``; with ``boolean`` it has no
-    effect. Each start of ``calibrate`` begins from zero.
+    effect. Each start of ``calibrate`` or ``rerank`` begins from zero.
     """
 
     update: Annotated[
@@ -206,6 +206,10 @@ class ModelConfig:
         Literal[4096, 16384],
         Meta(description="sls: number of features for vectors; 16384 for models with 10,000 classes and more."),
     ] = 4096
+    rerank: Annotated[
+        bool,
+        Meta(description="sls: learn to order the best classes of an instance with a vector; can change any time."),
+    ] = False
     calibrate: Annotated[
         bool, Meta(description="Learn to convert scores to probabilities; can change at any time.")
     ] = False
@@ -221,6 +225,7 @@ class ModelConfig:
             _refuse("analyzer.embed", f"needs update: sls, and this model has update: {self.update}")
         if self.update != "sls":
             object.__setattr__(self, "rows", False)
+            object.__setattr__(self, "rerank", False)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as plain JSON values; ``from_dict`` returns an equal configuration."""
@@ -253,13 +258,14 @@ class ModelConfig:
         return cls.from_dict(BEFORE | plain)
 
     def with_user_changes(self, changes: dict[str, Any]) -> ModelConfig:
-        """Return ``with_changes``; also refuse ``rows`` with another update than ``sls``.
+        """Return ``with_changes``; also refuse ``rows`` and ``rerank`` with another update than ``sls``.
 
         Raises InvalidInstance. An event of the log is applied with ``with_changes``: the update may have changed since
         the user's request was checked.
         """
-        if changes.get("rows") is True and changes.get("update", self.update) != "sls":
-            _refuse("rows", "is for update sls")
+        for name in ("rows", "rerank"):
+            if changes.get(name) is True and changes.get("update", self.update) != "sls":
+                _refuse(name, "is for update sls")
         return self.with_changes(changes)
 
     def with_changes(self, changes: dict[str, Any]) -> ModelConfig:

@@ -32,6 +32,7 @@ from abound.core.instances.record import (
     EMPTY_VECTOR,
     add_dense,
     add_details,
+    dense_of,
     details_of,
     has_dense,
     pack_labels,
@@ -41,21 +42,22 @@ from abound.core.instances.record import (
 from abound.core.instances.vectorizer import Vectorizer
 from abound.core.kernels.index import learning
 from abound.core.kernels.index.layout import Feedback
-from abound.core.kernels.model.answer import explain_vector, rank_estimated, rank_vector
+from abound.core.kernels.model.answer import explain_vector, rank_estimated, rank_reranked, rank_vector
 from abound.core.kernels.model.apply import (
     ACTIVE,
     AT,
-    CALIBRATED,
     CLASSES,
     DONE,
     ENOUGH,
     INDEX_FULL,
     NAMES_FULL,
+    PREPARED,
     REGISTERED,
     REGISTERS,
     STATUS,
     apply_calibrated,
     apply_records,
+    apply_reranked,
     intern_bounded,
     intern_labels,
     skip_records,
@@ -64,13 +66,14 @@ from abound.core.kernels.model.handle import ApplyScratch, LiveArrays, LivePoint
 from abound.core.kernels.model.prequential import count_ranks
 from abound.core.kernels.names.table import find_vector
 from abound.core.kernels.records.codes import EXPANSION, MAX_KEY_BYTES, PREFIX, WINNERS, expand_vector
-from abound.core.kernels.records.record import record_shape
+from abound.core.kernels.records.record import HAS_DENSE, record_shape
 from abound.core.limits import Limits
 from abound.core.model.active_version import LIVE
 from abound.core.model.calibration import Calibration
 from abound.core.model.entry_application import EntryApplication, Unit
 from abound.core.model.prequential import Prequential
 from abound.core.model.receipts import Receipts
+from abound.core.model.reranker import Reranker
 from abound.core.model.state import ModelState
 from abound.core.types import START, Offset, Ranking
 
@@ -79,6 +82,9 @@ INTERCEPT = "(intercept)"
 
 MEANING = "(meaning)"
 """Key of the vector of an instance among the contributions to a score: the sum of its codes."""
+
+RERANKED = "(re-ranking)"
+"""Key of the re-ranker among the contributions to a score: the difference that it makes."""
 
 
 class EnlargedTables(NamedTuple):
@@ -132,6 +138,8 @@ class LiveModel(ModelState):
         self._tallies.set_codes(config.codes if config.update == "sls" else 0, n_codes)
         if config.calibrate != self.calibration.on:
             self.calibration = Calibration(config.calibrate)
+        if config.rerank != self.reranker.on:
+            self.reranker = Reranker(config.rerank)
         self._make_room(0, 0, 0, 0)
 
     def check_change(self, changes: dict[str, Any]) -> ModelConfig:
@@ -186,25 +194,23 @@ class LiveModel(ModelState):
         done : int
             Records applied; ``ranks[:done]`` and ``updated[:done]`` are written.
         """
-        self._cursor[AT], self._cursor[CALIBRATED], self._cursor[REGISTERED] = at, -1, -1
-        done = self._apply(buffer, ranks, updated, self.calibration.on)
+        self._cursor[AT], self._cursor[PREPARED], self._cursor[REGISTERED] = at, -1, -1
+        done = self._apply(buffer, ranks, updated)
         if done == 0:
             return self._register(buffer, at, ranks, updated), 1
         return int(self._cursor[AT]), done
 
-    def _apply(
-        self, buffer: bytes, ranks: npt.NDArray[np.int32], updated: npt.NDArray[np.bool_], calibrating: bool
-    ) -> int:
+    def _apply(self, buffer: bytes, ranks: npt.NDArray[np.int32], updated: npt.NDArray[np.bool_]) -> int:
         """Apply records from the cursor on; return their number, 0 if the first one registers a label."""
-        done = 0
-        apply_next = apply_calibrated if calibrating else apply_records
+        prepares, done = self.calibration.on or self.reranker.on, 0
+        apply_next = apply_reranked if self.reranker.on else apply_calibrated if prepares else apply_records
         ranks_left, updated_left = ranks, updated
         while True:
             apply_next(buffer, self._cursor, self._held, ranks_left, updated_left)
             done += int(self._cursor[DONE])
-            if self._cursor[STATUS] in (ENOUGH, REGISTERS) or (done > 0 and not calibrating):
+            if self._cursor[STATUS] in (ENOUGH, REGISTERS) or (done > 0 and not prepares):
                 return done
-            # Apply a record that is already calibrated in this call; the next call would calibrate it a second time.
+            # Apply a record that is already prepared in this call; the next call would prepare it a second time.
             ranks_left, updated_left = ranks[done : done + 1], updated[done : done + 1]
             shape = record_shape(buffer, int(self._cursor[AT]))
             if self._cursor[STATUS] == NAMES_FULL:
@@ -225,8 +231,8 @@ class LiveModel(ModelState):
         vector, part = buffer[at:labels_at], buffer[labels_at : shape.details_at]
         label = part[6 : 6 + int.from_bytes(part[4:6], "little")]
         name = vector if self.details.is_new(self.labels.find(label), vector) else EMPTY_VECTOR
-        self._cursor[AT] = self._cursor[REGISTERED] = 0
-        self._apply(add_details(name + part, b""), ranks[:1], updated[:1], False)
+        self._cursor[AT] = self._cursor[PREPARED] = self._cursor[REGISTERED] = 0
+        self._apply(add_details(name + part, b""), ranks[:1], updated[:1])
         self.details.put(self.labels.find(label), details_of(buffer, shape), vector)
         return int(shape.end)
 
@@ -298,6 +304,7 @@ class LiveModel(ModelState):
         features, classes = self.features.n_ids + n_features, self.labels.n_ids + n_labels
         self.index.make_room(features, classes, n_labels)
         self._tallies.make_room(features, classes)
+        self.reranker.make_room(classes, n_labels, self.dimension)
         self._make_scratch(n_features, n_labels, 0)
         self._bind()
 
@@ -311,7 +318,7 @@ class LiveModel(ModelState):
 
     def _bind(self) -> None:
         """Rebuild the kernel handle after any of the arrays has moved."""
-        self._held = ModelHandle(self._arrays(), self._scratch, self.calibration.arrays)
+        self._held = ModelHandle(self._arrays(), self._scratch, self.calibration.arrays, self.reranker.arrays)
 
     def _arrays(self) -> LiveArrays:
         return LiveArrays(
@@ -349,6 +356,9 @@ class LiveModel(ModelState):
         class_ids, scores, mask = self._asked(k, include, exclude)
         n = rank_vector(vector, self._held, mask, class_ids, scores)
         if n < 0:
+            reranked = self._reranked(vector, class_ids, scores, mask, threshold)
+            if reranked is not None:
+                return reranked
             vector = self._prepare(vector)
             n = rank_vector(vector, self._held, mask, class_ids, scores)
         if threshold is not None:
@@ -364,48 +374,71 @@ class LiveModel(ModelState):
         threshold: float | None = None,
         min_probability: float | None = None,
     ) -> Ranking:
-        """Return ``rank`` of a model that calibrates, with ``probabilities``.
+        """Return ``rank`` with ``probabilities``, of a model that calibrates, or re-ranks and the vector is dense.
 
         ``min_probability`` filters the best k classes.
 
         Raises
         ------
         InvalidInstance
-            The model does not calibrate.
+            The model does not calibrate, nor re-rank this vector.
         """
+        class_ids, scores, mask = self._asked(k, include, exclude)
+        reranked = self._reranked(vector, class_ids, scores, mask, threshold, min_probability)
+        if reranked is not None:
+            return reranked
         if not self.calibration.on:
             raise InvalidInstance(
                 "min_probability needs a model that calibrates; configure it with calibrate true", "min_probability"
             )
-        class_ids, scores, mask = self._asked(k, include, exclude)
         estimates = np.empty(len(scores), np.float64)
         n = rank_estimated(vector, self._held, mask, class_ids, scores, estimates)
         if n < 0:
             vector = self._prepare(vector)
             n = rank_estimated(vector, self._held, mask, class_ids, scores, estimates)
-        if threshold is not None:
-            n = int(np.count_nonzero(scores[:n] >= threshold))
-        if min_probability is None:
-            return Ranking(class_ids[:n], scores[:n], estimates[:n])
-        kept = np.flatnonzero(estimates[:n] >= min_probability)
-        return Ranking(class_ids[kept], scores[kept], estimates[kept])
+        return _filtered(Ranking(class_ids[:n], scores[:n], estimates[:n]), threshold, min_probability)
+
+    def _reranked(
+        self,
+        vector: bytes,
+        class_ids: npt.NDArray[np.int32],
+        scores: npt.NDArray[np.float64],
+        mask: npt.NDArray[np.uint8],
+        threshold: float | None,
+        min_probability: float | None = None,
+    ) -> Ranking | None:
+        """Return the ranking by the re-ranker; None if the model has none, or it does not apply to this vector."""
+        if not (self.reranker.on and has_dense(vector)):
+            return None
+        estimates = np.empty(len(scores), np.float64)
+        n = rank_reranked(vector, self._held, mask, class_ids, scores, estimates)
+        if n == -1:
+            self._make_scratch(_n_features(vector) + WINNERS, 0, len(vector) + EXPANSION)
+            self._bind()
+            n = rank_reranked(vector, self._held, mask, class_ids, scores, estimates)
+        if n < 0:
+            return None
+        return _filtered(Ranking(class_ids[:n], scores[:n], estimates[:n]), threshold, min_probability)
 
     def explain(self, vector: bytes, ranking: Ranking) -> list[list[tuple[str, float]]]:
         """Return (key, contribution) of the features to the score of each class of a ranking, largest first.
 
         The contributions of a class sum to its score, up to rounding. An intercept (``sls`` in rows) is one of them,
-        under the key ``INTERCEPT``. That of the instance's vector has the key ``MEANING``.
+        under the key ``INTERCEPT``. That of the instance's vector has the key ``MEANING``. If the re-ranker answers,
+        the difference of its score and the index's has the key ``RERANKED``.
         """
         names = unpack_vector(vector)[0]
+        reranked = self.reranker.is_used and self._has_dimension(vector)
         vector = self._prepare(vector)
-        keys = [*names, MEANING, INTERCEPT]
+        keys = [*names, MEANING, INTERCEPT, RERANKED]
         parts = np.empty(int.from_bytes(vector[:4], "little"), np.float64)
         contributions = np.empty(len(keys), np.float64)
         because = []
-        for class_id in ranking.class_ids.tolist():
+        for class_id, score in zip(ranking.class_ids.tolist(), ranking.scores.tolist(), strict=True):
             explain_vector(vector, self._held, class_id, parts)
             contributions[: len(names)] = parts[: len(names)]
-            contributions[-2:] = parts[len(names) :].sum(), self.index.intercept(class_id)
+            contributions[-3:] = parts[len(names) :].sum(), self.index.intercept(class_id), 0.0
+            contributions[-1] = score - contributions.sum() if reranked else 0.0
             order = np.argsort(-contributions, kind="stable")
             order = order[contributions[order] != 0.0]  # zeros lie between the positive and the negative ones
             because.append([(keys[i], float(contributions[i])) for i in order.tolist()])
@@ -449,6 +482,11 @@ class LiveModel(ModelState):
         if dimension not in (0, None, d):
             raise InvalidInstance(f"vector has {d} numbers; those of this model have {dimension}", "vector")
 
+    def _has_dimension(self, vector: bytes) -> bool:
+        """Return whether a vector has a dense part of the model's dimension."""
+        dense = dense_of(vector)
+        return dense is not None and len(dense) == self.dimension
+
     def _prepare(self, vector: bytes) -> bytes:
         """Return a vector with codes in place of its dense part, after making the scratch large enough."""
         if has_dense(vector):
@@ -460,6 +498,23 @@ class LiveModel(ModelState):
             self._make_scratch(n, 0, 0)
             self._bind()
         return vector
+
+
+def _n_features(vector: bytes) -> int:
+    """Return the number of features of a vector, without those of its dense part."""
+    return int.from_bytes(vector[:4], "little") & (HAS_DENSE - 1)
+
+
+def _filtered(ranking: Ranking, threshold: float | None, min_probability: float | None) -> Ranking:
+    """Return the classes of a ranking with at least this score and this probability."""
+    ids, scores, probabilities = ranking
+    if threshold is not None:
+        n = int(np.count_nonzero(scores >= threshold))
+        ids, scores, probabilities = ids[:n], scores[:n], probabilities[:n]  # type: ignore[index]
+    if min_probability is None:
+        return Ranking(ids, scores, probabilities)
+    kept = np.flatnonzero(probabilities >= min_probability)  # type: ignore[operator]
+    return Ranking(ids[kept], scores[kept], probabilities[kept])  # type: ignore[index]
 
 
 def _scratch(n_features: int, n_labels: int, n_bytes: int) -> ApplyScratch:
@@ -486,7 +541,8 @@ STATE_GROUP = "state"
 
 def groups_of(config: ModelConfig) -> list[str]:
     """Return the groups of kernels with which a model learns and answers, in addition to ``DEFAULT_GROUPS``."""
-    return [group for group, used in (("sls", config.update == "sls"), ("calibrated", config.calibrate)) if used]
+    used = {"sls": config.update == "sls", "calibrated": config.calibrate, "reranked": config.rerank}
+    return [group for group in used if used[group]]
 
 
 def warmup(*groups: str) -> None:
@@ -558,17 +614,23 @@ def _warm_calibrated() -> None:
         model.rank_estimated(_WARMING, 10)
 
 
+def _warm_reranked() -> None:
+    model = _learned(ModelConfig(update="sls", rerank=True), add_dense(_WARMING, b"\1\2", 0.1))
+    model.rank(add_dense(_WARMING, b"\1\2", 0.1), 10)
+    _keep(model)
+
+
 numba_type: Any = typeof
 numba_types: Any = types  # mypy does not know numba's types
 
 _WARMING = pack_vector([b"wheat", b"price"], np.array([0.6, 0.8], np.float32))
 
 
-def _learned(config: ModelConfig) -> LiveModel:
+def _learned(config: ModelConfig, vector: bytes = _WARMING) -> LiveModel:
     """Return a model that has learned two instances."""
     model = LiveModel(config, (1, 2))
     for label in ("a", "b"):
-        learned = _WARMING + pack_labels([label], model.limits)
+        learned = vector + pack_labels([label], model.limits)
         model.begin(learned, 1, [Unit(1)]).finish()
     model.skip(learned, 0, 1)
     return model
@@ -591,4 +653,5 @@ GROUPS = {
     STATE_GROUP: _warm_state,
     "sls": _warm_sls,
     "calibrated": _warm_calibrated,
+    "reranked": _warm_reranked,
 }

@@ -1,8 +1,9 @@
 """The replicated state of one model, its digest, and its conversion to and from arrays.
 
 It consists of the feature-to-class index, the two vocabularies that assign dense ids in log order, how often each
-label was learned, the details of registered labels, the prequential score, the calibration, the receipts of
-idempotency keys, the configuration, and the active version. Only ``abound.core.model.live_model`` changes it.
+label was learned, the details of registered labels, the prequential score, the calibration, the re-ranker, the
+receipts of idempotency keys, the configuration, and the active version. Only ``abound.core.model.live_model`` changes
+it.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from abound.core.model.counters import Counters
 from abound.core.model.label_details import DetailsTable
 from abound.core.model.prequential import Prequential
 from abound.core.model.receipts import Receipts
+from abound.core.model.reranker import Reranker
 
 STATE_FORMAT = 3
 """Version of the arrays of a state and of the bytes that its digest covers; raised when either changes.
@@ -56,6 +58,7 @@ class ModelState:
         self.index = Index(IndexParams.of(config))
         self.prequential = Prequential()
         self.calibration = Calibration(config.calibrate)
+        self.reranker = Reranker(config.rerank)
         self.receipts = Receipts()
         self.serving = NEVER_ACTIVATED
         self._tallies = Counters()
@@ -73,12 +76,17 @@ class ModelState:
             "updated": self.prequential.n_updated,
             "feedback": self._tallies.feedback(),
         }
-        told = {"trace": self.prequential.trace(), "calibration": self.calibration.reliability()}
+        told = {
+            "trace": self.prequential.trace(),
+            "calibration": self.calibration.reliability(),
+            "reranking": self.reranker.figures(),
+        }
         return {**learned, **self.prequential.scores(), **told, **self.sizes()}
 
     def sizes(self) -> dict[str, Any]:
         """Return counts, and bytes of memory."""
         features = len(self.features)
+        reranker = {"class_means": self.reranker.n_bytes} if self.reranker.on else {}
         return {
             "connections": self.index.n_connections,
             "features": features,
@@ -90,7 +98,8 @@ class ModelState:
                 "features": self.features.n_bytes,
                 "labels": self._labels_bytes,
                 "receipts": self.receipts.n_bytes,
-            },
+            }
+            | reranker,
         }
 
     @property
@@ -128,7 +137,8 @@ class ModelState:
     @property
     def n_bytes(self) -> int:
         """Bytes of memory, including the reserve for growth."""
-        return self.index.n_bytes + self.features.n_bytes + self._labels_bytes + self.receipts.n_bytes
+        names = self.features.n_bytes + self._labels_bytes
+        return self.index.n_bytes + names + self.receipts.n_bytes + self.reranker.n_bytes
 
     @property
     def _labels_bytes(self) -> int:
@@ -137,11 +147,12 @@ class ModelState:
     @property
     def growth_bytes(self) -> int:
         """Bytes that growth may need soon. Learning stops when less than this is left below ``max_memory``."""
-        return self.index.growth_bytes + self.features.growth_bytes + self.labels.growth_bytes
+        names = self.features.growth_bytes + self.labels.growth_bytes
+        return self.index.growth_bytes + names + self.reranker.growth_bytes
 
     def digest_steps(self) -> Iterator[None]:
         """Do the work of ``digest`` in slices of about a millisecond. The model must not learn in between."""
-        for part in (self.features, self.labels, self.index):
+        for part in (self.features, self.labels, self.index, self.reranker):
             while not part.digest_pages(DIGEST_SLICE):
                 yield
 
@@ -152,6 +163,7 @@ class ModelState:
         model that was loaded from a snapshot and caught up have equal digests.
         """
         hashed = hashlib.blake2b(digest_size=16)
+        reranker = [self.reranker.digest_bytes()] if self.reranker.on else []
         for part in (
             _json.encode(self.config.changed_fields()),
             self.features.digest(),
@@ -163,6 +175,7 @@ class ModelState:
             self.calibration.digest_bytes(),
             self.serving.to_bytes(),
             *([self.details.digest_bytes()] if self.details else []),
+            *reranker,
         ):
             hashed.update(len(part).to_bytes(8, "little"))
             hashed.update(part)
@@ -185,6 +198,7 @@ class ModelState:
             "tallies": self._tallies.to_arrays(self.features.n_ids, self.labels.n_ids),
             "calibration": self.calibration.to_arrays(),
             "details": self.details.to_arrays(),
+            "reranker": self.reranker.to_arrays(),
         }
         return {f"{part}/{name}": array for part, arrays in parts.items() for name, array in arrays.items()}
 
@@ -204,6 +218,7 @@ class ModelState:
                 "tallies",
                 "calibration",
                 "details",
+                "reranker",
             )
         }
         try:
@@ -223,6 +238,9 @@ class ModelState:
             state.calibration = Calibration.from_arrays(state.config.calibrate, parts["calibration"])
             state._tallies.load_arrays(parts["tallies"], state.features.n_ids, state.labels.n_ids)
             state.details = DetailsTable.from_arrays(parts["details"], state.labels.n_ids)
+            state.reranker = Reranker.from_arrays(
+                state.config.rerank, parts["reranker"], state.labels.n_ids, state.dimension
+            )
         except (KeyError, TypeError, ValueError, InvalidInstance, msgspec.MsgspecError) as error:
             raise Corrupted(f"the arrays of a model do not fit together: {error}") from error
         if not (state.features.is_text() and state.labels.is_text()):

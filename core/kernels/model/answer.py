@@ -6,9 +6,20 @@ import numpy as np
 
 from abound.core.kernels.decorators import inner, kernel
 from abound.core.kernels.index.rank import explain_score, rank_classes
-from abound.core.kernels.intrinsics import load_f32, load_u32
+from abound.core.kernels.intrinsics import load_f32, load_u32, pointer
+from abound.core.kernels.model.apply import CODES, DIMENSION
 from abound.core.kernels.model.calibration import estimate
-from abound.core.kernels.names.table import find_vector
+from abound.core.kernels.model.reranker import (
+    BEST,
+    find_candidates,
+    is_usable,
+    new_candidates,
+    put_shares,
+    write_answer,
+)
+from abound.core.kernels.names.table import N_IDS, find_vector
+from abound.core.kernels.records.codes import EXPANSION, WINNERS, expand_at
+from abound.core.kernels.records.record import vector_shape
 
 
 @inner
@@ -70,6 +81,62 @@ def rank_estimated(vector, held, mask, ids_out, scores_out, estimates_out):
         weights, end = held.calibration.weights, min(n_best, 2)
         estimate(weights, ids_out[:n], scores_out[:n], best_ids[:end], best_scores[:end], estimates_out)
     return n
+
+
+@kernel
+def rank_reranked(vector, held, mask, ids_out, scores_out, estimates_out):
+    """Rank the classes for a vector with a dense part, for a model that re-ranks.
+
+    Scores and estimates are the shares of the candidates, and 0 for classes that are none. If the index answers,
+    scores are its own. For a model that calibrates, estimates are the probabilities of the scores. Shares and
+    probabilities depend on the candidates of all classes, including classes that the mask excludes.
+
+    Parameters
+    ----------
+    vector : bytes
+        With its dense part.
+    held, mask, ids_out, scores_out, estimates_out
+        As for ``rank_estimated``.
+
+    Returns
+    -------
+    n_ranked : int
+        At most k; -1 if the scratch is too short for the vector; -2 if its dense part is not of the model's dimension.
+        In both cases nothing was done.
+    """
+    live, scratch, reranker, data = held.live, held.scratch, held.reranker, pointer(vector)
+    shape = vector_shape(data, len(vector), 0)
+    if not is_usable(reranker, live.control[DIMENSION], data, shape.dense_at):
+        return -2
+    if len(scratch.memory) < len(vector) + EXPANSION or len(scratch.ids) < shape.n_features + WINNERS:
+        return -1
+    expand_at(data, shape, live.control[CODES], live.control[DIMENSION], pointer(scratch.memory))
+    every, k, n_classes = np.empty(0, np.uint8), len(ids_out), live.labels.state[N_IDS]
+    found, highest, total = new_candidates(), 0.0, 1.0
+    best_ids, best_scores, n_best = np.empty(2, np.int32), np.empty(2, np.float64), 0
+    for masked in range(2 if len(mask) > 0 else 1):
+        allowed = mask if masked else every
+        ids = np.empty(max(BEST, k), np.int32)
+        scores = np.empty(len(ids), np.float64)
+        n_values = resolve(scratch.memory, live.features, scratch.ids, scratch.values)
+        active = scratch.ids[:n_values], scratch.values[:n_values]
+        n_ranked = rank_classes(live.postings, live.params, active[0], active[1], allowed, ids, scores)
+        n, n_index = find_candidates(
+            reranker, n_classes, data, shape.dense_at, allowed, ids[:n_ranked], scores[:n_ranked], found
+        )
+        if not masked and n > 0:
+            highest = found.sorted[0]
+            total = put_shares(found, n, highest, 1.0)
+        put_shares(found, n, highest, total)
+        n_out = write_answer(reranker, found, n, n_index, ids[:n_ranked], scores, ids_out, scores_out, estimates_out)
+        if not masked and len(held.calibration.weights) > 0:
+            n_best = write_answer(
+                reranker, found, n, n_index, ids[:n_ranked], scores, best_ids, best_scores, np.empty(2)
+            )
+    if len(held.calibration.weights) > 0 and n_out > 0:
+        weights = held.calibration.weights
+        estimate(weights, ids_out[:n_out], scores_out[:n_out], best_ids[:n_best], best_scores[:n_best], estimates_out)
+    return n_out
 
 
 @kernel

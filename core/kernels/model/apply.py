@@ -28,7 +28,8 @@ A record with feedback also has rejected and ignored labels. They get no ids: th
 skipped. A record without true labels is learned and has no rank.
 
 For a model that calibrates, the kernel learns the probabilities of an instance's scores just before it learns the
-instance. A separate kernel around ``apply_records`` does this, so that other models do not pay for it.
+instance. A separate kernel around ``apply_records`` does this, so that other models do not pay for it. Another one is
+for models that re-rank.
 """
 
 import numpy as np
@@ -41,6 +42,18 @@ from abound.core.kernels.index.sls_rows import forget
 from abound.core.kernels.intrinsics import I0, YES, load_f32, load_u16, load_u32, pointer
 from abound.core.kernels.model.calibration import BEST, learn_pairs
 from abound.core.kernels.model.prequential import UPDATED, count_ranks
+from abound.core.kernels.model.reranker import BEST as CANDIDATES
+from abound.core.kernels.model.reranker import (
+    add_vector,
+    count_answer,
+    find_candidates,
+    is_trusted,
+    is_usable,
+    new_candidates,
+    put_softmax,
+    take_step,
+    write_answer,
+)
 from abound.core.kernels.names.table import (
     N_IDS,
     N_LIVE,
@@ -52,7 +65,7 @@ from abound.core.kernels.names.table import (
     remove_key,
     room_for,
 )
-from abound.core.kernels.records.codes import EXPANSION, expand_record, is_code
+from abound.core.kernels.records.codes import EXPANSION, WINNERS, expand_record, is_code
 from abound.core.kernels.records.record import nowhere, record_shape, shape_at
 
 AT, DONE, STATUS, ACTIVE, CLASSES = range(5)
@@ -60,9 +73,9 @@ AT, DONE, STATUS, ACTIVE, CLASSES = range(5)
 features and classes of the next record have an id in the scratch (with ``INDEX_FULL``).
 """
 
-CALIBRATED, REGISTERED = 5, 6
-"""Further places in the cursor: the byte of the record that was calibrated last, and of the record with details that
-is to be learned; -1 if there is none.
+PREPARED, REGISTERED = 5, 6
+"""Further places in the cursor: the byte of the record that was prepared last, and of the record with details that is
+to be learned; -1 if there is none.
 """
 
 ENOUGH, NAMES_FULL, INDEX_FULL, REGISTERS = range(4)
@@ -105,6 +118,15 @@ def apply_records(buffer, cursor, held, ranks, updated):
     updated : bool array, shape (n,)
         Written: whether the index changed.
     """
+    apply_ranked(buffer, cursor, held, ranks, updated, np.empty(0, np.int32))
+
+
+@inner
+def apply_ranked(buffer, cursor, held, ranks, updated, given):
+    """Run ``apply_records``, with ranks of the true labels that take the place of the index's: int32 array.
+
+    Its length is 0, or the labels of the one record to apply. A label with 0 keeps its rank in the index.
+    """
     live, scratch, data, size = held.live, held.scratch, pointer(buffer), len(buffer)
     learn = by_rule(live.params, learn_fsu, learn_sls)
     expand = by_rule(live.params, without_codes, with_codes)
@@ -142,6 +164,8 @@ def apply_records(buffer, cursor, held, ranks, updated):
         changed = learn(live.postings, live.params, ids, values, class_ids, feedback, YES, own_ranks)
         ranks[done] = I0
         if not registers:
+            for j in range(min(m, len(given))):
+                own_ranks[j] = given[j] if given[j] > 0 else own_ranks[j]
             ranks[done] = count_outcome(live, shape, class_ids[:m], own_ranks, changed)
             for j in range(m):
                 live.label_counts[class_ids[j]] += 1
@@ -307,28 +331,48 @@ def skip_records(buffer, at, n):
 
 
 @inner
+def read_features(live, data, shape, ids, values):
+    """Write the feature ids (-1 for unknown ones) and values of the record of this shape."""
+    find_keys(live.features, data, shape.lengths_at, shape.n_features, ids)
+    for i in range(shape.n_features):
+        values[i] = load_f32(data, shape.values_at + 4 * i)
+
+
+@inner
+def find_labels(live, data, shape, class_ids):
+    """Write the class ids of all labels of the record of this shape, -1 for unknown ones."""
+    at = shape.labels_at
+    for j in range(shape.n_labels):
+        length = np.int64(load_u16(data, shape.label_lengths_at + 2 * j))
+        class_ids[j] = find_key(live.labels, data, at, length)
+        at += length
+
+
+@inner
 def calibrate(calibration, live, data, shape):
     """Learn from the scores of the record of this shape, by the ranking that ``/classify`` would return now.
 
     Only ``calibration`` changes. Without a true label only the rejected labels are known to be false.
     """
     ids, values = np.empty(shape.n_features, np.int32), np.empty(shape.n_features, np.float32)
-    find_keys(live.features, data, shape.lengths_at, shape.n_features, ids)
-    for i in range(shape.n_features):
-        values[i] = load_f32(data, shape.values_at + 4 * i)
+    read_features(live, data, shape, ids, values)
     best_ids, scores = np.empty(BEST, np.int32), np.empty(BEST, np.float64)
-    true, known = np.zeros(BEST, np.bool_), np.full(BEST, shape.n_true > 0, np.bool_)
     n = rank_classes(live.postings, live.params, ids, values, np.empty(0, np.uint8), best_ids, scores)
-    label_at = shape.labels_at
+    calibrate_ranking(calibration, live, data, shape, best_ids[:n], scores[:n])
+
+
+@inner
+def calibrate_ranking(calibration, live, data, shape, best_ids, scores):
+    """Learn from the best classes of the record of this shape and their scores: shape (<= BEST,)."""
+    true, known = np.zeros(BEST, np.bool_), np.full(BEST, shape.n_true > 0, np.bool_)
+    class_ids, n = np.empty(shape.n_labels, np.int32), len(best_ids)
+    find_labels(live, data, shape, class_ids)
     for j in range(shape.n_labels):
-        length = np.int64(load_u16(data, shape.label_lengths_at + 2 * j))
-        class_id = find_key(live.labels, data, label_at, length)
-        label_at += length
         for i in range(n):
-            if best_ids[i] == class_id:
+            if best_ids[i] == class_ids[j]:
                 true[i] = j < shape.n_true
                 known[i] |= j < shape.n_true + shape.n_rejected
-    learn_pairs(calibration, scores[:n], true[:n], known[:n])
+    learn_pairs(calibration, scores, true[:n], known[:n])
 
 
 @kernel
@@ -338,7 +382,7 @@ def apply_calibrated(buffer, cursor, held, ranks, updated):
     Parameters
     ----------
     cursor : int64 array, shape (7,)
-        Includes ``CALIBRATED``. If arrays must grow first (``STATUS``), the next record is already calibrated. The
+        Includes ``PREPARED``. If arrays must grow first (``STATUS``), the next record is already calibrated. The
         caller must apply that record before anything else, so that it is not calibrated again, and then set this to
         -1.
     buffer, held, ranks, updated
@@ -351,7 +395,7 @@ def apply_calibrated(buffer, cursor, held, ranks, updated):
     while done < len(ranks) and work < SLICE_WORK:
         at = cursor[AT]
         shape = shape_at(data, size, at)
-        if cursor[CALIBRATED] != at and shape.details_at < 0:
+        if cursor[PREPARED] != at and shape.details_at < 0:
             source = data
             if shape.dense_at >= 0:
                 shape, source = expand(live, held.scratch, data, shape, at)
@@ -359,10 +403,110 @@ def apply_calibrated(buffer, cursor, held, ranks, updated):
                     cursor[STATUS] = NAMES_FULL
                     break
             calibrate(held.calibration, live, source, shape)
-            cursor[CALIBRATED] = at
+            cursor[PREPARED] = at
         apply_records(buffer, cursor, held, ranks[done : done + 1], updated[done : done + 1])
         if cursor[DONE] == 0:
             break
         done += 1
         work += shape.n_features * max(shape.n_labels, 1)
     cursor[DONE] = done
+
+
+@kernel
+def apply_reranked(buffer, cursor, held, ranks, updated):
+    """Run ``apply_records`` for a model that re-ranks, and may calibrate.
+
+    Before a record with a dense part is learned, the re-ranker learns from its candidates; afterwards its vector is
+    added to the means of its true classes. Other records are applied as without it. The ranks of true labels that are
+    counted are those of the answer.
+
+    Parameters
+    ----------
+    cursor
+        As for ``apply_calibrated``.
+    buffer, held, ranks, updated
+        As for ``apply_records``.
+    """
+    live, scratch, reranker, data, size = held.live, held.scratch, held.reranker, pointer(buffer), len(buffer)
+    done, work = 0, 0
+    cursor[STATUS] = ENOUGH
+    while done < len(ranks) and work < SLICE_WORK:
+        at = cursor[AT]
+        own = shape_at(data, size, at)
+        shape, source = own, data
+        if own.dense_at >= 0 and cursor[PREPARED] != at:
+            shape, source = with_codes(live, scratch, data, own, at)
+        n_classes = live.labels.state[N_IDS] + own.n_labels
+        has_dense = own.dense_at >= 0 and np.int64(load_u32(data, own.dense_at)) == live.control[DIMENSION]
+        if shape.n_features < 0 or len(reranker.ranks) < own.n_labels or len(reranker.counts) < n_classes:
+            cursor[STATUS] = NAMES_FULL
+            break
+        if has_dense and not is_usable(reranker, live.control[DIMENSION], data, own.dense_at):
+            cursor[STATUS] = NAMES_FULL
+            break
+        given = reranker.ranks[: own.n_labels]
+        if cursor[PREPARED] != at:
+            given[:] = 0
+            if own.details_at >= 0:
+                pass
+            elif has_dense:
+                rerank(held, data, own.dense_at, source, shape, given)
+            elif len(held.calibration.weights) > 0:
+                calibrate(held.calibration, live, source, shape)
+            cursor[PREPARED] = at
+        apply_ranked(buffer, cursor, held, ranks[done : done + 1], updated[done : done + 1], given)
+        if cursor[DONE] == 0:
+            break
+        if has_dense:
+            for j in range(own.n_true):
+                add_vector(reranker, data, own.dense_at, scratch.class_ids[j])
+        done += 1
+        work += (own.n_features + WINNERS) * max(own.n_labels, 1)
+    cursor[DONE] = done
+
+
+@inner
+def rerank(held, vector, dense_at, data, shape, ranks):
+    """Count the ranks of a record's true labels, write them, and let the re-ranker and the calibration learn from it.
+
+    Parameters
+    ----------
+    vector, dense_at
+        Pointer to the record as it was sent, and the byte at which its dense part begins.
+    data, shape
+        Pointer to the record with codes, and its shape.
+    ranks : int32 array, shape (n_labels,)
+        Zeros. Written for true labels that are candidates, if the order of the re-ranker is used.
+    """
+    live, reranker, every = held.live, held.reranker, np.empty(0, np.uint8)
+    ids, values = np.empty(shape.n_features, np.int32), np.empty(shape.n_features, np.float32)
+    read_features(live, data, shape, ids, values)
+    best_ids, scores = np.empty(CANDIDATES, np.int32), np.empty(CANDIDATES, np.float64)
+    n_ranked = rank_classes(live.postings, live.params, ids, values, every, best_ids, scores)
+    found, n_classes = new_candidates(), live.labels.state[N_IDS]
+    n, n_index = find_candidates(
+        reranker, n_classes, vector, dense_at, every, best_ids[:n_ranked], scores[:n_ranked], found
+    )
+    if n == 0:
+        return
+    put_softmax(found, n)
+    if len(held.calibration.weights) > 0:
+        out_ids, out_scores, out_shares = np.empty(BEST, np.int32), np.empty(BEST), np.empty(BEST)
+        n_out = write_answer(reranker, found, n, n_index, best_ids[:n_ranked], scores, out_ids, out_scores, out_shares)
+        calibrate_ranking(held.calibration, live, data, shape, out_ids[:n_out], out_scores[:n_out])
+    if shape.n_true == 0:
+        return
+    trusted, true, class_ids = is_trusted(reranker.guard), np.zeros(n, np.bool_), np.empty(shape.n_labels, np.int32)
+    find_labels(live, data, shape, class_ids)
+    best_of_index, best = 0, 0
+    for i in range(n):
+        place = np.int64(found.order[i])
+        for j in range(shape.n_true):
+            if found.class_ids[place] == class_ids[j]:
+                true[place] = True
+                ranks[j] = i + 1 if trusted else 0
+                best = i + 1 if best == 0 else best
+                if place < n_index and (best_of_index == 0 or place + 1 < best_of_index):
+                    best_of_index = place + 1
+    count_answer(reranker.guard, best_of_index, best)
+    take_step(reranker, found, n, true)

@@ -93,28 +93,36 @@ def estimate(weights, class_ids, scores, best_ids, best_scores, estimates):
 
 
 @kernel
-def solve(curvature, gradient, step):
+def solve(curvature, gradient, step, ridge):
     """Solve H step = gradient by Cholesky without roots (L D L'), for H with its lower triangle in ``curvature``.
 
-    A pivot below ``RIDGE`` is raised to it; in exact arithmetic there is none.
+    A pivot below ``ridge`` is raised to it; in exact arithmetic there is none.
+
+    Parameters
+    ----------
+    curvature : float64 array, shape (n, n)
+    gradient, step : float64 array, shape (n,)
+        ``step`` is written.
+    ridge : float
     """
-    lower, pivots = np.empty((N_TERMS, N_TERMS), np.float64), np.empty(N_TERMS, np.float64)
-    for i in range(N_TERMS):
+    n = len(gradient)
+    lower, pivots = np.empty((n, n), np.float64), np.empty(n, np.float64)
+    for i in range(n):
         for j in range(i + 1):
             total = curvature[i, j]
             for k in range(j):
                 total -= lower[i, k] * pivots[k] * lower[j, k]
             if i == j:
-                pivots[i] = total if total > RIDGE else RIDGE
+                pivots[i] = total if total > ridge else ridge
             else:
                 lower[i, j] = total / pivots[j]
         total = gradient[i]
         for k in range(i):
             total -= lower[i, k] * step[k]
         step[i] = total
-    for i in range(N_TERMS - 1, -1, -1):
+    for i in range(n - 1, -1, -1):
         total = step[i] / pivots[i]
-        for k in range(i + 1, N_TERMS):
+        for k in range(i + 1, n):
             total -= lower[k, i] * step[k]
         step[i] = total
 
@@ -183,6 +191,6 @@ def learn_pairs(state, scores, true, known):
             for j in range(i + 1):
                 curvature[i, j] += variance * terms[i] * terms[j]
     start_period(bins)
-    solve(curvature, gradient, step)
+    solve(curvature, gradient, step, RIDGE)
     for i in range(N_TERMS):
         weights[i] += step[i]

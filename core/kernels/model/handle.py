@@ -111,21 +111,22 @@ class _HandleType(types.StructRef):
 
 
 class ModelHandle(structref.StructRefProxy):
-    """A model for kernels: ``live`` (LivePointers), ``scratch`` (ApplyScratch without references), ``calibration``.
+    """A model for kernels: ``live`` (LivePointers), ``scratch`` (ApplyScratch without references), ``calibration``
+    and ``reranker``.
 
     ``arrays`` and ``working`` own what the others point to.
     """
 
-    def __new__(cls, arrays: LiveArrays, working: ApplyScratch, calibration: Any) -> ModelHandle:
+    def __new__(cls, arrays: LiveArrays, working: ApplyScratch, calibration: Any, reranker: Any) -> ModelHandle:
         """Make a handle on the present arrays; takes about 12 us."""
-        handle: ModelHandle = _handle(arrays, working, calibration)
+        handle: ModelHandle = _handle(arrays, working, calibration, reranker)
         return handle
 
 
-structref.define_proxy(ModelHandle, _HandleType, ["arrays", "working", "live", "scratch", "calibration"])
+structref.define_proxy(ModelHandle, _HandleType, ["arrays", "working", "live", "scratch", "calibration", "reranker"])
 
 
 @kernel
-def _handle(arrays, working, calibration):
+def _handle(arrays, working, calibration, reranker):
     """Construct the handle. The proxy would compile the same code at every start, without numba's cache."""
-    return ModelHandle(arrays, working, _pointers(arrays), _borrowed(working), calibration)
+    return ModelHandle(arrays, working, _pointers(arrays), _borrowed(working), calibration, reranker)

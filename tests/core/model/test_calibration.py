@@ -63,7 +63,7 @@ def test_the_step_solves_the_equations() -> None:
     for _ in range(200):
         rows = rng.normal(size=(rng.integers(1, 20), 6)) * rng.uniform(0.1, 30)
         curvature, gradient, step = np.eye(6) + rows.T @ rows, rng.normal(size=6), np.empty(6)
-        solve(np.tril(curvature), gradient, step)
+        solve(np.tril(curvature), gradient, step, 1.0)
         np.testing.assert_allclose(step, np.linalg.solve(curvature, gradient), rtol=1e-7, atol=1e-10)
 
 

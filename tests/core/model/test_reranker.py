@@ -1,0 +1,347 @@
+"""The re-ranker against a plain oracle, bit for bit; that it is state like any other; what it changes in answers."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numba import njit
+
+from abound.core.config import ModelConfig
+from abound.core.errors import Corrupted, InvalidInstance
+from abound.core.instances.record import add_dense, pack_labels, pack_vector
+from abound.core.kernels.model.reranker import MOST_COUNTED, N_GUARD, add_vector
+from abound.core.limits import Limits
+from abound.core.model.entry_application import Unit
+from abound.core.model.live_model import RERANKED, LiveModel
+from abound.core.model.refit import Refitter
+from abound.core.model.reranker import Reranker
+from abound.core.types import START
+from tests.core.oracles.reranker import Oracle, Ranked
+from tests.randomness import examples
+
+D = 8
+
+Instance = tuple[list[str], list[int] | None, list[str]]
+"""Words, numbers of the vector (None: no vector), labels."""
+
+
+def stream(n: int, seed: int, n_classes: int = 6, n_labels: int = 1, p_vector: float = 0.9) -> list[Instance]:
+    """Words and vectors that tell a class more or less well, ``n_labels`` classes at most."""
+    rng = random.Random(seed)
+    centres = [[rng.gauss(0, 40) for _ in range(D)] for _ in range(n_classes)]
+    made: list[Instance] = []
+    for _ in range(n):
+        kinds = rng.sample(range(n_classes), rng.randint(1, n_labels))
+        words = {f"k{kind}w{rng.randrange(9)}" for kind in kinds} | {f"n{rng.randrange(9)}"}
+        q = [round(sum(centres[kind][i] for kind in kinds) / len(kinds) + rng.gauss(0, 30)) for i in range(D)]
+        q = [max(-127, min(127, number)) for number in q]
+        has_vector = rng.random() < p_vector and any(q)
+        made.append((sorted(words), q if has_vector else None, [f"c{kind}" for kind in kinds]))
+    return made
+
+
+def vector_of(words: list[str], q: list[int] | None) -> bytes:
+    plain = pack_vector([word.encode() for word in words], np.full(len(words), 0.5, np.float32))
+    return plain if q is None else add_dense(plain, np.array(q, np.int8).tobytes(), 0.25)
+
+
+def learn(model: LiveModel, instances: list[Instance], slices: int = 1000, **feedback: Any) -> list[int]:
+    records = b"".join(
+        vector_of(words, q) + pack_labels(labels, Limits(), **feedback) for words, q, labels in instances
+    )
+    applying = model.begin(records, len(instances), [Unit(len(instances))])
+    while not applying.done:
+        applying.step(slices)
+    return applying.ranks.tolist()
+
+
+def model_of(instances: list[Instance], slices: int = 1000, secret: tuple[int, int] = (3, 4), **more: Any) -> LiveModel:
+    model = LiveModel(ModelConfig.from_dict({"update": "sls", "rerank": True, **more}), secret)
+    learn(model, instances, slices)
+    return model
+
+
+def by_index(model: LiveModel, vector: bytes, allowed: set[int] | None = None) -> Ranked:
+    """The index's own ranking."""
+    ids, values = model.active(vector)
+    ranking = model.index.rank(ids, values, len(model.labels) + 1)
+    pairs = zip(ranking.class_ids.tolist(), ranking.scores.tolist(), strict=True)
+    return [pair for pair in pairs if allowed is None or pair[0] in allowed]
+
+
+def followed(model: LiveModel, instances: list[Instance], oracle: Oracle) -> None:
+    """Learn instances one by one, and show each to the oracle before."""
+    for words, q, labels in instances:
+        ranks: dict[int, int] = {}
+        if q is not None and model.dimension in (0, len(q)):
+            known = [class_id for label in labels if (class_id := model.labels.find(label.encode())) >= 0]
+            ranked = by_index(model, vector_of(words, q)) if model.dimension else []
+            n = len(model.labels)
+            if model.dimension == 0:  # the codes of the first vector are features that no class has
+                ranked = by_index(model, vector_of(words, None))
+            ranks = oracle.learn(q, ranked, n, known) if known else oracle.learn(q, ranked, n, [-1])
+        [told] = learn(model, [(words, q, labels)])
+        if ranks:
+            assert told == min(ranks.values())
+        if q is not None and model.dimension == len(q):
+            for label in labels:
+                oracle.add(q, model.labels.find(label.encode()))
+
+
+def check(model: LiveModel, oracle: Oracle) -> None:
+    state = model.reranker.arrays
+    assert state.weights.tolist() == oracle.weights
+    assert state.curvature.tolist() == oracle.curvature
+    assert state.guard[:3].tolist() == [oracle.gain, oracle.variance, oracle.allowance]
+    counts = {i: n for i, n in enumerate(state.counts.tolist()) if n}
+    assert counts == oracle.counts
+    assert {i: state.sums[i].tolist() for i in counts} == oracle.sums
+    assert {i: state.means[i].tolist() for i in counts} == {i: oracle.mean(i) for i in counts}
+    figures = model.reranker.figures()
+    assert figures is not None
+    assert figures["n"] == len(oracle.told)
+    if oracle.told:
+        for at, side in enumerate(("index", "answers")):
+            ranks = [pair[at] for pair in oracle.told]
+            assert figures[side]["R@1"] == ranks.count(1) / len(ranks)
+            assert figures[side]["MRR"] == pytest.approx(sum(1 / rank for rank in ranks if rank) / len(ranks))
+
+
+@pytest.mark.parametrize(
+    ("seed", "n_classes", "n_labels", "more"),
+    [(1, 6, 1, {}), (2, 6, 3, {}), (3, 90, 2, {}), (4, 8, 1, {"max_features": 20}), (5, 90, 1, {"rows": False})],
+)
+def test_learns_and_answers_as_the_oracle_does_bit_for_bit(
+    seed: int, n_classes: int, n_labels: int, more: dict[str, Any]
+) -> None:
+    model, oracle = model_of([], **more), Oracle()
+    instances = stream(300, seed, n_classes, n_labels)
+    followed(model, instances[:260], oracle)
+    check(model, oracle)
+    assert len(oracle.told) > 150
+    names = [model.label(i) for i in range(len(model.labels))]
+    for words, q, _ in instances[260:]:
+        vector = vector_of(words, q)
+        if q is None:
+            assert model.rank(vector, 5).probabilities is None
+            continue
+        everyone = by_index(model, vector)
+        for asked in ({}, {"include": names[::2]}, {"exclude": names[:3]}):
+            allowed = set(range(len(names)))
+            allowed &= {names.index(name) for name in asked.get("include", names)}
+            allowed -= {names.index(name) for name in asked.get("exclude", [])}
+            expected = oracle.answer(
+                q, by_index(model, vector, allowed), allowed if asked else None, everyone, len(names)
+            )
+            for k in (1, 10, 1000):
+                ranking = model.rank(vector, k, **asked)
+                assert list(zip(ranking.class_ids.tolist(), ranking.scores.tolist(), strict=True)) == expected[:k]
+                assert ranking.probabilities is not None
+                assert ranking.probabilities.tolist() == ranking.scores.tolist()
+        shares = [share for _, share in oracle.answer(q, everyone, None, everyone, len(names))[:10]]
+        assert len(model.rank(vector, 10, threshold=0.01).scores) == sum(share >= 0.01 for share in shares)
+
+
+def test_the_guard_lets_the_index_answer() -> None:
+    model = model_of(stream(200, 6))
+    vector = vector_of(*stream(1, 7, p_vector=1.0)[0][:2])
+    assert model.reranker.is_used
+    assert any(key == RERANKED for key, _ in model.explain(vector, model.rank(vector, 3))[0])
+    model.reranker.arrays.guard[0] = -1e6
+    assert not model.reranker.is_used
+    ranking = model.rank(vector, 6)
+    assert list(zip(ranking.class_ids.tolist(), ranking.scores.tolist(), strict=True)) == by_index(model, vector)[:6]
+    assert ranking.probabilities is not None
+    assert 0 < ranking.probabilities.sum() <= 1.0000001
+    assert not any(key == RERANKED for key, _ in model.explain(vector, model.rank(vector, 3))[0])
+
+
+def test_contributions_sum_to_the_score() -> None:
+    model = model_of(stream(200, 8))
+    for words, q, _ in stream(20, 9, p_vector=1.0):
+        ranking = model.rank(vector_of(words, q), 4)
+        for score, reasons in zip(ranking.scores, model.explain(vector_of(words, q), ranking), strict=True):
+            assert sum(part for _, part in reasons) == pytest.approx(score)
+
+
+@settings(max_examples=examples(20), deadline=None)
+@given(st.integers(0, 10**6), st.integers(1, 40), st.booleans(), st.sampled_from([None, 15]))
+def test_slices_secrets_and_snapshots_change_nothing(seed: int, slices: int, calibrate: bool, most: int | None) -> None:
+    instances = stream(120, seed, 70, 3)
+    more = {"calibrate": calibrate, "max_features": most}
+    at_once = model_of(instances, **more)
+    in_slices = model_of(instances, slices, secret=(99, 7), **more)
+    assert at_once.digest() == in_slices.digest()
+    half = model_of(instances[:60], **more)
+    loaded = LiveModel.from_arrays(half.meta(), half.to_arrays(), (5, 6))
+    assert loaded.digest() == half.digest()
+    learn(loaded, instances[60:], 7)
+    assert loaded.digest() == at_once.digest()
+    assert loaded.stats() == at_once.stats() | {"memory": loaded.stats()["memory"]}
+
+
+def test_every_part_of_the_state_is_in_the_digest() -> None:
+    model = model_of(stream(100, 10))
+    seen = {model.digest()}
+    for array in model.reranker.arrays[:5]:
+        array.flat[0] += 1
+        model.reranker.arrays.dirty[:] = 1
+        seen.add(model.digest())
+    assert len(seen) == 6
+
+
+def test_a_model_without_it_is_as_before() -> None:
+    instances = stream(100, 11)
+    plain = model_of(instances, rerank=False)
+    theirs = model_of(instances).to_arrays()
+    own = plain.to_arrays()
+    assert set(theirs) - set(own) == {
+        f"reranker/{name}" for name in ("weights", "curvature", "guard", "counts", "sums")
+    }
+    for name in own:
+        if name.startswith(("features", "labels", "index", "tallies")):
+            np.testing.assert_array_equal(own[name], theirs[name])
+    assert plain.stats()["reranking"] is None
+
+
+def test_it_is_for_sls() -> None:
+    assert not ModelConfig(update="fsu", rerank=True).rerank
+    with pytest.raises(InvalidInstance, match="rerank is for update sls"):
+        ModelConfig.from_dict({"rerank": True})
+
+
+def test_it_begins_when_it_is_turned_on_and_ends_when_it_is_turned_off() -> None:
+    model, oracle = model_of(stream(100, 12), rerank=False), Oracle()
+    model.configure({"rerank": True})
+    followed(model, stream(100, 13), oracle)
+    check(model, oracle)
+    never = model_of(stream(100, 12), rerank=False)
+    learn(never, stream(100, 13))
+    model.configure({"rerank": False})
+    assert model.index.digest() == never.index.digest()
+    assert "class_means" not in model.sizes()["memory"]
+
+
+def test_with_calibrate_the_probability_is_that_of_the_share() -> None:
+    model = model_of(stream(300, 14, n_labels=2), calibrate=True)
+    for words, q, _ in stream(20, 15, p_vector=1.0):
+        vector = vector_of(words, q)
+        full = model.rank_estimated(vector, 1000)
+        assert full.probabilities is not None
+        assert full.probabilities.tolist() == model.calibration.probabilities(full).tolist()
+        masked = model.rank_estimated(vector, 2, exclude=[model.label(int(full.class_ids[0]))])
+        assert masked.probabilities is not None
+        assert masked.probabilities.tolist() == full.probabilities[1:3].tolist()
+    reliability = model.calibration.reliability()
+    assert reliability is not None
+    assert reliability["all"]["n"] > 500
+
+
+def test_a_probability_can_be_required_of_vectors() -> None:
+    model = model_of(stream(200, 16))
+    words, q, _ = stream(1, 17, p_vector=1.0)[0]
+    full = model.rank(vector_of(words, q), 10)
+    least = float(full.scores[1])
+    assert len(model.rank_estimated(vector_of(words, q), 10, min_probability=least).class_ids) == 2
+    with pytest.raises(InvalidInstance, match="min_probability"):
+        model.rank_estimated(vector_of(words, None), 10, min_probability=0.1)
+
+
+def test_feedback_without_a_true_label_teaches_it_nothing() -> None:
+    model = model_of(stream(100, 18))
+    before = model.reranker.digest_bytes()
+    learn(model, [(["k0w0"], [1] * D, [])], rejected=["c1"])
+    assert model.reranker.digest_bytes() == before
+
+
+def test_a_weight_counts_once() -> None:
+    model, heavy = model_of(stream(100, 18)), model_of(stream(100, 18))
+    instances = stream(1, 19, p_vector=1.0)
+    learn(model, instances)
+    learn(heavy, instances, weight=5.0)
+    assert heavy.reranker.digest_bytes() == model.reranker.digest_bytes()
+
+
+def test_vectors_of_another_dimension_are_left_out() -> None:
+    model = model_of(stream(50, 20))
+    before = model.reranker.digest_bytes()
+    learn(model, [(["k0w0"], [1] * (D + 1), ["c0"])])
+    assert model.reranker.digest_bytes() == before
+    assert model.rank(vector_of(["k0w0"], [1] * (D + 1)), 3).probabilities is None
+
+
+def test_a_refit_learns_it_in_the_first_pass() -> None:
+    instances = stream(100, 21)
+    records = b"".join(vector_of(words, q) + pack_labels(labels, Limits()) for words, q, labels in instances)
+    refitter = Refitter(model_of([]))
+    for _ in range(2):
+        refitter.learn(records, [Unit(100)], START)
+        refitter.next_pass()
+    assert refitter.live.reranker.digest_bytes() == model_of(instances).reranker.digest_bytes()
+
+
+def test_full_counts_are_halved() -> None:
+    reranker, oracle = Reranker(True), Oracle()
+    reranker.make_room(3, 1, D)
+    q = [127, -3, 0, 5, -128, 60, 1, 1]
+    oracle.counts[1], oracle.sums[1] = MOST_COUNTED - 2, [2**29, -(2**29), 1, -1, 0, 7, 8, 9]
+    reranker.arrays.counts[1], reranker.arrays.sums[1] = oracle.counts[1], oracle.sums[1]
+    record = np.frombuffer(vector_of([], q), np.uint8)
+    for _ in range(3):
+        oracle.add(q, 1)
+        add_one(reranker.arrays, record, 4, 1)
+    assert reranker.arrays.counts[1] == oracle.counts[1] == MOST_COUNTED // 2 + 1
+    assert reranker.arrays.sums[1].tolist() == oracle.sums[1]
+    assert reranker.arrays.means[1].tolist() == oracle.mean(1)
+
+
+@njit
+def add_one(arrays: Any, record: Any, dense_at: int, class_id: int) -> None:
+    add_vector(arrays, record, dense_at, class_id)
+
+
+def _broken(arrays: dict[str, Any], name: str, value: object) -> dict[str, Any]:
+    given = {key: array.copy() for key, array in arrays.items()}
+    if value is None:
+        del given[name]
+    elif isinstance(value, (int, float)):
+        given[name].flat[-1] = value
+    else:
+        given[name] = value
+    return given
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("weights", None),
+        ("weights", float("nan")),
+        ("curvature", float("inf")),
+        ("guard", -1.0),
+        ("guard", np.zeros(N_GUARD - 1)),
+        ("counts", -1),
+        ("counts", MOST_COUNTED),
+        ("counts", np.ones(1000, np.int64)),
+        ("sums", 2**30),
+        ("sums", np.zeros((6, D + 1), np.int32)),
+        ("other", np.zeros(1)),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_state_that_cannot_be_is_refused(name: str, value: object) -> None:
+    model = model_of(stream(50, 22))
+    with pytest.raises(Corrupted):
+        LiveModel.from_arrays(model.meta(), _broken(model.to_arrays(), f"reranker/{name}", value), (1, 2))
+
+
+def test_memory_counts_the_means() -> None:
+    model = model_of(stream(100, 23))
+    plain = model_of(stream(100, 23), rerank=False)
+    assert model.sizes()["memory"]["class_means"] >= 6 * (8 + 6 * D)
+    assert model.n_bytes - plain.n_bytes == model.reranker.n_bytes
+    assert model.growth_bytes > plain.growth_bytes
