@@ -98,7 +98,10 @@ def rank(
         ids, values = live.active(vector)
         visited = int(lengths[ids[(ids >= 0) & (ids < len(lengths))]].sum())
         # At most as many classes have a score as there are votes, or all classes in rows. So this ranks all of them.
-        rankings.append(live.index.rank(ids, values, depth or max(visited, in_rows)))
+        if live.reranker.on:
+            rankings.append(live.rank(vector, depth or len(live.labels)))
+        else:
+            rankings.append(live.index.rank(ids, values, depth or max(visited, in_rows)))
         active += len(ids)
         votes += visited
         if count % CHUNK == 0:

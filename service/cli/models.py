@@ -227,9 +227,24 @@ def _show_score(stats: dict[str, Any]) -> None:
     console.print(table)
     if stats.get("calibration"):
         _show_reliability(stats["calibration"], console)
+    if stats.get("reranking"):
+        _show_reranking(stats["reranking"], console)
     for replica in stats.get("replicas", []):
         state = "ready" if replica.get("ready") else "not ready"
         typer.echo(f"replica {replica.get('replica')}: {state}, at {replica.get('offset')}, lag {replica.get('lag')}")
+
+
+def _show_reranking(reranking: dict[str, Any], console: Any) -> None:
+    """Print the weights of the re-ranker, and its gain over the index alone."""
+    from rich.table import Table
+
+    table = Table("re-ranking", "R@1", "MRR", box=None, padding=(0, 2, 0, 0))
+    for name, shown in (("answers", f"answers to {reranking['n']} vectors"), ("index", "the index alone")):
+        table.add_row(shown, *(format_value(reranking[name][measure]) for measure in ("R@1", "MRR")))
+    weights = ", ".join(f"{name} {format_value(weight)}" for name, weight in reranking["weights"].items())
+    console.print(table)
+    console.print(f"weights: {weights}" + ("" if reranking["used"] else "; not used at present"))
+    console.print()
 
 
 def _show_reliability(calibration: dict[str, Any], console: Any) -> None:

@@ -70,7 +70,7 @@ def load_all() -> None:
     if not kernel_cache.is_complete():
         with _compile_lock():
             other = _start(_compile_answering_and_methods)
-            warmup("learning", STATE_GROUP, "sls")
+            warmup("learning", STATE_GROUP, "sls", "reranked")
             other.join()
     load()
 

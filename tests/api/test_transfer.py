@@ -78,6 +78,20 @@ def test_what_its_scores_are_worth_goes_with_a_model(service: Served) -> None:
     assert told[0] == told[1] is not None
 
 
+def test_what_it_has_learned_of_vectors_goes_with_a_model(service: Served) -> None:
+    service.http.put("/models/reranked", json={"update": "sls", "rerank": True}).raise_for_status()
+    instances = [{"text": f"a{i % 7}", "vector": [i % 3, i % 4, 1], "labels": [f"c{i % 3}"]} for i in range(40)]
+    service.http.post("/models/reranked/learn", json={"instances": instances}).raise_for_status()
+    file = service.http.get("/models/reranked/export").content
+    after = service.http.put("/models/reranked-elsewhere/import", content=file).json()
+    assert after["digest"] == service.http.get("/models/reranked").json()["digest"]
+    asked, names = {"text": "a1", "vector": [1, 2, 1]}, ("reranked", "reranked-elsewhere")
+    answers = [service.http.post(f"/models/{name}/classify", json=asked).json() for name in names]
+    assert answers[0]["labels"] == answers[1]["labels"] != []
+    told = [service.http.get(f"/models/{name}/stats").json()["reranking"] for name in names]
+    assert told[0] == told[1] is not None
+
+
 def test_a_model_goes_out_and_comes_in_again_as_it_was(service: Served) -> None:
     before = taught(service, "out")
     file = service.http.get("/models/out/export")

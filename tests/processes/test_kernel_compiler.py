@@ -61,10 +61,11 @@ def test_the_kernels_of_the_default_model_are_compiled_first_and_by_two_processe
         "parent state",
         "parent sls",
         "parent calibrated",
+        "parent reranked",
     ]
     first = lines.index("parent learning answering")
     assert sorted(lines[:first]) == ["other answering", "other learning"]
-    for group in ("reading", "state", "sls", "calibrated"):
+    for group in ("reading", "state", "sls", "calibrated", "reranked"):
         assert first < lines.index(f"other {group}") < lines.index(f"parent {group}")
 
 
@@ -75,8 +76,10 @@ def test_the_kernels_of_the_default_model_are_compiled_first_and_by_two_processe
         (ModelConfig(update="sls"), ["sls"]),
         (ModelConfig(calibrate=True), ["calibrated"]),
         (ModelConfig(update="sls", calibrate=True), ["sls", "calibrated"]),
+        (ModelConfig(update="sls", rerank=True), ["sls", "reranked"]),
+        (ModelConfig(rerank=True), []),
     ],
-    ids=["default", "sls", "calibrated", "calibrated-sls"],
+    ids=["default", "sls", "calibrated", "calibrated-sls", "reranked", "reranked-fsu"],
 )
 def test_a_model_waits_for_the_kernels_that_it_uses_and_no_others(config: ModelConfig, groups: list[str]) -> None:
     assert groups_of(config) == groups

@@ -87,6 +87,19 @@ with served() as service:
             post(f"/models/c{update}/learn", {"text": f"a b{n}", "labels": ["x", f"y{n}"]})
         post(f"/models/c{update}/classify", {"text": "a", "min_probability": 0.1})
     print(sorted(loaded() - before))
+
+    warmup("reranked")
+    before = loaded()
+    for calibrate in (False, True):
+        name = f"/models/r{calibrate}"
+        assert service.http.put(name, json={"update": "sls", "rerank": True, "calibrate": calibrate}).is_success
+        for n in range(9):
+            post(f"{name}/learn", {"text": f"a b{n}", "vector": [1, n], "labels": ["x", f"y{n}"]})
+            post(f"{name}/learn", {"text": f"a b{n}", "labels": ["x", f"y{n}"]})
+        post(f"{name}/classify", {"text": "a", "vector": [1, 2], "explain": True, "exclude": ["y1"]})
+        post(f"{name}/classify", {"vector": [1, 2], "min_probability": 0.1})
+        assert service.http.get(name).json()["digest"]
+    print(sorted(loaded() - before))
 """
 
 
@@ -98,4 +111,4 @@ def test_a_model_asks_for_no_kernel_outside_of_its_groups() -> None:
     )
     assert done.returncode == 0, done.stderr
     lacking = [line for line in done.stdout.splitlines() if line.startswith("[")]
-    assert lacking == ["[]"] * 3  # the default model, sls, calibrated ones
+    assert lacking == ["[]"] * 4  # the default model, sls, calibrated ones, re-ranking ones

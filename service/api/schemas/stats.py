@@ -129,6 +129,23 @@ class CalibrationShape(Shape):
     newest: ReliabilityShape = Field(description="Over the newest 10,000 to 20,000 pairs.")
 
 
+class RerankedScoresShape(Shape):
+    """The running score of one order; null before the first event. Reciprocal ranks are of the best 50 classes."""
+
+    r_at_1: float | None = Field(alias="R@1")
+    mrr: float | None = Field(alias="MRR")
+
+
+class RerankingShape(Shape):
+    """What the re-ranker has learned, and its gain. Events with a vector and a true label count."""
+
+    used: bool = Field(description="Whether it orders answers; false while its order would be worse than the index's.")
+    weights: dict[str, float] = Field(description="The weight of each term of a class, by the name of the term.")
+    n: int = Field(description="Events counted, each ranked before it was learned.")
+    answers: RerankedScoresShape = Field(description="The answers.")
+    index: RerankedScoresShape = Field(description="The index alone.")
+
+
 class FeedbackShape(Shape):
     """Feedback other than true labels, over all time."""
 
@@ -152,6 +169,7 @@ class StatsAnswer(Shape):
     contenders: ContestShape | None = Field(description="Null while no version contends.")
     trace: TraceShape
     calibration: CalibrationShape | None = Field(description="Null without `calibrate`.")
+    reranking: RerankingShape | None = Field(description="Null without `rerank`.")
     connections: int
     features: int
     classes: int
