@@ -1,0 +1,1 @@
+"""Tags for documents of paperless-ngx."""
