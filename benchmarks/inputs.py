@@ -220,14 +220,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Accuracy on the inputs that applications send.")
     parser.add_argument("--json", action="store_true", help="print a JSON object per set")
     parser.add_argument("--data", type=Path, help="the folder of the data sets; ABOUND_DATA without it")
-    parser.add_argument("--only", choices=list(PARTS), help="one of the parts")
+    parser.add_argument("--only", action="append", choices=list(PARTS), help="only this part; may be repeated")
     parser.add_argument("--set", action="append", help="only this set; may be repeated")
     options = parser.parse_args()
     data = data_folder(options.data)
     warmup()
     for part, (measure, names) in PARTS.items():
         for name in names:
-            if options.only not in (None, part) or (options.set and name not in options.set):
+            if (options.only and part not in options.only) or (options.set and name not in options.set):
                 continue
             figures = measure(name, data)
             if options.json:

@@ -108,7 +108,7 @@ PROGRAMS: dict[str, Small] = {
         words="--json --quick", tells=("rps", "classify_to_echo", "learn_to_echo"), needs=("wrk",)
     ),
     "benchmarks.inputs": Small(
-        words="--json --set clinc150 --data {data}",
+        words="--json --only text --only numbers --set clinc150 --data {data}",
         tells=("sls_simple", "sls_unicode", "fsu_simple", "fsu_unicode", "sls_u1100_scaled", "fsu_ten_raw"),
     ),
     "benchmarks.jobs": Small(words="--json --jobs 3", tells=("process_seconds", "start_ms", "end_ms", "own_mib")),
