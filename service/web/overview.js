@@ -30,6 +30,7 @@ export function show(root, { model, signal, problem, every, lacks, isForAll }) {
     trouble: h("div", { hidden: true }),
     trace: h("div", {}),
     reliability: h("div", { class: "stack" }),
+    reranking: h("div", {}),
     groups: h("div", {}),
     rate: h("div", {}),
     replicas: h("div", { class: "stack" }),
@@ -67,6 +68,8 @@ export function show(root, { model, signal, problem, every, lacks, isForAll }) {
   let former = null;
   const reliable = card("How far probabilities were right", parts.reliability);
   reliable.hidden = true;
+  const reranked = card("What re-ranking has learned", parts.reranking);
+  reranked.hidden = true;
 
   const start = card("Nothing learned yet", parts.start);
   const rest = h(
@@ -75,6 +78,7 @@ export function show(root, { model, signal, problem, every, lacks, isForAll }) {
     parts.tiles,
     card("How well it ranks, over time", parts.trace),
     reliable,
+    reranked,
     h(
       "div",
       { class: "halves" },
@@ -190,6 +194,8 @@ export function show(root, { model, signal, problem, every, lacks, isForAll }) {
     drawTrace(trace, marksOf(stats));
     reliable.hidden = stats.calibration === null;
     if (stats.calibration) drawReliability(stats.calibration);
+    reranked.hidden = stats.reranking === null;
+    if (stats.reranking) drawReranking(stats.reranking);
     drawGroups(window.groups);
     drawRate();
     drawReplicas(stats);
@@ -247,6 +253,20 @@ export function show(root, { model, signal, problem, every, lacks, isForAll }) {
       columns: ["said", "#labels lately", "#said, mean", "#true", "#labels, all time", "#said, mean", "#true"],
       rows: newest.bins.map((one, at) => [`${10 * at}–${10 * (at + 1)}\u00a0%`, ...[one, all.bins[at]].flatMap((bin) => [count(bin.n), percent(bin.estimate), percent(bin.true)])]),
     });
+  }
+
+  function drawReranking({ used, weights, n, answers, index }) {
+    if (n === 0) {
+      refill(parts.reranking, empty("Nothing was re-ranked yet.", "Events that have a vector and a label are counted from now on."));
+      return;
+    }
+    const facts = [
+      ["Orders the answers", used ? "yes" : "no: the order of the index is better"],
+      ...["R@1", "MRR"].map((name) => [term(name), `${percent(answers[name])}, ${percent(index[name])} by the index alone`]),
+      ...Object.entries(weights).map(([name, weight]) => [`Weight of ${name}`, weight.toFixed(2)]),
+      ["Events", count(n)],
+    ];
+    refill(parts.reranking, h("dl", { class: "facts" }, facts.flatMap(([name, fact]) => [h("dt", {}, name), h("dd", {}, fact)])));
   }
 
   function drawGroups(groups) {
@@ -312,7 +332,7 @@ export function show(root, { model, signal, problem, every, lacks, isForAll }) {
 
   function drawSize(stats, about) {
     const { config } = about;
-    const names = { index: "index", features: "names of features", labels: "names of labels", receipts: "idempotency keys" };
+    const names = { index: "index", features: "names of features", labels: "names of labels", receipts: "idempotency keys", class_means: "means of labels" };
     refill(
       parts.size,
       gauge("Memory", stats.memory, config.max_memory, bytes, "max_memory", "no bound of its own: all models share the memory of a replica"),
