@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 PORT ?= 8000
 BUILDER ?= docker
 BASE ?=
-WORKERS ?= 3
+WORKERS ?= 4
 ARGS ?=
 
 .DEFAULT_GOAL := help
@@ -15,7 +15,7 @@ ARGS ?=
 help:
 	@echo "make run     serve on http://127.0.0.1:$(PORT) (PORT=8080 for another port)"
 	@echo "make check   the quick part of the checks: format, lint, types, imports, licences, prose"
-	@echo "make test    format, lint, types, all tests but the long ones (WORKERS=4 at a time; 3 unless told)"
+	@echo "make test    format, lint, types, all tests but the long ones (WORKERS=2 at a time; 4 unless told)"
 	@echo "make test-lowest  the quick tests with the lowest versions of all dependencies that pyproject.toml allows"
 	@echo "make test-newest  the quick tests with the newest"
 	@echo "make long    the tests that take minutes each, and random tests with all of their examples"

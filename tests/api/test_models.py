@@ -260,6 +260,7 @@ def test_stats(service: Served) -> None:
         "trace",
         "calibration",
         "feedback",
+        "reranking",
     }
     assert measured | {"offset", "kept", "replicas"} | SIZES == set(stats)
     assert stats["learned"] == 30

@@ -265,7 +265,7 @@ def applied(model, made):
 
 @pytest.mark.parametrize("more", [{}, {"max_features": 40}])
 def test_a_model_survives_a_snapshot(more):
-    config = ModelConfig(update="sls", rows=False, slots=8, **more)
+    config = ModelConfig(update="sls", rows=False, slots=8, numbers="raw", **more)
     model = LiveModel(config, (1, 2))
     made = records(model, 11, 400)
     applied(model, made[:200])

@@ -199,7 +199,7 @@ def test_codes_take_the_place_of_the_numbers(q, n_codes, known):
 
 
 def test_the_norm_covers_words_and_codes():
-    vectorizer = LiveModel(ModelConfig(), (1, 2)).vectorizer
+    vectorizer = LiveModel(ModelConfig(numbers="raw"), (1, 2)).vectorizer
     q = bytes([1, 2, 3])
     record = unpack(vectorizer.vectorize(b'{"price": 3}', "wheat wheat", q) + LABELS)
     norm = np.sqrt((1 + np.log(2)) ** 2 + 9 + 4)
@@ -220,7 +220,7 @@ def test_kernel_and_plain_python_give_the_same_bytes(boolean, features, text, mo
 
 
 def test_a_vector_whose_value_is_zero_beside_its_features_is_left_out():
-    vectorizer = LiveModel(ModelConfig(), (1, 2)).vectorizer
+    vectorizer = LiveModel(ModelConfig(numbers="raw"), (1, 2)).vectorizer
     for number in ("1e99", "1e300"):
         features = b'{"a": %b}' % number.encode()
         assert vectorizer.vectorize(features, None, b"\1") == vectorizer.vectorize(features, None)
