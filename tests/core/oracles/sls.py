@@ -1,4 +1,7 @@
-"""Sparse least squares as one would write it down, with dictionaries: slow, plain, and no code of the product's."""
+"""Sparse least squares as one would write it down, with dictionaries: slow, plain, and no code of the product's.
+
+Sums and products are in the order of the index, so that all numbers are equal to the last bit.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,21 @@ ETA, NEGATIVES, THETA_NEGATIVE, THETA_INSERT, FLOOR = 0.6, 8, 0.05, 0.2, 0.1
 REACH, LEAST_WEIGHT, SHARED, MOST_SLOTS, MOST_ERROR = 0.3, 0.02, 2**17, 1024, 8.0
 
 
+def logarithm(number: float) -> float:
+    """The natural logarithm by the series of 2 artanh((m - 1) / (m + 1)), to the bits of every processor.
+
+    The last bit of the mathematical library differs, and could round a weight to the next number of 16 bits.
+    """
+    part, twos = math.frexp(number)
+    if part < 0.5**0.5:
+        part, twos = part * 2, twos - 1
+    z = (part - 1) / (part + 1)
+    series = 1 / 19
+    for odd in range(17, 0, -2):
+        series = series * (z * z) + 1 / odd
+    return twos * math.log(2) + 2 * z * series
+
+
 def short_weight(weight: float) -> float:
     """A float32 with 16 bits of mantissa, the leading one among them."""
     bits = np.array(weight, np.float32).view(np.uint32).astype(np.uint64)
@@ -20,6 +38,12 @@ def short_weight(weight: float) -> float:
 def short_steps(steps: float) -> float:
     """A multiple of 1/4096, at most 65535 of them."""
     return min(math.floor(steps * 4096 + 0.5), 65_535) / 4096
+
+
+def share_of(true: list[int]) -> float:
+    """The number of true classes to the power of -3/8."""
+    root = math.sqrt(math.sqrt(max(len(true), 1)))
+    return 1.0 / (root * math.sqrt(root))
 
 
 def weighted_step(step: float, weight: float, most: float) -> float:
@@ -40,12 +64,13 @@ class Oracle:
     postings: dict[int, dict[int, tuple[float, float]]] = field(default_factory=dict)  # feature -> class -> (w, g)
 
     def vector(self, instance: dict[int, float]) -> dict[int, float]:
-        weighed = {}
+        weighed, squares = {}, 0.0
         for feature, value in instance.items():
-            idf = max(0.01, math.log((self.n + 1) / (self.seen.get(feature, 0) + 0.5))) if self.idf else 1.0
+            idf = max(0.01, logarithm((self.n + 1) / (self.seen.get(feature, 0) + 0.5))) if self.idf else 1.0
             weighed[feature] = float(np.float32(value * idf))
-        norm = math.sqrt(sum(value * value for value in weighed.values()))
-        return {feature: float(np.float32(value / norm)) for feature, value in weighed.items()}
+            squares += (value * idf) ** 2
+        scale = 1.0 / math.sqrt(squares)
+        return {feature: float(np.float32(value * scale)) for feature, value in weighed.items()}
 
     def scores(self, vector: dict[int, float]) -> dict[int, float]:
         scores: dict[int, float] = {}
@@ -80,7 +105,7 @@ class Oracle:
         lowest = max(THETA_NEGATIVE, min([1.0, *(scores.get(c, 0.0) for c in true)]) - REACH)
         others = [(c, s) for c, s in ranking if c not in true and s > lowest][: NEGATIVES + 4 * (len(true) - 1)]
         others = others if true else []
-        share = max(len(true), 1) ** -0.375
+        share = share_of(true)
         errors = {c: min(1.0 - scores.get(c, 0.0), MOST_ERROR) * share for c in true if scores.get(c, 0.0) < 1.0}
         inserted = list(errors) + [c for c, s in others if s - THETA_NEGATIVE > THETA_INSERT]
         errors |= {c: max(THETA_NEGATIVE - s, -MOST_ERROR) * share for c, s in others}
@@ -113,7 +138,7 @@ class Oracle:
                 continue
             steps = importance * (value * value)
             step = weighted_step(max(1.0 / (1.0 + steps), FLOOR), importance, 1.0 / self.eta)
-            weight = self.eta * errors[class_id] * value * step
+            weight = self.eta * value * step * errors[class_id]
             if abs(weight) < LEAST_WEIGHT:
                 continue
             entry = (short_weight(weight), short_steps(steps))
