@@ -17,6 +17,9 @@ import numpy.typing as npt
 FINGERPRINT = 16
 """Bytes of the fingerprint of the vector that was learned for a label; zeros if none was."""
 
+HASH = 32
+"""Bytes of the hash of a row."""
+
 _WORD = re.compile(r"[^\W\d_]+")
 
 _NOTHING = bytes(FINGERPRINT)
@@ -29,6 +32,7 @@ class DetailsTable:
     def __init__(self) -> None:
         self.n_bytes = 0
         self._rows: dict[int, bytes] = {}
+        self._hash_sum = 0
 
     def __len__(self) -> int:
         """Return the number of labels that were registered."""
@@ -46,11 +50,20 @@ class DetailsTable:
         """Replace the details of a class. An empty vector keeps the fingerprint of the one that was learned."""
         before = self._rows.pop(class_id, None)
         if before is not None:
-            self.n_bytes -= len(before) + _ROW_BYTES
+            self._count(class_id, before, -1)
         learned = _fingerprint(vector) if any(vector[:4]) else (before or _NOTHING)[:FINGERPRINT]
         if details or learned != _NOTHING:
-            self._rows[class_id] = learned + details
-            self.n_bytes += FINGERPRINT + len(details) + _ROW_BYTES
+            self._add(class_id, learned + details)
+
+    def _add(self, class_id: int, row: bytes) -> None:
+        self._rows[class_id] = row
+        self._count(class_id, row, 1)
+
+    def _count(self, class_id: int, row: bytes, sign: int) -> None:
+        """Add a row to the sums, or take it out (``sign`` -1)."""
+        self.n_bytes += sign * (len(row) + _ROW_BYTES)
+        hashed = hashlib.blake2b(b"%d %b" % (class_id, row), digest_size=HASH).digest()
+        self._hash_sum = (self._hash_sum + sign * int.from_bytes(hashed, "little")) % 2 ** (8 * HASH)
 
     def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
         """Return ``class_ids`` (int32, ascending), ``lengths`` (int64), ``bytes`` (uint8); nothing without labels."""
@@ -80,14 +93,13 @@ class DetailsTable:
             raise ValueError("the details of a label are too short")
         payload, at = data.tobytes(), 0
         for class_id, length in zip(class_ids.tolist(), lengths.tolist(), strict=True):
-            found._rows[class_id] = payload[at : at + length]
+            found._add(class_id, payload[at : at + length])
             at += length
-        found.n_bytes = len(payload) + _ROW_BYTES * len(found._rows)
         return found
 
     def digest_bytes(self) -> bytes:
-        """Return all details in a fixed order; nothing if no label was registered."""
-        return b"".join(b"%d %d %b" % (class_id, len(row), row) for class_id, row in sorted(self._rows.items()))
+        """Return the sum of the hashes of all rows, kept as rows change: a digest reads none of them."""
+        return self._hash_sum.to_bytes(HASH, "little")
 
 
 def words_of(label: str) -> str:

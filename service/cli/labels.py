@@ -5,11 +5,8 @@ from __future__ import annotations
 import csv
 import itertools
 import json
-import sys
 from collections.abc import Iterator
-from contextlib import ExitStack
-from pathlib import Path
-from typing import Annotated, Any, TextIO
+from typing import Annotated, Any
 
 import typer
 
@@ -64,7 +61,9 @@ def list_labels(
 
 
 def register(
-    file: Annotated[str, typer.Argument(metavar="FILE", help="JSON lines or .csv, or - for JSON lines from stdin.")],
+    file: Annotated[
+        str, typer.Argument(metavar="FILE", help="A .jsonl, .csv or .tsv, or - for JSON lines from stdin.")
+    ],
     url: Url = DEFAULT_URL,
     model: Model = "default",
     key: Key = None,
@@ -97,34 +96,49 @@ def register(
 
 def _registrations(file: str) -> Iterator[dict[str, Any]]:
     """Yield the registrations of a file. Raises Malformed, with the line, where one cannot be read."""
-    with ExitStack() as stack:
-        stream: TextIO = sys.stdin
-        if file != "-":
-            stream = stack.enter_context(Path(file).open(encoding="utf-8-sig", newline=""))
-        if Path(file).suffix == ".csv":
-            yield from _rows(csv.DictReader(stream), file)
-            return
-        for number, line in enumerate(stream, start=1):
-            if not line.strip():
-                continue
-            try:
-                found = json.loads(line)
-            except (ValueError, RecursionError) as error:
-                raise Malformed(f"{file}, line {number}: not JSON: {error}") from None
-            if not isinstance(found, dict) or "label" not in found:
-                raise Malformed(f"{file}, line {number}: a line is an object with the field label")
-            yield found
+    from abound.service.datasets.files import format_of
+
+    form, _ = format_of(file)
+    if form == "csv" or form == "tsv":
+        yield from _rows(file, "\t" if form == "tsv" else ",")
+        return
+    if form != "jsonl":
+        raise Malformed(f"{file}: labels are read from .jsonl, .csv and .tsv, optionally followed by .gz or .zst")
+    for number, line in enumerate(_decoded(file), start=1):
+        if not line.strip():
+            continue
+        try:
+            found = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise Malformed(f"{file}: line {number}: not JSON: {error}") from None
+        if not isinstance(found, dict) or "label" not in found:
+            raise Malformed(f"{file}: line {number}: a line is an object with the field label")
+        yield found
 
 
-def _rows(table: csv.DictReader[str], file: str) -> Iterator[dict[str, Any]]:
-    if "label" not in (table.fieldnames or ()):
-        raise Malformed(f"{file}: the table has no column label; its first line names the columns")
-    for row in table:
-        if None in row:
-            raise Malformed(f"{file}, line {table.line_num}: more cells than columns")
-        given = {name: cell for name, cell in row.items() if cell}
-        metadata = {name: cell for name, cell in given.items() if name not in FIELDS}
-        found: dict[str, Any] = {name: given[name] for name in FIELDS if name in given}
-        if "label" not in found:
-            raise Malformed(f"{file}, line {table.line_num}: the label is empty")
-        yield found | ({"metadata": metadata} if metadata else {})
+def _decoded(file: str) -> Iterator[str]:
+    from abound.service.datasets.files import read_lines
+
+    for number, line in enumerate(read_lines(file), start=1):
+        try:
+            yield line.decode("utf-8-sig" if number == 1 else "utf-8")
+        except UnicodeDecodeError:
+            raise Malformed(f"{file}: line {number}: not UTF-8") from None
+
+
+def _rows(file: str, separator: str) -> Iterator[dict[str, Any]]:
+    table = csv.DictReader(_decoded(file), delimiter=separator)
+    try:
+        if "label" not in (table.fieldnames or ()):
+            raise Malformed(f"{file}: the table has no column label; its first line names the columns")
+        for row in table:
+            if None in row:
+                raise Malformed(f"{file}: line {table.line_num}: more cells than columns")
+            given = {name: cell for name, cell in row.items() if cell}
+            metadata = {name: cell for name, cell in given.items() if name not in FIELDS}
+            found: dict[str, Any] = {name: given[name] for name in FIELDS if name in given}
+            if "label" not in found:
+                raise Malformed(f"{file}: line {table.line_num}: the label is empty")
+            yield found | ({"metadata": metadata} if metadata else {})
+    except csv.Error as error:
+        raise Malformed(f"{file}: line {table.line_num + 1}: {error}") from None

@@ -123,18 +123,32 @@ def read_file(
     """
     form, compression = format_of(name)
     shown = shown_name(name)
+    with _as_malformed(name), _opened(name, compression) as (stream, position):
+        tell = None if progress is None else lambda: progress(position())
+        if form == "parquet" or form == "arrow":
+            batches = _batches(stream, form, tell, shown, plain_bytes)
+            yield from read_batches(batches, columns, shown, on_bad or raise_error)
+            return
+        lines = _lines(stream, tell, shown, plain_bytes)
+        if form == "csv" or form == "tsv":
+            yield from read_csv(lines, columns, shown, on_bad or raise_error, tabs=form == "tsv")
+        else:
+            yield from read_instances(lines, form, shown, on_bad)
+
+
+def read_lines(name: str) -> Iterator[bytes]:
+    """Yield the lines of a file of text, decompressed. Raises Malformed as ``read_file`` does."""
+    _, compression = format_of(name)
+    with _as_malformed(name), _opened(name, compression) as (stream, _):
+        yield from _lines(stream, None, shown_name(name), None)
+
+
+@contextmanager
+def _as_malformed(name: str) -> Iterator[None]:
+    """Raise Malformed, with the name of the file, where it cannot be opened, read or decompressed."""
+    shown = shown_name(name)
     try:
-        with _opened(name, compression) as (stream, position):
-            tell = None if progress is None else lambda: progress(position())
-            if form == "parquet" or form == "arrow":
-                batches = _batches(stream, form, tell, shown, plain_bytes)
-                yield from read_batches(batches, columns, shown, on_bad or raise_error)
-                return
-            lines = _lines(stream, tell, shown, plain_bytes)
-            if form == "csv" or form == "tsv":
-                yield from read_csv(lines, columns, shown, on_bad or raise_error, tabs=form == "tsv")
-            else:
-                yield from read_instances(lines, form, shown, on_bad)
+        yield
     except (EOFError, zlib.error, zstandard.ZstdError) as error:
         raise Malformed(f"{shown}: the compressed data are damaged or cut off: {error}") from error
     except AboundError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -28,12 +29,16 @@ def url(service: Served) -> str:
     return service.url
 
 
-@pytest.mark.parametrize(("name", "content"), [("some.jsonl", LINES), ("some.csv", TABLE)], ids=["jsonl", "csv"])
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [("some.jsonl", LINES), ("some.csv", TABLE), ("some.tsv", TABLE.replace(",", "\t")), ("some.jsonl.gz", LINES)],
+    ids=["jsonl", "csv", "tsv", "gz"],
+)
 def test_a_file_of_labels_is_registered(run: Run, url: str, tmp_path: Path, name: str, content: str) -> None:
     model = name.replace(".", "-")
     run("models", "create", model, "--url", url)
     path = tmp_path / name
-    path.write_text(content)
+    path.write_bytes(gzip.compress(content.encode()) if name.endswith(".gz") else content.encode())
     said = run("register", path, "--url", url, "-m", model, "--source", "catalogue", "--json")
     assert said.json["registered"] == 2
     listed = run("labels", "--url", url, "-m", model, "--json").json
@@ -58,12 +63,19 @@ def test_a_file_of_labels_is_registered(run: Run, url: str, tmp_path: Path, name
         ("a.csv", "name\nWheat\n", "no column label"),
         ("a.csv", "label,name\n,Wheat\n", "line 2: the label is empty"),
         ("a.csv", "label\na,b\n", "line 2: more cells"),
+        ("a.csv", "label\n" + "a" * 200_000, "line 2: field larger than"),
+        ("a.jsonl", '{"label": "\xff"}', "line 1: not UTF-8"),
+        ("a.jsonl.gz", "{}", "Not a gzipped file"),
+        ("a.svm", "1 1:1", "labels are read from .jsonl, .csv and .tsv"),
+        ("a.json", "{}", "cannot tell the format"),
+        ("missing.jsonl", None, "No such file"),
     ],
-    ids=["json", "list", "column", "empty", "cells"],
+    ids=["json", "list", "column", "empty", "cells", "long", "bytes", "gz", "svm", "suffix", "missing"],
 )
-def test_a_wrong_file_is_refused(run: Run, url: str, tmp_path: Path, name: str, content: str, why: str) -> None:
+def test_a_wrong_file_is_refused(run: Run, url: str, tmp_path: Path, name: str, content: str | None, why: str) -> None:
     path = tmp_path / name
-    path.write_text(content)
+    if content is not None:
+        path.write_bytes(content.encode("latin-1"))
     said = run("register", path, "--url", url)
     assert said.code == 1
     assert why in said.err

@@ -147,7 +147,7 @@ def test_only_what_was_not_answered_is_sent_again() -> None:
 
     def cut(request: httpx.Request) -> httpx.Response:
         bodies.append(request.read().splitlines())
-        if len(bodies) < 8:  # each time something comes of it, so the attempts count anew
+        if len(bodies) < 8:  # every request makes progress, so attempts are counted from 0 again
             return httpx.Response(200, stream=Cut(bodies[-1][0] + b"\n"))
         return httpx.Response(200, content=request.content)
 

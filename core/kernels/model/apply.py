@@ -445,11 +445,9 @@ def apply_reranked(buffer, cursor, held, ranks, updated):
             cursor[STATUS] = NAMES_FULL
             break
         given = reranker.ranks[: own.n_labels]
-        if cursor[PREPARED] != at:
+        if cursor[PREPARED] != at and own.details_at < 0:
             given[:] = 0
-            if own.details_at >= 0:
-                pass
-            elif has_dense:
+            if has_dense:
                 rerank(held, data, own.dense_at, source, shape, given)
             elif len(held.calibration.weights) > 0:
                 calibrate(held.calibration, live, source, shape)

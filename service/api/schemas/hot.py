@@ -69,6 +69,9 @@ IGNORED = "Labels that were shown and not chosen, at most 100. They are learned 
 WEIGHT = "Importance of the instance; 1 by default. 2 is close to learning it twice."
 
 Durability = Literal["log", "fsync", "replica"]
+AskedDurability = Annotated[Durability, Meta(description="Durability of the event when answered.")]
+Wait = Annotated[Literal["applied", "log"], Meta(description="What the answer waits for.")]
+Source = Annotated[str, Meta(min_length=1, max_length=MAX_SOURCE_CHARACTERS, description="Stored with the event.")]
 Reached = Annotated[str, Meta(extra_json_schema={"enum": ["log", "fsync", "replica"]})]
 Features = Annotated[Raw, Meta(extra_json_schema=FEATURES_SCHEMA)]
 FIELDS_SCHEMA = {"maxProperties": MAX_FIELDS, "propertyNames": {"minLength": 1, "maxLength": MAX_FIELD_NAME}}
@@ -142,12 +145,9 @@ class LabelledInstance(Instance, forbid_unknown_fields=True, kw_only=True, gc=Fa
 class LearnRequest(LabelledInstance, forbid_unknown_fields=True, kw_only=True, gc=False):
     """A labelled instance, or a batch of ``instances``, and options of the append."""
 
-    wait: Annotated[Literal["applied", "log"], Meta(description="What the answer waits for.")] = "applied"
-    durability: Annotated[Durability, Meta(description="Durability of the event when answered.")] | None = None
-    source: (
-        Annotated[str, Meta(min_length=1, max_length=MAX_SOURCE_CHARACTERS, description="Stored with the event.")]
-        | None
-    ) = None
+    wait: Wait = "applied"
+    durability: AskedDurability | None = None
+    source: Source | None = None
     instances: (
         Annotated[list[LabelledInstance], Meta(min_length=1, description="A batch, learned whole or not at all.")]
         | None

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta, Struct
 
-from abound.core.limits import MAX_SOURCE_CHARACTERS
-from abound.service.api.schemas.hot import Durability
+from abound.service.api.schemas.hot import AskedDurability, Source, Wait
 
 NAME = "The name of the label, as a person would write it."
 PARENT = "The label of which this one is a kind; it need not be registered. Shown, not used for ranking."
@@ -39,12 +38,9 @@ class RegisterRequest(Struct, forbid_unknown_fields=True, kw_only=True):
 
     labels: Annotated[list[LabelRegistration], Meta(min_length=1, description="Each label once.")]
     learn: Annotated[bool, Meta(description=LEARN)] = True
-    wait: Annotated[Literal["applied", "log"], Meta(description="What the answer waits for.")] = "applied"
-    durability: Annotated[Durability, Meta(description="Durability of the event when answered.")] | None = None
-    source: (
-        Annotated[str, Meta(min_length=1, max_length=MAX_SOURCE_CHARACTERS, description="Stored with the event.")]
-        | None
-    ) = None
+    wait: Wait = "applied"
+    durability: AskedDurability | None = None
+    source: Source | None = None
 
 
 register_decoder = msgspec.json.Decoder(RegisterRequest)

@@ -121,9 +121,9 @@ def test_feedback_is_in_the_digest_of_the_model() -> None:
     assert model.digest() == learned_plain(plain).digest()
     assert "tallies/feedback" not in model.to_arrays()
     before = model.digest()
-    learn(model, [Event(["c"], [], ["nobody"])])
+    learn(model, [Event(["c"], [], ["unknown"])])
     assert model.digest() != before
-    assert "nobody" not in {model.label(i) for i in range(len(model.labels))}
+    assert "unknown" not in {model.label(i) for i in range(len(model.labels))}
     arrays = model.to_arrays()
     for bad in (-np.ones(4, np.int64), np.ones(3, np.int64), np.ones(4)):
         with pytest.raises(Corrupted):
