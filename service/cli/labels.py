@@ -127,6 +127,9 @@ def _decoded(file: str) -> Iterator[str]:
 
 
 def _rows(file: str, separator: str) -> Iterator[dict[str, Any]]:
+    from abound.core.instances.tables import MAX_ROW_BYTES
+
+    csv.field_size_limit(MAX_ROW_BYTES)  # of the process, so it is set wherever tables are read
     table = csv.DictReader(_decoded(file), delimiter=separator)
     try:
         if "label" not in (table.fieldnames or ()):

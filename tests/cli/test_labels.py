@@ -63,7 +63,7 @@ def test_a_file_of_labels_is_registered(run: Run, url: str, tmp_path: Path, name
         ("a.csv", "name\nWheat\n", "no column label"),
         ("a.csv", "label,name\n,Wheat\n", "line 2: the label is empty"),
         ("a.csv", "label\na,b\n", "line 2: more cells"),
-        ("a.csv", "label\n" + "a" * 200_000, "line 2: field larger than"),
+        ("a.csv", "label\n" + "a" * 200_000, "length <= 512"),
         ("a.jsonl", '{"label": "\xff"}', "line 1: not UTF-8"),
         ("a.jsonl.gz", "{}", "Not a gzipped file"),
         ("a.svm", "1 1:1", "labels are read from .jsonl, .csv and .tsv"),
