@@ -127,9 +127,9 @@ class Appender:
         InvalidInstance
             The store cannot confirm this level of durability.
         """
-        facts = self._facts()
+        info = self._server_info()
         if level != "log":
-            facts.check_level(level)
+            info.check_level(level)
         if len(drafts) == 1:
             [draft] = drafts
             n, n_bytes = draft.n, len(draft.records)
@@ -151,7 +151,7 @@ class Appender:
         future: asyncio.Future[list[LearnOutcome]] = loop.create_future()
         waiting = PendingRequest(future, LEVELS.index(level), wait, loop.time() + timeout, drafts, n, n_bytes)
         self._admit(waiting)
-        if level == "log" or (level == "fsync" and facts.confirms_fsync):
+        if level == "log" or (level == "fsync" and info.confirms_fsync):
             self._fast.put(waiting)
             return future
         if self._careful.connection.raw is None and (self._opening is None or self._opening.done()):
@@ -164,7 +164,7 @@ class Appender:
 
         Raise what ``learn`` raises.
         """
-        self._facts()
+        self._server_info()
         future: asyncio.Future[Offset] = self._loop.create_future()
         waiting = PendingRequest(future, 0, True, self._loop.time() + timeout, (), 0, 0, event)
         self._admit(waiting)
@@ -277,13 +277,13 @@ class Appender:
 
     # bounds and deadlines
 
-    def _facts(self) -> ServerInfo:
+    def _server_info(self) -> ServerInfo:
         connection = self._fast.connection
-        facts = connection.info
-        if connection.raw is None or facts is None:
+        info = connection.info
+        if connection.raw is None or info is None:
             raise StoreUnavailable("the store is unreachable; nothing was appended")
-        facts.check_safe()
-        return facts
+        info.check_safe()
+        return info
 
     def _is_safe(self) -> bool:
         """Return whether a store is connected and keeps everything in its log."""
@@ -377,15 +377,15 @@ class AppendQueue:
 
     def _send(self) -> None:
         """Append the waiting requests as one entry, or become idle if there are none."""
-        raw, facts = self.connection.raw, self.connection.info
-        if raw is None or facts is None:
+        raw, info = self.connection.raw, self.connection.info
+        if raw is None or info is None:
             self._busy = False
             if self._careful and self._appender.is_connected:  # the second connection is opened when first needed
                 return
             self._appender.refuse_all(self.queue, "the store is unreachable")
             return
         if self._appender.is_file_rewritten:  # the info of the second connection may be older
-            facts = facts._replace(rewriting=True)
+            info = info._replace(rewriting=True)
         group = self._appender.take(self.queue)
         if group is None:
             self._busy = False
@@ -394,13 +394,13 @@ class AppendQueue:
         began = self._loop.time()
         command = self._appender.command(group)
         timeout, wait_seconds = self._appender.reply_seconds, self._appender.params.wait_store_seconds
-        commands = confirmation_commands(facts, max([waiting.level for waiting in group.waiting]), wait_seconds)
+        commands = confirmation_commands(info, max([waiting.level for waiting in group.waiting]), wait_seconds)
         replies: list[Reply] = []
 
         def collect(reply: Reply) -> None:
             replies.append(reply)
             if len(replies) > len(commands):
-                self._answered(group, replies, facts, commands, began)
+                self._answered(group, replies, info, commands, began)
 
         if commands:
             timeout += wait_seconds
@@ -408,7 +408,7 @@ class AppendQueue:
         raw.send(command, collect, timeout, 1 + len(commands))
 
     def _answered(
-        self, group: AppendGroup, replies: list[Reply], facts: ServerInfo, commands: Sequence[Words], began: float
+        self, group: AppendGroup, replies: list[Reply], info: ServerInfo, commands: Sequence[Words], began: float
     ) -> None:
         reply, *confirmations = replies
         if isinstance(reply, bytes):
@@ -416,7 +416,7 @@ class AppendQueue:
             group.entry = Offset.of_entry(reply)
             danger = self.connection.info.danger if self.connection.info is not None else None
             if danger is None:
-                group.reached = confirmed_level(facts, commands, confirmations)
+                group.reached = confirmed_level(info, commands, confirmations)
                 self._appender.settle(group)
             else:
                 lost = OutcomeUnknown(f"the event is in the log but may get lost: the store {danger}")

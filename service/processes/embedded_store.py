@@ -54,6 +54,10 @@ LOG_LINES = 12
 LOG_TAIL_BYTES = 8192
 
 
+def _has_bytes(path: Path) -> bool:
+    return path.exists() and path.stat().st_size > 0
+
+
 class EmbeddedStore:
     """A Valkey server in a child process. Call ``start`` and ``stop``, or use it as a context manager.
 
@@ -192,13 +196,15 @@ class EmbeddedStore:
         """
         folder = self.data_dir / "appendonlydir"
         known = [folder / "appendonly.aof.manifest", self.data_dir / "appendonly.aof"]
-        if not (self.data_dir / HIGH_WATER_FILE).exists() or any(path.exists() for path in known):
+        witnesses = [path for path in (self.data_dir / HIGH_WATER_FILE, *folder.glob("*.incr.aof")) if _has_bytes(path)]
+        if not witnesses or any(path.exists() for path in known):
             return
         if not self.accept_loss:
             raise CannotStart(
                 f"the store in {self.data_dir.resolve()} has lost its log: {known[0].relative_to(self.data_dir)} is "
-                f"missing, and {HIGH_WATER_FILE} says that there was one. Nothing was changed. Restore the directory "
-                "from a copy; or, to start with an empty store and lose its data, run: abound store accept-loss"
+                f"missing, and {witnesses[0].name} shows that there was one. Nothing was changed. Restore "
+                "the directory from a copy; or, to start with an empty store and lose its data, run: "
+                "abound store accept-loss"
             )
         if folder.exists():
             folder.rename(self.data_dir / f"appendonlydir-lost-{time.time_ns()}")

@@ -113,7 +113,7 @@ class Health:
         if self._stage != "ready":
             reasons.append(f"{self._stage}, {self._progress:.0%}" if self._progress else self._stage)
         away = self._cut_off()
-        facts = self._connection.info
+        info = self._connection.info
         lags = [model.lag for model in models if model.lag is not None]
         return ReplicaStatus(
             stage=self._stage,
@@ -123,7 +123,7 @@ class Health:
             log="connected" if away is None else "cut off",
             since=away,
             lag=sum(lags) if lags else None,
-            durability=Durability(facts.appendfsync, facts.levels, facts.warning) if facts is not None else None,
+            durability=Durability(info.appendfsync, info.levels, info.warning) if info is not None else None,
             history=_some(self._keeping.failures()),
         )
 

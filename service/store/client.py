@@ -183,26 +183,26 @@ def store_errors() -> Iterator[None]:
         raise StoreUnavailable(f"the store refused: {error}") from error
 
 
-def _refuse_unsafe(facts: ServerInfo, address: Address) -> None:
-    if facts.version < OLDEST_VERSION:
-        version = ".".join(map(str, facts.version))
+def _refuse_unsafe(info: ServerInfo, address: Address) -> None:
+    if info.version < OLDEST_VERSION:
+        version = ".".join(map(str, info.version))
         raise CannotStart(f"the store at {address} is Redis {version}; at least 6.2 (or any Valkey) is needed")
-    if facts.danger is not None:
-        raise CannotStart(f"the store at {address} {facts.danger}")
-    if not facts.aof_complete:
+    if info.danger is not None:
+        raise CannotStart(f"the store at {address} {info.danger}")
+    if not info.aof_complete:
         raise CannotStart(f"the store at {address} cannot be used yet: {FIRST_FILE}")
-    if facts.eviction == "unknown":
+    if info.eviction == "unknown":
         log.warning("the store does not report its eviction policy; it must be noeviction", store=str(address))
-    if facts.appendfsync is None:
+    if info.appendfsync is None:
         log.warning("the store does not report its appendfsync policy", store=str(address))
-    elif facts.appendfsync != "always":
+    elif info.appendfsync != "always":
         log.warning(
             "the last events may be lost when the store's machine fails; set appendfsync always to keep them",
-            appendfsync=facts.appendfsync,
+            appendfsync=info.appendfsync,
         )
-    elif facts.pauses:
+    elif info.pauses:
         log.warning(
             "events learned while the store saves or rewrites its file may be lost when its machine fails; "
             "set no-appendfsync-on-rewrite no to keep them",
-            appendfsync=facts.appendfsync,
+            appendfsync=info.appendfsync,
         )

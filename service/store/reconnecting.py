@@ -87,7 +87,7 @@ class ReconnectingConnection:
         while True:
             self._lost.clear()
             try:
-                connection, facts = await self._open()
+                connection, info = await self._open()
             except StoreUnavailable:
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, LONGEST_PAUSE)
@@ -95,17 +95,17 @@ class ReconnectingConnection:
             if self._lost.is_set():
                 continue
             pause = FIRST_PAUSE
-            self.info, self.raw = facts, connection
+            self.info, self.raw = info, connection
             self._opened.set()
             await self._refresh_info(connection)
 
     async def _open(self) -> tuple[StoreConnection, ServerInfo]:
         connection = await self._store.open_connection(self._purpose, self._on_lost)
         try:
-            facts = await fetch_server_info(connection, self._patience)
+            info = await fetch_server_info(connection, self._patience)
             if not await self.knows(connection, self._patience):
                 raise StoreUnavailable("the store has lost the end of the catalog, and models with it")
-            return connection, facts
+            return connection, info
         except BaseException:
             connection.close()
             raise

@@ -192,6 +192,16 @@ def test_a_damaged_log_is_refused_with_the_command_that_mends_it(data_dir):
         assert length(url) == 3
 
 
+def test_a_log_without_its_manifest_is_refused_and_stays(data_dir):
+    with EmbeddedStore(data_dir) as url:
+        append(url, 10)
+    (data_dir / "appendonlydir" / "appendonly.aof.manifest").unlink()
+    written = last_segment(data_dir).read_bytes()
+    with pytest.raises(CannotStart, match=r"manifest is missing, and appendonly\.aof\..*incr\.aof shows"):
+        EmbeddedStore(data_dir).start()
+    assert last_segment(data_dir).read_bytes() == written
+
+
 def test_damage_that_cutting_off_cannot_mend_offers_no_cutting(data_dir):
     with EmbeddedStore(data_dir) as url:
         append(url, 4)
