@@ -39,6 +39,9 @@ MULTIPROCESS_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
 REQUEST_ID: ContextVar[str | None] = ContextVar("request_id", default=None)
 """Id of the request that the current task answers. Every log line that the request causes carries it."""
 
+TRACE_ID: ContextVar[str | None] = ContextVar("trace_id", default=None)
+"""Id of the trace that the request belongs to, if requests are logged or traced. Log lines carry it, too."""
+
 GaugeMode = Literal["livemax", "livemin", "livesum", "liveall"]
 
 
@@ -348,10 +351,13 @@ def configure_logging(level: str, form: Literal["text", "json"]) -> None:
 
 
 def add_request_id(_: Any, __: str, line: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """Add the id of the current request to a log line, if there is one."""
+    """Add the ids of the current request and its trace to a log line, if there are any."""
     request_id = REQUEST_ID.get()
     if request_id is not None:
         line.setdefault("request_id", request_id)
+        trace_id = TRACE_ID.get()
+        if trace_id is not None:
+            line.setdefault("trace_id", trace_id)
     return line
 
 

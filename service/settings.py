@@ -157,6 +157,10 @@ class Settings(BaseSettings):
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="lowest level of log lines")
     log_format: Literal["text", "json"] = Field("text", description="format of log lines on standard error")
     access_log: bool = Field(False, description="write a log line for every request")
+    tracing: bool = Field(
+        False,
+        description="send a trace of every request to OpenTelemetry, which OTEL_ variables set up; needs the extra otel",
+    )
 
     _origins: dict[str, str] = PrivateAttr(default_factory=dict)
 

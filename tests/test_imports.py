@@ -34,7 +34,7 @@ ALLOWED: dict[str, set[str]] = {
     "processes": set(),
     "store": set(),
     "artifacts": {"store"},
-    "log": {"store"},
+    "log": {"processes.tracing", "store"},
     "model": {"processes.kernel_compiler", "store", "log"},
     "snapshots": {"processes.kernel_compiler", "store", "artifacts", "log", "model"},
     "history": {"processes.embedded_store", "store", "artifacts", "log", "model", "snapshots"},

@@ -20,6 +20,7 @@ PERMISSIVE = {
 }  # fmt: skip
 
 SPELLINGS = {
+    "3-clause bsd license": "BSD-3-Clause",
     "apache": "Apache-2.0",
     "apache 2.0": "Apache-2.0",
     "apache software license": "Apache-2.0",

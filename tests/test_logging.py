@@ -5,14 +5,18 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 import structlog
+from opentelemetry.sdk.trace import TracerProvider
 
+from abound.service.api import app
 from abound.service.metrics import REQUEST_ID, configure_logging
+from abound.service.processes.tracing import Tracing
 from abound.service.security.key import digest_of
 from benchmarks.serving import Serving
 from tests.api.test_keys import make
@@ -65,6 +69,21 @@ def test_lines_name_the_request_that_they_come_from(logged: Any, form: str) -> N
     assert "request_id" not in other
     if form == "json":
         assert json.loads(ours)["request_id"] == json.loads(theirs)["request_id"] == "r-17"
+
+
+@pytest.mark.parametrize("tracing", [False, True])
+def test_lines_name_the_trace_of_the_caller(logged: Any, monkeypatch: pytest.MonkeyPatch, tracing: bool) -> None:
+    trace, caller = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+    monkeypatch.setattr(app, "Tracing", partial(Tracing, TracerProvider()))
+    written = logged("json")
+    with served(access_log=True, tracing=tracing) as running:
+        for given in (f"00-{trace}-{caller}-01", f"00-{'0' * 32}-{caller}-01", "nonsense\n"):
+            running.http.post("/classify", json={"text": "wheat"}, headers={"traceparent": given.strip()})
+    lines = [json.loads(line) for line in written().splitlines() if '"event": "request"' in line]
+    own, *others = [line.get("trace_id") for line in lines]
+    assert own == trace
+    assert all((other is None) is not tracing for other in others)
+    assert trace not in others
 
 
 def test_every_line_that_a_request_causes_carries_its_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

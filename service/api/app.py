@@ -43,8 +43,9 @@ from abound.service.artifacts.file_cache import cache_in
 from abound.service.asyncio_tasks import cancel_and_wait, forever
 from abound.service.jobs.submission import JobSubmission
 from abound.service.log.stream import LogParams
-from abound.service.metrics import REQUEST_ID, Telemetry
+from abound.service.metrics import REQUEST_ID, TRACE_ID, Telemetry
 from abound.service.processes.encoder_files import use_encoders
+from abound.service.processes.tracing import Tracing, given_trace_id, trace_id_of
 from abound.service.replica.loaded_versions import ServingParams
 from abound.service.replica.memory_budget import MemoryBudget
 from abound.service.replica.predictions import RememberParams
@@ -88,6 +89,7 @@ class Application(FastAPI):
     """
 
     def __init__(self, settings: Settings, report: Report) -> None:
+        tracing = Tracing() if settings.tracing else None
         telemetry = Telemetry()
         held = BodyBudget()
         changing = ConfigChanges()
@@ -104,7 +106,8 @@ class Application(FastAPI):
         use_encoders(settings.encoders_dir)
         place = settings.artifacts_location()
         cache = cache_in(settings.data_dir, settings.group(VersionParams).cache_bytes)
-        replica = Replica(store, bounds, ArtifactStore(place, cache, PATIENCE_SECONDS) if place is not None else None)
+        artifacts = ArtifactStore(place, cache, PATIENCE_SECONDS) if place is not None else None
+        replica = Replica(store, bounds, artifacts, tracing)
         remember = settings.group(RememberParams)
         is_exposed = not is_loopback(settings.host)
         ring = KeyRing(store, locked=is_exposed and not settings.insecure)
@@ -128,6 +131,8 @@ class Application(FastAPI):
                 rankers.close()
                 await submission.close()
                 await replica.stop()
+                if tracing is not None:
+                    tracing.close()
 
         super().__init__(
             title="Abound",
@@ -150,8 +155,10 @@ class Application(FastAPI):
         self._request_metrics = telemetry
         self._guard = guard
         self._logs_access = settings.access_log
+        self._is_observed = settings.access_log or settings.tracing
+        self._tracing = tracing
         works: dict[str, RouteHandler] = {
-            "classify": Classify(replica, settings, remember, rates, rankers),
+            "classify": Classify(replica, settings, remember, rates, rankers, tracing),
             "learn": LearnHandler(replica, learning, rates, settings.max_batch),
         }
         self._hot = {
@@ -181,6 +188,29 @@ class Application(FastAPI):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
+        if self._is_observed and scope["type"] == "http":
+            await self._answer_observed(scope, receive, send)
+        else:
+            await self._dispatch(scope, receive, send)
+
+    async def _answer_observed(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request with its trace id in the log lines, and as a span if requests are traced."""
+        method, path, headers = scope["method"], scope["path"], scope["headers"]
+        if self._tracing is None:
+            TRACE_ID.set(given_trace_id(headers))
+            await self._dispatch(scope, receive, send)
+            return
+        with self._tracing.request(method, path, headers) as span:
+            TRACE_ID.set(trace_id_of(span))
+
+            async def send_and_note(message: Message) -> None:
+                if message["type"] == "http.response.start":
+                    span.set_attribute("http.response.status_code", message["status"])
+                await send(message)
+
+            await self._dispatch(scope, receive, send_and_note)
+
+    async def _dispatch(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             if scope["type"] != "http":
                 await super().__call__(scope, receive, send)

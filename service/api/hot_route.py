@@ -73,6 +73,7 @@ class HotRoute:
         self._held = held
         self._guard = guard
         self._logs_access = settings.access_log
+        self._is_observed = settings.access_log or settings.tracing
         self._max_body = settings.max_body_bytes
         self._max_ndjson = settings.max_ndjson_bytes
         self._max_lines = settings.max_ndjson_lines
@@ -84,11 +85,11 @@ class HotRoute:
     def answer_immediately(self, model: str, headers: Headers, body: bytes) -> tuple[bytes, str] | None:
         """Return the answer to a complete request for ``model`` and the request's id.
 
-        Return None when ``handle`` has to answer it: the answer has to wait, must be logged, or is a refusal.
+        Return None when ``handle`` has to answer it: the answer has to wait, must be logged or traced, or is a refusal.
         """
         started = perf_counter()
         try:
-            if self._logs_access or len(body) > self._max_body or media_of(headers, BOTH_MEDIA) == NDJSON:
+            if self._is_observed or len(body) > self._max_body or media_of(headers, BOTH_MEDIA) == NDJSON:
                 return None
             grant = self._guard.grant_of(headers, self._scope, model)
             answer = self._work.answer_immediately(model, body, grant)

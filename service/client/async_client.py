@@ -50,7 +50,7 @@ from abound.service.client.instances import (
     map_lines,
     to_answer,
 )
-from abound.service.client.requests import FILE_PIECE_BYTES, NDJSON, Call, job_path, model_path
+from abound.service.client.requests import FILE_PIECE_BYTES, NDJSON, Call, job_path, model_path, pass_trace_on_async
 from abound.service.client.resources import Resources
 from abound.service.client.retries import Attempts
 from abound.service.client.streams import (
@@ -100,7 +100,12 @@ class AsyncClient(
             if transport is None and is_on_this_machine(self.url):
                 transport = httpx.AsyncHTTPTransport()  # an explicit transport ignores proxies
             self._http = httpx.AsyncClient(
-                base_url=self.url, headers=headers, timeout=timeout, transport=transport, cookies=no_cookies()
+                base_url=self.url,
+                headers=headers,
+                timeout=timeout,
+                transport=transport,
+                cookies=no_cookies(),
+                event_hooks={"request": [pass_trace_on_async]},
             )
 
     def __repr__(self) -> str:

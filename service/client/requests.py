@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import math
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -114,6 +115,19 @@ class Call:
             return usual
         seconds = self.seconds if usual.read is None else max(self.seconds, usual.read)
         return httpx.Timeout(seconds, connect=usual.connect, pool=usual.pool)
+
+
+def pass_trace_on(request: httpx.Request) -> None:
+    """Put the current trace of the application into a request, as ``traceparent``, if it uses OpenTelemetry."""
+    if "opentelemetry.trace" in sys.modules:
+        from opentelemetry import propagate
+
+        propagate.inject(request.headers)
+
+
+async def pass_trace_on_async(request: httpx.Request) -> None:
+    """Do the same in a hook of an asynchronous client."""
+    pass_trace_on(request)
 
 
 def path_segment(name: str) -> str:

@@ -49,7 +49,7 @@ from abound.service.client.instances import (
     to_answer,
 )
 from abound.service.client.local_service import own_service
-from abound.service.client.requests import FILE_PIECE_BYTES, NDJSON, Call, job_path, model_path
+from abound.service.client.requests import FILE_PIECE_BYTES, NDJSON, Call, job_path, model_path, pass_trace_on
 from abound.service.client.resources import Resources
 from abound.service.client.retries import Attempts
 from abound.service.client.streams import LinesRequest, bounded, complete_answers, read_answers
@@ -104,7 +104,12 @@ class Client(Resources[Answer, None, Iterable[bytes], Iterator[bytes]]):
             if transport is None and is_on_this_machine(self.url):
                 transport = httpx.HTTPTransport()  # an explicit transport ignores proxies
             self._http = httpx.Client(
-                base_url=self.url, headers=headers, timeout=timeout, transport=transport, cookies=no_cookies()
+                base_url=self.url,
+                headers=headers,
+                timeout=timeout,
+                transport=transport,
+                cookies=no_cookies(),
+                event_hooks={"request": [pass_trace_on]},
             )
         stack.callback(self._http.close)
 

@@ -13,6 +13,7 @@ from abound.core.model.entry_application import EntryApplication, Unit
 from abound.core.model.receipts import BodyMismatch
 from abound.core.types import Offset
 from abound.service.log.events import ControlEvent, LearnEvent
+from abound.service.processes.tracing import AppendSpans
 from abound.service.store.server_info import LEVELS
 
 
@@ -102,6 +103,8 @@ class PendingRequest(msgspec.Struct, gc=False):
         A control event instead of drafts.
     first, first_unit : int
         Indexes of its first instance and its first draft in the group.
+    spans : AppendSpans or None
+        If requests are traced.
     """
 
     future: asyncio.Future[Any]
@@ -114,6 +117,7 @@ class PendingRequest(msgspec.Struct, gc=False):
     event: ControlEvent | None = None
     first: int = 0
     first_unit: int = 0
+    spans: AppendSpans | None = None
 
     def result_in(self, group: AppendGroup, reached: int) -> Offset | list[LearnOutcome]:
         """Return the answer to the request, once its group is in the log."""
@@ -176,6 +180,12 @@ class AppendGroup:
         self.applied: EntryApplication | None = None
         self.ranks: list[int] = []
         self.updated: list[bool] = []
+
+    def begin_apply_spans(self) -> None:
+        """End the spans ``append`` of the requests that are traced, and begin the spans ``apply``."""
+        for waiting in self.waiting:
+            if waiting.spans is not None and waiting.wait:
+                waiting.spans.appended()
 
     def event(self) -> LearnEvent | ControlEvent:
         """Return the event of the group's entry."""

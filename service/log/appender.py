@@ -40,6 +40,7 @@ from abound.service.log.append_group import AppendGroup, LearnDraft, LearnOutcom
 from abound.service.log.events import APPLY_VERSION, ControlEvent, Entry, encode
 from abound.service.log.stream import LogParams, xadd
 from abound.service.metrics import DurationCounter
+from abound.service.processes.tracing import Tracing
 from abound.service.store.durability import Words, confirmation_commands, confirmed_level
 from abound.service.store.raw_connection import ConnectionLost, Reply, pack_command
 from abound.service.store.reconnecting import ReconnectingConnection
@@ -64,6 +65,8 @@ class Appender:
         first use.
     log_bytes : callable
         Returns the current size of the log.
+    tracing : Tracing or None
+        Makes the spans of the requests to learn.
     """
 
     def __init__(
@@ -76,6 +79,7 @@ class Appender:
         params: LogParams,
         reply_seconds: float,
         log_bytes: Callable[[], int],
+        tracing: Tracing | None = None,
     ) -> None:
         self.key = key
         self.params = params
@@ -83,6 +87,7 @@ class Appender:
         self._origin = origin
         self._sequences = sequences
         self._log_bytes = log_bytes
+        self.tracing = tracing
         self._fast = AppendQueue(self, connection, careful=False)
         self._careful = AppendQueue(self, careful_connection, careful=True)
         self._groups: dict[int, AppendGroup] = {}
@@ -151,6 +156,9 @@ class Appender:
         future: asyncio.Future[list[LearnOutcome]] = loop.create_future()
         waiting = PendingRequest(future, LEVELS.index(level), wait, loop.time() + timeout, drafts, n, n_bytes)
         self._admit(waiting)
+        if self.tracing is not None:
+            waiting.spans = self.tracing.append()
+            future.add_done_callback(waiting.spans.end)
         if level == "log" or (level == "fsync" and info.confirms_fsync):
             self._fast.put(waiting)
             return future
@@ -417,6 +425,8 @@ class AppendQueue:
             danger = self.connection.info.danger if self.connection.info is not None else None
             if danger is None:
                 group.reached = confirmed_level(info, commands, confirmations)
+                if self._appender.tracing is not None:
+                    group.begin_apply_spans()
                 self._appender.settle(group)
             else:
                 lost = OutcomeUnknown(f"the event is in the log but may get lost: the store {danger}")

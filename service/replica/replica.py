@@ -39,6 +39,7 @@ from abound.service.log.stream import LogParams
 from abound.service.model import replica_status
 from abound.service.model.replicated_model import AppliedEntry, ReplicatedModel, StandbyMissing, VersionNotLoaded
 from abound.service.processes import kernel_compiler
+from abound.service.processes.tracing import Tracing
 from abound.service.replica.follower import Follower
 from abound.service.replica.health import Health, ReplicaStatus
 from abound.service.replica.heartbeat import Heartbeat
@@ -104,7 +105,11 @@ class Replica:
     """
 
     def __init__(
-        self, store: Store, params: ReplicaParams | None = None, artifacts: ArtifactStore | None = None
+        self,
+        store: Store,
+        params: ReplicaParams | None = None,
+        artifacts: ArtifactStore | None = None,
+        tracing: Tracing | None = None,
     ) -> None:
         self.store = store
         self.artifacts = artifacts
@@ -112,7 +117,7 @@ class Replica:
         self.id = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
         self._follower = Follower(store, self.params.log, self.params.limits, self, artifacts)
         self._connection = ReconnectingConnection(store, "append", knows=self._follower.continues_catalog)
-        self._appenders = Appenders(store, self.params.log, self._connection)
+        self._appenders = Appenders(store, self.params.log, self._connection, tracing)
         self._standbys = Standbys(store, ReplaySource(store, artifacts, self.params.log), self._follower.models)
         self.loaded_versions = LoadedVersions(store, artifacts, self._follower.models, self.params.serving)
         self.storage_status = StorageStatus(store, artifacts, self._follower.models)
@@ -414,10 +419,13 @@ class Appenders:
         Shared by all appenders. Each appender has another one to the same servers, for levels above ``log``.
     """
 
-    def __init__(self, store: Store, params: LogParams, connection: ReconnectingConnection) -> None:
+    def __init__(
+        self, store: Store, params: LogParams, connection: ReconnectingConnection, tracing: Tracing | None
+    ) -> None:
         self._store = store
         self._params = params
         self._connection = connection
+        self._tracing = tracing
         self._origin = secrets.token_bytes(8)
         self._sequences = itertools.count(1)
 
@@ -437,6 +445,7 @@ class Appenders:
             self._params,
             self._store.params.reply_seconds,
             lambda: model.held_log_bytes,
+            self._tracing,
         )
 
     def on_applied(self, model: ReplicatedModel, applied: AppliedEntry) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
 from abound.core.config import ModelConfig
@@ -34,6 +35,7 @@ from abound.service.api.schemas.hot import (
 )
 from abound.service.asyncio_tasks import TimeSlice
 from abound.service.model.replicated_model import ReplicatedModel
+from abound.service.processes.tracing import Tracing
 from abound.service.replica.predictions import RememberParams, remember, vector_fingerprint
 from abound.service.replica.ranking_pool import Rankers
 from abound.service.replica.replica import Replica
@@ -107,6 +109,7 @@ class Classify:
         remember_params: RememberParams,
         rates: RateLimiter,
         rankers: Rankers,
+        tracing: Tracing | None = None,
     ) -> None:
         self._replica = replica
         self._rankers = rankers
@@ -116,6 +119,7 @@ class Classify:
         self._max_batch = settings.max_batch
         self._min_offset_seconds = settings.min_offset_seconds
         self._answers = AnswerEncoder()
+        self._tracing = tracing
 
     def answer_immediately(self, name: str, body: bytes, grant: Grant | None) -> bytes | None:
         """Return the answer for one instance that needs nothing from the store, else None."""
@@ -144,16 +148,18 @@ class Classify:
         if request.min_offset is not None:
             await self._wait(name, model, request.min_offset)
         if request.instances is not None:
-            batch = await self._batch(model, request, request.instances)
+            with self._rank_span(len(request.instances)):
+                batch = await self._batch(model, request, request.instances)
             return 200, with_warning(model.live, batch, (one.features for one in request.instances))
         way = await self._choose(model, request)
         vector, config = vector_of(model.live, request), model.live.config
-        if way is None:
-            answer, remembering = self._rank(model, vector, request, config)
-        else:
-            later = DeferredLine(ranking_request(model, way, vector, request), request, config)
-            [labels] = await self._rankers.rank([later.asked])
-            answer, remembering = self._deferred_answer(model, later, labels)
+        with self._rank_span(1):
+            if way is None:
+                answer, remembering = self._rank(model, vector, request, config)
+            else:
+                later = DeferredLine(ranking_request(model, way, vector, request), request, config)
+                [labels] = await self._rankers.rank([later.asked])
+                answer, remembering = self._deferred_answer(model, later, labels)
         answer = answer if remembering is None else await remembering
         return 200, with_warning(model.live, answer, [request.features])
 
@@ -227,6 +233,10 @@ class Classify:
         for kept in waiting:
             if not isinstance(kept, DeferredLine):
                 answers.put(kept if isinstance(kept, bytes) else await kept)
+
+    def _rank_span(self, n: int) -> AbstractContextManager[object]:
+        """Return the span of ranking ``n`` instances if requests are traced."""
+        return nullcontext() if self._tracing is None else self._tracing.span("rank", **{"abound.instances": n})
 
     async def _choose(self, model: ReplicatedModel, request: ClassifyRequest) -> RankingChoice | None:
         """Return the ranker of a request; None: the index."""

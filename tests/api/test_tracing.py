@@ -1,0 +1,131 @@
+"""Requests as spans of OpenTelemetry, and trace ids in the log lines."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import partial
+
+import httpx
+import pytest
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from abound import AsyncClient, Client
+from abound.core.errors import CannotStart
+from abound.service.api import app
+from abound.service.processes import tracing
+from tests.support.served import NDJSON, Served, ndjson, served
+
+TRACE = "0af7651916cd43dd8448eb211c80319c"
+CALLER = "b7ad6b7169203331"
+TRACEPARENT = {"traceparent": f"00-{TRACE}-{CALLER}-01"}
+TEXT = {"text": "wheat prices rise", "labels": ["grain"]}
+
+EXPORTER = InMemorySpanExporter()
+
+
+@pytest.fixture(scope="module")
+def traced() -> Iterator[Served]:
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(EXPORTER))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(app, "Tracing", partial(tracing.Tracing, provider))
+        with served(tracing=True) as running:
+            yield running
+
+
+def spans_after(answer: httpx.Response) -> list[ReadableSpan]:
+    """The spans of the last request, in the order of their beginnings; the exporter is empty again."""
+    assert answer.status_code in (200, 503), answer.text
+    found = sorted(EXPORTER.get_finished_spans(), key=lambda one: one.start_time or 0)
+    EXPORTER.clear()
+    return found
+
+
+def test_a_lesson_is_appended_and_applied_within_its_request(traced: Served) -> None:
+    EXPORTER.clear()
+    found = spans_after(traced.http.post("/learn", json=TEXT, headers=TRACEPARENT))
+    assert [one.name for one in found] == ["request", "append", "apply"]
+    request, append, apply = found
+    assert {one.context.trace_id for one in found} == {int(TRACE, 16)}
+    assert request.parent is not None
+    assert request.parent.span_id == int(CALLER, 16)
+    assert {one.parent.span_id for one in (append, apply) if one.parent} == {request.context.span_id}
+    assert dict(request.attributes or {}) == {
+        "http.request.method": "POST",
+        "url.path": "/learn",
+        "http.response.status_code": 200,
+    }
+    assert append.end_time <= apply.start_time <= apply.end_time <= request.end_time  # type: ignore[operator]
+
+
+def test_a_request_that_does_not_wait_has_no_span_of_applying(traced: Served) -> None:
+    EXPORTER.clear()
+    answer = traced.http.post("/learn", json=TEXT | {"wait": "log"})
+    assert answer.status_code == 202
+    assert [one.name for one in EXPORTER.get_finished_spans()] == ["append", "request"]
+
+
+def test_lines_that_share_an_entry_have_spans_of_their_own(traced: Served) -> None:
+    EXPORTER.clear()
+    found = spans_after(traced.http.post("/learn", content=ndjson(TEXT, TEXT), headers=NDJSON))
+    assert [one.name for one in found].count("append") == [one.name for one in found].count("apply") >= 1
+    assert {one.context.trace_id for one in found} == {found[0].context.trace_id}
+
+
+@pytest.mark.parametrize("body", [{"text": "wheat"}, {"instances": [{"text": "wheat"}] * 3}])
+def test_an_instance_or_a_batch_is_ranked_within_its_request(traced: Served, body: dict[str, object]) -> None:
+    EXPORTER.clear()
+    request, rank = spans_after(traced.http.post("/classify", json=body, headers=TRACEPARENT))
+    assert (request.name, rank.name) == ("request", "rank")
+    assert dict(rank.attributes or {}) == {"abound.instances": len(body.get("instances", [1]))}  # type: ignore[arg-type]
+    assert rank.context.trace_id == int(TRACE, 16)
+
+
+def test_other_routes_and_refusals_are_spans_too(traced: Served) -> None:
+    EXPORTER.clear()
+    traced.http.get("/models/default/stats")
+    traced.http.post("/models/absent/learn", json=TEXT, headers={"traceparent": "nonsense"})
+    found = EXPORTER.get_finished_spans()
+    assert [(one.attributes or {})["http.response.status_code"] for one in found] == [200, 404]
+    assert all(one.parent is None for one in found)
+
+
+async def test_the_clients_pass_the_trace_on(traced: Served) -> None:
+    tracer = TracerProvider().get_tracer("application")
+    EXPORTER.clear()
+    with tracer.start_as_current_span("page") as span:
+        with Client(traced.url) as client:
+            await asyncio.to_thread(client.model().classify, "wheat")
+        async with AsyncClient(traced.url) as client:
+            await client.classify("default", {"text": "wheat"})
+    found = [one for one in EXPORTER.get_finished_spans() if one.name == "request"]
+    assert [one.parent and one.parent.span_id for one in found] == [span.get_span_context().span_id] * 2
+
+
+def test_a_client_outside_of_a_trace_sends_none() -> None:
+    seen: list[httpx.Headers] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        seen.append(request.headers)
+        return httpx.Response(200, json={})
+
+    with Client("http://service", transport=httpx.MockTransport(answer)) as client:
+        client.models()
+    assert "traceparent" not in seen[0]
+
+
+def test_a_replica_that_is_not_traced_imports_no_exporter() -> None:
+    code = "import sys, abound.service.api.app; print([one for one in sys.modules if 'opentelemetry.exporter' in one])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+def test_a_service_without_the_libraries_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)
+    with pytest.raises(CannotStart, match=r"pip install 'abound\[otel\]'"):
+        tracing.Tracing()
