@@ -159,7 +159,8 @@ class Settings(BaseSettings):
     access_log: bool = Field(False, description="write a log line for every request")
     tracing: bool = Field(
         False,
-        description="send a trace of every request to OpenTelemetry, which OTEL_ variables set up; needs the extra otel",
+        description="send a trace of every request to OpenTelemetry, which OTEL_ variables set up; "
+        "needs the extra otel",
     )
 
     _origins: dict[str, str] = PrivateAttr(default_factory=dict)
