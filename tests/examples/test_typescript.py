@@ -1,0 +1,83 @@
+"""The TypeScript example: its types are those of the API, its client compiles, and it talks to a running service."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.contracts.programs import needs
+from tests.support.served import Served, fresh_model, served
+
+ROOT = Path(__file__).parents[2]
+OWN = ("node_modules", "build")
+
+
+def run(folder: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        words, cwd=folder, capture_output=True, text=True, timeout=240, env={**os.environ, **environment}
+    )
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the example with its packages, beside the OpenAPI document."""
+    needs("node")
+    npm = needs("npm")
+    root = tmp_path_factory.mktemp("typescript")
+    folder = root / "examples" / "typescript"
+    shutil.copytree(ROOT / "examples" / "typescript", folder, ignore=shutil.ignore_patterns(*OWN))
+    (root / "docs").mkdir()
+    shutil.copy(ROOT / "docs" / "openapi.json", root / "docs")
+    done = run(folder, npm, "ci", "--no-audit", "--no-fund", "--fetch-retries", "1")
+    if any(word in done.stderr for word in ("ENOTFOUND", "EAI_AGAIN", "ECONNREFUSED", "ETIMEDOUT", "ECONNRESET")):
+        pytest.skip("the registry of npm cannot be reached")
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+@pytest.fixture(scope="module")
+def service() -> Iterator[Served]:
+    with served() as running:
+        yield running
+
+
+def test_the_types_are_those_of_the_committed_document(folder: Path) -> None:
+    committed = (folder / "schema.d.ts").read_text()
+    done = run(folder, "npm", "run", "types")
+    assert done.returncode == 0, done.stderr
+    assert (folder / "schema.d.ts").read_text() == committed, "cd examples/typescript && npm ci && npm run types"
+
+
+def test_the_client_teaches_and_asks(folder: Path, service: Served) -> None:
+    for script in ("check", "build"):
+        done = run(folder, "npm", "run", script)
+        assert done.returncode == 0, done.stdout
+    model = fresh_model(service, update="sls")
+    client = ["node", "build/client.js"]
+    for text, label in (("charged twice for May", "billing"), ("the app crashes", "bug")):
+        done = run(folder, *client, model, text, label, ABOUND_URL=service.url)
+        assert done.stdout.startswith(f"{label} 0."), done.stderr
+    assert run(folder, *client, model, "charged again", ABOUND_URL=service.url).stdout.startswith("billing 0.")
+    refused = run(folder, *client, "absent", "charged again", ABOUND_URL=service.url)
+    assert refused.returncode == 1
+    assert "there is no model 'absent' (404)" in refused.stderr
+
+
+def test_a_wrong_path_and_a_value_of_a_wrong_type_do_not_compile(folder: Path) -> None:
+    client = (folder / "client.ts").read_text()
+    right = ('"/models/{model}/classify"', "{ text, labels }")
+    assert [client.count(one) for one in right] == [1, 1]
+    wrong = folder / "wrong"
+    wrong.mkdir()
+    (wrong / "client.ts").write_text(client.replace(right[0], '"/classif"').replace(right[1], "{ text, labels: 3 }"))
+    for name in ("schema.d.ts", "tsconfig.json", "package.json"):
+        shutil.copy(folder / name, wrong)
+    done = run(wrong, str(folder / "node_modules" / ".bin" / "tsc"), "--noEmit")
+    assert done.returncode != 0
+    assert '"/classif"' in done.stdout
+    assert "Type 'number' is not assignable" in done.stdout
