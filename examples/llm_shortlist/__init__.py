@@ -1,0 +1,1 @@
+"""A language model that chooses among the labels that the service suggests."""

@@ -1,0 +1,124 @@
+"""The example with a language model: an endpoint that answers as it is told, and a running service."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from abound import Client, Model
+from examples.llm_shortlist.shortlist import CANDIDATES, Chooser, accepted, learn, suggest
+from tests.support.served import Served, fresh_model, served
+
+ROOT = Path(__file__).parents[2]
+
+
+class Endpoint(BaseHTTPRequestHandler):
+    """``POST /v1/chat/completions`` as OpenAI describes it."""
+
+    answer: str
+    asked: list[dict[str, Any]]
+
+    def do_POST(self) -> None:
+        allowed = self.path == "/v1/chat/completions" and self.headers["authorization"] == "Bearer secret"
+        self.asked.append(json.loads(self.rfile.read(int(self.headers["content-length"]))))
+        message = {"role": "assistant", "content": self.answer}
+        self.send_response(200 if allowed else 401)
+        self.end_headers()
+        self.wfile.write(json.dumps({"choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}).encode())
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Print nothing."""
+
+
+@pytest.fixture
+def endpoint() -> Iterator[str]:
+    Endpoint.asked = []
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Endpoint)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}/v1"
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.fixture(scope="module")
+def service() -> Iterator[Served]:
+    with served() as running:
+        yield running
+
+
+@pytest.fixture
+def model(service: Served) -> Iterator[Model]:
+    """Thirty labels, all of them for the word `charged`; number 7 has a name."""
+    name = fresh_model(service, update="sls")
+    service.http.put(f"/models/{name}/labels", json={"labels": [{"label": "l7", "name": "Charged twice"}]})
+    with Client(service.url) as client:
+        model = client.model(name)
+        for number in range(30):
+            model.learn(f"charged word{number}", [f"l{number}"])
+        yield model
+
+
+def test_the_shortlist_is_the_prompt_and_only_its_labels_are_accepted(endpoint: str, model: Model) -> None:
+    Endpoint.answer = 'Sure: ["l7", "an invention", "l7", 3]'
+    text = "word7 word7 word7 " + " ".join(f"word{number}" for number in range(30))
+    assert suggest(model, Chooser(endpoint, "small", "secret"), text) == ["l7"]
+    [asked] = Endpoint.asked
+    assert asked["model"] == "small"
+    system, user = asked["messages"]
+    assert user == {"role": "user", "content": text}
+    listed = [json.loads(line) for line in system["content"].splitlines() if line.startswith("{")]
+    assert len(listed) == CANDIDATES
+    assert listed[0] == {"label": "l7", "name": "Charged twice"}
+
+
+def test_a_choice_of_none_leaves_the_first(endpoint: str, model: Model) -> None:
+    Endpoint.answer = "[]"
+    assert suggest(model, Chooser(endpoint, "small", "secret"), "charged word3") == ["l3"]
+
+
+@pytest.mark.parametrize(("content", "labels"), [('```json\n["a"]\n```', ["a"]), ('["A", "b"]', ["b"]), ("[]", [])])
+def test_an_answer_is_read(content: str, labels: list[str]) -> None:
+    assert accepted(content, ["a", "b"]) == labels
+
+
+@pytest.mark.parametrize("content", ["a", "", "[a]"])
+def test_an_answer_that_is_no_list_is_an_error(content: str) -> None:
+    with pytest.raises(ValueError, match="without a list"):
+        accepted(content, ["a"])
+
+
+def test_only_a_reply_is_learned(service: Served, model: Model) -> None:
+    before = service.learned(model.name)
+    assert learn(model, "charged word3", ["l3"], "") == []
+    assert service.learned(model.name) == before
+    assert learn(model, "charged word3", ["l3"], "y") == ["l3"]
+    assert learn(model, "charged word3", ["l3"], "l4, l5") == ["l4", "l5"]
+    assert learn(model, "charged word3", ["l3"], "n") == []
+    assert service.learned(model.name) == before + 3
+
+
+def run(service: Served, endpoint: str, model: Model, key: str, reply: str) -> subprocess.CompletedProcess[str]:
+    words = [sys.executable, "-m", "examples.llm_shortlist.shortlist", model.name, "charged word7"]
+    names = {"LLM_URL": endpoint, "LLM_MODEL": "small", "LLM_KEY": key, "ABOUND_URL": service.url}
+    return subprocess.run(words, cwd=ROOT, input=reply, capture_output=True, text=True, env={**os.environ, **names})
+
+
+def test_the_program_suggests_asks_and_learns(service: Served, endpoint: str, model: Model) -> None:
+    Endpoint.answer = '["l7"]'
+    done = run(service, endpoint, model, "secret", "y\n")
+    assert (done.returncode, done.stdout) == (
+        0,
+        "suggested: l7\ny, n, or the right labels: learned: l7\n",
+    ), done.stderr
+    refused = run(service, endpoint, model, "wrong", "y\n")
+    assert refused.returncode == 1
+    assert "401" in refused.stderr
