@@ -32,7 +32,7 @@ FIXED_AFTER_LEARNING = (
 VECTOR_FIELDS = ("boolean", "analyzer", "negative", "numbers")
 """Fields that decide how an instance becomes a vector. A log of vectors cannot be replayed with other values."""
 
-BEFORE: dict[str, Any] = {"numbers": "raw"}
+BEFORE: dict[str, Any] = {"numbers": "raw", "rerank": False}
 """Fields that were added later and whose default for new models differs: their values where none is stored."""
 
 MAX_COUNT = 2**31 - 1
@@ -46,6 +46,11 @@ MAX_CLASSES = (
 NUMBERS = (
     "Numbers beside texts and other features: bounded in size, so that no number outweighs them (`scaled`), or as they "
     "are (`raw`)."
+)
+
+RERANK = (
+    "sls: learn to order the best classes of an instance with a vector; null: from the first vector on. Can change at "
+    "any time."
 )
 
 IMPLICIT = "Weight with which ignored labels are learned, relative to rejected ones; 0: they are only counted."
@@ -161,7 +166,7 @@ class ModelConfig:
     The total of a feature never exceeds ``memory``, so weights become exponentially weighted means; None is the
     running mean of the paper. ``negative`` ``split`` turns a negative number into the feature ``name=-`` with the
     absolute value. ``numbers`` is described in ``abound.core.instances.vectorizer``; with ``boolean`` it has no
-    effect. Each start of ``calibrate`` or ``rerank`` begins from zero.
+    effect. Each start of ``calibrate`` or ``rerank`` begins from zero. A ``rerank`` of None starts at the first vector.
     """
 
     update: Annotated[
@@ -206,10 +211,7 @@ class ModelConfig:
         Literal[4096, 16384],
         Meta(description="sls: number of features for vectors; 16384 for models with 10,000 classes and more."),
     ] = 4096
-    rerank: Annotated[
-        bool,
-        Meta(description="sls: learn to order the best classes of an instance with a vector; can change any time."),
-    ] = False
+    rerank: Annotated[bool | None, Meta(description=RERANK)] = None
     calibrate: Annotated[
         bool, Meta(description="Learn to convert scores to probabilities; can change at any time.")
     ] = False
@@ -236,12 +238,12 @@ class ModelConfig:
     def changed_fields(self) -> dict[str, Any]:
         """Return the fields of ``to_dict`` that do not have their default or the value of ``BEFORE``.
 
-        Those of the analyzer as well. So a field that a later release adds changes nothing for the models that do not
-        use it.
+        Those of the analyzer as well. A ``rerank`` of None is left out: it does nothing before the first vector. So a
+        field that a later release adds changes nothing for the models that do not use it.
         """
         default, plain = ModelConfig(**BEFORE).to_dict(), self.to_dict()
         analyzer = {k: v for k, v in plain.pop("analyzer").items() if v != default["analyzer"][k]}
-        changed = {k: v for k, v in plain.items() if v != default[k]}
+        changed = {k: v for k, v in plain.items() if v not in (default[k], None)}
         return changed | {"analyzer": analyzer} if analyzer else changed
 
     @classmethod
@@ -271,7 +273,8 @@ class ModelConfig:
     def with_changes(self, changes: dict[str, Any]) -> ModelConfig:
         """Return this configuration with some fields changed; fields that are not named keep their value.
 
-        A model that switches to ``sls`` uses rows unless the changes say otherwise.
+        A model that switches to ``sls`` uses rows, and re-ranks from the first vector on, unless the changes say
+        otherwise.
 
         Raises
         ------
@@ -283,7 +286,8 @@ class ModelConfig:
             if name not in known:
                 _refuse(str(name), f"is not a field of a model's configuration{did_you_mean(str(name), known)}")
         switches = self.update != "sls" and changes.get("update") == "sls"
-        values = {"rows": ModelConfig(update="sls").rows} | changes if switches else dict(changes)
+        of_sls = ModelConfig(update="sls") if switches else None
+        values = ({"rows": of_sls.rows, "rerank": of_sls.rerank} if of_sls else {}) | changes
         if isinstance(values.get("analyzer"), dict):
             parts = {field.name for field in fields(AnalyzerConfig)}
             for name in values["analyzer"]:

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from abound.core.kernels.model.apply import (
+    AWAITS_VECTOR,
     CODES,
     DIMENSION,
     HAND,
@@ -45,15 +46,16 @@ class Counters:
         Times each label was learned.
     credits : uint8 array, shape (>= n_features,) or (0,)
         0 to ``MAX_CREDIT``; empty without ``max_features``.
-    control : int64 array, shape (9,)
+    control : int64 array, shape (10,)
         The bound (0: none), the feature id at the clock's hand, the dimension of the model's vectors (0: not known
-        yet), the number of codes that exist, how many of them are features, and four counts of feedback.
+        yet), the number of codes that exist, how many of them are features, four counts of feedback, and
+        whether the first vector starts the re-ranker.
     """
 
     def __init__(self) -> None:
         self.label_counts = np.zeros(0, np.int64)
         self.credits = np.zeros(0, np.uint8)
-        self.control = np.zeros(9, np.int64)
+        self.control = np.zeros(10, np.int64)
 
     @property
     def is_bounded(self) -> bool:
@@ -68,6 +70,10 @@ class Counters:
     def set_codes(self, codes: int, n_features: int) -> None:
         """Set the number of codes that exist, 0 for a model that does not use them, and how many are features."""
         self.control[[CODES, N_CODES]] = codes, n_features
+
+    def set_awaiting(self, awaits_vector: bool) -> None:
+        """Set whether the first vector starts the re-ranker. It follows from the configuration and the re-ranker."""
+        self.control[AWAITS_VECTOR] = awaits_vector
 
     def set_bound(self, max_features: int | None) -> None:
         """Set ``max_features``. Without a bound the credits are dropped."""

@@ -49,6 +49,7 @@ from abound.core.kernels.model.apply import (
     CLASSES,
     DONE,
     ENOUGH,
+    FIRST_VECTOR,
     INDEX_FULL,
     NAMES_FULL,
     PREPARED,
@@ -138,8 +139,9 @@ class LiveModel(ModelState):
         self._tallies.set_codes(config.codes if config.update == "sls" else 0, n_codes)
         if config.calibrate != self.calibration.on:
             self.calibration = Calibration(config.calibrate)
-        if config.rerank != self.reranker.on:
-            self.reranker = Reranker(config.rerank)
+        if self.reranks(config) != self.reranker.on:
+            self.reranker = Reranker(self.reranks(config))
+        self._tallies.set_awaiting(config.rerank is None and not self.reranker.on)
         self._make_room(0, 0, 0, 0)
 
     def check_change(self, changes: dict[str, Any]) -> ModelConfig:
@@ -202,10 +204,10 @@ class LiveModel(ModelState):
 
     def _apply(self, buffer: bytes, ranks: npt.NDArray[np.int32], updated: npt.NDArray[np.bool_]) -> int:
         """Apply records from the cursor on; return their number, 0 if the first one registers a label."""
-        prepares, done = self.calibration.on or self.reranker.on, 0
-        apply_next = apply_reranked if self.reranker.on else apply_calibrated if prepares else apply_records
-        ranks_left, updated_left = ranks, updated
+        done, ranks_left, updated_left = 0, ranks, updated
         while True:
+            prepares = self.calibration.on or self.reranker.on
+            apply_next = apply_reranked if self.reranker.on else apply_calibrated if prepares else apply_records
             apply_next(buffer, self._cursor, self._held, ranks_left, updated_left)
             done += int(self._cursor[DONE])
             if self._cursor[STATUS] in (ENOUGH, REGISTERS) or (done > 0 and not prepares):
@@ -213,7 +215,11 @@ class LiveModel(ModelState):
             # Apply a record that is already prepared in this call; the next call would prepare it a second time.
             ranks_left, updated_left = ranks[done : done + 1], updated[done : done + 1]
             shape = record_shape(buffer, int(self._cursor[AT]))
-            if self._cursor[STATUS] == NAMES_FULL:
+            if self._cursor[STATUS] == FIRST_VECTOR:
+                self.reranker = Reranker(True)
+                self._tallies.set_awaiting(False)
+                self._make_room(0, 0, 0, 0)
+            elif self._cursor[STATUS] == NAMES_FULL:
                 n, key_bytes, label_bytes = shape.n_features, shape.end - shape.keys_at, shape.end - shape.labels_at
                 if shape.dense_at >= 0:
                     n, key_bytes = n + WINNERS, key_bytes + WINNERS * MAX_KEY_BYTES
@@ -541,7 +547,8 @@ STATE_GROUP = "state"
 
 def groups_of(config: ModelConfig) -> list[str]:
     """Return the groups of kernels with which a model learns and answers, in addition to ``DEFAULT_GROUPS``."""
-    used = {"sls": config.update == "sls", "calibrated": config.calibrate, "reranked": config.rerank}
+    is_sls = config.update == "sls"
+    used = {"sls": is_sls, "reranked": is_sls and config.rerank is not False, "calibrated": config.calibrate}
     return [group for group in used if used[group]]
 
 
@@ -652,6 +659,6 @@ GROUPS = {
     READING_GROUP: vectorizer.warmup,
     STATE_GROUP: _warm_state,
     "sls": _warm_sls,
-    "calibrated": _warm_calibrated,
     "reranked": _warm_reranked,
+    "calibrated": _warm_calibrated,
 }

@@ -58,11 +58,11 @@ class ModelState:
         self.index = Index(IndexParams.of(config))
         self.prequential = Prequential()
         self.calibration = Calibration(config.calibrate)
-        self.reranker = Reranker(config.rerank)
         self.receipts = Receipts()
         self.serving = NEVER_ACTIVATED
         self._tallies = Counters()
         self._tallies.set_bound(config.max_features)
+        self.reranker = Reranker(self.reranks(config))
 
     @property
     def n_learned(self) -> int:
@@ -106,6 +106,10 @@ class ModelState:
     def dimension(self) -> int:
         """Dimension of the vectors that the model learns; 0 before the first one."""
         return self._tallies.dimension
+
+    def reranks(self, config: ModelConfig) -> bool:
+        """Return whether the model re-ranks with this configuration; if it leaves this open, whether it has vectors."""
+        return config.rerank is True or (config.rerank is None and self.dimension > 0)
 
     def label(self, class_id: int) -> str:
         """Return the label of a class id."""
@@ -239,7 +243,7 @@ class ModelState:
             state._tallies.load_arrays(parts["tallies"], state.features.n_ids, state.labels.n_ids)
             state.details = DetailsTable.from_arrays(parts["details"], state.labels.n_ids)
             state.reranker = Reranker.from_arrays(
-                state.config.rerank, parts["reranker"], state.labels.n_ids, state.dimension
+                state.reranks(state.config), parts["reranker"], state.labels.n_ids, state.dimension
             )
         except (KeyError, TypeError, ValueError, InvalidInstance, msgspec.MsgspecError) as error:
             raise Corrupted(f"the arrays of a model do not fit together: {error}") from error

@@ -1156,9 +1156,9 @@ export interface components {
             codes: 4096 | 16384;
             /**
              * Rerank
-             * @description sls: learn to order the best classes of an instance with a vector; can change any time.
+             * @description sls: learn to order the best classes of an instance with a vector; null: from the first vector on. Can change at any time.
              */
-            rerank: boolean;
+            rerank: boolean | null;
             /**
              * Calibrate
              * @description Learn to convert scores to probabilities; can change at any time.
@@ -2439,7 +2439,7 @@ export interface components {
             trace: components["schemas"]["TraceShape"];
             /** @description Null without `calibrate`. */
             calibration: components["schemas"]["CalibrationShape"] | null;
-            /** @description Null without `rerank`. */
+            /** @description Null unless the model re-ranks. */
             reranking: components["schemas"]["RerankingShape"] | null;
             /** Connections */
             connections: number;
@@ -4902,10 +4902,10 @@ export interface operations {
                     codes?: 4096 | 16384;
                     /**
                      * Rerank
-                     * @description sls: learn to order the best classes of an instance with a vector; can change any time.
-                     * @default false
+                     * @description sls: learn to order the best classes of an instance with a vector; null: from the first vector on. Can change at any time.
+                     * @default null
                      */
-                    rerank?: boolean;
+                    rerank?: boolean | null;
                     /**
                      * Calibrate
                      * @description Learn to convert scores to probabilities; can change at any time.

@@ -20,7 +20,7 @@ from typing import Any
 
 import msgspec
 
-from abound.core.config import BEFORE, ModelConfig
+from abound.core.config import BEFORE, VECTOR_FIELDS, ModelConfig
 from abound.core.errors import Conflict, UnknownPrediction
 from abound.core.instances.record import record_ends
 from abound.core.kernels.records.record import vector_end
@@ -78,7 +78,7 @@ def vector_fingerprint(config: ModelConfig) -> bytes:
     """Return a fingerprint of the configuration fields that determine the vector of an instance."""
     plain = config.to_dict()
     parts: list[Any] = [config.boolean, config.negative, sorted(plain["analyzer"].items())]
-    parts += [(name, plain[name]) for name, before in BEFORE.items() if plain[name] != before]
+    parts += [(name, plain[name]) for name in VECTOR_FIELDS if name in BEFORE and plain[name] != BEFORE[name]]
     return hashlib.blake2b(msgspec.msgpack.encode(parts), digest_size=8).digest()
 
 

@@ -160,7 +160,9 @@ export function show(root, { model, about, text: wanted, signal, problem, lacks,
 
   /** Return whether an answer shows that the model's calibration was turned on or off. */
   function isOtherwise({ version: by, labels: [first] }) {
-    return by === "live" && first !== undefined && (first.probability !== undefined) !== about.config.calibrate && !about.config.rerank;
+    if (by !== "live" || first === undefined) return false;
+    const mayRerank = about.config.rerank !== false && (kind === "vector" || about.config.analyzer.embed !== null);
+    return (first.probability !== undefined) !== about.config.calibrate && !mayRerank;
   }
 
   /** Reload the model: its active version or its configuration has changed. */

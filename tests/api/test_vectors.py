@@ -195,7 +195,7 @@ def test_a_model_encodes_texts(service: Served) -> None:
         f"/models/{model}/classify", json={"text": "someone took their wallets", "explain": True}
     )
     assert answer.json()["labels"][0]["label"] == "lost"
-    assert answer.json()["labels"][0]["because"][0]["feature"] == "(meaning)"
+    assert "(meaning)" in [part["feature"] for part in answer.json()["labels"][0]["because"]]
     wrong = service.http.post(f"/models/{model}/classify", json={"text": "wallets", "vector": [1, 2]})
     assert (wrong.status_code, wrong.json()["field"]) == (422, "vector")
     assert "those of this model have 256" in wrong.json()["detail"]

@@ -15,10 +15,23 @@ def stored_before(**fields):
 def test_a_stored_model_keeps_its_behaviour():
     for fields in ({}, {"update": "sls"}):
         config = ModelConfig.from_stored(stored_before(**fields))
-        assert config == ModelConfig(numbers="raw", **fields)
-        assert "numbers" not in config.changed_fields()
+        assert config == ModelConfig(numbers="raw", rerank=False, **fields)
+        assert not {"numbers", "rerank"} & set(config.changed_fields())
         assert ModelConfig.from_stored(config.to_dict()) == config
         assert ModelConfig.from_stored(ModelConfig(**fields).to_dict()) == ModelConfig(**fields)
+
+
+def test_models_of_sls_rerank_unless_told_otherwise():
+    assert ModelConfig(update="sls").rerank is None
+    assert "rerank" not in ModelConfig(update="sls").changed_fields()
+    assert ModelConfig().rerank is False
+    for before in (ModelConfig(), ModelConfig.from_stored(stored_before())):
+        assert before.with_changes({"update": "sls"}).rerank is None
+        assert before.with_changes({"update": "sls", "rerank": False}).rerank is False
+        assert before.with_changes({"margin": 1.0}).rerank is False
+    assert ModelConfig(update="sls", rerank=False).with_changes({"margin": 1.0}).rerank is False
+    assert ModelConfig.from_stored(ModelConfig(update="sls", rerank=False).to_dict()).rerank is False
+    assert ModelConfig(update="sls", rerank=True).with_changes({"rerank": None}).rerank is None
 
 
 def test_new_models_scale_numbers():

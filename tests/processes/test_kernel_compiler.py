@@ -60,12 +60,12 @@ def test_the_kernels_of_the_default_model_are_compiled_first_and_by_two_processe
         "parent reading",
         "parent state",
         "parent sls",
-        "parent calibrated",
         "parent reranked",
+        "parent calibrated",
     ]
     first = lines.index("parent learning answering")
     assert sorted(lines[:first]) == ["other answering", "other learning"]
-    for group in ("reading", "state", "sls", "calibrated", "reranked"):
+    for group in ("reading", "state", "sls", "reranked", "calibrated"):
         assert first < lines.index(f"other {group}") < lines.index(f"parent {group}")
 
 
@@ -73,13 +73,14 @@ def test_the_kernels_of_the_default_model_are_compiled_first_and_by_two_processe
     ("config", "groups"),
     [
         (ModelConfig(), []),
-        (ModelConfig(update="sls"), ["sls"]),
+        (ModelConfig(update="sls", rerank=False), ["sls"]),
         (ModelConfig(calibrate=True), ["calibrated"]),
-        (ModelConfig(update="sls", calibrate=True), ["sls", "calibrated"]),
+        (ModelConfig(update="sls", calibrate=True, rerank=False), ["sls", "calibrated"]),
+        (ModelConfig(update="sls"), ["sls", "reranked"]),
         (ModelConfig(update="sls", rerank=True), ["sls", "reranked"]),
         (ModelConfig(rerank=True), []),
     ],
-    ids=["default", "sls", "calibrated", "calibrated-sls", "reranked", "reranked-fsu"],
+    ids=["default", "sls", "calibrated", "calibrated-sls", "by-default", "reranked", "reranked-fsu"],
 )
 def test_a_model_waits_for_the_kernels_that_it_uses_and_no_others(config: ModelConfig, groups: list[str]) -> None:
     assert groups_of(config) == groups
@@ -88,7 +89,7 @@ def test_a_model_waits_for_the_kernels_that_it_uses_and_no_others(config: ModelC
 @pytest.fixture
 def coming(monkeypatch: pytest.MonkeyPatch) -> dict[str, Future[None]]:
     """A process in which these groups are being compiled."""
-    futures: dict[str, Future[None]] = {group: Future() for group in ("sls", "calibrated")}
+    futures: dict[str, Future[None]] = {group: Future() for group in ("sls", "reranked", "calibrated")}
     monkeypatch.setattr(kernel_compiler, "_coming", futures)
     return futures
 
@@ -112,6 +113,7 @@ def test_a_request_waits_for_the_kernels_of_its_model_and_others_go_on(
     assert asking.is_alive()
     assert "small" not in service.http.get("/models").text
     coming["sls"].set_result(None)
+    coming["reranked"].set_result(None)
     asking.join(30)
     assert answers[0].status_code == 201
     assert service.http.post("/models/small/learn", json={"text": "wheat", "labels": ["grain"]}).is_success
@@ -139,8 +141,8 @@ async def test_what_is_compiled_is_loaded_when_a_model_needs_it(monkeypatch: pyt
     assert not asked
     for _ in range(2):
         await kernel_compiler.wait_until_loaded(ModelConfig(update="sls"), 10.0)
-        assert asked == ["sls"]
-    monkeypatch.setattr(kernel_compiler, "_coming", {"sls": Future()})
+        assert asked == ["sls", "reranked"]
+    monkeypatch.setattr(kernel_compiler, "_coming", {"sls": Future(), "reranked": Future()})
     await kernel_compiler.wait_until_loaded(ModelConfig(), 0.0)
     with pytest.raises(NotReady):
         await kernel_compiler.wait_until_loaded(ModelConfig(update="sls"), 0.0)

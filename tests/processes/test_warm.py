@@ -67,13 +67,14 @@ with served() as service:
 
     warmup("sls")
     before = loaded()
-    assert service.http.put("/models/rows", json={"update": "sls"}).is_success
+    assert service.http.put("/models/rows", json={"update": "sls", "rerank": False}).is_success
     for n in range(9):
         post("/models/rows/learn", {"text": f"a b{n}", "labels": ["x", f"y{n}"]})
     assert service.http.get("/models/rows/stats").json()["in_rows"]
     post("/models/rows/classify", {"text": "a", "explain": True})
     assert service.http.get("/models/rows").json()["digest"]
-    assert service.http.put("/models/lists", json={"update": "sls", "rows": False, "max_features": 3}).is_success
+    config = {"update": "sls", "rerank": False, "rows": False, "max_features": 3}
+    assert service.http.put("/models/lists", json=config).is_success
     for text in ("a b c", "d e f"):
         post("/models/lists/learn", {"text": text, "labels": ["x", "y"]})
     post("/models/lists/classify", {"text": "a", "explain": True})
@@ -82,7 +83,8 @@ with served() as service:
     warmup("calibrated")
     before = loaded()
     for update in ("fsu", "sls"):
-        assert service.http.put(f"/models/c{update}", json={"update": update, "calibrate": True}).is_success
+        config = {"update": update, "calibrate": True, "rerank": False}
+        assert service.http.put(f"/models/c{update}", json=config).is_success
         for n in range(9):
             post(f"/models/c{update}/learn", {"text": f"a b{n}", "labels": ["x", f"y{n}"]})
         post(f"/models/c{update}/classify", {"text": "a", "min_probability": 0.1})
@@ -92,7 +94,7 @@ with served() as service:
     before = loaded()
     for calibrate in (False, True):
         name = f"/models/r{calibrate}"
-        assert service.http.put(name, json={"update": "sls", "rerank": True, "calibrate": calibrate}).is_success
+        assert service.http.put(name, json={"update": "sls", "calibrate": calibrate}).is_success
         for n in range(9):
             post(f"{name}/learn", {"text": f"a b{n}", "vector": [1, n], "labels": ["x", f"y{n}"]})
             post(f"{name}/learn", {"text": f"a b{n}", "labels": ["x", f"y{n}"]})

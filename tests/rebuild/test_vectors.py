@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+import pytest
 
 from abound.core.config import ModelConfig
 from abound.core.instances.dense_vector import quantize
@@ -32,12 +35,17 @@ def vectors(n: int, seed: int, d: int, source: str | None = None) -> list[LearnE
     return events
 
 
-async def test_replicas_agree_after_a_restart_a_forget_and_a_refit(house: House) -> None:
-    """The forgotten events have the first vector, which fixed the dimension; without them it is another one."""
+@pytest.mark.parametrize("changes", [{"rerank": False}, {}], ids=["index", "re-ranked"])
+async def test_replicas_agree_after_a_restart_a_forget_and_a_refit(house: House, changes: dict[str, Any]) -> None:
+    """The forgotten events have the first vector, which fixed the dimension; without them it is another one.
+
+    By default the first vector also starts the re-ranker.
+    """
     one, other = await house.replica(), await house.replica()
-    await teach(house, ConfigureEvent({"update": "sls"}), *vectors(5, 1, 3, "bad"), *vectors(20, 2, 8))
+    await teach(house, ConfigureEvent({"update": "sls", **changes}), *vectors(5, 1, 3, "bad"), *vectors(20, 2, 8))
     await archived(house)
     assert one.model(DEFAULT_MODEL).live.dimension == 3
+    assert one.model(DEFAULT_MODEL).live.reranker.on == (not changes)
     await teach(house, *vectors(5, 3, 3, "bad"), *vectors(5, 4, 8))
     await run(house, forget, ForgetParams(source="bad", reason="asked for"))
     await teach(house, *vectors(5, 5, 8))
@@ -53,3 +61,23 @@ async def test_replicas_agree_after_a_restart_a_forget_and_a_refit(house: House)
     for replica in (one, other, await house.replica()):
         assert await digest_at(replica, one.model(DEFAULT_MODEL).offset) == digest
     assert one.model(DEFAULT_MODEL).live.dimension == 8
+    assert one.model(DEFAULT_MODEL).live.reranker.on == (not changes)
+
+
+async def test_a_refit_to_sls_starts_the_re_ranker(house: House) -> None:
+    """Of a model whose log has vectors that its update did not learn."""
+    one, other = await house.replica(), await house.replica()
+    await teach(house, ConfigureEvent({"update": "sls"}), *vectors(10, 1, 8))
+    await archived(house)
+    await run(house, refit, RefitParams(search={}, settings={"update": "fsu"}), job="to-fsu")
+    assert not one.model(DEFAULT_MODEL).live.reranker.on
+    await teach(house, *vectors(10, 2, 8))
+    assert one.model(DEFAULT_MODEL).live.dimension == 0
+    await run(house, refit, RefitParams(search={}, settings={"update": "sls"}), job="to-sls")
+    await teach(house, *vectors(5, 3, 8))
+    digest = await house.expected()
+    for replica in (one, other, await house.replica()):
+        live = replica.model(DEFAULT_MODEL).live
+        assert live.config.rerank is None
+        assert live.reranker.arrays.counts.sum() == 25
+        assert await digest_at(replica, replica.model(DEFAULT_MODEL).offset) == digest

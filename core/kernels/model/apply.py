@@ -21,6 +21,9 @@ The dense part of a record becomes features before these steps (``abound.core.ke
 fixes the dimension of the model; those of another dimension are left out. Codes do not count as features in
 ``max_features`` and are never evicted.
 
+In a model that re-ranks from the first vector on, the kernel stops before the record that has it, and the caller goes
+on with a re-ranker. So the log alone decides where it starts.
+
 A record with details registers its label. The kernel stops before it, and the caller decides whether the name is to be
 learned (``REGISTERED``). Such a record is learned, but not scored and not counted as an instance of its label.
 
@@ -78,16 +81,18 @@ PREPARED, REGISTERED = 5, 6
 to be learned; -1 if there is none.
 """
 
-ENOUGH, NAMES_FULL, INDEX_FULL, REGISTERS = range(4)
+ENOUGH, NAMES_FULL, INDEX_FULL, REGISTERS, FIRST_VECTOR = range(5)
 """Reasons to stop: all records or enough work are done; the vocabularies must grow first; the index must grow first;
-the next record registers a label.
+the next record registers a label; the next record has the first vector, which starts the re-ranker.
 """
 
 MAX_FEATURES, HAND, DIMENSION, CODES, N_CODES, UNLABELLED, REJECTED, IGNORED, WEIGHTED = range(9)
+AWAITS_VECTOR = 9
 """Places in ``control``: the bound (0: none), the feature id at the clock's hand, the dimension of the model's vectors
 (0: not known yet), the number of codes that exist (0: the model does not use them), and with a bound the number of
 codes that have an id. Then counts of feedback: records without a true label, rejected labels, ignored labels, and
-records with a weight other than 1.
+records with a weight other than 1. ``AWAITS_VECTOR`` is 1 if the first vector starts the re-ranker; it is not part of
+the state.
 """
 
 SLICE_WORK = 16_384
@@ -140,6 +145,9 @@ def apply_ranked(buffer, cursor, held, ranks, updated, given):
             cursor[STATUS] = REGISTERS
             break
         if shape.dense_at >= 0:
+            if starts_reranker(live):
+                cursor[STATUS] = FIRST_VECTOR
+                break
             shape, source = expand(live, scratch, data, shape, at)
         n, m = shape.n_features, shape.n_true
         if n < 0 or n > len(scratch.ids) or shape.n_labels > len(scratch.ranks) or not has_names_room(live, shape):
@@ -192,6 +200,12 @@ def with_codes(live, scratch, data, shape, at):
     if live.control[CODES] > 0 and live.control[DIMENSION] == 0:
         live.control[DIMENSION] = np.int64(load_u32(data, shape.dense_at))
     return expand_record(data, shape, live.control[CODES], live.control[DIMENSION], scratch.memory), memory
+
+
+@inlined
+def starts_reranker(live):
+    """Return whether a record with a dense part starts the re-ranker, before anything else is done with it."""
+    return live.control[AWAITS_VECTOR] > 0 and live.control[DIMENSION] == 0
 
 
 @inlined
@@ -398,6 +412,9 @@ def apply_calibrated(buffer, cursor, held, ranks, updated):
         if cursor[PREPARED] != at and shape.details_at < 0:
             source = data
             if shape.dense_at >= 0:
+                if starts_reranker(live):
+                    cursor[STATUS] = FIRST_VECTOR
+                    break
                 shape, source = expand(live, held.scratch, data, shape, at)
                 if shape.n_features < 0:
                     cursor[STATUS] = NAMES_FULL

@@ -37,7 +37,7 @@ class LiveArrays(NamedTuple):
         Times each class was learned.
     credits : uint8 array, shape (>= n_features,) or (0,)
         Credits of the clock; empty without ``max_features``.
-    control : int64 array, shape (9,)
+    control : int64 array, shape (10,)
     """
 
     features: KeyArrays

@@ -29,12 +29,12 @@ EXPLAIN = (
 )
 
 MIN_PROBABILITY = (
-    "Minimum probability of the labels in an answer. Only for the index of a model with `calibrate`, or with "
-    "`rerank` and an instance with a vector; refused with any other version."
+    "Minimum probability of the labels in an answer. Only for the index of a model with `calibrate`, or of a model "
+    "that re-ranks and an instance with a vector; refused with any other version."
 )
 PROBABILITY = (
-    "Share of true labels among those with such a score. Only for the index of a model with `calibrate`, or with "
-    "`rerank` and an instance with a vector."
+    "Share of true labels among those with such a score. Only for the index of a model with `calibrate`, or of a "
+    "model that re-ranks and an instance with a vector."
 )
 
 FEATURES_SCHEMA: dict[str, Any] = {

@@ -169,7 +169,7 @@ class StatsAnswer(Shape):
     contenders: ContestShape | None = Field(description="Null while no version contends.")
     trace: TraceShape
     calibration: CalibrationShape | None = Field(description="Null without `calibrate`.")
-    reranking: RerankingShape | None = Field(description="Null without `rerank`.")
+    reranking: RerankingShape | None = Field(description="Null unless the model re-ranks.")
     connections: int
     features: int
     classes: int

@@ -13,7 +13,7 @@ from numba import njit
 
 from abound.core.config import ModelConfig
 from abound.core.errors import Corrupted, InvalidInstance
-from abound.core.instances.record import add_dense, pack_labels, pack_vector
+from abound.core.instances.record import add_dense, add_details, pack_labels, pack_vector
 from abound.core.kernels.model.reranker import MOST_COUNTED, N_GUARD, add_vector
 from abound.core.limits import Limits
 from abound.core.model.entry_application import Unit
@@ -225,6 +225,75 @@ def test_it_begins_when_it_is_turned_on_and_ends_when_it_is_turned_off() -> None
     model.configure({"rerank": False})
     assert model.index.digest() == never.index.digest()
     assert "class_means" not in model.sizes()["memory"]
+
+
+@settings(max_examples=examples(20), deadline=None)
+@given(
+    st.integers(0, 10**6),
+    st.integers(1, 40),
+    st.booleans(),
+    st.sampled_from([0.02, 0.1, 0.9]),
+    st.sampled_from([None, 15]),
+    st.integers(1, 119),
+)
+def test_by_default_it_starts_at_the_first_vector(
+    seed: int, slices: int, calibrate: bool, p_vector: float, most: int | None, cut: int
+) -> None:
+    """Wherever slices and snapshots begin and end: as if it had been turned on before."""
+    instances = stream(120, seed, 70, 3, p_vector)
+    more = {"calibrate": calibrate, "max_features": most}
+    expected = model_of(instances, **more)
+    model = model_of(instances, slices, **more, rerank=None)
+    first = next((i for i, (_, q, _) in enumerate(instances) if q is not None), 120)
+    assert model.reranker.on == (first < 120)
+    loaded = model_of(instances[:cut], 7, **more, rerank=None)
+    assert loaded.reranker.on == (cut > first)
+    loaded = LiveModel.from_arrays(loaded.meta(), loaded.to_arrays(), (5, 6))
+    learn(loaded, instances[cut:], slices)
+    assert loaded.digest() == model.digest()
+    if first < 120:
+        assert_equal(model, expected)
+    plain = model_of(instances[:first], **more, rerank=False)
+    assert model_of(instances[:first], **more, rerank=None).digest() == plain.digest()
+
+
+def assert_equal(model: LiveModel, other: LiveModel) -> None:
+    """Assert that two models have the same state, and other configurations."""
+    own, theirs = model.to_arrays(), other.to_arrays()
+    assert set(own) == set(theirs)
+    for name, array in own.items():
+        np.testing.assert_array_equal(array, theirs[name], err_msg=name)
+    assert model.digest() != other.digest()
+    model.configure({"rerank": other.config.rerank})
+    assert model.digest() == other.digest()
+
+
+def test_the_first_vector_may_be_of_a_registration() -> None:
+    """The vector of a name, made by an encoder, starts it as well."""
+    named = add_details(vector_of([], [1] * D) + pack_labels(["c1"], Limits()), b"{}")
+    models = []
+    for rerank, calibrate in ((True, False), (None, False), (True, True), (None, True)):
+        model = model_of(stream(5, 1, p_vector=0), rerank=rerank, calibrate=calibrate)
+        model.begin(named, 1, [Unit(1)]).finish()
+        assert model.reranker.on
+        assert model.reranker.arrays.counts[model.labels.find(b"c1")] == 1
+        learn(model, stream(30, 2))
+        models.append(model)
+    assert_equal(models[1], models[0])
+    assert_equal(models[3], models[2])
+
+
+def test_a_model_from_before_the_default_stays_without_it() -> None:
+    model = model_of(stream(20, 1), rerank=False)
+    meta = model.meta()
+    del meta["config"]["rerank"]
+    loaded = LiveModel.from_arrays(meta, model.to_arrays(), (5, 6))
+    learn(loaded, stream(20, 2))
+    assert loaded.digest() == model_of(stream(20, 1) + stream(20, 2), rerank=False).digest()
+    assert not loaded.reranker.on
+    loaded.configure({"rerank": None})
+    assert loaded.reranker.on
+    assert not model_of(stream(20, 1), update="fsu", rerank=False).reranker.on
 
 
 def test_with_calibrate_the_probability_is_that_of_the_share() -> None:
