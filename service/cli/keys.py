@@ -41,9 +41,9 @@ def create_key(
     expires: Annotated[
         str | None, typer.Option("--expires", help="Lifetime: 90s, 30m, 12h or 30d.  [default: unlimited]")
     ] = None,
-    rate: Annotated[str | None, typer.Option("--rate", help="Rate limit in instances, e.g. 1000/second.")] = None,
+    rate: Annotated[str | None, typer.Option("--rate", help="Rate limit in instances, such as 1000/second.")] = None,
     source_rate: Annotated[
-        str | None, typer.Option("--source-rate", help="Rate limit for learning with one source, e.g. 100/minute.")
+        str | None, typer.Option("--source-rate", help="Rate limit for learning with one source, such as 100/minute.")
     ] = None,
     data_dir: DataDir = None,
     redis_url: RedisUrl = None,

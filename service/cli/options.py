@@ -61,7 +61,7 @@ Assignments = Annotated[
     typer.Option(
         "--set",
         metavar="NAME=VALUE",
-        help="A field of the model's configuration, e.g. margin=0.5 or analyzer.kind=char. May be repeated.",
+        help="A field of the model's configuration, such as margin=0.5 or analyzer.kind=char. May be repeated.",
     ),
 ]
 
@@ -77,7 +77,7 @@ LabelColumn = Annotated[
 ]
 LabelSeparator = Annotated[
     str | None,
-    typer.Option("--label-separator", metavar="TEXT", help="Tables: separates labels, e.g. '|'.  [one label]"),
+    typer.Option("--label-separator", metavar="TEXT", help="Tables: separates labels, such as '|'.  [one label]"),
 ]
 VectorColumn = Annotated[
     str | None, typer.Option("--vector", metavar="COLUMN", help="Tables: column of the vectors.  [vector]")

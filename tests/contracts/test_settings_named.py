@@ -20,7 +20,7 @@ def settings_of(page: Path) -> dict[str, dict[str, str]]:
     return {name: dict(zip(COLUMNS, cells, strict=True)) for name, *cells in rows}
 
 
-MANUAL = settings_of(ROOT / "docs" / "operating.md")
+MANUAL = settings_of(ROOT / "docs" / "reference" / "settings.md")
 
 
 @pytest.mark.parametrize(
