@@ -43,8 +43,15 @@ STARTS = r"(?:^|[.!?] )(?:What|Whoever|Those that|One that)\b(?! [^.!?]*\?)"
 """A subject clause that starts a sentence; a question may."""
 
 
+LONGEST = 30
+"""Most words of a sentence, or of a part of one that a colon ends."""
+
+PARTS = re.compile(r"(?<=[.!?:])[)*]*\s+")
+ITEM = re.compile(r"(?:[-*]|\d+\.) ")
+
+
 def passages(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield the lines of prose with their numbers, without code, comments, headings and images."""
+    """Yield the lines of prose and headings with their numbers, without code, comments and images."""
     inside = None
     for number, line in enumerate(path.read_text().splitlines(), 1):
         text = line.strip()
@@ -54,8 +61,21 @@ def passages(path: Path) -> Iterator[tuple[int, str]]:
             inside = "-->"
         elif inside is not None:
             inside = None if inside in text else inside
-        elif text and not text.startswith(("#", "!", "<")):
+        elif text and not text.startswith(("!", "<")):
             yield number, line
+
+
+def paragraphs(path: Path) -> Iterator[str]:
+    """Yield headings, paragraphs and items of lists, each as one line, without tables and the targets of links."""
+    lines: list[str] = []
+    before = 0
+    for number, line in [*passages(path), (0, "")]:
+        if lines and (number != before + 1 or line.startswith(("#", "|")) or ITEM.match(line.strip())):
+            yield re.sub(r"\]\([^)]*\)", "]", CODE.sub("code", " ".join(lines)))
+            lines = []
+        before = number
+        if not line.startswith("|"):
+            lines.append(line.strip())
 
 
 def test_the_spelling_is_right() -> None:
@@ -71,10 +91,16 @@ def test_the_words_are_those_that_engineers_use(path: Path) -> None:
     found = [
         f"{match[0]!r}: {advice}"
         for pattern, advice in WORDS.items()
-        for match in re.finditer(rf"\b(?:{pattern})(?!\w)", text, re.IGNORECASE)
+        for match in re.finditer(rf"(?<![\w-])(?:{pattern})(?!\w)", text, re.IGNORECASE)
     ]
     found += [f"{match[0]!r} starts a sentence" for match in re.finditer(STARTS, text, re.MULTILINE)]
     assert found == []
+
+
+@pytest.mark.parametrize("path", PROSE, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_no_sentence_is_long(path: Path) -> None:
+    sentences = [one for paragraph in paragraphs(path) for one in PARTS.split(paragraph)]
+    assert [one for one in sentences if len(one.split()) > LONGEST] == []
 
 
 @pytest.mark.parametrize("path", MARKDOWN, ids=lambda path: path.relative_to(ROOT).as_posix())
