@@ -53,7 +53,7 @@ from tests.simulation.loop import Endless, SimLoop, here
 from tests.simulation.lua import collect
 from tests.simulation.network import Network
 from tests.simulation.promises import Lost, broken_activations, broken_by, stale
-from tests.simulation.requests import DONE, Attempt, Author
+from tests.simulation.requests import DONE, Attempt, Author, registers
 from tests.simulation.server import Store
 from tests.simulation.truth import Truth, ends_of, truths_of
 from tests.simulation.users import Users
@@ -76,9 +76,10 @@ class Outcome(NamedTuple):
         Promises that were not kept.
     checksum : int
         Of the trace: all that the store was asked and all that users were told.
-    n_learned, n_lost, n_trimmed, n_adopted, n_restored, n_activated, n_in_rows : int
+    n_learned, n_lost, n_trimmed, n_adopted, n_restored, n_activated, n_in_rows, n_named, n_rejected : int
         Answers, commands that the store lost, trims of a log, adoptions, events that were taken back by them,
-        activations, models in rows at the end: so that it can be seen that something happened.
+        activations, models in rows, registered and rejected labels at the end: so that it can be seen that something
+        happened.
     trace : list of str
         Empty unless it was asked for.
     """
@@ -94,6 +95,8 @@ class Outcome(NamedTuple):
     n_restored: int
     n_activated: int
     n_in_rows: int
+    n_named: int
+    n_rejected: int
     trace: list[str]
 
 
@@ -130,6 +133,8 @@ class World:
         self._hosts = hosts
         self.n_restored = 0
         self.n_in_rows = 0
+        self.n_named = 0
+        self.n_rejected = 0
 
     @property
     def store(self) -> Store:
@@ -170,6 +175,8 @@ class World:
         truths = truths_of(self.store.history, self.adopting.restored if self.adopting is not None else {})
         self.n_restored = sum(len(gone) for truth in truths.values() for _, gone in truth.undone)
         self.n_in_rows = sum(truth.live.index.in_rows for truth in truths.values())
+        self.n_named = sum(len(truth.live.details) for truth in truths.values())
+        self.n_rejected = sum(truth.live.stats()["feedback"]["rejected"] for truth in truths.values())
         lost = Lost(self.store.lost)
         broken += broken_by(self.users.requests, truths, lost)
         broken += stale(self.users.reads, truths, lost)
@@ -279,8 +286,9 @@ class World:
                         broken.append(f"{host.name} has no model {name}")
                     continue
                 digests[host.name] = digest
-                if n_learned != len(truth.facts):
-                    broken.append(f"{host.name} learned {n_learned} times, and the log has {len(truth.facts)} events")
+                n_told = sum(not registers(event) for event in truth.facts)
+                if n_learned != n_told:
+                    broken.append(f"{host.name} learned {n_learned} times, and the log has {n_told} events")
                 elif learned != _learned_state(truth.live):
                     broken.append(f"{host.name} has another state than the plain model of {name}")
                 if serving != truth.live.serving:
@@ -316,7 +324,8 @@ def _learned_state(live: object) -> bytes:
     for part in parts:
         while not part.digest_pages(64):
             pass
-    return b"".join(part.digest() for part in parts) + live.prequential.digest_bytes()  # type: ignore[attr-defined]
+    more = live.prequential, live.details  # type: ignore[attr-defined]
+    return b"".join([*(part.digest() for part in parts), *(part.digest_bytes() for part in more)])
 
 
 _apply = LiveModel.apply
@@ -413,5 +422,7 @@ def run(seed: int, trace: bool = False, faults: Sequence[str] | None = None) -> 
         world.n_restored,
         len(world.activating.said) if world.activating is not None else 0,
         world.n_in_rows,
+        world.n_named,
+        world.n_rejected,
         world.network.trace or [],
     )

@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any
 
 from abound.core.config import ModelConfig
-from abound.core.instances.record import pack_labels
+from abound.core.instances.record import add_details, pack_labels
 from abound.core.instances.vectorizer import Vectorizer
 from abound.core.limits import Limits
 from abound.core.types import Offset
@@ -29,14 +29,26 @@ def vector_of(event: int) -> bytes:
 
 
 def labels_of(event: int) -> list[str]:
-    """What is learned with it: one label to three, so that a small ``sls`` model goes over to rows."""
-    return [f"l{event % 7}", *(f"m{(event + one) % 5}" for one in range(min(event % 4, 2)))]
+    """What is learned with it: one label to four, so that a small ``sls`` model goes over to rows."""
+    return [f"l{event % 7}", *(f"m{(event + one) % 5}" for one in range((0, 2, 3, 3)[event % 4]))]
+
+
+def registers(event: int) -> bool:
+    """Whether the record of an event registers a label: such a record is not counted as learned."""
+    return event % 9 == 2
 
 
 @cache
 def record_of(event: int) -> bytes:
-    """The record of an event."""
-    return vector_of(event) + pack_labels(labels_of(event), Limits())
+    """The record of an event: a third registers a label, rejects one, or has feedback of every kind."""
+    labels, other = labels_of(event), f"l{(event + 1) % 7}"
+    if registers(event):
+        return add_details(vector_of(event) + pack_labels(labels[:1], Limits()), b'{"name":"Label %d"}' % event)
+    if event % 9 == 4:
+        return vector_of(event) + pack_labels([], Limits(), [other], weight=0.5)
+    if event % 9 == 7:
+        return vector_of(event) + pack_labels(labels, Limits(), [other], [f"l{(event + 2) % 7}"], 3.0)
+    return vector_of(event) + pack_labels(labels, Limits())
 
 
 @dataclass

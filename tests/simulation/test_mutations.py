@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import struct
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
 
 from abound.core.errors import StoreUnavailable
+from abound.core.model.entry_application import EntryApplication, Unit
+from abound.core.model.label_details import DetailsTable
+from abound.core.model.live_model import LiveModel
 from abound.core.model.receipts import Receipts
 from abound.core.types import Offset
 from abound.service.history.restore import restore_newest
@@ -200,6 +204,35 @@ def adopt_without_what_came_since(patch: Patch) -> None:
     patch.setattr(StandbyState, "apply", nothing)
 
 
+def leave_details_out(patch: Patch) -> None:
+    """The details of a registration are kept only if it is the first record of its entry."""
+    register = LiveModel._register
+
+    def wrong(self: LiveModel, buffer: bytes, at: int, *args: Any) -> int:
+        details = self.details
+        if at > 0:
+            self.details = DetailsTable()
+        end = register(self, buffer, at, *args)
+        self.details = details
+        return end
+
+    patch.setattr(LiveModel, "_register", wrong)
+
+
+def weigh_all_alike(patch: Patch) -> None:
+    """The weight of an event counts only if no other one is applied with it."""
+    begin = LiveModel.begin
+
+    def wrong(self: LiveModel, records: bytes, n: int, units: Sequence[Unit], *args: Any) -> EntryApplication:
+        return begin(self, _without_weights(records) if n > 1 else records, n, units, *args)
+
+    patch.setattr(LiveModel, "begin", wrong)
+
+
+def _without_weights(records: bytes) -> bytes:
+    return records.replace(struct.pack("<f2H", 3.0, 1, 1), struct.pack("<f2H", 1.0, 1, 1))
+
+
 MISTAKES: list[Callable[[Patch], None]] = [
     wait_on_another_connection,
     count_no_replies,
@@ -214,6 +247,8 @@ MISTAKES: list[Callable[[Patch], None]] = [
     leave_an_entry_out,
     do_not_open_again,
     adopt_without_what_came_since,
+    leave_details_out,
+    weigh_all_alike,
 ]
 
 

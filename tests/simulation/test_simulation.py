@@ -68,4 +68,6 @@ def test_histories_are_eventful() -> None:
     assert sum(one.n_restored > 0 for one in outcomes) > 0
     assert sum(one.n_activated > 0 for one in outcomes) > 5
     assert sum(one.n_in_rows for one in outcomes) > 0
+    assert sum(one.n_named for one in outcomes) > 40
+    assert sum(one.n_rejected for one in outcomes) > 40
     assert len({one.checksum for one in outcomes}) == 40

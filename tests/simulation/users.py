@@ -28,7 +28,7 @@ from tests.simulation.server import Store
 PATIENCE = 2.5
 ATTEMPTS = 4
 LEVELS = ("log", "log", "fsync", "replica")
-CREATED = {"news": ModelConfig(update="sls"), "mail": ModelConfig(update="sls", calibrate=True)}
+CREATED = {"news": ModelConfig(update="sls", implicit=0.1), "mail": ModelConfig(update="sls", calibrate=True)}
 """Models that somebody creates, beside the one that is always there."""
 
 
