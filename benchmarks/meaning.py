@@ -1,109 +1,202 @@
-"""What vectors add: text alone, vectors alone, both, and both with ``rerank``, on the same data.
+"""What vectors of texts add: words, words and codes, and both with the re-ranker, on the same instances.
 
-    python -m benchmarks.meaning TRAIN.jsonl TEST.jsonl [--embed wordllama] [--set codes=16384] [--json]
+    python -m benchmarks.meaning [--json] [--data DIR] [--only NAME]... [--orders 3] [--embed wordllama]
 
-Every line of the files has ``text``, ``labels`` and, without ``--embed``, ``vector``. Learns the training part in one
-pass with ``update: sls``, then ranks the test part. Prints R@1 of each instance before it was learned, R@1 and MRR of
-the test part, the microseconds of a core for learning and for ranking an instance (made into a vector before), and the
-bytes of the model.
+Each set is learned in one pass with ``update: sls``, in the order of its file and in ``--orders`` random ones;
+``commits-git`` is learned in order of time alone. The figures of random orders are their means:
+
+- R@1 and R@5 of the test part, of the instances that have a label, and R@1 of each instance before it was learned;
+- the microseconds of a processor to make an instance into a vector, to learn it and to rank it;
+- the bytes of the model.
+
+``few-shot`` learns the first 0 to 10 examples of each class of clinc150, in random orders, with and without the names
+of the classes. A name is the label itself, learned once as an instance of its class.
 """
 
 from __future__ import annotations
 
 import argparse
-import base64
 import json
 import time
-from dataclasses import replace
-from typing import Any
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple
 
-import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from abound.core.config import ModelConfig
 from abound.core.evaluation.evaluate import fit
-from abound.core.instances import text_encoder
-from abound.core.instances.data_formats import Dataset, vectorize_all
-from abound.core.instances.encoded_vector import EncodedVector
+from abound.core.instances.data_formats import Dataset, DatasetInstance, vectorize_all
 from abound.core.instances.vectorizer import Vectorizer
 from abound.core.limits import DATASET_LIMITS
-from abound.core.model.live_model import LiveModel
+from abound.core.model.live_model import LiveModel, warmup
 from abound.service.datasets.files import read_file
 from abound.service.processes.encoder_files import use_encoders
+from benchmarks.inputs import texts
+from benchmarks.inputs.label_names import chosen, learn_names, learn_rows, names_of
+from benchmarks.sets import NAMES, data_folder
 
-DEPTH = 1000
+SETS = (
+    "clinc150",
+    "reuters21578",
+    "gutenberg-subjects",
+    "newsgroups20",
+    "commits-git",
+    "wordnet-hypernyms",
+    "yso-finna-en",
+)
 
-PARTS: dict[str, dict[str, Any]] = {"text": {"vector": None}, "vector": {"text": None}, "both": {}, "reranked": {}}
+TRANSLATED = ("messages-fi", "messages-sv")
+"""Sets of other languages than the encoder's, measured if they are named: see ``benchmarks.inputs.texts``."""
+
+ONE_ORDER = ("commits-git",)
+"""Sets that are learned in order of time alone."""
+
+ALL = None, None
+SIZES: dict[str, tuple[int | None, int | None]] = {"yso-finna-en": (100_000, 10_000)}
+"""The first instances of the two parts, where not all of them are used."""
+
+EMBEDDED = ("codes", "reranked")
+WAYS: dict[str, dict[str, Any]] = {"words": {}, "codes": {"rerank": False}, "reranked": {"rerank": True}}
+"""Settings of the ways to learn a set. All but ``words`` have an encoder."""
+
+FEW_SHOT = "few-shot"
+EXAMPLES = (0, 1, 2, 3, 5, 10)
+DRAWS = 3
+K = 10
 
 
-def read(path: str, part: str, config: ModelConfig, embed: str | None) -> Dataset:
-    """The instances of a file, with text, vector, or both."""
-    instances = read_file(path)
-    if embed is not None:
-        instances = (replace(one, vector=_encode(embed, one.text)) for one in instances)
-    instances = (replace(one, **PARTS[part]) for one in instances)
-    return vectorize_all(instances, Vectorizer(config, DATASET_LIMITS).vectorize, DATASET_LIMITS)
+class Parts(NamedTuple):
+    """Training part and test part, as vectors, and the microseconds of a processor that an instance took."""
+
+    train: Dataset
+    test: Dataset
+    us_vector: float
 
 
-def _encode(embed: str, text: str | None) -> EncodedVector | None:
-    vector = text_encoder.load(embed).encode(text or "")
-    return None if vector is None else EncodedVector(base64=base64.b64encode(vector).decode(), dtype="int8")
+def instances(name: str, data: Path) -> list[list[DatasetInstance]]:
+    """Return the instances of the training part and of the test part that have a label."""
+    files = texts.parts_of(name, data) if name in TRANSLATED else _files(name, data)
+    return [[row for row in islice(rows, n) if row.labels] for rows, n in zip(files, SIZES.get(name, ALL), strict=True)]
 
 
-def reciprocal_ranks(live: LiveModel, test: Dataset) -> npt.NDArray[np.float64]:
-    """1 / rank of the best true label of each instance, 0 for one that is not ranked."""
-    found = np.zeros(len(test))
-    starts, ids = test.labels
-    for i, vector in enumerate(test.vectors):
-        true = {live.labels.find(test.names[label].encode()) for label in ids[starts[i] : starts[i + 1]].tolist()}
-        ranked = live.rank(vector, DEPTH).class_ids.tolist()
-        found[i] = next((1 / rank for rank, class_id in enumerate(ranked, 1) if class_id in true), 0.0)
-    return found
+def _files(name: str, data: Path) -> list[Iterator[DatasetInstance]]:
+    return [read_file(str(data / name / f"{part}.{NAMES[name]}.gz")) for part in ("train", "test")]
 
 
-def measure(train_path: str, test_path: str, part: str, config: ModelConfig, embed: str | None) -> dict[str, float]:
-    """The figures of one part of the instances."""
-    config = replace(config, rerank=part == "reranked")
-    train, test = read(train_path, part, config, embed), read(test_path, part, config, embed)
-    started = time.process_time()
-    live = fit(train, config, (1, 2))
-    learned = time.process_time()
-    for vector in test.vectors:
-        live.rank(vector, 10)
-    ranked = time.process_time()
-    found = reciprocal_ranks(live, test)
+def config_of(way: str, encoder: str) -> ModelConfig:
+    """Return the configuration of a way."""
+    analyzer = {"embed": encoder if way in EMBEDDED else None}
+    return ModelConfig.from_dict({"update": "sls", "analyzer": analyzer} | WAYS[way])
+
+
+def read(name: str, data: Path, config: ModelConfig) -> Parts:
+    """Return the parts of a set as vectors."""
+    vectorize = Vectorizer(config, DATASET_LIMITS).vectorize
+    rows = instances(name, data)
+    began = time.process_time()
+    train, test = (vectorize_all(part, vectorize, DATASET_LIMITS) for part in rows)
+    return Parts(train, test, (time.process_time() - began) / (len(train) + len(test)) * 1e6)
+
+
+def rank_test(live: LiveModel, test: Dataset) -> dict[str, float]:
+    """Return R@1 and R@5 of the test part in percent, and the microseconds of a processor to rank an instance."""
+    began = time.process_time()
+    ranked = [live.rank(vector, K).class_ids for vector in test.vectors]
+    us_rank = (time.process_time() - began) / len(test) * 1e6
+    known = np.array([live.labels.find(label.encode()) for label in test.names])
+    hits = [
+        np.isin(ids[:5], true[true >= 0])
+        for ids, true in zip(ranked, np.split(known[test.labels.ids], test.labels.starts[1:-1]), strict=True)
+    ]
+    r1, r5 = (100 * float(np.mean([one[:k].any() for one in hits])) for k in (1, 5))
+    return {"R@1": r1, "R@5": r5, "us rank": us_rank}
+
+
+def accuracy(figures: dict[str, float]) -> dict[str, float]:
+    """Return the figures without times."""
+    return {name: value for name, value in figures.items() if not name.startswith("us ")}
+
+
+def measure(parts: Parts, config: ModelConfig, seed: int | None) -> dict[str, float]:
+    """Return the figures of a set that is learned in the random order of a seed, or in that of the file (None)."""
+    rng = None if seed is None else np.random.default_rng(seed)
+    began = time.process_time()
+    live = fit(parts.train, config, (1, 2), rng=rng)
+    us_learn = (time.process_time() - began) / len(parts.train) * 1e6
+    figures = rank_test(live, parts.test)
     return {
-        "prequential": live.stats()["all"]["R@1"],
-        "R@1": float((found == 1).mean()),
-        "MRR": float(found.mean()),
-        "us learn": (learned - started) / len(train) * 1e6,
-        "us rank": (ranked - learned) / len(test) * 1e6,
-        "connections": live.index.n_connections,
+        **accuracy(figures),
+        "prequential": 100 * live.stats()["all"]["R@1"],
+        "us vector": parts.us_vector,
+        "us learn": us_learn,
+        "us rank": figures["us rank"],
         "MB": live.n_bytes / 1e6,
     }
+
+
+def mean(rows: list[dict[str, float]]) -> dict[str, float]:
+    """Return the mean of each figure."""
+    return {name: float(np.mean([row[name] for row in rows])) for name in rows[0]}
+
+
+def of_set(name: str, data: Path, n_random: int, encoder: str) -> Iterator[dict[str, Any]]:
+    """Yield the figures of each way to learn a set, in the order of its file and in random ones."""
+    words, embedded = (read(name, data, config_of(way, encoder)) for way in ("words", "reranked"))
+    orders = {"file": [None], "random": [] if name in ONE_ORDER else list(range(n_random))}
+    for kind, seeds in orders.items():
+        found: dict[str, list[dict[str, float]]] = {way: [] for way in WAYS}
+        for seed in seeds:
+            for way, rows in found.items():
+                rows.append(measure(embedded if way in EMBEDDED else words, config_of(way, encoder), seed))
+        for way, rows in found.items():
+            if rows:
+                yield {"set": name, "order": kind, "way": way} | mean(rows)
+
+
+def few_shot(data: Path, encoder: str) -> Iterator[dict[str, Any]]:
+    """Yield R@1 and R@5 on clinc150 for each number of examples, way to learn, and with and without names."""
+    for way in WAYS:
+        config = config_of(way, encoder)
+        train, test, _ = read("clinc150", data, config)
+        for registered in (False, True):
+            names = names_of(train.names) if registered else {}
+            for n in EXAMPLES:
+                draws = []
+                for draw in range(DRAWS if n else 1):
+                    live = LiveModel(config, (1, 2))
+                    learn_names(live, names)
+                    learn_rows(live, train, chosen(train, n, draw))
+                    draws.append(accuracy(rank_test(live, test)))
+                yield {"set": FEW_SHOT, "way": way, "names": registered, "examples": n} | mean(draws)
 
 
 def main() -> None:
     """Run the program."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("train")
-    parser.add_argument("test")
-    parser.add_argument("--embed", metavar="ENCODER", help="make the vectors from the texts")
-    parser.add_argument("--set", action="append", default=[], metavar="FIELD=VALUE")
-    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--json", action="store_true", help="print a JSON object per row")
+    parser.add_argument("--data", type=Path, help="the folder of the data sets; ABOUND_DATA without it")
+    parser.add_argument(
+        "--only", action="append", choices=[FEW_SHOT, *SETS, *TRANSLATED], help="only this set; may be repeated"
+    )
+    parser.add_argument("--orders", type=int, default=3, help="random orders")
+    parser.add_argument("--embed", metavar="ENCODER", default="wordllama")
     given = parser.parse_args()
-    changes = {name: msgspec.json.decode(value) for name, _, value in (one.partition("=") for one in given.set)}
+    data = data_folder(given.data)
     use_encoders(None)
-    config = ModelConfig.from_dict({"update": "sls", **changes})
-    told = {part: measure(given.train, given.test, part, config, given.embed) for part in PARTS}
-    if given.json:
-        print(json.dumps(told))
-        return
-    names = list(told["text"])
-    print("".join(f"{name:>13}" for name in ["", *names]))
-    for part, figures in told.items():
-        print(f"{part:>13}" + "".join(f"{figures[name]:13.4g}" for name in names))
+    warmup("learning", "answering", "sls", "reranked")
+    for name in given.only or (FEW_SHOT, *SETS):
+        rows = few_shot(data, given.embed) if name == FEW_SHOT else of_set(name, data, given.orders, given.embed)
+        for i, row in enumerate(rows):
+            if given.json:
+                print(json.dumps(row), flush=True)
+                continue
+            if i == 0:
+                print(*(f"{key:>18}" for key in row), sep="")
+            print(
+                *(f"{value:18.1f}" if isinstance(value, float) else f"{value!s:>18}" for value in row.values()), sep=""
+            )
 
 
 if __name__ == "__main__":

@@ -100,28 +100,21 @@ PROGRAMS: dict[str, Small] = {
     "benchmarks.faults": Small(
         words="--json --seed 1 --kills 2", tells=("acknowledged", "learned", "entries"), needs=("nginx",), seconds=600
     ),
-    "benchmarks.feedback": Small(
-        words="--json --quick --only clinc150 --data {data}", tells=("R@1", "R@5", "tail", "shown")
-    ),
     "benchmarks.gate": Small(words="--json --data {data}", tells=("instances", "fitted_on", "before", "after")),
     "benchmarks.http": Small(
         words="--json --quick", tells=("rps", "classify_to_echo", "learn_to_echo"), needs=("wrk",)
     ),
     "benchmarks.inputs": Small(
-        words="--json --only text --only numbers --set clinc150 --data {data}",
-        tells=("sls_simple", "sls_unicode", "fsu_simple", "fsu_unicode", "sls_u1100_scaled", "fsu_ten_raw"),
+        words="--json --quick --only text --only numbers --only names --only feedback --set clinc150 --data {data}",
+        tells=("sls_simple", "fsu_unicode", "sls_u1100_scaled", "fsu_ten_raw", "MRR", "tail", "shown"),
     ),
     "benchmarks.jobs": Small(words="--json --jobs 3", tells=("process_seconds", "start_ms", "end_ms", "own_mib")),
     "benchmarks.kernel": Small(
         words="--json --quick --stream ads --turns 1", tells=("learn_over_floor", "classify_over_fsu", "names_per_s")
     ),
-    "benchmarks.label_names": Small(
-        words="{data}/clinc150/train.jsonl.gz {data}/clinc150/test.jsonl.gz --json --examples 1 --draws 1 --update sls",
-        tells=("R@1", "R@5", "MRR"),
-    ),
     "benchmarks.meaning": Small(
-        words="{data}/clinc150/train.jsonl.gz {data}/clinc150/test.jsonl.gz --json --embed wordllama",
-        tells=("R@1", "MRR", "us learn"),
+        words="--json --only few-shot --only clinc150 --orders 1 --data {data}",
+        tells=("examples", "R@1", "prequential", "us learn", "MB"),
     ),
     "benchmarks.libraries": Small(
         words="--json --only bibtex --only clinc150 --seconds 60 --plot {work}/plot.svg --data {data} --kept {kept}",

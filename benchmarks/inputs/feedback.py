@@ -1,7 +1,5 @@
 """What feedback on the shown labels alone teaches, and what an application does that confirms its own suggestions.
 
-    python -m benchmarks.feedback [--json] [--data DIR] [--only NAME]... [--quick]
-
 A model first learns ``SEED_EVENTS`` instances with all their labels. Then come up to ``EVENTS`` instances, of which
 the application shows the best five labels:
 
@@ -23,8 +21,6 @@ labels that have the fewest instances in the whole stream. Recall of a label is 
 
 from __future__ import annotations
 
-import argparse
-import json
 import random
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
@@ -40,10 +36,10 @@ from abound.core.limits import Limits
 from abound.core.model.entry_application import Unit
 from abound.core.model.live_model import LiveModel
 from abound.service.datasets.files import read_file
-from benchmarks.sets import IN_TIME, NAMES, data_folder
+from benchmarks.inputs.parts import UPDATES
+from benchmarks.sets import IN_TIME, NAMES
 
 SETS = ("clinc150", "stackex-cooking", "commits-git")
-RULES = ("fsu", "sls")
 SEED_EVENTS, EVENTS, TESTED, SHOWN = 1_000, 10_000, 2_000, 5
 LIMITS = Limits()
 
@@ -153,7 +149,7 @@ KINDS: dict[str, Callable[[LiveModel, Row], Feedback]] = {
 
 def seeded(rule: str, parts: Stream) -> LiveModel:
     """A model that has learned the first part."""
-    live = LiveModel(ModelConfig(update="sls" if rule == "sls" else "fsu"), (1, 2))
+    live = LiveModel(ModelConfig.from_dict({"update": rule}), (1, 2))
     for row in parts.seed:
         learn(live, row, row.labels)
     return live
@@ -200,55 +196,21 @@ def lost(figures: dict[str, dict[str, float]], kind: str, measure: str = "R@1") 
     return (figures["full"][measure] - figures[kind][measure]) / gap if gap else 0.0
 
 
-def measured(name: str, rule: str, parts: Stream) -> dict[str, Any]:
-    """All figures of a set under an update rule."""
+def measure(name: str, data: Path, n_events: int = EVENTS) -> dict[str, Any]:
+    """Return all figures of a set, for each update rule."""
+    parts = stream(name, data, n_events)
+    return {"set": name, "events": len(parts.events)} | {rule: of_rule(rule, parts) for rule in UPDATES}
+
+
+def of_rule(rule: str, parts: Stream) -> dict[str, Any]:
+    """Return all figures of a set under an update rule."""
     figures = {kind: with_feedback(rule, parts, kind) for kind in KINDS}
-    confirming = [
-        {"p": p, "weight": weight} | self_confirmed(rule, parts, p, weight) for p in ACCEPTED for weight in WEIGHTS
-    ]
     return {
-        "set": name,
-        "rule": rule,
-        "events": len(parts.events),
-        "feedback": figures,
-        "lost": {kind: lost(figures, kind) for kind in ("confirmed", "shown", "known")},
-        "self_confirmation": [{"p": 0.0, "weight": 1.0} | figures["full"], *confirming],
+        **figures,
+        "lost in percent": {kind: 100 * lost(figures, kind) for kind in ("confirmed", "shown", "known")},
+        **{
+            f"accepts {p:g}, weight {weight:g}": self_confirmed(rule, parts, p, weight)
+            for p in ACCEPTED
+            for weight in WEIGHTS
+        },
     }
-
-
-def show(one: dict[str, Any]) -> None:
-    """Print the figures of a set under an update rule."""
-    print(f"{one['set']}, {one['rule']}, {one['events']:,} events")
-    for kind, figures in one["feedback"].items():
-        part = f"  lost {100 * one['lost'][kind]:5.1f} %" if kind in one["lost"] else ""
-        print(f"  {kind:<20}{_shown(figures)}{part}")
-    for figures in one["self_confirmation"]:
-        print(f"  p {figures['p']:.1f}, weight {figures['weight']:<7g}{_shown(figures)}")
-
-
-def _shown(figures: dict[str, float]) -> str:
-    return "  ".join(f"{name} {figures[name]:5.1f}" for name in ("R@1", "R@5", "tail"))
-
-
-def main() -> None:
-    """Run the program."""
-    parser = argparse.ArgumentParser(description="What feedback on shown labels teaches, and self-confirmation.")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("--data", type=Path, default=None, help="the folder of the data sets (default: ABOUND_DATA)")
-    parser.add_argument("--only", action="append", choices=SETS, help="these sets only")
-    parser.add_argument("--quick", action="store_true", help="a tenth of the events")
-    options = parser.parse_args()
-    data = data_folder(options.data)
-    results = []
-    for name in options.only or SETS:
-        parts = stream(name, data, EVENTS // 10 if options.quick else EVENTS)
-        for rule in RULES:
-            results.append(measured(name, rule, parts))
-            if not options.json:
-                show(results[-1])
-    if options.json:
-        print(json.dumps({"results": results}))
-
-
-if __name__ == "__main__":
-    main()

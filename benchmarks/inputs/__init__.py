@@ -1,0 +1,1 @@
+"""Accuracy on the inputs that applications send, and from the feedback that they give."""
