@@ -2,6 +2,10 @@
 
     python -m benchmarks.kernel [--json] [--quick] [--stream ads]... [--turns 5] [--against COMMIT]
 
+Beside the synthetic streams there are ``wide``, in which ``fsu`` has a finite ``memory`` and nearly all of its votes
+come from wide blocks, and ``newsgroups20``, the training part of that data set, if ``ABOUND_DATA`` names the folder of
+the data sets.
+
 In one run for each stream:
 
 - ``learn``: one pass from an empty index, with room made before. Its floor is the gather floor
@@ -54,8 +58,13 @@ from benchmarks.streams import SHAPES, Stream, draw, records
 
 ROOT = Path(__file__).parents[1]
 CONFIGS = {"fsu": ModelConfig(w_min=0.01, d_max=25, margin=0.5), "sls": ModelConfig(update="sls")}
+STREAMS = SHAPES | {"wide": replace(SHAPES["ads"], n_instances=100_000)}
+MEMORY = {"wide": 2.0}
+"""Streams with a finite ``memory`` for ``fsu``."""
+
+DATA_SET = "newsgroups20"
 K = 10
-MOST_ACTIVE, MOST_LABELS = 4096, 64
+MOST_ACTIVE, MOST_LABELS = 65_536, 64
 SLICES = 40
 FLOORS = {"learn": "floor_learn", "grow": "floor_learn", "again": "floor", "classify": "floor"}
 TARGETS = {
@@ -221,9 +230,10 @@ class Bench:
         return result
 
 
-def measured(stream: Stream, turns: int) -> dict[str, Any]:
+def measured(stream: Stream, turns: int, memory: float | None) -> dict[str, Any]:
     """The figures of ``fsu``, and of ``sls`` under its name."""
-    benches = {update: Bench(stream, config) for update, config in CONFIGS.items()}
+    configs = CONFIGS | {"fsu": replace(CONFIGS["fsu"], memory=memory)}
+    benches = {update: Bench(stream, config) for update, config in configs.items()}
     for _ in range(turns):
         for bench in benches.values():
             bench.turn()
@@ -270,6 +280,29 @@ def shown(name: str, result: dict[str, Any]) -> str:
     lines.append(f"  {size:.1f} bytes a connection, {roomy:.1f} with room to grow{goal}")
     lines += shown_sls(result["sls"])
     return "\n".join(lines)
+
+
+def arrays_of_data_set() -> Path:
+    """The file with the arrays of the data set, made on first use."""
+    from benchmarks import sets  # not at the top: --against imports this module with the code of old commits
+
+    sets.load(DATA_SET, sets.data_folder(None), sets.default_folder())
+    return sets.default_folder() / f"{DATA_SET}.words.npz"
+
+
+def stream_of(name: str, n: int | None, file: Path | None) -> Stream:
+    """A stream, or its first ``n`` instances; ``file`` has the arrays of the data set."""
+    if name != DATA_SET:
+        shape = STREAMS[name]
+        return draw(replace(shape, n_instances=min(n or shape.n_instances, shape.n_instances)), seed=1)
+    assert file is not None
+    with np.load(file, allow_pickle=False) as arrays:
+        starts, ids, values, label_starts, class_ids = (
+            arrays[f"train_{field}"] for field in ("starts", "ids", "values", "label_starts", "label_ids")
+        )
+    n = min(n or len(starts) - 1, len(starts) - 1)
+    features, labels = slice(starts[n]), slice(label_starts[n])
+    return Stream(starts[: n + 1], ids[features], values[features], label_starts[: n + 1], class_ids[labels])
 
 
 @contextmanager
@@ -320,16 +353,24 @@ def main() -> None:
     """Measure the streams that were asked for."""
     parser = argparse.ArgumentParser(description="Speed and size of the index beside its gather floor.")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("--quick", action="store_true", help="a tenth of each stream, two turns")
-    parser.add_argument("--stream", action="append", choices=list(SHAPES), help="only this one; may be repeated")
+    parser.add_argument("--quick", action="store_true", help="a tenth of each synthetic stream, two turns")
+    parser.add_argument("--instances", type=int, help="at most so many of each stream")
+    parser.add_argument(
+        "--stream", action="append", choices=[*STREAMS, DATA_SET], help="only this one; may be repeated"
+    )
     parser.add_argument("--turns", type=int, help="how often floors and kernels take turns")
     parser.add_argument("--against", metavar="COMMIT", help="compare this checkout with a commit")
     parser.add_argument("--rounds", type=int, default=3, help="processes of each, with --against")
+    parser.add_argument("--arrays", type=Path, help=f"the file with the arrays of {DATA_SET}; made if not given")
     options = parser.parse_args()
-    streams = options.stream or list(SHAPES)
+    streams = options.stream or [*STREAMS, *[DATA_SET] * ("ABOUND_DATA" in os.environ)]
+    if DATA_SET in streams and options.arrays is None:
+        options.arrays = arrays_of_data_set()
     if options.against:
-        chosen = [part for stream in streams for part in ("--stream", stream)]
-        chosen += ["--quick"] * options.quick + (["--turns", str(options.turns)] if options.turns else [])
+        chosen = [part for stream in streams for part in ("--stream", stream)] + ["--quick"] * options.quick
+        for name in ("turns", "instances", "arrays"):
+            given = getattr(options, name)
+            chosen += [f"--{name}", str(given)] if given is not None else []
         with other_code(options.against) as other:
             best = rounds(chosen, {"this": ROOT, "other": other}, options.rounds)
         print(compared(best["this"], best["other"]))
@@ -337,11 +378,11 @@ def main() -> None:
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     results = {}
     for name in streams:
-        shape = SHAPES[name]
-        if options.quick:
-            shape = replace(shape, n_instances=shape.n_instances // 10)
+        n = options.instances
+        if options.quick and n is None and name in STREAMS:
+            n = STREAMS[name].n_instances // 10
         turns = options.turns or (2 if options.quick or name == "sparse" else 5)
-        results[name] = measured(draw(shape, seed=1), turns)
+        results[name] = measured(stream_of(name, n, options.arrays), turns, MEMORY.get(name))
         if not options.json:
             print(shown(name, results[name]), flush=True)
     if options.json:

@@ -2,12 +2,22 @@
 
 Every instance is a small regression problem: its true classes should score 1, and all others 0. Of the others, only
 the highest-scoring ones near a true class are corrected, and only connections of active features change. Learning
-therefore costs as much as ranking. With m true classes each step is m^(-3/8) of the step with one.
+therefore costs as much as ranking. With m true classes and x as ``weigh`` makes it::
 
-A feature has at most ``slots`` connections, or more while there are few features (``most_slots``). A connection whose
-initial weight would be below ``least_weight`` is not created. Each connection has a **step sum** g and a weight w of
-either sign. Connections stay in the order of their creation. The header's total is the number of instances with the
-feature. Class ids of 2^24 and more do not fit into a record and are not learned.
+    s_c  = sum_f x_f w_fc                   over the connections of the active features
+    e_c  = m^(-3/8) (1 - s_c)               for a true class with s_c < 1
+    e_c  = m^(-3/8) (.05 - s_c)             for the 8 + 4 (m - 1) best other classes with s_c > .05 and
+                                            s_c > min(1, the least score of a true class) - .3
+    g_fc <- g_fc + x_f^2,  w_fc <- w_fc + eta x_f max(1 / (1 + g_fc), .1) e_c
+    a new connection:      g_fc = x_f^2,  w_fc = eta x_f max(1 / (1 + x_f^2), .1) e_c
+
+1 - s_c and .05 - s_c are clipped to -8 .. 8. A feature is connected to true classes with s_c < 1 and to corrected
+others with s_c - .05 > .2, if abs(w_fc) is at least .02.
+
+A feature has at most ``slots`` connections, or more while there are few features (``most_slots``). In a full list the
+connection with the least absolute weight is replaced. Each connection has a **step sum** g and a weight w of either
+sign. Connections stay in the order of their creation. The header's total is the number of instances with the feature.
+Class ids of 2^24 and more do not fit into a record and are not learned.
 
 A class that is rejected for an instance is corrected like those highest-scoring ones, wherever its score is above
 their target. Without a true class no other class is corrected, because the true ones are unknown. An instance of

@@ -4,9 +4,13 @@ The weights (float32) of features times classes lie in one array with one row pe
 g. Each class has an intercept b and the number n_c of instances for which it was true. With m true classes, x as
 ``weigh`` makes it, and all classes that were ever learned::
 
-    s_c = b_c + sum_f x_f W_fc e_c = m^(-3/8) (y_c - s_c)           y_c 1 for a true class, else 0 n   += 1
-    b_c  += eta max(1 / (1 + n / 3), .02) e_c g_f += x_f^2 / 3                     W_fc += eta x_f max(1 / (1 + g_f),
-    .2) e_c;  a true e_c times 1 + 4 / (1 + n_c)
+    s_c = b_c + sum_f x_f W_fc
+    e_c = m^(-3/8) (y_c - s_c)              y_c is 1 for a true class, else 0
+    n   <- n + 1,           b_c  <- b_c  + eta max(1 / (1 + n / 3), .02) e_c
+    g_f <- g_f + x_f^2 / 3, W_fc <- W_fc + eta x_f max(1 / (1 + g_f), .2) e_c
+
+n counts the instances learned in rows. y_c - s_c is clipped to -8 .. 8. Only in the step of W, e_c of a true class is
+multiplied by 1 + 4 / (1 + n_c), with n_c before this instance.
 
 An instance without a true class corrects only the wrong classes that score above 0, because the others may be true.
 With a true class every other class is corrected anyway. A weight multiplies x_f^2 in the step sums, and both kinds of
