@@ -138,7 +138,10 @@ class FastPathConnection(HttpToolsProtocol):
 
     transport: JoinedWrites
     _fast_answer: FastAnswer | None = None  # the function that may answer the request being read
+    _headers: Headers  # of that request, the last of several values
     _body = b""  # of that request
+    _defaults: list[tuple[bytes, bytes]] | None = None  # the server's headers, which it replaces every second
+    _default_lines = b""  # the same as lines
     _left = 0  # requests of this piece of data that may still take the fast path
     _answered: object = _NONE  # the scope of the last request that took the fast path
 
@@ -182,14 +185,14 @@ class FastPathConnection(HttpToolsProtocol):
         """Answer the complete request immediately if possible, else pass it to the normal path."""
         if self._fast_answer is not None:
             try:
-                answer = self._fast_answer(dict(self.headers), self._body)
+                answer = self._fast_answer(self._headers, self._body)
             except Exception:
                 answer = None  # the normal path raises it again, logs it and answers
             if answer is not None:
                 self._fast_answer = None
                 self._answered = self.scope
                 self.server_state.total_requests += 1
-                self.transport.send(_response_bytes(self.server_state.default_headers, *answer))
+                self.transport.send(self._response_bytes(*answer))
                 return
             self._fall_back()
         super().on_message_complete()
@@ -206,6 +209,19 @@ class FastPathConnection(HttpToolsProtocol):
             and not self.transport.is_closing()
         )
 
+    def _response_bytes(self, body: bytes, request_id: str) -> bytes:
+        """Return the bytes of an answer of status 200."""
+        if self._defaults is not self.server_state.default_headers:
+            self._defaults = self.server_state.default_headers
+            self._default_lines = b"".join([b"%b: %b\r\n" % header for header in self._defaults])
+        return b"HTTP/1.1 200 OK\r\n%bcontent-type: %b\r\ncontent-length: %d\r\nx-request-id: %b\r\n\r\n%b" % (
+            self._default_lines,
+            JSON,
+            len(body),
+            request_id.encode("ascii"),
+            body,
+        )
+
     def _use_normal_path(self) -> None:
         url, headers, expects = self.url, self.headers, self.expect_100_continue
         super().on_message_begin()
@@ -219,17 +235,6 @@ class FastPathConnection(HttpToolsProtocol):
         self._use_normal_path()
         if self._body:
             super().on_body(self._body)
-
-
-def _response_bytes(default_headers: list[tuple[bytes, bytes]], body: bytes, request_id: str) -> bytes:
-    """Return the bytes of an answer of status 200."""
-    return b"HTTP/1.1 200 OK\r\n%bcontent-type: %b\r\ncontent-length: %d\r\nx-request-id: %b\r\n\r\n%b" % (
-        b"".join([b"%b: %b\r\n" % header for header in default_headers]),
-        JSON,
-        len(body),
-        request_id.encode("ascii"),
-        body,
-    )
 
 
 STALL_CHECK_SECONDS = 5.0
@@ -311,12 +316,13 @@ class ClientConnection(FastPathConnection):
 
         A proxy in front of this service may use another one of several values than this service does.
         """
-        names = [name for name, _ in self.headers]
+        self._headers = dict(self.headers)
+        names = [name for name, _ in self.headers] if len(self._headers) < len(self.headers) else []
         if names.count(b"authorization") > 1:
             self._invalid_detail = "the request has several headers Authorization"
         elif names.count(b"host") > 1:
             self._invalid_detail = "the request has several headers Host"
-        elif b"host" not in names and self.parser.get_http_version() != "1.0":
+        elif b"host" not in self._headers and self.parser.get_http_version() != "1.0":
             self._invalid_detail = "the request has no header Host"
         else:
             super().on_headers_complete()
