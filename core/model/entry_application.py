@@ -89,9 +89,14 @@ class RecordTarget(Protocol):
     receipts: Receipts
 
     def apply(
-        self, buffer: bytes, at: int, ranks: npt.NDArray[np.int32], updated: npt.NDArray[np.bool_]
+        self,
+        buffer: bytes,
+        at: int,
+        ranks: npt.NDArray[np.int32],
+        updated: npt.NDArray[np.bool_],
+        offset: Offset,
     ) -> tuple[int, int]:
-        """Apply at least one and at most ``len(ranks)`` records from byte ``at`` on.
+        """Apply at least one and at most ``len(ranks)`` records from byte ``at`` on; the first one has this offset.
 
         Returns the position of the next record and the number of records applied.
         """
@@ -148,9 +153,9 @@ class EntryApplication:
                 self._begin_next()
                 continue
             first, most = self._record, min(limit, self._left)
-            self._at, applied = self._model.apply(
-                self._buffer, self._at, self.ranks[first : first + most], self.updated[first : first + most]
-            )
+            ranks, updated = self.ranks[first : first + most], self.updated[first : first + most]
+            offset = self._entry._replace(position=first)
+            self._at, applied = self._model.apply(self._buffer, self._at, ranks, updated, offset)
             limit = limit - applied if applied == most else 0
             self._record += applied
             self._left -= applied
@@ -292,7 +297,12 @@ class OutcomeReplay:
         return EntryApplication(self, records, n, units, entry).finish().outcomes
 
     def apply(
-        self, buffer: bytes, at: int, ranks: npt.NDArray[np.int32], updated: npt.NDArray[np.bool_]
+        self,
+        buffer: bytes,
+        at: int,
+        ranks: npt.NDArray[np.int32],
+        updated: npt.NDArray[np.bool_],
+        offset: Offset,
     ) -> tuple[int, int]:
         """Skip ``len(ranks)`` records from byte ``at`` on.
 

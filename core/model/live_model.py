@@ -42,15 +42,23 @@ from abound.core.instances.record import (
 from abound.core.instances.vectorizer import Vectorizer
 from abound.core.kernels.index import learning
 from abound.core.kernels.index.layout import Feedback
-from abound.core.kernels.model.answer import explain_vector, rank_estimated, rank_reranked, rank_vector
+from abound.core.kernels.model.answer import (
+    explain_vector,
+    find_nearest,
+    rank_estimated,
+    rank_reranked,
+    rank_vector,
+)
 from abound.core.kernels.model.apply import (
     ACTIVE,
     AT,
     CLASSES,
     DONE,
     ENOUGH,
+    ENTRY,
     FIRST_VECTOR,
     INDEX_FULL,
+    N_CURSOR,
     NAMES_FULL,
     PREPARED,
     REGISTERED,
@@ -64,6 +72,7 @@ from abound.core.kernels.model.apply import (
     skip_records,
 )
 from abound.core.kernels.model.handle import ApplyScratch, LiveArrays, LivePointers, ModelHandle
+from abound.core.kernels.model.instance_memory import NEIGHBOURS
 from abound.core.kernels.model.prequential import count_ranks
 from abound.core.kernels.names.table import find_vector
 from abound.core.kernels.records.codes import EXPANSION, MAX_KEY_BYTES, PREFIX, WINNERS, expand_vector
@@ -86,6 +95,30 @@ MEANING = "(meaning)"
 
 RERANKED = "(re-ranking)"
 """Key of the re-ranker among the contributions to a score: the difference that it makes."""
+
+
+MOST_NEAREST = 3
+"""Most remembered instances that are named for a class."""
+
+
+class RememberedInstance(NamedTuple):
+    """A remembered instance that is similar to another one.
+
+    Attributes
+    ----------
+    offset : Offset
+    key : str or None
+        Idempotency key of its request, while the model knows it.
+    labels : list of str
+        At most 16.
+    similarity : float
+        Cosine of the vectors.
+    """
+
+    offset: Offset
+    key: str | None
+    labels: list[str]
+    similarity: float
 
 
 class EnlargedTables(NamedTuple):
@@ -111,7 +144,7 @@ class LiveModel(ModelState):
         super().__init__(config, secret)
         self.limits = limits or Limits()
         self._scratch = _scratch(64, 16, 0)
-        self._cursor = np.zeros(7, np.int64)
+        self._cursor = np.zeros(N_CURSOR, np.int64)
         self._take_config(config)
 
     @classmethod
@@ -140,7 +173,8 @@ class LiveModel(ModelState):
         if config.calibrate != self.calibration.on:
             self.calibration = Calibration(config.calibrate)
         if self.reranks(config) != self.reranker.on:
-            self.reranker = Reranker(self.reranks(config))
+            self.reranker = Reranker(self.reranks(config), config.memory_instances or 0)
+        self.reranker.remember(config.memory_instances or 0)
         self._tallies.set_awaiting(config.rerank is None and not self.reranker.on)
         self._make_room(0, 0, 0, 0)
 
@@ -185,9 +219,16 @@ class LiveModel(ModelState):
         return EntryApplication(self, records, n, units, entry)
 
     def apply(
-        self, buffer: bytes, at: int, ranks: npt.NDArray[np.int32], updated: npt.NDArray[np.bool_]
+        self,
+        buffer: bytes,
+        at: int,
+        ranks: npt.NDArray[np.int32],
+        updated: npt.NDArray[np.bool_],
+        offset: Offset = START,
     ) -> tuple[int, int]:
         """Apply at least one and at most ``len(ranks)`` records from byte ``at`` on.
+
+        ``offset`` is that of the first record; a memory of instances keeps it.
 
         Returns
         -------
@@ -197,6 +238,8 @@ class LiveModel(ModelState):
             Records applied; ``ranks[:done]`` and ``updated[:done]`` are written.
         """
         self._cursor[AT], self._cursor[PREPARED], self._cursor[REGISTERED] = at, -1, -1
+        if self.config.memory_instances:
+            self._cursor[ENTRY:] = offset
         done = self._apply(buffer, ranks, updated)
         if done == 0:
             return self._register(buffer, at, ranks, updated), 1
@@ -210,22 +253,23 @@ class LiveModel(ModelState):
             apply_next = apply_reranked if self.reranker.on else apply_calibrated if prepares else apply_records
             apply_next(buffer, self._cursor, self._held, ranks_left, updated_left)
             done += int(self._cursor[DONE])
-            if self._cursor[STATUS] in (ENOUGH, REGISTERS) or (done > 0 and not prepares):
+            status = self._cursor[STATUS]
+            if status in (ENOUGH, REGISTERS) or (done > 0 and (not prepares or status == FIRST_VECTOR)):
                 return done
             # Apply a record that is already prepared in this call; the next call would prepare it a second time.
             ranks_left, updated_left = ranks[done : done + 1], updated[done : done + 1]
             shape = record_shape(buffer, int(self._cursor[AT]))
-            if self._cursor[STATUS] == FIRST_VECTOR:
-                self.reranker = Reranker(True)
+            if status == FIRST_VECTOR:
+                self.reranker = Reranker(True, self.config.memory_instances or 0)
                 self._tallies.set_awaiting(False)
                 self._make_room(0, 0, 0, 0)
-            elif self._cursor[STATUS] == NAMES_FULL:
+            elif status == NAMES_FULL:
                 n, key_bytes, label_bytes = shape.n_features, shape.end - shape.keys_at, shape.end - shape.labels_at
                 if shape.dense_at >= 0:
                     n, key_bytes = n + WINNERS, key_bytes + WINNERS * MAX_KEY_BYTES
                     self._make_scratch(n, shape.n_labels, shape.end - int(self._cursor[AT]) + EXPANSION)
                 self._make_room(n, key_bytes, shape.n_labels, label_bytes)
-            elif self._cursor[STATUS] == INDEX_FULL:
+            elif status == INDEX_FULL:
                 ids, class_ids = self._scratch.ids, self._scratch.class_ids
                 self.index.make_room_for(ids[: self._cursor[ACTIVE]], class_ids[: self._cursor[CLASSES]])
                 self._bind()
@@ -450,6 +494,27 @@ class LiveModel(ModelState):
             because.append([(keys[i], float(contributions[i])) for i in order.tolist()])
         return because
 
+    def nearest(self, vector: bytes, ranking: Ranking) -> list[list[RememberedInstance]]:
+        """Return the remembered instances that speak for each class of a ranking, nearest first.
+
+        They are among the ``NEIGHBOURS`` that are most similar to the vector; at most ``MOST_NEAREST`` for a class.
+        """
+        memory = self.reranker.memory
+        places, cosines, n = np.empty(NEIGHBOURS, np.int32), np.empty(NEIGHBOURS), 0
+        if memory.most and has_dense(vector):
+            n = find_nearest(vector, self._held, places, cosines)
+        near = [(place, cosine) for place, cosine in zip(places[:n].tolist(), cosines[:n].tolist(), strict=True)]
+        told: dict[int, RememberedInstance] = {}
+        found = []
+        for class_id in ranking.class_ids.tolist():
+            chosen = [(at, cosine) for at, cosine in near if cosine > 0 and class_id in memory.class_ids(at)]
+            for at, cosine in chosen[:MOST_NEAREST]:
+                if at not in told:
+                    offset, labels = memory.offset(at), [self.label(own) for own in memory.class_ids(at)]
+                    told[at] = RememberedInstance(offset, self.receipts.key_of(offset), labels, cosine)
+            found.append([told[at] for at, _ in chosen[:MOST_NEAREST]])
+        return found
+
     def _asked(
         self, k: int, include: Collection[str] | None, exclude: Collection[str] | None
     ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float64], npt.NDArray[np.uint8]]:
@@ -622,8 +687,9 @@ def _warm_calibrated() -> None:
 
 
 def _warm_reranked() -> None:
-    model = _learned(ModelConfig(update="sls", rerank=True), add_dense(_WARMING, b"\1\2", 0.1))
-    model.rank(add_dense(_WARMING, b"\1\2", 0.1), 10)
+    vector = add_dense(_WARMING, b"\1\2", 0.1)
+    model = _learned(ModelConfig(update="sls", memory_instances=8), vector)
+    model.nearest(vector, model.rank(vector, 10))
     _keep(model)
 
 

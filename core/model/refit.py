@@ -52,19 +52,20 @@ class Refitter:
         learned = self._outcomes.were_learned(records, units, entry)
         ends = record_ends(records, sum([unit.n for unit in units if not unit.emptied])).tolist()
         places: list[int] = []
-        at = 0
+        positions: list[int] = []
+        at = position = 0
         for unit, good in zip(units, learned, strict=True):
-            if unit.emptied:
-                continue
             if good:
                 places += range(at, at + unit.n)
-            at += unit.n
+                positions += range(position, position + unit.n)
+            at += 0 if unit.emptied else unit.n
+            position += unit.n
         room = len(places) if self._most is None else max(0, self._most - self.n_learned)
         now, held = places[:room], places[room:]
         if now:
             wanted = [records[ends[place] : ends[place + 1]] for place in now]
             if self._pass == 0:
-                self._learn_first(wanted)
+                self._learn_first(wanted, positions, entry)
             else:
                 for record in wanted:
                     self._learn_again(record)
@@ -75,9 +76,13 @@ class Refitter:
     def _fresh(self) -> OutcomeReplay:
         return OutcomeReplay(type(self.live.receipts).from_arrays(self._receipts))
 
-    def _learn_first(self, records: list[bytes]) -> None:
-        n = len(records)
-        self.live.begin(b"".join(records), n, [Unit(n)]).finish()
+    def _learn_first(self, records: list[bytes], positions: list[int], entry: Offset) -> None:
+        """Learn the records with these positions in their entry; between them lie positions without a record."""
+        units, end = [], 0
+        for position in positions[: len(records)]:
+            units += [Unit(position - end, emptied=True)] * (position > end) + [Unit(1)]
+            end = position + 1
+        self.live.begin(b"".join(records), end, units, entry).finish()
 
     def _learn_again(self, record: bytes) -> None:
         ids, values = self.live.active(record[: int(vector_end(record, 0))])

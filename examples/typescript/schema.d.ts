@@ -1160,6 +1160,11 @@ export interface components {
              */
             rerank: boolean | null;
             /**
+             * Memory Instances
+             * @description sls: remember so many newest instances with a vector, and re-rank by the most similar ones as well. Can change at any time.
+             */
+            memory_instances: number | null;
+            /**
              * Calibrate
              * @description Learn to convert scores to probabilities; can change at any time.
              */
@@ -2729,6 +2734,8 @@ export interface components {
             /** @default null */
             because?: components["schemas"]["Because"][] | null;
             /** @default null */
+            nearest?: components["schemas"]["NearInstance"][] | null;
+            /** @default null */
             name?: string | null;
             /** @default null */
             zero_shot?: boolean | null;
@@ -2737,6 +2744,17 @@ export interface components {
         Because: {
             feature: string;
             contribution: number;
+        };
+        /** @description A remembered instance that is similar to the one that was asked about. */
+        NearInstance: {
+            /** @description Of its event. */
+            offset: string;
+            /** @description Its first 16. */
+            labels: string[];
+            /** @description Cosine of the two vectors. */
+            similarity: number;
+            /** @default null */
+            key?: string | null;
         };
         /** @description One answer per instance, in order. */
         ClassifyBatchAnswer: {
@@ -4906,6 +4924,12 @@ export interface operations {
                      * @default null
                      */
                     rerank?: boolean | null;
+                    /**
+                     * Memory Instances
+                     * @description sls: remember so many newest instances with a vector, and re-rank by the most similar ones as well. Can change at any time.
+                     * @default null
+                     */
+                    memory_instances?: number | null;
                     /**
                      * Calibrate
                      * @description Learn to convert scores to probabilities; can change at any time.

@@ -9,10 +9,12 @@ import pytest
 
 from abound.core.config import ModelConfig
 from abound.core.instances.dense_vector import quantize
-from abound.core.instances.record import pack_labels
+from abound.core.instances.record import add_details, pack_labels
 from abound.core.instances.vectorizer import Vectorizer
 from abound.core.limits import Limits
 from abound.core.model.entry_application import Unit
+from abound.core.model.live_model import LiveModel
+from abound.core.types import Offset
 from abound.service.jobs.rebuild import forget, refit
 from abound.service.log.catalog import DEFAULT_MODEL
 from abound.service.log.events import ConfigureEvent, LearnEvent
@@ -81,3 +83,50 @@ async def test_a_refit_to_sls_starts_the_re_ranker(house: House) -> None:
         assert live.config.rerank is None
         assert live.reranker.arrays.counts.sum() == 25
         assert await digest_at(replica, replica.model(DEFAULT_MODEL).offset) == digest
+
+
+def registrations(n: int, seed: int, source: str | None = None) -> list[LearnEvent]:
+    """Registrations of a label each, whose names have vectors, as an encoder makes them."""
+    rng, vectorizer = np.random.default_rng(seed), Vectorizer(ModelConfig(), Limits())
+    events = []
+    for i in range(n):
+        vector = vectorizer.vectorize(None, f"name {seed} {i}", quantize(rng.normal(0, 1, 8)))
+        record = add_details(vector + pack_labels([f"class {i}"], Limits()), b'{"name":"%d"}' % seed)
+        events.append(LearnEvent(record, 1, [Unit(1, source=source)]))
+    return events
+
+
+def remembered(live: LiveModel) -> set[Offset]:
+    memory = live.reranker.memory
+    return {memory.offset(place) for place in range(len(memory))}
+
+
+async def test_remembered_instances_are_forgotten_and_replicas_agree(house: House) -> None:
+    """With vectors, names of labels, re-ranking, a memory that is full, and one that changes its size."""
+    one, other = await house.replica(), await house.replica()
+    await teach(house, ConfigureEvent({"update": "sls", "memory_instances": 12}), *registrations(3, 1))
+    await teach(house, *vectors(10, 2, 8), *vectors(6, 3, 8, "bad"), *registrations(2, 4, "bad"), *vectors(3, 5, 8))
+    await archived(house)
+    await teach(house, *vectors(2, 6, 8, "bad"))
+    bad = {at for at, event in house.past if isinstance(event, LearnEvent) and event.units[0].source == "bad"}
+    offset = house.past[-1][0]
+    assert await digest_at(one, offset) == await digest_at(await house.replica(), offset)
+    assert remembered(one.model(DEFAULT_MODEL).live) & bad
+    await run(house, forget, ForgetParams(source="bad", reason="asked for"))
+    expected = await without(house, lambda unit, at: unit.source == "bad")
+    await same(house, one, expected)
+    live = one.model(DEFAULT_MODEL).live
+    assert len(remembered(live)) == 12
+    assert not remembered(live) & bad
+    await teach(house, ConfigureEvent({"memory_instances": 20}), *vectors(11, 7, 8))
+    digest = await house.expected()
+    for replica in (one, other, await house.replica()):
+        assert await digest_at(replica, house.past[-1][0]) == digest
+    before = remembered(one.model(DEFAULT_MODEL).live)
+    assert len(before) == 20
+    await run(house, refit, RefitParams(search={}, passes=2), job="refit")
+    digest = await house.expected()
+    for replica in (one, other, await house.replica()):
+        live = replica.model(DEFAULT_MODEL).live
+        assert await digest_at(replica, replica.model(DEFAULT_MODEL).offset) == digest
+        assert remembered(live) == before

@@ -7,7 +7,12 @@ the vector (int8), s the score of a class (0 for those others), n the number of 
 
     x = (s clipped to -0.5 .. 1,  ln(0.02 + max(s, 0)),  q mean / (16,384 |q|),  ln(1 + n),  1 if n = 0 else 0)
 
-and p = softmax(w x) over the candidates. Before an instance is learned, the model takes one step if any true class is a
+and p = softmax(w x) over the candidates. With a memory (``abound.core.kernels.model.instance_memory``) the classes of
+its nearest instances are candidates as well, at most ``NEIGHBOURS`` more, and there are three more terms of a class:
+
+    share,  ln(0.02 + share),  0 if the class is one of the index's best, else 1
+
+Before an instance is learned, the model takes one step if any true class is a
 candidate. With y = 1 / m for the m true candidates, x' = sum p x and k = 1 - 1 / ``REMEMBERED``:
 
     H <- k H + (1 - k) r I + sum p (x - x') (x - x')',    w <- w + H^-1 (sum y x - x')
@@ -34,12 +39,20 @@ from abound.core.kernels.heap import keep_best
 from abound.core.kernels.index.votes import may_rank
 from abound.core.kernels.intrinsics import I0, load_u32, pointer
 from abound.core.kernels.model.calibration import HIGHEST_SCORE, OFFSET, solve
+from abound.core.kernels.model.instance_memory import (
+    MOST_LABELS,
+    NEIGHBOURS,
+    find_neighbours,
+    new_neighbours,
+    share_of,
+)
 from abound.core.kernels.records.record import DENSE
 
 N_TERMS = 5
+N_MEMORY_TERMS = 3
 BEST = 50
 MORE = 16
-MOST = BEST + MORE
+MOST = BEST + MORE + NEIGHBOURS
 MANY = 4096
 REMEMBERED = 10_000.0
 RIDGE = 10.0
@@ -83,6 +96,7 @@ class Candidates(NamedTuple):
     shares: Any
     order: Any
     sorted: Any
+    neighbours: Any
 
 
 @inlined
@@ -91,11 +105,12 @@ def new_candidates():
     return Candidates(
         np.empty(MOST, np.int32),
         np.empty(MOST, np.float64),
-        np.empty((MOST, N_TERMS), np.float64),
+        np.empty((MOST, N_TERMS + N_MEMORY_TERMS), np.float64),
         np.empty(MOST, np.float64),
         np.empty(MOST, np.float64),
         np.empty(MOST, np.int32),
         np.empty(MOST, np.float64),
+        new_neighbours(),
     )
 
 
@@ -157,6 +172,35 @@ def find_similar(reranker, data, at, d, length, n_classes, mask, found, n):
 
 
 @inner
+def add_neighbours(reranker, data, at, d, length, mask, found, n):
+    """Append the classes of the nearest instances that are no candidates yet; return the number of candidates."""
+    memory, means, masked, most = reranker.memory, pointer(reranker.means), len(mask) > 0, n + NEIGHBOURS
+    for i in range(NEIGHBOURS):
+        if found.neighbours.weights[i] == 0.0:
+            break
+        for j in range(MOST_LABELS):
+            class_id = memory.class_ids[found.neighbours.places[i], j]
+            if class_id < 0 or n == most:
+                break
+            is_new = not masked or may_rank(mask, np.uint64(class_id))
+            for other in range(n):
+                is_new &= found.class_ids[other] != class_id
+            if is_new:
+                found.class_ids[n], found.scores[n] = class_id, 0.0
+                cosine = similarity(data, at, d, length, means, class_id)
+                put_terms(reranker, class_id, 0.0, cosine, found.terms[n])
+                n += 1
+    return n
+
+
+@inner
+def nearest_instances(reranker, data, dense_at, found):
+    """Write the nearest instances of the memory; return their number, 0 without a memory."""
+    length = length_of_vector(data, dense_at + DENSE, np.int64(load_u32(data, dense_at)))
+    return find_neighbours(reranker.memory, data, dense_at, length, found.neighbours)
+
+
+@inner
 def find_candidates(reranker, n_classes, data, dense_at, mask, ids, scores, found):
     """Write the candidates of an instance, their logits and their order.
 
@@ -164,6 +208,8 @@ def find_candidates(reranker, n_classes, data, dense_at, mask, ids, scores, foun
     ----------
     data, dense_at
         Pointer to the vector, and the byte at which its dense part begins; of the dimension of the model.
+    found : Candidates
+        With the nearest instances (``nearest_instances``).
     mask : uint8 array, shape (0,) or (n_classes,)
     ids, scores : int32, float64 array, shape (n,)
         The index's ranking under this mask, at least its best ``BEST`` classes.
@@ -182,10 +228,17 @@ def find_candidates(reranker, n_classes, data, dense_at, mask, ids, scores, foun
     n = n_index
     if n_classes <= MANY:
         n = find_similar(reranker, data, at, d, length, n_classes, mask, found, n)
+    if len(reranker.weights) > N_TERMS:
+        n = add_neighbours(reranker, data, at, d, length, mask, found, n)
+        for i in range(n):
+            share = share_of(reranker.memory, found.neighbours, found.class_ids[i])
+            found.terms[i, N_TERMS] = share
+            found.terms[i, N_TERMS + 1] = logarithm(OFFSET + share)
+            found.terms[i, N_TERMS + 2] = 0.0 if i < n_index else 1.0
     n_kept = I0
     for i in range(n):
         logit = 0.0
-        for term in range(N_TERMS):
+        for term in range(len(reranker.weights)):
             logit += reranker.weights[term] * found.terms[i, term]
         found.logits[i] = logit
         n_kept = keep_best(logit, np.int32(i), found.order, found.sorted, n_kept)
@@ -265,31 +318,32 @@ def count_answer(guard, index_rank, rank):
 def take_step(reranker, found, n, true):
     """Learn from the candidates, some of which are true: bool array, shape (n,). Their shares must be written."""
     weights, curvature, terms, shares = reranker.weights, reranker.curvature, found.terms, found.shares
-    mean, gradient, step = np.zeros(N_TERMS), np.zeros(N_TERMS), np.empty(N_TERMS)
+    n_terms = len(weights)
+    mean, gradient, step = np.zeros(n_terms), np.zeros(n_terms), np.empty(n_terms)
     n_true = 0
     for i in range(n):
         n_true += np.int64(true[i])
-        for a in range(N_TERMS):
+        for a in range(n_terms):
             mean[a] += shares[i] * terms[i, a]
     if n_true == 0:
         return
     keep = 1.0 - 1.0 / REMEMBERED
-    for a in range(N_TERMS):
+    for a in range(n_terms):
         for b in range(a + 1):
             curvature[a, b] *= keep
         curvature[a, a] += (1.0 - keep) * RIDGE
     for i in range(n):
         if true[i]:
-            for a in range(N_TERMS):
+            for a in range(n_terms):
                 gradient[a] += terms[i, a] / n_true
         if shares[i] >= LEAST_SHARE:
-            for a in range(N_TERMS):
+            for a in range(n_terms):
                 for b in range(a + 1):
                     curvature[a, b] += shares[i] * (terms[i, a] - mean[a]) * (terms[i, b] - mean[b])
-    for a in range(N_TERMS):
+    for a in range(n_terms):
         gradient[a] -= mean[a]
     solve(curvature, gradient, step, RIDGE)
-    for a in range(N_TERMS):
+    for a in range(n_terms):
         weights[a] += step[a]
 
 

@@ -20,7 +20,7 @@ from abound.core.model.entry_application import Unit
 from abound.core.model.live_model import RERANKED, LiveModel
 from abound.core.model.refit import Refitter
 from abound.core.model.reranker import Reranker
-from abound.core.types import START
+from abound.core.types import START, Offset
 from tests.core.oracles.reranker import Oracle, Ranked
 from tests.randomness import examples
 
@@ -50,11 +50,13 @@ def vector_of(words: list[str], q: list[int] | None) -> bytes:
     return plain if q is None else add_dense(plain, np.array(q, np.int8).tobytes(), 0.25)
 
 
-def learn(model: LiveModel, instances: list[Instance], slices: int = 1000, **feedback: Any) -> list[int]:
+def learn(
+    model: LiveModel, instances: list[Instance], slices: int = 1000, entry: Offset = START, **feedback: Any
+) -> list[int]:
     records = b"".join(
         vector_of(words, q) + pack_labels(labels, Limits(), **feedback) for words, q, labels in instances
     )
-    applying = model.begin(records, len(instances), [Unit(len(instances))])
+    applying = model.begin(records, len(instances), [Unit(len(instances))], entry)
     while not applying.done:
         applying.step(slices)
     return applying.ranks.tolist()
@@ -76,7 +78,8 @@ def by_index(model: LiveModel, vector: bytes, allowed: set[int] | None = None) -
 
 def followed(model: LiveModel, instances: list[Instance], oracle: Oracle) -> None:
     """Learn instances one by one, and show each to the oracle before."""
-    for words, q, labels in instances:
+    for number, (words, q, labels) in enumerate(instances):
+        entry = Offset(1000 + number, 2, 0)
         ranks: dict[int, int] = {}
         if q is not None and model.dimension in (0, len(q)):
             known = [class_id for label in labels if (class_id := model.labels.find(label.encode())) >= 0]
@@ -85,12 +88,13 @@ def followed(model: LiveModel, instances: list[Instance], oracle: Oracle) -> Non
             if model.dimension == 0:  # the codes of the first vector are features that no class has
                 ranked = by_index(model, vector_of(words, None))
             ranks = oracle.learn(q, ranked, n, known) if known else oracle.learn(q, ranked, n, [-1])
-        [told] = learn(model, [(words, q, labels)])
-        if ranks:
+        [told] = learn(model, [(words, q, labels)], entry=entry)
+        if ranks and len(ranks) == len(known):  # labels that are no candidates keep their rank in the index
             assert told == min(ranks.values())
         if q is not None and model.dimension == len(q):
             for label in labels:
                 oracle.add(q, model.labels.find(label.encode()))
+            oracle.keep(q, [model.labels.find(label.encode()) for label in labels], entry)
 
 
 def check(model: LiveModel, oracle: Oracle) -> None:
@@ -374,7 +378,7 @@ def add_one(arrays: Any, record: Any, dense_at: int, class_id: int) -> None:
     add_vector(arrays, record, dense_at, class_id)
 
 
-def _broken(arrays: dict[str, Any], name: str, value: object) -> dict[str, Any]:
+def broken(arrays: dict[str, Any], name: str, value: object) -> dict[str, Any]:
     given = {key: array.copy() for key, array in arrays.items()}
     if value is None:
         del given[name]
@@ -405,7 +409,7 @@ def _broken(arrays: dict[str, Any], name: str, value: object) -> dict[str, Any]:
 def test_a_state_that_cannot_be_is_refused(name: str, value: object) -> None:
     model = model_of(stream(50, 22))
     with pytest.raises(Corrupted):
-        LiveModel.from_arrays(model.meta(), _broken(model.to_arrays(), f"reranker/{name}", value), (1, 2))
+        LiveModel.from_arrays(model.meta(), broken(model.to_arrays(), f"reranker/{name}", value), (1, 2))
 
 
 def test_memory_counts_the_means() -> None:
