@@ -2586,7 +2586,7 @@ export interface components {
         /** @description An instance, or a batch of ``instances``, and options of the ranking. */
         ClassifyRequest: {
             /**
-             * @description A number is the value of a feature (<= 0 is ignored), a string is the feature `name=string`, a list is several of these, true is the value 1, false is ignored.
+             * @description A number is the value of a feature (<= 0 is ignored), a string is the feature `name=string`, a list is several of these, true is the value 1, false is ignored. A name, and `name=string`, has at most 512 bytes in UTF-8. At most 10000 features of an instance are active, including the words of its text.
              * @example {
              *       "wheat": 0.4,
              *       "price": 3,
@@ -2677,7 +2677,7 @@ export interface components {
         /** @description An instance: features, a text, a vector, or several of them. */
         Instance: {
             /**
-             * @description A number is the value of a feature (<= 0 is ignored), a string is the feature `name=string`, a list is several of these, true is the value 1, false is ignored.
+             * @description A number is the value of a feature (<= 0 is ignored), a string is the feature `name=string`, a list is several of these, true is the value 1, false is ignored. A name, and `name=string`, has at most 512 bytes in UTF-8. At most 10000 features of an instance are active, including the words of its text.
              * @example {
              *       "wheat": 0.4,
              *       "price": 3,
@@ -2767,7 +2767,7 @@ export interface components {
         /** @description A labelled instance, or a batch of ``instances``, and options of the append. */
         LearnRequest: {
             /**
-             * @description A number is the value of a feature (<= 0 is ignored), a string is the feature `name=string`, a list is several of these, true is the value 1, false is ignored.
+             * @description A number is the value of a feature (<= 0 is ignored), a string is the feature `name=string`, a list is several of these, true is the value 1, false is ignored. A name, and `name=string`, has at most 512 bytes in UTF-8. At most 10000 features of an instance are active, including the words of its text.
              * @example {
              *       "wheat": 0.4,
              *       "price": 3,
@@ -2820,41 +2820,56 @@ export interface components {
             source?: string | null;
             /** @default null */
             instances?: components["schemas"]["LabelledInstance"][] | null;
-        } | {
+        } | ({
             features: Record<string, never>;
-            labels: unknown[];
             instances?: null;
             prediction?: null;
         } | {
+            labels: unknown[];
+        } | {
+            rejected: unknown[];
+        }) | ({
             text: string | Record<string, never>;
-            labels: unknown[];
             instances?: null;
             prediction?: null;
         } | {
+            labels: unknown[];
+        } | {
+            rejected: unknown[];
+        }) | ({
             vector: unknown[] | Record<string, never>;
-            labels: unknown[];
             instances?: null;
             prediction?: null;
         } | {
-            prediction: string;
             labels: unknown[];
+        } | {
+            rejected: unknown[];
+        }) | ({
+            prediction: string;
             features?: null;
             instances?: null;
             text?: null;
             vector?: null;
         } | {
+            labels: unknown[];
+        } | {
+            rejected: unknown[];
+        }) | {
             instances: unknown[];
             features?: null;
+            ignored?: null;
             key?: null;
             labels?: null;
             prediction?: null;
+            rejected?: null;
             text?: null;
             vector?: null;
+            weight?: null;
         };
         /** @description An instance, or the id of a remembered instance, with its labels. */
         LabelledInstance: {
             /**
-             * @description A number is the value of a feature (<= 0 is ignored), a string is the feature `name=string`, a list is several of these, true is the value 1, false is ignored.
+             * @description A number is the value of a feature (<= 0 is ignored), a string is the feature `name=string`, a list is several of these, true is the value 1, false is ignored. A name, and `name=string`, has at most 512 bytes in UTF-8. At most 10000 features of an instance are active, including the words of its text.
              * @example {
              *       "wheat": 0.4,
              *       "price": 3,
@@ -2895,25 +2910,37 @@ export interface components {
             prediction?: string | null;
             /** @default null */
             key?: string | null;
-        } | {
+        } | ({
             features: Record<string, never>;
-            labels: unknown[];
             prediction?: null;
         } | {
+            labels: unknown[];
+        } | {
+            rejected: unknown[];
+        }) | ({
             text: string | Record<string, never>;
-            labels: unknown[];
             prediction?: null;
         } | {
+            labels: unknown[];
+        } | {
+            rejected: unknown[];
+        }) | ({
             vector: unknown[] | Record<string, never>;
-            labels: unknown[];
             prediction?: null;
         } | {
-            prediction: string;
             labels: unknown[];
+        } | {
+            rejected: unknown[];
+        }) | ({
+            prediction: string;
             features?: null;
             text?: null;
             vector?: null;
-        };
+        } | {
+            labels: unknown[];
+        } | {
+            rejected: unknown[];
+        });
         /**
          * @description The offset of the event in the log, and the result of applying it.
          *
@@ -4942,6 +4969,20 @@ export interface operations {
                      * @default 0
                      */
                     implicit?: number;
+                } | {
+                    /** @constant */
+                    update?: "sls";
+                    memory?: null;
+                } | {
+                    /** @constant */
+                    update?: "fsu";
+                    /** @constant */
+                    rows?: false;
+                    /** @enum {unknown} */
+                    rerank?: false | null;
+                    analyzer?: {
+                        embed?: null;
+                    };
                 };
             };
         };

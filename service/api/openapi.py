@@ -17,6 +17,7 @@ from abound.core.config import AnalyzerConfig, ModelConfig
 from abound.core.limits import MODEL_NAME, Limits
 from abound.service.api.problems import INTERNAL, KINDS, PROBLEM_JSON, Problem
 from abound.service.api.schemas.hot import (
+    FEATURES_SCHEMA,
     ClassifyAnswer,
     ClassifyBatchAnswer,
     ClassifyRequest,
@@ -33,6 +34,9 @@ from abound.service.security.guard import requirement_of
 REF = "#/components/schemas/{name}"
 JSON = "application/json"
 NDJSON = "application/x-ndjson"
+
+FEEDBACK = ("labels", "rejected", "ignored", "weight")
+"""Fields of an instance to learn that a batch has none of."""
 
 STATUS_DESCRIPTIONS = {
     400: "The body is not JSON.",
@@ -117,6 +121,17 @@ def config_schema(update: str | None = None) -> dict[str, Any]:
     schema = ConfigShape.model_json_schema()
     analyzer = schema.pop("$defs")["AnalyzerShape"]
     schema["properties"]["analyzer"] = analyzer
+    schema["anyOf"] = [
+        {"properties": {"update": {"const": "sls"}, "memory": {"type": "null"}}},
+        {
+            "properties": {
+                "update": {"const": "fsu"},
+                "rows": {"const": False},
+                "rerank": {"enum": [False, None]},
+                "analyzer": {"properties": {"embed": {"type": "null"}}},
+            }
+        },
+    ]
     for part, kind in ((schema, ModelConfig), (analyzer, AnalyzerConfig)):
         del part["required"]
         for field in fields(kind):
@@ -252,11 +267,16 @@ def _add_constraints(schemas: dict[str, Any], limits: Limits, max_batch: int) ->
         schema.pop("title", None)
     for name in ("ClassifyRequest", "LearnRequest", "Instance", "LabelledInstance"):
         schemas[name]["anyOf"] = _request_forms(schemas[name]["properties"])
+        schemas[name]["properties"]["features"] |= _features_constraints(limits)
     for name in ("LearnRequest", "LabelledInstance"):
-        labels = schemas[name]["properties"]["labels"]["anyOf"][0]
-        labels |= {"maxItems": limits.max_labels, "items": {"type": "string", "minLength": 1}}
-        labels["items"]["maxLength"] = limits.max_label_bytes
-        labels["description"] += f" Each has 1 to {limits.max_label_bytes} bytes in UTF-8."
+        for kind in ("labels", "rejected", "ignored"):
+            labels = schemas[name]["properties"][kind]["anyOf"][0]
+            labels["maxItems"] = limits.max_labels
+            labels["items"] = {"type": "string", "minLength": 1, "maxLength": limits.max_label_bytes}
+            labels["description"] += (
+                f" Each has 1 to {limits.max_label_bytes} bytes in UTF-8, and is in only one of `labels`, `rejected` "
+                "and `ignored`."
+            )
     for name in ("ClassifyRequest", "LearnRequest"):
         schemas[name]["properties"]["instances"]["anyOf"][0]["maxItems"] = max_batch
     schemas["RegisterRequest"]["properties"]["labels"]["maxItems"] = max_batch
@@ -269,17 +289,34 @@ def _add_constraints(schemas: dict[str, Any], limits: Limits, max_batch: int) ->
     schemas["Problem"]["properties"]["type"]["enum"] = [f"/problems/{kind.slug}" for kind in kinds]
 
 
+def _features_constraints(limits: Limits) -> dict[str, Any]:
+    """Return what the schema of features gets from the limits of the service."""
+    value = {"type": "string", "maxLength": max(0, limits.max_key_bytes - len("a="))}
+    return {
+        "propertyNames": {"minLength": 1, "maxLength": limits.max_key_bytes, "pattern": r"^[^\u0000]"},
+        "additionalProperties": {
+            "anyOf": [{"type": "number"}, value, {"type": "boolean"}, {"type": "array", "items": value}]
+        },
+        "description": f"{FEATURES_SCHEMA['description']} A name, and `name=string`, has at most "
+        f"{limits.max_key_bytes} bytes in UTF-8. At most {limits.max_features} features of an instance are active, "
+        "including the words of its text.",
+    }
+
+
 def _request_forms(fields: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the forms of a request, which exclude each other: an instance, a remembered one, or a batch."""
-    ways = []
-    labels = {"labels": {"type": "array"}} if "labels" in fields else {}
+    """Return the forms of a request, which exclude each other: an instance, a remembered one, or a batch.
+
+    An instance to learn has a true or a rejected label.
+    """
+    forms = []
+    labelled = [{"required": [kind], "properties": {kind: {"type": "array", "minItems": 1}}} for kind in FEEDBACK[:2]]
     kinds = {"features": "object", "text": ["string", "object"], "vector": ["array", "object"]}
     for field, kind in (kinds | {"prediction": "string", "instances": "array"}).items():
         if field not in fields:
             continue
-        given = {field: {"type": kind}} | (labels if field != "instances" else {})
         others = {"features", "text", "vector"} if field in ("prediction", "instances") else set()
-        others |= {"prediction", "instances"} | ({"labels", "key"} if field == "instances" else set())
-        absent = {other: {"type": "null"} for other in sorted(others - given.keys()) if other in fields}
-        ways.append({"required": list(given), "properties": given | absent})
-    return ways
+        others |= {"prediction", "instances"} | ({*FEEDBACK, "key"} if field == "instances" else set())
+        absent = {other: {"type": "null"} for other in sorted(others - {field}) if other in fields}
+        form: dict[str, Any] = {"required": [field], "properties": {field: {"type": kind}} | absent}
+        forms.append(form | ({"anyOf": labelled} if "labels" in fields and field != "instances" else {}))
+    return forms

@@ -172,8 +172,29 @@ REFUSED_BY_RULE: dict[str, tuple[str, dict[str, Any]]] = {
     "an empty label": ("/learn", {"text": "a", "labels": [""]}),
     "too many labels": ("/learn", {"text": "a", "labels": [str(i) for i in range(101)]}),
     "a long label": ("/learn", {"text": "a", "labels": ["x" * 513]}),
+    "no label and none rejected": ("/learn", {"text": "a", "labels": [], "rejected": []}),
+    "only ignored labels": ("/learn", {"text": "a", "labels": None, "ignored": ["x"]}),
+    "an empty rejected label": ("/learn", {"text": "a", "rejected": [""]}),
+    "too many rejected labels": ("/learn", {"text": "a", "rejected": [str(i) for i in range(101)]}),
+    "a long rejected label": ("/learn", {"text": "a", "rejected": ["x" * 513]}),
+    "an empty ignored label": ("/learn", {"text": "a", "labels": ["x"], "ignored": [""]}),
+    "too many ignored labels": ("/learn", {"text": "a", "labels": ["x"], "ignored": [str(i) for i in range(101)]}),
+    "a long ignored label of a batch": (
+        "/learn",
+        {"instances": [{"text": "a", "labels": ["x"], "ignored": ["x" * 513]}]},
+    ),
+    "an empty feature name": ("/learn", {"features": {"": 1}, "labels": ["x"]}),
+    "a long feature name": ("/classify", {"features": {"x" * 513: 1}}),
+    "a feature name with a zero byte first": ("/classify", {"features": {"\0x": 1}}),
+    "a feature name of a batch": ("/classify", {"instances": [{"features": {"": 1}}]}),
+    "a long string of a feature": ("/classify", {"features": {"a": "x" * 511}}),
+    "a long string in a list": ("/classify", {"features": {"a": ["x" * 511]}}),
     "an instance and a prediction": ("/learn", {"text": "a", "prediction": "p", "labels": ["x"]}),
     "labels of a batch": ("/learn", {"instances": [{"text": "a", "labels": ["x"]}], "labels": ["x"]}),
+    "no labels in a batch": ("/learn", {"instances": [{"text": "a"}]}),
+    "rejected labels of a batch": ("/learn", {"instances": [{"text": "a", "labels": ["x"]}], "rejected": ["x"]}),
+    "ignored labels of a batch": ("/learn", {"instances": [{"text": "a", "labels": ["x"]}], "ignored": []}),
+    "a weight of a batch": ("/learn", {"instances": [{"text": "a", "labels": ["x"]}], "weight": 1}),
     "an instance and a batch": ("/classify", {"text": "a", "instances": [{"text": "a"}]}),
     "a model of a key": ("/keys", {"scopes": ["admin"], "models": ["a b"]}),
     "a description of a key": ("/keys", {"scopes": ["admin"], "description": "a\nb"}),
@@ -181,20 +202,53 @@ REFUSED_BY_RULE: dict[str, tuple[str, dict[str, Any]]] = {
     "a source rate": ("/keys", {"scopes": ["admin"], "source_rate": "often"}),
     "a method": ("/jobs", {"method": "none"}),
     "data of a job": ("/jobs", {"method": "swnn", "data": "a b"}),
+    "a horizon with sls": ("/models/{model}", {"update": "sls", "memory": 5}),
+    "rows with fsu": ("/models/{model}", {"update": "fsu", "rows": True}),
+    "rerank with fsu": ("/models/{model}", {"update": "fsu", "rerank": True}),
+    "an encoder with fsu": ("/models/{model}", {"update": "fsu", "analyzer": {"embed": "wordllama"}}),
+    "rows and a horizon": ("/models/{model}", {"rows": True, "memory": 5}),
 }
 
 
 @pytest.mark.parametrize("case", REFUSED_BY_RULE)
 def test_what_a_rule_refuses_breaks_the_document(case: str, service: Served, document: dict[str, Any]) -> None:
     path, body = REFUSED_BY_RULE[case]
+    method = "put" if path == "/models/{model}" else "post"
     if path == "/keys":  # the first one is never made over HTTP
         with pytest.raises(InvalidInstance):
             KeyTerms(**body).check()
     else:
-        assert service.http.post(path, json=body).status_code == 422
-    schema = document["paths"][path]["post"]["requestBody"]["content"]["application/json"]["schema"]
-    whole = {**schema, "components": document["components"]}
-    assert not jsonschema_rs.validator_for(whole).is_valid(body)
+        assert service.http.request(method, path.replace("{model}", "ruled"), json=body).status_code == 422
+    assert not is_valid(document, method, path, body)
+
+
+TAKEN: dict[str, tuple[str, dict[str, Any]]] = {
+    "rejected without labels": ("/learn", {"text": "a", "rejected": ["x"]}),
+    "rejected and labels null": ("/learn", {"text": "a", "labels": None, "rejected": ["x"]}),
+    "rejected and no labels": ("/learn", {"text": "a", "labels": [], "rejected": ["x"], "ignored": []}),
+    "rejected in a batch": ("/learn", {"instances": [{"text": "a", "rejected": ["x"], "weight": 2}]}),
+    "the most labels": ("/learn", {"text": "a", "labels": ["x"], "ignored": [f"{i:0512}" for i in range(100)]}),
+    "the longest feature names": ("/learn", {"features": {"x" * 512: 1, "a": "x" * 510, "x\0": 1}, "labels": ["x"]}),
+    "more features than may be active": ("/classify", {"features": {str(i): i < 9_999 for i in range(20_000)}}),
+    "rows and rerank with sls": ("/models/{model}", {"update": "sls", "rows": True, "rerank": True}),
+    "a horizon with fsu": ("/models/{model}", {"update": "fsu", "memory": 5, "rows": False}),
+}
+
+
+@pytest.mark.parametrize("case", TAKEN)
+def test_what_is_taken_is_valid_by_the_document(case: str, service: Served, document: dict[str, Any]) -> None:
+    path, body = TAKEN[case]
+    method = "put" if path == "/models/{model}" else "post"
+    model = "taken-" + case.replace(" ", "-")
+    answer = service.http.request(method, path.replace("{model}", model), json=body)
+    assert answer.status_code in (200, 201), answer.text
+    assert is_valid(document, method, path, body)
+
+
+def is_valid(document: dict[str, Any], method: str, path: str, body: dict[str, Any]) -> bool:
+    """Whether a body matches the schema of a request."""
+    schema = document["paths"][path][method]["requestBody"]["content"]["application/json"]["schema"]
+    return bool(jsonschema_rs.validator_for({**schema, "components": document["components"]}).is_valid(body))
 
 
 def test_a_file_name_without_a_format_breaks_the_document(service: Served, document: dict[str, Any]) -> None:
