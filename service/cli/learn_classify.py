@@ -60,8 +60,8 @@ OUTCOME_UNKNOWN = (500, 502, 504)
 FLUSH_SECONDS = 1.0
 """Longest time that an instance waits for others to fill its request."""
 
-CSV_COLUMNS = ("line", "rank", "label", "score", "probability", "error")
-"""The columns of answers as CSV."""
+CSV_COLUMNS = ("line", "rank", "label", "score", "probability", "error", "name")
+"""The columns of answers as CSV; the last one only with ``--names``."""
 
 READ_AHEAD = 64
 """Number of instances that are read while others are being sent."""
@@ -171,6 +171,7 @@ def classify(
         typer.Option("--min-probability", min=0.0, max=1.0, help="Minimum probability of a label."),
     ] = None,
     explain: Annotated[bool, typer.Option("--explain", help="Show which features contributed to each label.")] = False,
+    names: Annotated[bool, typer.Option("--names", help="Show the names of registered labels.")] = False,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the answers to this file.")] = None,
     form: Annotated[
         Literal["jsonl", "csv"] | None,
@@ -188,8 +189,8 @@ def classify(
 ) -> None:
     """Classify the instances of a file and write one JSON answer per line, in order.
 
-    As CSV, each label of an answer is a row: line of the instance, rank, label, score, probability, and the error of a
-    refused line. An instance without labels has one row without a label.
+    As CSV, each label of an answer is a row: line of the instance, rank, label, score, probability, the error of a
+    refused line, and with --names the name. An instance without labels has one row without a label.
 
     If the instances have labels, the accuracy over the ``k`` labels of each answer is shown. The summary goes to
     standard output if the answers go to a file, else to standard error. Exit code 1 if a line was refused.
@@ -200,21 +201,22 @@ def classify(
     if as_csv and explain:
         raise typer.BadParameter("explanations are written as JSON only", param_hint="--explain")
     asked = {"threshold": threshold, "min_probability": min_probability}
-    options: dict[str, Any] = {"k": k, "explain": explain}
+    options: dict[str, Any] = {"k": k, "explain": explain, "names": names}
     options |= {name: value for name, value in asked.items() if value is not None}
     streamed = StreamStatistics()
     with _client(url, key, model) as client, ExitStack() as stack:
         out: TextIO = stack.enter_context(output.open("w", encoding="utf-8")) if output else sys.stdout
         table = csv.writer(out, lineterminator="\n")
+        columns_out = CSV_COLUMNS if names else CSV_COLUMNS[:-1]
         if as_csv:
-            table.writerow(CSV_COLUMNS)
+            table.writerow(columns_out)
 
         def note(answer: dict[str, Any], instance: DatasetInstance, streamed: StreamStatistics) -> None:
             streamed.offset = answer.get("offset", streamed.offset)
             if "labels" in answer and instance.labels:
                 streamed.accuracy.add(rank_in((item["label"] for item in answer["labels"]), instance.labels))
             if as_csv:
-                table.writerows(_csv_rows(answer, instance.line))
+                table.writerows(row[: len(columns_out)] for row in _csv_rows(answer, instance.line))
             else:
                 out.write(json.dumps(answer, ensure_ascii=False) + "\n")
 
@@ -234,9 +236,9 @@ def _csv_rows(answer: dict[str, Any], line: int) -> Iterator[tuple[object, ...]]
     """Yield the rows of an answer, in the order of ``CSV_COLUMNS``."""
     labels = answer.get("labels") or []
     for rank, one in enumerate(labels, start=1):
-        yield line, rank, one["label"], one["score"], one.get("probability"), None
+        yield line, rank, one["label"], one["score"], one.get("probability"), None, one.get("name")
     if not labels:
-        yield line, None, None, None, None, answer.get("detail")
+        yield line, None, None, None, None, answer.get("detail"), None
 
 
 @contextmanager

@@ -26,10 +26,11 @@ Count = Annotated[int, Field(ge=1, le=100, description="Maximum number of labels
 
 
 class Suggestion(BaseModel):
-    """A label with its score, and its probability if the model calibrates."""
+    """A label with its score, its name if one is registered, and its probability if the model calibrates."""
 
     label: str
     score: float
+    name: str | None = None
     probability: float | None = None
 
 
@@ -62,8 +63,11 @@ def make_server(client: AsyncClient, name: str) -> MCPServer:
     async def suggest_labels(text: Text, k: Count = 5) -> list[Suggestion]:
         """Suggest labels for a text, best first."""
         with _tool_errors():
-            answer = await model.classify(text, k=k)
-        return [Suggestion(label=one.label, score=one.score, probability=one.probability) for one in answer.labels]
+            answer = await model.classify(text, k=k, names=True)
+        return [
+            Suggestion(label=one.label, score=one.score, name=one.name, probability=one.probability)
+            for one in answer.labels
+        ]
 
     @server.tool(annotations=ADDS)
     async def teach(
@@ -78,11 +82,12 @@ def make_server(client: AsyncClient, name: str) -> MCPServer:
     async def explain(text: Text, k: Count = 3) -> list[Explanation]:
         """Show which words of a text contribute to the scores of its best labels."""
         with _tool_errors():
-            answer = await model.classify(text, k=k, explain=True, version="live")
+            answer = await model.classify(text, k=k, explain=True, names=True, version="live")
         return [
             Explanation(
                 label=one.label,
                 score=one.score,
+                name=one.name,
                 probability=one.probability,
                 because=[
                     Contribution(feature=part.feature, contribution=part.contribution) for part in one.because or []

@@ -89,15 +89,17 @@ export function show(root, { model, signal, problem }) {
   function explain(about) {
     const label = legible(about.label);
     const head = h("p", {}, h("strong", { class: "break clamped", title: label }, breakable(label)), ` was learned ${count(about.learned)} ${about.learned === 1 ? "time" : "times"}. `, `${count(about.total)} ${about.total === 1 ? "feature votes" : "features vote"} on it.`);
-    const facts = ["name", "description", "parent"].filter((one) => about.details?.[one]);
-    if (facts.length > 0) head.append(h("br"), ...facts.flatMap((one, at) => [at ? h("br") : "", `${one}: ${legible(about.details[one])}`]));
+    const { name, description, parent, metadata } = about.details ?? {};
+    const facts = Object.entries({ name, description, parent }).filter(([, value]) => value);
+    facts.push(...Object.entries(metadata ?? {}).map(([key, value]) => [legible(key), typeof value === "string" ? value : JSON.stringify(value)]));
+    const list = facts.length ? h("dl", { class: "facts" }, facts.flatMap(([fact, value]) => [h("dt", {}, fact), h("dd", {}, breakable(legible(value)))])) : null;
     announce(`${label}: learned ${count(about.learned)} times, ${count(about.total)} features.`);
     if (about.features.length === 0) {
-      fill(parts.about, head, empty("No feature points to it any more.", "Weak connections are dropped as others grow; it comes back when it is learned again."));
+      fill(parts.about, head, list, empty("No feature points to it any more.", "Weak connections are dropped as others grow; it comes back when it is learned again."));
       return;
     }
     const top = about.features.slice(0, MOST_BARS);
-    fill(parts.about, head, chart.element);
+    fill(parts.about, head, list, chart.element);
     chart.set({
       names: top.map((one) => legible(one.feature)),
       series: [{ name: "weight", colour: "accent", values: top.map((one) => one.weight) }],

@@ -137,7 +137,7 @@ export function show(root, { model, about, text: wanted, signal, problem, lacks,
       withoutLabels(about.learned ? empty("Nothing typed yet.", "Labels show here as you type.") : empty("This model has learned nothing yet.", lacking.learn ?? "Type something, name its label, and press Learn."));
       return;
     }
-    const request = { ...given, k: Number(k.value), explain: ["", "live"].includes(version.value) };
+    const request = { ...given, k: Number(k.value), names: true, explain: ["", "live"].includes(version.value) };
     if (asksProbability()) request.min_probability = Number(probable.value);
     if (version.value) request.version = version.value;
     if (least) request.min_offset = least;
@@ -237,7 +237,7 @@ export function show(root, { model, about, text: wanted, signal, problem, lacks,
             { type: "button", class: "rank", "aria-pressed": String(one === explained), "data-label": one.label, onclick: () => { chosen = one.label; draw(); } },
             filling,
             h("span", { class: "place" }, `${at + 1}.`),
-            h("span", { class: "named" }, h("span", { class: "name", title: legible(one.label) }, breakable(legible(one.label))), " ", moved(one.label, at)),
+            h("span", { class: "named" }, h("span", { class: "name", title: legible(one.label) }, breakable(legible(one.label))), " ", moved(one.label, at), one.name ? h("span", { class: "hint called clamped" }, breakable(legible(one.name))) : null),
             h("span", { class: "score" }, one.probability === undefined ? null : [h("span", { class: "unseen" }, "probability "), h("b", { class: "probability" }, chance(one.probability)), h("span", { class: "unseen" }, ", score"), " "], score(one.score)),
           ),
           lacking.learn ? null : h("button", { type: "button", class: "small quiet right", "aria-label": `${legible(one.label)} is right`, "aria-pressed": String(chips.has(one.label)), "data-label": one.label, onclick: () => chips.toggle(one.label) }, "✓", h("span", { class: "word" }, " Right")),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import gzip
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -53,6 +55,23 @@ def test_a_file_of_labels_is_registered(run: Run, url: str, tmp_path: Path, name
         assert "c7" not in client.labels(model)["details"]
         with pytest.raises(Refused, match="title"):
             client.register_labels(model, [{"label": "c7", "title": "Wheat"}])
+
+
+def test_answers_have_the_names_that_are_asked_for(run: Run, url: str, tmp_path: Path) -> None:
+    labels, texts, output = tmp_path / "labels.jsonl", tmp_path / "texts.jsonl", tmp_path / "answers.csv"
+    labels.write_text('{"label": "c7", "name": "Wheat"}\n')
+    texts.write_text('{"text": "wheat prices", "labels": ["c9"]}\n')
+    run("models", "create", "asked", "--url", url)
+    run("register", labels, "--url", url, "-m", "asked")
+    run("learn", texts, "--url", url, "-m", "asked")
+    asked = ("classify", texts, "--url", url, "-m", "asked")
+    with_names = json.loads(run(*asked, "--names").out)["labels"]
+    assert {(one["label"], one.get("name")) for one in with_names} == {("c7", "Wheat"), ("c9", None)}
+    assert all("name" not in one for one in json.loads(run(*asked).out)["labels"])
+    assert run(*asked, "--names", "-o", output).code == 0
+    rows = csv.DictReader(output.read_text().splitlines())
+    assert {(one["label"], one["name"]) for one in rows} == {("c7", "Wheat"), ("c9", "")}
+    assert run(*asked, "--format", "csv").out.splitlines()[0] == "line,rank,label,score,probability,error"
 
 
 @pytest.mark.parametrize(

@@ -50,6 +50,16 @@ async def test_a_language_model_teaches_and_asks(service: Served) -> None:
         assert service.learned(name) == 1
 
 
+async def test_suggestions_have_the_registered_names(service: Served) -> None:
+    name = fresh_model(service)
+    async with AsyncClient(service.url) as abound, Client(make_server(abound, name)) as client:
+        await abound.register_labels(name, [{"label": "c7", "name": "Wheat"}])
+        await call(client, "teach", text="wheat prices", labels=["c9"])
+        for tool in ("suggest_labels", "explain"):
+            suggested = await call(client, tool, text="wheat")
+            assert {one["label"]: one["name"] for one in suggested} == {"c7": "Wheat", "c9": None}
+
+
 async def failure(client: Client, tool: str, **arguments: Any) -> str:
     result = await client.call_tool(tool, arguments)
     assert result.is_error, result

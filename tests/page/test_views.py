@@ -502,6 +502,39 @@ def test_labels(open_page: Open, serving: Serving) -> None:
     expect(page.get_by_text("No label has that in it.")).to_be_visible()
 
 
+@pytest.mark.parametrize("width", [1280, pytest.param(390, marks=pytest.mark.long)])
+def test_registered_names_stand_under_labels_and_metadata_is_shown(
+    open_page: Open, serving: Serving, width: int
+) -> None:
+    address, name = f"{serving.url}/models/registered", "Wheat <i>& rye</i> " + "x" * 400
+    metadata = {"colour": "red", "synonyms": ["corn", "maize"], "url": "https://example.org/" + "a" * 300}
+    httpx.put(address).raise_for_status()
+    labels = [{"label": "c7", "name": name, "parent": "c0", "metadata": metadata}]
+    httpx.put(f"{address}/labels", json={"labels": labels}).raise_for_status()
+    httpx.post(f"{address}/learn", json={"text": "wheat", "labels": ["c9"]}).raise_for_status()
+    page = open_page("labels", viewport={"width": width, "height": 844})
+    page.get_by_label("Model", exact=True).select_option("registered")
+    page.locator(".label", has_text="c7").click()
+    facts = page.get_by_role("region", name="What points to it").locator("dl.facts")
+    expect(facts.locator("dt")).to_have_text(["name", "parent", "colour", "synonyms", "url"])
+    expect(facts.locator("dd")).to_have_text([name, "c0", "red", '["corn","maize"]', metadata["url"]])
+    assert page.evaluate("document.documentElement.scrollWidth") == width
+    page.locator(".label", has_text="c9").click()
+    expect(page.get_by_role("region", name="What points to it")).to_contain_text("c9 was learned 1 time.")
+    expect(facts).to_have_count(0)
+    page.get_by_role("link", name=VIEWS["try"]).click()
+    page.get_by_role("textbox", name="Text").fill("wheat")
+    rows = page.locator(".ranks li")
+    expect(rows).to_have_count(2)
+    expect(rows.filter(has_text="c7").locator(".called")).to_have_text(name)
+    expect(rows.filter(has_text="c7").locator(".name")).to_have_text("c7")
+    expect(rows.filter(has_text="c9").locator(".called")).to_have_count(0)
+    upper, lower = (rows.filter(has_text="c7").locator(one).bounding_box() for one in (".name", ".called"))
+    assert upper["y"] + upper["height"] <= lower["y"] + 1
+    assert page.evaluate("document.documentElement.scrollWidth") == width
+    httpx.delete(address).raise_for_status()
+
+
 def test_labels_that_no_path_can_carry(open_page: Open, serving: Serving) -> None:
     labels = ["..", ".", "a/../b", "%2e"]
     body = {"instances": [{"text": f"word{at}", "labels": [label]} for at, label in enumerate(labels)]}
