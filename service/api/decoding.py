@@ -99,13 +99,34 @@ def with_warning(live: LiveModel, answer: bytes, features: Iterable[Any]) -> byt
     features : iterable of msgspec.Raw or bytes
         The features of each instance of the request.
     """
+    warning = _first_warning(live, features)
+    return answer if warning is None else b'%b,"warning":%b}' % (answer[:-1], encoder.encode(warning))
+
+
+class LineWarnings:
+    """Warnings about the lines of one request; only the first one is given.
+
+    Attributes
+    ----------
+    is_given : bool
+        Whether an answer has a warning.
+    """
+
+    is_given = False
+
+    def of(self, live: LiveModel, features: msgspec.Raw) -> str | None:
+        """Return the warning if negative numbers of a line are ignored and no line before it had a warning."""
+        return None if self.is_given else _first_warning(live, [features])
+
+
+def _first_warning(live: LiveModel, features: Iterable[Any]) -> str | None:
     if live.config.negative != "ignore":
-        return answer
+        return None
     for given in features:
         raw = bytes(given)
         if _may_have_negative(raw) and (warning := _warning(raw)) is not None:
-            return b'%b,"warning":%b}' % (answer[:-1], encoder.encode(warning))
-    return answer
+            return warning
+    return None
 
 
 def _may_have_negative(features: bytes) -> bool:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from abound.core.config import ModelConfig
 from abound.core.errors import AboundError, InvalidInstance
-from abound.service.api.decoding import decode
+from abound.service.api.decoding import LineWarnings, decode
 from abound.service.api.learn_service import (
     AppendOptions,
     LearnService,
@@ -39,14 +39,17 @@ GROUPS_AT_ONCE = 4
 """Groups of one request that may wait for the log."""
 
 
+_Line = tuple[int, AboundError | LearnOutcome | None, str | None]
+
+
 class PendingGroup(NamedTuple):
     """A group of lines being appended.
 
-    ``lines`` has the number of each line and its error or earlier result, if any; ``learned`` gives the results
-    of the others.
+    ``lines`` has the number of each line, its error or earlier result, if any, and its warning; ``learned`` gives the
+    results of the others.
     """
 
-    lines: list[tuple[int, AboundError | LearnOutcome | None]]
+    lines: list[_Line]
     learned: asyncio.Task[list[LearnOutcome]] | None
 
 
@@ -90,7 +93,7 @@ class LearnStream:
         grant: Grant | None,
         new: RequestClasses,
     ) -> None:
-        pace = TimeSlice()
+        pace, warnings = TimeSlice(), LineWarnings()
         group = _Group()
         async for some in lines.groups():
             if self._rates.limits(grant):
@@ -98,14 +101,14 @@ class LearnStream:
             for line in some:
                 config = model.live.config
                 try:
-                    terms, draft = await self._line(model, config, line, new)
+                    terms, draft, warning = await self._line(model, config, line, new, warnings)
                 except AboundError as error:
-                    group.lines.append((line.number, error))
+                    group.lines.append((line.number, error, None))
                 else:
                     if isinstance(draft, LearnDraft) and not group.accepts(terms, config, draft):
                         await groups.put(self._send(model, group, lines))
                         group = _Group()
-                    group.add(line.number, terms, config, draft)
+                    group.add(line.number, terms, config, draft, warning)
                 if group.is_full:
                     await groups.put(self._send(model, group, lines))
                     group = _Group()
@@ -134,9 +137,14 @@ class LearnStream:
             learned.exception()
 
     async def _line(
-        self, model: ReplicatedModel, config: ModelConfig, line: NdjsonLine, new: RequestClasses
-    ) -> tuple[AppendOptions, LearnDraft | LearnOutcome]:
-        """Return the append options of a line, and its draft or its earlier result."""
+        self,
+        model: ReplicatedModel,
+        config: ModelConfig,
+        line: NdjsonLine,
+        new: RequestClasses,
+        warnings: LineWarnings,
+    ) -> tuple[AppendOptions, LearnDraft | LearnOutcome, str | None]:
+        """Return the append options of a line, its draft or its earlier result, and its warning."""
         if line.error is not None:
             raise line.error
         request = decode(learn_decoder, line.body)
@@ -145,10 +153,12 @@ class LearnStream:
         terms = self._learning.append_options(request, request.key is not None)
         learned = await self._learning.earlier_instance_result(model, request, request.source, request.durability)
         if learned is not None:
-            return terms, learned
+            return terms, learned, None
         record = await self._learning.record(model, config, request, new)
         VectorBudget(self._request_bytes).reserve(len(record))
-        return terms, draft_of(request, record, request.source)
+        warning = warnings.of(model.live, request.features)
+        warnings.is_given |= warning is not None
+        return terms, draft_of(request, record, request.source), warning
 
 
 class _Group:
@@ -157,7 +167,7 @@ class _Group:
     __slots__ = ("config", "drafts", "lines", "size", "terms")
 
     def __init__(self) -> None:
-        self.lines: list[tuple[int, AboundError | LearnOutcome | None]] = []
+        self.lines: list[_Line] = []
         self.drafts: list[LearnDraft] = []
         self.terms: AppendOptions | None = None
         self.config: ModelConfig | None = None
@@ -174,12 +184,19 @@ class _Group:
             return True
         return self.terms == terms and self.config is config and self.size + len(draft.records) <= GROUP_BYTES
 
-    def add(self, number: int, terms: AppendOptions, config: ModelConfig, draft: LearnDraft | LearnOutcome) -> None:
+    def add(
+        self,
+        number: int,
+        terms: AppendOptions,
+        config: ModelConfig,
+        draft: LearnDraft | LearnOutcome,
+        warning: str | None,
+    ) -> None:
         """Add a line with its draft or its earlier result."""
         if isinstance(draft, LearnOutcome):
-            self.lines.append((number, draft))
+            self.lines.append((number, draft, warning))
             return
-        self.lines.append((number, None))
+        self.lines.append((number, None, warning))
         self.drafts.append(draft)
         self.terms, self.config = terms, config
         self.size += len(draft.records)
@@ -197,7 +214,7 @@ async def _answer_groups(groups: asyncio.Queue[PendingGroup | None], answers: An
             except AboundError as error:
                 failure = error
         outcomes = iter(learned)
-        for number, known in group.lines:
+        for number, known, warning in group.lines:
             outcome = next(outcomes, None) if known is None else known if isinstance(known, LearnOutcome) else None
             problem = known if isinstance(known, AboundError) else None
             if problem is None and known is None:
@@ -206,7 +223,9 @@ async def _answer_groups(groups: asyncio.Queue[PendingGroup | None], answers: An
                 assert problem is not None
                 answers.put(encoder.encode(problem_of(problem, request_id, number)))
             else:
-                answers.put(encoder.encode(answer_of(outcome)))
+                answer = answer_of(outcome)
+                answer.warning = warning
+                answers.put(encoder.encode(answer))
             if pace.due():
                 await pace.pause()
         answers.flush()

@@ -84,6 +84,7 @@ class StreamStatistics:
         self.counts: Counter[str] = Counter()
         self.offset: str | None = None
         self.first_unlabelled: DatasetInstance | None = None
+        self.is_warned = False
         self.started = time.perf_counter()
 
     def summary(self, done: str) -> dict[str, Any]:
@@ -395,6 +396,7 @@ def _run(
         refusal = refusal_of(answer)
         if refusal is None:
             streamed.counts["answered"] += 1
+            _show_warning(instance, answer, streamed)
         else:
             streamed.counts["refused"] += 1
             _show_refusal(instance, refusal, streamed)
@@ -465,6 +467,13 @@ def _finish(summary: dict[str, Any], done: str, streamed: StreamStatistics, as_j
 def _with_fields(line: bytes, fields: dict[str, Any]) -> bytes:
     """Return a non-empty JSON object with further fields appended."""
     return line[:-1] + b"," + json.dumps(fields).encode()[1:] if fields else line
+
+
+def _show_warning(instance: DatasetInstance, answer: dict[str, Any], streamed: StreamStatistics) -> None:
+    """Show the first warning of a stream. The service gives one for each request."""
+    if "warning" in answer and not streamed.is_warned:
+        streamed.is_warned = True
+        error_console().print(f"{instance.location}: warning: {answer['warning']}", style="yellow", markup=False)
 
 
 def _show_refusal(instance: DatasetInstance, refusal: Refused, streamed: StreamStatistics) -> None:

@@ -20,7 +20,7 @@ from abound.service.store.client import Store
 from abound.service.versions import activation
 from abound.service.versions.card import Card
 from tests.support.command_line import Run
-from tests.support.served import Served, fresh_model, lines, ndjson, problem, served
+from tests.support.served import NDJSON, Served, fresh_model, lines, ndjson, problem, served
 from tests.support.small_versions import FEATURES, fitted, ranked, write
 from tests.support.valkey import QUICK
 
@@ -91,6 +91,17 @@ class Model:
 @pytest.fixture
 def model(service: Served) -> Model:
     return Model(service)
+
+
+@pytest.mark.parametrize("way", ["version", "blend"])
+@pytest.mark.parametrize("remember", [False, True])
+def test_a_line_that_a_version_ranks_has_the_warning(model: Model, way: str, remember: bool) -> None:
+    model.activate(model.ids[0])
+    options = {"remember": remember} | ({"version": "blend"} if way == "blend" else {})
+    asked = [{"features": given} | options for given in (FEATURES[0], FEATURES[1] | {"debt": -1}, {"a": 1, "debt": -1})]
+    answer = model.http.post(f"{model.path}/classify", content=ndjson(*asked), headers=NDJSON)
+    assert ["debt;" in one.get("warning", "") for one in lines(answer)] == [False, True, False]
+    assert all(("id" in one) is remember for one in lines(answer))
 
 
 def test_the_active_version_answers_and_others_when_they_are_named(model: Model) -> None:

@@ -187,6 +187,21 @@ def test_negative_numbers_that_are_ignored_are_named(service: Served) -> None:
                 assert "warning" not in service.http.post(f"/models/{split}/{path}", json=body).json()
 
 
+@pytest.mark.parametrize("options", [{}, {"names": True}, {"explain": True}, {"remember": True}], ids=str)
+def test_of_many_lines_the_first_with_ignored_numbers_has_the_warning(service: Served, options: dict[str, Any]) -> None:
+    path = f"/models/{fresh_model(service)}"
+    good, bad = {"features": {"price": 3}, "labels": ["a"]}, {"features": {"price": 3, "debt": -2}, "labels": ["a"]}
+    refused = bad | {"colour": 1}
+    learned = lines(service.http.post(f"{path}/learn", content=ndjson(good, refused, bad, bad), headers=NDJSON))
+    asked = [{"features": one["features"]} | options for one in (good, bad, bad)]
+    asked.insert(1, asked[1] | {"min_probability": 0.5})
+    ranked = lines(service.http.post(f"{path}/classify", content=ndjson(*asked), headers=NDJSON))
+    for answers, status in ((learned, 422), (ranked, 422)):
+        assert [one.get("status") for one in answers] == [None, status, None, None]
+        assert [("debt;" in one.get("warning", "")) for one in answers] == [False, False, True, False]
+    assert ("id" in ranked[2]) is ("remember" in options)
+
+
 def test_a_model_encodes_texts(service: Served) -> None:
     model = fresh_model(service, update="sls", analyzer={"embed": "wordllama"})
     for text, label in (("my card was stolen", "lost"), ("book a flight to Rome", "travel")):

@@ -316,6 +316,18 @@ def test_feedback_in_a_file(run: Run, url: str, tmp_path: Path) -> None:
     assert stats["feedback"] == {"unlabelled": 1, "rejected": 1, "ignored": 1, "weighted": 1}
 
 
+def test_ignored_numbers_are_named_once(run: Run, url: str, tmp_path: Path) -> None:
+    file = write(tmp_path / "f.jsonl", [{"text": "a", "labels": ["x"]}] * 3)
+    numbers = [{"features": {"n": 1, "debt": -at}, "labels": ["x"]} for at in range(1, 2500)]  # several requests
+    file.write_bytes(file.read_bytes() + write(tmp_path / "g.jsonl", numbers).read_bytes())
+    run("models", "create", "negative", "--url", url)
+    for command in ("learn", "classify"):
+        ran = run(command, file, "--url", url, "--model", "negative", "--json")
+        said = " ".join(ran.err.split())
+        assert ran.code == 0
+        assert said.count("debt") == said.count("f.jsonl: line 4: warning: negative numbers are ignored") == 1
+
+
 def test_extreme_classification_text(run: Run, url: str, tmp_path: Path) -> None:
     path = tmp_path / "x.txt"
     path.write_text("3 9 4\n1,2 0:0.5 7:2\n 3:1\n3 8:1\n")

@@ -18,7 +18,7 @@ from abound.core.errors import AboundError, InvalidInstance, StoreUnavailable, T
 from abound.core.model.active_version import LIVE
 from abound.core.types import Offset
 from abound.service.api.answer_json import AnswerEncoder, add_names
-from abound.service.api.decoding import ABSENT, decode, sole_features, vector_of, with_warning
+from abound.service.api.decoding import ABSENT, LineWarnings, decode, sole_features, vector_of, with_warning
 from abound.service.api.dependencies import trusted_model
 from abound.service.api.learn_service import VectorBudget
 from abound.service.api.ndjson import AnswerLines, NdjsonLine, RequestLines
@@ -56,11 +56,12 @@ DEFAULT_OPTIONS = ClassifyRequest()
 
 
 class DeferredLine(NamedTuple):
-    """A line to be ranked in a thread, its request, and the configuration that made its vector."""
+    """A line to be ranked in a thread, its request, the configuration that made its vector, and a warning."""
 
     asked: RankingRequest
     request: ClassifyRequest
     config: ModelConfig
+    warning: str | None = None
 
 
 class BatchResults:
@@ -174,7 +175,7 @@ class Classify:
     ) -> None:
         """Put one answer per line; each line is an independent request."""
         model = trusted_model(self._replica, name)
-        pace = TimeSlice()
+        pace, warnings = TimeSlice(), LineWarnings()
         async for group in lines.groups():
             if self._rates.limits(grant):
                 await admit_lines(self._rates, grant, group, learns=False)
@@ -182,7 +183,7 @@ class Classify:
             size = 0
             for line in group:
                 try:
-                    answer, remembering, vector_bytes = await self._line(name, model, line)
+                    answer, remembering, vector_bytes = await self._line(name, model, line, warnings)
                 except AboundError as error:
                     answer, remembering = encoder.encode(problem_of(error, request_id, line.number)), None
                 if remembering is not None or isinstance(answer, DeferredLine):
@@ -202,7 +203,7 @@ class Classify:
             await answers.wait_for_client()
 
     async def _line(
-        self, name: str, model: ReplicatedModel, line: NdjsonLine
+        self, name: str, model: ReplicatedModel, line: NdjsonLine, warnings: LineWarnings
     ) -> tuple[bytes | DeferredLine, Coroutine[Any, Any, bytes] | None, int]:
         """Return the answer to a line, the coroutine that gives its final form, and the bytes of its vector."""
         if line.error is not None:
@@ -214,10 +215,15 @@ class Classify:
             await self._wait(name, model, request.min_offset)
         way = await self._choose(model, request)
         vector, config = vector_of(model.live, request), model.live.config
+        warning = warnings.of(model.live, request.features)
+        answer: bytes | DeferredLine
         if way is None:
-            return *self._rank(model, vector, request, config), len(vector)
-        later = DeferredLine(ranking_request(model, way, vector, request), request, config)
-        return later, None, len(vector)
+            answer, remembering = self._rank(model, vector, request, config, warning)
+        else:
+            asked = ranking_request(model, way, vector, request)
+            answer, remembering = DeferredLine(asked, request, config, warning), None
+        warnings.is_given |= warning is not None
+        return answer, remembering, len(vector)
 
     async def _put(
         self, model: ReplicatedModel, waiting: list[bytes | asyncio.Task[bytes] | DeferredLine], answers: AnswerLines
@@ -290,7 +296,12 @@ class Classify:
         return await results.encode(offset, LIVE if way is None else way.name)
 
     def _rank(
-        self, model: ReplicatedModel, vector: bytes, request: ClassifyRequest, config: ModelConfig
+        self,
+        model: ReplicatedModel,
+        vector: bytes,
+        request: ClassifyRequest,
+        config: ModelConfig,
+        warning: str | None = None,
     ) -> tuple[bytes, Coroutine[Any, Any, bytes] | None]:
         """Rank one vector with the index; return the answer, and the coroutine that stores the instance if requested.
 
@@ -303,9 +314,10 @@ class Classify:
             ranking = live.rank_estimated(vector, *filters, request.min_probability)
         else:
             ranking = live.rank(vector, *filters)
-        if not request.explain and not request.remember and not request.names:
+        if not request.explain and not request.remember and not request.names and warning is None:
             return self._answers.plain(live, ranking, model.offset), None
         answer = self._answers.explained(live, vector, ranking, model.offset, request.explain)
+        answer.warning = warning
         if request.names:
             add_names(live, answer.labels)
         return encoder.encode(answer), self._remember(model, vector, answer, config) if request.remember else None
@@ -316,7 +328,7 @@ class Classify:
         """Return the answer for labels ranked in a thread, and the coroutine that stores the instance if requested."""
         asked = later.asked
         scored = [ScoredLabel(label, score) for label, score in labels]
-        answer = ClassifyAnswer(scored, str(asked.offset), asked.choice.name)
+        answer = ClassifyAnswer(scored, str(asked.offset), asked.choice.name, warning=later.warning)
         if later.request.names:
             add_names(model.live, answer.labels)
         remembering = self._remember(model, asked.vector, answer, later.config) if later.request.remember else None

@@ -66,7 +66,10 @@ VECTOR = (
     "`update: sls`. The first vector that is learned fixes their number. It is scaled and stored as int8."
 )
 
-WARNING = "Only if the model ignores negative numbers of an instance; names those of the first such instance."
+WARNING = (
+    "Only if the model ignores negative numbers of an instance; names those of the first such instance. With NDJSON, "
+    "only in the answer to the first such line of a request."
+)
 
 LABELS = "The true labels, at most 100; at least one unless `rejected` has one."
 REJECTED = "Labels that are wrong, at most 100, with or without true ones."
