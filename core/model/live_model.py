@@ -391,6 +391,7 @@ class LiveModel(ModelState):
         include: Collection[str] | None = None,
         exclude: Collection[str] | None = None,
         threshold: float | None = None,
+        zero_shot: bool = True,
     ) -> Ranking:
         """Return the best classes for a vector, at most ``k``, best first; of equal scores the class learned first.
 
@@ -402,8 +403,10 @@ class LiveModel(ModelState):
             Only these labels; all but these labels. Labels that were never learned have no effect.
         threshold : float
             Only classes with at least this score.
+        zero_shot : bool
+            Whether to rank labels that were registered and never learned.
         """
-        class_ids, scores, mask = self._asked(k, include, exclude)
+        class_ids, scores, mask = self._asked(k, include, exclude, zero_shot)
         n = rank_vector(vector, self._held, mask, class_ids, scores)
         if n < 0:
             reranked = self._reranked(vector, class_ids, scores, mask, threshold)
@@ -423,6 +426,7 @@ class LiveModel(ModelState):
         exclude: Collection[str] | None = None,
         threshold: float | None = None,
         min_probability: float | None = None,
+        zero_shot: bool = True,
     ) -> Ranking:
         """Return ``rank`` with ``probabilities``, of a model that calibrates, or re-ranks and the vector is dense.
 
@@ -433,7 +437,7 @@ class LiveModel(ModelState):
         InvalidInstance
             The model does not calibrate, nor re-rank this vector.
         """
-        class_ids, scores, mask = self._asked(k, include, exclude)
+        class_ids, scores, mask = self._asked(k, include, exclude, zero_shot)
         reranked = self._reranked(vector, class_ids, scores, mask, threshold, min_probability)
         if reranked is not None:
             return reranked
@@ -516,12 +520,15 @@ class LiveModel(ModelState):
         return found
 
     def _asked(
-        self, k: int, include: Collection[str] | None, exclude: Collection[str] | None
+        self, k: int, include: Collection[str] | None, exclude: Collection[str] | None, zero_shot: bool
     ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float64], npt.NDArray[np.uint8]]:
         """Return arrays for the class ids and scores of a ranking, and the mask of allowed classes."""
         if k > self.labels.n_ids:
             k = self.labels.n_ids
-        mask = ALL_CLASSES if include is None and exclude is None else self._mask(include, exclude)
+        is_whole = include is None and exclude is None and zero_shot
+        mask = ALL_CLASSES if is_whole else self._mask(include, exclude)
+        if not zero_shot:
+            mask[self._is_unlearned()] = 0
         return np.empty(k, np.int32), np.empty(k, np.float64), mask
 
     def _mask(self, include: Collection[str] | None, exclude: Collection[str] | None) -> npt.NDArray[np.uint8]:

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Self
 
 import msgspec
+import numpy as np
 import numpy.typing as npt
 
 from abound.core.config import ModelConfig
@@ -63,6 +64,8 @@ class ModelState:
         self._tallies = Counters()
         self._tallies.set_bound(config.max_features)
         self.reranker = Reranker(self.reranks(config), config.memory_instances or 0)
+        self._unlearned: frozenset[str] = frozenset()
+        self._unlearned_at = (0, 0)
 
     @property
     def n_learned(self) -> int:
@@ -120,6 +123,18 @@ class ModelState:
     def times_learned(self, class_id: int) -> int:
         """Return how often a label was learned."""
         return int(self._tallies.label_counts[class_id])
+
+    def unlearned(self) -> frozenset[str]:
+        """Return the labels that were registered and never learned."""
+        class_ids = np.flatnonzero(self._is_unlearned())
+        known = (self.labels.n_ids, len(class_ids))  # in one state, a class that was learned stays learned
+        if known != self._unlearned_at:
+            self._unlearned_at, self._unlearned = known, frozenset(map(self.label, class_ids.tolist()))
+        return self._unlearned
+
+    def _is_unlearned(self) -> npt.NDArray[np.bool_]:
+        """Return whether each class was never learned, shape (n_classes,)."""
+        return np.equal(self._tallies.label_counts[: self.labels.n_ids], 0)
 
     @property
     def is_untaught(self) -> bool:

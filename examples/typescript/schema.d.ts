@@ -2643,6 +2643,11 @@ export interface components {
              */
             names?: boolean;
             /**
+             * @description Rank labels too that were registered and have no instance yet.
+             * @default true
+             */
+            zero_shot?: boolean;
+            /**
              * @description Store the instance for a later label.
              * @default false
              */

@@ -173,6 +173,9 @@ def classify(
     ] = None,
     explain: Annotated[bool, typer.Option("--explain", help="Show which features contributed to each label.")] = False,
     names: Annotated[bool, typer.Option("--names", help="Show the names of registered labels.")] = False,
+    zero_shot: Annotated[
+        bool, typer.Option("--zero-shot/--no-zero-shot", help="Rank registered labels that have no instance yet.")
+    ] = True,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the answers to this file.")] = None,
     form: Annotated[
         Literal["jsonl", "csv"] | None,
@@ -202,7 +205,7 @@ def classify(
     if as_csv and explain:
         raise typer.BadParameter("explanations are written as JSON only", param_hint="--explain")
     asked = {"threshold": threshold, "min_probability": min_probability}
-    options: dict[str, Any] = {"k": k, "explain": explain, "names": names}
+    options: dict[str, Any] = {"k": k, "explain": explain, "names": names, "zero_shot": zero_shot}
     options |= {name: value for name, value in asked.items() if value is not None}
     streamed = StreamStatistics()
     with _client(url, key, model) as client, ExitStack() as stack:

@@ -85,6 +85,7 @@ class ClassifyOptions(TypedDict, total=False):
     exclude: Sequence[str] | None
     explain: bool
     names: bool
+    zero_shot: bool
     version: str | None
     min_offset: str | None
     remember: bool

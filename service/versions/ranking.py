@@ -74,15 +74,20 @@ class RankingRequest(NamedTuple):
 
     def can_batch_with(self, other: RankingRequest) -> bool:
         """Return whether both requests can be ranked in one batch."""
-        alike = self.include is other.include and self.exclude is other.exclude
+        alike = self.include is other.include and (self.exclude is other.exclude or self.exclude == other.exclude)
         return alike and self.choice.loaded is other.choice.loaded and self.depth == other.depth
 
 
 def rank_live(
-    live: LiveModel, vector: bytes, k: int, include: Collection[str] | None, exclude: Collection[str] | None
+    live: LiveModel,
+    vector: bytes,
+    k: int,
+    include: Collection[str] | None,
+    exclude: Collection[str] | None,
+    zero_shot: bool,
 ) -> LabelRanking:
     """Return the index's ranking by label names, deep enough for a blend."""
-    ranking = live.rank(vector, max(k, DEPTH), include, exclude)
+    ranking = live.rank(vector, max(k, DEPTH), include, exclude, zero_shot=zero_shot)
     return LabelRanking([live.label(i) for i in ranking.class_ids.tolist()], ranking.scores)
 
 

@@ -93,6 +93,23 @@ def model(service: Served) -> Model:
     return Model(service)
 
 
+def test_a_version_leaves_out_labels_without_instances_on_request(model: Model) -> None:
+    model.activate(model.ids[0])
+    registered = {"labels": [{"label": "one 0"}, {"label": "one 1"}, {"label": "nobody"}], "learn": False}
+    model.http.put(f"{model.path}/labels", json=registered).raise_for_status()
+    model.http.post(f"{model.path}/learn", json={"features": FEATURES[1], "labels": ["one 1"]}).raise_for_status()
+    for way in (None, "blend", model.ids[0]):
+        for options in ({}, {"include": ["one 0", "one 1", "one 2"]}, {"exclude": ["one 1"]}):
+            every = model.labels(FEATURES[0], version=way, k=1000, **options)
+            asked = {"version": way, "k": 1000, "zero_shot": False} | options
+            kept = model.labels(FEATURES[0], **asked)
+            exclude = [*options.get("exclude", ()), "one 0", "nobody"]
+            assert kept == model.labels(FEATURES[0], **(asked | {"zero_shot": True, "exclude": exclude}))
+            assert {label for label, _ in every} - {label for label, _ in kept} == {"one 0"}
+            batch = model.classify(instances=[{"features": FEATURES[0]}] * 3, **asked)["results"]
+            assert [[(one["label"], one["score"]) for one in answer["labels"]] for answer in batch] == [kept] * 3
+
+
 @pytest.mark.parametrize("way", ["version", "blend"])
 @pytest.mark.parametrize("remember", [False, True])
 def test_a_line_that_a_version_ranks_has_the_warning(model: Model, way: str, remember: bool) -> None:

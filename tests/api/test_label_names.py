@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from abound.core.limits import MAX_DETAILS_BYTES
-from tests.support.served import Served, fresh_model, problem, served
+from abound.service.client import Client
+from tests.support.served import NDJSON, Served, fresh_model, lines, ndjson, problem, served
 
 
 @pytest.fixture(scope="module")
@@ -28,6 +29,42 @@ def classify(service: Served, model: str, text: str, **options: object) -> list[
     answer = service.http.post(f"/models/{model}/classify", json={"text": text, **options})
     labels: list[dict[str, Any]] = answer.json()["labels"]
     return labels
+
+
+@pytest.mark.parametrize("config", [{}, {"update": "sls"}, {"calibrate": True}], ids=["fsu", "sls", "calibrate"])
+def test_labels_without_instances_are_left_out_on_request(service: Served, config: dict[str, Any]) -> None:
+    name = fresh_model(service, rating=False, **config)
+    register(service, name, {"label": "c7", "name": "red wheat"}, {"label": "c8", "name": "red oil"})
+    path = f"/models/{name}"
+    service.http.post(f"{path}/learn", json={"text": "red", "labels": ["c9"]}).raise_for_status()
+    without = {"text": "red", "zero_shot": False}
+    options: tuple[tuple[dict[str, Any], set[str], set[str]], ...] = (
+        ({}, {"c7", "c8", "c9"}, {"c9"}),
+        ({"include": ["c7", "c9"]}, {"c7", "c9"}, {"c9"}),
+        ({"include": ["c7"]}, {"c7"}, set()),
+        ({"exclude": ["c8", "c9"]}, {"c7"}, set()),
+        ({"names": True, "explain": True}, {"c7", "c8", "c9"}, {"c9"}),
+    )
+    for more, every, learned in options:
+        for given, expected in (
+            ({"text": "red"}, every),
+            ({"text": "red", "zero_shot": True}, every),
+            (without, learned),
+        ):
+            single = classify(service, name, **given, **more)
+            assert {one["label"] for one in single} == expected
+            batch = {**given, **more, "text": None, "instances": [{"text": "red"}, {"text": "red"}]}
+            results = service.http.post(f"{path}/classify", json=batch).json()["results"]
+            streamed = lines(service.http.post(f"{path}/classify", content=ndjson(given | more), headers=NDJSON))
+            assert [one["labels"] for one in [*results, *streamed]] == [single] * 3
+    with Client(service.url) as client:
+        found = client.model(name).classify("red", zero_shot=False)
+        assert [one.label for one in found.labels] == ["c9"]
+        service.http.post(f"{path}/learn", json={"text": "red", "labels": ["c7"]}).raise_for_status()
+        assert {one.label for one in client.model(name).classify("red", zero_shot=False).labels} == {"c7", "c9"}
+    for wrong in ("false", 0, None, []):
+        refused = service.http.post(f"{path}/classify", json={"text": "red", "zero_shot": wrong})
+        assert problem(refused, 422, "invalid-field", "zero_shot")
 
 
 @pytest.mark.parametrize("update", ["fsu", "sls"])
@@ -60,6 +97,9 @@ def test_a_label_without_instances_is_suggested_by_its_name(service: Served, upd
     assert "zero_shot" not in found["c8"]
     stats = service.http.get(f"/models/{name}/stats").json()
     assert (stats["learned"], stats["all"]["n"], stats["classes"]) == (1, 1, 3)
+
+    assert classify(service, name, "wheat", zero_shot=False) == []
+    assert [one["label"] for one in classify(service, name, "bread oil", zero_shot=False)] == ["c8"]
 
     listed = service.http.get(f"/models/{name}/labels").json()
     details = {

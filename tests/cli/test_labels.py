@@ -68,6 +68,7 @@ def test_answers_have_the_names_that_are_asked_for(run: Run, url: str, tmp_path:
     with_names = json.loads(run(*asked, "--names").out)["labels"]
     assert {(one["label"], one.get("name")) for one in with_names} == {("c7", "Wheat"), ("c9", None)}
     assert all("name" not in one for one in json.loads(run(*asked).out)["labels"])
+    assert [one["label"] for one in json.loads(run(*asked, "--no-zero-shot").out)["labels"]] == ["c9"]
     assert run(*asked, "--names", "-o", output).code == 0
     rows = csv.DictReader(output.read_text().splitlines())
     assert {(one["label"], one["name"]) for one in rows} == {("c7", "Wheat"), ("c9", "")}

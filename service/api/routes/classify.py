@@ -9,7 +9,7 @@ version gets the one that is active at the answer's offset.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Collection, Coroutine
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
@@ -311,9 +311,9 @@ class Classify:
         live = model.live
         filters = (request.k, request.include, request.exclude, request.threshold)
         if live.calibration.on or request.min_probability is not None:
-            ranking = live.rank_estimated(vector, *filters, request.min_probability)
+            ranking = live.rank_estimated(vector, *filters, request.min_probability, request.zero_shot)
         else:
-            ranking = live.rank(vector, *filters)
+            ranking = live.rank(vector, *filters, request.zero_shot)
         if not request.explain and not request.remember and not request.names and warning is None:
             return self._answers.plain(live, ranking, model.offset), None
         answer = self._answers.explained(live, vector, ranking, model.offset, request.explain)
@@ -353,11 +353,13 @@ def ranking_request(
     by the index.
     """
     live = None
+    exclude: Collection[str] | None = request.exclude
     if way.weights is not None:
-        live = rank_live(model.live, vector, request.k, request.include, request.exclude)
-    return RankingRequest(
-        way, vector, request.k, request.include, request.exclude, request.threshold, model.offset, live
-    )
+        live = rank_live(model.live, vector, request.k, request.include, exclude, request.zero_shot)
+    if not request.zero_shot:
+        unlearned = model.live.unlearned()
+        exclude = unlearned.union(exclude) if exclude else unlearned
+    return RankingRequest(way, vector, request.k, request.include, exclude, request.threshold, model.offset, live)
 
 
 def check_batch(request: Instance, n: int, limit: int) -> None:

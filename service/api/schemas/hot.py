@@ -135,6 +135,9 @@ class ClassifyRequest(Instance, forbid_unknown_fields=True, kw_only=True, gc=Fal
         | None
     ) = None
     names: Annotated[bool, Meta(description="Return the names of registered labels.")] = False
+    zero_shot: Annotated[bool, Meta(description="Rank labels too that were registered and have no instance yet.")] = (
+        True
+    )
     remember: Annotated[bool, Meta(description="Store the instance for a later label.")] = False
     instances: Annotated[list[Instance], Meta(min_length=1, description="A batch.")] | None = None
 
