@@ -75,7 +75,7 @@ test: $(VENV)/.installed-dev
 QUICK := \
 	tests/contracts/test_openapi.py \
 	tests/core/methods/test_contract.py \
-	tests/core/methods/neighbors/test_nearest.py \
+	tests/core/methods/neighbors/test_vector_search.py \
 	tests/core/model/test_live_model.py \
 	tests/core/instances/test_text_analyzer.py \
 	tests/scenarios/test_cluster.py \

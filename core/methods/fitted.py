@@ -16,7 +16,7 @@ from abound.core.errors import Corrupted, InvalidInstance
 from abound.core.instances.vocabulary import Vocabulary
 from abound.core.measures import Rankings
 from abound.core.methods import registry
-from abound.core.methods.neighbors.nearest import Graph
+from abound.core.methods.neighbors.vector_search import Graph
 from abound.core.methods.training import array_checks, idf
 from abound.core.methods.training.idf import Weights
 from abound.core.methods.training.matrices import Csr, Matrices, vector_rows

@@ -24,8 +24,8 @@ from abound.core.kernels.batch.neighbors import vote_rows
 from abound.core.measures import Ints, Rankings
 from abound.core.methods.embeddings import ridge
 from abound.core.methods.embeddings.ridge import product
-from abound.core.methods.neighbors import nearest
-from abound.core.methods.neighbors.nearest import Neighbors
+from abound.core.methods.neighbors import vector_search
+from abound.core.methods.neighbors.vector_search import Neighbors
 from abound.core.methods.training import array_checks, clusters, param_checks
 from abound.core.methods.training.clusters import Centres
 from abound.core.methods.training.matrices import Csr, DataSizes, Matrices
@@ -117,7 +117,7 @@ class ClusterLearner:
         for number in np.unique(places).tolist():
             cluster = self.clusters[number]
             rows = np.flatnonzero(places == number)
-            near = nearest.search_exact(cluster.projected(X[rows]), cluster.vectors, k)
+            near = vector_search.search_exact(cluster.projected(X[rows]), cluster.vectors, k)
             near.sims[np.arange(near.sims.shape[1]) >= near.counts[:, None]] = 0.0
             found.ids[rows, : near.ids.shape[1]] = cluster.rows[near.ids]
             found.sims[rows, : near.ids.shape[1]] = near.sims

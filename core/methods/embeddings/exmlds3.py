@@ -26,7 +26,7 @@ from abound.core.methods.embeddings import cluster_ensemble as ensemble
 from abound.core.methods.embeddings import sppmi
 from abound.core.methods.embeddings.cluster_ensemble import Cluster
 from abound.core.methods.embeddings.ridge import Ridge
-from abound.core.methods.neighbors import nearest
+from abound.core.methods.neighbors import vector_search
 from abound.core.methods.training import array_checks, clusters, param_checks
 from abound.core.methods.training.matrices import Csr, DataSizes, Matrices
 from abound.core.methods.training.progress import Progress, subrange
@@ -106,7 +106,7 @@ class Model:
 
     def _of_cluster(self, X: Csr, cluster: Cluster, labels: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
         Z = cluster.projected(X)
-        near = nearest.search_exact(Z, cluster.vectors, self.ensemble.neighbors)
+        near = vector_search.search_exact(Z, cluster.vectors, self.ensemble.neighbors)
         near.sims[np.arange(near.sims.shape[1]) >= near.counts[:, None]] = 0.0
         starts = np.arange(len(Z) + 1) * near.ids.shape[1]
         shape = (len(Z), len(cluster.rows))

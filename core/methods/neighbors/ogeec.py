@@ -22,9 +22,9 @@ import numpy.typing as npt
 from abound.core.errors import Corrupted
 from abound.core.kernels.batch.neighbors import vote_rows
 from abound.core.measures import Rankings
-from abound.core.methods.neighbors import nearest
-from abound.core.methods.neighbors.nearest import Graph, Neighbors
+from abound.core.methods.neighbors import vector_search
 from abound.core.methods.neighbors.projection import Vectors, project
+from abound.core.methods.neighbors.vector_search import Graph, Neighbors
 from abound.core.methods.training import array_checks, param_checks
 from abound.core.methods.training.holdout import best, held_out
 from abound.core.methods.training.matrices import Csr, DataSizes, Matrices
@@ -98,8 +98,8 @@ class ProjectionLearner:
         if self.graph is not None:
             return self.graph.search(queries, k)
         if self.keys is not None:
-            return nearest.search_hashed(queries, self.vectors, self.keys, k, progress)
-        return nearest.search_exact(queries, self.vectors, k, progress)
+            return vector_search.search_hashed(queries, self.vectors, self.keys, k, progress)
+        return vector_search.search_exact(queries, self.vectors, k, progress)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -187,7 +187,7 @@ class Model:
                 if index == "graph"
                 else None
             )
-            keys = nearest.hash_keys(vectors, len(vectors)) if index == "lsh" else None
+            keys = vector_search.hash_keys(vectors, len(vectors)) if index == "lsh" else None
             learners.append(ProjectionLearner(seed, order, vectors, graph, keys))
         return cls(params, tuple(learners), Y, float(array_checks.require_array(arrays, "recall", np.float64)))
 
@@ -199,11 +199,11 @@ def needs(sizes: DataSizes, params: Params) -> dict[str, int]:
     at_once = min(threads(), max(1, -(-n // BLOCK)))
     active = sizes.nnz * min(n, at_once * BLOCK) // max(n, 1)
     features = min(at_once * sizes.d, active)
-    own = {f"similarities to {SAMPLE} instances": 4 * SAMPLE * nearest.TILE} if params.index != "exact" else {}
+    own = {f"similarities to {SAMPLE} instances": 4 * SAMPLE * vector_search.TILE} if params.index != "exact" else {}
     if params.index == "graph":
         own |= {"graphs, 200 B an instance and learner": 200 * learners * n}
     elif params.index == "lsh":
-        tables = nearest.tables_of(n, params.dim)[0]
+        tables = vector_search.tables_of(n, params.dim)[0]
         own |= {
             f"keys, 4 B x {learners} learners x {n:,} instances x {tables} tables": 4 * learners * n * tables,
             "those of a learner, in order": 12 * n * tables,
@@ -276,14 +276,14 @@ def _learner(
     blocks = spread(projected, [(first,) for first in firsts], lambda done: progress("projecting", done / len(firsts)))
     vectors = blocks[0] if len(blocks) == 1 else np.concatenate(blocks)
     graph = Graph.build(vectors, progress) if params.index == "graph" else None
-    keys = nearest.hash_keys(vectors, len(vectors)) if params.index == "lsh" else None
+    keys = vector_search.hash_keys(vectors, len(vectors)) if params.index == "lsh" else None
     return ProjectionLearner(seed, order, vectors, graph, keys)
 
 
 def _recall(learner: ProjectionLearner, places: npt.NDArray[np.int64], k: int, progress: Progress) -> float:
     """Return the share of the k nearest neighbors of some training rows that the learner finds."""
     queries = learner.vectors[places]
-    true = nearest.search_exact(queries, learner.vectors, k, subrange(progress, 0.0, 0.5))
+    true = vector_search.search_exact(queries, learner.vectors, k, subrange(progress, 0.0, 0.5))
     found = learner.search(queries, k, subrange(progress, 0.5, 1.0))
     hits = sum(
         len(np.intersect1d(true.ids[row, : true.counts[row]], found.ids[row, : found.counts[row]]))

@@ -17,7 +17,7 @@ from scipy import sparse
 from abound.core.errors import Cancelled, InvalidInstance
 from abound.core.kernels.batch.projection import draw_rows
 from abound.core.methods import registry
-from abound.core.methods.neighbors import nearest, ogeec
+from abound.core.methods.neighbors import ogeec, vector_search
 from abound.core.methods.neighbors.projection import Vectors, project
 from abound.core.methods.training.progress import no_progress
 from tests.core.methods.toy import made, queries
@@ -28,10 +28,10 @@ def vectors(n: int, dim: int, seed: int) -> Vectors:
     return drawn / np.linalg.norm(drawn, axis=1, keepdims=True)
 
 
-@pytest.mark.parametrize("n", [3, 700, nearest.TILE + 5])
+@pytest.mark.parametrize("n", [3, 700, vector_search.TILE + 5])
 def test_exact_neighbours_are_those_of_the_whole_product(n: int) -> None:
     train, test = vectors(n, 20, seed=0), vectors(40, 20, seed=1)
-    found = nearest.search_exact(test, train, 10)
+    found = vector_search.search_exact(test, train, 10)
     products = test @ train.T
     for row in range(40):
         order = np.argsort(-products[row], kind="stable")[:10]
@@ -120,7 +120,7 @@ def test_recall_is_measured_where_it_is_heard_and_can_be_stopped() -> None:
     params = ogeec.Params(index="lsh", learners=2, neighbors=10)
     ogeec.fit(data, params, np.random.default_rng(0), lambda stage, done: told.append((stage, done)))
     assert [done for _, done in told] == sorted(done for _, done in told)
-    assert [stage for stage, _ in told].count("neighbours") == 2 * (1 + nearest.TABLES)
+    assert [stage for stage, _ in told].count("neighbours") == 2 * (1 + vector_search.TABLES)
 
     def stop(stage: str, done: float) -> None:
         if stage == "neighbours":
@@ -186,4 +186,4 @@ def test_ogeec_takes_no_more_memory_than_it_says(
     ogeec.fit(data, params, np.random.default_rng(0), no_progress)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert peak < sum(ogeec.needs(data.sizes, params).values()) < 1.5 * peak + 4 * ogeec.SAMPLE * nearest.TILE
+    assert peak < sum(ogeec.needs(data.sizes, params).values()) < 1.5 * peak + 4 * ogeec.SAMPLE * vector_search.TILE
