@@ -18,10 +18,10 @@ MAX_FIELD_NAME = 64
 """Maximum number of characters of the name of a field of a text."""
 
 MAX_DIMENSION = 2048
-"""Maximum numbers of a dense vector."""
+"""Maximum number of numbers in a dense vector."""
 
 MAX_DETAILS_BYTES = 16_384
-"""Maximum bytes of what is registered with a label, as JSON."""
+"""Maximum bytes of the registered details of a label, as JSON."""
 
 MAX_WEIGHT = 100.0
 """Maximum weight of an instance."""

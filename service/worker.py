@@ -229,10 +229,10 @@ class Worker:
 
     async def _clear_trouble(self, living: CatalogModel, work: str) -> None:
         """Withdraw this worker's report about some work on a model. Reports of other workers expire."""
-        told = self._logged.get(living.keys.incarnation, set())
-        if work in told:
+        reported = self._logged.get(living.keys.incarnation, set())
+        if work in reported:
             await worker_status.report(self._store, living.keys, **{work: None})
-            told.discard(work)
+            reported.discard(work)
 
     async def _compact(self, living: CatalogModel, lease: Lease, why: str) -> None:
         loop = asyncio.get_running_loop()

@@ -61,10 +61,10 @@ PRIOR_INSTANCES = 200.0
 """Number of instances that the prior ``advantage`` of a version counts for."""
 
 PRIOR_MIXTURE_GAIN = 6.0
-"""Prior gain of an even mixture, beyond the interpolation between both sides."""
+"""Prior gain of the mixture (0.5, 0.5), in addition to the mean of the prior gains of both sides."""
 
 MAX_KEPT_INSTANCES = 1000.0
-"""When the version changes, the evidence is scaled down to at most that of so many instances."""
+"""Evidence kept when the version changes: it is scaled down to at most this number of instances."""
 
 _MIXTURES = np.array(MIXTURES)
 
@@ -79,9 +79,9 @@ class LabelRanking(NamedTuple):
 
 
 def shares_of(scores: Sequence[float] | Floats) -> Floats:
-    """Convert the scores of a list, best first, to shares of 1. The ``DEPTH``-th or last score and all below it have 0.
+    """Convert the scores of a list, best first, to shares of 1. Equal scores have equal shares.
 
-    Equal scores have equal shares.
+    The last of the first ``DEPTH`` scores and all scores after it get 0, unless the first ``DEPTH`` scores are equal.
     """
     given = np.asarray(scores, np.float64)
     shares = np.zeros(len(given))

@@ -57,8 +57,8 @@ class GateParams:
     ----------
     alpha : float, 1e-6 to 0.5
         Maximum probability that a challenger is promoted without being better, between two changes of the served
-        version, for all challengers that run together. Each one that enters after another has left adds a fifth of
-        it.
+        version, for all challengers that run together. Each challenger that enters after another has left
+        adds ``alpha / 5``.
     min_events : int
         Minimum number of paired instances.
     """
@@ -74,7 +74,7 @@ class GateParams:
 
     @property
     def needed(self) -> float:
-        """The evidence that decides."""
+        """The evidence that a challenger needs to be promoted."""
         return (MAX_CHALLENGERS + 1) / self.alpha
 
 
@@ -292,7 +292,7 @@ class Contest(msgspec.Struct):
     def decide(self, params: GateParams, promotable: Collection[str], fallback: Collection[str]) -> Decision | None:
         """Return the version to promote or to roll back to, by the rule in the module docstring.
 
-        Of several, the one with the most evidence wins.
+        If several versions reach the needed evidence, the one with the most evidence wins.
 
         Parameters
         ----------

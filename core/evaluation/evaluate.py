@@ -31,7 +31,7 @@ class RankedDataset:
     Attributes
     ----------
     rankings : list of Ranking, one per instance
-        Class ids of the model: every class that has a score, or the best of them.
+        Rankings of the model's class ids: all classes with a score, or the best of them.
     work_per_feature : float
         Voting connections per active feature, over all instances.
     """
@@ -134,7 +134,7 @@ def measure_calibration(live: LiveModel, test: Dataset, ranked: RankedDataset) -
     - ``test``: the probabilities of the data set;
     - ``score``: the scores of the data set, clipped to 0 .. 1, in place of probabilities.
 
-    The last two also have ``F1``, micro-averaged over the labels estimated at a half or more.
+    The last two also have ``F1``, micro-averaged; a label counts as predicted if its estimate is at least 0.5.
     """
     ids = _label_ids(live, test.names)
     starts, labels = test.labels
@@ -147,13 +147,13 @@ def measure_calibration(live: LiveModel, test: Dataset, ranked: RankedDataset) -
         own = [ids[test.names[label]] for label in labels[starts[i] : starts[i + 1]].tolist()]
         true.append(np.isin(best.class_ids[kept], own))
     outcomes = np.concatenate(true or [np.zeros(0, np.bool_)])
-    told = {"prequential": (live.calibration.reliability() or {})["all"]}
+    figures = {"prequential": (live.calibration.reliability() or {})["all"]}
     for name, parts in (("test", estimates), ("score", scores)):
         said = np.concatenate(parts or [np.zeros(0)])
         kept = said >= 0.5
         right, wanted = np.count_nonzero(outcomes[kept]), np.count_nonzero(kept) + len(labels)
-        told[name] = reliability_of(binned(said, outcomes)) | {"F1": 2 * right / wanted if wanted else None}
-    return {name: {key: value for key, value in one.items() if key != "bins"} for name, one in told.items()}
+        figures[name] = reliability_of(binned(said, outcomes)) | {"F1": 2 * right / wanted if wanted else None}
+    return {name: {key: value for key, value in one.items() if key != "bins"} for name, one in figures.items()}
 
 
 def _learn_again(live: LiveModel, train: Dataset, places: Ints, class_ids: list[int]) -> None:

@@ -73,7 +73,7 @@ class DenseRows:
         return _n_bytes(*_roomy(*self._size()))
 
     def make_room(self, n_features: int, n_classes: int) -> None:
-        """Grow to so many features and classes. A dimension that must grow becomes a quarter larger than needed."""
+        """Grow to at least ``n_features`` and ``n_classes``. A dimension that grows gets a quarter more than needed."""
         capacity, stride = self._weights.shape
         grown = _roomy(n_features, n_classes)
         old = self._weights, self._steps, self._classes

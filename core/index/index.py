@@ -169,11 +169,11 @@ class Index:
         n_features, n_classes : int
             1 + the highest id of a feature, of a class.
         n_labels : int
-            True classes of one instance.
+            Maximum number of true classes of an instance.
         n_units : int
             Space needed after the arena's front, in units of 8 bytes.
         n_active : int
-            Active features of one instance.
+            Maximum number of active features of an instance.
 
         Notes
         -----

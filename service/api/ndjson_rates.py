@@ -1,4 +1,4 @@
-"""Rate limits of NDJSON requests: each line is admitted or refused by itself, in order."""
+"""Rate limits of NDJSON requests: the service admits or refuses each line separately, in order."""
 
 from __future__ import annotations
 

@@ -150,8 +150,8 @@ def problem_of(
 ) -> Problem:
     """Return the problem document for ``error``; ``line`` is the line of an NDJSON request that it answers.
 
-    ``unknown`` explains an unknown outcome to the client. ``scope`` is that of the request: a key in it that is limited
-    to models is not told the names of others.
+    ``unknown`` explains an unknown outcome to the client. ``scope`` is that of the request. If its key is limited to
+    some models, the document does not name other models.
     """
     kind = kind_of(error)
     _counts[kind.slug] += 1
@@ -178,9 +178,9 @@ def problem_of(
 
 def take_problem_counts() -> Counter[str]:
     """Return the number of problems answered by this process since the last call, by slug."""
-    told = _counts.copy()
+    counts = _counts.copy()
     _counts.clear()
-    return told
+    return counts
 
 
 def internal_problem(request_id: str) -> Problem:

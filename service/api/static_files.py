@@ -70,12 +70,12 @@ class Asset(NamedTuple):
         """Return the file in the encoding that the client accepts; 304 when the client has it already."""
         is_small = takes_gzip(headers.get(b"accept-encoding", b""))
         tag = f'"{self.tag}-gz"' if is_small else f'"{self.tag}"'
-        told = {**SECURITY_HEADERS, "cache-control": caching, "etag": tag, "vary": "Accept-Encoding"}
+        answer_headers = {**SECURITY_HEADERS, "cache-control": caching, "etag": tag, "vary": "Accept-Encoding"}
         if matches_tag(headers.get(b"if-none-match", b""), tag):
-            return Response(status_code=304, headers=told)
+            return Response(status_code=304, headers=answer_headers)
         if is_small:
-            told["content-encoding"] = "gzip"
-        return Response(self.compressed if is_small else self.plain, headers=told, media_type=self.media)
+            answer_headers["content-encoding"] = "gzip"
+        return Response(self.compressed if is_small else self.plain, headers=answer_headers, media_type=self.media)
 
 
 class StaticSite:

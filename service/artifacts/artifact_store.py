@@ -149,15 +149,15 @@ class ArtifactStore:
         return self.id
 
     async def is_known_to(self, store: Store) -> bool:
-        """Return whether the store has recorded the id that was joined. A failover may lose it. StoreUnavailable."""
+        """Return whether the store has recorded the joined id. A failover may lose it. Raises StoreUnavailable."""
         known = await _recorded(store)
         return known is not None and known.id == self.id
 
     async def put(self, name: str, data: bytes) -> None:
         """Write an artifact completely or not at all. On return it is on disk, or stored by the object store.
 
-        ``name`` has 1 to 8 parts of letters, digits, ``.``, ``_`` and ``-``, separated by slashes; otherwise
-        ValueError. ArtifactsUnavailable if it cannot be written.
+        ``name`` has 1 to 8 parts of letters, digits, ``.``, ``_`` and ``-``, separated by slashes. Raises
+        ValueError for another name, and ArtifactsUnavailable if the artifact cannot be written.
         """
         await self._in_thread(self._write, self._path(name), data)
 
@@ -190,7 +190,7 @@ class ArtifactStore:
             ended.set()
 
     async def pieces(self, name: str, size: int = PIECE_BYTES) -> AsyncIterator[bytes]:
-        """Yield the bytes of an artifact, ``size`` at a time. UnknownArtifact, ArtifactsUnavailable."""
+        """Yield the bytes of an artifact, ``size`` at a time. Raises UnknownArtifact, ArtifactsUnavailable."""
         path = self._path(name)
         at, end = 0, await self.size(name)
         while at < end:
@@ -200,7 +200,7 @@ class ArtifactStore:
             at += size
 
     async def get(self, name: str) -> bytes:
-        """Return the bytes of an artifact. UnknownArtifact, ArtifactsUnavailable."""
+        """Return the bytes of an artifact. Raises UnknownArtifact, ArtifactsUnavailable."""
         data: bytes = await self._in_thread(self._filesystem.cat_file, self._path(name), name=name)
         return data
 
@@ -208,7 +208,7 @@ class ArtifactStore:
         """Return the contents of the artifact ``name`` by the id of the store that wrote it.
 
         With an ``owner`` only that store's artifact is read; with None, those of all stores that use this place. Needs
-        no ``join``. ArtifactsUnavailable.
+        no ``join``. Raises ArtifactsUnavailable.
         """
         return await self._in_thread(self._kept_by, name, owner)
 
@@ -238,14 +238,14 @@ class ArtifactStore:
         return {path[start:]: size for path, size in found.items() if _NAME.fullmatch(path[start:])}
 
     async def size(self, name: str) -> int:
-        """Return the bytes of an artifact. UnknownArtifact, ArtifactsUnavailable."""
+        """Return the bytes of an artifact. Raises UnknownArtifact, ArtifactsUnavailable."""
         return int((await self._in_thread(self._filesystem.info, self._path(name), name=name))["size"])
 
     async def local_file(self, name: str, size: int, checksum: str) -> Path | None:
         """Return the path of the artifact, or of a local copy, on this machine; None if there is none.
 
         ``checksum`` is that of its bytes. The file may have other bytes by now, so readers verify them.
-        UnknownArtifact, ArtifactsUnavailable.
+        Raises UnknownArtifact, ArtifactsUnavailable.
         """
         if self.is_directory or self.cache is None:
             return self.path(name)
@@ -376,7 +376,7 @@ def _errors() -> tuple[type[BaseException], ...]:
 
 
 async def recorded_id(store: Store) -> str | None:
-    """Return the id of the artifact store that the store has recorded; None if there is none. StoreUnavailable."""
+    """Return the recorded id of the artifact store; None if there is none. Raises StoreUnavailable."""
     known = await _recorded(store)
     return None if known is None else known.id
 

@@ -28,7 +28,7 @@ class AvailabilityMonitor:
     Parameters
     ----------
     lost : str
-        Log message while it cannot be used: what is not available without it.
+        Log message while it cannot be used; names what is unavailable without it.
 
     Attributes
     ----------
@@ -44,7 +44,7 @@ class AvailabilityMonitor:
         self._attempt: asyncio.Task[str] | None = None
 
     async def poll(self) -> ArtifactStore | None:
-        """Return the artifact store, or None while it cannot be used. StoreUnavailable."""
+        """Return the artifact store, or None while it cannot be used. Raises StoreUnavailable."""
         patience = 0.0
         if self._attempt is None:
             self._attempt = asyncio.create_task(self._artifacts.join(self._store), name="artifact store")

@@ -117,11 +117,11 @@ class FileCache:
         files = []
         for path in self.folder.iterdir():
             with contextlib.suppress(FileNotFoundError):
-                told = path.stat()
-                if path.suffix == ".part" and told.st_mtime < time.time() - UNFINISHED_SECONDS:
+                status = path.stat()
+                if path.suffix == ".part" and status.st_mtime < time.time() - UNFINISHED_SECONDS:
                     path.unlink()
                 elif path.suffix in {".npy", ".part"}:
-                    files.append((path.suffix == ".part", told.st_mtime, told.st_size, path))
+                    files.append((path.suffix == ".part", status.st_mtime, status.st_size, path))
         total = size + sum(one[2] for one in files)
         for on_its_way, _, n_bytes, path in sorted(files):
             if total <= self.n_bytes or on_its_way:

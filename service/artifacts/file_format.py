@@ -1,4 +1,4 @@
-"""Container files: the start that the files of models and of versions share, and a reader for pieces of any size.
+"""Container files: the common head of model files and version files, and a reader for pieces of any size.
 
 bytes 0..8      kind of file
 8..12           bytes of the head, little-endian
@@ -33,7 +33,7 @@ class ContainerReader:
         self._held = bytearray()
 
     async def head(self, magic: bytes, holds: str) -> bytes:
-        """Read the head of a file. Corrupted unless it is the file of a ``holds``, with this magic."""
+        """Read the head of a file. Raises Corrupted if its magic differs; ``holds`` names the expected content."""
         found, size = _START.unpack(await self.read(_START.size, "its first bytes"))
         if found != magic:
             raise Corrupted(f"this is not the file of a {holds}")
@@ -42,7 +42,7 @@ class ContainerReader:
         return await self.read(size, "its head")
 
     async def read(self, n: int, what: str) -> bytes:
-        """Read the next ``n`` bytes. Corrupted if the file ends before them; ``what`` names them in the message."""
+        """Read the next ``n`` bytes, named ``what`` in messages. Raises Corrupted if the file ends before them."""
         if not await self._has(n):
             raise Corrupted(f"the file ends in {what}")
         taken = bytes(memoryview(self._held)[:n])
@@ -52,7 +52,7 @@ class ContainerReader:
     async def check_end(self) -> None:
         """Raise Corrupted if anything follows."""
         if await self._has(1):
-            raise Corrupted("something follows the last part of the file")
+            raise Corrupted("the file has more bytes after its last part")
 
     async def _has(self, n: int) -> bool:
         """Buffer the next ``n`` bytes; return False if the file ends before them."""

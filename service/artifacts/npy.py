@@ -59,11 +59,11 @@ async def write_array(
 ) -> ArrayFile:
     """Write an array as number ``i`` in the folder ``place``; ``check`` is called for each piece, in a thread.
 
-    ArtifactsUnavailable, ValueError (not an array of numbers or text), and exceptions from ``check``.
+    Raises ArtifactsUnavailable, ValueError (the array does not hold numbers or text), and exceptions from ``check``.
     """
     array = array.astype(array.dtype.newbyteorder("<"), copy=False)
     if array.dtype.kind not in KINDS:
-        raise ValueError(f"the array {name} is of {array.dtype}")
+        raise ValueError(f"the array {name} has dtype {array.dtype}; it must hold numbers or text")
     if not array.flags.c_contiguous and not array.flags.f_contiguous:
         array = np.ascontiguousarray(array)
     file = f"{i:03d}-{re.sub('[^A-Za-z0-9]+', '-', name)[:80]}.npy"

@@ -48,7 +48,7 @@ class ResponseTimeout:
             raise ArtifactsUnavailable(NO_ANSWER)
 
     async def wait(self, call: asyncio.Future[T]) -> T:
-        """Return the result of a call. ArtifactsUnavailable if the store is silent."""
+        """Return the result of a call. Raises ArtifactsUnavailable if the store is silent."""
         try:
             while not (await asyncio.wait({call}, timeout=self._seconds))[0]:
                 if not await self._is_answered():

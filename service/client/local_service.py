@@ -76,12 +76,12 @@ def _environment() -> dict[str, str]:
 
 def _wait_until_ready(process: subprocess.Popen[bytes], said: Path, say: Callable[[str], None]) -> str:
     deadline = time.monotonic() + START_SECONDS
-    told = 0
+    n_shown = 0
     while time.monotonic() < deadline:
         lines = said.read_text(errors="replace").splitlines()
-        for line in lines[told:]:
+        for line in lines[n_shown:]:
             say(line)
-        told = len(lines)
+        n_shown = len(lines)
         found = _LISTENING.search("\n".join(lines))
         if found and _is_ready(found[1]):
             return found[1]

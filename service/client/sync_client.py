@@ -93,7 +93,7 @@ class Client(Resources[Answer, None, Iterable[bytes], Iterator[bytes]]):
         pause: Callable[[float], None] = time.sleep,
     ) -> None:
         stack = ExitStack()
-        self._close = weakref.finalize(self, stack.close)  # also for a client that nobody closes
+        self._close = weakref.finalize(self, stack.close)  # also for a client that is never closed
         if url == MEMORY:
             url, key = stack.enter_context(own_service()), ""
         headers = bearer_header(key if key is not None else os.environ.get("ABOUND_KEY"))

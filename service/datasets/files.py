@@ -172,7 +172,7 @@ def shown_name(name: str) -> str:
 
 
 def size_of(name: str) -> int | None:
-    """Return the size of a file as stored; None if it cannot be told, as of standard input."""
+    """Return the size of a file as stored; None if it is unknown, as for standard input."""
     if is_url(name):
         from fsspec.core import url_to_fs
 

@@ -144,9 +144,9 @@ class DatasetCard(msgspec.Struct, frozen=True, kw_only=True):
     nnz: Annotated[int, Meta(ge=0, description="Total active features of all instances.")]
     assertions: Annotated[int, Meta(ge=0, description="Total labels of all instances.")]
     created: Annotated[float, Meta(description="Seconds since 1970.")]
-    pairs: Annotated[int, Meta(ge=0, description="Pairs of instances that share a label, counted per label.")]
-    label_pairs: Annotated[int, Meta(ge=0, description="Pairs of labels of one instance, counted per instance.")]
-    feature_labels: Annotated[int, Meta(ge=0, description="Pairs of a feature and a label, counted per instance.")]
+    pairs: Annotated[int, Meta(ge=0, description="Pairs of instances that share a label, summed over labels.")]
+    label_pairs: Annotated[int, Meta(ge=0, description="Pairs of labels, summed over instances.")]
+    feature_labels: Annotated[int, Meta(ge=0, description="Pairs of a feature and a label, summed over instances.")]
     columns: TableColumns = TableColumns()
 
     @property

@@ -105,11 +105,12 @@ def evaluate_method(
     -------
     dict
         As returned by ``abound.service.evaluation.live.evaluate``, with these differences: ``connections`` is
-        the number of values in the model's arrays, ``work_per_feature`` is None. Further keys: ``method``,
-        ``params`` (as used), ``idf``, the method's facts about its model, ``memory_needed`` (maximum bytes of
-        a fit, also reported to ``progress`` before the fit), ``cpu_seconds`` (of this process, all threads
-        together), ``milliseconds_per_query`` (wall time). One row is ranked before the timed ranking, so that
-        compilation is not timed.
+        the number of values in the model's arrays, and ``work_per_feature`` is None. Further keys:
+
+        - ``method``, ``params`` (as used), ``idf``, and the method's facts about its model;
+        - ``memory_needed``: maximum bytes of a fit, also reported to ``progress`` before the fit;
+        - ``cpu_seconds``: of this process, all threads together;
+        - ``milliseconds_per_query``: wall time. One row is ranked before, so that compilation is not timed.
 
     Raises
     ------

@@ -45,12 +45,15 @@ def evaluate(
     Returns
     -------
     dict
-        ``metrics`` (HR is None where MRR is 0), ``connections``, ``work_per_feature`` (connections that voted
-        per active feature while classifying), ``bytes`` (memory of the model), ``seconds`` (``vectorize``,
-        which includes reading, ``fit`` and ``rank``), ``instances`` (all in the files), ``learned`` (training
-        instances with labels and active features), ``features``, ``classes``, ``digest``. After one pass, the
-        digest equals that of a service that learned the same instances in the same order. A calibrated model
-        also has ``calibration``: see ``abound.core.evaluation.evaluate.measure_calibration``.
+        - ``metrics``: the measures; HR is None where MRR is 0;
+        - ``connections``, ``features``, ``classes``: the size of the index;
+        - ``work_per_feature``: connections that voted per active feature while classifying;
+        - ``bytes``: memory of the model;
+        - ``seconds``: the times of ``vectorize`` (with reading), ``fit`` and ``rank``;
+        - ``instances``: the numbers of instances in the files;
+        - ``learned``: the number of training instances with labels and active features;
+        - ``digest``: after one pass, equal to that of a service that learned the same instances in order;
+        - ``calibration``, for a calibrated model: see ``abound.core.evaluation.evaluate.measure_calibration``.
 
     Raises
     ------
@@ -78,7 +81,7 @@ def evaluate(
     fitted = clock()
     ranked = rank(live, test, progress=progress)
     done = clock()
-    told = {"calibration": measure_calibration(live, test, ranked)} if config.calibrate else {}
+    calibration = {"calibration": measure_calibration(live, test, ranked)} if config.calibrate else {}
     return {
         "metrics": measure(live, train, test, ranked, propensity or Propensity()),
         "connections": live.index.n_connections,
@@ -90,5 +93,5 @@ def evaluate(
         "features": len(live.features),
         "classes": len(live.labels),
         "digest": live.digest(),
-        **told,
+        **calibration,
     }

@@ -149,8 +149,8 @@ def _check(to: ArchiveContext, element: Element) -> None:
 async def restart_history(to: ArchiveContext) -> HistoryManifest:
     """Start history again at the oldest good snapshot, without anything before it.
 
-    For a history that is damaged or lost. Garbage collection deletes its files later. Raises what ``archive`` raises,
-    and NotReady if no snapshot is good.
+    Use it for a history that is damaged or lost. Garbage collection deletes its files later. Raises what ``archive``
+    raises, and NotReady if no snapshot is good.
     """
     return await _begin_at(to, await good_snapshots(to.store, to.keys))
 
@@ -185,7 +185,7 @@ async def make_base(to: ArchiveContext, model: ReplicatedModel) -> Base:
 async def swap_manifest(
     to: ArchiveContext, contents: HistoryManifest, trim: Trim | None = None, also: Sequence[Command] = ()
 ) -> HistoryManifest:
-    """Replace the manifest of history and trim the log as ``trim`` says. LeaseLost.
+    """Replace the manifest of history and trim the log as ``trim`` says. Raises LeaseLost.
 
     ``also`` holds commands on other keys of the model, which run in the same script.
     """

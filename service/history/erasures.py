@@ -54,7 +54,7 @@ _unfinished = msgspec.json.Decoder(UnfinishedErasure)
 
 
 async def completed_adoptions(store: Store, keys: ModelKeys) -> set[Offset]:
-    """Return the offsets of the adoptions of complete erasures. StoreUnavailable."""
+    """Return the offsets of the adoptions of complete erasures. Raises StoreUnavailable."""
     with store_errors():
         return {Offset.of_entry(name) for name in await store.client.smembers(_key(keys))}
 
@@ -75,7 +75,7 @@ async def completing(store: Store, keys: ModelKeys, at: Offset) -> list[Command]
 
 
 async def add_unfinished(store: Store, keys: ModelKeys, job: str, what: UnfinishedErasure) -> None:
-    """Record what a job is about to erase. StoreUnavailable."""
+    """Record what a job is about to erase. Raises StoreUnavailable."""
     with store_errors():
         await store.client.hset(_unfinished_key(keys), job, msgspec.json.encode(what))
 
@@ -89,7 +89,7 @@ async def remove_unfinished(store: Store, keys: ModelKeys, jobs: Iterable[str]) 
 
 
 async def unfinished_erasures(store: Store, keys: ModelKeys) -> dict[str, UnfinishedErasure]:
-    """Return what incomplete jobs erase, whether or not their state is adopted. Corrupted, StoreUnavailable."""
+    """Return the erasures of incomplete jobs, adopted or not. Raises Corrupted, StoreUnavailable."""
     with store_errors():
         said = await store.client.hgetall(_unfinished_key(keys))
     with decoding(f"the records of unfinished erasures of {keys.name}"):

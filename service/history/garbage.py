@@ -47,7 +47,7 @@ _ARTIFACT = re.compile(r"(?P<name>[^/]+)/(?P<incarnation>\d+-\d+)/.+")
 async def collect_keys(store: Store, catalog: Catalog) -> int:
     """Delete keys without a reference: of deleted models, of unfinished snapshots, and copies of logs left by repairs.
 
-    Returns the number of keys. StoreUnavailable.
+    Returns the number of keys. Raises StoreUnavailable.
     """
     swept = 0
     living = {(one.keys.name.encode(), one.keys.incarnation.encode()): one.keys for one in catalog}
@@ -94,7 +94,7 @@ class FileCollector:
 
         Only files that were unreferenced in the pass before are deleted. Versions of existing models are collected
         elsewhere. Skips a model that another process works on, and one whose history or log cannot be read.
-        ArtifactsUnavailable, StoreUnavailable.
+        Raises ArtifactsUnavailable, StoreUnavailable.
         """
         swept = await artifacts.sweep_unfinished()
         living = {(one.keys.name, one.keys.incarnation): one.keys for one in catalog}
@@ -156,7 +156,7 @@ async def referenced_state_files(
 ) -> set[str]:
     """Return the state files that history and log refer to. The caller holds the lease of the model.
 
-    Raises Corrupted if history and log cannot be read without a gap, ArtifactsUnavailable, StoreUnavailable.
+    Raises ArtifactsUnavailable, StoreUnavailable, and Corrupted if history and log cannot be read without a gap.
     """
     history = History(store, artifacts, keys)
     contents = await history.manifest()

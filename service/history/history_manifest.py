@@ -225,7 +225,7 @@ def parse(packed: bytes, keys: ModelKeys) -> HistoryManifest:
         for segment in contents.segments:
             marks += [Offset.of_entry(segment.first)[:2], Offset.of_entry(segment.last)[:2]]
     if (contents.model, contents.incarnation) != (keys.name, keys.incarnation):
-        raise Corrupted(f"{what} is that of {contents.model} {contents.incarnation}")
+        raise Corrupted(f"{what} belongs to {contents.model} {contents.incarnation}")
     base = contents.base
     n, n_bytes = (base.n_entries, base.log_bytes) if base else (0, 0)
     for segment in contents.segments:
@@ -252,7 +252,7 @@ class History:
         self.keys = keys
 
     async def manifest(self) -> HistoryManifest | None:
-        """Return the manifest; None if there is no history. Corrupted, StoreUnavailable."""
+        """Return the manifest; None if there is no history. Raises Corrupted, StoreUnavailable."""
         with store_errors():
             packed = await self._store.client.get(history_key(self.keys))
         try:
@@ -261,7 +261,7 @@ class History:
             raise Corrupted(f"{error}. {WAY_OUT}") from error
 
     async def extent(self) -> Extent | None:
-        """Return the range that history covers; None if there is no history. Corrupted, StoreUnavailable."""
+        """Return the range that history covers; None if there is no history. Raises Corrupted, StoreUnavailable."""
         contents = await self.manifest()
         return None if contents is None else contents.extent
 

@@ -87,7 +87,8 @@ async def find_damage(store: Store, artifacts: ArtifactStore | None, living: Cat
                     what = event.reason or "no reason was given"
                     reason = (
                         f"the state file adopted at {at.entry} ({what}) cannot be used: {error}. Restore it from a "
-                        f"backup; or, once all snapshots are past that, {BEGIN_ANEW_HINT}"
+                        f"backup. Without a backup, wait until all snapshots are past this offset; then "
+                        f"{BEGIN_ANEW_HINT}"
                     )
                     lost.append(Damage(name, "", reason))
     except (Corrupted, UnknownApplyVersion, UnknownOffset) as error:
@@ -100,7 +101,7 @@ async def find_damage(store: Store, artifacts: ArtifactStore | None, living: Cat
 async def _describe(
     store: Store, artifacts: ArtifactStore | None, living: CatalogModel, unreadable: dict[Offset, Exception]
 ) -> list[Damage]:
-    """Describe unreadable entries of the log. One that every start has to read can be replaced."""
+    """Describe unreadable entries of the log. An entry that every start has to read can be replaced."""
     name = living.keys.name
     try:
         start, why = await offset_of_start(store, artifacts, living), ""

@@ -95,21 +95,21 @@ def entry_end(offset: Offset) -> Offset:
     return offset._replace(position=MAX_POSITIONS)
 
 
-def clip_ranges(stretches: list[LineageRange], until: Offset) -> list[LineageRange]:
+def clip_ranges(ranges: list[LineageRange], until: Offset) -> list[LineageRange]:
     """Return the parts of ranges up to an offset."""
-    return [LineageRange(one.after, min(one.until, until)) for one in stretches if one.after < until]
+    return [LineageRange(one.after, min(one.until, until)) for one in ranges if one.after < until]
 
 
-async def read_events(read: Read, stretch: LineageRange) -> AsyncGenerator[list[tuple[Offset, Event]]]:
+async def read_events(read: Read, log_range: LineageRange) -> AsyncGenerator[list[tuple[Offset, Event]]]:
     """Yield the events of a range with their offsets, a list for each read; the last entry only up to its position."""
-    async with contextlib.aclosing(read(stretch.after, stretch.until)) as reading:
+    async with contextlib.aclosing(read(log_range.after, log_range.until)) as reading:
         async for elements in reading:
             group = []
             for element in elements:
                 at = Offset.of_entry(element[0])
                 event = decode_element(element).event
-                if at[:2] == stretch.until[:2] and type(event) is LearnEvent:
-                    event = truncate_learn(event, stretch.until.position)
+                if at[:2] == log_range.until[:2] and type(event) is LearnEvent:
+                    event = truncate_learn(event, log_range.until.position)
                 group.append((at, event))
             yield group
 

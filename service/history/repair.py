@@ -33,7 +33,7 @@ READ_ENTRIES = 256
 
 
 async def find_problems(store: Store, artifacts: ArtifactStore | None) -> list[Damage]:
-    """Return everything in the store that cannot be read. Reads all logs and histories. StoreUnavailable."""
+    """Read all logs and histories, and return everything that is unreadable. Raises StoreUnavailable."""
     found: list[Damage] = []
     try:
         catalog = await read_catalog(store)
@@ -75,7 +75,7 @@ async def replace_entry(store: Store, artifacts: ArtifactStore | None, damage: D
 
 
 async def _rewrite(store: Store, lease: Lease, replaced: str, snapshots: Sequence[str]) -> None:
-    """Replace a log by a copy with a mark in the place of one entry. Conflict if the log was changed meanwhile.
+    """Replace a log by a copy with a mark in the place of one entry. Raises Conflict if the log changed meanwhile.
 
     The same transaction removes ``snapshots`` from the model's list.
     """

@@ -157,7 +157,7 @@ class ReplaySource:
         self._params = params or LogParams()
 
     async def load(self, keys: ModelKeys, index: str, digest: str, limits: Limits) -> LiveModel:
-        """Load a state file. Corrupted, UnknownApplyVersion, UnknownArtifact, ArtifactsUnavailable."""
+        """Load a state file. Raises Corrupted, UnknownApplyVersion, UnknownArtifact, ArtifactsUnavailable."""
         if self.artifacts is not None and not self.artifacts.id:
             await self.artifacts.join(self._store)
         return await state_files.load(self.artifacts, keys, index, digest, limits)

@@ -5,7 +5,7 @@
     24..32          size of the elements before compression, little-endian
     32..            one zstandard frame: msgpack, a list with a list for each element: its id, then its fields
 
-A segment is checked as a whole before any of it is used. One that fails a check is :class:`Corrupted`.
+A segment is checked as a whole before any of it is used. A segment that fails a check raises :class:`Corrupted`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Status of the worker's work on a model, published for the replicas.
 
 ...:worker-status    hash: ``history``: why the log cannot be archived and trimmed; ``snapshots``: why no snapshot can
-                     be made; ``index_bytes``. Expires ``KEPT_SECONDS`` after the worker's last report
+                     be made; ``index_bytes``. The hash expires ``KEPT_SECONDS`` after the worker's last report.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class WorkerStatus(NamedTuple):
 
 
 async def report(store: Store, keys: ModelKeys, **said: str | int | None) -> None:
-    """Set fields of the status; None removes a field. StoreUnavailable."""
+    """Set fields of the status; None removes a field. Raises StoreUnavailable."""
     key = keys.key("worker-status")
     over = [name for name, value in said.items() if value is None]
     now = {name: str(value)[:MOST_CHARACTERS] for name, value in said.items() if value is not None}

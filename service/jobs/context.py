@@ -126,8 +126,8 @@ class JobContext:
 
     async def range(self, after: Offset | None, until: Offset | None) -> None:
         """Note in the record which log entries the job reads: those after ``after``, up to ``until``."""
-        told = {"after": str(after) if after else None, "until": str(until) if until else None}
-        await self._jobs.update(self.job, data_range=told)
+        data_range = {"after": str(after) if after else None, "until": str(until) if until else None}
+        await self._jobs.update(self.job, data_range=data_range)
 
     async def so_far(self, outcome: dict[str, Any]) -> None:
         """Save an intermediate outcome in the record. The next attempt finds it in ``job.outcome``."""

@@ -100,9 +100,9 @@ async def fit(context: JobContext, params: FitParams, progress: Progress) -> dic
         raise InvalidInstance("no instance has a label and an active feature", "data")
     data = read.data if len(rows) == read.data.X.shape[0] else read.data.rows(rows)
     idf = params.uses_idf(config.idf)
-    told = subrange(progress, 0.2, 0.9)
+    fit_progress = subrange(progress, 0.2, 0.9)
     fitted, metrics = await asyncio.to_thread(
-        _fit_in_parallel, params, data, idf, config, (context.settings.cluster, context.threads), told, clock
+        _fit_in_parallel, params, data, idf, config, (context.settings.cluster, context.threads), fit_progress, clock
     )
     prefix = versions.folder(keys, new_id())
     name = prefix.rpartition("/")[2]
@@ -217,7 +217,7 @@ async def _read(context: JobContext, config: ModelConfig, progress: Progress) ->
 def _of_file(path: Path, config: ModelConfig, card: DatasetCard, progress: Progress) -> Matrices:
     """Return the instances of a file, vectorized with the model's configuration."""
 
-    def told() -> Iterator[DatasetInstance]:
+    def instances() -> Iterator[DatasetInstance]:
         for at, instance in enumerate(read_file(str(path), columns=card.columns)):
             if at % READ_AT_ONCE == 0:
                 progress("reading the data set", min(1.0, at / max(1, card.instances)))
@@ -225,7 +225,7 @@ def _of_file(path: Path, config: ModelConfig, card: DatasetCard, progress: Progr
 
     try:
         vectorize = Vectorizer(config, DATASET_LIMITS).vectorize
-        return gather.gather(told(), vectorize, DATASET_LIMITS, new_secret(), dense_bytes=MAX_DENSE_BYTES)
+        return gather.gather(instances(), vectorize, DATASET_LIMITS, new_secret(), dense_bytes=MAX_DENSE_BYTES)
     except Malformed as error:
         raise Malformed(str(error).removeprefix(f"{path}: ")) from error
 
@@ -257,9 +257,9 @@ def _evaluate_and_fit(
     own: Any = "auto" if params.auto else params.method_params
     room = free_memory()
 
-    def on(rows: Matrices, given: Any, told: Progress) -> FittedMethod:
+    def on(rows: Matrices, given: Any, report: Progress) -> FittedMethod:
         rng = np.random.default_rng(params.seed)
-        return fitting.fit(params.METHOD, rows, given, rng, told, use_idf=idf, memory=room)
+        return fitting.fit(params.METHOD, rows, given, rng, report, use_idf=idf, memory=room)
 
     again = params.refit or not n_held
     judged_by = 0.5 if again else 0.9
@@ -304,13 +304,13 @@ def baseline_metrics(
     """
     learned = 0
 
-    def told(n: int) -> None:
+    def on_learned(n: int) -> None:
         nonlocal learned
         learned += n
         progress("evaluating: the live index as baseline", learned / train.X.shape[0])
 
     known, asked = (gather.to_dataset(data, config.boolean) for data in (train, test))
-    live = learn(known, config, new_secret(), progress=told)
+    live = learn(known, config, new_secret(), progress=on_learned)
     measured = measure(live, known, asked, rank(live, asked, depth=DEPTH), Propensity())
     return {f"live {name}": measured[name] for name in BASELINE}
 

@@ -18,9 +18,9 @@ from abound.core.errors import ArtifactsUnavailable, InvalidInstance, UnknownDat
 from abound.service.artifacts.artifact_store import ArtifactStore
 from abound.service.asyncio_tasks import cancel_and_wait
 from abound.service.datasets.repository import DatasetCard, DatasetRepository
-from abound.service.jobs import workers as workplaces
 from abound.service.jobs.record import KINDS, Job, id_of_key, new_id
 from abound.service.jobs.repository import JobParams, JobRepository
+from abound.service.jobs.workers import registered_for
 from abound.service.metrics import JobStatistics
 from abound.service.model.replicated_model import ReplicatedModel
 from abound.service.processes.parallel import parallel_settings
@@ -135,7 +135,7 @@ class JobSubmission:
     async def statistics(self) -> JobStatistics:
         """Return statistics of all jobs and workers. Raises StoreUnavailable."""
         ended = {(one.method, one.state): (one.n, one.seconds) for one in await self.jobs.totals()}
-        workers = {kind: len(await workplaces.registered_for(self._store, kind)) for kind in KINDS}
+        workers = {kind: len(await registered_for(self._store, kind)) for kind in KINDS}
         return JobStatistics(await self.jobs.counts(), ended, workers)
 
     async def close(self) -> None:
@@ -183,10 +183,8 @@ class JobSubmission:
         )
         if dataset is not None:
             counted = counted._replace(**{name: getattr(dataset, name) for name in DATASET_SIZES})
-        places = [
-            place for place in await workplaces.registered_for(self._store, method.kind) if place.memory is not None
-        ]
-        largest = max(places, key=lambda place: place.memory or 0, default=None)
+        workers = [worker for worker in await registered_for(self._store, method.kind) if worker.memory is not None]
+        largest = max(workers, key=lambda worker: worker.memory or 0, default=None)
         here = self.jobs.params.memory_limit
         with parallel_settings(self._cluster, self.jobs.params.n_threads):
             if largest is not None and largest.memory is not None:

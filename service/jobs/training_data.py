@@ -86,8 +86,8 @@ async def matrices_of_history(context: JobContext, progress: Progress) -> Learne
     await context.range(None if after == START else after, until)
     gathering = MatrixBuilder(new_secret(), dense_bytes=MAX_DENSE_BYTES)
     outcomes = await _outcomes(context, found)
-    for stretch in found.ranges:
-        async with contextlib.aclosing(read_events(read, stretch)) as reading:
+    for log_range in found.ranges:
+        async with contextlib.aclosing(read_events(read, log_range)) as reading:
             async for group in reading:
                 for at, event in group:
                     if type(event) is LearnEvent:

@@ -284,7 +284,7 @@ def decode_entry(fields: Sequence[bytes]) -> Entry:
             if unit.emptied:
                 n_empty += n_unit
         if not 1 <= n == event.n <= MAX_POSITIONS:
-            raise Corrupted("its requests do not have as many instances as it states")
+            raise Corrupted(f"its requests have {n} instances in total, and it states {event.n}")
         check_records(event.records, n - n_empty)
     elif type(event) is AdoptEvent or type(event) is PrepareEvent:
         try:

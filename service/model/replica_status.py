@@ -26,7 +26,7 @@ STALE_SECONDS = 3600.0
 MARK_SECONDS = 600
 
 SILENT_SECONDS = 20.0
-"""An adoption does not wait for a replica that is silent for longer. If it is only slow, it has to halt."""
+"""An adoption does not wait for a replica that is silent for longer. A replica that is only slow halts."""
 
 
 class PublishedStatus(msgspec.Struct, frozen=True, kw_only=True):

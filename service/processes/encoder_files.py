@@ -21,7 +21,7 @@ _INSTALL = "pip install 'abound[embed]'"
 
 
 def use_encoders(directory: Path | None) -> None:
-    """Let the models of this process use WordLlama and the encoders of a directory, each in a directory of its own."""
+    """Let the models of this process use WordLlama and the encoders in ``directory``, one subdirectory for each."""
     text_encoder.source = cache(partial(read_encoder, directory))
 
 
@@ -31,7 +31,7 @@ def read_encoder(directory: Path | None, name: str) -> TextEncoder:
     Raises
     ------
     InvalidInstance
-        There is no such encoder on this machine, or its files are not as they should be.
+        There is no such encoder on this machine, or its files are invalid.
     """
     try:
         from safetensors.numpy import load_file

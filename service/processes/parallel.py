@@ -99,15 +99,15 @@ class DaskExecutor:
     def __init__(self, client: Any) -> None:
         self._client = client
 
-    def map(self, work: Callable[..., T], pieces: Sequence[tuple[Any, ...]], told: OnPiece | None) -> list[T]:
+    def map(self, work: Callable[..., T], pieces: Sequence[tuple[Any, ...]], on_piece: OnPiece | None) -> list[T]:
         """Return ``work(*piece)`` for each piece, in the order of the pieces.
 
-        ``told`` is called with the number of finished pieces at least every ``LOOK_SECONDS``.
+        ``on_piece`` is called with the number of finished pieces at least every ``LOOK_SECONDS``.
 
         Raises
         ------
         ClusterUnavailable
-            The cluster lost the work. Errors of ``work`` and ``told`` are raised as they are.
+            The cluster lost the work. Errors of ``work`` and ``on_piece`` are raised as they are.
         """
         import cloudpickle
         from distributed.scheduler import KilledWorker
@@ -118,7 +118,7 @@ class DaskExecutor:
         why = ""
         for _ in range(MAX_ATTEMPTS):
             try:
-                self._run_remaining(packed, pieces, found, told)
+                self._run_remaining(packed, pieces, found, on_piece)
             except KilledWorker as error:
                 raise ClusterUnavailable(
                     f"workers of the cluster died while they ran a piece of work: {error}"
@@ -131,7 +131,7 @@ class DaskExecutor:
         raise ClusterUnavailable(f"the cluster lost its work {MAX_ATTEMPTS} times, last because of {why}"[:1000])
 
     def _run_remaining(
-        self, packed: bytes, pieces: Sequence[tuple[Any, ...]], found: list[T], told: OnPiece | None
+        self, packed: bytes, pieces: Sequence[tuple[Any, ...]], found: list[T], on_piece: OnPiece | None
     ) -> None:
         """Run the pieces that have no result yet, and append their results to ``found``."""
         client = self._client
@@ -139,7 +139,7 @@ class DaskExecutor:
         waiting = [client.submit(_apply, shared, *piece, pure=False) for piece in pieces[len(found) :]]
         try:
             for one in waiting:
-                found.append(self._result(one, (lambda: told(len(found))) if told is not None else lambda: None))
+                found.append(self._result(one, (lambda: on_piece(len(found))) if on_piece else lambda: None))
         finally:
             with contextlib.suppress(*_lost()):
                 client.cancel([*waiting, shared])

@@ -169,7 +169,7 @@ def listen(host: str, port: int) -> socket.socket:
     Raises
     ------
     CannotStart
-        The name or address is not one of this machine, or the port is taken or not allowed.
+        The address does not belong to this machine, or the port is taken or not allowed.
     """
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)

@@ -248,7 +248,7 @@ class Supervisor:
 
     async def _watch(self) -> None:
         """Leave the port to the replicas while one accepts connections, and print progress, until the stop."""
-        told = ""
+        printed = ""
         while not self._stopping.is_set():
             self._changed.clear()
             if any(child.ready for child in self._replicas):
@@ -256,23 +256,23 @@ class Supervisor:
             else:
                 await self._startup_server.open()
                 self._print_stage(*self.status()[:2])
-            told = self._print_ready(told)
+            printed = self._print_ready(printed)
             await self._changed.wait()
             for task in [task for task in self._tasks if task.done()]:
                 self._tasks.discard(task)
                 task.result()  # raises the error that ended it
 
-    def _print_ready(self, told: str) -> str:
+    def _print_ready(self, printed: str) -> str:
         """Print how many replicas are ready, as their ``/readyz`` says, if that changed; return the last news."""
         ready = sum(child.ready and not child.unready for child in self._replicas)
         reason = next((child.unready for child in self._replicas if child.ready and child.unready), "")
         if ready:
             news = f"ready on {self._url}{self._how_many(ready)}"
-        elif reason or told:
+        elif reason or printed:
             news = "no replica is ready"
         else:
-            return told
-        if news != told and ready in (0, 1, len(self._replicas)):
+            return printed
+        if news != printed and ready in (0, 1, len(self._replicas)):
             self._print(f"{news}: {reason}" if reason and not ready else news)
         return news
 

@@ -125,7 +125,7 @@ class Adoption:
             except Conflict as error:
                 if is_sent:  # it may have been appended before the other one; the store remembers only the last
                     raise OutcomeUnknown(
-                        f"the store became unavailable when the state was adopted, and then: {error}"
+                        f"the store became unavailable while the state was adopted, and refused a repetition: {error}"
                     ) from error
                 raise
             except StoreUnavailable as error:

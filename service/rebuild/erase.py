@@ -1,7 +1,7 @@
 """Erase forgotten events from everything stored, once a state without them is adopted.
 
-Versions, snapshots, log, stored predictions and history are processed in this order. Whatever is needed to find
-the events goes last, so a job that died can be resumed (``service/rebuild/forget.py``).
+Versions, snapshots, log, stored predictions and history are processed in this order. The records that locate
+the events are deleted last, so a job that died can be resumed (``service/rebuild/forget.py``).
 
 Versions fitted on forgotten events are deleted, not refitted: a refit takes as long as the fit did, and can be
 requested again. Meanwhile the index answers, which has already forgotten. Replicas that loaded such a version

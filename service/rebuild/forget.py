@@ -11,8 +11,8 @@
     stored predictions of equal vectors. It writes new segments without the events and swaps all of them in at
     once. Finally it makes the store rewrite its append-only file.
 
-A job that dies in step 4 is repeated by the next one. Whatever is needed to find the events is therefore
-deleted last. Every deletion is noted in the record before it happens (``ErasureRecord``), so the record is
+A job that dies in step 4 is repeated by the next one. The records that locate the events are therefore deleted
+last. Every deletion is noted in the record before it happens (``ErasureRecord``), so the record is
 complete after a crash as well.
 
 A forgotten event leaves its position empty, so no offset changes.

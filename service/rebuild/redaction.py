@@ -97,7 +97,7 @@ class Redaction:
     note : callable
         Called for each entry from which requests are removed.
     is_strict : bool
-        Raise UnknownOffset if events to remove may be in a state whose events are not in history.
+        Raise UnknownOffset if a state whose events are not in history may have learned events to remove.
 
     Attributes
     ----------
@@ -110,7 +110,7 @@ class Redaction:
     dropped : list of str
         The adoptions of refits that have learned removed events.
     missed : UnknownOffset or None
-        The error if no event is found: events to remove may be in a state whose events are not in history.
+        Error to raise if the pass finds no event: a state whose events are not in history may have learned them.
     """
 
     def __init__(

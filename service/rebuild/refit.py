@@ -212,8 +212,8 @@ class Refit:
     async def _pass(self, fitting: Refitter, stage: str) -> list[bytes]:
         """Make one pass; return the held-out records."""
         held: list[bytes] = []
-        for stretch in self._past.ranges:
-            async with contextlib.aclosing(read_events(self._read, stretch)) as reading:
+        for log_range in self._past.ranges:
+            async with contextlib.aclosing(read_events(self._read, log_range)) as reading:
                 async for group in reading:
                     for at, event in group:
                         if type(event) is LearnEvent:

@@ -357,7 +357,7 @@ class Replica:
             self._run_errand(self.models.restore_default())
 
     def on_applied(self, model: ReplicatedModel, applied: AppliedEntry) -> None:
-        """Pass the outcome of an own entry to its requests."""
+        """Pass the outcome of an entry of this process to its requests."""
         self._appenders.on_applied(model, applied)
 
     async def on_mark(self, model: ReplicatedModel, token: str) -> None:
@@ -449,7 +449,7 @@ class Appenders:
         )
 
     def on_applied(self, model: ReplicatedModel, applied: AppliedEntry) -> None:
-        """Pass the outcome of an own entry to its requests."""
+        """Pass the outcome of an entry of this process to its requests."""
         entry, (milliseconds, sequence, _), applying = applied
         if entry.origin == self._origin:
             appender_of(model).on_applied(entry.sequence, Offset(milliseconds, sequence, 0), applying)

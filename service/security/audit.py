@@ -1,7 +1,7 @@
 """The audit log: every administrative act with its actor, address, time and outcome.
 
 An act is one entry of the stream ``abound:audit``, which is bounded in number, and one log line ``audit``.
-The id of the entry holds the store's time, so clocks of hosts do not matter and nobody can backdate an act.
+The store's clock gives the entry its id, so clocks of hosts do not matter and an act cannot be backdated.
 If the store is unreachable, only the log line remains, with ``stored=False``. A completed act is never undone
 because it could not be recorded.
 

@@ -160,7 +160,7 @@ async def read_manifest(store: Store, keys: ModelKeys, name: str) -> StateManife
 
 
 def read_parts(store: Store, keys: ModelKeys, manifest: StateManifest) -> AsyncIterator[bytes]:
-    """Yield the parts of a snapshot in order. Corrupted if one is missing or damaged. StoreUnavailable."""
+    """Yield the parts of a snapshot in order. Raises StoreUnavailable, and Corrupted if one is missing or damaged."""
     return state_image.read_parts(partial(_get, store, keys, manifest.id), manifest)
 
 
@@ -171,7 +171,7 @@ async def load(
     limits: Limits,
     progress: Callable[[float], None] = lambda done: None,
 ) -> LiveModel:
-    """Load the state of a snapshot. Corrupted if a part is missing, or what ``state_image.load`` finds."""
+    """Load the state of a snapshot. Raises Corrupted if a part is missing, and what ``state_image.load`` raises."""
     return await state_image.load(manifest, read_parts(store, keys, manifest), limits, progress)
 
 

@@ -48,7 +48,7 @@ async def write(
     """Write the state of a model as a state file. Nothing may change the model meanwhile.
 
     ``between`` is awaited before each step. An exception from it ends the writing and deletes what was written.
-    ``name`` is an id from ``new_id``. ArtifactsUnavailable if the file cannot be written.
+    ``name`` is an id from ``new_id``. Raises ArtifactsUnavailable if the file cannot be written.
     """
     name = name or new_id()
 

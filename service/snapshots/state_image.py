@@ -145,11 +145,14 @@ async def write(
     packed = msgspec.json.encode(seal(manifest))
     await between()
     await put(MANIFEST, packed)
-    return msgspec.json.decode(packed, type=StateManifest)  # as it is read: a list where the state had a tuple
+    return msgspec.json.decode(packed, type=StateManifest)  # as a reader gets it: with lists for tuples
 
 
 def parse(packed: bytes, what: str) -> StateManifest:
-    """Decode a manifest, named ``what`` in messages. Corrupted, UnknownApplyVersion (another release wrote it)."""
+    """Decode a manifest, named ``what`` in messages.
+
+    Raises Corrupted, and UnknownApplyVersion if another release wrote it.
+    """
     manifest = read_sealed(StateManifest, packed, what, format=STATE_FORMAT, apply_version=APPLY_VERSION)
     with decoding(what):
         _ = manifest.position
@@ -160,12 +163,12 @@ def parse_own(packed: bytes, what: str, keys: ModelKeys, name: str) -> StateMani
     """Decode the manifest of the image ``name`` of a model; see ``parse``."""
     manifest = parse(packed, what)
     if (manifest.model, manifest.incarnation, manifest.id) != (keys.name, keys.incarnation, name):
-        raise Corrupted(f"{what} is that of {manifest.id} of {manifest.model} {manifest.incarnation}")
+        raise Corrupted(f"{what} belongs to {manifest.id} of {manifest.model} {manifest.incarnation}")
     return manifest
 
 
 async def read_parts(get: Callable[[str], Awaitable[bytes]], manifest: StateManifest) -> AsyncIterator[bytes]:
-    """Yield the parts, which ``get`` reads by their names, in order. Corrupted if one is damaged."""
+    """Yield the parts, which ``get`` reads by their names, in order. Raises Corrupted if one is damaged."""
     for i, expected in enumerate(manifest.parts):
         part = await get(str(i))
         if len(part) != expected.size or await asyncio.to_thread(checksum_of, part) != expected.checksum:

@@ -76,7 +76,7 @@ class ActivationContext(NamedTuple):
 def fence(store: Store, keys: ModelKeys, wait_seconds: float = 0.0) -> contextlib.AbstractAsyncContextManager[Lease]:
     """Hold the activation fence: meanwhile no other process activates or deletes a version of the model.
 
-    Raises Conflict if another process still holds it after ``wait_seconds``, StoreUnavailable.
+    Raises StoreUnavailable, and Conflict if another process still holds the fence after ``wait_seconds``.
     """
     return acquire(store, keys, purpose=ACTIVATION, wait_seconds=wait_seconds)
 

@@ -95,7 +95,7 @@ class CacheCleaner:
 
 
 async def request_cleanup(store: Store, name: str) -> None:
-    """Request a cleanup under a random name. StoreUnavailable."""
+    """Request a cleanup under a random name. Raises StoreUnavailable."""
     with store_errors():
         async with store.client.pipeline(transaction=True) as pipe:
             pipe.lpush(COPIES_KEY, name)
@@ -104,6 +104,6 @@ async def request_cleanup(store: Store, name: str) -> None:
 
 
 async def cleanup_requests(store: Store) -> list[str]:
-    """Return the newest requests, newest first. StoreUnavailable."""
+    """Return the newest requests, newest first. Raises StoreUnavailable."""
     with store_errors():
         return [name.decode() for name in await store.client.lrange(COPIES_KEY, 0, -1)]

@@ -154,10 +154,11 @@ def _check(card: Card) -> None:
         _demand(len(one.dtype) <= 16, "the type of an array is invalid")
 
 
-def _reads(told: Mapping[str, Any]) -> None:
-    _demand(set(VECTOR_FIELDS) - set(BEFORE) <= set(told) <= set(VECTOR_FIELDS), "the reading settings are invalid")
+def _reads(settings: Mapping[str, Any]) -> None:
+    fields = set(settings)
+    _demand(set(VECTOR_FIELDS) - set(BEFORE) <= fields <= set(VECTOR_FIELDS), "the reading settings are invalid")
     try:
-        ModelConfig.from_stored(dict(told))
+        ModelConfig.from_stored(dict(settings))
     except InvalidInstance:
         raise Corrupted("the card of a version is invalid: the reading settings are invalid") from None
 
@@ -186,8 +187,8 @@ def _offset(text: str) -> None:
         raise Corrupted("the card of a version is invalid: an offset is malformed") from None
 
 
-def _range(told: Mapping[str, str | None]) -> None:
-    _demand(set(told) == {"after", "until"}, "the data range is invalid")
-    for end in told.values():
+def _range(ends: Mapping[str, str | None]) -> None:
+    _demand(set(ends) == {"after", "until"}, "the data range is invalid")
+    for end in ends.values():
         if end is not None:
             _offset(end)

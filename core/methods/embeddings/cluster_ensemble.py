@@ -166,8 +166,8 @@ class Model:
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]], d: int, n_labels: int) -> Model:
         """Load the model from the arrays of ``to_arrays``. Raises Corrupted unless they fit ``d``, ``n_labels``."""
-        neighbors, told = array_checks.require_array(arrays, "sizes", np.int64, 2).tolist()
-        if told != n_labels or not 1 <= neighbors <= MOST_NEIGHBORS:
+        neighbors, n_stored = array_checks.require_array(arrays, "sizes", np.int64, 2).tolist()
+        if n_stored != n_labels or not 1 <= neighbors <= MOST_NEIGHBORS:
             raise Corrupted("the ensemble does not fit its labels, or its number of neighbors is out of range")
         Y = array_checks.require_rows(arrays, "label_starts", "labels", None, (None, n_labels))
         learners: list[ClusterLearner] = []

@@ -183,7 +183,7 @@ class Ridge:
 
 
 def _is_factored(order: int, nnz: int) -> bool:
-    """Return whether to factor rather than iterate: with short sparse rows, steps cost less than the cubed order."""
+    """Return whether to factor rather than iterate. With short sparse rows, iterating costs less than order^3 / 3."""
     return order <= LARGEST and order**3 / 3 <= max(ALWAYS_FACTORED, 4.0 * STEPS * USUAL_TARGETS * nnz)
 
 

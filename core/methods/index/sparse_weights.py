@@ -71,13 +71,13 @@ class Weights:
 
         Raises Corrupted if they do not fit ``d`` and ``n_labels``.
         """
-        told = array_checks.require_array(arrays, "shape", np.int64, 3).tolist()
-        if told[:2] != [d, n_labels]:
+        shape = array_checks.require_array(arrays, "shape", np.int64, 3).tolist()
+        if shape[:2] != [d, n_labels]:
             raise Corrupted("the shape of the weights does not match the features and labels")
         matrix = array_checks.require_rows(arrays, "starts", "labels", "weights", (d, n_labels))
         # A label with the score 0 counts as untouched, and the kernel has space for each label only once.
         array_checks.require_range("weights", matrix.data, 0.0, MOST)
-        return cls(matrix, bool(told[2]))
+        return cls(matrix, bool(shape[2]))
 
 
 def needs(sizes: DataSizes) -> dict[str, int]:

@@ -160,8 +160,8 @@ class Model:
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]], d: int, n_labels: int) -> Model:
         """Load the model from the arrays of ``to_arrays``. Raises Corrupted unless they fit ``d``, ``n_labels``."""
-        told, n_nodes = array_checks.require_array(arrays, "sizes", np.int64, 2).tolist()
-        if told != n_labels or not n_labels <= n_nodes <= MOST_NODES:
+        n_stored, n_nodes = array_checks.require_array(arrays, "sizes", np.int64, 2).tolist()
+        if n_stored != n_labels or not n_labels <= n_nodes <= MOST_NODES:
             raise Corrupted("the number of nodes of the hierarchy does not match the labels")
         sizes = array_checks.require_range(
             "nodes", array_checks.require_array(arrays, "nodes", np.int64, None, 3), 0, MOST_NODES

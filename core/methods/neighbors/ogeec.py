@@ -169,12 +169,12 @@ class Model:
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]], d: int, n_labels: int) -> Model:
         """Load the model from the arrays of ``to_arrays``. Raises Corrupted unless they fit ``d``, ``n_labels``."""
-        dim, neighbors, n_learners, told = array_checks.require_array(arrays, "sizes", np.int64, 4).tolist()
+        dim, neighbors, n_learners, n_stored = array_checks.require_array(arrays, "sizes", np.int64, 4).tolist()
         index = str(array_checks.require_array(arrays, "index", tuple(f"<U{n}" for n in range(1, 9))))
         params = Params(dim=dim, neighbors=neighbors, learners=n_learners, index=index)  # type: ignore[arg-type]
         Y = array_checks.require_rows(arrays, "label_starts", "labels", None, (None, n_labels))
         n = Y.shape[0]
-        if told != n_labels or not n:
+        if n_stored != n_labels or not n:
             raise Corrupted("the ensemble does not fit its labels, or has no instances")
         learners = []
         for number, seed in enumerate(array_checks.require_array(arrays, "seeds", np.uint64, n_learners)):
@@ -243,9 +243,9 @@ def fit(data: Matrices, params: Params, rng: np.random.Generator, progress: Prog
     if params.index != "exact":
         places = rng.choice(n, min(SAMPLE, n), replace=False)
         starts = 0.9 + 0.1 * np.arange(len(learners) + 1) / len(learners)
-        told = [subrange(progress, start, end) for start, end in pairwise(starts.tolist())]
+        parts = [subrange(progress, start, end) for start, end in pairwise(starts.tolist())]
         shares = [
-            _recall(learner, places, params.neighbors, tell) for learner, tell in zip(learners, told, strict=True)
+            _recall(learner, places, params.neighbors, tell) for learner, tell in zip(learners, parts, strict=True)
         ]
         recall = float(np.mean(shares))
     return Model(params, tuple(learners), data.Y, recall)

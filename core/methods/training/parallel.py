@@ -25,7 +25,7 @@ class Executor(Protocol):
     def shares_memory(self) -> bool:
         """Whether the pieces run in this process."""
 
-    def map(self, work: Callable[..., T], pieces: Sequence[tuple[Any, ...]], told: OnPiece | None) -> list[T]:
+    def map(self, work: Callable[..., T], pieces: Sequence[tuple[Any, ...]], on_piece: OnPiece | None) -> list[T]:
         """Return ``work(*piece)`` for each piece, in the order of the pieces; see ``spread``."""
 
 
@@ -34,12 +34,12 @@ class Threads:
 
     shares_memory = True
 
-    def map(self, work: Callable[..., T], pieces: Sequence[tuple[Any, ...]], told: OnPiece | None) -> list[T]:
+    def map(self, work: Callable[..., T], pieces: Sequence[tuple[Any, ...]], on_piece: OnPiece | None) -> list[T]:
         """Return ``work(*piece)`` for each piece, in the order of the pieces."""
 
         def one(number: int, piece: tuple[Any, ...]) -> T:
-            if told is not None:
-                told(number)
+            if on_piece is not None:
+                on_piece(number)
             return work(*piece)
 
         found: list[T] = Parallel(require="sharedmem")(delayed(one)(i, piece) for i, piece in enumerate(pieces))
@@ -70,7 +70,7 @@ def threads() -> int:
     return int(backend.effective_n_jobs(n))
 
 
-def spread(work: Callable[..., T], pieces: Sequence[tuple[Any, ...]], told: OnPiece | None = None) -> list[T]:
+def spread(work: Callable[..., T], pieces: Sequence[tuple[Any, ...]], on_piece: OnPiece | None = None) -> list[T]:
     """Return ``work(*piece)`` for each piece, in the order of the pieces.
 
     Parameters
@@ -78,12 +78,12 @@ def spread(work: Callable[..., T], pieces: Sequence[tuple[Any, ...]], told: OnPi
     work : callable
         Must not change shared data.
     pieces : sequence of tuples
-    told : callable, optional
+    on_piece : callable, optional
         Called with a number from 0 on, before each piece or while waiting for it; an exception in it ends the work.
 
     Raises
     ------
     ClusterUnavailable
-        The Dask cluster is not there, or was lost. Exceptions of ``work`` and ``told`` are raised too.
+        The Dask cluster is not there, or was lost. Exceptions of ``work`` and ``on_piece`` are raised too.
     """
-    return _executor.get().map(work, pieces, told)
+    return _executor.get().map(work, pieces, on_piece)

@@ -23,9 +23,9 @@ def monotonic(progress: Progress) -> Progress:
     """Return a progress callback that never goes backwards, whatever its parts report."""
     most = 0.0
 
-    def told(stage: str, fraction: float) -> None:
+    def report(stage: str, fraction: float) -> None:
         nonlocal most
         most = max(most, fraction)
         progress(stage, most)
 
-    return told
+    return report

@@ -184,11 +184,11 @@ async def follow_job(
     """
     JobFollowers.count += 1
     try:
-        told: dict[str, Any] = {}
+        sent: dict[str, Any] = {}
         while True:
             answer = job_answer(job)
-            if (changed := answer.model_dump(exclude={"heartbeat"})) != told:
-                told = changed
+            if (changed := answer.model_dump(exclude={"heartbeat"})) != sent:
+                sent = changed
                 yield ServerSentEvent(
                     raw_data=answer.model_dump_json(), event="ended" if job.has_ended else "progress", retry=1000
                 )

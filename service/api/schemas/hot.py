@@ -78,7 +78,7 @@ WEIGHT = "Importance of the instance; 1 by default. 2 is close to learning it tw
 
 Durability = Literal["log", "fsync", "replica"]
 AskedDurability = Annotated[Durability, Meta(description="Durability of the event when answered.")]
-Wait = Annotated[Literal["applied", "log"], Meta(description="What the answer waits for.")]
+Wait = Annotated[Literal["applied", "log"], Meta(description="The step after which the service answers.")]
 Source = Annotated[str, Meta(min_length=1, max_length=MAX_SOURCE_CHARACTERS, description="Stored with the event.")]
 Reached = Annotated[str, Meta(extra_json_schema={"enum": ["log", "fsync", "replica"]})]
 Features = Annotated[Raw, Meta(extra_json_schema=FEATURES_SCHEMA)]

@@ -19,7 +19,7 @@ LEARN = (
 
 
 class LabelDetails(Struct, omit_defaults=True):
-    """What is registered with a label, as the model stores it."""
+    """The registered details of a label, as the model stores them."""
 
     name: Annotated[str, Meta(min_length=1, max_length=512, description=NAME, examples=["Grain"])] | None = None
     description: Annotated[str, Meta(min_length=1, max_length=4096, examples=["wheat, corn and rye"])] | None = None

@@ -73,7 +73,7 @@ class NewestShape(Shape):
 
 
 class KeptShape(Shape):
-    """What the store and the artifact store hold of a model."""
+    """The data of a model in the store and in the artifact store."""
 
     log: LogShape
     history: HistoryShape | None = Field(description="Null while there is no history.")
@@ -137,7 +137,7 @@ class RerankedScoresShape(Shape):
 
 
 class RerankingShape(Shape):
-    """What the re-ranker has learned, and its gain. Events with a vector and a true label count."""
+    """The weights and the gain of the re-ranker. Events with a vector and a true label count."""
 
     used: bool = Field(description="Whether it orders answers; false while its order would be worse than the index's.")
     weights: dict[str, float] = Field(description="The weight of each term of a class, by the name of the term.")

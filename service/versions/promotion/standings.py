@@ -54,8 +54,8 @@ class Standings(msgspec.Struct, kw_only=True):
     partner : str or None
         The version that is blended with the index.
     weighed : int
-        Value of ``weighing.since`` (instances with the partner) when blend weights were last due. It is set just
-        before the weights are appended.
+        Number of instances with the partner (``weighing.since``) at the last update of the blend weights. It is set
+        just before the weights are appended.
     promoted : str
         Id of the activation by which the gate made the served version active; empty if the gate did not activate it.
     decisions : list of DecisionRecord
@@ -116,7 +116,7 @@ async def read(store: Store, keys: ModelKeys) -> Standings | None:
 
 
 async def save(lease: Lease, standing: Standings) -> None:
-    """Write the standings. Raises LeaseLost when another worker follows the model, StoreUnavailable."""
+    """Write the standings. Raises StoreUnavailable, and LeaseLost when another worker follows the model."""
     await lease.swap([("SET", lease.keys.key("contending"), msgspec.json.encode(standing))])
 
 
