@@ -36,7 +36,7 @@ class ContainerReader:
         """Read the head of a file. Raises Corrupted if its magic differs; ``holds`` names the expected content."""
         found, size = _START.unpack(await self.read(_START.size, "its first bytes"))
         if found != magic:
-            raise Corrupted(f"this is not the file of a {holds}")
+            raise Corrupted(f"this is not a {holds} file")
         if size > MOST_HEAD_BYTES:
             raise Corrupted("the head of the file is larger than allowed")
         return await self.read(size, "its head")

@@ -98,7 +98,7 @@ def map_array(one: ArrayFile, path: Path) -> Array:
     """Map the array in a file. Writes to the array stay in this process and never reach the file."""
     with path.open("rb") as file:
         if path.stat().st_size != one.size:
-            raise Corrupted(f"its file {one.file} has another size")
+            raise Corrupted(f"its file {one.file} does not have the size that its card states")
         return parse_array(one, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))
 
 

@@ -41,12 +41,12 @@ class BatchEvaluation:
     method : str
     params : Params of the method, or ``auto``
     config : ModelConfig
-        Determines the vectors.
+        Configuration by which the instances become vectors.
     idf : bool or None
-        None: for text only.
+        Whether to weight features by idf; None: only if the instances are texts.
     seed : int
     jobs : int
-        Threads.
+        Number of threads.
     hidden : float
         Share of the training labels that is hidden, 0 to 1.
     memory : int or None
@@ -54,7 +54,7 @@ class BatchEvaluation:
     depth : int
         Labels ranked per instance.
     hierarchy : tuple of (str, str)
-        Child and parent: of labels, and of classes above them.
+        Pairs of a child and its parent. Children are labels, or classes above them.
     """
 
     method: str

@@ -270,7 +270,7 @@ class ReplicatedModel:
     def check_ready(self) -> None:
         """Raise NotReady, with the reason and the lag, while the state must not be used.
 
-        That is while the model is being loaded, is halted or has failed.
+        A model is not ready while it is being loaded, while it is halted, and after it has failed.
         """
         if not self.ready:
             raise NotReady(self.failure or self.halted or f"the model {self.name} is being loaded", lag=self.lag)

@@ -5,8 +5,8 @@ unchanged.
 
 **Import**: each part is verified on arrival, and the state is built from them to check that it is intact and
 how much memory it takes. Until then other processes see nothing of it. Then the model is created if it does not
-exist, the state is written as a state file, and all replicas adopt it (``service/rebuild/adoption.py``). Only a
-model that has learned nothing can be imported into.
+exist, the state is written as a state file, and all replicas adopt it (``service/rebuild/adoption.py``). An
+import into a model that has learned instances is refused.
 
 A model created by an import stays, even if the import fails later: another client may have taught it already.
 The catalog and the model's log are separate keys, so no single command can check one and write the other. The

@@ -181,7 +181,8 @@ def _wait(most: int, window: int, n: int, before: int, before_ends: float, now: 
     """Return the seconds until ``n`` more fit below ``most``, if nothing else arrives.
 
     The count of the previous window, ``before``, decreases linearly to 0 at ``before_ends``. The count of the
-    current window, ``now``, does so from the window's end on, which is ``now_ends`` minus one window.
+    current window, ``now``, stays until the window ends, one window before ``now_ends``. Then it decreases linearly
+    to 0 at ``now_ends``.
     """
     room = most - now - n
     if room >= 0:

@@ -108,7 +108,7 @@ def test_a_file_is_the_model_however_it_comes(size: int) -> None:
         (FILE[:40], Corrupted, "ends in its head"),
         (FILE[:-1], Corrupted, "ends in its part"),
         (FILE + b"x", Corrupted, "follows the last part"),
-        (b"PK" + FILE[2:], Corrupted, "not the file of a model"),
+        (b"PK" + FILE[2:], Corrupted, "not a model file"),
         (with_head({"format": STATE_FORMAT - 1}), UnknownApplyVersion, f"format {STATE_FORMAT - 1}"),
         (with_head({"format": STATE_FORMAT + 1}), UnknownApplyVersion, f"format {STATE_FORMAT + 1}"),
         (FILE[:8] + struct.pack("<I", 2**31) + FILE[12:], Corrupted, "larger than allowed"),

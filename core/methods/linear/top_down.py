@@ -216,7 +216,7 @@ class Layout:
 
     @classmethod
     def of(cls, Y: Csr, tree: Hierarchy) -> Layout:
-        """Build the layout of labels. Raises ValueError if some node is above itself."""
+        """Place the instances with the labels ``Y`` in a hierarchy. Raises ValueError if a node is above itself."""
         n_nodes = tree.parents.shape[0]
         above = hierarchy.ancestors(tree)
         carries = sparse.csc_matrix(sparse.csr_matrix(Y.astype(np.int32) @ above[: Y.shape[1]]))
