@@ -56,7 +56,7 @@ class ForgetPlan(ReplaySource):
         Called with the stage and the fraction done.
     record : ErasureRecord
     what : UnfinishedErasure
-        The events to forget: those up to an offset, START before ``find_events``.
+        The events to forget, up to an offset. The offset is START until ``find_events`` has run.
     first : Offset or None
         Entry of the first event to forget.
     rebuilt : dict of StateManifest
