@@ -107,7 +107,7 @@ def test_a_file_is_the_model_however_it_comes(size: int) -> None:
         (b"", Corrupted, "ends in its first bytes"),
         (FILE[:40], Corrupted, "ends in its head"),
         (FILE[:-1], Corrupted, "ends in its part"),
-        (FILE + b"x", Corrupted, "follows the last part"),
+        (FILE + b"x", Corrupted, "more bytes after its last part"),
         (b"PK" + FILE[2:], Corrupted, "not a model file"),
         (with_head({"format": STATE_FORMAT - 1}), UnknownApplyVersion, f"format {STATE_FORMAT - 1}"),
         (with_head({"format": STATE_FORMAT + 1}), UnknownApplyVersion, f"format {STATE_FORMAT + 1}"),
