@@ -349,7 +349,7 @@ def _read_txt(
 
 
 def at_line(source: str, number: int, detail: object) -> Malformed:
-    """Return the error of a line of a file, or of what comes before the first line if the number is 0."""
+    """Return the error with the source and the line number. Number 0 means the whole file."""
     if not number:
         return Malformed(f"{source}: {detail}" if source else str(detail))
     return Malformed(f"{source}: line {number}: {detail}" if source else f"line {number}: {detail}")

@@ -195,7 +195,7 @@ class ActiveFeatures:
     def vector(self, boolean: bool, more: float = 0.0) -> tuple[bytes, float]:
         """Return the vector of the collected features and its norm: l2-normalised, or with all values 1 if Boolean.
 
-        The norm is that of the values and one more value, ``more``. It is 1 if Boolean.
+        The norm covers the values and one additional value, ``more``. It is 1 if Boolean.
         """
         keys = list(self._values)
         if boolean:

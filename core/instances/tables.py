@@ -142,7 +142,7 @@ def feature_value(name: str, cell: Any) -> float | bool | str | list[str] | None
         return cell
     if hasattr(cell, "isoformat"):
         return str(cell.isoformat())
-    kind = "a list of other things than strings" if isinstance(cell, list) else f"a {type(cell).__name__}"
+    kind = "a list with values that are not strings" if isinstance(cell, list) else f"a {type(cell).__name__}"
     raise Malformed(f"{name}: {kind} is no feature; ignore the column, or name it as vector")
 
 

@@ -44,19 +44,19 @@ _EMOJI = regex.compile(r"[\p{Regional_Indicator}\p{Extended_Pictographic}]")
 _ASCII_WORD = re.compile(r"\w+")
 _ASCII_SIGN = re.compile(r"[#@+]|(?<![\w.])\.[a-zA-Z]")
 _ASCII_TOKEN = re.compile(r"\w+(?:\+\+|#(?!\w))?|(?:(?<!\w)[#@]|(?<![\w.])\.(?=[a-zA-Z]))\w+(?:\+\+|#(?!\w))?")
-"""What ``_TOKEN`` finds in ASCII; without signs, what ``_ASCII_WORD`` finds."""
+"""Finds the same tokens as ``_TOKEN`` in ASCII. In a text without signs, ``_ASCII_WORD`` finds them too."""
 
 _VARIATION_SELECTOR = "\ufe0f"
-"""Asks for a coloured emoji; the same emoji comes with and without it."""
+"""Requests a coloured emoji. It is removed, so that an emoji with it and one without it are the same token."""
 
 
 def build_analyzer(config: AnalyzerConfig) -> Callable[[str], list[str]]:
-    """Return the function from a text to its terms, in order and including repetitions.
+    """Return a function that splits a text into its terms, in order and including repetitions.
 
     Notes
     -----
     With ``simple`` boundaries the result equals ``CountVectorizer(...).build_analyzer()`` of scikit-learn. The import
-    of scikit-learn takes most of a second and 60 MB, so this function imports it only for what needs it: n-grams,
+    of scikit-learn takes most of a second and 60 MB, so this function imports it only for n-grams,
     accents and stop words.
     """
     words = config.kind == "word"
@@ -81,7 +81,7 @@ def build_analyzer(config: AnalyzerConfig) -> Callable[[str], list[str]]:
 
 
 def _unicode_tokenizer(min_length: int) -> Callable[[str], list[str]]:
-    """Return the function from a text to its tokens with ``unicode`` boundaries.
+    """Return a function that splits a text into tokens at ``unicode`` boundaries.
 
     Words of fewer than ``min_length`` characters are left out.
     """

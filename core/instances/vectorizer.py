@@ -17,8 +17,8 @@ short field counts more than one of a long field.
 With ``numbers`` ``scaled``, a number x above 1 that is not a count (a whole number up to 16) has the value 3 / (1 + 2 /
 x), and ``name@k`` is a feature with the value 1, for k = floor(log2(x)). Then the values of all numbers of the instance
 are reduced so that their norm is at most that of everything else (words, strings, true, a dense vector), if there is
-anything else. With a text or a dense vector, a count above 1 is enough for that. No other instance differs from
-``raw``, where numbers are values as they are.
+anything else. With a text or a dense vector, a count above 1 is enough for that. All other instances get
+the same vector as with ``raw``, where a number is the value of its feature.
 
 The values of a repeated key are added, those of the text first. Then the vector is l2-normalised; in a Boolean model
 all values are 1 instead, and ``numbers`` has no effect. The dense vector of an instance counts in the norm as 64 codes

@@ -97,16 +97,16 @@ class Counters:
         self.control[_FEEDBACK_PLACES] = other.control[_FEEDBACK_PLACES]
 
     def make_room(self, n_features: int, n_classes: int) -> None:
-        """Grow to so many ids; arrays may move."""
+        """Grow to these numbers of ids; arrays may move."""
         if n_classes > len(self.label_counts):
             self.label_counts.resize(n_classes + n_classes // 8 + 64, refcheck=False)
         if self.is_bounded and n_features > len(self.credits):
             self.credits.resize(n_features + n_features // 8 + 64, refcheck=False)
 
     def to_arrays(self, n_features: int, n_classes: int) -> dict[str, npt.NDArray[Any]]:
-        """Return copies for so many ids: ``label_counts``, ``credits``, ``hand``, ``dimension``.
+        """Return copies of the counters of the first ids: ``label_counts``, ``credits``, ``hand``, ``dimension``.
 
-        With feedback also ``feedback``.
+        After feedback, the result also has ``feedback``.
         """
         arrays: dict[str, npt.NDArray[Any]] = {
             "label_counts": self.label_counts[:n_classes].copy(),
@@ -138,7 +138,7 @@ class Counters:
         self.control[HAND], self.control[DIMENSION] = arrays["hand"][0], arrays["dimension"][0]
 
     def digest_bytes(self, n_features: int, n_classes: int) -> bytes:
-        """Return all counters for so many ids, in a fixed order; those of feedback only if there was any."""
+        """Return all counters of the first ids, in a fixed order; those of feedback only if there was any."""
         own_credits = self.credits[:n_features].tobytes() if self.is_bounded else b""
         feedback = self.control[_FEEDBACK_PLACES]
         given = feedback.tobytes() if feedback.any() else b""

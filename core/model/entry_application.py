@@ -288,8 +288,8 @@ class OutcomeReplay:
 
     def were_learned(self, records: bytes, units: Sequence[Unit], entry: Offset = START) -> list[bool]:
         """Return whether each unit of the next entry was learned: not emptied, not a duplicate, not refused."""
-        told = self.replay(records, units, entry)
-        return [outcome is None and not unit.emptied for outcome, unit in zip(told, units, strict=True)]
+        outcomes = self.replay(records, units, entry)
+        return [outcome is None and not unit.emptied for outcome, unit in zip(outcomes, units, strict=True)]
 
     def replay(self, records: bytes, units: Sequence[Unit], entry: Offset = START) -> list[Outcome]:
         """Return the outcome of each unit of the next entry; None for emptied units too."""

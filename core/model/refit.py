@@ -99,7 +99,7 @@ class Refitter:
 
 
 def _is_scored(shape: RecordShape) -> bool:
-    """Return whether the ranking of a record says something: it has a true label, and registers none."""
+    """Return whether a record is ranked for the score: it has a true label, and does not register one."""
     return shape.n_true > 0 and shape.details_at < 0
 
 

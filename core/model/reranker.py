@@ -148,7 +148,7 @@ class Reranker:
         self.arrays = old._replace(weights=fresh.weights, curvature=fresh.curvature, memory=self.memory.arrays)
 
     def make_room(self, n_classes: int, n_labels: int, d: int) -> None:
-        """Grow to so many classes, labels of a record and numbers of a vector (0: not known yet); arrays may move."""
+        """Grow to ``n_classes``, ``n_labels`` of a record and dimension ``d`` (0: not known yet); arrays may move."""
         if not self.on:
             return
         if d != self.arrays.sums.shape[1]:
@@ -206,7 +206,7 @@ class Reranker:
     def from_arrays(
         cls, on: bool, most: int, arrays: Mapping[str, npt.NDArray[Any]], n_classes: int, d: int
     ) -> Reranker:
-        """Load the state of a model with so many classes and vectors of ``d`` numbers from the output of ``to_arrays``.
+        """Load the output of ``to_arrays`` for a model with ``n_classes`` and vectors of ``d`` numbers.
 
         Raises ValueError if it is invalid.
         """

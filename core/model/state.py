@@ -79,12 +79,12 @@ class ModelState:
             "updated": self.prequential.n_updated,
             "feedback": self._tallies.feedback(),
         }
-        told = {
+        parts = {
             "trace": self.prequential.trace(),
             "calibration": self.calibration.reliability(),
             "reranking": self.reranker.figures(),
         }
-        return {**learned, **self.prequential.scores(), **told, **self.sizes()}
+        return {**learned, **self.prequential.scores(), **parts, **self.sizes()}
 
     def sizes(self) -> dict[str, Any]:
         """Return counts, and bytes of memory."""

@@ -38,7 +38,7 @@ COLUMNS = ("name", "format", "instances", "features", "classes", "bytes")
 
 @datasets.command("put")
 def put_dataset(
-    name: Annotated[str, typer.Argument(help="Name of the data set. May be left out: then it is that of the file.")],
+    name: Annotated[str, typer.Argument(help="Name of the data set. Default: the name of the file.")],
     file: Annotated[
         Path | None,
         typer.Argument(help="File to upload; its suffix names the format.", exists=True, dir_okay=False),

@@ -259,8 +259,8 @@ def _show(result: dict[str, Any]) -> None:
         table.add_row(name, *("" if figure is None else f"{figure:.4f}" for figure in figures))
     console.print(table)
     console.print(f"MRR {metrics['MRR']:.4f}   HR {format_value(metrics['HR'])}\n")
-    for name, told in result.get("calibration", {}).items():
-        said = ", ".join(f"{key} {format_value(told[key])}" for key in ("error", "brier", "F1") if key in told)
+    for name, values in result.get("calibration", {}).items():
+        said = ", ".join(f"{key} {format_value(values[key])}" for key in ("error", "brier", "F1") if key in values)
         console.print(f"{PROBABILITIES[name]:<28} {said}", markup=False)
     instances, seconds = result["instances"], result["seconds"]
     console.print(f"train      {instances['train']:,} instances, {result['learned']:,} learned")

@@ -26,7 +26,7 @@ BATCH = 500
 """Labels of one request."""
 
 FIELDS = ("label", "name", "description", "parent")
-"""The fields that are no metadata; of a table, the other columns are."""
+"""The fields of a label besides its metadata. In a table, all other columns are metadata."""
 
 
 def list_labels(

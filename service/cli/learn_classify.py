@@ -265,11 +265,11 @@ def _client(url: str, key: str | None, model: str) -> Iterator[Client]:
 
 
 def _bad_lines(streamed: StreamStatistics, skip_bad: bool) -> Callable[[Malformed, int], None]:
-    """Return what to do with an invalid line, given its error and the number of instances up to it."""
+    """Return the handler of invalid lines. It gets the error and the number of instances up to the line."""
 
     def on_bad(error: Malformed, count: int) -> None:
         if not skip_bad:
-            raise Malformed(f"{error}; to go on behind it: --skip {count}, or --skip-bad")
+            raise Malformed(f"{error}; to continue after it, use --skip {count} or --skip-bad")
         streamed.counts["bad"] += 1
         if streamed.counts["bad"] <= SHOWN_REFUSALS:
             error_console().print(f"skipped {error}", style="yellow", markup=False)

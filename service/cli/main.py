@@ -79,7 +79,7 @@ HINTS = {
     "/problems/unauthorized": "set ABOUND_KEY, ABOUND_KEY_FILE or --key",
     "/problems/unknown-model": "`abound models list` shows the models, `abound models create NAME` creates one",
 }
-"""What to do about a refused request, by the type of its problem."""
+"""Advice for a refused request, by the type of its problem."""
 
 
 def _hint(error: AboundError) -> str:

@@ -194,8 +194,8 @@ def table_console() -> Console:
     """Return a console for tables, as wide as the terminal or ``COLUMNS``; without either, of unlimited width."""
     from rich.console import Console
 
-    told = sys.stdout.isatty() or "COLUMNS" in os.environ
-    return Console(highlight=False, markup=False, width=None if told else UNLIMITED_WIDTH)
+    is_known = sys.stdout.isatty() or "COLUMNS" in os.environ
+    return Console(highlight=False, markup=False, width=None if is_known else UNLIMITED_WIDTH)
 
 
 def print_rows(console: Console, columns: Sequence[str], rows: Iterable[Sequence[str]], whole: Collection[str]) -> None:

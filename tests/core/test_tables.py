@@ -178,7 +178,7 @@ def test_typed_labels(given: list[Any], expected: tuple[str, ...]):
         ({"a": [b"x"]}, "f: line 1: a: a bytes is no feature"),
         (
             {"a": [[1, 2]]},
-            "f: line 1: a: a list of other things than strings is no feature; ignore the column, or name",
+            "f: line 1: a: a list with values that are not strings is no feature; ignore the column, or name",
         ),
         ({"text": [3]}, "f: line 1: text: a text must be a string, not int"),
         ({"label": [b"x"]}, "f: line 1: labels must be strings or whole numbers, not bytes b'x'"),
