@@ -11,7 +11,7 @@ def mcp(url: Url = DEFAULT_URL, key: Key = None, model: Model = "default") -> No
     from abound.service.client import AsyncClient
 
     try:
-        from abound.service.cli.mcp_tools import make_server
+        from abound.service.cli.mcp_server import make_server
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "mcp":
             raise

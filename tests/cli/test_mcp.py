@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from mcp import Client, StdioServerParameters
 
-from abound.service.cli.mcp_tools import make_server
+from abound.service.cli.mcp_server import make_server
 from abound.service.client import AsyncClient
 from tests.support.served import Served, fresh_model, served
 

@@ -1,4 +1,4 @@
-"""The tools of ``abound mcp``, which language models call: suggest, teach, explain and find labels."""
+"""The MCP server of ``abound mcp``, with the tools that language models call: suggest, teach, explain, find labels."""
 
 from __future__ import annotations
 
