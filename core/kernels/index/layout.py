@@ -43,7 +43,8 @@ class IndexArrays(NamedTuple):
     touched : int32, shape (classes + 1,)
         Classes with a score, in the order of their first vote; in rows, while learning, errors as float32.
     scratch : uint64, shape (n,)
-        Notes on one instance: two for each true class, or one for each active feature and one more. At least 64.
+        Working memory for one instance: two words for each true class, or one for each active feature and one more.
+        At least 64 words.
     counters : uint64, shape (N_COUNTERS,)
     dirty : uint8, shape (pages,)
         1 for a page of 256 features that changed since its last digest.
@@ -108,7 +109,7 @@ class KernelParams(NamedTuple):
 
 
 class Feedback(NamedTuple):
-    """What is known of the classes of an instance.
+    """Feedback on the classes of an instance, and its weight.
 
     Attributes
     ----------

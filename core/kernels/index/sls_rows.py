@@ -355,7 +355,7 @@ MANY_LABELS = np.uint64(2)
 """Mean number of labels from which on rows are better."""
 
 TIMES_BEFORE = 4.0
-"""Number of instances of each class that stands for the learning in lists."""
+"""Initial n_c of each class when an index changes from lists to rows, in place of its instances in lists."""
 
 
 @inlined
@@ -371,7 +371,7 @@ def size_with(memory, ids, class_ids):
 
 @kernel
 def are_few(params, n_features, n_classes):
-    """Return whether so many features and classes may be in rows."""
+    """Return whether an index of this size may be in rows."""
     return params.most_cells > U0 and n_classes <= MOST_IN_ROW and max(n_features, U1) * n_classes <= params.most_cells
 
 

@@ -88,7 +88,7 @@ def rank_estimated(vector, held, mask, ids_out, scores_out, estimates_out):
 def rank_reranked(vector, held, mask, ids_out, scores_out, estimates_out):
     """Rank the classes for a vector with a dense part, for a model that re-ranks.
 
-    Scores and estimates are the shares of the candidates, and 0 for classes that are none. If the index answers,
+    Scores and estimates are the shares of the candidates, and 0 for all other classes. If the index answers,
     scores are its own. For a model that calibrates, estimates are the probabilities of the scores. Shares and
     probabilities depend on the candidates of all classes, including classes that the mask excludes.
 

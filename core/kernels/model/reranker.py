@@ -154,7 +154,7 @@ def put_terms(reranker, class_id, score, cosine, terms):
 
 @inner
 def find_similar(reranker, data, at, d, length, n_classes, mask, found, n):
-    """Append the most similar classes that are no candidates yet, with score 0; return the number of candidates."""
+    """Append the most similar classes that are not candidates yet, with score 0; return the number of candidates."""
     means, taken, masked = pointer(reranker.means), np.zeros(n_classes, np.uint8), len(mask) > 0
     for i in range(n):
         taken[found.class_ids[i]] = 1
@@ -274,7 +274,7 @@ def write_answer(reranker, found, n, n_index, ids, scores, ids_out, scores_out, 
     ids, scores : int32, float64 array, shape (n_ranked,)
         The index's ranking.
     ids_out, scores_out, shares_out : int32, float64, float64 array, shape (k,)
-        Written. Scores are the shares, 0 for classes that are no candidates; those of the index if it answers.
+        Written. If the index answers, the scores are its own. Otherwise they are the shares, 0 without a share.
     """
     n_out, k, trusted = 0, len(ids_out), is_trusted(reranker.guard)
     for i in range(min(n if trusted else n_index, k)):

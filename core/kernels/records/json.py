@@ -166,7 +166,7 @@ def _add_string(draft, source, at, to, length):
 
 @inner
 def _add_list(draft, source, at, to, length):
-    """Add a list of strings, with ``at`` after its bracket; returns as ``_add_string``, or NO_ROOM."""
+    """Add a list of strings, with ``at`` after its bracket. Return the values of ``_add_string``, or NO_ROOM."""
     data, name_at = source.data, to
     at = _after_space(data, at)
     if data[at] == 93:
@@ -190,7 +190,7 @@ def _add_list(draft, source, at, to, length):
 
 @inlined
 def _add_number(draft, source, at, to, length):
-    """Add the number at ``at`` as the value of the key at ``to``; returns as ``_add_string``."""
+    """Add the number at ``at`` as the value of the key at ``to``. Return the values of ``_add_string``."""
     value, end = read_short(source.data, at) if at + 10 < source.size else (0.0, np.int64(-1))
     if end < 0:
         value, end = read_number(source.data, at)
@@ -233,7 +233,7 @@ def _add_large(draft, at, length, value):
 
 @inlined
 def _add_pair(draft, source, at, to):
-    """Add a name and its value, with ``at`` after the name's opening quote; returns as ``_add_list``."""
+    """Add a name and its value, with ``at`` after the name's opening quote. Return the values of ``_add_list``."""
     data = source.data
     end, length = _copy_string(source, at, draft.memory, to, draft.rules[MAX_KEY_BYTES])
     if length == 0 or draft.memory[to] == 0:
