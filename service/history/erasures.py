@@ -62,8 +62,8 @@ async def completed_adoptions(store: Store, keys: ModelKeys) -> set[Offset]:
 async def completing(store: Store, keys: ModelKeys, at: Offset) -> list[Command]:
     """Return the commands that make the adoption at an offset a complete one.
 
-    History without its events has marks in the place of earlier ones, and unfinished erasures from before it either
-    are complete as well or have lost their adoption to this one.
+    They also remove two kinds of records. The rewritten history has marks in place of earlier adoptions. Unfinished
+    erasures from before this adoption are complete as well, or this adoption came before theirs.
     """
     earlier = [one for one in await completed_adoptions(store, keys) if one < at]
     jobs = [job for job, what in (await unfinished_erasures(store, keys)).items() if Offset.parse(what.after) < at]

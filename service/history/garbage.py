@@ -4,7 +4,8 @@ A process that dies, or loses its lease, between writing and pointing leaves suc
 
 1. Read the catalog first. A model that is created afterwards has a higher offset and is left alone.
 2. List what exists.
-3. Take the lease of the model. The process that was writing what was listed has pointed to it, or never will.
+3. Take the lease of the model. A process that was writing a listed key or file has set its pointer by now, or it has
+   lost the lease and cannot set it.
 4. Read the pointer. Delete what was listed and is not referenced.
 
 A file is deleted only if it was unreferenced in the pass before, too. The store may lose its last seconds, or fail over

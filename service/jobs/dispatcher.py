@@ -182,7 +182,7 @@ class JobDispatcher:
             log.error("a job failed", job=job.id, method=job.method, reason=why, attempts=taken.attempt)
         else:
             if in_vain:
-                why += f"; it was started {_times(taken.attempt)}, and can only be finished"
+                why += f"; it was started {_times(taken.attempt)}, and it is retried because it is committed"
             delay = self._delay(taken) if counts else 0.0
             await self._jobs.requeue(taken, why, counts=counts, delay=delay)
             log.warning("a job is queued again", job=job.id, method=job.method, reason=why, seconds=delay)

@@ -192,7 +192,7 @@ class Adoption:
 async def begin(
     place: AdoptionContext, name: str, pinned: Offset | None = None, waiting: Callable[[], None] | None = None
 ) -> AsyncIterator[Adoption]:
-    """Begin an adoption. One whose job died can be begun again under the same name, when its lease has expired.
+    """Begin an adoption. If its job dies, it can begin again under the same name once the lease has expired.
 
     Parameters
     ----------

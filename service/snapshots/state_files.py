@@ -2,8 +2,8 @@
 
     <model>/<incarnation>/index/<id>/...   a state image (``service/snapshots/state_image.py``)
 
-A state file replaces all events up to its offset, whatever it was made of. Its **recipe** records how it was made, so
-that it can be made again from a history without erased events.
+A state file replaces all events up to its offset, even if it was made without some of them. Its **recipe**
+records how it was made, so that it can be made again from a history without erased events.
 """
 
 from __future__ import annotations

@@ -142,7 +142,9 @@ async def test_a_committed_job_does_not_fail_and_says_why_it_waits(settings: Set
             if attempt == 1:
                 assert await jobs.claim("rebuild", "dead:2") is not None
             else:
-                assert waits.error.endswith(f"it was started {attempt} times, and can only be finished")
+                assert waits.error.endswith(
+                    f"it was started {attempt} times, and it is retried because it is committed"
+                )
             if attempt == 2:
                 await claimed_again(jobs, job)
     given_up = await jobs.cancel(job.id, "not wanted")

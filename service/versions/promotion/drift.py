@@ -26,7 +26,7 @@ BLOCK_SIZE = 8
 """Instances per mean."""
 
 LONGEST = 2048
-"""Means that are kept; at this number the older half is dropped."""
+"""Number of means at which the older half is dropped."""
 
 DELTA = 0.002
 """Probability of a false mark at each check (ADWIN's delta)."""
@@ -35,7 +35,7 @@ LEAST = 10
 """Fewest means in each of the two parts that are compared."""
 
 CHECK_EVERY = 4
-"""Means between two checks."""
+"""Number of new means after which the detector checks again."""
 
 MERGE_WITHIN = 2000
 
