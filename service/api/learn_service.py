@@ -14,14 +14,14 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any, Literal, NamedTuple
 
 import msgspec
 
 from abound.core.config import VECTOR_FIELDS, ModelConfig
-from abound.core.errors import Conflict, InvalidInstance, NotReady, OutcomeUnknown, TooLarge
+from abound.core.errors import Conflict, InvalidInstance, NotReady, OutcomeUnknown, StoreUnavailable, TooLarge
 from abound.core.instances.record import dense_of, pack_labels
 from abound.core.limits import MAX_KEY_CHARACTERS, Limits
 from abound.core.types import Offset
@@ -31,7 +31,7 @@ from abound.service.api.schemas.hot import LabelledInstance, LearnAnswer, LearnB
 from abound.service.log.append_group import LearnDraft, LearnOutcome
 from abound.service.model.replicated_model import ReplicatedModel
 from abound.service.replica.memory_budget import MemoryBudget
-from abound.service.replica.predictions import RememberParams, recall, vector_fingerprint
+from abound.service.replica.predictions import RememberParams, mark_learned, recall, vector_fingerprint
 from abound.service.replica.replica import Replica
 from abound.service.settings import Settings
 from abound.service.store.server_info import LEVELS
@@ -142,13 +142,23 @@ class LearnService:
         receipts = model.live.receipts
         if any(draft.key is None or draft.key not in receipts for draft in drafts):
             self._budget.check(model)  # repeats only return their first answer and need no memory
-        return await self._replica.learn(model.name, drafts, terms.wait, terms.durability, self._wait_seconds)
+        learned = await self._replica.learn(model.name, drafts, terms.wait, terms.durability, self._wait_seconds)
+        predictions = [one for draft in drafts for one in draft.predictions]
+        if predictions:
+            with suppress(StoreUnavailable):  # learned all the same; at worst the instance is listed again
+                await mark_learned(self._replica.store, model.keys, predictions, self._remember_params)
+        return learned
 
 
 def draft_of(instance: LabelledInstance, record: bytes, source: str | None, batch: int = 1) -> LearnDraft:
     """Return the draft of one instance; ``batch`` drafts from this one on are learned whole or not at all."""
     body = body_hash([instance], source) if instance.key is not None else b""
-    return LearnDraft(record, 1, instance.key, body, source, batch)
+    return LearnDraft(record, 1, instance.key, body, source, batch, predictions_of([instance]))
+
+
+def predictions_of(instances: Iterable[LabelledInstance]) -> tuple[str, ...]:
+    """Return the ids of the remembered instances among ``instances``."""
+    return tuple(one.prediction for one in instances if one.prediction is not None)
 
 
 def _labels_part(instance: LabelledInstance, limits: Limits) -> bytes:

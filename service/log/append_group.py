@@ -33,6 +33,8 @@ class LearnDraft(msgspec.Struct, frozen=True, gc=False):
     source : str or None
     batch : int
         Number of drafts, from this one on, that are learned all or none. Set in the first draft of a batch.
+    predictions : tuple of str
+        Ids of the remembered instances among the records.
     """
 
     records: bytes
@@ -41,6 +43,7 @@ class LearnDraft(msgspec.Struct, frozen=True, gc=False):
     body: bytes = b""
     source: str | None = None
     batch: int = 1
+    predictions: tuple[str, ...] = ()
 
 
 class LearnOutcome(msgspec.Struct, frozen=True, gc=False):

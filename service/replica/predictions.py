@@ -1,7 +1,8 @@
 """Stored predictions: classify stores an instance's vector for a while, so that a label can follow without it.
 
-Each model has one stream, bounded by number and bytes. Entries past their age are ignored. An id consists of the
-entry's id and a random token of 128 bits in the entry, so a client cannot guess ids of other clients.
+Each model has one stream, bounded by number and bytes. Entries past their age are ignored. A sorted set names the
+entries that were learned. An id consists of the entry's id and a random token of 128 bits in the entry, so a client
+cannot guess ids of other clients.
 
 When events are forgotten, so are the stored instances that they came from. An event does not refer to the instance
 that it was learned from, but has the same vector, byte for byte.
@@ -13,7 +14,7 @@ import hashlib
 import hmac
 import re
 import secrets
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -47,7 +48,9 @@ return id
 """
 """Adds an entry, which records how many bytes precede it, and removes the oldest ones beyond the byte bound."""
 
-_ID = re.compile(r"(\d{1,20}-\d{1,20})-([A-Za-z0-9_-]{22})", re.ASCII)
+TOKEN_LENGTH = 22
+
+_ID = re.compile(rf"(\d{{1,20}}-\d{{1,20}})-([A-Za-z0-9_-]{{{TOKEN_LENGTH}}})", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,12 +132,25 @@ async def recall(store: Store, keys: ModelKeys, prediction: str, params: Remembe
     return vector
 
 
+async def mark_learned(store: Store, keys: ModelKeys, predictions: Sequence[str], params: RememberParams) -> None:
+    """Record that stored instances were learned, so ``newest_predictions`` leaves them out. Raise StoreUnavailable."""
+    key = keys.key("remembered:learned")
+    entries = [prediction[: -TOKEN_LENGTH - 1] for prediction in predictions]
+    with store_errors():
+        async with store.client.pipeline(transaction=False) as pipe:
+            pipe.zadd(key, {entry: int(entry.partition("-")[0]) for entry in entries})
+            pipe.zremrangebyrank(key, 0, -params.most - 1)
+            pipe.expire(key, params.seconds)
+            await pipe.execute()
+
+
 async def newest_predictions(
     store: Store, keys: ModelKeys, params: RememberParams, reading: bytes, most: int, most_bytes: int
 ) -> list[tuple[str, bytes]]:
     """Return the ids and vectors of the newest stored instances with the fingerprint ``reading``, newest first.
 
-    At most ``most``, and no more after ``most_bytes``. Raise StoreUnavailable.
+    Instances that were learned are left out. At most ``most``, and no more after ``most_bytes``.
+    Raise StoreUnavailable.
     """
     found: list[tuple[str, bytes]] = []
     end, n_bytes = b"+", 0
@@ -143,8 +159,11 @@ async def newest_predictions(
         oldest = f"{(seconds - params.seconds) * 1000}".encode()
         while len(found) < most and n_bytes < most_bytes:
             entries = await store.client.xrevrange(keys.key("remembered"), end, oldest, count=LISTED_AT_ONCE)
-            for entry, fields in entries:
-                if fields.get(b"r", b"") == reading and len(found) < most:
+            if not entries:
+                break
+            learned = await store.client.zmscore(keys.key("remembered:learned"), [entry for entry, _ in entries])
+            for (entry, fields), mark in zip(entries, learned, strict=True):
+                if fields.get(b"r", b"") == reading and mark is None and len(found) < most:
                     found.append((f"{entry.decode()}-{fields[b't'].decode()}", fields[b"v"]))
                 n_bytes += len(fields[b"v"])
             if len(entries) < LISTED_AT_ONCE:

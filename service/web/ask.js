@@ -6,12 +6,15 @@ import { labelChips } from "./chips.js";
 import { count, legible, score } from "./format.js";
 
 const ASKED = 20;
+const MOST_ASKED = 100; // the most that the service lists
 const MOST_FEATURES = 40;
 
 export function show(root, { model, signal, problem, lacks }) {
   const parts = { asked: h("div", { class: "stack" }), said: h("div", { class: "stack", role: "status" }) };
-  const seen = new Set();
+  const kept = `abound-skipped-${model}`;
+  const skipped = new Set(JSON.parse(sessionStorage.getItem(kept) ?? "[]"));
   let queue = [];
+  let nSkipped = 0;
   let chips = null;
   let isBusy = false;
   fill(root, card("Which labels are right?", parts.asked, parts.said));
@@ -26,8 +29,10 @@ export function show(root, { model, signal, problem, lacks }) {
   async function next() {
     try {
       if (queue.length === 0) {
-        const { instances } = await get(`${modelPath(model)}/uncertain?limit=${ASKED}`, { signal });
-        queue = instances.filter((one) => !seen.has(one.id));
+        const limit = Math.min(MOST_ASKED, ASKED + skipped.size);
+        const { instances } = await get(`${modelPath(model)}/uncertain?limit=${limit}`, { signal });
+        queue = instances.filter((one) => !skipped.has(one.id));
+        nSkipped = instances.length - queue.length;
       }
       draw();
     } catch (error) {
@@ -37,11 +42,15 @@ export function show(root, { model, signal, problem, lacks }) {
 
   function draw() {
     const [one] = queue;
+    if (one === undefined && nSkipped > 0) {
+      const again = h("button", { type: "button", onclick: () => { skipped.clear(); keep(); next(); } }, "Ask the skipped ones");
+      fill(parts.asked, empty("Nothing else to ask.", `You skipped ${count(nSkipped)}. `, again));
+      return;
+    }
     if (one === undefined) {
       fill(parts.asked, empty("Nothing to ask.", "Send ", h("code", {}, '"remember": true'), " with a request to /classify, and the least certain instances come here."));
       return;
     }
-    seen.add(one.id);
     chips = labelChips("Other labels", { suggest: (prefix) => get(`${modelPath(model)}/labels?limit=20&prefix=${part(prefix)}`, { signal }), changed: mark });
     const names = Object.keys(one.features);
     fill(
@@ -87,8 +96,13 @@ export function show(root, { model, signal, problem, lacks }) {
     else if (event.key === "s") skip();
   }
 
+  function keep() {
+    sessionStorage.setItem(kept, JSON.stringify([...skipped]));
+  }
+
   function skip() {
-    queue.shift();
+    skipped.add(queue.shift().id);
+    keep();
     next();
   }
 

@@ -319,6 +319,30 @@ def test_the_least_certain_of_the_remembered_instances_come_first(service: Serve
     problem(service.http.get(f"{address}/uncertain?limit=0"), 422, "invalid-field")
 
 
+def test_what_was_learned_is_uncertain_no_more_and_may_be_corrected(service: Served) -> None:
+    address = f"/models/{fresh_model(service)}"
+    body = {"instances": [{"text": f"word{at}"} for at in range(70)], "remember": True}
+    ids = [one["id"] for one in service.http.post(f"{address}/classify", json=body).json()["results"]]
+
+    def listed() -> set[str]:
+        return {one["id"] for one in service.http.get(f"{address}/uncertain?limit=100").json()["instances"]}
+
+    assert listed() == set(ids)
+    problem(service.http.post(f"{address}/learn", json={"prediction": ids[0], "labels": 5}), 422, "invalid-field")
+    assert listed() == set(ids)
+    one = {"prediction": ids[1], "labels": ["a"]}
+    keyed = [{"prediction": id_, "labels": ["a"], "key": id_} for id_ in ids[2:4]]
+    batch = [{"prediction": id_, "labels": ["a"]} for id_ in ids[4:64]]
+    for learning in (one, {"instances": keyed}, {"instances": [*batch, {"text": "word", "labels": ["a"]}]}):
+        service.http.post(f"{address}/learn", json=learning).raise_for_status()
+    lines = b"".join(b'{"prediction": "%s", "labels": ["a"]}\n' % id_.encode() for id_ in ids[64:66])
+    headers = {"content-type": "application/x-ndjson"}
+    service.http.post(f"{address}/learn", content=lines, headers=headers).raise_for_status()
+    assert listed() == {ids[0], *ids[66:]}
+    assert service.http.post(f"{address}/learn", json=one | {"labels": ["b"]}).json()["updated"]
+    assert listed() == {ids[0], *ids[66:]}
+
+
 async def test_remembered_instances_are_listed_within_bounds(store: Store) -> None:
     keys, params = ModelKeys("m", "1"), RememberParams(seconds=3600)
     ids = [await remember(store, keys, bytes([at]) * 100, params, b"ours") for at in range(120)]

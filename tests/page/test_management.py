@@ -159,10 +159,53 @@ def test_the_least_certain_instances_are_labelled_by_keyboard(
     page.get_by_label("Other labels").fill("cereal, grain")
     page.keyboard.press("Control+Enter")
     expect(page.get_by_text("Learned “cereal”, “grain”.")).to_be_visible()
-    expect(page.get_by_text("Nothing to ask.")).to_be_visible()
+    expect(page.get_by_text("Nothing else to ask.")).to_be_visible()
     assert httpx.get(f"{fresh}/stats").json()["learned"] == 4
     page.wait_for_timeout(300)
     assert not any(url.endswith("prefix=") for url in asked)  # a field that was emptied needs no suggestions
+
+
+def test_skipped_instances_come_again_when_they_are_asked_for_and_learned_ones_never(
+    serving: Serving, fresh: str, open_page: Open
+) -> None:
+    httpx.post(f"{fresh}/learn", json={"text": "wheat", "labels": ["grain"]}).raise_for_status()
+    instances = [{"text": f"word{at}"} for at in range(25)]
+    httpx.post(f"{fresh}/classify", json={"instances": instances, "remember": True}).raise_for_status()
+    page = open_page("ask")
+    page.goto(f"{serving.url}/#ask/fresh")
+    shown = page.locator(".instance")
+    seen = []
+
+    def press(key: str) -> None:
+        word = shown.text_content()
+        seen.append(word)
+        page.keyboard.press(key)
+        expect(shown.filter(has_text=re.compile(f"^{word}$"))).to_have_count(0)
+
+    expect(shown).to_be_visible()
+    page.get_by_role("main").focus()
+    for _ in range(21):
+        press("s")
+    page.get_by_label("Other labels").fill("grain")
+    press("Control+Enter")
+    expect(page.get_by_text("Learned “grain”.")).to_be_visible()
+    page.reload()
+    expect(shown).to_be_visible()
+    page.get_by_role("main").focus()
+    for _ in range(3):
+        press("s")
+    assert sorted(seen) == sorted(one["text"] for one in instances)
+    expect(page.get_by_text("Nothing else to ask.")).to_be_visible()
+    expect(page.get_by_text("You skipped 24.")).to_be_visible()
+    page.get_by_role("button", name="Ask the skipped ones").click()
+    expect(shown).to_be_visible()
+    again = []
+    for _ in range(24):
+        again.append(shown.text_content())
+        page.get_by_role("button", name="Skip").click()
+        expect(shown.filter(has_text=re.compile(f"^{again[-1]}$"))).to_have_count(0)
+    expect(page.get_by_text("You skipped 24.")).to_be_visible()
+    assert sorted(again) == sorted(set(seen) - {seen[21]})
 
 
 def test_rows_of_a_data_set_are_shown_and_other_files_refused(

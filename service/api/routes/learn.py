@@ -10,6 +10,8 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
+import msgspec
+
 from abound.core.config import ModelConfig
 from abound.core.errors import InvalidInstance, OutcomeUnknown, UnknownPrediction
 from abound.service.api.decoding import decode, with_warning
@@ -26,6 +28,7 @@ from abound.service.api.learn_service import (
     draft_of,
     idempotency_key_of,
     merge_results,
+    predictions_of,
 )
 from abound.service.api.learn_stream import LearnStream
 from abound.service.api.ndjson import AnswerLines, RequestLines
@@ -134,7 +137,8 @@ class LearnHandler:
             learned = []
         elif header_key is not None or not keyed:
             body = body_hash(fresh, request.source) if header_key is not None else b""
-            drafts = [LearnDraft(b"".join(records), len(records), header_key, body, request.source)]
+            draft = LearnDraft(b"".join(records), len(records), header_key, body, request.source)
+            drafts = [msgspec.structs.replace(draft, predictions=predictions_of(fresh))]
         else:
             drafts = [
                 draft_of(instance, record, request.source, len(records) if at == 0 else 1)

@@ -61,7 +61,7 @@ async def get_uncertain(
 ) -> UncertainAnswer:
     """List instances that `/classify` remembered, those with the lowest margin between two labels first.
 
-    The live index ranks the newest 1,000 of them.
+    The live index ranks the newest 1,000 of them that were not learned by their id (`prediction` in `/learn`) yet.
     """
     replica = parts.replica
     known = replica.model(model)
