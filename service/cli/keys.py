@@ -45,6 +45,9 @@ def create_key(
     source_rate: Annotated[
         str | None, typer.Option("--source-rate", help="Rate limit for learning with one source, such as 100/minute.")
     ] = None,
+    new_store: Annotated[
+        bool, typer.Option("--new-store", help="If the data directory has no store yet, create one there.")
+    ] = False,
     data_dir: DataDir = None,
     redis_url: RedisUrl = None,
     as_json: AsJson = False,
@@ -71,7 +74,7 @@ def create_key(
         await store_keys.check_copied(store, made.key, f"the key {made.key.id} is created")
         return made
 
-    _print_new_key(with_store(load_settings(data_dir, redis_url), work, make=True), as_json)
+    _print_new_key(with_store(load_settings(data_dir, redis_url), work, make=new_store), as_json)
 
 
 @keys.command("list")

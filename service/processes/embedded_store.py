@@ -32,6 +32,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
+from urllib.parse import urlsplit
 
 from abound.core.errors import CannotStart
 from abound.service.processes import lifetime
@@ -378,9 +379,9 @@ def _quoted(value: str) -> str:
 def running_store(settings: Settings, make: bool = False, accept_loss: bool = False) -> Iterator[str]:
     """Yield the URL of a store that runs for the duration of the block. Call it in the main thread.
 
-    An embedded store that no service runs is started for the block. A missing store is created only with ``make`` and
-    in a data directory that is set, with a note on standard error. A store whose log is lost is started empty only
-    with ``accept_loss``.
+    An embedded store that no service runs is started for the block. A missing store is created only with ``make``. A
+    store whose log is lost is started empty only with ``accept_loss``. Standard error gets a line with the absolute
+    path of the store, or with its URL without the password.
 
     Raises
     ------
@@ -388,13 +389,21 @@ def running_store(settings: Settings, make: bool = False, accept_loss: bool = Fa
         There is no store, or it cannot be started.
     """
     if settings.redis_url is not None:
+        url = urlsplit(settings.store_url())
+        sys.stderr.write(f"store: {url.scheme}://{url.netloc.rpartition('@')[2]}{url.path}\n")
         yield settings.store_url()
         return
+    place = settings.data_dir.resolve()
     embedded = EmbeddedStore(settings.data_dir, accept_loss=accept_loss)
     if not embedded.has_files():
-        if not make or "data_dir" not in settings.model_fields_set:
-            raise CannotStart(f"there is no store in {settings.data_dir.resolve()}; name its --data-dir or --redis-url")
-        sys.stderr.write(f"creating a new store in {settings.data_dir.resolve()}\n")
+        if not make:
+            raise CannotStart(
+                f"there is no store in {place}; name its --data-dir or --redis-url "
+                "(`abound serve` and `abound keys create --new-store` create one)"
+            )
+        sys.stderr.write(f"creating a new store in {place}\n")
+    else:
+        sys.stderr.write(f"store: {place}\n")
     try:
         embedded.start()
     except CannotStart:

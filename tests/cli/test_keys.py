@@ -31,7 +31,7 @@ def listed(run: Run, *where: object) -> list[dict[str, Any]]:
 
 def test_a_key_is_made_before_there_is_a_service(run: Run, tmp_path: Path) -> None:
     where = ("--data-dir", tmp_path / "data")
-    code, out, err = run("keys", "create", "--scope", "admin", "--description", "mine", *where)
+    code, out, err = run("keys", "create", "--scope", "admin", "--description", "mine", "--new-store", *where)
     assert code == 0
     secret = out.strip()
     [key] = listed(run, *where)
@@ -49,24 +49,44 @@ def test_a_key_is_made_before_there_is_a_service(run: Run, tmp_path: Path) -> No
         ("key.create", "done", key["id"])
     ]
     assert "@" in acts[0]["address"]
-    assert "a new store" not in run("keys", "create", "--scope", "learn", *where)[2]
+    code, _, err = run("keys", "create", "--scope", "learn", "--new-store", *where)
+    assert (code, "a new store" in err, err.startswith(f"store: {tmp_path / 'data'}\n")) == (0, False, True)
 
 
-def test_the_first_key_makes_a_store_only_where_it_is_named(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("named", ["nothing", "option", "environment"])
+def test_the_first_key_makes_a_store_only_when_it_is_told_to(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    code, _, err = run("keys", "create", "--scope", "admin")
+    if named == "environment":
+        monkeypatch.setenv("ABOUND_DATA_DIR", "data")
+    create = ("keys", "create", "--scope", "admin", *(("--data-dir", "data") if named == "option" else ()))
+    code, _, err = run(*create)
     assert (code, [*tmp_path.iterdir()]) == (1, [])
     assert f"there is no store in {tmp_path / 'data'}; name its --data-dir" in err
-    monkeypatch.setenv("ABOUND_DATA_DIR", "data")
-    assert run("keys", "create", "--scope", "admin")[0] == 0
-    monkeypatch.delenv("ABOUND_DATA_DIR")
-    assert run("keys", "create", "--scope", "admin")[0] == 0, "now there is one"
+    assert "`abound keys create --new-store`" in err
+    code, _, err = run(*create, "--new-store")
+    assert (code, f"creating a new store in {tmp_path / 'data'}\n" in err) == (0, True)
+
+
+def test_every_offline_command_prints_where_the_store_is(run: Run, tmp_path: Path) -> None:
+    with EmbeddedStore(tmp_path / "data") as store:
+        assert store
+    for command, more in OFFLINE.items():
+        _, out, err = run(*command.split(), *more, "--data-dir", tmp_path / "data")
+        assert f"store: {tmp_path / 'data'}\n" in err, command
+        assert "store: " not in out
+
+
+def test_the_password_of_a_store_is_not_printed(run: Run) -> None:
+    _, out, err = run("keys", "list", "--redis-url", "redis://abound:secret@localhost:1/3")
+    assert err.startswith("store: redis://localhost:1/3\n")
+    assert "secret" not in out + err
 
 
 OFFLINE = {
     "keys list": (),
+    "keys create": ("--scope", "admin"),
     "keys revoke": ("0" * 12,),
     "keys rotate": ("0" * 12,),
     "keys clear": ("--yes",),
@@ -97,7 +117,7 @@ def test_no_command_makes_a_store_where_there_is_none(run: Run, tmp_path: Path, 
 def test_every_command_that_asks_the_store_itself_is_tried() -> None:
     offline = {command for command in OFFLINE if " -" not in command}
     asking = {" ".join(path) for path, command in commands() if any(one.name == "data_dir" for one in command.params)}
-    assert asking - offline == {"serve", "keys create"}  # these may make one
+    assert asking - offline == {"serve"}  # it makes one
 
 
 def test_an_embedded_store_that_runs_is_asked_as_it_is(run: Run, tmp_path: Path) -> None:
