@@ -55,6 +55,8 @@ MOST_RANKED = 1000
 TEXTS, NUMBERS, FRAME = "texts", "rows of numbers", "a frame with other columns than numbers"
 """The kinds of rows, as errors name them."""
 
+AS_INDICATOR = "for several labels per row use MultiLabelBinarizer().fit_transform(y)"
+
 TYPES_OF_NUMBERS = ("bool", "decimal", "float", "int", "sparse", "uint")
 """How the names of types of numbers start, in pandas and Polars, in lower case."""
 
@@ -276,16 +278,20 @@ class AboundClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             self._kind = kind
         self._check_kind(kind)
         if kind == NUMBERS:
-            X, y = validate_data(self, X, y, accept_sparse="csr", dtype=np.float64, reset=reset, multi_output=True)
+            _check_lists(y)
+            X, y = self._numbers(X, y, reset=reset, multi_output=True)
         else:
             if y is None:
                 raise ValueError("AboundClassifier requires y to be passed, but the target y is None")
+            _check_lists(y)
             if kind == FRAME:
                 validate_data(self, X, reset=reset, skip_check_array=True)
             y = check_array(y, accept_sparse="csr", ensure_2d=False, dtype=None, input_name="y")
             check_consistent_length(X, y)
-        check_classification_targets(y)
         multilabel = type_of_target(y) == "multilabel-indicator"
+        if not multilabel and y.ndim == 2 and y.shape[1] > 1:
+            raise ValueError(f"y has {y.shape[1]} columns and is no indicator; {AS_INDICATOR}")
+        check_classification_targets(y)
         if reset:
             self._multilabel = multilabel
         elif multilabel != self._multilabel:
@@ -296,6 +302,17 @@ class AboundClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if kind != self._kind:
             raise ValueError(f"X has {kind}, but the estimator learned {self._kind}")
 
+    def _numbers(self, X: Any, y: Any = "no_validation", **options: Any) -> Any:
+        """Return what ``validate_data`` returns for rows of numbers."""
+        try:
+            return validate_data(self, X, y, accept_sparse="csr", dtype=np.float64, **options)
+        except ValueError as error:
+            if not str(error).startswith("could not convert string"):
+                raise
+            raise ValueError(
+                f"X has rows with strings ({error}); give a list of texts, or a frame with text='column'"
+            ) from error
+
     def _is_multilabel(self) -> bool:
         check_is_fitted(self)
         return bool(self._multilabel)
@@ -305,7 +322,7 @@ class AboundClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         X, kind = _kind_of(X)
         self._check_kind(kind)
         if kind == NUMBERS:
-            X = validate_data(self, X, accept_sparse="csr", dtype=np.float64, reset=False)
+            X = self._numbers(X, reset=False)
         elif kind == FRAME:
             validate_data(self, X, reset=False, skip_check_array=True)
         n = len(X) if kind == TEXTS else X.shape[0]
@@ -387,6 +404,17 @@ def _texts(X: Any) -> list[str] | None:
         if not isinstance(text, str):
             raise ValueError(f"X has texts, but X[{i}] is of type {type(text).__name__}")
     return texts
+
+
+def _check_lists(y: Any) -> None:
+    """Raise ValueError if rows of ``y`` are sets, or lists that do not make an array of two dimensions."""
+    is_list = isinstance(y, list | tuple)
+    if not is_list and (getattr(y, "dtype", None) != np.dtype(object) or y.ndim != 1):
+        return
+    sizes = {len(row) if isinstance(row, list | tuple) else "set" if isinstance(row, set) else None for row in y}
+    nested = sizes - {None}
+    if nested and (len(sizes) > 1 or "set" in nested or not is_list):
+        raise ValueError(f"y has lists of labels; {AS_INDICATOR}")
 
 
 def _cast_classes(known: npt.NDArray[Any], given: npt.NDArray[Any]) -> npt.NDArray[Any]:

@@ -15,6 +15,7 @@ import pytest
 from joblib import parallel_config
 from scipy import sparse
 from sklearn.datasets import make_blobs
+from sklearn.exceptions import DataConversionWarning
 from sklearn.feature_extraction.text import CountVectorizer
 from sklearn.model_selection import cross_val_score
 from sklearn.pipeline import make_pipeline
@@ -288,6 +289,39 @@ def test_other_things_than_texts_are_refused(X: Any, message: str) -> None:
         made.predict(X)
     with pytest.raises(ValueError, match=message):
         made.partial_fit(X, TOPICS[: len(X)])
+
+
+LISTS = {
+    "ragged": [["x", "y"], ["z"], ["z"], ["x"], ["y"]],
+    "some": [["x", "y"], "z", "z", "x", "y"],
+    "rectangular": [["x", "y"], ["z", "w"], ["z", "w"], ["x", "y"], ["x", "y"]],
+    "sets": [{"x"}, {"z"}, {"z"}, {"x"}, {"y"}],
+    "column": pandas.Series([["x"], ["z"], ["z"], ["x"], ["y"]]),
+    "numbers": [[1, 2], [3, 4], [3, 4], [1, 2], [1, 2]],
+}
+
+
+@pytest.mark.parametrize("labels", LISTS)
+def test_lists_of_labels_are_refused_with_what_to_give_instead(labels: str) -> None:
+    for X in (TEXTS, np.identity(5)):
+        with pytest.raises(ValueError, match=r"use MultiLabelBinarizer\(\).fit_transform\(y\)"):
+            AboundClassifier().fit(X, LISTS[labels])
+
+
+@pytest.mark.parametrize("X", [[["a"], ["b"]], np.array([["a", "1"], ["b", "2"]]), [[1, "a"], [2, "b"]]])
+def test_rows_of_strings_are_refused_with_what_to_give_instead(X: Any) -> None:
+    with pytest.raises(ValueError, match="give a list of texts, or a frame with text='column'"):
+        AboundClassifier().fit(X, ["a", "b"])
+    made = AboundClassifier().fit(np.identity(np.shape(X)[1])[:1], ["a"])
+    with pytest.raises(ValueError, match="give a list of texts"):
+        made.predict(X)
+
+
+def test_a_column_of_labels_is_read_as_one_label_a_row() -> None:
+    y = [[one] for one in TOPICS]
+    with pytest.warns(DataConversionWarning):
+        made = AboundClassifier().fit(TEXTS, y)
+    assert made.predict(TEXTS).tolist() == TOPICS
 
 
 def test_texts_are_refused_after_numbers() -> None:
