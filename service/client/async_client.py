@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import weakref
 from collections import deque
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any, Self, Unpack
 
@@ -50,6 +51,7 @@ from abound.service.client.instances import (
     map_lines,
     to_answer,
 )
+from abound.service.client.local_service import MEMORY, own_service
 from abound.service.client.requests import FILE_PIECE_BYTES, NDJSON, Call, job_path, model_path, pass_trace_on_async
 from abound.service.client.resources import Resources
 from abound.service.client.retries import Attempts
@@ -72,9 +74,11 @@ class AsyncClient(
 
     Parameters
     ----------
-    url : str
+    url : str or None
+        Default: ``ABOUND_URL``, else http://127.0.0.1:8000. ``:memory:`` starts a temporary service for tests, as
+        ``Client`` does. The constructor returns once it is ready, and the event loop waits as long.
     key : str or None
-        Sent as bearer token; ValueError where it is not printable ASCII.
+        Sent as bearer token; ValueError where it is not printable ASCII. Default: ``ABOUND_KEY``; empty: none.
     timeout : float
         Seconds that a connection may stay silent. Activations, snapshots and files have longer timeouts of their own.
     transport : httpx.AsyncBaseTransport or None
@@ -92,6 +96,10 @@ class AsyncClient(
         transport: httpx.AsyncBaseTransport | None = None,
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
+        stack = ExitStack()
+        self._stop = weakref.finalize(self, stack.close)  # also for a client that nobody closes
+        if url == MEMORY:
+            url, key = stack.enter_context(own_service(worker=True)), ""
         headers = bearer_header(key if key is not None else os.environ.get("ABOUND_KEY"))
         self.url = normalize_url(os.environ.get("ABOUND_URL") or DEFAULT_URL if url is None else url)
         self._pause = pause
@@ -118,35 +126,36 @@ class AsyncClient(
         await self.close()
 
     async def close(self) -> None:
-        """Close the connections."""
+        """Close the connections, and stop the service of a client of ``:memory:``."""
         await self._http.aclose()
+        await asyncio.to_thread(self._stop)
 
     def model(self, name: str = "default") -> AsyncModel:
         """Return access to one model with typed instances and answers. Sends no request."""
         return AsyncModel(self, name)
 
-    async def follow(self, job_id: str) -> AsyncIterator[Answer]:
-        """Yield a job each time it changes, the last time when it has ended."""
-        attempts = Attempts(repeatable=True)
+    async def follow(self, job: str | Mapping[str, Any]) -> AsyncIterator[Answer]:
+        """Yield a job, given by its id or its document, each time it changes, the last time when it has ended."""
+        attempts, path = Attempts(repeatable=True), job_path(job)
         while True:
             try:
-                async for job in self._events(f"{job_path(job_id)}/events"):
-                    if "ended" not in job:
+                async for state in self._events(f"{path}/events"):
+                    if "ended" not in state:
                         raise Interrupted(f"{self.url} sent an event that is not a job", [], 1)
                     attempts.reset()
-                    yield job
-                    if job["ended"] is not None:
+                    yield state
+                    if state["ended"] is not None:
                         return
                 raise Interrupted(f"{self.url}: the events broke off", [], 1)
             except ClientError as error:
                 pause = attempts.start_pause(error)
                 await self._pause(attempts.pause_after(error) if pause is None else pause)
 
-    async def wait(self, job_id: str) -> Answer:
-        """Return a job once it has ended."""
-        async for job in self.follow(job_id):
-            if job["ended"] is not None:
-                return job
+    async def wait(self, job: str | Mapping[str, Any]) -> Answer:
+        """Return a job, given by its id or its document, once it has ended."""
+        async for state in self.follow(job):
+            if state["ended"] is not None:
+                return state
         raise AssertionError("follow ends with a job that has ended")
 
     # Streams

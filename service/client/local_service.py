@@ -17,6 +17,9 @@ import httpx
 
 from abound.core.errors import CannotStart
 
+MEMORY = ":memory:"
+"""The URL that stands for a temporary service of the client's own."""
+
 START_SECONDS = 300.0
 """Longest wait until the service is ready; the first start on a machine compiles the kernels."""
 

@@ -169,9 +169,9 @@ def dataset_path(name: str) -> str:
     return f"/datasets/{path_segment(name)}"
 
 
-def job_path(job_id: str) -> str:
-    """Return the path of a job."""
-    return f"/jobs/{path_segment(job_id)}"
+def job_path(job: str | Mapping[str, Any]) -> str:
+    """Return the path of a job, given by its id or its document."""
+    return f"/jobs/{path_segment(job if isinstance(job, str) else job['id'])}"
 
 
 def query_string(**query: object) -> str:

@@ -9,7 +9,7 @@ import os
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Self, Unpack
@@ -48,14 +48,11 @@ from abound.service.client.instances import (
     learn_request,
     to_answer,
 )
-from abound.service.client.local_service import own_service
+from abound.service.client.local_service import MEMORY, own_service
 from abound.service.client.requests import FILE_PIECE_BYTES, NDJSON, Call, job_path, model_path, pass_trace_on
 from abound.service.client.resources import Resources
 from abound.service.client.retries import Attempts
 from abound.service.client.streams import LinesRequest, bounded, complete_answers, read_answers
-
-MEMORY = ":memory:"
-"""The URL that stands for a temporary service of the client's own."""
 
 
 class Client(Resources[Answer, None, Iterable[bytes], Iterator[bytes]]):
@@ -65,7 +62,7 @@ class Client(Resources[Answer, None, Iterable[bytes], Iterator[bytes]]):
     ----------
     url : str or None
         Default: ``ABOUND_URL``, else http://127.0.0.1:8000. ``:memory:`` starts a temporary service for tests, as a
-        child process with an empty store of its own, and stops it in ``close``; needs the service to be installed.
+        child process with a worker and an empty store, and stops it in ``close``; needs the service to be installed.
     key : str or None
         Sent as bearer token; ValueError where it is not printable ASCII. Default: ``ABOUND_KEY``; empty: none.
     timeout : float
@@ -95,7 +92,7 @@ class Client(Resources[Answer, None, Iterable[bytes], Iterator[bytes]]):
         stack = ExitStack()
         self._close = weakref.finalize(self, stack.close)  # also for a client that is never closed
         if url == MEMORY:
-            url, key = stack.enter_context(own_service()), ""
+            url, key = stack.enter_context(own_service(worker=True)), ""
         headers = bearer_header(key if key is not None else os.environ.get("ABOUND_KEY"))
         self.url = normalize_url(os.environ.get("ABOUND_URL") or DEFAULT_URL if url is None else url)
         self._pause = pause
@@ -130,26 +127,26 @@ class Client(Resources[Answer, None, Iterable[bytes], Iterator[bytes]]):
         """Return access to one model with typed instances and answers. Sends no request."""
         return Model(self, name)
 
-    def follow(self, job_id: str) -> Iterator[Answer]:
-        """Yield a job each time it changes, the last time when it has ended."""
-        attempts = Attempts(repeatable=True)
+    def follow(self, job: str | Mapping[str, Any]) -> Iterator[Answer]:
+        """Yield a job, given by its id or its document, each time it changes, the last time when it has ended."""
+        attempts, path = Attempts(repeatable=True), job_path(job)
         while True:
             try:
-                for job in self._events(f"{job_path(job_id)}/events"):
-                    if "ended" not in job:
+                for state in self._events(f"{path}/events"):
+                    if "ended" not in state:
                         raise Interrupted(f"{self.url} sent an event that is not a job", [], 1)
                     attempts.reset()
-                    yield job
-                    if job["ended"] is not None:
+                    yield state
+                    if state["ended"] is not None:
                         return
                 raise Interrupted(f"{self.url}: the events broke off", [], 1)
             except ClientError as error:
                 pause = attempts.start_pause(error)
                 self._pause(attempts.pause_after(error) if pause is None else pause)
 
-    def wait(self, job_id: str) -> Answer:
-        """Return a job once it has ended."""
-        return deque(self.follow(job_id), maxlen=1).pop()
+    def wait(self, job: str | Mapping[str, Any]) -> Answer:
+        """Return a job, given by its id or its document, once it has ended."""
+        return deque(self.follow(job), maxlen=1).pop()
 
     # Streams
 

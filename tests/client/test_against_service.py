@@ -138,9 +138,21 @@ def test_a_client_can_start_a_service_of_its_own(monkeypatch: pytest.MonkeyPatch
     with Client(":memory:") as client:
         assert client.model("default").learn("wheat prices rise", ["grain"]).applied
         assert client.model("default").classify("wheat").labels[0].label == "grain"
+        job = client.submit({"method": "unweighted"})
+        assert client.wait(job)["state"] == client.wait(job["id"])["state"] == "succeeded"
         url = client.url
     with pytest.raises(Unreachable), Client(url) as client:
         client.models()
+
+
+async def test_a_client_for_event_loops_can_start_a_service_of_its_own() -> None:
+    async with AsyncClient(":memory:") as client:
+        assert (await client.model("default").learn("wheat prices rise", ["grain"])).applied
+        job = await client.submit({"method": "unweighted"})
+        assert (await client.wait(job))["state"] == "succeeded"
+        url = client.url
+    with pytest.raises(Unreachable), Client(url) as other:
+        other.models()
 
 
 def test_the_service_of_a_client_that_was_not_closed_ends_with_it() -> None:
