@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
+from importlib import metadata
 from time import perf_counter
 from typing import Any
 
@@ -136,7 +137,7 @@ class Application(FastAPI):
 
         super().__init__(
             title="Abound",
-            version="0.1.0",
+            version=metadata.version("abound"),
             summary="Suggest labels, learn from every correction.",
             description=DESCRIPTION,
             docs_url=None,

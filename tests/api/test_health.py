@@ -44,6 +44,7 @@ def test_ready(service: Served) -> None:
         time.sleep(0.1)
     durability = {"appendfsync": "always", "levels": ["log", "fsync"], "warning": None}
     assert "ABOUND_ARTIFACTS_URL" in body.pop("history")
+    assert body.pop("version") == metadata.version("abound")
     assert body == {"status": "ready", "log": "connected", "lag": 0, "durability": durability, "keys": False}
 
 

@@ -41,6 +41,7 @@ class ReadyAnswer(Shape):
     """The replica is ready."""
 
     status: Literal["ready"]
+    version: str = Field(description="Version of Abound.")
     log: Literal["connected", "cut off"]
     lag: int | None = Field(description="Entries behind the log, as far as the replica knows.")
     since: float | None = Field(default=None, description="Seconds since the log was cut off.")
@@ -78,7 +79,9 @@ async def readyz(request: Request, parts: PartsDep) -> ReadyAnswer:
     if reason is not None:
         raise NotReady(reason, lag=status.lag)
     history, keys = status.history or "kept", parts.ring.required
-    answer = ReadyAnswer(status="ready", log=status.log, lag=status.lag, history=history, keys=keys)
+    answer = ReadyAnswer(
+        status="ready", version=request.app.version, log=status.log, lag=status.lag, history=history, keys=keys
+    )
     if status.since is not None:
         answer.since = round(status.since, 3)
     if status.durability is not None:
