@@ -197,7 +197,8 @@ def classify(
     refused line, and with --names the name. An instance without labels has one row without a label.
 
     If the instances have labels, the accuracy over the ``k`` labels of each answer is shown. The summary goes to
-    standard output if the answers go to a file, else to standard error. Exit code 1 if a line was refused.
+    standard output if the answers go to a file, else to standard error. Exit code 1 if a line was refused or nothing
+    was classified.
     """
     columns = columns_of(text, label, label_separator, vector, ignore)
     check_files([file], columns)
@@ -234,6 +235,8 @@ def classify(
             hidden=out is sys.stdout and sys.stdout.isatty(),
         )
     _finish(streamed.summary("classified"), "classified", streamed, as_json, sys.stdout if output else sys.stderr)
+    if not streamed.counts["answered"]:
+        raise StreamEnded(f"nothing was classified: no instance to classify in {file}")
 
 
 def _csv_rows(answer: dict[str, Any], line: int) -> Iterator[tuple[object, ...]]:

@@ -61,7 +61,7 @@ Assignments = Annotated[
     typer.Option(
         "--set",
         metavar="NAME=VALUE",
-        help="A field of the model's configuration, such as margin=0.5 or analyzer.kind=char. May be repeated.",
+        help="A field of the model's configuration, such as update=sls or analyzer.kind=char. May be repeated.",
     ),
 ]
 
@@ -110,7 +110,7 @@ def columns_of(
 
 
 def changes_of(assignments: list[str] | None) -> dict[str, Any]:
-    """Return assignments like ``["margin=0.5", "analyzer.kind=char"]`` as fields of a configuration.
+    """Return assignments like ``["update=sls", "analyzer.kind=char"]`` as fields of a configuration.
 
     A value is parsed as JSON if possible, else it is a string; ``1,2`` is a list of numbers. Raises
     typer.BadParameter for a malformed assignment.

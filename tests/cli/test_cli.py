@@ -364,6 +364,10 @@ def test_a_damaged_file_ends_the_stream_behind_its_good_part(run: Run, url: str,
     ran = run("learn", path, "--url", url, "-m", "damaged", "--skip-bad", "--json")
     assert (ran.code, ran.json["learned"], ran.json["bad"]) == (0, 20, 1)
     assert "skipped some.jsonl: line 11" in ran.err.replace(f"{tmp_path}/", "")
+    (tmp_path / "empty.jsonl").touch()
+    for nothing in ((tmp_path / "empty.jsonl",), (path, "--skip", "50")):
+        ran = run("classify", *nothing, "--url", url, "-m", "damaged")
+        assert (ran.code, f"nothing was classified: no instance to classify in {nothing[0]}" in ran.err) == (1, True)
     ran = run("classify", path, "--url", url, "-m", "damaged", "--skip-bad")
     assert (ran.code, len(ran.out.splitlines())) == (0, 20)
 
