@@ -25,7 +25,7 @@ class FitParams:
     seed : int
         Seed of all random numbers of the method.
     idf : bool or None
-        Weigh features by their inverse frequency in the training data; null: the model's ``idf`` setting, if the
+        Weigh features by their inverse frequency, in the training data; null: the model's ``idf`` setting, if the
         method supports it.
     auto : bool
         Search for the method's parameters on a held-out part, if the method supports it.
@@ -36,7 +36,7 @@ class FitParams:
     refit : bool
         Fit again on all instances after the evaluation.
     reason : str
-        Stored with the job.
+        Reason of the job, stored with it.
     """
 
     METHOD: ClassVar[str] = ""

@@ -51,7 +51,7 @@ class RestoreParams:
     to : str
         Offset of the last event to keep, such as 1790000000000-0.3: milliseconds since 1970, entry, position.
     reason : str
-        Why, in 1 to 1000 characters; stored with the job.
+        Reason of the job, in 1 to 1000 characters; stored with the job.
     """
 
     to: str

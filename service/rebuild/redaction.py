@@ -57,7 +57,7 @@ class ForgetParams:
     until : float or None
         The events appended at this time or before: seconds since 1970 (Unix time), by the store's clock.
     reason : str
-        The reason, 1 to 1000 characters; stored with the job.
+        Reason of the job, 1 to 1000 characters; stored with the job.
     dry_run : bool
         Count the events and change nothing.
     """

@@ -63,7 +63,7 @@ class RefitParams:
     most_held_out : int
         Most instances to hold out.
     reason : str
-        Stored with the job.
+        Reason of the job, stored with it.
     """
 
     passes: int = 3

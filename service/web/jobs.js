@@ -1,6 +1,6 @@
 // Jobs: submit one by a form, follow it while it runs, cancel it.
 
-import { announce, breakable, card, confirmed, empty, field, fill, h, pastDoubleClick, refill } from "./dom.js";
+import { announce, breakable, card, confirmed, empty, field, fill, h, pastDoubleClick, refill, term } from "./dom.js";
 import { ask, follow, get, modelPath, newKey, part, post } from "./api.js";
 import { formOf } from "./form.js";
 import { count, duration, percent, when } from "./format.js";
@@ -10,7 +10,7 @@ const MOST_SHOWN = 20;
 /** Browsers open at most six connections to a host, and other parts of the page need some. */
 const MOST_FOLLOWED = 2;
 const ENDED = ["succeeded", "failed", "cancelled"];
-const MEASURES = ["R@1", "R@5", "MRR"];
+const MEASURES = ["R@1", "R@5", "MRR", "P@3", "nDCG@5"];
 /** What each rebuild does to the live index, for the confirmation; other methods get a general question. */
 const DOES = {
   forget: "The events are taken out of the index, the log, history and the snapshots, and versions that were fitted on them are deleted. Nothing brings them back.",
@@ -86,7 +86,7 @@ export function jobs({ model, signal, problem, refused, every, ended }) {
     const progress = h("progress", { max: "1", "aria-label": `Progress of ${job.method}` });
     if (job.state === "running") progress.value = job.progress;
     if (job.state === "queued") progress.value = 0;
-    const measures = MEASURES.filter((name) => typeof job.metrics?.[name] === "number").map((name) => `${name} ${percent(job.metrics[name])}`);
+    const measures = MEASURES.filter((name) => typeof job.metrics?.[name] === "number").map((name, at) => [at ? " · " : null, term(name), ` ${percent(job.metrics[name])}`]);
     entry.cancel ??= h("button", { type: "button", class: "small", "aria-label": `Cancel ${job.method}`, onclick: () => cancel(job, entry) }, "Cancel");
     entry.acts ??= h("div", { class: "row" }, entry.cancel);
     entry.cancel.disabled = job.cancelling;
@@ -101,7 +101,7 @@ export function jobs({ model, signal, problem, refused, every, ended }) {
       isOver ? null : progress,
       isOver ? null : h("p", { class: "hint" }, `${job.stage || (job.state === "queued" ? "waits for a worker" : "begins")} · ${percent(job.progress)}`),
       job.error ? h("p", { class: job.state === "failed" ? "worse break" : "hint break" }, job.error) : null,
-      measures.length ? h("p", {}, measures.join(" · "), h("span", { class: "hint" }, " on what it had not seen")) : null,
+      measures.length ? h("p", {}, measures, h("span", { class: "hint" }, " on what it had not seen")) : null,
       job.version ? h("p", { class: "hint" }, "Version ", h("code", {}, job.version)) : null,
       h("p", { class: "hint break" }, "from ", breakable(job.data), Object.keys(job.params).length ? " · " : "", h("code", {}, breakable(paramsOf(job.params)))),
       isOver ? null : entry.acts,

@@ -45,13 +45,13 @@ export function show(root, { model, signal, problem, every, lacks, isForAll }) {
     }),
     groups: bars({
       title: "Measures by how often a label had been learned",
-      caption: "Head: labels seen 100 times or more; torso: 10 to 99 times; tail: fewer. A label counts each time it occurs in an event.",
+      caption: `Head: labels seen 100 times or more; torso: 10 to 99 times; tail: fewer. A label counts each time it occurs in an event. Bars of fewer than ${LEAST_EVENTS} are left out.`,
       x: { names: true },
       y: { title: "% of the occurrences", format: percents, zero: true, most: 1 },
     }),
     reliability: lines({
       title: "Share that was true, by probability",
-      caption: "Labels of which 70 % was said should be true 7 times in 10: the nearer to the dotted line, the better. Each probability was said before its outcome was known; the larger a point, the more labels.",
+      caption: `Labels of which 70 % was said should be true 7 times in 10: the nearer to the dotted line, the better. Each probability was said before its outcome was known; the larger a point, the more labels. Points of fewer than ${LEAST_EVENTS} labels are left out.`,
       apart: true,
       x: { title: "probability that was said", format: percents, said: (n) => `said: ${percent(n)}`, zero: true, most: 1 },
       y: { title: "% that was true", format: percents, zero: true, most: 1 },
@@ -240,7 +240,7 @@ export function show(root, { model, signal, problem, every, lacks, isForAll }) {
     if (charts.reliability.element.isConnected) parts.reliability.lastChild.replaceWith(facts);
     else fill(parts.reliability, charts.reliability.element, facts);
     const line = ({ n, bins }) => {
-      const some = bins.filter((one) => one.n);
+      const some = bins.filter(isEnough);
       return { points: some.map((one) => [one.estimate, one.true]), dots: some.map((one) => 2.5 + 5 * Math.sqrt(one.n / n)) };
     };
     charts.reliability.set({
@@ -249,7 +249,7 @@ export function show(root, { model, signal, problem, every, lacks, isForAll }) {
         { name: "over all time", colour: "tail", dash: [6, 3], ...line(all) },
         { name: "as it should be", colour: "soft", dash: [2, 3], points: [[0, 0], [1, 1]], dots: [0, 0] },
       ],
-      said: `Probabilities of the newest ${count(newest.n)} labels are off by ${percent(newest.error)} on average. ${newest.bins.filter((one) => one.n).map((one) => `Said ${percent(one.estimate)}, true ${percent(one.true)}`).join(". ")}.`,
+      said: `Probabilities of the newest ${count(newest.n)} labels are off by ${percent(newest.error)} on average. ${newest.bins.filter(isEnough).map((one) => `Said ${percent(one.estimate)}, true ${percent(one.true)}`).join(". ")}.`,
       columns: ["said", "#labels lately", "#said, mean", "#true", "#labels, all time", "#said, mean", "#true"],
       rows: newest.bins.map((one, at) => [`${10 * at}–${10 * (at + 1)}\u00a0%`, ...[one, all.bins[at]].flatMap((bin) => [count(bin.n), percent(bin.estimate), percent(bin.true)])]),
     });
@@ -275,8 +275,8 @@ export function show(root, { model, signal, problem, every, lacks, isForAll }) {
     const newest = GROUPS.reduce((sum, [name]) => sum + groups[name].n, 0);
     charts.groups.set({
       names: measures,
-      series: GROUPS.map(([name]) => ({ name: `${name}: ${count(groups[name].n)} of the newest ${count(newest)}`, colour: name, values: measures.map((measure) => groups[name][measure]) })),
-      said: GROUPS.map(([name, means]) => `${means}: R@1 ${percent(groups[name]["R@1"])}`).join(". "),
+      series: GROUPS.map(([name]) => ({ name: `${name}: ${count(groups[name].n)} of the newest ${count(newest)}`, colour: name, values: measures.map((measure) => (isEnough(groups[name]) ? groups[name][measure] : null)) })),
+      said: GROUPS.filter(([name]) => isEnough(groups[name])).map(([name, means]) => `${means}: R@1 ${percent(groups[name]["R@1"])}`).join(". "),
       columns: ["labels", "#occurrences", ...measures.map((name) => `#${name}`)],
       rows: GROUPS.map(([name, means]) => [h("span", { class: "break" }, means), count(groups[name].n), ...measures.map((measure) => percent(groups[name][measure]))]),
     });
@@ -386,7 +386,7 @@ export function quantile(first, last, share) {
 function requestsTile(requests) {
   if (requests === null) return [];
   const [half, most] = requests.times.map((seconds) => (seconds === null ? null : Number.isFinite(seconds) ? `within ${duration(seconds)}` : "over 10 s"));
-  return [["Requests to /classify a second", rate(requests.rate), half === null ? `none on ${requests.host}` : `half ${half}, 99 % ${most}, on ${requests.host}`]];
+  return [["Requests to /classify a second, all models", rate(requests.rate), half === null ? `none on ${requests.host}` : `half ${half}, 99 % ${most}, on ${requests.host}`]];
 }
 
 /** The maximum number of connections of a feature: value, text, setting, and the text if there is no bound. */
@@ -395,6 +395,7 @@ function mostConnections(stats, config) {
   return config.update === "sls" ? [config.slots, String, "slots"] : [config.d_max, String, "d_max"];
 }
 
+const isEnough = ({ n }) => n >= LEAST_EVENTS;
 const percents = (share) => `${Math.round(100 * share)} %`;
 const rounded = (n) => (n === null ? "–" : n.toFixed(3));
 

@@ -1,6 +1,6 @@
 // Versions: the active one, challengers and their scores, activate and roll back.
 
-import { announce, card, confirmed, empty, fill, h, pastDoubleClick, refill, table } from "./dom.js";
+import { announce, card, confirmed, empty, fill, h, pastDoubleClick, refill, table, term } from "./dom.js";
 import { ask, get, modelPath, part, post } from "./api.js";
 import { bars } from "./charts.js";
 import { bytes, count, percent, points, score, when } from "./format.js";
@@ -142,7 +142,7 @@ export function versions({ model, signal, problem, refused, lacks, every }) {
       const beside = await get(`${modelPath(model)}/comparison?${ids}`, { signal });
       const names = beside.versions.map((one, at) => `${beside.methods[at]} ${one.slice(0, 8)}`);
       const rows = [
-        ...MEASURES.filter((name) => name in beside.metrics).map((name) => [name, ...beside.metrics[name].map(percent)]),
+        ...MEASURES.filter((name) => name in beside.metrics).map((name) => [term(name), ...beside.metrics[name].map(percent)]),
         ["size", ...beside.bytes.map(bytes)],
         ...Object.entries(beside.params)
           .filter(([, values]) => new Set(values.map((value) => JSON.stringify(value))).size > 1)

@@ -53,8 +53,12 @@ class Params(ensemble.EnsembleParams):
     ----------
     shift : float
         Shift of the mutual information: its logarithm is subtracted.
-    mu1, mu2, mu3 : float
-        Weights of the counts between labels, between instances, and between instances and labels.
+    mu1 : float
+        Weight of the counts between labels.
+    mu2 : float
+        Weight of the counts between instances.
+    mu3 : float
+        Weight of the counts between instances and labels.
     """
 
     learners: int = 1

@@ -55,8 +55,8 @@ class Params(exmlds1.Params):
     batch : int
         Instances per batch, each with one of its contexts; the contexts of the others are the negatives.
     step : float
-        Step size, relative to the initial length of the regressor. Each coordinate of a gradient is divided by the
-        root of the sum of its squares so far (AdaGrad).
+        Initial step size, relative to the initial length of the regressor. Each coordinate of a gradient is divided
+        by the root of the sum of its squares so far (AdaGrad).
     """
 
     contexts: int = 10

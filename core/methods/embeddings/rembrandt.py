@@ -61,16 +61,18 @@ class Params:
     ----------
     k : int
         Dimensions of the embedding.
-    p, q : int
-        Oversampling columns, and rounds, of the randomized subspace iteration.
+    p : int
+        Oversampling columns of the randomized subspace iteration.
+    q : int
+        Rounds of the randomized subspace iteration.
     embedding : ``rembrandt`` | ``pca`` | ``cs`` | ``plst`` | ``none``
-        Of the labels by algorithm 2; of the features by principal components; of the labels at random (compressed
-        sensing); of the labels by the eigenvectors of Y'Y; none, which with ``softmax`` is plain logistic regression
-        and with ``logistic`` one against all.
+        Kind of embedding: of the labels by algorithm 2; of the features by principal components; of the labels at
+        random (compressed sensing); of the labels by the eigenvectors of Y'Y; none, which with ``softmax`` is plain
+        logistic regression and with ``logistic`` one against all.
     ridge : float
         Penalty of the least-squares fits, as a multiple of the mean of the diagonal of X'X.
     decoder : ``auto`` | ``squared`` | ``softmax`` | ``logistic``
-        The loss; ``auto`` means softmax if no instance has more than one label, else squared.
+        Loss of the decoder; ``auto`` means softmax if no instance has more than one label, else squared.
     epochs : int
         Maximum number of epochs of the decoder; a tenth of the data is held out to choose it.
     fourier : int

@@ -54,11 +54,10 @@ class Params:
         Connections of at least this weight vote, in place of the ``d_max`` heaviest (section 6.3.2). Has an effect
         only above ``w_min``. None: ``d_max`` decides.
     margin : float
-        A true class is updated unless its score exceeds the best other score by more than this. The paper uses 0, 0.1
-        and
-        0.5; a new live index has 0.
+        Margin of the update: a true class is updated unless its score exceeds the best other score by more than this.
+        The paper uses 0, 0.1 and 0.5; a new live index has 0.
     leak : bool
-        Keep the weight of dropped connections in the feature's total.
+        Leak of dropped connections: their weight stays in the feature's total.
     rating : bool
         Features seen fewer than ten times vote less.
     memory : float or None

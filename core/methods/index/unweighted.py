@@ -112,7 +112,7 @@ class Params:
     Attributes
     ----------
     tolerance : int
-        Number of wrong classes that may be retrieved without an update.
+        Tolerated wrong classes: so many may be retrieved without an update.
     edge : float
         The least weight of an edge.
     passes : int

@@ -32,15 +32,17 @@ class Params:
     Attributes
     ----------
     kind : ``perceptron`` | ``committee`` | ``svm``
-        A perceptron; several perceptrons averaged into one classifier, whose weights begin at random in [-1, 1] at
-        their first update; liblinear's support vector machine with squared hinge loss.
+        Kind of classifier: a perceptron; a committee, which is several perceptrons averaged into one classifier, whose
+        weights begin at random in [-1, 1] at their first update; liblinear's support vector machine with squared
+        hinge loss.
     C : float
         Cost of an error, for the support vector machine.
     members : int
         Perceptrons in a committee.
     patience : int
-        A perceptron stops after this many passes in a row without fewer errors, and after ``MOST_PASSES``. Errors are
-        counted during a pass; the paper counts them again at its end, which costs as much as the pass.
+        Passes without improvement: a perceptron stops after this many in a row without fewer errors, and after
+        ``MOST_PASSES``. Errors are counted during a pass; the paper counts them again at its end, which costs
+        as much as the pass.
     """
 
     kind: Kind = "svm"

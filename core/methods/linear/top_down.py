@@ -53,7 +53,7 @@ class Params(classifiers.Params):
     Attributes
     ----------
     trials : int
-        Splits of 80 % and 20 % whose scores fit the sigmoid of a node; 0: the fixed one.
+        Splits that fit the sigmoid of a node, each into 80 % and 20 % of the instances; 0: the fixed one.
     p_min : float
         A path ends where its probability is below this.
     branches : int

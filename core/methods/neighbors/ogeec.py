@@ -59,7 +59,7 @@ class Params:
     neighbors : int
         Number of neighbors, at most the number of instances; all instances if there are fewer than the default.
     learners : int
-        Projections, each with its own seed.
+        Number of projections, each with its own seed.
     index : ``exact`` | ``graph`` | ``lsh``
         How neighbors are found: all products; a graph (usearch); hashing by signs, for comparison.
     """
