@@ -15,14 +15,13 @@ Records are applied in slices, so that the event loop that owns the model can an
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
 from numba import typeof, types
 
-from abound.core.config import VECTOR_FIELDS, ModelConfig
+from abound.core.config import FIXED_AFTER_LEARNING, VECTOR_FIELDS, ModelConfig
 from abound.core.errors import Conflict, InvalidInstance
 from abound.core.index import index
 from abound.core.index.index import ALL_CLASSES
@@ -206,11 +205,9 @@ class LiveModel(ModelState):
 
     def configure(self, changes: dict[str, Any]) -> None:
         """Apply a configuration event. Fields that can no longer change keep their value."""
-        config = self.config.with_changes(changes)
         if not self.is_untaught:
-            kept = {name: getattr(self.config, name) for name in self.config.refused_once_learned(config)}
-            config = replace(config, **kept)
-        self._take_config(config)
+            changes = {name: value for name, value in changes.items() if name not in FIXED_AFTER_LEARNING}
+        self._take_config(self.config.with_changes(changes))
 
     # --- learning
 
