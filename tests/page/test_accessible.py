@@ -72,9 +72,10 @@ def barriers(page: Any, rules: list[str] = RULES) -> None:
     assert found.violations_count == 0, found.generate_report()
 
 
-def test_no_barrier_is_found(open_page: Open) -> None:
+@pytest.mark.parametrize("width", [1280, 390])
+def test_no_barrier_is_found(open_page: Open, width: int) -> None:
     """By the rules of axe: names, roles, landmarks, headings, and contrast in both themes."""
-    page = open_page("overview", color_scheme="light")
+    page = open_page("overview", color_scheme="light", viewport={"width": width, "height": 844})
     for view in VIEWS:
         to(page, view)
         tables(page)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +23,10 @@ WIDE, NARROW = ("light", 1280), ("dark", 390)
 
 
 def sizes(quick: tuple[str, int]) -> pytest.MarkDecorator:
-    """Both sizes of the window, each with its theme; the one that is not ``quick`` is ``long``."""
-    both = [size if size == quick else pytest.param(*size, marks=pytest.mark.long) for size in (WIDE, NARROW)]
-    return pytest.mark.parametrize(("scheme", "width"), both)
+    """Both widths of the window in both themes; those that are not ``quick`` are ``long``."""
+    windows = product(("light", "dark"), (1280, 390))
+    some = [window if window == quick else pytest.param(*window, marks=pytest.mark.long) for window in windows]
+    return pytest.mark.parametrize(("scheme", "width"), some)
 
 
 def fits(page: Any, width: int) -> None:
@@ -116,6 +118,24 @@ def test_a_model_is_created_configured_exported_imported_and_deleted(
     again = f"{serving.url}/models/made-again"
     assert httpx.get(again).json()["learned"] == 1
     httpx.delete(again).raise_for_status()
+
+
+def test_a_snapshot_is_restored(serving: Serving, fresh: str, open_page: Open) -> None:
+    httpx.post(f"{fresh}/learn", json={"text": "wheat", "labels": ["grain"]}).raise_for_status()
+    page = open_page("models")
+    page.goto(f"{serving.url}/#models/fresh")
+    snapshots = page.get_by_role("region", name="Snapshots of fresh", exact=True)
+    snapshots.get_by_role("button", name="Make a snapshot").click()
+    expect(snapshots.locator("tbody tr")).to_have_count(1, timeout=60_000)
+    httpx.post(f"{fresh}/learn", json={"text": "oil", "labels": ["crude"]}).raise_for_status()
+    snapshots.get_by_role("button", name="Restore").click()
+    expect(page.get_by_role("dialog", name="Restore fresh?")).to_contain_text("Later events are no longer learned")
+    page.get_by_role("dialog").get_by_role("button", name="Restore it").click()
+    expect(page).to_have_url(re.compile("#versions/fresh$"))
+    expect(page.locator(".job").first.locator(".tag")).to_have_text("succeeded", timeout=60_000)
+    page.get_by_role("link", name="Labels").click()
+    expect(page.locator(".label .name")).to_have_text(["grain"], timeout=60_000)
+    assert httpx.get(f"{fresh}/stats").json()["learned"] == 1
 
 
 def test_a_name_that_is_taken_is_not_configured_by_mistake(open_page: Open, serving: Serving) -> None:

@@ -84,7 +84,7 @@ def ended(serving: Serving, job: str) -> dict[str, Any]:
         time.sleep(0.1)
 
 
-@pytest.mark.parametrize(("scheme", "width"), [("light", 1200), ("dark", 360)])
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 390)])
 def test_pictures_of_each_view(
     contest: None, serving: Serving, open_page: Open, tmp_path: Path, scheme: str, width: int
 ) -> None:
