@@ -18,9 +18,9 @@ from tests.documents.session import make_programs
 
 STANDS_IN = """#!/bin/sh
 # What stands in for Kubernetes has no pods to run a program in: it runs here. Nor has it schemas, to validate by or to
-# read the binary form of a secret.
+# read the binary form of a secret. Nor is there a store before the first key.
 case "$*" in
-    *" exec deploy/worker -- "*) while [ "$1" != -- ]; do shift; done; shift; exec "$@" ;;
+    *" exec deploy/worker -- "*) while [ "$1" != -- ]; do shift; done; shift; exec "$@" --new-store ;;
     *" port-forward "*) echo "$@" > forwarded ;;
     *" create secret "*) {kubectl} "$@" --dry-run=client -o json | {kubectl} create --validate=false -f - ;;
     *" rollout status "*) exec {kubectl} "$@" --timeout=30s ;;
