@@ -693,7 +693,7 @@ export interface paths {
          * The remembered instances that the model is least sure of
          * @description List instances that `/classify` remembered, those with the lowest margin between two labels first.
          *
-         *     The live index ranks the newest 1,000 of them.
+         *     The live index ranks the newest 1,000 of them that were not learned by their id (`prediction` in `/learn`) yet.
          */
         get: operations["get_uncertain_models__model__uncertain_get"];
         put?: never;
@@ -1310,17 +1310,17 @@ export interface components {
             assertions: number;
             /**
              * Pairs
-             * @description Pairs of instances that share a label, counted per label.
+             * @description Pairs of instances that share a label, summed over labels.
              */
             pairs: number;
             /**
              * Label Pairs
-             * @description Pairs of labels of one instance, counted per instance.
+             * @description Pairs of labels, summed over instances.
              */
             label_pairs: number;
             /**
              * Feature Labels
-             * @description Pairs of a feature and a label, counted per instance.
+             * @description Pairs of a feature and a label, summed over instances.
              */
             feature_labels: number;
             /**
@@ -1704,7 +1704,7 @@ export interface components {
         };
         /**
          * KeptShape
-         * @description What the store and the artifact store hold of a model.
+         * @description The data of a model in the store and in the artifact store.
          */
         KeptShape: {
             log: components["schemas"]["LogShape"];
@@ -2121,6 +2121,11 @@ export interface components {
              */
             status: "ready";
             /**
+             * Version
+             * @description Version of Abound.
+             */
+            version: string;
+            /**
              * Log
              * @enum {string}
              */
@@ -2237,7 +2242,7 @@ export interface components {
         };
         /**
          * RerankingShape
-         * @description What the re-ranker has learned, and its gain. Events with a vector and a true label count.
+         * @description The weights and the gain of the re-ranker. Events with a vector and a true label count.
          */
         RerankingShape: {
             /**
@@ -2814,7 +2819,7 @@ export interface components {
             /** @default null */
             key?: string | null;
             /**
-             * @description What the answer waits for.
+             * @description The step after which the service answers.
              * @default applied
              * @enum {unknown}
              */
@@ -2825,41 +2830,51 @@ export interface components {
             source?: string | null;
             /** @default null */
             instances?: components["schemas"]["LabelledInstance"][] | null;
-        } | ({
+        } | {
             features: Record<string, never>;
             instances?: null;
             prediction?: null;
-        } | {
             labels: unknown[];
         } | {
+            features: Record<string, never>;
+            instances?: null;
+            prediction?: null;
             rejected: unknown[];
-        }) | ({
+        } | {
             text: string | Record<string, never>;
             instances?: null;
             prediction?: null;
-        } | {
             labels: unknown[];
         } | {
+            text: string | Record<string, never>;
+            instances?: null;
+            prediction?: null;
             rejected: unknown[];
-        }) | ({
+        } | {
             vector: unknown[] | Record<string, never>;
             instances?: null;
             prediction?: null;
-        } | {
             labels: unknown[];
         } | {
+            vector: unknown[] | Record<string, never>;
+            instances?: null;
+            prediction?: null;
             rejected: unknown[];
-        }) | ({
+        } | {
             prediction: string;
             features?: null;
             instances?: null;
             text?: null;
             vector?: null;
-        } | {
             labels: unknown[];
         } | {
+            prediction: string;
+            features?: null;
+            instances?: null;
+            text?: null;
+            vector?: null;
             rejected: unknown[];
-        }) | {
+        } | {
             instances: unknown[];
             features?: null;
             ignored?: null;
@@ -2915,37 +2930,43 @@ export interface components {
             prediction?: string | null;
             /** @default null */
             key?: string | null;
-        } | ({
+        } | {
             features: Record<string, never>;
             prediction?: null;
-        } | {
             labels: unknown[];
         } | {
+            features: Record<string, never>;
+            prediction?: null;
             rejected: unknown[];
-        }) | ({
+        } | {
             text: string | Record<string, never>;
             prediction?: null;
-        } | {
             labels: unknown[];
         } | {
+            text: string | Record<string, never>;
+            prediction?: null;
             rejected: unknown[];
-        }) | ({
+        } | {
             vector: unknown[] | Record<string, never>;
             prediction?: null;
-        } | {
             labels: unknown[];
         } | {
+            vector: unknown[] | Record<string, never>;
+            prediction?: null;
             rejected: unknown[];
-        }) | ({
+        } | {
             prediction: string;
             features?: null;
             text?: null;
             vector?: null;
-        } | {
             labels: unknown[];
         } | {
+            prediction: string;
+            features?: null;
+            text?: null;
+            vector?: null;
             rejected: unknown[];
-        });
+        };
         /**
          * @description The offset of the event in the log, and the result of applying it.
          *
@@ -2988,7 +3009,7 @@ export interface components {
              */
             learn?: boolean;
             /**
-             * @description What the answer waits for.
+             * @description The step after which the service answers.
              * @default applied
              * @enum {unknown}
              */

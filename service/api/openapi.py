@@ -309,7 +309,6 @@ def _request_forms(fields: dict[str, Any]) -> list[dict[str, Any]]:
     An instance to learn has a true or a rejected label.
     """
     forms = []
-    labelled = [{"required": [kind], "properties": {kind: {"type": "array", "minItems": 1}}} for kind in FEEDBACK[:2]]
     kinds = {"features": "object", "text": ["string", "object"], "vector": ["array", "object"]}
     for field, kind in (kinds | {"prediction": "string", "instances": "array"}).items():
         if field not in fields:
@@ -318,5 +317,10 @@ def _request_forms(fields: dict[str, Any]) -> list[dict[str, Any]]:
         others |= {"prediction", "instances"} | ({*FEEDBACK, "key"} if field == "instances" else set())
         absent = {other: {"type": "null"} for other in sorted(others - {field}) if other in fields}
         form: dict[str, Any] = {"required": [field], "properties": {field: {"type": kind}} | absent}
-        forms.append(form | ({"anyOf": labelled} if "labels" in fields and field != "instances" else {}))
+        if "labels" not in fields or field == "instances":
+            forms.append(form)
+            continue
+        for label in ("labels", "rejected"):
+            some = {label: {"type": "array", "minItems": 1}}
+            forms.append({"required": [field, label], "properties": form["properties"] | some})
     return forms

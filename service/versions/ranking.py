@@ -84,7 +84,7 @@ def rank_live(
     k: int,
     include: Collection[str] | None,
     exclude: Collection[str] | None,
-    zero_shot: bool,
+    zero_shot: bool = True,
 ) -> LabelRanking:
     """Return the index's ranking by label names, deep enough for a blend."""
     ranking = live.rank(vector, max(k, DEPTH), include, exclude, zero_shot=zero_shot)
