@@ -31,10 +31,12 @@ def working(service: Served, place: Path) -> Iterator[None]:
     environment = os.environ | {"ABOUND_REDIS_URL": service.server.url, "ABOUND_ARTIFACTS_URL": str(place)}
     words = [sys.executable, "-m", "abound.service.worker"]
     with subprocess.Popen(words, env=environment, preexec_fn=dies_with_parent()) as process:
-        deadline = time.monotonic() + 240
-        while service.http.post("/models/default/snapshots", timeout=300).status_code == 503:
-            assert time.monotonic() < deadline
-            assert process.poll() is None
-            time.sleep(0.1)
-        yield
-        process.terminate()
+        try:
+            deadline = time.monotonic() + 240
+            while service.http.post("/models/default/snapshots", timeout=300).status_code == 503:
+                assert time.monotonic() < deadline
+                assert process.poll() is None
+                time.sleep(0.1)
+            yield
+        finally:
+            process.terminate()
