@@ -246,8 +246,8 @@ class ModelConfig:
     def changed_fields(self) -> dict[str, Any]:
         """Return the fields of ``to_dict`` that do not have their default or the value of ``BEFORE``.
 
-        Those of the analyzer as well. A ``rerank`` of None is left out: it does nothing before the first vector. So a
-        field that a later release adds changes nothing for the models that do not use it.
+        This includes the fields of the analyzer. A ``rerank`` of None is left out: it does nothing before the first
+        vector. So a field that a later release adds changes nothing for the models that do not use it.
         """
         default, plain = ModelConfig(**BEFORE).to_dict(), self.to_dict()
         analyzer = {k: v for k, v in plain.pop("analyzer").items() if v != default["analyzer"][k]}

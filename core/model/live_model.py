@@ -505,15 +505,15 @@ class LiveModel(ModelState):
         if memory.most and has_dense(vector):
             n = find_nearest(vector, self._held, places, cosines)
         near = [(place, cosine) for place, cosine in zip(places[:n].tolist(), cosines[:n].tolist(), strict=True)]
-        told: dict[int, RememberedInstance] = {}
+        remembered: dict[int, RememberedInstance] = {}
         found = []
         for class_id in ranking.class_ids.tolist():
             chosen = [(at, cosine) for at, cosine in near if cosine > 0 and class_id in memory.class_ids(at)]
             for at, cosine in chosen[:MOST_NEAREST]:
-                if at not in told:
+                if at not in remembered:
                     offset, labels = memory.offset(at), [self.label(own) for own in memory.class_ids(at)]
-                    told[at] = RememberedInstance(offset, self.receipts.key_of(offset), labels, cosine)
-            found.append([told[at] for at, _ in chosen[:MOST_NEAREST]])
+                    remembered[at] = RememberedInstance(offset, self.receipts.key_of(offset), labels, cosine)
+            found.append([remembered[at] for at, _ in chosen[:MOST_NEAREST]])
         return found
 
     def _asked(
@@ -649,7 +649,7 @@ def _warm_answering() -> None:
 
 
 def _warm_naming() -> None:
-    """Compile the kernels that applying records needs beside that of learning."""
+    """Compile the kernels that apply records, except those that learn."""
     live, scratch = _handle_types()
     ids, values, class_ids, ranks, _ = scratch.values()
     data = numba_types.CPointer(numba_types.uint8)

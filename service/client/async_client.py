@@ -97,7 +97,7 @@ class AsyncClient(
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         stack = ExitStack()
-        self._stop = weakref.finalize(self, stack.close)  # also for a client that nobody closes
+        self._stop = weakref.finalize(self, stack.close)  # also for a client that is never closed
         if url == MEMORY:
             url, key = stack.enter_context(own_service(worker=True)), ""
         headers = bearer_header(key if key is not None else os.environ.get("ABOUND_KEY"))

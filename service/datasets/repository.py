@@ -311,7 +311,7 @@ class DatasetRepository:
         return size
 
     async def _counts(self, name: str, file: str, columns: TableColumns, environment: dict[str, str]) -> dict[str, int]:
-        """Check a file in another process, and return its counts. Report in the store how much of it was read."""
+        """Check a file in another process, and return its counts. Report the share that was read."""
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",

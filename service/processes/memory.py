@@ -14,7 +14,7 @@ _GROUPS = (
 )
 
 SHARE = 0.8
-"""Fraction of the machine's memory for everything that is made of the models, if no bound is set."""
+"""Fraction of the machine's memory that all processes may use for models, if no bound is set."""
 
 WORKER_SHARES = 4
 """Memory of a worker, in multiples of the model.

@@ -3,8 +3,8 @@
 All keys are in one hash, ``abound:{keys}``. Each change sets ``abound:{keys}:version`` to a new random value
 in the same transaction. Replicas poll this version and reload the keys when it changes.
 
-A revoked key stays in the list, so that revoking the only key does not open the service. ``clear`` opens it,
-on purpose. An ended key is removed only when another key is created: after ``ENDED_SECONDS``, or sooner,
+A revoked key stays in the list, so that revoking the only key does not open the service. Only ``clear``
+opens it. An ended key is removed only when another key is created: after ``ENDED_SECONDS``, or sooner,
 oldest end first, if there would be too many keys.
 
 A failover may lose a change that no copy of the store has received. After it creates, rotates or revokes a
