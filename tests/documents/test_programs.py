@@ -136,7 +136,12 @@ def check_build(given: list[str]) -> None:
 
 
 def check_kubectl(given: list[str]) -> None:
-    """What is applied can be rendered, and a label is one that a manifest asks for."""
+    """What is applied can be rendered, a label is one that a manifest asks for, and pods are those of a manifest."""
+    if given[2:3] == ["exec"]:
+        assert (given[1], given[4]) == ("abound", "--")
+        manifest = ROOT / "deploy/kubernetes/base" / f"{given[3].removeprefix('deploy/')}.yaml"
+        assert "kind: Deployment" in manifest.read_text()
+        return
     if given[:2] == ["label", "namespace"]:
         name, _, value = given[3].partition("=")
         assert f'{name}: "{value}"' in (ROOT / "deploy/kubernetes/base/network.yaml").read_text()

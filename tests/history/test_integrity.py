@@ -44,7 +44,7 @@ async def run(house: House, *words: str) -> tuple[int, str]:
     """Run a command; return its exit code and what it says, also as an error."""
     done = await asyncio.to_thread(CliRunner().invoke, app, [*words, "--redis-url", house.server.url])
     error = done.exception if isinstance(done.exception, AboundError) else ""
-    return done.exit_code, f"{done.output}{error}"
+    return done.exit_code, f"{done.stdout}{error}"
 
 
 async def adopt(house: House, seed: int = 9) -> tuple[StateManifest, Offset]:

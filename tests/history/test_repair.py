@@ -40,7 +40,7 @@ UNREADABLE = {"e": b"\x94nonsense", "c": b"%08x" % zlib.crc32(b"\x94nonsense")}
 def run(server: Server, *words: str) -> tuple[int, str]:
     """Run a command; return its exit code and its output."""
     done = CliRunner().invoke(app, [*words, "--redis-url", server.url])
-    return done.exit_code, done.output
+    return done.exit_code, done.stdout
 
 
 def good_entry() -> dict[str, bytes]:

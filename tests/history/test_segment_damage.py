@@ -121,7 +121,7 @@ async def test_a_list_that_is_not_what_was_written_is_damaged(model: Archived) -
         "cannot be read": [b"\xff", b"[]", b"{}", json.dumps(plain | {"segments": [{}]}).encode()],
         "its checksum is wrong": [json.dumps(plain | {"artifacts": "x"}).encode()],
         "format 2": [json.dumps(plain | {"format": 2}).encode()],
-        "that of other": [msgspec.json.encode(seal(msgspec.structs.replace(contents, model="other")))],
+        "belongs to other": [msgspec.json.encode(seal(msgspec.structs.replace(contents, model="other")))],
     }
     gap = msgspec.structs.replace(contents, segments=[contents.segments[0], *contents.segments[2:]])
     wrong["a gap"] = [msgspec.json.encode(seal(gap))]

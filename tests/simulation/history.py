@@ -33,6 +33,7 @@ from abound.core.errors import (
 )
 from abound.core.model.active_version import ServingState
 from abound.core.model.live_model import LiveModel, warmup
+from abound.core.types import Offset
 from abound.service import worker as worker_module
 from abound.service.history.replay import rebuild
 from abound.service.log import catalog
@@ -335,11 +336,12 @@ async def _wait_for_nothing(groups: object, timeout: float | None = None) -> Non
     """Kernels are loaded before a history begins."""
 
 
-def _apply_all(live: LiveModel, buffer: bytes, at: int, ranks: Any, updated: Any) -> tuple[int, int]:
+def _apply_all(live: LiveModel, buffer: bytes, at: int, ranks: Any, updated: Any, offset: Offset) -> tuple[int, int]:
     """Apply what was asked for, in one slice: where an index must grow hangs on where its arrays lie in memory."""
     done = 0
     while done < len(ranks):
-        at, n = _apply(live, buffer, at, ranks[done:], updated[done:])
+        first = offset._replace(position=offset.position + done)
+        at, n = _apply(live, buffer, at, ranks[done:], updated[done:], first)
         done += n
     return at, done
 
