@@ -179,7 +179,7 @@ class Reranker:
         share = {"R@1": (HITS, INDEX_HITS), "MRR": (RECIPROCAL, INDEX_RECIPROCAL)}
         return {
             "used": self.is_used,
-            "weights": dict(zip(TERMS, self.arrays.weights.tolist(), strict=False)),
+            "weights": dict(zip(TERMS[: len(self.arrays.weights)], self.arrays.weights.tolist(), strict=True)),
             "n": n,
             "answers": {name: float(guard[own]) / n if n else None for name, (own, _) in share.items()},
             "index": {name: float(guard[index]) / n if n else None for name, (_, index) in share.items()},

@@ -445,8 +445,8 @@ def apply_reranked(buffer, cursor, held, ranks, updated):
 
     Before a record with a dense part is learned, the re-ranker learns from its candidates; afterwards its vector is
     added to the means of its true classes. A model with a memory then keeps the instance, unless it registers a label
-    or has none. Other records are applied as without it. The ranks of true labels that are
-    counted are those of the answer.
+    or has no true label. Other records are applied as by ``apply_records``. The counted ranks of true labels are those
+    of the answer.
 
     Parameters
     ----------
