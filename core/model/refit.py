@@ -78,15 +78,9 @@ class Refitter:
 
     def _learn_first(self, records: list[bytes], positions: list[int], entry: Offset) -> None:
         """Learn the records with these positions in their entry; between them lie positions without a record."""
-        units: list[Unit] = []
-        end = 0
+        units, end = [], 0
         for position in positions[: len(records)]:
-            if position > end:
-                units.append(Unit(position - end, emptied=True))
-            if units and not units[-1].emptied:
-                units[-1] = Unit(units[-1].n + 1)  # one call of the kernel for all records in a row
-            else:
-                units.append(Unit(1))
+            units += [Unit(position - end, emptied=True)] * (position > end) + [Unit(1)]
             end = position + 1
         self.live.begin(b"".join(records), end, units, entry).finish()
 
