@@ -24,6 +24,17 @@ NDJSON = {"content-type": "application/x-ndjson"}
 
 Open = Callable[..., Any]
 
+VIEWS = {
+    "overview": "Overview",
+    "try": "Try it",
+    "ask": "Ask me",
+    "labels": "Labels",
+    "versions": "Versions and jobs",
+    "datasets": "Data sets",
+    "models": "Models",
+    "keys": "Keys and audit",
+}
+
 playwright.expect.set_options(timeout=20_000)  # the machine may be busy
 
 
@@ -54,6 +65,28 @@ def teach(url: str, instances: Iterator[dict[str, Any]], headers: dict[str, str]
     body = b"".join(json.dumps(one).encode() + b"\n" for one in instances)
     answer = httpx.post(f"{url}/learn", content=body, headers=NDJSON | (headers or {}), timeout=60)
     assert answer.status_code == 200, answer.text[:500]
+
+
+def stats(serving: Serving) -> dict[str, Any]:
+    found: dict[str, Any] = httpx.get(f"{serving.url}/models/default/stats").json()
+    return found
+
+
+def painted(page: Any, heading: str) -> Any:
+    """The chart under a heading, once something is drawn in it."""
+    canvas = page.get_by_role("region", name=heading).locator("canvas")
+    playwright.expect(canvas).to_be_visible()
+    page.wait_for_function(
+        """(canvas) => {
+            // A copy is read: Chromium complains of a canvas that is read again and again.
+            const copy = new OffscreenCanvas(canvas.width, canvas.height).getContext("2d", {willReadFrequently: true});
+            copy.drawImage(canvas, 0, 0);
+            const bytes = copy.getImageData(0, 0, canvas.width, canvas.height).data;
+            return bytes.some((value, at) => at % 4 === 3 && value > 0);
+        }""",
+        arg=canvas.element_handle(),
+    )
+    return canvas
 
 
 @pytest.fixture

@@ -8,8 +8,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import expect
 
-from tests.page.conftest import Open
-from tests.page.test_views import VIEWS
+from tests.page.conftest import VIEWS, Open
 
 pytestmark = pytest.mark.long
 

@@ -12,9 +12,8 @@ from playwright.sync_api import expect
 
 from abound import Client
 from benchmarks.serving import Serving
-from tests.page.conftest import Open
+from tests.page.conftest import VIEWS, Open
 from tests.page.test_accessible import barriers, tables
-from tests.page.test_views import VIEWS
 
 pytestmark = pytest.mark.long
 

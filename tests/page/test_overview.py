@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import httpx
 import pytest
 from playwright.sync_api import expect
 
 from benchmarks.serving import Serving
-from tests.page.conftest import Open
-from tests.page.test_views import painted
+from tests.page.conftest import Open, painted, stats
+from tests.page.newsroom import SUBJECTS, news
 
 DRAWN = """(canvas) => Object.fromEntries(
     Chart.getChart(canvas).data.datasets.map(({ label, data }) => [label.replace(/:.*/, ""), data])
@@ -70,3 +71,129 @@ def test_words_of_the_field_are_explained_where_they_stand(open_page: Open, plac
     expect(button).to_have_accessible_description(re.compile(re.escape(said)))
     button.focus()
     expect(page.get_by_role("tooltip").filter(has_text=said).first).to_be_visible()
+
+
+def test_overview(open_page: Open, serving: Serving) -> None:
+    page = open_page("overview")
+    tile = page.locator(".tile")
+    said = stats(serving)
+    assert said["classes"] >= len(SUBJECTS)
+    expect(tile.filter(has_text="Classes").locator(".figure")).to_have_text(str(said["classes"]))
+    expect(tile.filter(has=page.get_by_role("button", name="R@1")).locator(".figure")).to_have_text(
+        f"{100 * said['window']['R@1']:.1f} %"
+    )
+    expect(tile.filter(has_text="Events a second").locator(".beside")).to_have_text(re.compile(r"^[\d,]+ in all$"))
+    for heading in ("How well it ranks, over time", "Frequent and rare labels", "Events a second"):
+        painted(page, heading)
+    trace = page.get_by_role("region", name="How well it ranks, over time")
+    trace.get_by_text("As a table").click()
+    expect(trace.locator("tbody tr")).to_have_count(len(said["trace"]["learned"]))
+    replicas = page.get_by_role("region", name="Replicas", exact=True)
+    expect(replicas.locator("tbody tr")).to_have_count(2)
+    expect(replicas.locator("tbody")).to_contain_text(said["offset"])
+    expect(replicas.get_by_text("ready", exact=True)).to_have_count(2)
+    budgets = page.get_by_role("region", name="Size against its bounds")
+    expect(budgets.get_by_role("meter", name="Connections a feature, mean")).to_have_attribute("aria-valuemax", "25")
+    expect(budgets).to_contain_text("max_features")
+    expect(budgets).to_contain_text("no bound of its own: all models share the memory of a replica max_memory")
+
+
+def test_events_a_second_are_counted(open_page: Open, serving: Serving) -> None:
+    page = open_page("overview")
+    tile = page.locator(".tile").filter(has_text="Events a second")
+    expect(tile.locator(".beside")).to_contain_text("in all")
+    before = stats(serving)["learned"]
+    body = {"instances": list(news(500, seed=5))}
+    httpx.post(f"{serving.url}/learn", json=body, timeout=30).raise_for_status()
+    expect(tile.locator(".beside")).to_have_text(f"{before + 500:,} in all")
+    expect(tile.locator(".figure")).not_to_have_text(re.compile(r"^(0|–)$"))
+
+
+def test_events_a_second_begin_anew_with_another_model_or_index(open_page: Open, serving: Serving) -> None:
+    address = f"{serving.url}/models/anew"
+
+    def learn(n: int) -> None:
+        httpx.post(f"{address}/learn", json={"instances": list(news(n, seed=6))}, timeout=30).raise_for_status()
+
+    httpx.put(address, json={}).raise_for_status()
+    learn(300)
+    page = open_page("overview")
+    page.get_by_label("Model", exact=True).select_option("anew")
+    tile = page.locator(".tile").filter(has_text="Events a second")
+    beside, figure = tile.locator(".beside"), tile.locator(".figure")
+    expect(beside).to_have_text("300 in all")
+    httpx.delete(address).raise_for_status()
+    httpx.put(address, json={}).raise_for_status()
+    expect(page.get_by_text("Nothing learned yet")).to_be_visible()
+    expect(tile).to_have_count(1)
+    expect(tile).to_be_hidden()
+    learn(200)
+    expect(beside).to_have_text("200 in all")
+    expect(figure).not_to_have_text(re.compile(r"^(0|–)$"))
+
+    def restored(route: Any) -> None:
+        """As if an index had been adopted that has learned 150 less."""
+        answer = route.fetch()
+        said = answer.json()
+        milliseconds, rest = said["offset"].split("-")
+        said |= {"learned": said["learned"] - 150, "offset": f"{int(milliseconds) + 1}-{rest}"}
+        route.fulfill(response=answer, json=said)
+
+    page.route(f"{address}/stats", restored)
+    expect(beside).to_have_text("measuring…")
+    expect(beside).to_have_text("50 in all")
+    learn(40)
+    expect(beside).to_have_text("90 in all")
+    expect(figure).not_to_have_text(re.compile(r"^(0|–)$"))
+    page.unroute(f"{address}/stats")
+    httpx.delete(address).raise_for_status()
+
+
+def test_a_line_ends_where_there_is_nothing_to_say(open_page: Open, serving: Serving) -> None:
+    page = open_page("overview")
+    painted(page, "How well it ranks, over time")
+
+    def with_one_tail(route: Any) -> None:
+        answer = route.fetch()
+        said = answer.json()
+        tail = said["trace"]["groups"]["tail"]
+        middle = len(tail["n"]) // 2
+        tail["R@1"] = [0.5 if at == middle else None for at in range(len(tail["n"]))]
+        tail["n"] = [40] * len(tail["n"])
+        route.fulfill(response=answer, json=said)
+
+    page.route("**/models/default/stats", with_one_tail)
+    canvas = page.get_by_role("region", name="How well it ranks, over time").locator("canvas")
+    page.wait_for_function(
+        """(canvas) => {
+            const chart = Chart.getChart(canvas);
+            const at = chart.data.datasets.findIndex((one) => one.label === "tail labels");
+            const points = at < 0 ? [] : chart.data.datasets[at].data;
+            const there = points.flatMap(({ y }, place) => (y === null ? [] : [place]));
+            const seen = (place) => chart.getDatasetMeta(at).data[place].options.radius > 0;
+            return there.length === 1 && seen(there[0]) && chart.data.datasets.every((one) => !one.spanGaps);
+        }""",
+        arg=canvas.element_handle(),
+    )
+
+
+def test_replicas_are_told_within_the_card(open_page: Open, serving: Serving) -> None:
+    page = open_page("overview")
+    table = page.get_by_role("region", name="Table: Replicas")
+    expect(table.locator("tbody tr")).to_have_count(2)
+    assert table.evaluate("(scroll) => scroll.scrollWidth - scroll.clientWidth") <= 0
+
+
+def test_a_line_over_a_long_life_weighs_its_points(open_page: Open) -> None:
+    page = open_page("overview")
+    blocks = page.evaluate(
+        """import(document.querySelector("script[type=module]").src.replace("app.js", "overview.js"))
+        .then(({ blocks }) => {
+            const learned = Array.from({ length: 96 }, (_, at) => 30 * (at + 1));
+            const values = learned.map((_, at) => (at < 2 ? at : at === 3 ? 0.5 : null));
+            const weights = learned.map((_, at) => [10, 30, 0, 29][at] ?? 0);
+            const young = blocks([10, 20, 30, 40], [0, 0, 1, 1], [10, 10, 10, 10]);
+            return [blocks(learned, values, weights).slice(0, 3), young];
+        })"""
+    )
+    assert blocks == [[[60, 0.75], [120, None], [180, None]], [[30, pytest.approx(1 / 3)], [40, None]]]

@@ -17,9 +17,8 @@ import pytest
 from playwright.sync_api import expect
 
 from benchmarks.serving import Serving
-from tests.page.conftest import Open
+from tests.page.conftest import VIEWS, Open, painted
 from tests.page.newsroom import news
-from tests.page.test_views import VIEWS, painted
 
 pytestmark = pytest.mark.long
 

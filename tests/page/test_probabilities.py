@@ -12,10 +12,9 @@ import pytest
 from playwright.sync_api import expect
 
 from benchmarks.serving import Serving
-from tests.page.conftest import NDJSON, Open
+from tests.page.conftest import NDJSON, Open, painted
 from tests.page.newsroom import news
 from tests.page.test_accessible import barriers
-from tests.page.test_views import painted
 
 pytestmark = pytest.mark.long
 

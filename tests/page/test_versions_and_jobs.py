@@ -5,11 +5,14 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import httpx
+import pytest
 from playwright.sync_api import expect
 
 from abound import Client
 from benchmarks.serving import Serving
-from tests.page.conftest import Open
+from tests.page.conftest import Open, painted
+from tests.page.test_management import WIDE, fits, sizes
 
 TITLES = """async () => {
     const { formOf } = await import(document.querySelector("script[type=module]").src.replace("app.js", "form.js"));
@@ -71,3 +74,152 @@ def test_the_difference_of_a_contender_is_explained(open_page: Open) -> None:
     page.route("**/models/default/contenders", lambda route: route.fulfill(json=contenders))
     heading = page.get_by_role("columnheader").get_by_role("button", name="better by (MRR)")
     expect(heading).to_have_accessible_description(re.compile("1 / rank of the best true label"))
+
+
+@sizes(WIDE)
+def test_a_rebuild_begins_with_a_yes_and_says_what_its_fields_mean(
+    open_page: Open, serving: Serving, scheme: str, width: int
+) -> None:
+    instance = {"text": "zebra crossing", "labels": ["forgettable"], "source": "to be forgotten"}
+    httpx.post(f"{serving.url}/learn", json=instance).raise_for_status()
+    page = open_page("versions", color_scheme=scheme, viewport={"width": width, "height": 844})
+    asked = []
+    page.on("request", lambda request: request.method == "POST" and asked.append(request.post_data_json))
+    form = page.get_by_role("region", name="Start a job")
+    form.get_by_label("Method", exact=True).select_option("forget")
+    expect(form.get_by_label("since")).to_have_attribute("type", "datetime-local")
+    form.get_by_label("since").fill("2020-02-03T04:05:06")
+    form.get_by_label("source").fill("to be forgotten")
+    form.get_by_label("reason").fill("a test")
+    dialog = page.get_by_role("dialog", name="Start forget on default?")
+    form.get_by_role("button", name="Start").click()
+    expect(dialog).to_contain_text("1 event would be forgotten.", timeout=60_000)
+    fits(page, width)
+    expect(dialog).to_contain_text("Nothing brings them back. reason=a test source=to be forgotten since=Feb 3, 2020")
+    dialog.get_by_role("button", name="Leave it").click()
+    expect(dialog).to_have_count(0)
+    form.get_by_role("button", name="Start").click()
+    dialog.get_by_role("button", name="Start it").click(timeout=60_000)
+    expect(form.get_by_text("Taken: forget is ")).to_be_visible()
+    assert [one["params"].get("dry_run") for one in asked] == [True, True, None]
+    job = page.locator(".job").first
+    expect(job).to_contain_text("source=to be forgotten")
+    expect(job.locator(".tag")).to_have_text("succeeded", timeout=60_000)
+
+
+def test_a_job_from_a_form_makes_a_version_that_serves_and_goes(open_page: Open, serving: Serving) -> None:
+    page = open_page("versions")
+    form = page.get_by_role("region", name="Start a job")
+    form.get_by_label("Method", exact=True).select_option("ind")
+    form.get_by_text("Parameters", exact=True).click()
+    form.get_by_label("seed").fill("7")
+    form.get_by_role("button", name="Start").click()
+    job = page.locator(".job").first
+    expect(job).to_contain_text("seed=7")
+    expect(job.locator(".tag")).to_have_text("succeeded", timeout=60_000)
+    expect(job).to_contain_text("R@1")
+    version, *_ = httpx.get(f"{serving.url}/models/default/versions").json()["versions"]
+    assert (version["method"], version["seed"]) == ("ind", 7)
+    rows = page.get_by_role("region", name="Versions", exact=True).locator("tbody tr")
+    row = rows.filter(has_text=version["id"][:8])
+    expect(row).to_be_visible()
+
+    other = open_page("try")
+    refused = []
+    other.on("response", lambda answer: answer.status == 422 and refused.append(answer.url))
+    typed, ranked = other.get_by_role("textbox", name="Text"), other.get_by_role("region", name="Ranked labels")
+    typed.fill("wheat harvest")
+    expect(ranked).to_contain_text("By the live index")
+
+    row.get_by_role("button", name="Activate").click()
+    expect(page.get_by_role("dialog")).to_contain_text("learning goes on in the live index only")
+    page.get_by_role("dialog").get_by_role("button", name="Activate").click()
+    now = page.get_by_role("region", name="Serving now")
+    expect(now.get_by_text(f"ind {version['id'][:8]} serves.")).to_be_visible(timeout=30_000)
+    expect(row.get_by_text("serving")).to_be_visible()
+    expect(now).to_contain_text("It answers alone, and does not change.")
+    baseline = rows.filter(has_text="live index")
+    shown = float(baseline.locator("td").nth(3).text_content().removesuffix(" %"))
+    assert shown == pytest.approx(100 * version["metrics"]["live R@1"], abs=0.06)
+    assert httpx.get(f"{serving.url}/models/default").json()["version"] == version["id"]
+
+    typed.fill("wheat harvest in")
+    expect(ranked).to_contain_text(f"By version {version['id']}")
+    teach = other.get_by_role("region", name="Teach it")
+    expect(teach).to_contain_text(f"Version {version['id'][:8]} answers, and learning changes only the live index.")
+    other.get_by_label("Ranked by").select_option("live")
+    expect(teach).to_contain_text("Learned at once by all replicas")
+    other.get_by_label("Ranked by").select_option("")
+    expect(other.get_by_label("Ranked by").locator("option[value=blend]")).to_have_count(1)
+    typed.fill("wheat harvest in kansas")
+    expect(other.locator(".rank .name").first).to_have_text("grain")
+    expect(ranked.get_by_role("alert")).to_have_count(0)
+    assert refused == []
+
+    now.get_by_role("button", name="Roll back").or_(
+        now.get_by_role("button", name="Serve the live index")
+    ).first.click()
+    page.get_by_role("dialog").locator("button.primary").click()
+    expect(now.get_by_text("the live index serves.")).to_be_visible(timeout=30_000)
+    assert httpx.get(f"{serving.url}/models/default").json()["version"] == "live"
+    typed.fill("wheat harvest in texas")
+    expect(ranked).to_contain_text("By the live index")
+    painted(other, "Why")
+
+
+def test_a_double_click_starts_one_job_and_an_unsure_one_again_with_its_key(open_page: Open, serving: Serving) -> None:
+    page = open_page("versions", expected=("ERR_FAILED",))
+    sent = []
+    page.on("request", lambda request: request.method == "POST" and sent.append(request))
+    form = page.get_by_role("region", name="Start a job")
+    form.get_by_label("Method", exact=True).select_option("ind")
+    start = form.get_by_role("button", name="Start")
+    started = {job["id"] for job in httpx.get(f"{serving.url}/jobs").json()["jobs"]}
+    start.dblclick()
+    expect(form.get_by_text(re.compile("ind (is|has) "))).to_be_visible()
+    expect(start).to_be_enabled()
+    assert len(sent) == 1
+
+    def lose(route: Any) -> None:
+        route.fetch()  # it is taken, and the answer lost
+        route.abort()
+
+    page.route("**/jobs", lose, times=1)
+    start.click()
+    expect(form.get_by_role("alert")).to_contain_text("No answer")
+    expect(start).to_be_enabled()
+    start.click()
+    expect(form.get_by_text(re.compile("ind (is|has) "))).to_be_visible()
+    keys = [request.headers["idempotency-key"] for request in sent]
+    assert keys[1] == keys[2] != keys[0]
+    found = {job["id"] for job in httpx.get(f"{serving.url}/jobs").json()["jobs"]} - started
+    assert len(found) == 2
+    for job in found:
+        cancelled = httpx.delete(f"{serving.url}/jobs/{job}")
+        assert cancelled.is_success or cancelled.status_code == 409  # it has ended by now
+
+
+def test_a_version_contends(open_page: Open, serving: Serving) -> None:
+    with Client(serving.url) as client:
+        [*_, job] = client.follow(client.submit({"method": "frequency"})["id"])
+    page = open_page("versions")
+    rows = page.get_by_role("region", name="Versions", exact=True).locator("tbody tr")
+    row = rows.filter(has_text=job["version"][:8])
+    asked = []
+    page.on("request", lambda request: "/contenders" in request.url and asked.append(request.method))
+    row.get_by_role("button", name=re.compile("^Let ")).dblclick()
+    expect(page.get_by_text("contends: it is scored from the next event on.")).to_be_visible()
+    expect(row.get_by_role("button", name="Stop contending")).to_be_visible(timeout=30_000)
+    row.get_by_role("button", name="Stop contending").click()
+    expect(page.get_by_text("contends no more.")).to_be_visible()
+    assert [one for one in asked if one != "GET"] == ["POST", "DELETE"]
+
+
+def test_a_wrong_parameter_is_said_where_it_is(open_page: Open) -> None:
+    page = open_page("versions", expected=("status of 422",))
+    form = page.get_by_role("region", name="Start a job")
+    form.get_by_label("Method", exact=True).select_option("ind")
+    form.get_by_text("Parameters", exact=True).click()
+    form.get_by_label("held_out").first.fill("0.9")
+    form.get_by_role("button", name="Start").click()
+    expect(form.get_by_role("alert")).to_contain_text("held_out")

@@ -1,0 +1,145 @@
+"""The view of labels, and labels of odd names in all views."""
+
+from __future__ import annotations
+
+import re
+
+import httpx
+import pytest
+from playwright.sync_api import expect
+
+from benchmarks.serving import Serving
+from tests.page.conftest import VIEWS, Open, painted
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_a_long_label_is_clamped_and_never_widens_the_page(open_page: Open, serving: Serving, width: int) -> None:
+    address, long = f"{serving.url}/models/long", "A" * 500
+    httpx.put(address, json={}).raise_for_status()
+    httpx.post(f"{address}/learn", json={"text": "wheat", "labels": [long, "top_up_reverted"]}).raise_for_status()
+    page = open_page("labels", viewport={"width": width, "height": 844})
+    page.get_by_label("Model", exact=True).select_option("long")
+    expect(page.locator(".rank .name")).to_have_text([long, "top_up_reverted"])
+    expect(page.locator(".rank .name wbr")).to_have_count(2)
+    for view in ("labels", "try"):
+        if view == "try":
+            page.get_by_role("link", name=VIEWS[view]).click()
+            page.get_by_role("textbox", name="Text").fill("wheat")
+            page.locator(".right").first.click()
+            page.get_by_role("button", name="Learn", exact=True).click()
+            expect(page.get_by_text(re.compile("^Learned “A"))).to_be_visible()
+            page.locator(".right").first.click()
+        name = page.locator(".rank .name").first
+        expect(name).to_have_attribute("title", long)
+        assert name.bounding_box()["height"] < 90
+        name.click()
+        said = page.locator("strong.break").first
+        expect(said).to_have_attribute("title", long)
+        assert said.bounding_box()["height"] < 90
+        assert page.evaluate("document.documentElement.scrollWidth") == width, view
+    httpx.delete(address).raise_for_status()
+
+
+def test_labels(open_page: Open, serving: Serving) -> None:
+    page = open_page("labels")
+    said = httpx.get(f"{serving.url}/models/default/labels", params={"contains": "OFF"}).json()
+    expect(page.locator(".label").first).to_be_visible()
+    page.get_by_label("Contains").fill("OFF")
+    expect(page.locator(".label .name")).to_have_text(said["labels"])
+    expect(page.locator(".label .score")).to_have_text([f"learned {n:,}×" for n in said["learned"]])
+    page.locator(".label", has_text="coffee").click()
+    about = httpx.get(f"{serving.url}/models/default/labels/coffee").json()
+    points = page.get_by_role("region", name="What points to it")
+    expect(points).to_contain_text(f"coffee was learned {about['learned']:,} times. {about['total']:,} features vote")
+    painted(page, "What points to it")
+    points.get_by_text("As a table").click()
+    expect(points.locator("tbody tr td:first-child")).to_have_text([one["feature"] for one in about["features"]])
+    page.get_by_label("Contains").fill("nothing of it")
+    expect(page.get_by_text("No label has that in it.")).to_be_visible()
+
+
+@pytest.mark.parametrize("width", [1280, pytest.param(390, marks=pytest.mark.long)])
+def test_registered_names_stand_under_labels_and_metadata_is_shown(
+    open_page: Open, serving: Serving, width: int
+) -> None:
+    address, name = f"{serving.url}/models/registered", "Wheat <i>& rye</i> " + "x" * 400
+    metadata = {"colour": "red", "synonyms": ["corn", "maize"], "url": "https://example.org/" + "a" * 300}
+    httpx.put(address).raise_for_status()
+    labels = [{"label": "c7", "name": name, "parent": "c0", "metadata": metadata}]
+    httpx.put(f"{address}/labels", json={"labels": labels}).raise_for_status()
+    httpx.post(f"{address}/learn", json={"text": "wheat", "labels": ["c9"]}).raise_for_status()
+    page = open_page("labels", viewport={"width": width, "height": 844})
+    page.get_by_label("Model", exact=True).select_option("registered")
+    page.locator(".label", has_text="c7").click()
+    facts = page.get_by_role("region", name="What points to it").locator("dl.facts")
+    expect(facts.locator("dt")).to_have_text(["name", "parent", "colour", "synonyms", "url"])
+    expect(facts.locator("dd")).to_have_text([name, "c0", "red", '["corn","maize"]', metadata["url"]])
+    assert page.evaluate("document.documentElement.scrollWidth") == width
+    page.locator(".label", has_text="c9").click()
+    expect(page.get_by_role("region", name="What points to it")).to_contain_text("c9 was learned 1 time.")
+    expect(facts).to_have_count(0)
+    page.get_by_role("link", name=VIEWS["try"]).click()
+    page.get_by_role("textbox", name="Text").fill("wheat")
+    rows = page.locator(".ranks li")
+    expect(rows).to_have_count(2)
+    expect(rows.filter(has_text="c7").locator(".called")).to_have_text(name)
+    expect(rows.filter(has_text="c7").locator(".name")).to_have_text("c7")
+    expect(rows.filter(has_text="c9").locator(".called")).to_have_count(0)
+    upper, lower = (rows.filter(has_text="c7").locator(one).bounding_box() for one in (".name", ".called"))
+    assert upper["y"] + upper["height"] <= lower["y"] + 1
+    assert page.evaluate("document.documentElement.scrollWidth") == width
+    httpx.delete(address).raise_for_status()
+
+
+def test_labels_that_no_path_can_carry(open_page: Open, serving: Serving) -> None:
+    labels = ["..", ".", "a/../b", "%2e"]
+    body = {"instances": [{"text": f"word{at}", "labels": [label]} for at, label in enumerate(labels)]}
+    httpx.put(f"{serving.url}/models/dots").raise_for_status()
+    httpx.post(f"{serving.url}/models/dots/learn", json=body).raise_for_status()
+    page = open_page("labels")
+    page.get_by_label("Model", exact=True).select_option("dots")
+    expect(page.locator(".label").first).to_contain_text(labels[0])  # those of the model before are gone
+    for at, label in enumerate(labels):
+        page.locator(".label").nth(at).click()
+        expect(page.get_by_role("region", name="What points to it")).to_contain_text(f"{label} was learned 1 time.")
+    httpx.delete(f"{serving.url}/models/dots").raise_for_status()
+
+
+def test_labels_that_leave_no_trace_are_shown_escaped(open_page: Open, serving: Serving) -> None:
+    looks = {
+        " ": "␣",
+        "  ": "␣␣",
+        "\u200b": r"\u200b",
+        "\u3164": r"\u3164",
+        "\u202eliah": r"\u202eliah",
+        "a\u200bb": r"a\u200bb",
+        "a b": "a b",
+        "a  b": "a ␣b",
+        "a ": "a␣",
+        "a\nb": r"a\u000ab",
+        "東京\u3000駅": "東京\u3000駅",
+        "می\u200cخواهم": "می\u200cخواهم",
+        "👩\u200d🚀❤\ufe0f": "👩\u200d🚀❤\ufe0f",
+    }
+    body = {"instances": [{"features": {"f": 1, f"word{at}": 1}, "labels": [one]} for at, one in enumerate(looks)]}
+    httpx.put(f"{serving.url}/models/unseen").raise_for_status()
+    httpx.post(f"{serving.url}/models/unseen/learn", json=body).raise_for_status()
+    page = open_page("labels")
+    page.get_by_label("Model", exact=True).select_option("unseen")
+    page.wait_for_function(
+        "(looks) => [...document.querySelectorAll('.label .name')].map((one) => one.textContent).join('|') === looks",
+        arg="|".join(looks.values()),
+    )
+    page.locator(".label").first.click()
+    expect(page.get_by_role("region", name="What points to it")).to_contain_text("␣ was learned 1 time.")
+    page.get_by_role("link", name="Try it").click()
+    page.get_by_role("radio", name="Features").check()
+    page.get_by_role("textbox", name="Features").fill("word4")
+    expect(page.locator(".rank .name").first).to_have_text(r"\u202eliah")
+    right = page.get_by_role("button", name=r"\u202eliah is right")
+    right.click()
+    with page.expect_request("**/learn") as learning:
+        page.get_by_role("button", name="Learn", exact=True).click()
+    assert learning.value.post_data_json["labels"] == ["\u202eliah"]
+    expect(page.get_by_text(r"Learned “\u202eliah”.")).to_be_visible()
+    httpx.delete(f"{serving.url}/models/unseen").raise_for_status()

@@ -1,0 +1,100 @@
+"""Views and models by address, and what the page says while nobody answers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+from playwright.sync_api import expect
+
+from abound.service.processes.startup_page import StartupStatus, response_to
+from benchmarks.serving import Serving
+from tests.page.conftest import Open
+
+
+def test_an_address_that_names_no_view_shows_the_first_one(open_page: Open) -> None:
+    for name in ("constructor", "toString", "__proto__", "nothing", "%"):
+        page = open_page(name)
+        expect(page.get_by_role("heading", level=1)).to_have_text("Overview")
+        expect(page.locator(".tile").first).to_be_visible()
+
+
+def test_another_model_is_chosen_and_its_name_may_be_odd(open_page: Open, serving: Serving) -> None:
+    bounds = {"max_features": 1000, "max_classes": 50, "max_memory": 2**24}
+    httpx.put(f"{serving.url}/models/an.other_1-b", json=bounds).raise_for_status()
+    page = open_page("try")
+    page.get_by_label("Model", exact=True).select_option("an.other_1-b")
+    expect(page.get_by_text("This model has learned nothing yet.")).to_be_visible()
+    assert page.url.endswith("#try/an.other_1-b")
+    page.get_by_role("link", name="Overview").click()
+    expect(page.get_by_label("Model", exact=True)).to_have_value("an.other_1-b")
+    expect(page.get_by_role("region", name="Nothing learned yet")).to_be_visible()
+    instance = {"text": "wheat", "labels": ["grain"]}
+    httpx.post(f"{serving.url}/models/an.other_1-b/learn", json=instance).raise_for_status()
+    expect(page.get_by_text("Too few events yet.")).to_be_visible()
+    budgets = page.get_by_role("region", name="Size against its bounds")
+    for name, bound in (("Features", 1000), ("Classes", 50), ("Memory", 2**24)):
+        expect(budgets.get_by_role("meter", name=name, exact=True)).to_have_attribute("aria-valuemax", str(bound))
+    httpx.delete(f"{serving.url}/models/an.other_1-b").raise_for_status()
+
+
+def test_a_model_that_is_not_there_is_said_to_be_missing_and_no_other_one_is_taught(
+    open_page: Open, serving: Serving
+) -> None:
+    page = open_page("try")
+    expect(page.get_by_text("Nothing typed yet.")).to_be_visible()
+    for reload in (False, True):
+        page.evaluate("location.hash = '#try/shop-deleted'")
+        if reload:
+            page.reload()
+        expect(page.get_by_role("alert")).to_contain_text("There is no model “shop-deleted”.")
+        expect(page.get_by_role("button", name="Learn", exact=True)).to_have_count(0)
+    page.get_by_role("link", name="Overview").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("Overview")
+    expect(page.get_by_role("alert")).to_contain_text("There is no model “shop-deleted”.")
+    page.get_by_label("Model", exact=True).select_option("default")
+    expect(page.locator(".tile").first).to_be_visible()
+    assert page.url.endswith("#overview/default")
+
+
+def test_while_the_service_starts_the_page_says_so_and_comes_by_itself(open_page: Open, serving: Serving) -> None:
+    page = open_page("labels", expected=("status of 503",))
+    expect(page.locator(".label").first).to_be_visible()
+    head, _, body = response_to(b"/", StartupStatus("compiling <kernels>", 0.25)).partition(b"\r\n\r\n")
+    lines = head.decode().split("\r\n")
+    headers = dict(line.split(": ", 1) for line in lines[1:] if not line.startswith("Connection"))
+    page.route(f"{serving.url}/", lambda route: route.fulfill(status=503, headers=headers, body=body))
+    page.reload()
+    expect(page.get_by_role("heading", name="Abound is starting")).to_be_visible()
+    expect(page.get_by_text("Compiling <kernels>")).to_be_visible()
+    expect(page.get_by_role("progressbar")).to_have_attribute("value", "0.25")
+    page.unroute(f"{serving.url}/")
+    expect(page.locator(".label").first).to_be_visible()
+    assert page.url.endswith("#labels/default")
+
+
+def test_a_page_that_nobody_could_answer_goes_on_by_itself(open_page: Open, serving: Serving) -> None:
+    page = open_page("labels", expected=("status of 503", "ERR_FAILED"))
+    expect(page.locator(".label").first).to_be_visible()
+    refused = {
+        "title": "This replica cannot answer now",
+        "status": 503,
+        "detail": "not ready: loading",
+        "retry_after": 1,
+    }
+    asked: list[Any] = []
+
+    def refuse(route: Any) -> None:
+        asked.append(route)
+        if len(asked) % 2:
+            route.fulfill(status=503, json=refused)
+        else:
+            route.abort()
+
+    page.route(f"{serving.url}/models", refuse)
+    page.reload()
+    expect(page.get_by_role("alert")).to_contain_text("not ready: loading")
+    expect(page.get_by_role("alert")).to_contain_text("The service cannot be reached.")
+    page.unroute(f"{serving.url}/models")
+    expect(page.locator(".label").first).to_be_visible()
+    expect(page.get_by_role("alert")).to_have_count(0)

@@ -1,0 +1,289 @@
+"""Try it: ranked as it is typed, explained, and taught."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import httpx
+from playwright.sync_api import expect
+
+from benchmarks.serving import Serving
+from tests.page.conftest import Open, painted, stats
+from tests.page.test_management import NARROW, fits, sizes
+
+
+def test_ranked_as_it_is_typed_and_explained(open_page: Open, serving: Serving) -> None:
+    page = open_page("try")
+    expect(page.get_by_text("Nothing typed yet.")).to_be_visible()
+    page.get_by_role("textbox", name="Text").press_sequentially("wheat harvest in kansas", delay=5)
+    first = page.locator(".rank").first
+    expect(first.locator(".name")).to_have_text("grain")
+    said = httpx.post(
+        f"{serving.url}/classify", json={"text": "wheat harvest in kansas", "explain": True, "version": "live"}
+    ).json()["labels"]
+    expect(page.locator(".rank .name")).to_have_text([one["label"] for one in said])
+    expect(first.locator(".score")).to_have_text(f"{said[0]['score']:.3f}")
+    painted(page, "Why")
+    why = page.get_by_role("region", name="Why")
+    why.get_by_text("As a table").click()
+    expect(why.locator("tbody tr td:first-child")).to_have_text([one["feature"] for one in said[0]["because"]])
+    page.locator(".rank").nth(1).click()
+    expect(why).to_contain_text(f"For {said[1]['label']}")
+
+
+def test_what_is_explained_is_the_first_label_until_another_one_is_chosen(open_page: Open, serving: Serving) -> None:
+    page = open_page("try")
+    box, why = page.get_by_role("textbox", name="Text"), page.get_by_role("region", name="Why")
+    box.fill("wheat kansas drought")
+    expect(why).to_contain_text("For grain")
+    box.fill("wheat bullion ounce mine gold")
+    first = page.locator(".rank").first
+    expect(first.locator(".name")).to_have_text("gold")
+    expect(page.locator(".rank .name", has_text="grain")).to_be_visible()  # it is among them, and was never chosen
+    expect(first).to_have_attribute("aria-pressed", "true")
+    expect(why).to_contain_text("For gold")
+    page.locator(".rank", has_text="grain").click()
+    expect(why).to_contain_text("For grain")
+    box.fill("wheat bullion ounce gold")
+    expect(first.locator(".name")).to_have_text("gold")
+    expect(why).to_contain_text("For grain")
+
+
+def test_what_is_pasted_is_sent_whole_or_refused_in_words(open_page: Open, serving: Serving) -> None:
+    page = open_page("try", expected=("status of 413", "status of 422"))
+    long = "wheat " + "a" * 120_000
+    with page.expect_request(lambda request: request.url.endswith("/classify")) as asked:
+        page.get_by_role("textbox", name="Text").focus()
+        page.keyboard.insert_text(long)
+    assert asked.value.post_data_json["text"] == long
+    expect(page.locator(".rank .name").first).to_have_text("grain")
+    page.get_by_label("Right labels").focus()
+    page.keyboard.insert_text("b" * 600)
+    page.get_by_role("button", name="Learn", exact=True).click()
+    expect(page.get_by_role("alert")).to_contain_text("512")
+    page.get_by_role("textbox", name="Text").fill("wheat " + "a" * 2**20)
+    expect(page.get_by_role("region", name="Ranked labels").get_by_role("alert")).to_be_visible()
+
+
+def test_a_chart_that_went_away_comes_back_for_fewer_features(open_page: Open) -> None:
+    page = open_page("try")
+    box = page.get_by_role("textbox", name="Text")
+    box.fill("wheat harvest in kansas prices rise")
+    painted(page, "Why")
+    box.fill("")
+    expect(page.get_by_text("Nothing typed yet.")).to_be_visible()
+    box.fill("oil barrel")
+    canvas = painted(page, "Why")
+    page.wait_for_function(
+        "(canvas) => canvas.clientHeight === canvas.parentElement.clientHeight", arg=canvas.element_handle()
+    )
+
+
+def test_a_late_answer_to_an_older_question_is_dropped(open_page: Open) -> None:
+    page = open_page("try")
+    held = []
+
+    def hold(route: Any) -> None:
+        if "wheat" in (route.request.post_data or ""):
+            held.append(route)
+        else:
+            route.continue_()
+
+    page.route("**/classify", hold)
+    box = page.get_by_role("textbox", name="Text")
+    box.fill("wheat harvest in kansas")
+    page.wait_for_timeout(300)
+    box.fill("opec oil barrel quota")
+    expect(page.locator(".rank .name").first).to_have_text("crude")
+    assert len(held) == 1
+    with page.expect_response(lambda answer: "wheat" in (answer.request.post_data or "")):
+        held[0].continue_()
+    page.wait_for_timeout(100)
+    expect(page.locator(".rank .name").first).to_have_text("crude")
+
+
+def test_a_correction_changes_the_answer(open_page: Open, serving: Serving) -> None:
+    page = open_page("try")
+    page.get_by_role("radio", name="Features").check()
+    box = page.get_by_role("textbox", name="Features")
+    box.fill("zeppelin: 2\nvia: air")
+    expect(page.get_by_text("No label has any of these features.")).to_be_visible()
+    learned = stats(serving)["learned"]
+    page.get_by_label("Right labels").fill("airships")
+    page.get_by_role("button", name="Learn", exact=True).click()
+    expect(page.get_by_text("Learned “airships”.")).to_be_visible()
+    expect(page.locator(".rank .name").first).to_contain_text("airships")
+    box.fill("zeppelin: 2\nvia: sea")
+    expect(page.locator(".rank .name").first).to_have_text("airships")
+    page.get_by_label("Right labels").fill("<b>boats</b>")
+    page.get_by_role("button", name="Learn", exact=True).click()
+    expect(page.locator(".rank .name", has_text="<b>boats</b>")).to_be_visible()
+    assert page.locator(".rank b").count() == 0
+    for _ in range(3):
+        before = page.locator(".rank .score").first.text_content()
+        page.get_by_role("button", name="<b>boats</b> is right").click()
+        page.get_by_role("button", name="Learn", exact=True).click()
+        expect(page.locator(".rank .score").first).not_to_have_text(before)
+    expect(page.locator(".rank .name").first).to_contain_text("<b>boats</b>")
+    assert stats(serving)["learned"] == learned + 5
+
+
+@sizes(NARROW)
+def test_several_labels_are_chosen_and_learned_together_and_undone(
+    open_page: Open, serving: Serving, scheme: str, width: int
+) -> None:
+    page = open_page("try", color_scheme=scheme, viewport={"width": width, "height": 844})
+    sent = []
+    page.on("request", lambda request: request.url.endswith("/learn") and sent.append(request.post_data_json))
+    page.get_by_role("textbox", name="Text").fill("wheat harvest in kansas zeppelin")
+    ranked = page.get_by_role("button", name="grain is right")
+    ranked.click()
+    expect(ranked).to_have_attribute("aria-pressed", "true")
+    chips = page.get_by_role("list", name="Chosen").get_by_role("listitem")
+    typed = page.get_by_label("Right labels")
+    typed.press_sequentially('wheat, "ships, air"')
+    typed.press("Enter")
+    expect(chips).to_have_text([re.compile(one) for one in ("^grain", "^wheat", "^ships, air")])
+    fits(page, width)
+    chips.nth(1).get_by_role("button").click()
+    expect(chips).to_have_count(2)
+    typed.fill("aviation")
+    typed.press("Control+Enter")
+    expect(page.get_by_text("Learned “grain”, “ships, air”, “aviation”.")).to_be_visible()
+    assert [one["labels"] for one in sent] == [["grain", "ships, air", "aviation"]]
+    expect(chips).to_have_count(0)
+    expect(page.locator(".rank .name", has_text="aviation")).to_be_visible()
+    learned = stats(serving)["learned"]
+    page.get_by_role("button", name="Undo").click()
+    expect(page.get_by_text("Forgotten: “grain”, “ships, air”, “aviation”.")).to_be_visible(timeout=60_000)
+    expect(page.locator(".rank .name", has_text="aviation")).to_have_count(0)
+    assert stats(serving)["learned"] == learned - 1
+
+
+def test_a_wrong_label_is_rejected(open_page: Open) -> None:
+    page = open_page("try")
+    answer = {"offset": "1-0.0", "applied": True, "durability": "log", "rank": None, "updated": True}
+    page.route("**/learn", lambda route: route.fulfill(json=answer))
+    page.get_by_role("textbox", name="Text").fill("wheat harvest in kansas")
+    right, wrong = (page.get_by_role("button", name=f"grain is {word}", exact=True) for word in ("right", "not right"))
+    right.click()
+    wrong.click()
+    expect(wrong).to_have_attribute("aria-pressed", "true")
+    expect(right).to_have_attribute("aria-pressed", "false")
+    right.click()
+    expect(wrong).to_have_attribute("aria-pressed", "false")
+    wrong.click()
+    page.get_by_label("Weight").select_option("0.5")
+    with page.expect_request("**/learn") as learning:
+        page.get_by_role("button", name="Learn", exact=True).click()
+    sent = learning.value.post_data_json
+    assert (sent["labels"], sent["rejected"], sent["weight"]) == ([], ["grain"], 0.5)
+    expect(page.get_by_text("Learned not “grain”.")).to_be_visible()
+    expect(page.get_by_label("Weight")).to_have_value("1")
+
+
+def test_digits_mark_labels_except_where_they_are_typed(open_page: Open) -> None:
+    page = open_page("try")
+    box = page.get_by_role("textbox", name="Text")
+    box.press_sequentially("wheat harvest in kansas 2")
+    marks = page.locator(".right")
+    expect(marks.nth(1)).to_be_visible()
+    assert page.locator(".right[aria-pressed=true]").count() == 0
+    page.get_by_role("main").focus()
+    page.keyboard.press("2")
+    expect(marks.nth(1)).to_have_attribute("aria-pressed", "true")
+    page.keyboard.press("2")
+    expect(page.locator(".right[aria-pressed=true]")).to_have_count(0)
+
+
+def test_bars_show_how_good_a_score_is_not_how_it_compares(open_page: Open) -> None:
+    page = open_page("try")
+    weak = {"labels": [{"label": "a", "score": 0.085}, {"label": "b", "score": 0.04}], "offset": "1-0.0"}
+    page.route("**/classify", lambda route: route.fulfill(json=weak | {"version": "live"}))
+    page.get_by_role("textbox", name="Text").fill("wheat")
+    bars = page.locator(".rank > i")
+    expect(bars).to_have_count(2)
+    assert [bar.evaluate("(one) => parseFloat(one.style.width)") for bar in bars.all()] == [8.5, 4]
+
+
+def test_a_double_click_learns_once_and_an_unsure_one_again_with_its_key(open_page: Open, serving: Serving) -> None:
+    page = open_page("try", expected=("ERR_FAILED",))
+    sent = []
+    page.on("request", lambda request: request.url.endswith("/learn") and sent.append(request))
+    page.get_by_role("textbox", name="Text").fill("wheat harvest in kansas")
+    right, learn = (page.get_by_role("button", name=name, exact=True) for name in ("grain is right", "Learn"))
+    right.click()
+    learned = stats(serving)["learned"]
+    learn.dblclick()
+    expect(page.get_by_text("Learned “grain”.").or_(page.get_by_text("Name the right label"))).to_be_visible()
+    expect(learn).to_be_enabled()
+    assert len(sent) == 1
+    assert stats(serving)["learned"] == learned + 1
+    lost: list[Any] = []
+
+    def lose(route: Any) -> None:
+        route.fetch()  # it is learned, and the answer lost
+        lost.append(route)
+        route.abort()
+
+    page.route("**/learn", lose, times=1)
+    right.click()
+    learn.click()
+    expect(page.get_by_role("alert")).to_contain_text("No answer")
+    assert len(lost) == 1
+    learn.click()
+    expect(page.get_by_text("Learned “grain”.")).to_be_visible()
+    keys = [request.headers["idempotency-key"] for request in sent]
+    assert keys[1] == keys[2] != keys[0]
+    assert stats(serving)["learned"] == learned + 2
+
+
+def test_features_in_lines_are_sent_as_they_are_written(open_page: Open) -> None:
+    page = open_page("try")
+    page.get_by_role("radio", name="Features").check()
+    lines = ["__proto__: 3", "constructor: a", "tag: a", "tag: b", "tag: b", "zip: 00100", "price: 2.50", "less: -.5"]
+    lines += ["id: 12345678901234567890", "hex: 0x10", "far: Infinity", "big: 1e999", "many: 1e3", "urgent", "urgent"]
+    with page.expect_request(
+        lambda request: request.url.endswith("/classify") and '"many"' in (request.post_data or "")
+    ) as asked:
+        page.get_by_role("textbox", name="Features").fill("\n".join(lines))
+    assert json.loads(asked.value.post_data)["features"] == {
+        "__proto__": 3,
+        "constructor": "a",
+        "tag": ["a", "b"],
+        "zip": "00100",
+        "price": 2.5,
+        "less": -0.5,
+        "id": "12345678901234567890",
+        "hex": "0x10",
+        "far": "Infinity",
+        "big": "1e999",
+        "many": 1000,
+        "urgent": True,
+    }
+
+
+def test_what_is_wrong_with_an_instance_is_said(open_page: Open) -> None:
+    page = open_page("try", expected=("status of 422",))
+    page.get_by_role("radio", name="Features").check()
+    box = page.get_by_role("textbox", name="Features")
+    box.fill('{"price": null}')
+    expect(page.get_by_role("alert")).to_contain_text("must be a number, a string")
+    expect(page.get_by_role("alert")).to_contain_text("features.price")
+    box.fill('{"price": ')
+    expect(page.get_by_text("Not JSON yet")).to_be_visible()
+    box.fill("price:")
+    expect(page.get_by_text("has no value yet")).to_be_visible()
+
+
+def test_a_phone_shows_the_text_and_the_best_labels_on_one_screen(open_page: Open) -> None:
+    page = open_page("try", viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True)
+    page.get_by_role("textbox", name="Text").fill("wheat harvest in kansas")
+    expect(page.locator(".rank").first).to_be_visible()
+    page.evaluate("scrollTo(0, 0)")
+    ends = [page.locator(".rank").nth(at).bounding_box() for at in range(3)]
+    assert ends[2]["y"] + ends[2]["height"] <= 844, ends
+    tops = [page.get_by_role("region", name=name).bounding_box()["y"] for name in ("Ranked labels", "Teach", "Options")]
+    assert tops == sorted(tops)
