@@ -19,6 +19,7 @@ from playwright.sync_api import expect
 from benchmarks.serving import Serving
 from tests.page.conftest import VIEWS, Open, painted
 from tests.page.newsroom import news
+from tests.page.test_probabilities import learn
 
 pytestmark = pytest.mark.long
 
@@ -143,8 +144,7 @@ def test_animation_of_a_correction(serving: Serving, open_page: Open) -> None:
     """Type a text, see a wrong label first, name the right one, and see it first."""
     httpx.put(f"{serving.url}/models/news", json={"update": "sls", "calibrate": True}).raise_for_status()
     for _ in range(3):
-        body = {"instances": list(news(1000, seed=7, change=1))}
-        httpx.post(f"{serving.url}/models/news/learn", json=body, timeout=60).raise_for_status()
+        learn(f"{serving.url}/models/news", list(news(1000, seed=7, change=1)))
     page = open_page(viewport={"width": 900, "height": 880})
     page.goto(f"{serving.url}/#try/news")
     frames: list[tuple[bytes, int]] = []
