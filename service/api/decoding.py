@@ -43,7 +43,7 @@ def decode(decoder: msgspec.json.Decoder[_T], body: bytes) -> _T:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         if not body or body.isspace():
             raise Malformed("the body is empty") from None
-        refusal = decoding_error(error)
+        refusal = decoding_error(error, getattr(decoder.type, "__struct_fields__", ()))
         if isinstance(refusal, InvalidInstance) and "[...]" in refusal.field and "out of range" in str(refusal):
             refusal = _out_of_range(body) or refusal
         raise refusal from None

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import msgspec
@@ -46,6 +46,7 @@ from abound.core.errors import (
     UnknownPrediction,
     UnknownSnapshot,
     UnknownVersion,
+    did_you_mean,
 )
 
 PROBLEM_JSON = b"application/problem+json"
@@ -216,8 +217,11 @@ def problem_headers(problem: Problem, allow: str | None = None) -> list[tuple[by
     return headers
 
 
-def decoding_error(error: Exception) -> AboundError:
-    """Convert a JSON decoder's error: InvalidInstance (422) for a wrong field, Malformed (400) for invalid JSON."""
+def decoding_error(error: Exception, known: Iterable[str] = ()) -> AboundError:
+    """Convert a JSON decoder's error: InvalidInstance (422) for a wrong field, Malformed (400) for invalid JSON.
+
+    For an unknown field the error names the most similar one of ``known``.
+    """
     if isinstance(error, msgspec.ValidationError):
         detail, _, path = str(error).partition(" - at `$")
         unknown = re.match(r"Object contains unknown field `(.*)`$", detail, re.DOTALL)
@@ -226,7 +230,7 @@ def decoding_error(error: Exception) -> AboundError:
         if unknown or missing:
             name = (unknown or missing)[1]  # type: ignore[index]
             field = f"{field}.{name}" if field else name
-            detail = "is not a field of this request" if unknown else "is missing"
+            detail = f"is not a field of this request{did_you_mean(name, known)}" if unknown else "is missing"
             return InvalidInstance(f"{field} {detail}", field)
         return InvalidInstance(f"{field or 'the body'}: {detail[:1].lower()}{detail[1:]}", field)
     if isinstance(error, RecursionError):

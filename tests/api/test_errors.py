@@ -131,6 +131,15 @@ def test_a_wrong_field_is_named(service: Served, model: str, body: bytes, field:
 
 @pytest.mark.parametrize(
     "body",
+    [b'{"text": "a", "label": ["a"]}', b'{"instances": [{"text": "a", "label": ["a"]}]}'],
+    ids=["single", "batch"],
+)
+def test_the_field_that_was_meant_is_named(service: Served, model: str, body: bytes) -> None:
+    assert problem(learn(service, model, body), 422)["detail"].endswith("; did you mean labels?")
+
+
+@pytest.mark.parametrize(
+    "body",
     [
         b'{"features": {' + b",".join(b'"f%d":1' % i for i in range(10_000)) + b'}, "labels": ["a"]}',
         b'{"features": {"' + b"k" * 512 + b'": 1}, "labels": ["' + b"l" * 512 + b'"]}',
