@@ -49,7 +49,7 @@ from abound.core.kernels.index.sls_rows import (
 from abound.core.kernels.index.votes import add_votes, pop_score
 from abound.core.kernels.intrinsics import NO, U0, U1, U2, YES, load_float, load_id, load_word, store_float, store_word
 
-BEST = 50
+MARGIN_CLASSES = 50
 """A true class that is ranked below this counts as not scored in its margin."""
 
 PADDING = LINE - U1
@@ -125,7 +125,7 @@ def rank_one(memory, n_touched, class_id, ranks_out):
         best_other = max(best_other, score)
         n_better += np.uint64((score > true_score) | ((score == true_score) & (other < class_id)))
     ranks_out[0] = n_better + U1 if true_score > 0.0 else U0
-    return (true_score if n_better < BEST else 0.0) - best_other
+    return (true_score if n_better < MARGIN_CLASSES else 0.0) - best_other
 
 
 @inner
@@ -203,7 +203,7 @@ def learn_fsu(arrays, params, ids, values, class_ids, feedback, counted, ranks_o
         updated = mark_wrong(memory, params, true, wrong)
         best_other = rank_several(memory, n_touched, true, ranks_out)
         for j in range(len(true)):
-            own = load_float(memory.scratch, np.uint64(j)) if 0 < ranks_out[j] <= BEST else 0.0
+            own = load_float(memory.scratch, np.uint64(j)) if 0 < ranks_out[j] <= MARGIN_CLASSES else 0.0
             due = own - best_other <= params.margin
             store_word(memory.scratch, np.uint64(j), np.uint64(due))
             updated |= due

@@ -10,7 +10,7 @@ from abound.core.kernels.intrinsics import I0, load_f32, load_u32, pointer
 from abound.core.kernels.model.apply import CODES, DIMENSION
 from abound.core.kernels.model.calibration import estimate
 from abound.core.kernels.model.reranker import (
-    BEST,
+    INDEX_CANDIDATES,
     find_candidates,
     is_usable,
     nearest_instances,
@@ -118,7 +118,7 @@ def rank_reranked(vector, held, mask, ids_out, scores_out, estimates_out):
     nearest_instances(reranker, data, shape.dense_at, found)
     for masked in range(2 if len(mask) > 0 else 1):
         allowed = mask if masked else every
-        ids = np.empty(max(BEST, k), np.int32)
+        ids = np.empty(max(INDEX_CANDIDATES, k), np.int32)
         scores = np.empty(len(ids), np.float64)
         n_values = resolve(scratch.memory, live.features, scratch.ids, scratch.values)
         active = scratch.ids[:n_values], scratch.values[:n_values]

@@ -43,11 +43,11 @@ from abound.core.kernels.index.learning import has_room, learn_fsu, learn_sls
 from abound.core.kernels.index.rank import rank_classes
 from abound.core.kernels.index.sls_rows import forget
 from abound.core.kernels.intrinsics import I0, YES, load_f32, load_u16, load_u32, pointer
-from abound.core.kernels.model.calibration import BEST, learn_pairs
+from abound.core.kernels.model.calibration import CALIBRATED, learn_pairs
 from abound.core.kernels.model.instance_memory import is_full, keep_instance, remembers, work_of
 from abound.core.kernels.model.prequential import UPDATED, count_ranks
-from abound.core.kernels.model.reranker import BEST as CANDIDATES
 from abound.core.kernels.model.reranker import (
+    INDEX_CANDIDATES,
     add_vector,
     count_answer,
     find_candidates,
@@ -380,15 +380,15 @@ def calibrate(calibration, live, data, shape):
     """
     ids, values = np.empty(shape.n_features, np.int32), np.empty(shape.n_features, np.float32)
     read_features(live, data, shape, ids, values)
-    best_ids, scores = np.empty(BEST, np.int32), np.empty(BEST, np.float64)
+    best_ids, scores = np.empty(CALIBRATED, np.int32), np.empty(CALIBRATED, np.float64)
     n = rank_classes(live.postings, live.params, ids, values, np.empty(0, np.uint8), best_ids, scores)
     calibrate_ranking(calibration, live, data, shape, best_ids[:n], scores[:n])
 
 
 @inner
 def calibrate_ranking(calibration, live, data, shape, best_ids, scores):
-    """Learn from the best classes of the record of this shape and their scores: shape (<= BEST,)."""
-    true, known = np.zeros(BEST, np.bool_), np.full(BEST, shape.n_true > 0, np.bool_)
+    """Learn from the best classes of the record of this shape and their scores: shape (<= CALIBRATED,)."""
+    true, known = np.zeros(CALIBRATED, np.bool_), np.full(CALIBRATED, shape.n_true > 0, np.bool_)
     class_ids, n = np.empty(shape.n_labels, np.int32), len(best_ids)
     find_labels(live, data, shape, class_ids)
     for j in range(shape.n_labels):
@@ -514,7 +514,7 @@ def rerank(held, vector, dense_at, data, shape, ranks):
     live, reranker, every = held.live, held.reranker, np.empty(0, np.uint8)
     ids, values = np.empty(shape.n_features, np.int32), np.empty(shape.n_features, np.float32)
     read_features(live, data, shape, ids, values)
-    best_ids, scores = np.empty(CANDIDATES, np.int32), np.empty(CANDIDATES, np.float64)
+    best_ids, scores = np.empty(INDEX_CANDIDATES, np.int32), np.empty(INDEX_CANDIDATES, np.float64)
     n_ranked = rank_classes(live.postings, live.params, ids, values, every, best_ids, scores)
     found, n_classes = new_candidates(), live.labels.state[N_IDS]
     nearest_instances(reranker, vector, dense_at, found)
@@ -525,7 +525,7 @@ def rerank(held, vector, dense_at, data, shape, ranks):
         return
     put_softmax(found, n)
     if len(held.calibration.weights) > 0:
-        out_ids, out_scores, out_shares = np.empty(BEST, np.int32), np.empty(BEST), np.empty(BEST)
+        out_ids, out_scores, out_shares = np.empty(CALIBRATED, np.int32), np.empty(CALIBRATED), np.empty(CALIBRATED)
         n_out = write_answer(reranker, found, n, n_index, best_ids[:n_ranked], scores, out_ids, out_scores, out_shares)
         calibrate_ranking(held.calibration, live, data, shape, out_ids[:n_out], out_scores[:n_out])
     if shape.n_true == 0:

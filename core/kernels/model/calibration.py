@@ -1,9 +1,9 @@
 """Probabilities of scores: a logistic model of five terms and a constant, learned by Newton steps with forgetting.
 
-Before an instance is learned, each of its best ``BEST`` labels with a score above 0, as ``/classify`` would rank
+Before an instance is learned, each of its best ``CALIBRATED`` labels with a score above 0, as ``/classify`` would rank
 them, gives a **pair**: the terms of the score, and whether the label is true. Labels of which that is not known give
-none. The estimates of all pairs are computed
-and counted first. Then the model takes one step for all of them. With p their estimates and x their terms:
+none. The estimates of all pairs are computed and counted first. Then the model takes one step for all of them. With p
+their estimates and x their terms:
 
     H <- k H + (1 - k) r I + sum p (1 - p) x x',    w <- w + H^-1 sum (y - p) x,    k = 1 - pairs / ``REMEMBERED``
 
@@ -21,7 +21,7 @@ from abound.core.kernels.decorators import inlined, inner, kernel
 from abound.core.kernels.exp_log import exponential, logarithm
 
 N_TERMS = 6
-BEST = 5
+CALIBRATED = 5
 REMEMBERED = 10_000.0
 RIDGE = 1.0
 LEAST_VARIANCE = 0.02
@@ -160,7 +160,7 @@ def learn_pairs(state, scores, true, known):
     ----------
     state : CalibrationArrays
     scores : float64 array, shape (n,)
-        Scores of the best labels, best first; n <= ``BEST``. Scores not above 0 are skipped.
+        Scores of the best labels, best first; n <= ``CALIBRATED``. Scores not above 0 are skipped.
     true, known : bool array, shape (n,)
         Whether each label is true, and whether that is known.
     """

@@ -1,9 +1,9 @@
 """The re-ranker: an order of the best classes by their scores, their similarity to the instance and their frequency.
 
-It is an online conditional logit. **Candidates** of an instance are the best ``BEST`` classes of the index, and in a
-model of at most ``MANY`` classes also the ``MORE`` others whose mean is most similar to the instance's vector. With q
-the vector (int8), s the score of a class (0 for those others), n the number of its instances with a vector, and
-``mean`` the sum of their vectors scaled to length 16,384, the terms of a class are
+It is an online conditional logit. **Candidates** of an instance are the best ``INDEX_CANDIDATES`` classes of the
+index, and in a model of at most ``MANY`` classes also the ``MORE`` others whose mean is most similar to the instance's
+vector. With q the vector (int8), s the score of a class (0 for those others), n the number of its instances with a
+vector, and ``mean`` the sum of their vectors scaled to length 16,384, the terms of a class are
 
     x = (s clipped to -0.5 .. 1,  ln(0.02 + max(s, 0)),  q mean / (16,384 |q|),  ln(1 + n),  1 if n = 0 else 0)
 
@@ -50,9 +50,9 @@ from abound.core.kernels.records.record import DENSE
 
 N_TERMS = 5
 N_MEMORY_TERMS = 3
-BEST = 50
+INDEX_CANDIDATES = 50
 MORE = 16
-MOST = BEST + MORE + NEIGHBOURS
+MOST = INDEX_CANDIDATES + MORE + NEIGHBOURS
 MANY = 4096
 REMEMBERED = 10_000.0
 RIDGE = 10.0
@@ -212,7 +212,7 @@ def find_candidates(reranker, n_classes, data, dense_at, mask, ids, scores, foun
         With the nearest instances (``nearest_instances``).
     mask : uint8 array, shape (0,) or (n_classes,)
     ids, scores : int32, float64 array, shape (n,)
-        The index's ranking under this mask, at least its best ``BEST`` classes.
+        The index's ranking under this mask, at least its best ``INDEX_CANDIDATES`` classes.
 
     Returns
     -------
@@ -221,7 +221,7 @@ def find_candidates(reranker, n_classes, data, dense_at, mask, ids, scores, foun
     """
     d, at = np.int64(load_u32(data, dense_at)), dense_at + DENSE
     length, means = length_of_vector(data, at, d), pointer(reranker.means)
-    n_index = min(len(ids), BEST)
+    n_index = min(len(ids), INDEX_CANDIDATES)
     for i in range(n_index):
         found.class_ids[i], found.scores[i] = ids[i], scores[i]
         put_terms(reranker, ids[i], scores[i], similarity(data, at, d, length, means, ids[i]), found.terms[i])
