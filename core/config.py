@@ -54,8 +54,8 @@ RERANK = (
 )
 
 MEMORY_INSTANCES = (
-    "sls: remember so many newest instances with a vector, and re-rank by the most similar ones as well. Can change at "
-    "any time."
+    "sls, unless rerank is false: remember so many newest instances with a vector, and re-rank by the most similar "
+    "ones as well. Can change at any time."
 )
 
 IMPLICIT = "Weight with which ignored labels are learned, relative to rejected ones; 0: they are only counted."

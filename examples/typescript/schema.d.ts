@@ -874,7 +874,7 @@ export interface components {
             boundaries: "unicode" | "simple";
             /**
              * Ngrams
-             * @description Minimum and maximum length.
+             * @description Minimum and maximum length; the first must not exceed the second.
              */
             ngrams: number[];
             /** Lowercase */
@@ -1161,7 +1161,7 @@ export interface components {
             rerank: boolean | null;
             /**
              * Memory Instances
-             * @description sls: remember so many newest instances with a vector, and re-rank by the most similar ones as well. Can change at any time.
+             * @description sls, unless rerank is false: remember so many newest instances with a vector, and re-rank by the most similar ones as well. Can change at any time.
              */
             memory_instances: number | null;
             /**
@@ -4907,7 +4907,7 @@ export interface operations {
                         boundaries?: "unicode" | "simple";
                         /**
                          * Ngrams
-                         * @description Minimum and maximum length.
+                         * @description Minimum and maximum length; the first must not exceed the second.
                          * @default [
                          *       1,
                          *       1
@@ -4979,7 +4979,7 @@ export interface operations {
                     rerank?: boolean | null;
                     /**
                      * Memory Instances
-                     * @description sls: remember so many newest instances with a vector, and re-rank by the most similar ones as well. Can change at any time.
+                     * @description sls, unless rerank is false: remember so many newest instances with a vector, and re-rank by the most similar ones as well. Can change at any time.
                      * @default null
                      */
                     memory_instances?: number | null;
@@ -4999,6 +4999,13 @@ export interface operations {
                     /** @constant */
                     update?: "sls";
                     memory?: null;
+                    /** @enum {unknown} */
+                    rerank?: true | null;
+                } | {
+                    /** @constant */
+                    update?: "sls";
+                    memory?: null;
+                    memory_instances?: null;
                 } | {
                     /** @constant */
                     update?: "fsu";
@@ -5006,6 +5013,7 @@ export interface operations {
                     rows?: false;
                     /** @enum {unknown} */
                     rerank?: false | null;
+                    memory_instances?: null;
                     analyzer?: {
                         embed?: null;
                     };

@@ -15,7 +15,7 @@ class AnalyzerShape(Shape, record=AnalyzerConfig):
     """How text becomes terms."""
 
     ngrams: list[Annotated[int, Field(ge=1, le=8)]] = Field(
-        min_length=2, max_length=2, description="Minimum and maximum length."
+        min_length=2, max_length=2, description="Minimum and maximum length; the first must not exceed the second."
     )
 
 
