@@ -75,7 +75,7 @@ def test_each_message_is_learned_once(service: Served, producer: Producer) -> No
         assert example.learn(producer, model, taken(killed, 300), "kafka") == 300
         killed.close()
         assert service.learned(name) == 300
-        arguments = [brokers_of(producer), "routed", "--url", service.url, "--model", name, "--idle-seconds", "1"]
+        arguments = [brokers_of(producer), "routed", "--url", service.url, "--model", name, "--idle-seconds", "5"]
         example.main(arguments)
         assert service.learned(name) == 700
         assert [one.label for one in model.classify("word3", k=1).labels] == ["label3"]
@@ -103,7 +103,7 @@ def test_nothing_is_committed_until_the_service_takes_it(
             client.configure(name, {"max_classes": 5})
 
         monkeypatch.setattr(example.time, "sleep", make_room)
-        assert example.run(consumer, producer, client.model(name), idle_seconds=1) == 3
+        assert example.run(consumer, producer, client.model(name), idle_seconds=5) == 3
         assert consumer.committed([TopicPartition("full", 0)], timeout=10)[0].offset == 3
     consumer.close()
     assert "once more in a second" in capsys.readouterr().err
