@@ -32,8 +32,8 @@ from abound.service.cli.accuracy import RunningAccuracy, rank_in
 from abound.service.client import Client, refusal_of
 from abound.service.client.local_service import own_service
 from abound.service.datasets import austen
-from abound.service.datasets.files import read_file
 from abound.service.evaluation.live import evaluate
+from benchmarks.sets import read_file
 
 SEED = 0
 DEPTH = 1000

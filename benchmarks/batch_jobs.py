@@ -50,8 +50,8 @@ from abound.core.methods.training.progress import no_progress
 from abound.service.artifacts.checksums import checksum_of
 from abound.service.client import Client, Refused
 from abound.service.client.local_service import own_service
-from abound.service.datasets.files import read_file
 from abound.service.versions import repository as versions
+from benchmarks.sets import read_file
 
 METHODS = "frequency,ff,ind,unweighted,swnn,ogeec,rembrandt"
 SEED = 7

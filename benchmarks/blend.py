@@ -42,7 +42,7 @@ from abound.core.methods.training.gather import MatrixBuilder
 from abound.core.methods.training.progress import no_progress
 from abound.core.model.entry_application import Unit
 from abound.core.model.live_model import LiveModel
-from abound.service.datasets.files import read_file
+from benchmarks.sets import read_file
 
 WARM = 1000
 """Instances after the first version before sums over all of them are compared: a difference of few says nothing."""

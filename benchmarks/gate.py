@@ -33,7 +33,6 @@ from abound.core.methods.training.progress import no_progress
 from abound.core.model.active_version import LIVE
 from abound.core.types import Offset
 from abound.service.artifacts.artifact_store import ArtifactStore
-from abound.service.datasets.files import read_file
 from abound.service.log.append_group import LearnDraft
 from abound.service.log.catalog import DEFAULT_MODEL, CatalogModel, read_catalog
 from abound.service.metrics import configure_logging
@@ -45,6 +44,7 @@ from abound.service.versions.card import Card
 from abound.service.versions.promotion import challengers
 from abound.service.versions.promotion.contest import ContestFollower
 from abound.service.versions.promotion.standings import PURPOSE
+from benchmarks.sets import read_file
 from tests.support.valkey import Server
 
 SEED = 0

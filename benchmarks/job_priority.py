@@ -28,8 +28,8 @@ import numpy as np
 
 from abound.service.client import Client
 from abound.service.client.local_service import own_service
-from abound.service.datasets.files import read_file
 from benchmarks.batch_jobs import SEED, Traffic, replica_of, teach
+from benchmarks.sets import read_file
 
 
 def threads_of(pid: int) -> list[int]:

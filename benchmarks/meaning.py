@@ -31,11 +31,10 @@ from abound.core.instances.data_formats import Dataset, DatasetInstance, vectori
 from abound.core.instances.vectorizer import Vectorizer
 from abound.core.limits import DATASET_LIMITS
 from abound.core.model.live_model import LiveModel, warmup
-from abound.service.datasets.files import read_file
 from abound.service.processes.encoder_files import use_encoders
 from benchmarks.inputs import texts
 from benchmarks.inputs.label_names import chosen, learn_names, learn_rows, names_of
-from benchmarks.sets import NAMES, data_folder
+from benchmarks.sets import NAMES, data_folder, read_file
 
 SETS = (
     "clinc150",

@@ -11,6 +11,7 @@ import os
 import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -19,9 +20,13 @@ import numpy.typing as npt
 from abound.core.config import AnalyzerConfig, ModelConfig
 from abound.core.instances.data_formats import Dataset, DatasetInstance, vectorize_all
 from abound.core.instances.record import unpack_vector
+from abound.core.instances.tables import WITHOUT_OTHERS
 from abound.core.instances.vectorizer import Vectorizer
 from abound.core.limits import DATASET_LIMITS
-from abound.service.datasets.files import read_file
+from abound.service.datasets import files
+
+read_file = partial(files.read_file, columns=WITHOUT_OTHERS)
+"""``files.read_file`` without the fields that are no part of an instance, as ids and dates."""
 
 NAMES = {
     "clinc150": "jsonl",

@@ -35,9 +35,8 @@ from abound.core.instances.vectorizer import Vectorizer
 from abound.core.limits import Limits
 from abound.core.model.entry_application import Unit
 from abound.core.model.live_model import LiveModel
-from abound.service.datasets.files import read_file
 from benchmarks.inputs.parts import UPDATES
-from benchmarks.sets import IN_TIME, NAMES
+from benchmarks.sets import IN_TIME, NAMES, read_file
 
 SETS = ("clinc150", "stackex-cooking", "commits-git")
 SEED_EVENTS, EVENTS, TESTED, SHOWN = 1_000, 10_000, 2_000, 5

@@ -26,9 +26,8 @@ from abound.core.limits import DATASET_LIMITS as LIMITS
 from abound.core.model.entry_application import Unit
 from abound.core.model.label_details import words_of
 from abound.core.model.live_model import LiveModel
-from abound.service.datasets.files import read_file
 from benchmarks.inputs.parts import UPDATES
-from benchmarks.sets import NAMES
+from benchmarks.sets import NAMES, read_file
 
 SETS = ("clinc150", "gutenberg-subjects", "wordnet-hypernyms", "yso-finna-en")
 FEW = ("clinc150",)

@@ -8,9 +8,8 @@ from typing import Any
 
 from abound.core.config import ModelConfig
 from abound.core.instances.data_formats import DatasetInstance
-from abound.service.datasets.files import read_file
 from abound.service.evaluation.live import evaluate
-from benchmarks.sets import NAMES
+from benchmarks.sets import NAMES, read_file
 
 UPDATES = ("fsu", "sls")
 

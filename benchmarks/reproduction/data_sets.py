@@ -21,7 +21,7 @@ from abound.core.limits import DATASET_LIMITS
 from abound.core.methods.training.gather import of_dataset
 from abound.core.methods.training.matrices import Matrices
 from abound.service.datasets import austen
-from abound.service.datasets.files import read_file
+from benchmarks.sets import read_file
 
 TOP_TEN = ("earn", "acq", "money-fx", "grain", "crude", "trade", "interest", "wheat", "ship", "corn")
 """The ten largest classes of Reuters-21578."""

@@ -9,9 +9,9 @@ Parsing is pure: bytes in, instances out. ``service/datasets/files.py`` opens th
     svmlight: ``l1,l2 f:v f:v # comment``. Blank lines and ``qid:`` are skipped.
 ``jsonl``
     One JSON object per line with ``text`` (a string, or strings by field), ``features``, ``vector`` or several of them,
-    and ``labels`` (strings or whole numbers), and optionally ``rejected``, ``ignored`` (as ``labels``) and ``weight``
-    (a number). A vector is a list of numbers or an object (``abound.core.instances.dense_vector``). Other fields are
-    skipped, unless their names resemble that of a missing one: ``label`` is an error.
+    and ``labels`` (strings or whole numbers), and optionally ``rejected``, ``ignored`` (as ``labels``), ``weight`` (a
+    number), ``key`` and ``source``. A vector is a list of numbers or an object
+    (``abound.core.instances.dense_vector``). Other fields are errors, unless they are ignored by name.
 
 The feature and label numbers of the first two formats become text keys and labels: feature 17 is the key ``17``.
 """
@@ -23,7 +23,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Literal
 
 import msgspec
@@ -38,6 +38,9 @@ from abound.core.measures import Ints, LabelSets
 from abound.core.types import Text
 
 Format = Literal["txt", "svm", "jsonl"]
+
+ANY_FIELD = "*"
+"""Ignored as a name of a field: all that have no role are left out."""
 
 Vectorize = Callable[[bytes | None, Text | None, bytes | None], bytes]
 """``Vectorizer.vectorize``."""
@@ -63,7 +66,7 @@ class DatasetInstance:
         A JSON object, not validated beyond its syntax.
     vector : list of float, EncodedVector or None
         A dense vector, not validated beyond its type.
-    source : str
+    file : str
         Name of the file in messages.
     line : int
         Line number in the file, from 1; 0 if the instance is not from a file.
@@ -72,19 +75,24 @@ class DatasetInstance:
     rejected, ignored : tuple of str
         Labels that are wrong, and labels that were shown and not chosen.
     weight : float
-        Importance of the instance. Only ``abound learn`` uses the last three; everything else reads ``labels``.
+        Importance of the instance.
+    key, source : str or None
+        Idempotency key and source of the event. Only ``abound learn`` uses the last five; everything else reads
+        ``labels``.
     """
 
     labels: tuple[str, ...] = ()
     text: Text | None = None
     features: bytes | None = None
     vector: list[float] | EncodedVector | None = None
-    source: str = ""
+    file: str = ""
     line: int = 0
     fields: tuple[str, ...] = ()
     rejected: tuple[str, ...] = ()
     ignored: tuple[str, ...] = ()
     weight: float = 1.0
+    key: str | None = None
+    source: str | None = None
 
     @property
     def is_labelled(self) -> bool:
@@ -99,7 +107,7 @@ class DatasetInstance:
     @property
     def location(self) -> str:
         """The location of the instance, for messages: ``train.jsonl: line 3``."""
-        return f"{self.source}: line {self.line}" if self.source else f"line {self.line}"
+        return f"{self.file}: line {self.line}" if self.file else f"line {self.line}"
 
     def to_json(self, *, labels: bool = True) -> bytes:
         """Return the instance as one line of JSON for the service; leave out its labels for classify."""
@@ -112,8 +120,9 @@ class DatasetInstance:
             fields["vector"] = self.vector
         if labels:
             fields["labels"] = self.labels
-            given = {"rejected": self.rejected, "ignored": self.ignored, "weight": self.weight}
-            fields |= {name: value for name, value in given.items() if value not in ((), 1.0)}
+            given: dict[str, object] = {"rejected": self.rejected, "ignored": self.ignored, "weight": self.weight}
+            given |= {"key": self.key, "source": self.source}
+            fields |= {name: value for name, value in given.items() if value not in ((), 1.0, None)}
         return msgspec.json.encode(fields)
 
 
@@ -202,7 +211,11 @@ def vectorize_all(instances: Iterable[DatasetInstance], vectorize: Vectorize, li
 
 
 def read_instances(
-    lines: Iterable[bytes], form: Format, source: str = "", on_bad: Callable[[Malformed], None] | None = None
+    lines: Iterable[bytes],
+    form: Format,
+    file: str = "",
+    on_bad: Callable[[Malformed], None] | None = None,
+    ignore: tuple[str, ...] = (),
 ) -> Iterator[DatasetInstance]:
     """Yield the instances of a file.
 
@@ -211,26 +224,28 @@ def read_instances(
     lines : iterable of bytes
         All lines of the file, with or without their line ends.
     form : ``txt`` | ``svm`` | ``jsonl``
-    source : str
+    file : str
         Name of the file in messages.
     on_bad : callable or None
         Called with the error of each invalid line, which is then skipped; None: the error is raised.
+    ignore : tuple of str
+        Unknown fields of a JSON line that are left out; ``*`` is any.
 
     Raises
     ------
     Malformed
-        A line does not match the format; the message starts with ``<source>: line <number>``.
+        A line does not match the format; the message starts with ``<file>: line <number>``.
     """
     numbered = enumerate(lines, start=1)
     if form == "txt":
-        yield from _read_txt(numbered, source, on_bad or raise_error)
+        yield from _read_txt(numbered, file, on_bad or raise_error)
         return
-    parse = _parse_json if form == "jsonl" else _parse_svm
+    parse = partial(_parse_json, ignore=ignore) if form == "jsonl" else _parse_svm
     for number, line in numbered:
         try:
-            instance = parse(line, number, source)
+            instance = parse(line, number, file)
         except Malformed as error:
-            (on_bad or raise_error)(at_line(source, number, error))
+            (on_bad or raise_error)(at_line(file, number, error))
             continue
         if instance is not None:
             yield instance
@@ -249,27 +264,26 @@ class _JsonInstance(msgspec.Struct):
     rejected: list[str | int] = []
     ignored: list[str | int] = []
     weight: float | None = None
+    key: str | None = None
+    source: str | None = None
+
+
+class _StrictJsonInstance(_JsonInstance, forbid_unknown_fields=True):
+    pass
 
 
 _decode_json = msgspec.json.Decoder(_JsonInstance).decode
+_decode_strict_json = msgspec.json.Decoder(_StrictJsonInstance).decode
 
 
-def _parse_json(line: bytes, number: int, source: str) -> DatasetInstance | None:
+def _parse_json(line: bytes, number: int, file: str, ignore: tuple[str, ...]) -> DatasetInstance | None:
     if not line.strip():
         return None
     try:
-        fields = _decode_json(line)
-        line.decode()
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        for name in ("labels", "rejected", "ignored"):
-            if str(error).endswith(f"`$.{name}`"):
-                example = f'{{"text": "wheat prices", "{name}": ["grain"]}}'
-                raise Malformed(f"{name} must be a list, as in {example}") from error
-        raise Malformed(f"not an instance in JSON: {error}") from error
+        fields, names = _decoded(line, ignore)
     except RecursionError:
         raise Malformed("not an instance in JSON: it is nested too deeply") from None
     features = None if bytes(fields.features) == b"null" else bytes(fields.features)
-    names = () if fields.labels or fields.rejected else _names_of(line)
     if fields.text is None and features is None and fields.vector is None:
         raise Malformed(
             f"an instance needs text, features or a vector; this one has {_listed(names or _names_of(line))}"
@@ -279,61 +293,85 @@ def _parse_json(line: bytes, number: int, source: str) -> DatasetInstance | None
         text=fields.text,
         features=features,
         vector=fields.vector,
-        source=source,
+        file=file,
         line=number,
-        fields=names,
+        fields=() if fields.labels or fields.rejected else names,
         rejected=tuple(map(str, fields.rejected)),
         ignored=tuple(map(str, fields.ignored)),
         weight=1.0 if fields.weight is None else fields.weight,
+        key=fields.key,
+        source=fields.source,
     )
 
 
+def _decoded(line: bytes, ignore: tuple[str, ...]) -> tuple[_JsonInstance, tuple[str, ...]]:
+    """Return the fields of a line, and their names where they had to be looked at. Raise Malformed, RecursionError."""
+    names: tuple[str, ...] = ()
+    try:
+        fields = _decode_json(line) if ignore else _decode_strict_json(line)
+        line.decode()
+        if not (fields.labels or fields.rejected) or (ignore and ANY_FIELD not in ignore):
+            names = _names_of(line)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        if "unknown field" in str(error):
+            _check_names(_names_of(line), ignore)
+        for name in ("labels", "rejected", "ignored"):
+            if str(error).endswith(f"`$.{name}`"):
+                example = f'{{"text": "wheat prices", "{name}": ["grain"]}}'
+                raise Malformed(f"{name} must be a list, as in {example}") from error
+        raise Malformed(f"not an instance in JSON: {error}") from error
+    _check_names(names, ignore)
+    return fields, names
+
+
 def _names_of(line: bytes) -> tuple[str, ...]:
-    """Return the names of a line's fields. Raise Malformed if one looks like a misspelt field."""
-    names = tuple(msgspec.json.decode(line, type=dict[str, msgspec.Raw]))
-    if misspelt := _misspelt(names):
-        raise Malformed("unknown field {!r}; did you mean {!r}?".format(*misspelt))
-    return names
+    """Return the names of a line's fields."""
+    return tuple(msgspec.json.decode(line, type=dict[str, msgspec.Raw]))
 
 
 @lru_cache(64)
-def _misspelt(names: tuple[str, ...]) -> tuple[str, str] | None:
-    """Return an unknown name and the missing field that it resembles."""
+def _check_names(names: tuple[str, ...], ignore: tuple[str, ...]) -> None:
+    """Raise Malformed if a name is unknown and not ignored, or looks like a misspelt field that is missing."""
     known = _JsonInstance.__struct_fields__
     missing = [name for name in ("text", "features", "vector", "labels", "rejected") if name not in names]
-    for name in names:
-        if name not in known and (near := get_close_matches(name.lower(), missing, n=1, cutoff=0.8)):
-            return name, near[0]
-    return None
+    unknown = [name for name in names if name not in known and name not in ignore]
+    for name in unknown:
+        if near := get_close_matches(name.lower(), missing, n=1, cutoff=0.8):
+            raise Malformed(f"unknown field {name!r}; did you mean {near[0]!r}?")
+    if unknown and ANY_FIELD not in ignore:
+        raise Malformed(
+            f"unknown field {unknown[0]!r}; an instance has {', '.join(known)}; to leave others out, ignore "
+            f"{', '.join(unknown)}, or {ANY_FIELD} for all"
+        )
 
 
 def _listed(names: tuple[str, ...]) -> str:
     return f"the fields {', '.join(map(repr, names))}" if names else "no fields"
 
 
-def _parse_svm(line: bytes, number: int, source: str) -> DatasetInstance | None:
+def _parse_svm(line: bytes, number: int, file: str) -> DatasetInstance | None:
     line = line.partition(b"#")[0].rstrip()
     if not line.strip():
         return None
     labels, pairs = _cut_labels(line)
     named = tuple(_label_text(label) for label in labels)
     pairs = [pair for pair in pairs if not pair.startswith(b"qid:")]
-    return DatasetInstance(labels=named, features=_pairs_to_json(pairs, None), source=source, line=number)
+    return DatasetInstance(labels=named, features=_pairs_to_json(pairs, None), file=file, line=number)
 
 
 def _read_txt(
-    numbered: Iterator[tuple[int, bytes]], source: str, on_bad: Callable[[Malformed], None]
+    numbered: Iterator[tuple[int, bytes]], file: str, on_bad: Callable[[Malformed], None]
 ) -> Iterator[DatasetInstance]:
     number, header = next(numbered, (1, b""))
     sizes = header.split()
     if len(sizes) != 3 or not all(size.isdigit() and len(size) <= MAX_DIGITS for size in sizes):
-        raise at_line(source, 1, "the header must be three whole numbers, of instances, features and labels")
+        raise at_line(file, 1, "the header must be three whole numbers, of instances, features and labels")
     n_instances, n_features, n_labels = map(int, sizes)
     read = 0
     for number, line in numbered:
         if read == n_instances:
             if line.strip():
-                raise at_line(source, number, f"the header promises {n_instances} instances, there are more")
+                raise at_line(file, number, f"the header promises {n_instances} instances, there are more")
             continue
         read += 1
         try:
@@ -341,18 +379,18 @@ def _read_txt(
             named = tuple(str(_id(label, n_labels, "label")) for label in labels)
             features = _pairs_to_json(pairs, n_features)
         except Malformed as error:
-            on_bad(at_line(source, number, error))
+            on_bad(at_line(file, number, error))
             continue
-        yield DatasetInstance(labels=named, features=features, source=source, line=number)
+        yield DatasetInstance(labels=named, features=features, file=file, line=number)
     if read < n_instances:
-        raise at_line(source, number, f"the file ends after {read} of the {n_instances} instances of its header")
+        raise at_line(file, number, f"the file ends after {read} of the {n_instances} instances of its header")
 
 
-def at_line(source: str, number: int, detail: object) -> Malformed:
-    """Return the error with the source and the line number. Number 0 means the whole file."""
+def at_line(file: str, number: int, detail: object) -> Malformed:
+    """Return the error with the file and the line number. Number 0 means the whole file."""
     if not number:
-        return Malformed(f"{source}: {detail}" if source else str(detail))
-    return Malformed(f"{source}: line {number}: {detail}" if source else f"line {number}: {detail}")
+        return Malformed(f"{file}: {detail}" if file else str(detail))
+    return Malformed(f"{file}: line {number}: {detail}" if file else f"line {number}: {detail}")
 
 
 def _cut_labels(line: bytes) -> tuple[list[bytes], list[bytes]]:

@@ -21,7 +21,7 @@ from typing import Any
 import msgspec
 
 from abound.core.errors import Malformed
-from abound.core.instances.data_formats import DatasetInstance, at_line, raise_error
+from abound.core.instances.data_formats import ANY_FIELD, DatasetInstance, at_line, raise_error
 from abound.core.instances.encoded_vector import Numbers
 
 LABEL_COLUMNS = ("labels", "label")
@@ -57,7 +57,7 @@ class TableColumns(msgspec.Struct, frozen=True, kw_only=True):
     vector : str or None
         Column of the dense vectors, as lists of numbers. Default: the column ``vector`` if there is one.
     ignore : tuple of str
-        Columns that are left out.
+        Columns that are left out; ``*`` is every column without a role. Of JSON lines too: unknown fields.
     """
 
     text: tuple[str, ...] = ()
@@ -65,6 +65,10 @@ class TableColumns(msgspec.Struct, frozen=True, kw_only=True):
     label_separator: str | None = None
     vector: str | None = None
     ignore: tuple[str, ...] = ()
+
+
+WITHOUT_OTHERS = TableColumns(ignore=(ANY_FIELD,))
+"""Columns and fields without a role are left out."""
 
 
 class TableReader:
@@ -90,21 +94,27 @@ class TableReader:
         if repeated := next((name for name in names if names.count(name) > 1), None):
             raise Malformed(f"two columns have the name {repeated!r}")
         for name in (*columns.text, columns.label, columns.vector, *columns.ignore):
-            if name is not None and name not in names:
+            if name not in (None, ANY_FIELD) and name not in names:
                 shown = ", ".join(map(repr, names[:SHOWN_COLUMNS]))
                 raise Malformed(f"there is no column {name!r}; the columns are {shown}")
         self._text = [names.index(name) for name in columns.text or ("text",) if name in names]
         self._label = self._first(columns.label, *LABEL_COLUMNS)
         self._vector = self._first(columns.vector, "vector")
         self._separator = columns.label_separator
-        others = {*self._text, self._label, self._vector, *map(names.index, columns.ignore)}
-        self._features = [(i, name) for i, name in enumerate(names) if i not in others and name not in PANDAS_INDEX]
+        others = {
+            *self._text,
+            self._label,
+            self._vector,
+            *(i for i, name in enumerate(names) if name in columns.ignore),
+        }
+        given = () if ANY_FIELD in columns.ignore else enumerate(names)
+        self._features = [(i, name) for i, name in given if i not in others and name not in PANDAS_INDEX]
 
     def _first(self, *names: str | None) -> int | None:
         """Return the index of the first of these columns that exists; None if none does."""
         return next((self._names.index(name) for name in names if name in self._names), None)
 
-    def instance(self, cells: Sequence[Any], source: str = "", line: int = 0) -> DatasetInstance:
+    def instance(self, cells: Sequence[Any], file: str = "", line: int = 0) -> DatasetInstance:
         """Return the instance of a row. Raises Malformed if the row has another length or a cell has a wrong type."""
         if len(cells) != len(self._names):
             raise Malformed(f"the row has {len(cells)} cells, the header has {len(self._names)}")
@@ -118,7 +128,7 @@ class TableReader:
             text=text,
             features=msgspec.json.encode(features) if features or (text is None and vector is None) else None,
             vector=vector,
-            source=source,
+            file=file,
             line=line,
             fields=() if labels else self._names,
         )
@@ -180,7 +190,7 @@ def _string(name: str, cell: Any) -> str:
 def read_csv(
     lines: Iterable[bytes],
     columns: TableColumns,
-    source: str = "",
+    file: str = "",
     on_bad: Callable[[Malformed], None] = raise_error,
     *,
     tabs: bool = False,
@@ -221,9 +231,9 @@ def read_csv(
             if reader is None:
                 reader = TableReader(cells, columns, typed=False)
                 continue
-            instance = reader.instance(cells, source, start) if cells else None
+            instance = reader.instance(cells, file, start) if cells else None
         except (Malformed, csv.Error, UnicodeEncodeError) as error:
-            bad = at_line(source, start, error if isinstance(error, Malformed) else _explained(error))
+            bad = at_line(file, start, error if isinstance(error, Malformed) else _explained(error))
             if reader is None or size > MAX_ROW_BYTES:
                 raise bad from error
             on_bad(bad)
@@ -239,7 +249,7 @@ def _explained(error: csv.Error | UnicodeEncodeError) -> str:
 def read_batches(
     batches: Iterable[Any],
     columns: TableColumns,
-    source: str = "",
+    file: str = "",
     on_bad: Callable[[Malformed], None] = raise_error,
 ) -> Iterator[DatasetInstance]:
     """Yield the rows of record batches of pyarrow; the number of a row, from 1, counts as its line.
@@ -252,18 +262,18 @@ def read_batches(
         try:
             reader = TableReader(batch.schema.names, columns, typed=True)
         except Malformed as error:
-            raise at_line(source, 0, error) from error
+            raise at_line(file, 0, error) from error
         for start in range(0, batch.num_rows, ROWS_AT_ONCE):
             part = batch.slice(start, ROWS_AT_ONCE)
             try:
                 cells = [column.to_pylist() for column in part.columns]
             except ValueError as error:  # nanoseconds
-                raise at_line(source, number + 1, error) from error
+                raise at_line(file, number + 1, error) from error
             for row in zip(*cells, strict=True):
                 number += 1
                 try:
-                    instance = reader.instance(row, source, number)
+                    instance = reader.instance(row, file, number)
                 except Malformed as error:
-                    on_bad(at_line(source, number, error))
+                    on_bad(at_line(file, number, error))
                     continue
                 yield instance

@@ -111,9 +111,13 @@ def learn(
     key: Key = None,
     keyed: Annotated[
         bool,
-        typer.Option("--keyed", help="Give every line an idempotency key, so that broken requests can be retried."),
+        typer.Option(
+            "--keyed", help="Give every line without an idempotency key one, so that broken requests can be retried."
+        ),
     ] = False,
-    source: Annotated[str | None, typer.Option("--source", help="Source to store with each event.")] = None,
+    source: Annotated[
+        str | None, typer.Option("--source", help="Source to store with each event that has none.")
+    ] = None,
     text: TextColumns = None,
     label: LabelColumn = None,
     label_separator: LabelSeparator = None,
@@ -137,8 +141,9 @@ def learn(
     def line_of(instance: DatasetInstance, number: int) -> bytes | None:
         if not instance.is_labelled:
             return None
-        extra = {"key": f"{prefix}:{number}"} if keyed else {}
-        return _with_fields(instance.to_json(), extra | ({"source": source} if source else {}))
+        extra = {"key": f"{prefix}:{number}"} if keyed and instance.key is None else {}
+        extra |= {"source": source} if source and instance.source is None else {}
+        return _with_fields(instance.to_json(), extra)
 
     def note(answer: dict[str, Any], instance: DatasetInstance, streamed: StreamStatistics) -> None:
         streamed.offset = answer.get("offset", streamed.offset)

@@ -84,7 +84,11 @@ VectorColumn = Annotated[
 ]
 IgnoredColumns = Annotated[
     list[str] | None,
-    typer.Option("--ignore", metavar="COLUMN", help="Tables: column to leave out. May be repeated."),
+    typer.Option(
+        "--ignore",
+        metavar="COLUMN",
+        help="Column or field to leave out; * is every one without a role. May be repeated.",
+    ),
 ]
 
 

@@ -250,7 +250,7 @@ class Resources(Generic[Document, Nothing, Pieces, Download]):
         label_separator : str or None
             Of a table: separates the labels of a string.
         ignore : sequence of str
-            Of a table: columns that are left out.
+            Columns of a table, or fields of JSON lines, that are left out; ``*``: all without a role.
         """
         source = Path(file)
         path = dataset_path(source.name.partition(".")[0] if name is None else name)

@@ -21,6 +21,7 @@ from contextlib import AbstractContextManager, asynccontextmanager, contextmanag
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Protocol, get_args
 
+import msgspec
 import zstandard
 
 from abound.core.errors import AboundError, Malformed, TooLarge
@@ -86,6 +87,8 @@ def format_of(name: str) -> tuple[FileFormat, str]:
 def check_columns(name: str, columns: TableColumns) -> None:
     """Raise Malformed if the extension is unknown, or columns are named for a file that has none."""
     form, _ = format_of(name)
+    if form == "jsonl":
+        columns = msgspec.structs.replace(columns, ignore=())
     if columns != TableColumns() and form in get_args(Format):
         raise Malformed(
             f"{shown_name(name)}: only CSV, TSV, Parquet and Arrow files have columns; leave the options of columns out"
@@ -111,7 +114,7 @@ def read_file(
     on_bad : callable or None
         As for ``read_instances``.
     columns : TableColumns
-        The roles of a table's columns.
+        The roles of a table's columns; of JSON lines, the fields to ignore.
 
     Raises
     ------
@@ -133,7 +136,7 @@ def read_file(
         if form == "csv" or form == "tsv":
             yield from read_csv(lines, columns, shown, on_bad or raise_error, tabs=form == "tsv")
         else:
-            yield from read_instances(lines, form, shown, on_bad)
+            yield from read_instances(lines, form, shown, on_bad, columns.ignore)
 
 
 def read_lines(name: str) -> Iterator[bytes]:

@@ -7,6 +7,7 @@ import { bytes, count, legible, when } from "./format.js";
 const FORMATS = "JSON lines (.jsonl), a table (.csv, .tsv), svmlight (.svm) or Extreme Classification text (.txt), with .gz or .zst too; Parquet or Arrow (.parquet, .arrow).";
 const NAMED = /\.((txt|svm|jsonl|csv|tsv)(\.(gz|zst))?|parquet|arrow)$/;
 const TABLE = /\.((csv|tsv)(\.(gz|zst))?|parquet|arrow)$/;
+const LINES = /\.jsonl(\.(gz|zst))?$/;
 const CUT = 200;
 const CHECK_MS = 1000;
 
@@ -21,13 +22,20 @@ export function show(root, { signal, problem, refused }) {
   const file = h("input", { type: "file", required: true });
   const name = h("input", { type: "text", required: true, pattern: "[A-Za-z0-9][A-Za-z0-9_.\\-]{0,63}", maxlength: "64", autocomplete: "off" });
   const columns = { text: h("input", { type: "text" }), label: h("input", { type: "text" }), label_separator: h("input", { type: "text", maxlength: "64" }) };
+  const ignored = h("input", { type: "text" });
   const ofTable = h(
-    "details",
-    { hidden: true },
-    h("summary", {}, "Columns"),
+    "div",
+    { class: "fields" },
     field("Text", columns.text, "Column of the text. Empty: “text”."),
     field("Label", columns.label, "Column of the labels. Empty: “labels” or “label”."),
     field("Label separator", columns.label_separator, "Such as “|”. Empty: a cell is one label. All other columns are features."),
+  );
+  const roles = h(
+    "details",
+    { hidden: true },
+    h("summary", {}, "Columns and fields"),
+    ofTable,
+    field("Left out", ignored, "Names, separated by commas; “*” for all columns and fields without a role."),
   );
   const parts = { said: h("div", { role: "status" }), list: h("div", { class: "stack" }), rows: h("div", { class: "stack" }), send: h("button", { class: "primary" }, "Upload"), stop: h("button", { type: "button", hidden: true }, "Stop") };
   const newSet = card(
@@ -36,7 +44,7 @@ export function show(root, { signal, problem, refused }) {
       "form",
       { class: "fields", onsubmit: send },
       field("File", file, FORMATS),
-      ofTable,
+      roles,
       field("Name", name, "Letters, digits, “_”, “.” and “-”."),
       h("div", { class: "row all" }, parts.send, parts.stop),
     ),
@@ -48,6 +56,7 @@ export function show(root, { signal, problem, refused }) {
   file.addEventListener("change", () => {
     const given = file.files[0]?.name;
     ofTable.hidden = !TABLE.test(given ?? "");
+    roles.hidden = ofTable.hidden && !LINES.test(given ?? "");
     if (given && !typed) name.value = given.replace(/[^A-Za-z0-9_.-]/g, "-").replace(/^[^A-Za-z0-9]+/, "").slice(0, 64);
   });
   newSet.hidden = Boolean(refused);
@@ -122,7 +131,8 @@ export function show(root, { signal, problem, refused }) {
     const progress = h("progress", { max: "1", value: "0", "aria-label": "Uploaded" });
     const note = h("p", { class: "hint" }, "0 %");
     const named = ofTable.hidden ? [] : Object.entries(columns).filter(([, input]) => input.value);
-    const query = new URLSearchParams([["filename", chosen.name], ...named.map(([key, input]) => [key, input.value])]);
+    const left = roles.hidden ? [] : ignored.value.split(",").map((one) => one.trim()).filter(Boolean);
+    const query = new URLSearchParams([["filename", chosen.name], ...named.map(([key, input]) => [key, input.value]), ...left.map((one) => ["ignore", one])]);
     let isSent = false;
     const ended = upload(`datasets/${part(called)}?${query}`, chosen, (share) => {
       progress.value = share;

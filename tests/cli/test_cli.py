@@ -316,6 +316,18 @@ def test_feedback_in_a_file(run: Run, url: str, tmp_path: Path) -> None:
     assert stats["feedback"] == {"unlabelled": 1, "rejected": 1, "ignored": 1, "weighted": 1}
 
 
+def test_a_file_with_keys_is_learned_once(run: Run, url: str, tmp_path: Path) -> None:
+    run("models", "create", "once", "--url", url)
+    made = [one | {"key": f"row-{at}", "source": "desk", "id": at} for at, one in enumerate(rows(10))]
+    file = write(tmp_path / "keys.jsonl", made)
+    ran = run("learn", file, "--url", url, "-m", "once")
+    assert ran.code == 1
+    assert "line 1: unknown field 'id'" in " ".join(ran.err.split())
+    for _ in range(2):
+        assert run("learn", file, "--ignore", "id", "--url", url, "-m", "once", "--keyed", "--json").code == 0
+    assert httpx.get(f"{url}/models/once/stats").json()["learned"] == 10
+
+
 def test_ignored_numbers_are_named_once(run: Run, url: str, tmp_path: Path) -> None:
     file = write(tmp_path / "f.jsonl", [{"text": "a", "labels": ["x"]}] * 3)
     numbers = [{"features": {"n": 1, "debt": -at}, "labels": ["x"]} for at in range(1, 2500)]  # several requests

@@ -15,7 +15,7 @@ import zstandard
 from pyarrow import parquet
 
 from abound.core.errors import Malformed, TooLarge
-from abound.core.instances.tables import TableColumns
+from abound.core.instances.tables import WITHOUT_OTHERS, TableColumns
 from abound.service.datasets import files
 from abound.service.datasets.files import MAX_LINE_BYTES, check_columns, format_of, read_file, size_of
 
@@ -95,6 +95,8 @@ def test_columnar_files(tmp_path: Path, name: str) -> None:
     assert told
     (one, *_) = read_file(str(tmp_path / name), columns=TableColumns(label="text", ignore=("labels", "on")))
     assert (one.labels, one.features) == (("a",), b'{"n":1.5}')
+    (one, *_) = read_file(str(tmp_path / name), columns=WITHOUT_OTHERS)
+    assert (one.text, one.labels, one.features) == ("a", ("x", "y"), None)
 
 
 @pytest.mark.parametrize("name", ["a.parquet", "a.arrow"])
@@ -140,7 +142,9 @@ def test_files_of_other_file_systems() -> None:
 
 def test_only_tables_have_columns() -> None:
     check_columns("a.csv", TableColumns(label="x"))
-    check_columns("a.jsonl", TableColumns())
+    check_columns("a.jsonl", TableColumns(ignore=("id",)))
+    with pytest.raises(Malformed, match=r"a\.txt: only CSV"):
+        check_columns("a.txt", TableColumns(ignore=("id",)))
     with pytest.raises(Malformed, match="standard input: only CSV"):
         check_columns("-", TableColumns(label="x"))
 

@@ -21,9 +21,9 @@ from abound.core.instances.vectorizer import Vectorizer
 from abound.core.limits import DATASET_LIMITS
 from abound.core.types import Ranking
 from abound.service.datasets.austen import stream
-from abound.service.datasets.files import read_file
 from abound.service.evaluation.batch import BatchEvaluation, evaluate_method
 from abound.service.evaluation.live import evaluate
+from benchmarks.sets import read_file
 
 SECRET = (1, 2)
 DATA = os.environ.get("ABOUND_DATA")
@@ -214,7 +214,7 @@ def test_only_pairs_that_share_a_label_count(method: str) -> None:
 
 
 def test_an_invalid_instance_is_named() -> None:
-    bad = DatasetInstance(features=b'{"a": {}}', source="x.jsonl", line=7)
+    bad = DatasetInstance(features=b'{"a": {}}', file="x.jsonl", line=7)
     with pytest.raises(Malformed, match=r"x\.jsonl: line 7: features\.a"):
         evaluate([bad], [], ModelConfig())
 

@@ -75,7 +75,7 @@ def test_svmlight() -> None:
 
 
 def test_json_lines() -> None:
-    lines = ['{"text": "a b", "labels": ["x", 7], "id": 3}', "", '{"features": {"a": [1, 2]}, "text": null}']
+    lines = ['{"text": "a b", "labels": ["x", 7]}', "", '{"features": {"a": [1, 2]}, "text": null}']
     first, second = read("jsonl", *lines)
     assert first == DatasetInstance(text="a b", labels=("x", "7"), line=1)
     assert second == DatasetInstance(features=b'{"a": [1, 2]}', line=3, fields=("features", "text"))
@@ -124,6 +124,28 @@ def test_feedback_in_json_lines() -> None:
     ):
         with pytest.raises(Malformed, match=re.escape(message)):
             list(read_instances([wrong], "jsonl"))
+
+
+def test_unknown_fields_of_json_lines() -> None:
+    line = b'{"text": "wheat", "labels": ["grain"], "id": 7, "date": null}'
+    with pytest.raises(
+        Malformed, match=r"line 1: unknown field 'id'; .*; to leave others out, ignore id, date, or \* for"
+    ):
+        list(read_instances([line], "jsonl"))
+    with pytest.raises(Malformed, match=r"line 1: unknown field 'date'"):
+        list(read_instances([line], "jsonl", ignore=("id",)))
+    for ignore in (("id", "date"), ("*",)):
+        [one] = read_instances([line], "jsonl", ignore=ignore)
+        assert (one.text, one.labels) == ("wheat", ("grain",))
+        with pytest.raises(Malformed, match="unknown field 'label'; did you mean 'labels'"):
+            list(read_instances([b'{"text": "wheat", "label": "grain", "id": 7}'], "jsonl", ignore=ignore))
+
+
+def test_keys_and_sources_of_json_lines() -> None:
+    [one] = read_instances([b'{"text": "wheat", "labels": ["grain"], "key": "k", "source": "desk"}'], "jsonl")
+    assert (one.key, one.source) == ("k", "desk")
+    assert json.loads(one.to_json()) == {"text": "wheat", "labels": ["grain"], "key": "k", "source": "desk"}
+    assert json.loads(one.to_json(labels=False)) == {"text": "wheat"}
 
 
 def test_as_the_service_takes_it() -> None:
