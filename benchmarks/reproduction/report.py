@@ -9,6 +9,7 @@ from benchmarks.reproduction.data_sets import SETS
 from benchmarks.reproduction.experiment import Bound, Experiment, Plot, ResultTable, Row
 from benchmarks.reproduction.results import ResultsFile
 from benchmarks.reproduction.run import Figures
+from benchmarks.sets import NAMES
 
 NOT_RUN = "not run"
 
@@ -160,6 +161,8 @@ def command(experiment: Experiment) -> str:
     if source is None or not source.stored or experiment.each_pass or len(experiment.seeds) > 1 or is_batch_ff:
         return f"python -m benchmarks.reproduction --only '{experiment.id}'"
     parts = [f"abound evaluate --train {experiment.data}/train.* --test {experiment.data}/test.*"]
+    if NAMES.get(experiment.data) == "jsonl":
+        parts.append("--ignore '*'")
     parts.append(f"--method {experiment.method}")
     if experiment.params.get("passes", 1) != 1:
         parts.append(f"--passes {experiment.params['passes']}")

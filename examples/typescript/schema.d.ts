@@ -80,10 +80,10 @@ export interface paths {
          * Upload a data set
          * @description Upload JSON lines, a table, svmlight, or the text format of the Extreme Classification repository.
          *
-         *     Tables are CSV and TSV files with a header, and Parquet and Arrow files. A column without a role is a feature. Files
-         *     other than Parquet and Arrow may be compressed with gzip or zstandard. The suffix of `filename`, of the name, or the
-         *     media type gives the format, in this order. An existing data set is replaced as a whole. An error names the number
-         *     of the invalid line and changes nothing.
+         *     Tables are CSV and TSV files with a header, and Parquet and Arrow files. A column without a role is a feature; an
+         *     unknown field of JSON lines is an error. Files other than Parquet and Arrow may be compressed with gzip or
+         *     zstandard. The suffix of `filename`, of the name, or the media type gives the format, in this order. An existing
+         *     data set is replaced as a whole. An error names the number of the invalid line and changes nothing.
          */
         put: operations["put_dataset_datasets__dataset__put"];
         post?: never;
@@ -3416,7 +3416,7 @@ export interface operations {
                 label_separator?: string | null;
                 /** @description Of a table: column of the vectors. Default: `vector`. */
                 vector?: string | null;
-                /** @description Of a table: columns that are left out. */
+                /** @description Columns of a table, or fields of JSON lines, that are left out; `*`: all without a role. */
                 ignore?: string[] | null;
             };
             header?: never;

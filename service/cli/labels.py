@@ -21,6 +21,9 @@ from abound.service.cli.options import (
     print_rows,
     table_console,
 )
+from abound.service.cli.skos import FORMATS as SKOS_FORMATS
+from abound.service.cli.skos import ConceptId, read_concepts
+from abound.service.cli.skos import format_of as skos_format
 
 BATCH = 500
 """Labels of one request."""
@@ -62,7 +65,11 @@ def list_labels(
 
 def register(
     file: Annotated[
-        str, typer.Argument(metavar="FILE", help="A .jsonl, .csv or .tsv, or - for JSON lines from stdin.")
+        str,
+        typer.Argument(
+            metavar="FILE",
+            help="A .jsonl, .csv or .tsv, SKOS as .ttl, .rdf, .nt or .jsonld, or - for JSON lines from stdin.",
+        ),
     ],
     url: Url = DEFAULT_URL,
     model: Model = "default",
@@ -71,6 +78,10 @@ def register(
         bool, typer.Option("--learn/--no-learn", help="Learn each name once, as an instance of its label.")
     ] = True,
     source: Annotated[str | None, typer.Option("--source", help="Source to store with each event.")] = None,
+    language: Annotated[str, typer.Option("--language", help="SKOS: language of the texts.")] = "en",
+    concept_label: Annotated[
+        ConceptId, typer.Option("--concept-label", help="SKOS: what becomes the label of a concept.")
+    ] = "uri",
     as_json: AsJson = False,
 ) -> None:
     """Register labels with a name, a description, a parent and metadata.
@@ -78,13 +89,16 @@ def register(
     A line is {"label": "grain", "name": "Grain", "description": "...", "parent": "...", "metadata": {...}}. A table has
     the columns label, name, description and parent; its other columns are metadata. Empty cells are left out.
 
+    A concept of SKOS gives its preferred label as the name, its alternative labels and definition as the description,
+    and its first broader concept as the parent. SKOS needs abound[skos].
+
     A request has 500 labels. After an error the requests before it stay; the command can be repeated.
     """
     from abound.service.client import Client
 
     n, offset = 0, None
     with Client(url, key=key) as client:
-        rows = _registrations(file)
+        rows = read_concepts(file, language, concept_label) if skos_format(file) else _registrations(file)
         while some := list(itertools.islice(rows, BATCH)):
             offset = client.register_labels(model, some, learn=learn, source=source)["offset"]
             n += len(some)
@@ -103,7 +117,10 @@ def _registrations(file: str) -> Iterator[dict[str, Any]]:
         yield from _rows(file, "\t" if form == "tsv" else ",")
         return
     if form != "jsonl":
-        raise Malformed(f"{file}: labels are read from .jsonl, .csv and .tsv, optionally followed by .gz or .zst")
+        raise Malformed(
+            f"{file}: labels are read from .jsonl, .csv and .tsv, optionally followed by .gz or .zst, "
+            f"and from SKOS in {', '.join(SKOS_FORMATS)}"
+        )
     for number, line in enumerate(_decoded(file), start=1):
         if not line.strip():
             continue

@@ -1,0 +1,99 @@
+"""``abound register`` with a vocabulary in SKOS."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from abound.core.errors import Malformed
+from abound.service.cli.skos import MAX_DESCRIPTION, read_concepts
+from tests.support.command_line import Run
+from tests.support.served import Served, served
+
+TURTLE = """
+@prefix skos: <http://www.w3.org/2004/02/skos/core#> .
+@prefix owl: <http://www.w3.org/2002/07/owl#> .
+@prefix t: <http://example.org/t/> .
+t:cereals a skos:Concept ; skos:prefLabel "Cereals"@en, "Viljat"@fi ; skos:notation "633" .
+t:wheat a skos:Concept ; skos:prefLabel "Wheat"@en, "Vehnä"@fi ; skos:altLabel "spelt"@en, "durum"@en ;
+  skos:definition "A grass grown for its grain."@en ; skos:broader t:cereals, t:elsewhere ; skos:notation "633.11" .
+t:plain a skos:Concept ; skos:prefLabel "Plain" ; skos:notation "0" .
+t:gone a skos:Concept ; skos:prefLabel "Gone"@en ; owl:deprecated true .
+t:group a skos:Collection ; skos:prefLabel "Group"@en .
+"""
+BASE = "http://example.org/t/"
+
+
+@pytest.fixture(scope="module")
+def service() -> Iterator[Served]:
+    with served() as service:
+        yield service
+
+
+@pytest.fixture
+def turtle(tmp_path: Path) -> str:
+    path = tmp_path / "subjects.ttl"
+    path.write_text(TURTLE)
+    return str(path)
+
+
+def test_concepts_are_labels(turtle: str) -> None:
+    cereals, plain, wheat = read_concepts(turtle, "en", "uri")
+    assert cereals == {"label": f"{BASE}cereals", "name": "Cereals"}
+    assert plain == {"label": f"{BASE}plain", "name": "Plain"}
+    assert wheat == {
+        "label": f"{BASE}wheat",
+        "name": "Wheat",
+        "description": "durum; spelt; A grass grown for its grain.",
+        "parent": f"{BASE}cereals",
+    }
+
+
+def test_another_language_and_label(turtle: str) -> None:
+    cereals, plain, wheat = read_concepts(turtle, "fi", "notation")
+    assert cereals == {"label": "633", "name": "Viljat", "metadata": {"uri": f"{BASE}cereals"}}
+    assert plain["name"] == "Plain"
+    assert wheat == {"label": "633.11", "name": "Vehnä", "parent": "633", "metadata": {"uri": f"{BASE}wheat"}}
+    assert [one["label"] for one in read_concepts(turtle, "en", "name")] == ["Cereals", "Plain", "Wheat"]
+    with pytest.raises(Malformed, match="t/cereals has no name"):
+        list(read_concepts(turtle, "sv", "name"))
+
+
+@pytest.mark.parametrize(("suffix", "form"), [("rdf", "xml"), ("nt", "nt"), ("jsonld", "json-ld")])
+def test_other_formats(turtle: str, tmp_path: Path, suffix: str, form: str) -> None:
+    from rdflib import Graph
+
+    path = tmp_path / f"subjects.{suffix}.gz"
+    path.write_bytes(gzip.compress(Graph().parse(turtle).serialize(format=form, encoding="utf-8")))
+    assert list(read_concepts(str(path), "en", "uri")) == list(read_concepts(turtle, "en", "uri"))
+
+
+def test_a_description_has_a_limit(turtle: str, tmp_path: Path) -> None:
+    many = ", ".join(f'"{at:0100}"@en' for at in range(100))
+    path = tmp_path / "many.ttl"
+    path.write_text(f"{TURTLE}\nt:wheat skos:altLabel {many} .\n")
+    *_, wheat = read_concepts(str(path), "en", "uri")
+    assert MAX_DESCRIPTION - 102 < len(wheat["description"]) <= MAX_DESCRIPTION
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [(b"t:wheat a", "not turtle, or damaged"), (b"", "there is no skos:Concept"), (None, "No such file")],
+)
+def test_damaged_vocabularies(tmp_path: Path, content: bytes | None, why: str) -> None:
+    path = tmp_path / "subjects.ttl"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(Malformed, match=why):
+        list(read_concepts(str(path), "en", "uri"))
+
+
+def test_a_vocabulary_is_registered(run: Run, service: Served, turtle: str) -> None:
+    run("models", "create", "subjects", "--url", service.url)
+    said = run("register", turtle, "--url", service.url, "-m", "subjects", "--concept-label", "notation", "--json")
+    assert said.json["registered"] == 3
+    answer = service.http.post("/models/subjects/classify", json={"text": "durum prices", "names": True}).json()
+    assert (answer["labels"][0]["label"], answer["labels"][0]["name"]) == ("633.11", "Wheat")
