@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -24,9 +23,6 @@ from abound.core.instances.tables import WITHOUT_OTHERS
 from abound.core.instances.vectorizer import Vectorizer
 from abound.core.limits import DATASET_LIMITS
 from abound.service.datasets import files
-
-read_file = partial(files.read_file, columns=WITHOUT_OTHERS)
-"""``files.read_file`` without the fields that are no part of an instance, as ids and dates."""
 
 NAMES = {
     "clinc150": "jsonl",
@@ -53,6 +49,11 @@ ANALYZERS = {
     "chars": AnalyzerConfig(kind="char_wb", ngrams=(3, 5)),
 }
 """How texts may become terms."""
+
+
+def read_file(name: str) -> Iterator[DatasetInstance]:
+    """Yield the instances of a file. Fields that are no part of an instance, as ids and dates, are left out."""
+    return files.read_file(name, columns=WITHOUT_OTHERS)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -107,7 +108,9 @@ def picks(starts: npt.NDArray[np.int64], places: npt.NDArray[np.int64]) -> npt.N
     """Places of the elements of some rows, one row after the other."""
     lengths = np.diff(starts)[places]
     ends = np.cumsum(lengths)
-    return np.arange(ends[-1] if len(ends) else 0) + np.repeat(starts[places] - (ends - lengths), lengths)
+    total = int(ends[-1]) if len(ends) else 0
+    found: npt.NDArray[np.int64] = np.arange(total) + np.repeat(starts[places] - (ends - lengths), lengths)
+    return found
 
 
 def default_folder() -> Path:
@@ -129,7 +132,7 @@ def load(name: str, data: Path, kept: Path, analyzer: str = "words") -> Task:
     if not path.exists():
         kept.mkdir(parents=True, exist_ok=True)
         part = path.with_suffix(".part.npz")
-        np.savez(part, **_arrays(name, data, ANALYZERS[analyzer]))
+        np.savez(part, allow_pickle=False, **_arrays(name, data, ANALYZERS[analyzer]))
         part.rename(path)
     return read(path)
 
@@ -137,8 +140,9 @@ def load(name: str, data: Path, kept: Path, analyzer: str = "words") -> Task:
 def read(path: Path) -> Task:
     """A set from its file of arrays."""
     with np.load(path, allow_pickle=False) as arrays:
-        parts = [Rows(*(arrays[f"{part}_{field}"] for field in Rows.__slots__)) for part in ("train", "test")]
-        return Task(*parts, *arrays["sizes"].tolist())
+        train, test = (Rows(*(arrays[f"{part}_{field}"] for field in Rows.__slots__)) for part in ("train", "test"))
+        n_features, n_labels = arrays["sizes"].tolist()
+        return Task(train, test, n_features, n_labels)
 
 
 def validation(task: Task, name: str, seed: int = 0) -> Task:
@@ -154,10 +158,10 @@ def _arrays(name: str, data: Path, analyzer: AnalyzerConfig) -> dict[str, npt.ND
     features: dict[str, int] = {}
     labels: dict[str, int] = {}
     arrays: dict[str, npt.NDArray[np.generic]] = {}
-    sizes = []
+    sizes: list[int] = []
     vectorizer = Vectorizer(ModelConfig(analyzer=analyzer), DATASET_LIMITS)
     for part in ("train", "test"):
-        instances: Iterable[DatasetInstance] = read_file(str(data / name / f"{part}.{NAMES[name]}.gz"))
+        instances = read_file(str(data / name / f"{part}.{NAMES[name]}.gz"))
         dataset = vectorize_all(instances, vectorizer.vectorize, DATASET_LIMITS)
         arrays |= {f"{part}_{field}": array for field, array in _rows(dataset, features, labels).items()}
         sizes = sizes or [len(features), len(labels)]
