@@ -79,7 +79,7 @@ def test_what_its_scores_are_worth_goes_with_a_model(service: Served) -> None:
 
 
 def test_what_it_has_learned_of_vectors_goes_with_a_model(service: Served) -> None:
-    service.http.put("/models/reranked", json={"update": "sls", "rerank": True}).raise_for_status()
+    service.http.put("/models/reranked", json={"update": "sls", "memory_instances": 30}).raise_for_status()
     instances = [{"text": f"a{i % 7}", "vector": [i % 3, i % 4, 1], "labels": [f"c{i % 3}"]} for i in range(40)]
     service.http.post("/models/reranked/learn", json={"instances": instances}).raise_for_status()
     file = service.http.get("/models/reranked/export").content
@@ -90,6 +90,27 @@ def test_what_it_has_learned_of_vectors_goes_with_a_model(service: Served) -> No
     assert answers[0]["labels"] == answers[1]["labels"] != []
     told = [service.http.get(f"/models/{name}/stats").json()["reranking"] for name in names]
     assert told[0] == told[1] is not None
+
+
+def test_the_names_of_labels_go_with_a_model(service: Served) -> None:
+    taught(service, "named", update="sls")
+    labels = [
+        {"label": "c1", "name": "red wheat", "metadata": {"colour": "red"}},
+        {"label": "c7", "description": "crude oil", "parent": "c1"},
+    ]
+    service.http.put("/models/named/labels", json={"labels": labels}).raise_for_status()
+    file = service.http.get("/models/named/export").content
+    after = service.http.put("/models/named-elsewhere/import", content=file).json()
+    assert after["digest"] == service.http.get("/models/named").json()["digest"]
+    told = [service.http.get(f"/models/{name}/labels").json() for name in ("named", "named-elsewhere")]
+    assert told[0]["details"] == told[1]["details"]
+    assert told[1]["details"]["c1"]["metadata"] == {"colour": "red"}
+    asked = {"text": "oil", "names": True}
+    answers = [
+        service.http.post(f"/models/{name}/classify", json=asked).json() for name in ("named", "named-elsewhere")
+    ]
+    assert answers[0]["labels"] == answers[1]["labels"]
+    assert answers[1]["labels"][0]["label"] == "c7"
 
 
 def test_a_model_goes_out_and_comes_in_again_as_it_was(service: Served) -> None:

@@ -37,6 +37,8 @@ DIGESTS = {
     "feedback_fsu": "29574153bec0150e425689017ed0c1e8",
     "feedback_sls": "d166418aeec884f8a58e7c075d09f526",
     "names": "131edd9e7e2f65c370b9280843c0ab1a",
+    "default_rerank": "d947d814e3961a45c4639087d96b1d33",
+    "memory_instances": "f700a3b377fe1aca26d454fd4dd1dc12",
 }
 
 
@@ -80,6 +82,9 @@ def test_the_logs_use_what_they_are_named_after() -> None:
     assert len(models["max_features"].features) == 30
     assert models["rerank"].dimension == models["vectors"].dimension == 12
     assert models["rerank"].reranker.figures()["n"] > 50
+    assert models["default_rerank"].reranker.figures()["n"] > 50
+    assert not models["vectors"].reranker.on
+    assert len(models["memory_instances"].reranker.memory) == 25
     assert models["calibrate"].calibration.on
     assert models["configure"].calibration.on
     assert models["configure"].config.d_max == 40
