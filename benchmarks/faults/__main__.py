@@ -7,6 +7,8 @@ acknowledged, and classify with ``min_offset``. In the end history and log are a
 clients were told: every acknowledged event exactly once, at its offset, with its rank; and ``abound verify`` compares
 the digests of all replicas.
 
+With ``--vectors`` each event has a vector, and the model re-ranks, calibrates and remembers instances.
+
 ``--work DIR`` keeps everything in DIR; a run that was cut off goes on from there. ``--first F`` begins at kill F.
 Wants nginx (on Debian: ``apt-get install nginx-light``).
 """
@@ -63,10 +65,12 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=10, help="up to and with the kill of this number")
     parser.add_argument("--first", type=int, default=1, help="number of the first kill")
     parser.add_argument("--work", type=Path, help="directory to keep everything in, and to go on from")
+    parser.add_argument("--vectors", action="store_true", help="all events have vectors, and the model learns them")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="abound-faults-") as temporary:
-        outcome = run(options.work or Path(temporary), options.seed, options.kills, options.first, shown)
+        work = options.work or Path(temporary)
+        outcome = run(work, options.seed, options.kills, options.first, shown, vectors=options.vectors)
     result = figures(outcome)
     if options.json:
         print(json.dumps(result, indent=2))

@@ -123,13 +123,24 @@ class Learner(threading.Thread):
     real : sequence of (text, label)
     pause : float
         Seconds between two requests.
+    dimension : int
+        Numbers of the vector of each event, which is near that of others with its label; 0: no vectors.
     """
 
     def __init__(
-        self, url: str, name: str, form: Form, level: Level, real: list[tuple[str, str]], book: Book, pause: float
+        self,
+        url: str,
+        name: str,
+        form: Form,
+        level: Level,
+        real: list[tuple[str, str]],
+        book: Book,
+        pause: float,
+        dimension: int = 0,
     ) -> None:
         super().__init__(name=name, daemon=True)
         self._url, self._form, self._level, self._book, self._pause = url, form, level, book, pause
+        self._dimension = dimension
         self._rng = random.Random(name)
         self._real = real
         self._numbers = itertools.count()
@@ -155,7 +166,11 @@ class Learner(threading.Thread):
     def _event(self) -> dict[str, Any]:
         text, label = self._rng.choice(self._real)
         own = f"{self.name}-{next(self._numbers)}"
-        return {"text": text, "features": {own: 1}, "labels": [label, own]}
+        event = {"text": text, "features": {own: 1}, "labels": [label, own]}
+        if self._dimension:
+            of_label = random.Random(label)
+            event["vector"] = [of_label.gauss(0, 1) + self._rng.gauss(0, 0.5) for _ in range(self._dimension)]
+        return event
 
     def _patience(self) -> Iterator[None]:
         """Try again and again; RuntimeError when it takes too long."""

@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import httpx
+
 from abound.service.datasets.austen import novels
 from benchmarks.faults.clients import Book, Form, Learner, Level, Reader
 from benchmarks.faults.fleet import FIRST_SECONDS, Fleet
@@ -74,8 +76,19 @@ class Outcome:
         return self.findings.good and self.verified is True and not self.book.wrong
 
 
-def run(work: Path, seed: int, kills: int, first: int, told: Told, pause: float = 0.1) -> Outcome:
-    """Run the steps ``first`` to ``kills`` in a directory; goes on after the last step that was noted there."""
+WITH_VECTORS = {"update": "sls", "calibrate": True, "memory_instances": 1024}
+"""Configuration of the model whose events have vectors: everything that is learned from one is switched on."""
+
+DIMENSION = 32
+
+
+def run(
+    work: Path, seed: int, kills: int, first: int, told: Told, pause: float = 0.1, vectors: bool = False
+) -> Outcome:
+    """Run the steps ``first`` to ``kills`` in a directory; goes on after the last step that was noted there.
+
+    With ``vectors`` every event has one, and the model is ``WITH_VECTORS``.
+    """
     began = time.monotonic()
     work.mkdir(parents=True, exist_ok=True)
     outcome = Outcome(seed, Book(work / "acknowledged.jsonl"))
@@ -85,9 +98,18 @@ def run(work: Path, seed: int, kills: int, first: int, told: Told, pause: float 
     try:
         fleet.start()
         fleet.calm(FIRST_SECONDS)
+        if vectors:
+            httpx.put(f"{fleet.balancer.url}/models/default", json=WITH_VECTORS, timeout=60).raise_for_status()
         learners = [
             Learner(
-                fleet.balancer.url, f"event/{seed}/{first}/{i}/{os.getpid()}", form, level, real, outcome.book, pause
+                fleet.balancer.url,
+                f"event/{seed}/{first}/{i}/{os.getpid()}",
+                form,
+                level,
+                real,
+                outcome.book,
+                pause,
+                DIMENSION if vectors else 0,
             )
             for i, (form, level) in enumerate(LEARNERS)
         ]

@@ -18,10 +18,11 @@ from benchmarks.faults.schedule import KILLS, TROUBLES, step
 @pytest.mark.skipif(balancer.program() is None, reason="nginx is not installed")
 @pytest.mark.timeout(1200)
 @pytest.mark.long
-def test_what_was_acknowledged_outlives_kills_of_a_fleet(tmp_path: Path) -> None:
+@pytest.mark.parametrize("vectors", [False, True], ids=["words", "vectors"])
+def test_what_was_acknowledged_outlives_kills_of_a_fleet(tmp_path: Path, vectors: bool) -> None:
     kills = 10
     said: list[str] = []
-    outcome = run(tmp_path, 20, kills, 1, lambda outcome, number, kills, what: said.append(what))
+    outcome = run(tmp_path, 20, kills, 1, lambda outcome, number, kills, what: said.append(what), vectors=vectors)
     assert outcome.good, figures(outcome)
     assert outcome.kills.total() == len(said) == kills
     assert len(outcome.book.acknowledged) > 50 * kills
