@@ -1,6 +1,6 @@
 """What vectors of texts add: words, words and codes, and both with the re-ranker, on the same instances.
 
-    python -m benchmarks.meaning [--json] [--data DIR] [--only NAME]... [--orders 3] [--embed wordllama]
+    python -m benchmarks.meaning [--json] [--data DIR] [--only NAME]... [--orders 3] [--embed wordllama] [--way WAY]...
 
 Each set is learned in one pass with ``update: sls``, in the order of its file and in ``--orders`` random ones;
 ``commits-git`` is learned in order of time alone. The figures of random orders are their means:
@@ -18,7 +18,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -56,9 +56,15 @@ ALL = None, None
 SIZES: dict[str, tuple[int | None, int | None]] = {"yso-finna-en": (100_000, 10_000)}
 """The first instances of the two parts, where not all of them are used."""
 
-EMBEDDED = ("codes", "reranked")
-WAYS: dict[str, dict[str, Any]] = {"words": {}, "codes": {"rerank": False}, "reranked": {"rerank": True}}
-"""Settings of the ways to learn a set. All but ``words`` have an encoder."""
+WAYS: dict[str, dict[str, Any]] = {
+    "words": {},
+    "codes": {"rerank": False},
+    "reranked": {"rerank": True},
+    "remembered": {"memory_instances": 32_768},
+}
+"""Settings of the ways to learn a set. All but ``words`` have an encoder. The last is measured if it is named."""
+
+USUAL = ("words", "codes", "reranked")
 
 FEW_SHOT = "few-shot"
 EXAMPLES = (0, 1, 2, 3, 5, 10)
@@ -86,7 +92,7 @@ def _files(name: str, data: Path) -> list[Iterator[DatasetInstance]]:
 
 def config_of(way: str, encoder: str) -> ModelConfig:
     """Return the configuration of a way."""
-    analyzer = {"embed": encoder if way in EMBEDDED else None}
+    analyzer = {"embed": encoder if way != "words" else None}
     return ModelConfig.from_dict({"update": "sls", "analyzer": analyzer} | WAYS[way])
 
 
@@ -140,23 +146,23 @@ def mean(rows: list[dict[str, float]]) -> dict[str, float]:
     return {name: float(np.mean([row[name] for row in rows])) for name in rows[0]}
 
 
-def of_set(name: str, data: Path, n_random: int, encoder: str) -> Iterator[dict[str, Any]]:
+def of_set(name: str, data: Path, n_random: int, encoder: str, ways: Sequence[str]) -> Iterator[dict[str, Any]]:
     """Yield the figures of each way to learn a set, in the order of its file and in random ones."""
     words, embedded = (read(name, data, config_of(way, encoder)) for way in ("words", "reranked"))
     orders = {"file": [None], "random": [] if name in ONE_ORDER else list(range(n_random))}
     for kind, seeds in orders.items():
-        found: dict[str, list[dict[str, float]]] = {way: [] for way in WAYS}
+        found: dict[str, list[dict[str, float]]] = {way: [] for way in ways}
         for seed in seeds:
             for way, rows in found.items():
-                rows.append(measure(embedded if way in EMBEDDED else words, config_of(way, encoder), seed))
+                rows.append(measure(words if way == "words" else embedded, config_of(way, encoder), seed))
         for way, rows in found.items():
             if rows:
                 yield {"set": name, "order": kind, "way": way} | mean(rows)
 
 
-def few_shot(data: Path, encoder: str) -> Iterator[dict[str, Any]]:
+def few_shot(data: Path, encoder: str, ways: Sequence[str]) -> Iterator[dict[str, Any]]:
     """Yield R@1 and R@5 on clinc150 for each number of examples, way to learn, and with and without names."""
-    for way in WAYS:
+    for way in ways:
         config = config_of(way, encoder)
         train, test, _ = read("clinc150", data, config)
         for registered in (False, True):
@@ -180,13 +186,19 @@ def main() -> None:
         "--only", action="append", choices=[FEW_SHOT, *SETS, *TRANSLATED], help="only this set; may be repeated"
     )
     parser.add_argument("--orders", type=int, default=3, help="random orders")
+    parser.add_argument("--way", action="append", choices=WAYS, help="only this way; may be repeated")
     parser.add_argument("--embed", metavar="ENCODER", default="wordllama")
     given = parser.parse_args()
     data = data_folder(given.data)
     use_encoders(None)
     warmup("learning", "answering", "sls", "reranked")
+    ways = given.way or USUAL
     for name in given.only or (FEW_SHOT, *SETS):
-        rows = few_shot(data, given.embed) if name == FEW_SHOT else of_set(name, data, given.orders, given.embed)
+        rows = (
+            few_shot(data, given.embed, ways)
+            if name == FEW_SHOT
+            else of_set(name, data, given.orders, given.embed, ways)
+        )
         for i, row in enumerate(rows):
             if given.json:
                 print(json.dumps(row), flush=True)
