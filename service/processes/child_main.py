@@ -54,7 +54,7 @@ def load_kernels(reporter: Reporter, first: bool = False) -> None:
     if kernel_cache.is_complete():
         reporter("loading the kernels", 0.0)
     else:
-        reporter("compiling kernels, first start only" + (": about 20 s" if first else ""), 0.0)
+        reporter("compiling kernels, first start only" + (": 10 to 20 s" if first else ""), 0.0)
     from abound.service.processes import kernel_compiler
 
     if first:
