@@ -39,7 +39,7 @@ from abound.core.instances import text_encoder
 from abound.core.instances.data_formats import DatasetInstance
 from abound.core.instances.dense_vector import quantize
 from abound.core.instances.record import pack_labels
-from abound.core.instances.tables import TableColumns, read_batches
+from abound.core.instances.tables import LABEL_COLUMNS, TableColumns, read_batches
 from abound.core.limits import DATASET_LIMITS
 from abound.core.model.entry_application import Unit
 from abound.core.model.live_model import LiveModel
@@ -379,8 +379,12 @@ def _kind_of(X: Any) -> tuple[Any, str]:
     texts = _texts(X)
     if texts is not None:
         return texts, TEXTS
-    of_numbers = not hasattr(X, "columns") or all(str(one).lower().startswith(TYPES_OF_NUMBERS) for one in X.dtypes)
-    return X, NUMBERS if of_numbers else FRAME
+    if not hasattr(X, "columns") or all(str(one).lower().startswith(TYPES_OF_NUMBERS) for one in X.dtypes):
+        return X, NUMBERS
+    for name in LABEL_COLUMNS:
+        if name in X.columns:
+            raise ValueError(f"X has a column {name!r}, which would hold labels; give them as y, or rename the column")
+    return X, FRAME
 
 
 def _batches(frame: Any) -> list[Any]:

@@ -389,6 +389,8 @@ def test_frames_have_columns_of_text(frame: Callable[[Any], Any]) -> None:
         AboundClassifier(text=["title"]).fit(X, CLASSES)
     with pytest.raises(ValueError, match="inconsistent numbers"):
         made.fit(X, CLASSES[1:])
+    with pytest.raises(ValueError, match="X has a column 'label', which would hold labels; give them as y"):
+        made.predict(frame({**COLUMNS, "label": COLUMNS["price"]}))
     with pytest.raises(ValueError, match="X has texts, but the estimator learned a frame"):
         made.predict(["late bill"])
 
