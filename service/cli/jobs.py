@@ -52,7 +52,7 @@ def submit_job(
     key: Key = None,
     as_json: AsJson = False,
 ) -> None:
-    """Submit a job. With `--follow`, exit code 1 if it does not succeed."""
+    """Submit a job. With `--follow`, exit code 1 unless it succeeds."""
     from abound.service.client import Client
 
     params = changes_of(assignments) | ({} if reason is None else {"reason": reason})
@@ -105,7 +105,7 @@ def show_job(job_id: JobId, url: Url = DEFAULT_URL, key: Key = None, as_json: As
 
 @jobs.command("follow")
 def follow_job(job_id: JobId, url: Url = DEFAULT_URL, key: Key = None, as_json: AsJson = False) -> None:
-    """Follow a job until it has ended. Exit code 1 if it does not succeed."""
+    """Follow a job until it has ended. Exit code 1 unless it succeeds."""
     from abound.service.client import Client
 
     with Client(url, key=key) as client:

@@ -85,6 +85,13 @@ def test_the_spelling_is_right() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def test_proselint_finds_nothing() -> None:
+    """``.proselintrc.json`` leaves out typography (pages are plain text) and repeated words (titles repeat theirs)."""
+    linter = [Path(sys.executable).with_name("proselint"), "check", "--config", ".proselintrc.json"]
+    done = subprocess.run([*linter, *PROSE], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 @pytest.mark.parametrize("path", PROSE, ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_the_words_are_those_that_engineers_use(path: Path) -> None:
     text = "\n".join(CODE.sub("``", line) for _, line in passages(path))
