@@ -36,7 +36,7 @@ from abound.service.log.events import ModelCreated
 from abound.service.processes.embedded_store import EmbeddedStore
 from abound.service.processes.lifetime import dies_with_parent
 from abound.service.store.client import Store, sync_client
-from abound.service.store.reconnecting import ReconnectingConnection
+from abound.service.store.reconnecting_connection import ReconnectingConnection
 
 PROGRAM = "benchmarks.jobs"
 AS_WORKER = "BENCHMARK_IS_THE_WORKER"

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 import httpx
 
 from abound import Client, Model
-from abound.service.api.schemas.hot import ScoredLabel
+from abound.service.api.schemas.learn_classify import ScoredLabel
 from abound.service.client import ClientError
 
 CANDIDATES = 20

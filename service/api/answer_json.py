@@ -1,7 +1,7 @@
 """Rankings as JSON.
 
-:class:`~abound.service.api.schemas.hot.ClassifyAnswer` defines the answer of ``/classify``. The usual answer,
-without explanations, is joined from bytes: the part of a label is encoded once per class, and all scores are
+:class:`~abound.service.api.schemas.learn_classify.ClassifyAnswer` defines the answer of ``/classify``. The usual
+answer, without explanations, is joined from bytes: the part of a label is encoded once per class, and all scores are
 encoded together. Both ways give the same bytes.
 """
 
@@ -12,8 +12,8 @@ from weakref import WeakKeyDictionary, ref
 
 from abound.core.model.live_model import LiveModel
 from abound.core.types import START, Offset, Ranking
-from abound.service.api.schemas.hot import Because, ClassifyAnswer, NearInstance, ScoredLabel, encoder
 from abound.service.api.schemas.labels import details_from
+from abound.service.api.schemas.learn_classify import Because, ClassifyAnswer, NearInstance, ScoredLabel, encoder
 
 LIVE = "live"
 

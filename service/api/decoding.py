@@ -14,7 +14,7 @@ from abound.core.errors import InvalidInstance, Malformed
 from abound.core.instances.dense_vector import to_int8
 from abound.core.model.live_model import LiveModel
 from abound.service.api.problems import decoding_error
-from abound.service.api.schemas.hot import Instance, encoder
+from abound.service.api.schemas.learn_classify import Instance, encoder
 
 _T = TypeVar("_T")
 

@@ -29,7 +29,7 @@ from abound.service.api.request_body import (
     request_id_of,
     send_answer,
 )
-from abound.service.api.schemas.hot import encoder
+from abound.service.api.schemas.learn_classify import encoder
 from abound.service.asyncio_tasks import run_together
 from abound.service.metrics import REQUEST_ID, RequestMeter
 from abound.service.security.guard import Guard, log_request

@@ -27,7 +27,13 @@ from abound.core.limits import MAX_KEY_CHARACTERS, Limits
 from abound.core.types import Offset
 from abound.service.api.decoding import ABSENT, is_empty, vector_of
 from abound.service.api.request_body import Headers
-from abound.service.api.schemas.hot import LabelledInstance, LearnAnswer, LearnBatchAnswer, LearnRequest, LearnResult
+from abound.service.api.schemas.learn_classify import (
+    LabelledInstance,
+    LearnAnswer,
+    LearnBatchAnswer,
+    LearnRequest,
+    LearnResult,
+)
 from abound.service.log.append_group import LearnDraft, LearnOutcome
 from abound.service.model.replicated_model import ReplicatedModel
 from abound.service.replica.memory_budget import MemoryBudget

@@ -22,7 +22,7 @@ from abound.service.api.learn_service import (
 from abound.service.api.ndjson import AnswerLines, NdjsonLine, RequestLines
 from abound.service.api.ndjson_rates import admit_lines
 from abound.service.api.problems import problem_of
-from abound.service.api.schemas.hot import encoder, learn_decoder
+from abound.service.api.schemas.learn_classify import encoder, learn_decoder
 from abound.service.asyncio_tasks import TimeSlice, run_together
 from abound.service.log.append_group import LearnDraft, LearnOutcome
 from abound.service.model.replicated_model import ReplicatedModel

@@ -16,7 +16,8 @@ from fastapi.openapi.utils import get_openapi
 from abound.core.config import AnalyzerConfig, ModelConfig
 from abound.core.limits import MODEL_NAME, Limits
 from abound.service.api.problems import INTERNAL, KINDS, PROBLEM_JSON, Problem
-from abound.service.api.schemas.hot import (
+from abound.service.api.schemas.labels import RegisterRequest
+from abound.service.api.schemas.learn_classify import (
     FEATURES_SCHEMA,
     ClassifyAnswer,
     ClassifyBatchAnswer,
@@ -25,7 +26,6 @@ from abound.service.api.schemas.hot import (
     LearnBatchAnswer,
     LearnRequest,
 )
-from abound.service.api.schemas.labels import RegisterRequest
 from abound.service.api.schemas.models import ConfigShape
 from abound.service.api.schemas.versions import ActivateRequest
 from abound.service.jobs.submission import JobRequest

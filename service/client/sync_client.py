@@ -16,7 +16,7 @@ from typing import Any, Self, Unpack
 
 import httpx
 
-from abound.service.api.schemas.hot import ClassifyAnswer, LearnAnswer
+from abound.service.api.schemas.learn_classify import ClassifyAnswer, LearnAnswer
 from abound.service.client.errors import (
     DEFAULT_URL,
     Answer,

@@ -43,7 +43,7 @@ from abound.service.metrics import DurationCounter
 from abound.service.processes.tracing import Tracing
 from abound.service.store.durability import Words, confirmation_commands, confirmed_level
 from abound.service.store.raw_connection import ConnectionLost, Reply, pack_command
-from abound.service.store.reconnecting import ReconnectingConnection
+from abound.service.store.reconnecting_connection import ReconnectingConnection
 from abound.service.store.server_info import LEVELS, ServerInfo
 
 SWEEP_SECONDS = 0.05

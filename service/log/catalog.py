@@ -35,7 +35,7 @@ from abound.service.log.stream import Element
 from abound.service.store.client import Store, store_errors
 from abound.service.store.keys import ModelKeys
 from abound.service.store.raw_connection import ConnectionLost
-from abound.service.store.reconnecting import ReconnectingConnection
+from abound.service.store.reconnecting_connection import ReconnectingConnection
 
 CATALOG_KEY = b"abound:catalog"
 DEFAULT_MODEL = "default"

@@ -30,7 +30,7 @@ from abound.service.processes import kernel_compiler
 from abound.service.replica.loader import FollowerCallbacks, Loader, Progress
 from abound.service.store.client import Store, store_errors
 from abound.service.store.raw_connection import ConnectionLost, StoreConnection
-from abound.service.store.reconnecting import FIRST_PAUSE, LONGEST_PAUSE
+from abound.service.store.reconnecting_connection import FIRST_PAUSE, LONGEST_PAUSE
 
 log = structlog.get_logger(__name__)
 

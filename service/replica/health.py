@@ -10,7 +10,7 @@ import structlog
 from abound.core.errors import NotReady
 from abound.service.replica.follower import Follower
 from abound.service.replica.storage_status import StorageStatus
-from abound.service.store.reconnecting import ReconnectingConnection
+from abound.service.store.reconnecting_connection import ReconnectingConnection
 
 log = structlog.get_logger(__name__)
 

@@ -32,7 +32,7 @@ from abound.service.replica.follower import Follower
 from abound.service.replica.health import Health
 from abound.service.snapshots import snapshots
 from abound.service.store.client import Store
-from abound.service.store.reconnecting import ReconnectingConnection
+from abound.service.store.reconnecting_connection import ReconnectingConnection
 
 DEFAULT_PAUSE_SECONDS = 1.0
 

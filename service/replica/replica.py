@@ -53,7 +53,7 @@ from abound.service.snapshots.snapshots import SnapshotParams, read_manifests
 from abound.service.snapshots.state_image import StateManifest
 from abound.service.store.client import Store
 from abound.service.store.durability import confirmed_durability
-from abound.service.store.reconnecting import ReconnectingConnection
+from abound.service.store.reconnecting_connection import ReconnectingConnection
 from abound.service.store.server_info import ServerInfo
 from abound.service.versions.cache_cleanup import CacheCleaner
 

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import hiredis
 
 from abound.service.store.raw_connection import ConnectionLost, Reply
-from abound.service.store.reconnecting import ReconnectingConnection
+from abound.service.store.reconnecting_connection import ReconnectingConnection
 from abound.service.store.server_info import (
     FSYNC_QUERIES,
     FSYNC_SETTINGS,

@@ -10,7 +10,7 @@ from abound.core.model.entry_application import Unit
 from abound.core.model.live_model import LiveModel
 from abound.core.types import START, Offset, Ranking
 from abound.service.api.answer_json import AnswerEncoder
-from abound.service.api.schemas.hot import encoder
+from abound.service.api.schemas.learn_classify import encoder
 
 ODD = ["plain", 'quo"te', "back\\slash", "\n\t\x00\x1f", "é", "\U0001f600", "</script>", " ", "%b{}", "x" * 512]
 

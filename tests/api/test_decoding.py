@@ -13,7 +13,7 @@ from abound.core.errors import AboundError
 from abound.core.limits import Limits
 from abound.core.model.live_model import LiveModel
 from abound.service.api.decoding import decode, sole_features, vector_of
-from abound.service.api.schemas.hot import ClassifyRequest, classify_decoder
+from abound.service.api.schemas.learn_classify import ClassifyRequest, classify_decoder
 from tests.randomness import examples
 
 LIVE = LiveModel(ModelConfig(), (1, 2), Limits())

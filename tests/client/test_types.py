@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from abound.service.api.schemas.hot import ClassifyRequest
+from abound.service.api.schemas.learn_classify import ClassifyRequest
 from abound.service.client.instances import ClassifyOptions, InputInstance, Labelled, LearnKwargs
 
 ROOT = Path(__file__).parents[2]

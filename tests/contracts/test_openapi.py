@@ -12,7 +12,7 @@ import pytest
 
 from abound.core.errors import InvalidInstance
 from abound.service.api.problems import INTERNAL, KINDS
-from abound.service.api.schemas.hot import ClassifyRequest, LabelledInstance, LearnRequest
+from abound.service.api.schemas.learn_classify import ClassifyRequest, LabelledInstance, LearnRequest
 from abound.service.security.key import KeyTerms
 from tests.support.served import NDJSON, Served, lines, served
 

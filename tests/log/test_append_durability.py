@@ -57,7 +57,7 @@ async def test_fsync_is_not_claimed_after_the_policy_was_changed(
     own_server: Server, start_replica: StartReplica, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The service asks each second what the store is, and behind each append with ``fsync`` whether that is so."""
-    monkeypatch.setattr("abound.service.store.reconnecting.INFO_SECONDS", 60.0)
+    monkeypatch.setattr("abound.service.store.reconnecting_connection.INFO_SECONDS", 60.0)
     replica = await start_replica(own_server)
     one = draft('{"a": 1}', "x")
     for policy, level in (("always", "fsync"), ("everysec", "log"), ("always", "fsync")):

@@ -23,7 +23,7 @@ from abound.service.model.position import Position
 from abound.service.model.replicated_model import ReplicatedModel, StandbyState
 from abound.service.replica.replica import Replica
 from abound.service.store.raw_connection import ConnectionLost, StoreConnection
-from abound.service.store.reconnecting import ReconnectingConnection
+from abound.service.store.reconnecting_connection import ReconnectingConnection
 from tests.simulation.history import run
 from tests.simulation.loop import Process, here
 

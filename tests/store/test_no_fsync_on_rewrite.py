@@ -62,7 +62,7 @@ async def test_both_ways_of_asking_say_the_same(pausing: Server) -> None:
 async def test_a_change_since_the_store_was_asked_last_is_seen_behind_each_append(
     own_server: Server, start_replica: StartReplica, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("abound.service.store.reconnecting.INFO_SECONDS", 60.0)
+    monkeypatch.setattr("abound.service.store.reconnecting_connection.INFO_SECONDS", 60.0)
     replica = await start_replica(own_server)
     for value, level in (("no", "fsync"), ("yes", "log"), ("no", "fsync")):
         with own_server.client() as client:

@@ -36,7 +36,7 @@ async def test_a_store_that_is_emptied_under_open_connections_is_started_anew(
 async def test_nothing_is_acknowledged_that_goes_with_the_model_of_a_store_that_was_emptied(
     server: Server, start_replica: StartReplica, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("abound.service.store.reconnecting.INFO_SECONDS", 60.0)
+    monkeypatch.setattr("abound.service.store.reconnecting_connection.INFO_SECONDS", 60.0)
     monkeypatch.setattr("abound.service.replica.heartbeat.TICK_SECONDS", 60.0)
     replica = await start_replica(server)
     await teach(replica)

@@ -25,7 +25,7 @@ from abound.service.api.ndjson import AnswerLines, NdjsonLine, RequestLines
 from abound.service.api.ndjson_rates import admit_lines
 from abound.service.api.problems import problem_of
 from abound.service.api.request_body import Headers
-from abound.service.api.schemas.hot import (
+from abound.service.api.schemas.learn_classify import (
     ClassifyAnswer,
     ClassifyRequest,
     Instance,

@@ -27,7 +27,6 @@ from abound.service.api.dependencies import GrantDep, ModelName, PartsDep, Repli
 from abound.service.api.learn_service import AppendOptions, VectorBudget
 from abound.service.api.openapi import JSON, REF, problems
 from abound.service.api.request_body import media_of, read_body
-from abound.service.api.schemas.hot import encoder
 from abound.service.api.schemas.labels import (
     NO_DETAILS,
     LabelDetails,
@@ -35,6 +34,7 @@ from abound.service.api.schemas.labels import (
     details_from,
     register_decoder,
 )
+from abound.service.api.schemas.learn_classify import encoder
 from abound.service.api.schemas.shape import Shape
 from abound.service.asyncio_tasks import TimeSlice
 from abound.service.log.append_group import LearnDraft

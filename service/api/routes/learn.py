@@ -34,7 +34,7 @@ from abound.service.api.learn_stream import LearnStream
 from abound.service.api.ndjson import AnswerLines, RequestLines
 from abound.service.api.request_body import Headers
 from abound.service.api.routes.classify import check_batch
-from abound.service.api.schemas.hot import LabelledInstance, LearnRequest, encoder, learn_decoder
+from abound.service.api.schemas.learn_classify import LabelledInstance, LearnRequest, encoder, learn_decoder
 from abound.service.asyncio_tasks import TimeSlice
 from abound.service.log.append_group import LearnDraft, LearnOutcome
 from abound.service.model.replicated_model import ReplicatedModel

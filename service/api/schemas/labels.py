@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta, Struct
 
-from abound.service.api.schemas.hot import AskedDurability, Source, Wait
+from abound.service.api.schemas.learn_classify import AskedDurability, Source, Wait
 
 NAME = "The name of the label, as a person would write it."
 PARENT = "The label of which this one is a kind; it need not be registered. Shown, not used for ranking."
