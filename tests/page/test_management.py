@@ -251,12 +251,12 @@ def test_rows_of_a_data_set_are_shown_and_other_files_refused(
 
 def test_columns_of_a_table_are_named(open_page: Open, serving: Serving, tmp_path: Path) -> None:
     page = open_page("datasets", viewport={"width": 390, "height": 844})
-    expect(page.get_by_text("Columns", exact=True)).to_be_hidden()
+    expect(page.get_by_text("Columns and fields", exact=True)).to_be_hidden()
     table = tmp_path / "tickets.csv"
     table.write_text("subject;team;plan\nbroken & bent screen;phones|repairs;free\n")
     page.get_by_label("File").set_input_files(table)
     page.get_by_label("Name").fill("tickets")
-    page.get_by_text("Columns", exact=True).click()
+    page.get_by_text("Columns and fields", exact=True).click()
     page.get_by_label("Text", exact=True).fill("subject")
     page.get_by_label("Label", exact=True).fill("team")
     page.get_by_label("Label separator").fill("|")
