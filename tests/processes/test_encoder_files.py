@@ -71,10 +71,21 @@ def test_tokens_may_share_rows_and_have_weights(encoders: Path) -> None:
     assert encoder.encode("grain price price") == quantize(whole[1] + 2 * whole[2])
 
 
-def test_the_rest_of_a_long_text_is_left_out(encoders: Path) -> None:
+def test_a_text_is_encoded_up_to_8000_characters(encoders: Path) -> None:
+    """Characters count, not bytes; all words of the text stay words."""
     make(encoders / "small")
+    vectorizer = Vectorizer(ModelConfig.from_dict({"update": "sls", "analyzer": {"embed": "small"}}), Limits())
+    plain = Vectorizer(ModelConfig(update="sls"), Limits())
     encoder = text_encoder.load("small")
-    assert encoder.encode("wheat " * 2000 + "grain " * 9000) == encoder.encode("wheat")
+    for unknown in ("a ", "ä ", "\U0001f33e "):
+        start = unknown * 3997 + " wheat"
+        assert len(start) == 8000
+        assert encoder.encode(start[1:]) == encoder.encode(start) == encoder.encode("wheat")
+        assert encoder.encode(start[:-1]) is None
+        for rest in ("s", " grain" * 2000):
+            assert encoder.encode(start + rest) == encoder.encode(start)
+            vector = vectorizer.vectorize(None, start + rest)
+            assert vector == plain.vectorize(None, start + rest, encoder.encode(start))
 
 
 def test_files_that_are_not_an_encoder(encoders: Path) -> None:
