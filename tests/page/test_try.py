@@ -12,6 +12,7 @@ from playwright.sync_api import expect
 from benchmarks.serving import Serving
 from tests.page.conftest import Open, painted, stats
 from tests.page.test_management import NARROW, fits, sizes
+from tests.page.test_probabilities import learn
 
 
 def test_ranked_as_it_is_typed_and_explained(open_page: Open, serving: Serving) -> None:
@@ -276,6 +277,36 @@ def test_what_is_wrong_with_an_instance_is_said(open_page: Open) -> None:
     expect(page.get_by_text("Not JSON yet")).to_be_visible()
     box.fill("price:")
     expect(page.get_by_text("has no value yet")).to_be_visible()
+
+
+def test_a_vector_is_ranked_and_learned(open_page: Open, serving: Serving) -> None:
+    address = f"{serving.url}/models/vectors"
+    httpx.put(address, json={"update": "sls"}, timeout=60).raise_for_status()
+    vectors = {"tea": [1.0, 0.1, 0.0], "coffee": [0.0, 1.0, -0.2]}
+    learn(address, [{"vector": vector, "labels": [label]} for label, vector in vectors.items()])
+    page = open_page("try", expected=("status of 422",))
+    expect(page.get_by_role("radio", name="Features")).to_be_visible()
+    expect(page.get_by_role("radio", name="Vector")).to_have_count(0)  # the default model learns by fsu
+    page.goto(f"{serving.url}/#try/vectors")
+    page.get_by_role("radio", name="Vector").check()
+    box, first = page.get_by_role("textbox", name="Vector"), page.locator(".rank .name").first
+    box.fill("[1, 0.1")
+    expect(page.get_by_text("Not JSON yet")).to_be_visible()
+    box.fill("[1, 0.1]")
+    expect(page.get_by_role("alert")).to_contain_text("vector has 2 numbers; those of this model have 3")
+    with page.expect_request("**/classify") as asked:
+        box.fill("[0, 1e0, -0.25]")
+    assert asked.value.post_data_json["vector"] == [0, 1, -0.25]
+    expect(first).to_have_text("coffee")
+    expect(page.get_by_role("region", name="Why")).to_contain_text("(meaning)")
+    box.fill("[-1, 0, 0.5]")
+    page.get_by_label("Right labels").fill("milk")
+    with page.expect_request("**/learn") as learning:
+        page.get_by_role("button", name="Learn", exact=True).click()
+    assert learning.value.post_data_json["vector"] == [-1, 0, 0.5]
+    expect(page.get_by_text("Learned “milk”.")).to_be_visible()
+    expect(first).to_contain_text("milk")
+    httpx.delete(address).raise_for_status()
 
 
 def test_a_phone_shows_the_text_and_the_best_labels_on_one_screen(open_page: Open) -> None:
