@@ -6,6 +6,8 @@ median of interleaved rounds, so that what the machine does otherwise hits both.
 
 The index is trained first, over HTTP, on a synthetic stream of the shape that the advertisement data of Madani et al.
 (JMLR 2009) have (26 features an instance) and on one of the shape of their web pages (207 features).
+
+``--embed ENCODER`` also measures ``/classify`` of the texts of clinc150: with words alone, with codes, and re-ranked.
 """
 
 from __future__ import annotations
@@ -28,7 +30,10 @@ from pathlib import Path
 import httpx
 import numpy as np
 
+from benchmarks.meaning import USUAL, WAYS
+from benchmarks.meaning import instances as instances_of
 from benchmarks.serving import free_port, tree
+from benchmarks.sets import data_folder
 
 CONNECTIONS = 16
 ECHO = """
@@ -249,6 +254,30 @@ def measure(active: int, n: int, shape: tuple[int, int], seconds: float, rounds:
     }
 
 
+def measure_encoded(
+    encoder: str, data: Path | None, seconds: float, rounds: int
+) -> dict[str, dict[str, dict[str, float]]]:
+    """Figures of ``/classify`` for texts, at full and at half load, by way; those of the round in the middle."""
+    train, test = instances_of("clinc150", data_folder(data))
+    found: dict[str, dict[str, list[dict[str, float]]]] = {way: {"full load": [], "half load": []} for way in USUAL}
+    with tempfile.TemporaryDirectory(prefix="abound-bench-") as directory:
+        ask = Path(directory, "ask.ndjson")
+        ask.write_bytes(b"\n".join(one.to_json(labels=False) for one in test[:500]) + b"\n")
+        with service(f"{directory}/data") as url:
+            for way in USUAL:
+                analyzer = {"embed": encoder if way != "words" else None}
+                config = {"update": "sls", "analyzer": analyzer} | WAYS[way]
+                httpx.put(f"{url}/models/{way}", json=config, timeout=60).raise_for_status()
+                stream(f"{url}/models/{way}", [one.to_json() for one in train], 5_000)
+            for _ in range(rounds):
+                for way, runs in found.items():
+                    runs["full load"].append(wrk(url, f"/models/{way}/classify", ask, seconds))
+                for way, runs in found.items():
+                    rps = median(runs["full load"])["rps"]
+                    runs["half load"].append(half_load(url, f"/models/{way}/classify", ask, rps, seconds))
+    return {way: {load: median(rows) for load, rows in runs.items()} for way, runs in found.items()}
+
+
 def main() -> None:
     """Print the figures of both shapes."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -256,14 +285,17 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=4.0, help="of each run of wrk")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--quick", action="store_true", help="one short round: to see that it runs")
+    parser.add_argument("--embed", metavar="ENCODER", help="measure texts with this encoder as well, such as wordllama")
+    parser.add_argument("--data", type=Path, help="the folder of the data sets; ABOUND_DATA without it")
     options = parser.parse_args()
     if options.quick:
         options.seconds, options.rounds = 1.0, 1
     figures = {}
     for name, active, n, shape in (("26", 29, 60_000, (300_000, 12_600)), ("207", 330, 12_000, (685_000, 14_000))):
         figures[name] = measure(active, n if not options.quick else n // 10, shape, options.seconds, options.rounds)
+    encoded = measure_encoded(options.embed, options.data, options.seconds, options.rounds) if options.embed else {}
     if options.json:
-        print(json.dumps(figures, indent=2))
+        print(json.dumps(figures | encoded, indent=2))
         return
     for row in figures.values():
         print(f"\n{row['features']:.0f} features, {row['body_bytes']:.0f} B a body, {row['connections']} connections")
@@ -275,6 +307,10 @@ def main() -> None:
         beside = row["while_learning"]
         print(f"  NDJSON learn {row['ndjson_learn_per_second']:.0f} instances/s")
         print(f"  while learning {beside['learn_per_second']:.0f}/s, classify: {shown(beside['classify'])}")
+    for way, runs in encoded.items():
+        print(f"\ntexts, {way}")
+        for load, run in runs.items():
+            print(f"  {load:11s} {shown(run)}")
 
 
 def shown(run: dict[str, float]) -> str:

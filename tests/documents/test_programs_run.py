@@ -102,7 +102,10 @@ PROGRAMS: dict[str, Small] = {
     ),
     "benchmarks.gate": Small(words="--json --data {data}", tells=("instances", "fitted_on", "before", "after")),
     "benchmarks.http": Small(
-        words="--json --quick", tells=("rps", "classify_to_echo", "learn_to_echo"), needs=("wrk",)
+        words="--json --quick --embed wordllama --data {data}",
+        tells=("rps", "classify_to_echo", "learn_to_echo"),
+        holds=lambda values: {"words", "codes", "reranked"} <= values[0].keys(),
+        needs=("wrk",),
     ),
     "benchmarks.inputs": Small(
         words="--json --quick --only text --only numbers --only names --only feedback --set clinc150 --data {data}",
