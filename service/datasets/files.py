@@ -156,6 +156,8 @@ def _as_malformed(name: str) -> Iterator[None]:
         raise Malformed(f"{shown}: the compressed data are damaged or cut off: {error}") from error
     except AboundError:
         raise
+    except FileNotFoundError as error:  # that of a file system of fsspec may say no more than the name
+        raise Malformed(f"{shown}: no such file") from error
     except OSError as error:  # gzip.BadGzipFile is one
         raise Malformed(f"{shown}: {error.strerror or error}") from error
     except Exception as error:  # each file system of fsspec has errors of its own

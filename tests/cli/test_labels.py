@@ -88,7 +88,7 @@ def test_answers_have_the_names_that_are_asked_for(run: Run, url: str, tmp_path:
         ("a.jsonl.gz", "{}", "Not a gzipped file"),
         ("a.svm", "1 1:1", "labels are read from .jsonl, .csv and .tsv"),
         ("a.json", "{}", "cannot tell the format"),
-        ("missing.jsonl", None, "No such file"),
+        ("missing.jsonl", None, "no such file"),
     ],
     ids=["json", "list", "column", "empty", "cells", "long", "bytes", "gz", "svm", "suffix", "missing"],
 )

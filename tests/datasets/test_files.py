@@ -135,9 +135,9 @@ def test_files_of_other_file_systems() -> None:
     assert [one.labels for one in read_file("memory://tables/a.csv.gz")] == [("x",)]
     assert size_of("memory://tables/a.csv.gz") == memory.size("/tables/a.csv.gz")
     assert size_of("memory://tables/none.csv") is None
-    for name in ("memory://tables/none.csv", "memory://tables/a.parquet", "nosuch://a.csv"):
+    for name in ("memory://tables/none.csv: no such file", "memory://tables/a.parquet", "nosuch://a.csv"):
         with pytest.raises(Malformed, match=name):
-            list(read_file(name))
+            list(read_file(name.removesuffix(": no such file")))
 
 
 def test_only_tables_have_columns() -> None:
@@ -157,7 +157,7 @@ def test_errors_name_file_and_line(tmp_path: Path) -> None:
 
 
 def test_a_missing_file(tmp_path: Path) -> None:
-    with pytest.raises(Malformed, match=r"none\.jsonl: No such file"):
+    with pytest.raises(Malformed, match=r"none\.jsonl: no such file"):
         list(read_file(str(tmp_path / "none.jsonl")))
 
 
