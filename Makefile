@@ -34,7 +34,7 @@ $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 		echo "abound needs Python 3.11 or later; $(PYTHON) is $$($(PYTHON) --version 2>&1)." >&2; \
 		echo "Name another one: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
-	$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); \
+	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); \
 		echo "$(PYTHON) cannot make virtual environments; on Debian: apt-get install python3-venv" >&2; exit 1; }
 
 $(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/python
@@ -50,7 +50,7 @@ run: $(VENV)/.installed
 	@echo
 	@echo "  curl -s http://127.0.0.1:$(PORT)/learn -H 'Content-Type: application/json' -d '{\"text\": \"wheat prices rose\", \"labels\": [\"grain\"]}'"
 	@echo "  curl -s http://127.0.0.1:$(PORT)/classify -H 'Content-Type: application/json' -d '{\"text\": \"the price of wheat\"}'"
-	@echo "  $(BIN)/abound demo"
+	@echo "  ABOUND_URL=http://127.0.0.1:$(PORT) $(BIN)/abound demo"
 	@echo
 	@exec $(BIN)/abound serve --port $(PORT)
 
