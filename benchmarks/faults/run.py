@@ -99,7 +99,7 @@ def run(
         fleet.start()
         fleet.calm(FIRST_SECONDS)
         if vectors:
-            httpx.put(f"{fleet.balancer.url}/models/default", json=WITH_VECTORS, timeout=60).raise_for_status()
+            configure(fleet)
         learners = [
             Learner(
                 fleet.balancer.url,
@@ -137,6 +137,15 @@ def run(
         outcome.book.close()
     outcome.took = time.monotonic() - began
     return outcome
+
+
+def configure(fleet: Fleet) -> None:
+    """Set ``WITH_VECTORS``, and wait until every replica has applied it."""
+    httpx.put(f"{fleet.balancer.url}/models/default", json=WITH_VECTORS, timeout=60).raise_for_status()
+    for program in fleet.serves:
+        address = f"http://127.0.0.1:{program.port}/models/default"
+        while httpx.get(address, timeout=10).json()["config"]["update"] != WITH_VECTORS["update"]:
+            time.sleep(0.1)
 
 
 class Mistreatment:
