@@ -246,6 +246,7 @@ def _store(kind, value):
     return store
 
 
+load_byte = intrinsic(_load(ir.IntType(8), types.uint8))
 load_word = intrinsic(_load(WORD, types.uint64))
 load_float = intrinsic(_load(ir.DoubleType(), types.float64))
 load_id = intrinsic(_load(ir.IntType(32), types.uint32))

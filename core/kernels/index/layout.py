@@ -28,7 +28,18 @@ import numpy.typing as npt
 from numba.extending import overload
 
 from abound.core.kernels.decorators import inlined, inner, unless
-from abound.core.kernels.intrinsics import U0, U1, U2, address_of, as_bits, as_float, load_word, store_byte, store_word
+from abound.core.kernels.intrinsics import (
+    U0,
+    U1,
+    U2,
+    address_of,
+    as_bits,
+    as_float,
+    load_byte,
+    load_word,
+    store_byte,
+    store_word,
+)
 
 
 class IndexArrays(NamedTuple):
@@ -165,7 +176,6 @@ PAGE_BITS = np.uint64(8)
 
 LENGTH_MASK = np.uint64(0xFFFF)
 WIDE_FLAG = np.uint64(1 << 54)
-SEEN_ONE = np.uint64(1 << 55)
 SEEN_SHIFT = np.uint64(55)
 SEEN_FULL = np.uint64(511)
 FLAGS_MASK = np.uint64(2**64 - (1 << 54))
@@ -287,6 +297,13 @@ def add_to(memory, counter, change):
 def mark_dirty(memory, feature):
     """Mark the page of a feature for the next digest."""
     store_byte(memory.dirty, feature >> PAGE_BITS, DIRTY)
+
+
+@inlined
+def mark_dirty_if(memory, feature, changed):
+    """Run ``mark_dirty`` if ``changed``, 0 or 1, is 1. Uses no branch."""
+    page = feature >> PAGE_BITS
+    store_byte(memory.dirty, page, load_byte(memory.dirty, page) | np.uint8(changed))
 
 
 @inner

@@ -9,14 +9,14 @@ from abound.core.kernels.index.layout import (
     N_FEATURES,
     NONE,
     SEEN_FULL,
-    SEEN_ONE,
+    SEEN_SHIFT,
     WIDE_FLAG,
     block_of,
     class_of,
     count_of,
     first_id,
     length_of,
-    mark_dirty,
+    mark_dirty_if,
     seen_of,
 )
 from abound.core.kernels.intrinsics import (
@@ -143,10 +143,11 @@ def add_votes(memory, params, ids, values, counted, wanted):
         header = load_word(memory.headers, feature * U2)
         if counted:
             highest = max(highest, feature + U1)
-            if seen_of(header) < SEEN_FULL:
-                header += SEEN_ONE
-                store_word(memory.headers, feature * U2, header)
-                mark_dirty(memory, feature)
+            # Uses no branch: whether a feature was seen often is unpredictable.
+            more = np.uint64(seen_of(header) < SEEN_FULL)
+            header += more << SEEN_SHIFT
+            store_word(memory.headers, feature * U2, header)
+            mark_dirty_if(memory, feature, more)
         total, value = load_float(memory.headers, feature * U2 + U1), np.float64(values[i])
         rating, votes = rating_of(header, params), voting_length(header, params)
         if params.vote_min > 0.0:
