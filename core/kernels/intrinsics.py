@@ -8,7 +8,8 @@ time.
 
 ``find_lane`` and ``place_lane`` find and insert one of eight narrow records at once. Most features have at most eight
 connections, so these need no loop and hence no branch that the processor could mispredict. Lanes at or past ``n`` are
-neither read nor changed: they may not exist, and their cache line is not needed.
+neither read nor changed: they may not exist, and their cache line is not needed. ``gather_votes`` and
+``gather_weights`` convert eight records into what they add to the scores. A loop without other work then adds them.
 """
 
 from __future__ import annotations
@@ -438,3 +439,72 @@ def place_lane(typingctx, arena, first, n, record):
         return context.get_dummy_value()
 
     return types.void(*[types.uint64] * 4), generate
+
+
+GATHERED = 512
+"""Terms that are gathered before they are added to the scores."""
+
+FLOATS, IDS, SINGLES = (ir.VectorType(kind, LANES) for kind in (ir.DoubleType(), I32, ir.FloatType()))
+
+
+def _store_terms(builder, terms, records, memory, index):
+    """Store eight terms, and behind the last possible one the class ids of their records."""
+    ids = builder.and_(builder.xor(records, _all(2**64 - 1)), _all((1 << CLASS_BITS) - 1))
+    behind = builder.add(memory, WORD(8 * (GATHERED + LANES)))
+    for vector, base, kind, align in (
+        (terms, memory, ir.DoubleType(), 8),
+        (builder.trunc(ids, IDS), behind, I32, 4),
+    ):
+        pointer = builder.bitcast(address_in(builder, base, index, kind), vector.type.as_pointer())
+        builder.store(vector, pointer, align=align)
+
+
+@intrinsic
+def memory_of_terms(typingctx):
+    """Return the addresses of stack memory for ``GATHERED`` terms and eight more: float64, then their class ids."""
+
+    def generate(context, builder, signature, arguments):
+        memory = cgutils.alloca_once(builder, ir.ArrayType(WORD, (GATHERED + LANES) * 3 // 2))
+        first = builder.ptrtoint(memory, WORD)
+        behind = builder.add(first, WORD(8 * (GATHERED + LANES)))
+        return context.make_tuple(builder, signature.return_type, (first, behind))
+
+    return types.UniTuple(types.uint64, 2)(), generate
+
+
+@intrinsic
+def gather_votes(typingctx, arena, first, n, total, rating, value, memory, index):
+    """Write the votes of the ``n`` <= 8 narrow records from place ``first`` on, and their class ids.
+
+    ``rating * (count / total) * value``, rounded in this order of operations. ``memory`` is the first address of
+    ``memory_of_terms``; eight terms are written from ``index`` on, whatever ``n`` is.
+    """
+
+    def generate(context, builder, signature, arguments):
+        arena, first, n, total, rating, value, memory, index = arguments
+        records = _load_lanes(builder, arena, first, _below(builder, n))
+        bits = builder.shl(builder.lshr(records, _all(24)), _all(20))
+        counts = builder.bitcast(builder.add(bits, _all(896 << 52)), FLOATS)
+        weights = builder.fdiv(counts, _splat(builder, total))
+        votes = builder.fmul(builder.fmul(_splat(builder, rating), weights), _splat(builder, value))
+        _store_terms(builder, votes, records, memory, index)
+        return context.get_dummy_value()
+
+    f, w = types.float64, types.uint64
+    return types.void(w, w, w, f, f, f, w, w), generate
+
+
+@intrinsic
+def gather_weights(typingctx, arena, first, n, value, memory, index):
+    """Do the same as ``gather_votes`` for records with weights: ``value * weight``."""
+
+    def generate(context, builder, signature, arguments):
+        arena, first, n, value, memory, index = arguments
+        records = _load_lanes(builder, arena, first, _below(builder, n))
+        bits = builder.shl(builder.trunc(builder.lshr(records, _all(40)), IDS), ir.Constant(IDS, [8] * LANES))
+        weights = builder.fpext(builder.bitcast(bits, SINGLES), FLOATS)
+        _store_terms(builder, builder.fmul(_splat(builder, value), weights), records, memory, index)
+        return context.get_dummy_value()
+
+    f, w = types.float64, types.uint64
+    return types.void(w, w, w, f, w, w), generate

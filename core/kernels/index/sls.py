@@ -59,16 +59,18 @@ from abound.core.kernels.index.layout import (
     size_of,
     strength_of,
 )
-from abound.core.kernels.index.votes import BLOCKS_AHEAD, HEADERS_AHEAD
+from abound.core.kernels.index.votes import BLOCKS_AHEAD, HEADERS_AHEAD, MOST_TERMS
 from abound.core.kernels.intrinsics import (
     NO,
     U0,
     U1,
     U2,
     as_single,
+    gather_weights,
     load_float,
     load_id,
     load_word,
+    memory_of_terms,
     prefetch_word,
     single_bits,
     store_float,
@@ -185,10 +187,24 @@ def fetch_slots(memory, feature):
 
 
 @inlined
+def add_weights(memory, terms, class_ids, n, n_touched):
+    """Add ``n`` gathered terms to the scores, in their order; return the new number of touched classes."""
+    for k in range(n):
+        class_id = np.uint64(load_id(class_ids, k))
+        before = load_float(memory.scores, class_id)
+        score = before + load_float(terms, k)
+        store_id(memory.touched, n_touched, np.uint32(class_id))
+        store_float(memory.scores, class_id, score if score != 0.0 else TOUCHED)
+        n_touched += np.uint64(before == 0.0)
+    return n_touched
+
+
+@inlined
 def add_weighted(memory, params, ids, values):
     """Add the votes of all connections of the active features to the scores; return the number of touched classes."""
     n = np.uint64(len(ids))
-    n_touched = U0
+    n_touched, n_terms = U0, U0
+    terms, class_ids = memory_of_terms()
     for i in range(min(n, HEADERS_AHEAD)):
         prefetch_word(memory.headers, np.uint64(ids[i]) * U2)
     for i in range(min(n, BLOCKS_AHEAD)):
@@ -202,16 +218,16 @@ def add_weighted(memory, params, ids, values):
         if feature >= memory.n_headers:
             continue
         header = load_word(memory.headers, feature * U2)
-        block = block_of(header)
-        for at in range(block, block + length_of(header)):
-            record = load_word(memory.arena, at)
-            class_id = class_of(record)
-            before = load_float(memory.scores, class_id)
-            score = before + value * weight_of(record)
-            store_id(memory.touched, n_touched, np.uint32(class_id))
-            store_float(memory.scores, class_id, score if score != 0.0 else TOUCHED)
-            n_touched += np.uint64(before == 0.0)
-    return n_touched
+        block, end = block_of(header), block_of(header) + length_of(header)
+        while block < end:
+            size = min(end - block, LINE)
+            gather_weights(memory.arena, block, size, value, terms, n_terms)
+            n_terms += size
+            block += LINE
+            if n_terms > MOST_TERMS:
+                n_touched = add_weights(memory, terms, class_ids, n_terms, n_touched)
+                n_terms = U0
+    return add_weights(memory, terms, class_ids, n_terms, n_touched)
 
 
 @inlined

@@ -5,6 +5,7 @@ import numpy as np
 from abound.core.kernels.decorators import inlined, inner
 from abound.core.kernels.heap import comes_before, keep_best, make_heap, sift_down, sort_heap
 from abound.core.kernels.index.layout import (
+    CLASS_MASK,
     LINE,
     N_FEATURES,
     NONE,
@@ -20,14 +21,19 @@ from abound.core.kernels.index.layout import (
     seen_of,
 )
 from abound.core.kernels.intrinsics import (
+    GATHERED,
     I0,
+    LANES,
     U0,
     U1,
     U2,
     as_float,
+    find_lane,
+    gather_votes,
     load_float,
     load_id,
     load_word,
+    memory_of_terms,
     prefetch_word,
     store_float,
     store_id,
@@ -38,6 +44,8 @@ HEADERS_AHEAD = np.uint64(16)
 BLOCKS_AHEAD = np.uint64(8)
 RATED = np.uint64(10)
 SMALL_K = 64
+MOST_TERMS = np.uint64(GATHERED - LANES)
+"""The number of gathered terms above which they are added to the scores."""
 
 
 @inlined
@@ -102,6 +110,24 @@ def add_vote(memory, class_id, vote, n_touched):
 
 
 @inlined
+def add_terms(memory, terms, class_ids, n, n_touched):
+    """Add ``n`` gathered votes to the scores, in their order; return the new number of touched classes."""
+    for k in range(n):
+        n_touched = add_vote(memory, np.uint64(load_id(class_ids, k)), load_float(terms, k), n_touched)
+    return n_touched
+
+
+@inlined
+def gather_wide(memory, header, first, size, factors, terms, class_ids, n_terms):
+    """Write ``size`` votes from connection ``first`` of a wide block on, behind the ``n_terms`` gathered ones."""
+    total, rating, value = factors
+    for k in range(size):
+        class_id, count = connection(memory, header, first + k)
+        store_float(terms, n_terms + k, vote_of(count, total, rating, value))
+        store_id(class_ids, n_terms + k, np.uint32(class_id))
+
+
+@inlined
 def add_votes(memory, params, ids, values, counted, wanted):
     """Add the votes of all active features to the scores, in place.
 
@@ -115,7 +141,7 @@ def add_votes(memory, params, ids, values, counted, wanted):
         First add 1 to the times that each feature was seen.
     wanted : uint64
         A class whose place in the arena is written to ``scratch[i + 1]`` for each feature ``i``: the place after the
-        voting connections if it is not among them. Nothing is written for wide blocks, nor for ``NONE``.
+        voting connections if it is not among them. It means nothing for a wide block, and is not written for ``NONE``.
 
     Returns
     -------
@@ -127,7 +153,8 @@ def add_votes(memory, params, ids, values, counted, wanted):
     Sums run in the order of ``ids``, in double precision.
     """
     n = np.uint64(len(ids))
-    n_touched, highest = U0, U0
+    n_touched, n_terms, highest = U0, U0, U0
+    terms, class_ids = memory_of_terms()
     for i in range(min(n, HEADERS_AHEAD)):
         prefetch_word(memory.headers, np.uint64(ids[i]) * U2)
     for i in range(min(n, BLOCKS_AHEAD)):
@@ -153,20 +180,26 @@ def add_votes(memory, params, ids, values, counted, wanted):
         if params.vote_min > 0.0:
             votes = count_heavy(memory, header, total, params)
         block = block_of(header)
-        if header & WIDE_FLAG:
-            for at in range(votes):
-                class_id, count = connection(memory, header, at)
-                n_touched = add_vote(memory, class_id, vote_of(count, total, rating, value), n_touched)
-            continue
-        place = block + votes
-        for at in range(block, block + votes):
-            record = load_word(memory.arena, at)
-            class_id = class_of(record)
-            if wanted != NONE:
-                place = at if class_id == wanted else place
-            n_touched = add_vote(memory, class_id, vote_of(count_of(record), total, rating, value), n_touched)
+        at, place = U0, block + votes
+        while True:
+            size = min(votes - at, LINE)
+            if header & WIDE_FLAG:
+                gather_wide(memory, header, at, size, (total, rating, value), terms, class_ids, n_terms)
+            else:
+                if wanted != NONE:
+                    lane = find_lane(memory.arena, block + at, size, CLASS_MASK - wanted)
+                    place = block + at + lane if lane < LINE else place
+                gather_votes(memory.arena, block + at, size, total, rating, value, terms, n_terms)
+            n_terms += size
+            at += LINE
+            if n_terms > MOST_TERMS:
+                n_touched = add_terms(memory, terms, class_ids, n_terms, n_touched)
+                n_terms = U0
+            if at >= votes:
+                break
         if wanted != NONE:
             store_word(memory.scratch, i + U1, place)
+    n_touched = add_terms(memory, terms, class_ids, n_terms, n_touched)
     if highest > load_word(memory.counters, N_FEATURES):
         store_word(memory.counters, N_FEATURES, highest)
     return n_touched
