@@ -2,8 +2,8 @@
 
 For each record, in log order:
 
-1. Keys become feature ids and labels become class ids; new ones get the next id.
-2. Beyond ``max_features``, features are evicted for the new ones (``make_space``).
+1. Keys become feature ids and labels become class ids.
+2. New keys get the next ids. Beyond ``max_features``, features are evicted for them (``make_space``).
 3. The instance is ranked and learned (Feature Focus), and the ranks of its labels are counted.
 
 Arrays never grow in here. If a record might need more space than there is, the kernel stops before step 3 and reports
@@ -30,9 +30,9 @@ learned (``REGISTERED``). Such a record is learned, but not scored and not count
 A record with feedback also has rejected and ignored labels. They get no ids: those that the model does not know are
 skipped. A record without true labels is learned and has no rank.
 
-For a model that calibrates, the kernel learns the probabilities of an instance's scores just before it learns the
-instance. A separate kernel around ``apply_records`` does this, so that other models do not pay for it. Another one is
-for models that re-rank.
+For a model that calibrates, the kernel learns the probabilities of an instance's scores between steps 1 and 2, with
+the ids that step 1 found. It is compiled separately, so that other models do not pay for it. Another kernel is for
+models that re-rank.
 """
 
 import numpy as np
@@ -65,9 +65,9 @@ from abound.core.kernels.names.table import (
     N_LIVE,
     START,
     add_key,
+    add_missing,
     find_key,
     find_keys,
-    intern_keys,
     remove_key,
     room_for,
 )
@@ -133,14 +133,20 @@ def apply_records(buffer, cursor, held, ranks, updated):
     updated : bool array, shape (n,)
         Written: whether the index changed.
     """
-    apply_ranked(buffer, cursor, held, ranks, updated, np.empty(0, np.int32))
+    apply_ranked(buffer, cursor, held, ranks, updated, np.empty(0, np.int32), None)
 
 
 @inner
-def apply_ranked(buffer, cursor, held, ranks, updated, given):
-    """Run ``apply_records``, with ranks of the true labels that take the place of the index's: int32 array.
+def apply_ranked(buffer, cursor, held, ranks, updated, given, calibration):
+    """Run ``apply_records``, with ranks of the true labels that take the place of the index's.
 
-    Its length is 0, or the labels of the one record to apply. A label with 0 keeps its rank in the index.
+    Parameters
+    ----------
+    given : int32 array
+        The ranks: of length 0, or as long as the labels of the one record to apply. A label with 0 keeps its rank in
+        the index.
+    calibration : CalibrationArrays, optional
+        Changed. None, known at compile time: nothing is calibrated.
     """
     live, scratch, data, size = held.live, held.scratch, pointer(buffer), len(buffer)
     learn = by_rule(live.params, learn_fsu, learn_sls)
@@ -166,10 +172,16 @@ def apply_ranked(buffer, cursor, held, ranks, updated, given):
         ids, values, own_ranks = scratch.ids[:n], scratch.values[:n], scratch.ranks[:m]
         n_classes, n_rejected = intern_labels(live, source, shape, scratch.class_ids)
         class_ids = scratch.class_ids[:n_classes]
+        if calibration is not None or live.control[MAX_FEATURES] == 0:
+            find_keys(live.features, source, shape.lengths_at, n, ids)
+        if calibration is not None:  # noqa: SIM102 - numba leaves the branch out only if this is the whole condition
+            if not registers and cursor[PREPARED] != at:
+                read_values(source, shape, values)
+                calibrate(calibration, live, ids, values, class_ids, m, n_rejected)
+                cursor[PREPARED] = at
         if live.control[MAX_FEATURES] == 0:
-            intern_keys(live.features, source, shape.lengths_at, n, ids)
-            for i in range(n):
-                values[i] = load_f32(source, shape.values_at + 4 * i)
+            add_missing(live.features, source, shape.lengths_at, n, ids)
+            read_values(source, shape, values)
         else:
             n = intern_bounded(live, source, shape, ids, values)
             ids, values = ids[:n], values[:n]
@@ -354,17 +366,18 @@ def skip_records(buffer, at, n):
     return at
 
 
-@inner
-def read_features(live, data, shape, ids, values):
-    """Write the feature ids (-1 for unknown ones) and values of the record of this shape."""
-    find_keys(live.features, data, shape.lengths_at, shape.n_features, ids)
+@inlined
+def read_values(data, shape, values):
+    """Write the values of the features of the record of this shape."""
     for i in range(shape.n_features):
         values[i] = load_f32(data, shape.values_at + 4 * i)
 
 
 @inner
-def find_labels(live, data, shape, class_ids):
-    """Write the class ids of all labels of the record of this shape, -1 for unknown ones."""
+def find_all(live, data, shape, ids, values, class_ids):
+    """Write feature ids and values of the record of this shape, and class ids of its labels; -1 for unknown ones."""
+    find_keys(live.features, data, shape.lengths_at, shape.n_features, ids)
+    read_values(data, shape, values)
     at = shape.labels_at
     for j in range(shape.n_labels):
         length = np.int64(load_u16(data, shape.label_lengths_at + 2 * j))
@@ -373,29 +386,26 @@ def find_labels(live, data, shape, class_ids):
 
 
 @inner
-def calibrate(calibration, live, data, shape):
-    """Learn from the scores of the record of this shape, by the ranking that ``/classify`` would return now.
+def calibrate(calibration, live, ids, values, class_ids, n_true, n_rejected):
+    """Learn from the scores of an instance, by the ranking that ``/classify`` would return now.
 
-    Only ``calibration`` changes. Without a true label only the rejected labels are known to be false.
+    Only ``calibration`` changes, and ``values``. ``class_ids`` begin with ``n_true`` true and ``n_rejected`` rejected
+    classes. Without a true class only the rejected ones are known to be false.
     """
-    ids, values = np.empty(shape.n_features, np.int32), np.empty(shape.n_features, np.float32)
-    read_features(live, data, shape, ids, values)
     best_ids, scores = np.empty(CALIBRATED, np.int32), np.empty(CALIBRATED, np.float64)
     n = rank_classes(live.postings, live.params, ids, values, np.empty(0, np.uint8), best_ids, scores)
-    calibrate_ranking(calibration, live, data, shape, best_ids[:n], scores[:n])
+    calibrate_ranking(calibration, best_ids[:n], scores[:n], class_ids, n_true, n_rejected)
 
 
 @inner
-def calibrate_ranking(calibration, live, data, shape, best_ids, scores):
-    """Learn from the best classes of the record of this shape and their scores: shape (<= CALIBRATED,)."""
-    true, known = np.zeros(CALIBRATED, np.bool_), np.full(CALIBRATED, shape.n_true > 0, np.bool_)
-    class_ids, n = np.empty(shape.n_labels, np.int32), len(best_ids)
-    find_labels(live, data, shape, class_ids)
-    for j in range(shape.n_labels):
+def calibrate_ranking(calibration, best_ids, scores, class_ids, n_true, n_rejected):
+    """Learn from the best classes of an instance and their scores: shape (<= CALIBRATED,)."""
+    n = len(best_ids)
+    true, known = np.zeros(CALIBRATED, np.bool_), np.full(CALIBRATED, n_true > 0, np.bool_)
+    for j in range(n_true + n_rejected):
         for i in range(n):
             if best_ids[i] == class_ids[j]:
-                true[i] = j < shape.n_true
-                known[i] |= j < shape.n_true + shape.n_rejected
+                true[i], known[i] = j < n_true, True
     learn_pairs(calibration, scores, true[:n], known[:n])
 
 
@@ -406,37 +416,13 @@ def apply_calibrated(buffer, cursor, held, ranks, updated):
     Parameters
     ----------
     cursor : int64 array, shape (N_CURSOR,)
-        Includes ``PREPARED``. If arrays must grow first (``STATUS``), the next record is already calibrated. The
+        Includes ``PREPARED``. If the index must grow first (``STATUS``), the next record is already calibrated. The
         caller must apply that record before anything else, so that it is not calibrated again, and then set this to
         -1.
     buffer, held, ranks, updated
         As for ``apply_records``.
     """
-    live, data, size = held.live, pointer(buffer), len(buffer)
-    expand = by_rule(live.params, without_codes, with_codes)
-    done, work = 0, 0
-    cursor[STATUS] = ENOUGH
-    while done < len(ranks) and work < SLICE_WORK:
-        at = cursor[AT]
-        shape = shape_at(data, size, at)
-        if cursor[PREPARED] != at and shape.details_at < 0:
-            source = data
-            if shape.dense_at >= 0:
-                if starts_reranker(live):
-                    cursor[STATUS] = FIRST_VECTOR
-                    break
-                shape, source = expand(live, held.scratch, data, shape, at)
-                if shape.n_features < 0:
-                    cursor[STATUS] = NAMES_FULL
-                    break
-            calibrate(held.calibration, live, source, shape)
-            cursor[PREPARED] = at
-        apply_records(buffer, cursor, held, ranks[done : done + 1], updated[done : done + 1])
-        if cursor[DONE] == 0:
-            break
-        done += 1
-        work += shape.n_features * max(shape.n_labels, 1)
-    cursor[DONE] = done
+    apply_ranked(buffer, cursor, held, ranks, updated, np.empty(0, np.int32), held.calibration)
 
 
 @kernel
@@ -479,9 +465,12 @@ def apply_reranked(buffer, cursor, held, ranks, updated):
             if has_dense:
                 rerank(held, data, own.dense_at, source, shape, given)
             elif len(held.calibration.weights) > 0:
-                calibrate(held.calibration, live, source, shape)
+                ids, values = np.empty(shape.n_features, np.int32), np.empty(shape.n_features, np.float32)
+                class_ids = np.empty(shape.n_labels, np.int32)
+                find_all(live, source, shape, ids, values, class_ids)
+                calibrate(held.calibration, live, ids, values, class_ids, shape.n_true, shape.n_rejected)
             cursor[PREPARED] = at
-        apply_ranked(buffer, cursor, held, ranks[done : done + 1], updated[done : done + 1], given)
+        apply_ranked(buffer, cursor, held, ranks[done : done + 1], updated[done : done + 1], given, None)
         if cursor[DONE] == 0:
             break
         if has_dense:
@@ -513,7 +502,8 @@ def rerank(held, vector, dense_at, data, shape, ranks):
     """
     live, reranker, every = held.live, held.reranker, np.empty(0, np.uint8)
     ids, values = np.empty(shape.n_features, np.int32), np.empty(shape.n_features, np.float32)
-    read_features(live, data, shape, ids, values)
+    class_ids = np.empty(shape.n_labels, np.int32)
+    find_all(live, data, shape, ids, values, class_ids)
     best_ids, scores = np.empty(INDEX_CANDIDATES, np.int32), np.empty(INDEX_CANDIDATES, np.float64)
     n_ranked = rank_classes(live.postings, live.params, ids, values, every, best_ids, scores)
     found, n_classes = new_candidates(), live.labels.state[N_IDS]
@@ -527,11 +517,11 @@ def rerank(held, vector, dense_at, data, shape, ranks):
     if len(held.calibration.weights) > 0:
         out_ids, out_scores, out_shares = np.empty(CALIBRATED, np.int32), np.empty(CALIBRATED), np.empty(CALIBRATED)
         n_out = write_answer(reranker, found, n, n_index, best_ids[:n_ranked], scores, out_ids, out_scores, out_shares)
-        calibrate_ranking(held.calibration, live, data, shape, out_ids[:n_out], out_scores[:n_out])
+        out = out_ids[:n_out], out_scores[:n_out]
+        calibrate_ranking(held.calibration, out[0], out[1], class_ids, shape.n_true, shape.n_rejected)
     if shape.n_true == 0:
         return
-    trusted, true, class_ids = is_trusted(reranker.guard), np.zeros(n, np.bool_), np.empty(shape.n_labels, np.int32)
-    find_labels(live, data, shape, class_ids)
+    trusted, true = is_trusted(reranker.guard), np.zeros(n, np.bool_)
     best_of_index, best = 0, 0
     for i in range(n):
         place = np.int64(found.order[i])

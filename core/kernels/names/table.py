@@ -295,17 +295,20 @@ def intern_vector(arrays, buffer, start, ids):
 @inner
 def intern_keys(arrays, data, lengths_at, n, ids):
     """Run ``intern_vector`` for the ``n`` keys whose lengths begin at byte ``lengths_at`` of a pointer."""
+    find_keys(arrays, data, lengths_at, n, ids)
+    add_missing(arrays, data, lengths_at, n, ids)
+
+
+@inner
+def add_missing(arrays, data, lengths_at, n, ids):
+    """Add those keys that ``find_keys`` did not find, in order, and write their ids."""
     table, out = pointers_of(arrays), pointer(ids)
     at = lengths_at + 2 * n
-    for first in range(0, n, BLOCK):
-        end = min(n, first + BLOCK)
-        key_at = at
-        at = _find_block(table, data, lengths_at, at, out, first, end)
-        for i in range(first, end):
-            length = np.int64(load_u16(data, lengths_at + 2 * i))
-            if out[i] < 0:
-                out[i] = add(table, data, key_at, length)
-            key_at += length
+    for i in range(n):
+        length = np.int64(load_u16(data, lengths_at + 2 * i))
+        if out[i] < 0:
+            out[i] = add(table, data, at, length)
+        at += length
 
 
 AHEAD = 16
