@@ -21,6 +21,7 @@ from abound.core.index.index import Index
 from abound.core.index.params import IndexParams
 from abound.core.kernels.index import learning
 from abound.core.kernels.index.layout import Feedback
+from abound.core.kernels.intrinsics import GATHERED
 from tests.core.oracles.index import Oracle, Posting
 from tests.randomness import examples
 
@@ -185,6 +186,13 @@ def test_long_histories_of_few_features(kind, memory):
     params = IndexParams(w_min=0.01, d_max=25, margin=1e9, leak=True, rating=True, memory=memory)
     index = compare(params, list(drawn_stream(5, (6, 300, 2), kind, 1500)), every=500)
     assert 0 < index.to_arrays()["lengths"].max() <= 100
+
+
+@pytest.mark.parametrize("memory", [None, 30.0])
+def test_an_instance_with_more_votes_than_are_gathered_at_once(memory):
+    params = IndexParams(w_min=0.0, d_max=1000, margin=1e9, leak=True, rating=True, memory=memory)
+    index = compare(params, list(drawn_stream(8, (30, 300, 4), "normalised", 200)))
+    assert index.to_arrays()["lengths"].sum() > 2 * GATHERED
 
 
 def test_several_passes_count_the_features_once():

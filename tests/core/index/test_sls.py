@@ -17,6 +17,7 @@ from abound.core.index.params import IndexParams
 from abound.core.instances.record import pack_labels
 from abound.core.kernels.exp_log import logarithm
 from abound.core.kernels.index.layout import Feedback
+from abound.core.kernels.intrinsics import GATHERED
 from abound.core.model.entry_application import Unit
 from abound.core.model.live_model import LiveModel
 from tests.core.oracles.sls import Oracle
@@ -95,6 +96,19 @@ def test_it_equals_the_oracle_at_every_step(seed, labels, config):
     same(index, oracle)
     if "slots" in config:
         assert index.to_arrays()["lengths"].max() == config["slots"]
+
+
+def test_an_instance_with_more_connections_than_are_gathered_at_once():
+    index, oracle = Index(params()), Oracle(shared=0)
+    index.kernel_params = index.kernel_params._replace(shared=np.uint64(0))
+    for ids, values, true in stream(6, 150, active=100):
+        instance = dict(zip(ids.tolist(), values.tolist(), strict=True))
+        ranking, expected = index.rank(ids, values, 50), oracle.rank(instance)
+        assert ranking.class_ids.tolist() == [class_id for class_id, _ in expected]
+        index.learn(ids, values, true)
+        oracle.learn(instance, true.tolist())
+    same(index, oracle)
+    assert index.to_arrays()["lengths"].sum() > GATHERED
 
 
 def fed_back(seed, events, n_classes, implicit):
