@@ -216,8 +216,9 @@ class AboundClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _start(self, anew: bool) -> None:
         config = {"update": self.update, **(self.config or {})}
-        if self._kind == NUMBERS:
+        if self._kind != TEXTS:
             config.setdefault("negative", "split")
+        if self._kind == NUMBERS:
             config.setdefault("numbers", "raw")  # a matrix is scaled by the steps before the estimator
             if self.update == "sls":
                 config.setdefault("idf", False)

@@ -383,6 +383,7 @@ def test_frames_have_columns_of_text(frame: Callable[[Any], Any]) -> None:
     assert {features.key(i).decode() for i in range(len(features))} == words | {
         "colour=red", "colour=blue", "price", "urgent",
     }  # fmt: skip
+    assert made._backend._live.config.negative == "split"
     with pytest.raises(ValueError, match="feature names"):
         made.predict(frame({**COLUMNS, "size": COLUMNS["price"]}))
     with pytest.raises(Malformed, match="no column 'title'"):

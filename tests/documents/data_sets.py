@@ -25,7 +25,7 @@ FEW = (400, 100)
 
 
 def make(folder: Path) -> None:
-    """All sets; each class has words of its own, and one label in thirty is a mistake."""
+    """All sets; each class has words of its own, and one label in thirty is a mistake. ``vectors`` has vectors too."""
     for name, ending in NAMES.items():
         (folder / name).mkdir(parents=True)
         rng = random.Random(name)
@@ -33,6 +33,10 @@ def make(folder: Path) -> None:
             rows = list(instances(n, rng))
             text = as_text(rows) if ending == "txt" else as_lines(rows)
             (folder / name / f"{part}.{ending}.gz").write_bytes(gzip.compress(text.encode(), 1))
+    rng = random.Random("vectors")
+    (folder / "vectors").mkdir()
+    for part, n in (("train", 100), ("test", 30)):
+        (folder / "vectors" / f"{part}.jsonl").write_text(as_lines(list(instances(n, rng)), vectors=True))
 
 
 def instances(n: int, rng: random.Random) -> Iterator[tuple[list[int], list[int]]]:
@@ -47,13 +51,16 @@ def instances(n: int, rng: random.Random) -> Iterator[tuple[list[int], list[int]
         yield sorted(set(words)), sorted(labels)
 
 
-def as_lines(rows: list[tuple[list[int], list[int]]]) -> str:
-    """As JSON lines with texts."""
-    return "".join(
-        json.dumps({"text": " ".join(f"word{word}" for word in words), "labels": [f"class {one}" for one in labels]})
-        + "\n"
-        for words, labels in rows
-    )
+def as_lines(rows: list[tuple[list[int], list[int]]], vectors: bool = False) -> str:
+    """As JSON lines with texts, and with the counts of words as vectors if they are wanted."""
+
+    def fields(words: list[int], labels: list[int]) -> dict[str, object]:
+        made: dict[str, object] = {"text": " ".join(f"word{word}" for word in words)}
+        if vectors:
+            made["vector"] = [float(word in words) for word in range(N_CLASSES * OWN_WORDS + 20)]
+        return made | {"labels": [f"class {one}" for one in labels]}
+
+    return "".join(json.dumps(fields(*row)) + "\n" for row in rows)
 
 
 def as_text(rows: list[tuple[list[int], list[int]]]) -> str:

@@ -155,6 +155,9 @@ PROGRAMS: dict[str, Small] = {
         "--data {data} --kept {kept}",
         tells=("R@1", "prequential", "learn/s", "classify/s"),
     ),
+    "benchmarks.own_vectors": Small(
+        words="{data}/vectors/train.jsonl {data}/vectors/test.jsonl --json", tells=("R@1", "learned a second")
+    ),
     "benchmarks.vectors": Small(words="20000 --json --quick", tells=("us", "json_loads_us", "analyzer_us", "add_ns")),
     "benchmarks.job_priority": Small(
         words="--json --seconds 1 --turn 0.3 --train 2000 --method exmlds2 "
