@@ -40,7 +40,7 @@ from abound.core.types import Text
 Format = Literal["txt", "svm", "jsonl"]
 
 ANY_FIELD = "*"
-"""Ignored as a name of a field: all that have no role are left out."""
+"""Among the names of ignored fields, it stands for every field without a role."""
 
 Vectorize = Callable[[bytes | None, Text | None, bytes | None], bytes]
 """``Vectorizer.vectorize``."""

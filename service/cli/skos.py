@@ -95,15 +95,16 @@ def _joined(texts: list[str]) -> str:
 def _parsed(file: str) -> Graph:
     import fsspec
 
+    from abound.service.datasets.files import file_errors
+
     try:
         from rdflib import Graph
     except ImportError as error:
         raise Malformed(f"{file}: SKOS needs rdflib: pip install 'abound[skos]'") from error
+    with file_errors(file), fsspec.open(file, "rb", compression="infer") as stream:
+        data = stream.read()
     try:
-        with fsspec.open(file, "rb", compression="infer") as stream:
-            return Graph().parse(stream, format=format_of(file))
-    except OSError as error:
-        raise Malformed(f"{file}: {error.strerror or error}") from error
+        return Graph().parse(data=data, format=format_of(file))
     except Exception as error:  # each parser of rdflib has errors of its own
         reason = str(error).strip().partition("\n")[0]
         raise Malformed(f"{file}: not {format_of(file)}, or damaged: {reason}") from error

@@ -126,7 +126,7 @@ def read_file(
     """
     form, compression = format_of(name)
     shown = shown_name(name)
-    with _as_malformed(name), _opened(name, compression) as (stream, position):
+    with file_errors(name), _opened(name, compression) as (stream, position):
         tell = None if progress is None else lambda: progress(position())
         if form == "parquet" or form == "arrow":
             batches = _batches(stream, form, tell, shown, plain_bytes)
@@ -142,12 +142,12 @@ def read_file(
 def read_lines(name: str) -> Iterator[bytes]:
     """Yield the lines of a file of text, decompressed. Raises Malformed as ``read_file`` does."""
     _, compression = format_of(name)
-    with _as_malformed(name), _opened(name, compression) as (stream, _):
+    with file_errors(name), _opened(name, compression) as (stream, _):
         yield from _lines(stream, None, shown_name(name), None)
 
 
 @contextmanager
-def _as_malformed(name: str) -> Iterator[None]:
+def file_errors(name: str) -> Iterator[None]:
     """Raise Malformed, with the name of the file, where it cannot be opened, read or decompressed."""
     shown = shown_name(name)
     try:

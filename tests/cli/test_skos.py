@@ -81,7 +81,7 @@ def test_a_description_has_a_limit(turtle: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("content", "why"),
-    [(b"t:wheat a", "not turtle, or damaged"), (b"", "there is no skos:Concept"), (None, "No such file")],
+    [(b"t:wheat a", "not turtle, or damaged"), (b"", "there is no skos:Concept"), (None, "no such file")],
 )
 def test_damaged_vocabularies(tmp_path: Path, content: bytes | None, why: str) -> None:
     path = tmp_path / "subjects.ttl"
