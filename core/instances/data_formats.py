@@ -96,8 +96,8 @@ class DatasetInstance:
 
     @property
     def is_labelled(self) -> bool:
-        """Whether there is something to learn: a true or a rejected label."""
-        return bool(self.labels or self.rejected)
+        """Whether it has a true, a rejected or an ignored label."""
+        return bool(self.labels or self.rejected or self.ignored)
 
     @property
     def dense(self) -> bytes | None:
@@ -295,7 +295,7 @@ def _parse_json(line: bytes, number: int, file: str, ignore: tuple[str, ...]) ->
         vector=fields.vector,
         file=file,
         line=number,
-        fields=() if fields.labels or fields.rejected else names,
+        fields=() if fields.labels or fields.rejected or fields.ignored else names,
         rejected=tuple(map(str, fields.rejected)),
         ignored=tuple(map(str, fields.ignored)),
         weight=1.0 if fields.weight is None else fields.weight,
@@ -310,7 +310,7 @@ def _decoded(line: bytes, ignore: tuple[str, ...]) -> tuple[_JsonInstance, tuple
     try:
         fields = _decode_json(line) if ignore else _decode_strict_json(line)
         line.decode()
-        if not (fields.labels or fields.rejected) or (ignore and ANY_FIELD not in ignore):
+        if not (fields.labels or fields.rejected or fields.ignored) or (ignore and ANY_FIELD not in ignore):
             names = _names_of(line)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         if "unknown field" in str(error):

@@ -16,7 +16,7 @@ as codes (``abound.core.kernels.records.codes``), each a feature with this value
 With a dense part no key begins with a zero byte.
 
 Feedback says that the last labels are ignored (shown and not chosen), those before them rejected (wrong), and only the
-others true. At least one label is true or rejected. The weight is above 0 and at most 100; without feedback it is 1.
+others true. There is at least one label. The weight is above 0 and at most 100; without feedback it is 1.
 
 Details say that the record registers its only label: the vector is that of the label's name, and it may be empty. The
 contents of the details are kept with the label (``abound.core.model.label_details``).
@@ -172,7 +172,7 @@ def pack_labels(
     Parameters
     ----------
     labels, rejected, ignored : sequences of str
-        At most ``limits.max_labels`` each. ``labels`` may be empty if ``rejected`` is not.
+        At most ``limits.max_labels`` each, and at least one in all.
     weight : float
         Above 0 and at most 100.
 
@@ -182,8 +182,8 @@ def pack_labels(
         There are no labels or too many; a label is empty, too long, not valid Unicode, or of two kinds; or the weight
         is out of range. Names the field, such as ``labels`` or ``rejected[2]``.
     """
-    if not labels and not rejected:
-        raise InvalidInstance("labels must name at least one label, or rejected must", "labels")
+    if not (labels or rejected or ignored):
+        raise InvalidInstance("an instance to learn needs a label in labels, rejected or ignored", "labels")
     kinds: dict[bytes, str] = {}
     for kind, given in (("labels", labels), ("rejected", rejected), ("ignored", ignored)):
         if len(given) > limits.max_labels:

@@ -27,13 +27,13 @@ _LETTERS = rf"[\w--{_UNSPACED}]"
 
 _TOKEN = regex.compile(
     rf"""(?xV1)
-      {_UNSPACED}+
+      (?: (?<!\w)[\#@] )? {_UNSPACED}+
     | \p{{Regional_Indicator}}{{1,2}}
     | \p{{Extended_Pictographic}} (?: \p{{Emoji_Modifier}} | \u200d\p{{Extended_Pictographic}} )*
     | (?: (?<!{_LETTERS})[\#@] | (?<![{_LETTERS}.])\.(?=[^\W\d_]) )? {_LETTERS}+ (?: \+\+ | \#(?!{_LETTERS}) )?
     """
 )
-"""A run of a script without spaces, a flag, an emoji, or a word."""
+"""A run of a script without spaces, a flag, an emoji, or a word; a run or a word may have a sign of a tag."""
 
 _UNSPACED_RUN = regex.compile(rf"(?V1){_UNSPACED}")
 _CHARACTER = regex.compile(r"\X")
@@ -109,6 +109,9 @@ def _tokens(text: str) -> list[str]:
         return cast("list[str]", found)
     tokens: list[str] = []
     for token in found:
+        if token[0] in "#@" and _UNSPACED_RUN.match(token, 1):
+            tokens.append(token)
+            token = token[1:]
         if len(token) > 1 and _UNSPACED_RUN.match(token):
             characters = _CHARACTER.findall(token)
             tokens += map(operator.add, characters, characters[1:]) if len(characters) > 1 else characters

@@ -114,7 +114,7 @@ class LearnService:
         self, model: ReplicatedModel, config: ModelConfig, instance: LabelledInstance, new: RequestClasses
     ) -> bytes:
         """Check one labelled instance and return its record."""
-        if instance.labels is None and not instance.rejected:
+        if instance.labels is None and not (instance.rejected or instance.ignored):
             raise InvalidInstance("labels is missing", "labels")
         labels = _labels_part(instance, model.live.limits)
         has_features = bytes(instance.features) not in ABSENT

@@ -309,7 +309,7 @@ def _features_constraints(limits: Limits) -> dict[str, Any]:
 def _request_forms(fields: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the forms of a request, which exclude each other: an instance, a remembered one, or a batch.
 
-    An instance to learn has a true or a rejected label.
+    An instance to learn has a true, a rejected or an ignored label.
     """
     forms = []
     kinds = {"features": "object", "text": ["string", "object"], "vector": ["array", "object"]}
@@ -323,7 +323,7 @@ def _request_forms(fields: dict[str, Any]) -> list[dict[str, Any]]:
         if "labels" not in fields or field == "instances":
             forms.append(form)
             continue
-        for label in ("labels", "rejected"):
+        for label in ("labels", "rejected", "ignored"):
             some = {label: {"type": "array", "minItems": 1}}
             forms.append({"required": [field, label], "properties": form["properties"] | some})
     return forms

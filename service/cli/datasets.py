@@ -10,7 +10,7 @@ import msgspec
 import typer
 
 from abound.core.errors import Malformed
-from abound.service.cli.file_arguments import PIECE_BYTES, CommandFailed
+from abound.service.cli.file_arguments import PIECE_BYTES
 from abound.service.cli.options import (
     DEFAULT_URL,
     AsJson,
@@ -40,8 +40,7 @@ COLUMNS = ("name", "format", "instances", "features", "classes", "bytes")
 def put_dataset(
     name: Annotated[str, typer.Argument(help="Name of the data set. Default: the name of the file.")],
     file: Annotated[
-        Path | None,
-        typer.Argument(help="File to upload; its suffix names the format.", exists=True, dir_okay=False),
+        str | None, typer.Argument(help="File or URL to upload; its suffix names the format.", show_default=False)
     ] = None,
     text: TextColumns = None,
     label: LabelColumn = None,
@@ -54,32 +53,35 @@ def put_dataset(
 ) -> None:
     """Upload a file. It replaces a data set of the same name."""
     from abound.service.client import Client
-    from abound.service.datasets.files import check_columns
+    from abound.service.datasets.files import check_columns, file_errors, is_url, open_stored, size_of
 
     columns = columns_of(text, label, label_separator, vector, ignore)
     if file is None:
-        file, name = Path(name), Path(name).name.partition(".")[0]
-        if not file.is_file():
-            raise typer.BadParameter(f"{file}: no such file", param_hint="FILE")
+        file, name = name, Path(name).name.partition(".")[0]
+    if not is_url(file) and not Path(file).is_file():
+        raise typer.BadParameter(f"{file}: no such file", param_hint="FILE")
     try:
-        check_columns(file.name, columns)
+        check_columns(file, columns)
     except Malformed as error:
         raise typer.BadParameter(str(error)) from error
-    try:
-        with file.open("rb") as data, progress_bar(f"data set {name}") as bar, Client(url, key=key) as client:
-            bar.reset(float(file.stat().st_size))
+    with (
+        progress_bar(f"data set {name}") as bar,
+        Client(url, key=key) as client,
+        file_errors(file),
+        open_stored(file) as data,
+    ):
+        size = size_of(file)
+        bar.reset(None if size is None else float(size))
 
-            def pieces() -> Iterator[bytes]:
-                sent = 0
-                while piece := data.read(PIECE_BYTES):
-                    yield piece
-                    sent += len(piece)
-                    bar.advance_to(float(sent))
-                bar.set_text("checking")
+        def pieces() -> Iterator[bytes]:
+            sent = 0
+            while piece := data.read(PIECE_BYTES):
+                yield piece
+                sent += len(piece)
+                bar.advance_to(float(sent))
+            bar.set_text("checking")
 
-            answer = client.put_dataset(file, name, pieces=pieces(), **msgspec.structs.asdict(columns))
-    except OSError as error:
-        raise CommandFailed(f"cannot read {file}: {error}") from error
+        answer = client.put_dataset(file, name, pieces=pieces(), **msgspec.structs.asdict(columns))
     print_result(answer, f"stored {name}: {answer['instances']:,} instances, {answer['classes']:,} classes", as_json)
 
 

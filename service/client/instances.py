@@ -49,7 +49,7 @@ class Labelled(InputInstance, omit_defaults=True, kw_only=True, gc=False):
     Attributes
     ----------
     labels : list of str
-        The true labels, at most 100; may be empty with ``rejected``.
+        The true labels, at most 100; may be empty with ``rejected`` or ``ignored``.
     text, features, vector
         Must be None with ``prediction``.
     prediction : str or None

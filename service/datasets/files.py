@@ -198,7 +198,7 @@ def _opened(name: str, compression: str) -> Iterator[tuple[_Readable, Callable[[
         with open(sys.stdin.fileno(), "rb", closefd=False) as piped:
             yield piped, int
         return
-    with _open_raw(name) as raw:
+    with open_stored(name) as raw:
         if compression == "gz":
             with gzip.open(raw, "rb") as plain:
                 yield plain, raw.tell
@@ -209,7 +209,8 @@ def _opened(name: str, compression: str) -> Iterator[tuple[_Readable, Callable[[
             yield raw, raw.tell
 
 
-def _open_raw(name: str) -> AbstractContextManager[Any]:
+def open_stored(name: str) -> AbstractContextManager[Any]:
+    """Open a file or URL; its bytes are not decompressed. May raise what :func:`file_errors` translates."""
     if not is_url(name):
         return Path(name).open("rb")
     import fsspec

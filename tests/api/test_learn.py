@@ -454,6 +454,22 @@ def test_a_rejected_label_falls_behind(service: Served, update: str) -> None:
     assert stats["feedback"] == {"unlabelled": 4, "rejected": 4, "ignored": 0, "weighted": 0}
 
 
+@pytest.mark.parametrize("update", ["fsu", "sls"])
+def test_labels_that_were_only_shown(service: Served, update: str) -> None:
+    model = fresh_model(service, update=update)
+    path = f"/models/{model}/learn"
+    for label in ("crude", "grain", "crude"):
+        service.http.post(path, json={"text": "wheat and oil", "labels": [label]})
+    shown = {"text": "wheat and oil", "ignored": ["crude", "unknown"]}
+    assert service.http.post(path, json=shown).json()["updated"] is False
+    assert ranked(service, model, text="wheat and oil")[0] == "crude"
+    service.http.put(f"/models/{model}", json={"update": update, "implicit": 1.0})
+    for _ in range(4):
+        assert service.http.post(path, json=shown).json()["rank"] is None
+    assert ranked(service, model, text="wheat and oil")[0] == "grain"
+    assert feedback_of(service, model) == {"unlabelled": 5, "rejected": 0, "ignored": 10, "weighted": 0}
+
+
 def test_feedback_in_a_batch_in_lines_and_late(service: Served, model: str) -> None:
     path = f"/models/{model}/learn"
     one = {"text": "tin", "labels": ["metal"], "rejected": ["food"], "ignored": ["toy", "tool"], "weight": 2.5}
@@ -473,7 +489,7 @@ def test_feedback_in_a_batch_in_lines_and_late(service: Served, model: str) -> N
     ("extra", "field"),
     [
         ({"labels": []}, "labels"),
-        ({"labels": [], "ignored": ["a"]}, "labels"),
+        ({"labels": [], "ignored": []}, "labels"),
         ({"rejected": "crude"}, "rejected"),
         ({"rejected": [5]}, "rejected[0]"),
         ({"rejected": {"crude": 1}}, "rejected"),

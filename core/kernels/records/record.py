@@ -366,7 +366,7 @@ def check(buffer, first, n_records, ends):
             value = load_f32(data, shape.values_at + 4 * j)
             if not 0 < value < np.inf:
                 return BAD_VALUE, i
-        if shape.n_true + shape.n_rejected == 0:
+        if shape.n_labels == 0:
             return NO_LABEL, i
         if not 0.0 < shape.weight <= MAX_WEIGHT:
             return BAD_WEIGHT, i

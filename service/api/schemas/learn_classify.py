@@ -71,9 +71,12 @@ WARNING = (
     "only in the answer to the first such line of a request."
 )
 
-LABELS = "The true labels, at most 100; at least one unless `rejected` has one."
+LABELS = "The true labels, at most 100; at least one unless `rejected` or `ignored` has one."
 REJECTED = "Labels that are wrong, at most 100, with or without true ones."
-IGNORED = "Labels that were shown and not chosen, at most 100. They are learned only with the model's `implicit`."
+IGNORED = (
+    "Labels that were shown and not chosen, at most 100, with or without true ones. They are learned only with the "
+    "model's `implicit`."
+)
 WEIGHT = "Importance of the instance; 1 by default. 2 is close to learning it twice."
 
 Durability = Literal["log", "fsync", "replica"]

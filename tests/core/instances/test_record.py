@@ -99,9 +99,9 @@ def feedback(weight: float, n_rejected: int, n_ignored: int, labels: tuple[str, 
         (feedback(float("inf"), 1, 0), "has a weight"),
         (feedback(1.0, 3, 0), "runs past the end"),
         (feedback(1.0, 1, 2), "runs past the end"),
-        (feedback(1.0, 0, 2), "has no label"),
+        (EMPTY_VECTOR + struct.pack("<I", 0), "has no label"),
     ],
-    ids=["zero", "negative", "large", "nan", "infinite", "rejected", "too-many", "ignored"],
+    ids=["zero", "negative", "large", "nan", "infinite", "rejected", "too-many", "none"],
 )
 def test_feedback_that_no_record_may_have(record, problem):
     good = feedback(0.5, 1, 0)
@@ -293,7 +293,7 @@ def test_refused_labels(labels, field):
     ("given", "field"),
     [
         ({"labels": []}, "labels"),
-        ({"labels": [], "ignored": ["a"]}, "labels"),
+        ({"labels": [], "ignored": []}, "labels"),
         ({"rejected": ["b", ""]}, "rejected[1]"),
         ({"rejected": ["b", "a"]}, "rejected[1]"),
         ({"ignored": ["a"]}, "ignored[0]"),

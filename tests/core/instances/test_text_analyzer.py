@@ -102,6 +102,7 @@ def test_words_of_every_script(text, terms):
         ("ភាសា", "ភាសា"),
         ("မြန်မာ", "မြန် န်မ မာ"),
         ("ก", "ก"),
+        ("#東京 a@東京 #ไทย", "#東京 東京 a 東京 #ไทย ไท ทย"),
     ],
 )
 def test_scripts_without_spaces_are_pairs_of_characters_with_their_marks(text, terms):
