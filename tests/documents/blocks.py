@@ -19,7 +19,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 COMMANDS = ("sh", "console", "python")
-OTHERS = ("mermaid", "json", "yaml", "text")
+OTHERS = ("mermaid", "json", "yaml", "nginx", "text")
 
 FENCE = re.compile(r"^```(\S*)[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 ALONE = re.compile(r"<!-- (?:not run|run by (\S+)): ((?:(?!-->).)*) -->\s*\Z", re.DOTALL)

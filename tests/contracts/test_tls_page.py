@@ -1,0 +1,190 @@
+"""The page on TLS: nginx takes its configuration, buffers nothing, and has the limits of the service."""
+
+from __future__ import annotations
+
+import re
+import socket
+import ssl
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+
+from abound.service.processes.lifetime import dies_with_parent
+from abound.service.settings import Settings
+from benchmarks.serving import free_port
+from tests.contracts.programs import needs
+from tests.documents.blocks import FENCE, ROOT
+
+PAGE = (ROOT / "docs" / "guides" / "tls.md").read_text()
+BLOCKS: dict[str, list[str]] = {}
+for found in FENCE.finditer(PAGE):
+    BLOCKS.setdefault(found[1], []).append(found[2])
+
+PATIENCE = 30.0
+HELD_BACK = 10.0
+"""Seconds after which an event that the client has not confirmed counts as held back."""
+
+
+class Upstream(ThreadingHTTPServer):
+    """What stands in for the service: events of a job that goes on, and the headers that came."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.job_ends = threading.Event()
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: Upstream
+
+    def log_message(self, *arguments: Any) -> None:
+        """Say nothing."""
+
+    def do_GET(self) -> None:
+        """The first event of a job, and its end when the test says so; the forwarded address for any other path."""
+        self.send_response(200)
+        if self.path != "/jobs/some/events":
+            body = str(self.headers.get_all("X-Forwarded-For")).encode()
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+            return
+        self.send_header("Content-Type", "text/event-stream")
+        self.send_header("Connection", "close")
+        self.end_headers()
+        self.wfile.write(b"data: begun\n\n")
+        in_time = self.server.job_ends.wait(HELD_BACK)
+        self.wfile.write(b"data: ended\n\n" if in_time else b"data: nobody saw it begin\n\n")
+
+
+@pytest.fixture(scope="module")
+def proxied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[httpx.Client, Upstream]]:
+    """A client of nginx with the configuration of the page, and what is behind it."""
+    folder = tmp_path_factory.mktemp("nginx")
+    certificate, key = folder / "abound.pem", folder / "abound.key"
+    words = [needs("openssl"), "req", "-x509", "-nodes", "-newkey", "rsa:2048", "-subj", "/CN=localhost"]
+    words += ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(certificate)]
+    subprocess.run(words, check=True, capture_output=True)
+    with Upstream() as upstream:
+        threading.Thread(target=upstream.serve_forever, daemon=True).start()
+        [text] = BLOCKS["nginx"]
+        port = free_port()
+        for written, here in {
+            "/etc/ssl/abound.pem": str(certificate),
+            "/etc/ssl/abound.key": str(key),
+            "listen 443 ssl": f"listen 127.0.0.1:{port} ssl",
+            "server 127.0.0.1:8000": f"server 127.0.0.1:{upstream.server_address[1]}",
+        }.items():
+            assert text.count(written) == 1
+            text = text.replace(written, here)
+        with (
+            nginx(folder, text),
+            httpx.Client(
+                base_url=f"https://127.0.0.1:{port}",
+                verify=ssl.create_default_context(cafile=certificate),
+                timeout=PATIENCE,
+            ) as client,
+        ):
+            until_it_listens(client)
+            yield client, upstream
+        upstream.shutdown()
+
+
+@contextmanager
+def nginx(folder: Path, server: str) -> Iterator[None]:
+    temporary = "".join(
+        f"{name}_temp_path {folder / name};\n" for name in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+    )
+    configuration = folder / "nginx.conf"
+    configuration.write_text(
+        f"daemon off;\nmaster_process off;\npid {folder / 'pid'};\nevents {{}}\n"
+        f"http {{\naccess_log off;\n{temporary}{server}}}\n"
+    )
+    command = [needs("nginx"), "-c", str(configuration), "-e", str(folder / "errors")]
+    checked = subprocess.run([*command, "-t"], capture_output=True, text=True)
+    assert checked.returncode == 0, checked.stderr
+    process = subprocess.Popen(command, preexec_fn=dies_with_parent())
+    try:
+        yield
+    finally:
+        process.terminate()
+        process.wait(PATIENCE)
+
+
+def until_it_listens(client: httpx.Client) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        try:
+            client.get("/readyz").raise_for_status()
+        except httpx.ConnectError:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        else:
+            return
+
+
+def test_events_of_a_job_arrive_while_it_runs(proxied: tuple[httpx.Client, Upstream]) -> None:
+    client, upstream = proxied
+    with client.stream("GET", "/jobs/some/events") as answer:
+        lines = answer.iter_lines()
+        assert next(lines) == "data: begun"
+        upstream.job_ends.set()
+        assert [line for line in lines if line] == ["data: ended"]
+
+
+@pytest.mark.parametrize("path", ["/models", "/models/some/versions"])
+def test_a_client_does_not_choose_the_address_that_the_audit_log_gets(
+    proxied: tuple[httpx.Client, Upstream], path: str
+) -> None:
+    client, _ = proxied
+    assert client.get(path, headers={"X-Forwarded-For": "10.9.8.7"}).text == "['127.0.0.1']"
+
+
+@pytest.mark.parametrize("path", ["/metrics", "/%6detrics"])
+def test_metrics_are_not_for_the_public(proxied: tuple[httpx.Client, Upstream], path: str) -> None:
+    assert proxied[0].get(path).status_code == 404
+
+
+def status_of(client: httpx.Client, method: str, path: str, n_bytes: int) -> int:
+    """The status of a request that announces a body of ``n_bytes`` and sends no byte of it."""
+    url, trusted = client.base_url, ssl.create_default_context()
+    trusted.check_hostname, trusted.verify_mode = False, ssl.CERT_NONE
+    with trusted.wrap_socket(socket.create_connection((url.host, url.port or 443), PATIENCE)) as wire:
+        wire.sendall(f"{method} {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {n_bytes}\r\n\r\n".encode())
+        return int(wire.recv(4096).split()[1])
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "setting"),
+    [
+        ("POST", "/models/some/learn", "max_ndjson_bytes"),
+        ("PUT", "/datasets/some", "max_import_bytes"),
+        ("PUT", "/models/some/import", "max_import_bytes"),
+        ("POST", "/models/some/versions", "max_import_bytes"),
+    ],
+)
+def test_the_limits_are_those_of_the_service(
+    proxied: tuple[httpx.Client, Upstream], method: str, path: str, setting: str
+) -> None:
+    client, _ = proxied
+    limit = getattr(Settings.load(), setting)
+    assert status_of(client, method, path, limit) == 501, "what is behind the proxy was not asked"
+    assert status_of(client, method, path, limit + 1) == 413
+    assert re.search(rf"max_size {limit // 2**20}MiB|max_size {limit // 2**30}GiB", PAGE)
+
+
+def test_traefik_has_no_time_limit_that_ends_an_upload() -> None:
+    static, dynamic = (yaml.safe_load(one) for one in BLOCKS["yaml"])
+    assert static["entryPoints"]["websecure"]["transport"]["respondingTimeouts"]["readTimeout"] == "65m"
+    assert "buffering" not in str(dynamic)
