@@ -22,6 +22,7 @@ from abound.service.cli.options import (
     Url,
     VectorColumn,
     columns_of,
+    counted,
     format_time,
     format_value,
     print_json,
@@ -82,7 +83,8 @@ def put_dataset(
             bar.set_text("checking")
 
         answer = client.put_dataset(file, name, pieces=pieces(), **msgspec.structs.asdict(columns))
-    print_result(answer, f"stored {name}: {answer['instances']:,} instances, {answer['classes']:,} classes", as_json)
+    sizes = f"{counted(answer['instances'], 'instance')}, {counted(answer['classes'], 'class', 'classes')}"
+    print_result(answer, f"stored {name}: {sizes}", as_json)
 
 
 @datasets.command("list")

@@ -17,6 +17,7 @@ from abound.service.cli.options import (
     Key,
     Model,
     Url,
+    counted,
     print_json,
     print_rows,
     table_console,
@@ -60,7 +61,7 @@ def list_labels(
         rows = [(*row, answer["details"].get(row[0], {}).get("name") or "") for row in rows]
     print_rows(table_console(), columns, rows, whole=("label",))
     if answer["total"] > len(rows):
-        typer.echo(f"{len(rows):,} of {answer['total']:,} labels", err=True)
+        typer.echo(f"{len(rows):,} of {counted(answer['total'], 'label')}", err=True)
 
 
 def register(
@@ -105,7 +106,7 @@ def register(
     if as_json:
         print_json({"registered": n, "offset": offset})
     else:
-        typer.echo(f"{n:,} labels registered")
+        typer.echo(f"{counted(n, 'label')} registered")
 
 
 def _registrations(file: str) -> Iterator[dict[str, Any]]:

@@ -34,6 +34,7 @@ from abound.service.cli.options import (
     VectorColumn,
     check_files,
     columns_of,
+    counted,
     error_console,
     print_json,
 )
@@ -277,7 +278,8 @@ def _bad_lines(streamed: StreamStatistics, skip_bad: bool) -> Callable[[Malforme
 
     def on_bad(error: Malformed, count: int) -> None:
         if not skip_bad:
-            raise Malformed(f"{error}; to continue after it, use --skip {count} or --skip-bad")
+            end = "" if str(error).endswith("?") else "."
+            raise Malformed(f"{error}{end} To continue after it, use --skip {count} or --skip-bad")
         streamed.counts["bad"] += 1
         if streamed.counts["bad"] <= SHOWN_REFUSALS:
             error_console().print(f"skipped {error}", style="yellow", markup=False)
@@ -501,9 +503,9 @@ def _progress(streamed: StreamStatistics) -> str:
 
 def _counts(streamed: StreamStatistics) -> str:
     counts = streamed.counts
-    said = f"{counts['answered']:,} instances done, {counts['refused']:,} refused"
+    said = f"{counted(counts['answered'], 'instance')} done, {counts['refused']:,} refused"
     said += f", {counts['unlabelled']:,} without labels skipped" if counts["unlabelled"] else ""
-    return said + (f", {counts['bad']:,} bad lines skipped" if counts["bad"] else "")
+    return said + (f", {counted(counts['bad'], 'bad line')} skipped" if counts["bad"] else "")
 
 
 def _starting_at(sent: deque[DatasetInstance]) -> str:

@@ -77,6 +77,7 @@ def options(
 
 HINTS = {
     "/problems/unauthorized": "set ABOUND_KEY, ABOUND_KEY_FILE or --key",
+    "/problems/invalid-key": "check ABOUND_KEY, ABOUND_KEY_FILE or --key",
     "/problems/unknown-model": "`abound models list` shows the models, `abound models create NAME` creates one",
 }
 """Advice for a refused request, by the type of its problem."""

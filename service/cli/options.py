@@ -233,3 +233,8 @@ def format_value(value: object) -> str:
 def format_time(seconds: float) -> str:
     """Format seconds since 1970 as local time."""
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
+
+
+def counted(n: int, noun: str, plural: str = "") -> str:
+    """Return a number with its noun: ``1 instance``, ``2 instances``."""
+    return f"{n:,} {noun if n == 1 else plural or noun + 's'}"

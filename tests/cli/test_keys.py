@@ -11,6 +11,7 @@ import httpx
 import pytest
 
 from abound.service.processes.embedded_store import EmbeddedStore
+from tests.api.test_keys import make
 from tests.cli.test_cli import commands
 from tests.support.command_line import Run
 from tests.support.served import Served, served
@@ -195,6 +196,23 @@ def test_commands_send_the_key_that_a_file_holds(
     monkeypatch.setenv("ABOUND_KEY", "abk_y")
     assert run("models", "list", "--url", service.url)[0] == 0
     assert seen == ["Bearer abk_x", "Bearer abk_y"]
+
+
+def test_a_missing_and_a_wrong_key_are_answered_with_the_options_that_set_one(run: Run) -> None:
+    with served() as locked:
+        made = make(locked, "classify")
+        where = ("--url", locked.url)
+        code, _, err = run("models", "list", *where)
+        assert (code, err) == (
+            1,
+            "abound: a key is needed: send the header Authorization: Bearer <key> (401); "
+            "set ABOUND_KEY, ABOUND_KEY_FILE or --key\n",
+        )
+        code, _, err = run("models", "list", "--key", "abk_x", *where)
+        expected = "abound: there is no such key (401); check ABOUND_KEY, ABOUND_KEY_FILE or --key\n"
+        assert (code, err) == (1, expected)
+        code, _, err = run("models", "create", "new", "--key", made.secret, *where)
+        assert (code, err) == (1, "abound: this key does not have the scope admin (403)\n")
 
 
 def test_a_key_that_cannot_travel_is_a_sentence(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
