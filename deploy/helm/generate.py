@@ -95,7 +95,7 @@ def templated(document: dict[str, Any], values: Values) -> dict[str, Any]:
 
 def text(document: dict[str, Any]) -> str:
     """Return a template as Helm takes it."""
-    written = yaml.safe_dump(document, width=1000)
+    written = yaml.safe_dump(document, width=1000).replace("managed-by: kustomize", "managed-by: Helm")
     if "{{" in written:
         raise ValueError("the base has {{, which Helm would read as its own")
     written = re.sub(

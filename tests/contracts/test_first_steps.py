@@ -56,7 +56,8 @@ def test_the_manual_makes_all_that_the_manifests_ask_for_in_order() -> None:
     assert order == sorted(order)
     secret = lines[order[1]]
     files = {"url", "password"}
-    assert files == set(re.findall(r"--from-literal=(\w+)=", secret))
+    assert files == set(re.findall(r"--from-file=(\w+)", secret))
+    assert "--from-literal" not in secret, "every user of the machine could read the password"
     asked_for = set(re.findall(r"/secrets/(\w+)", yaml.safe_dump_all(documents)))
     assert asked_for == files
     names = {
@@ -101,7 +102,7 @@ def test_the_steps_of_the_manual_start_all_that_there_is(tmp_path: Path) -> None
     assert store_url == f"redis://:{password}@store:6379"
     metrics = cluster.objects["/api/v1/namespaces/monitoring/secrets/abound-metrics"]["data"]
     assert base64.b64decode(metrics["key"]).decode().startswith("abk_")
-    assert not (tmp_path / "key").exists()
+    assert not any((tmp_path / name).exists() for name in ("key", "password", "url"))
     assert [one["scopes"] for one in keys(environment, tmp_path)] == [["admin"], ["classify"]]
     [service, ports] = re.findall(r"service/(\w+) 8000:(\d+)", (tmp_path / "forwarded").read_text())[0]
     assert int(ports) in [port["port"] for port in one_of(documents, "Service", service)["spec"]["ports"]]

@@ -21,6 +21,7 @@ from tests.contracts.programs import needs
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "deploy" / "helm" / "abound"
 CHECKSUM = "checksum/settings"
+MANAGED_BY = "app.kubernetes.io/managed-by"
 Json = dict[str, Any]
 
 
@@ -79,10 +80,12 @@ def comparable(documents: list[Json]) -> list[Json]:
     found = copy.deepcopy([one for one in documents if one["kind"] != "Namespace"])
     for one in found:
         one["metadata"].pop("namespace", None)
+        del one["metadata"]["labels"][MANAGED_BY]
         if one["kind"] == "ConfigMap":
             one["metadata"]["name"] = "abound"
     for pod in pods(found).values():
         pod["metadata"].pop("annotations", None)
+        del pod["metadata"]["labels"][MANAGED_BY]
         for source in pod["spec"]["containers"][0].get("envFrom", ()):
             source["configMapRef"]["name"] = "abound"
     return sorted(found, key=lambda one: (one["kind"], one["metadata"]["name"]))
@@ -92,6 +95,7 @@ def test_with_its_defaults_it_is_the_kustomize_base() -> None:
     base = comparable(rendered("base"))
     assert len(base) > 10
     assert comparable(chart()) == base
+    assert {one["metadata"]["labels"][MANAGED_BY] for one in chart()} == {"Helm"}
 
 
 def test_the_committed_chart_is_that_of_the_base(tmp_path: Path) -> None:

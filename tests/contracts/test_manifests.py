@@ -29,6 +29,28 @@ DEFINED_BY_OTHERS = ("PodMonitor", "PrometheusRule")
 """Kinds of the Prometheus Operator, which Kubernetes has no schema of."""
 
 
+LABELS = {"name", "instance", "part-of", "managed-by"}
+
+
+def recommended(described: dict[str, Any]) -> set[str]:
+    """The labels that Kubernetes recommends, of a document or the template of a pod."""
+    return {one.removeprefix("app.kubernetes.io/") for one in described["metadata"]["labels"]}
+
+
+def test_pods_have_the_recommended_labels_and_what_cannot_change_does_not() -> None:
+    documents = rendered_with("backup")
+    for pod in templates(documents):
+        assert recommended(pod) >= LABELS | {"component"}
+    for name in ("replica", "worker"):
+        assert "version" in recommended(one_of(documents, "Deployment", name)["spec"]["template"])
+    store = one_of(documents, "StatefulSet", "store")["spec"]
+    assert "version" not in recommended(store["template"]), "an upgrade would replace the store"
+    assert "labels" not in store["volumeClaimTemplates"][0]["metadata"]
+    for kind, name in (("Deployment", "replica"), ("Deployment", "worker"), ("StatefulSet", "store")):
+        selected = one_of(documents, kind, name)["spec"]["selector"]["matchLabels"]
+        assert selected.keys() == {"app.kubernetes.io/name", "app.kubernetes.io/component"}
+
+
 @pytest.mark.parametrize("component", COMPONENTS)
 def test_kubernetes_takes_the_documents_with_a_component(component: str) -> None:
     documents = rendered_with(component)
@@ -36,8 +58,7 @@ def test_kubernetes_takes_the_documents_with_a_component(component: str) -> None
     for document in documents:
         if document["kind"] not in DEFINED_BY_OTHERS:
             kubernetes_validate.validate(document, VERSION, strict=True)
-        named = document["metadata"]["labels"]
-        assert {"app.kubernetes.io/name", "app.kubernetes.io/part-of"} <= named.keys(), document["kind"]
+        assert recommended(document) >= LABELS, document["kind"]
 
 
 @pytest.mark.parametrize("folder", FOLDERS)

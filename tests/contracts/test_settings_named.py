@@ -28,6 +28,7 @@ MANUAL = settings_of(ROOT / "docs" / "reference" / "settings.md")
     [
         "docker/compose.yaml",
         "docker/Dockerfile",
+        "docker/s3.yaml",
         "docker/tls.yaml",
         "deploy/kubernetes/base/kustomization.yaml",
         "deploy/kubernetes/overlays/small/kustomization.yaml",
