@@ -77,12 +77,13 @@ class BatchHistogram(Histogram):
 class RequestMeter:
     """Counts the requests of one route in plain integers."""
 
-    __slots__ = ("_statuses", "_timer", "route")
+    __slots__ = ("_drained", "_statuses", "_timer", "route")
 
     def __init__(self, route: str) -> None:
         self.route = route
         self._statuses: dict[int, int] = {}
         self._timer = DurationCounter()
+        self._drained = [0] * (len(BOUNDS) + 1)
 
     def observe(self, status: int, seconds: float | None) -> None:
         """Count an answered request; ``seconds`` is None for a stream, whose duration the client determines."""
@@ -95,7 +96,13 @@ class RequestMeter:
         seconds.
         """
         statuses, self._statuses = self._statuses, {}
-        return statuses, *self._timer.drain()
+        counts, total = self._timer.drain()
+        self._drained = [n + more for n, more in zip(self._drained, counts, strict=True)]
+        return statuses, counts, total
+
+    def durations(self) -> list[int]:
+        """Return the durations of all requests since the start of the process, by bucket."""
+        return [n + more for n, more in zip(self._drained, self._timer.counts, strict=True)]
 
 
 class LiveModelsCollector(Collector):
@@ -380,19 +387,19 @@ BOUNDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1,
 class DurationCounter:
     """Counts durations by bucket, and sums them."""
 
-    __slots__ = ("_counts", "_total")
+    __slots__ = ("_total", "counts")
 
     def __init__(self) -> None:
-        self._counts = [0] * (len(BOUNDS) + 1)
+        self.counts = [0] * (len(BOUNDS) + 1)
         self._total = 0.0
 
     def observe(self, seconds: float) -> None:
         """Count one duration."""
-        self._counts[bisect_left(BOUNDS, seconds)] += 1
+        self.counts[bisect_left(BOUNDS, seconds)] += 1
         self._total += seconds
 
     def drain(self) -> tuple[list[int], float]:
         """Return and reset the counts by bucket and the sum in seconds."""
-        taken = self._counts, self._total
-        self._counts, self._total = [0] * (len(BOUNDS) + 1), 0.0
+        taken = self.counts, self._total
+        self.counts, self._total = [0] * (len(BOUNDS) + 1), 0.0
         return taken

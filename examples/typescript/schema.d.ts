@@ -2231,6 +2231,22 @@ export interface components {
             versions: string[];
         };
         /**
+         * RequestsShape
+         * @description Answered `/classify` requests by duration, of all models and replicas. NDJSON streams are not counted.
+         */
+        RequestsShape: {
+            /**
+             * Bounds
+             * @description Upper bounds of the durations, in seconds.
+             */
+            bounds: number[];
+            /**
+             * Counts
+             * @description Requests by the smallest bound that their duration does not exceed; last: those past all bounds.
+             */
+            counts: number[];
+        };
+        /**
          * RerankedScoresShape
          * @description The running score of one order; null before the first event. Reciprocal ranks are of the best 50 classes.
          */
@@ -2472,6 +2488,8 @@ export interface components {
             };
             /** @description As last checked; null before the first check. */
             kept: components["schemas"]["KeptShape"] | null;
+            /** @description Null for a key that is limited to models, and while the store cannot be reached. */
+            classify: components["schemas"]["RequestsShape"] | null;
             /**
              * Replicas
              * @description Empty while the store cannot be reached.

@@ -108,7 +108,7 @@ class Application(FastAPI):
         place = settings.artifacts_location()
         cache = cache_in(settings.data_dir, settings.group(VersionParams).cache_bytes)
         artifacts = ArtifactStore(place, cache, PATIENCE_SECONDS) if place is not None else None
-        replica = Replica(store, bounds, artifacts, tracing)
+        replica = Replica(store, bounds, artifacts, tracing, telemetry.meter("/classify").durations)
         remember = settings.group(RememberParams)
         is_exposed = not is_loopback(settings.host)
         ring = KeyRing(store, locked=is_exposed and not settings.insecure)

@@ -43,6 +43,9 @@ class PublishedStatus(msgspec.Struct, frozen=True, kw_only=True):
     log_bytes: Annotated[int, Meta(description="Size of the log up to the offset.")]
     prepared: Annotated[str | None, Meta(description="State file that the replica is ready to adopt.")] = None
     versions: Annotated[list[str], Meta(description="The loaded versions.")] = []
+    classified: Annotated[
+        list[int], Meta(description="Answered ``/classify`` requests of all models, by duration.")
+    ] = []
     swept_for: Annotated[list[str] | None, Meta(description="Completed requests to clean the cache.")] = None
     numbering: Annotated[str, Meta(description="Result of ``pid_namespace()`` on the replica.")] = ""
 

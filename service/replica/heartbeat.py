@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+from collections.abc import Callable
 from typing import Any
 
 from abound.core.errors import Corrupted, StoreUnavailable
@@ -34,14 +35,24 @@ class Heartbeat:
         Holds the models, and is notified when a log is shorter than before.
     copies
         Local copies of version files on this replica.
+    classified : callable
+        Returns the answered ``/classify`` requests of this replica by duration (``RequestMeter.durations``).
     """
 
-    def __init__(self, store: Store, replica: str, follower: Follower, copies: CacheCleaner) -> None:
+    def __init__(
+        self,
+        store: Store,
+        replica: str,
+        follower: Follower,
+        copies: CacheCleaner,
+        classified: Callable[[], list[int]],
+    ) -> None:
         self._store = store
         self._replica = replica
         self._follower = follower
         self._models = follower.models
         self._copies = copies
+        self._classified = classified
         self._tick = 0
         self._cleared = False
         self._numbering = replica_status.pid_namespace()
@@ -123,6 +134,7 @@ class Heartbeat:
                 log_bytes=model.log_bytes,
                 prepared=model.prepared_state,
                 versions=loaded,
+                classified=self._classified(),
                 swept_for=swept,
                 numbering=self._numbering,
             )

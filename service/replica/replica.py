@@ -17,7 +17,7 @@ import itertools
 import os
 import secrets
 import socket
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -110,6 +110,7 @@ class Replica:
         params: ReplicaParams | None = None,
         artifacts: ArtifactStore | None = None,
         tracing: Tracing | None = None,
+        classified: Callable[[], list[int]] = list,
     ) -> None:
         self.store = store
         self.artifacts = artifacts
@@ -131,7 +132,7 @@ class Replica:
             lambda: [model.keys for model in self._follower.models.values()],
             self.loaded_versions.wait_loaded,
         )
-        self._heartbeat = Heartbeat(store, self.id, self._follower, self._copies)
+        self._heartbeat = Heartbeat(store, self.id, self._follower, self._copies, classified)
         self._tasks: list[asyncio.Task[None]] = []
         self._errands: set[asyncio.Task[None]] = set()
 

@@ -82,14 +82,6 @@ export async function ask(method, path, { body, signal, headers: more = {} } = {
   return text ? JSON.parse(text) : null;
 }
 
-/** Return an answer as text; throw Problem for an error. */
-export async function getText(path, { signal } = {}) {
-  const answer = await send("GET", path, { headers: headersFor(), signal });
-  const text = await answer.text();
-  if (!answer.ok) throw problemOf(answer.status, text);
-  return text;
-}
-
 export const get = (path, options) => ask("GET", path, options);
 export const post = (path, body, options) => ask("POST", path, { ...options, body });
 

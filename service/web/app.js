@@ -78,13 +78,12 @@ async function show() {
       return;
     }
   }
-  let refused, lacks, isForAll;
+  let refused, lacks;
   try {
     const answer = await get("models", { signal });
     models = answer.models;
     refused = refusal(answer.key);
     lacks = lackOf(answer.key);
-    isForAll = answer.key?.all_models ?? true;
   } catch (error) {
     if (signal.aborted) return;
     if (error.isAboutKey) fill(view, empty(...KEYLESS));
@@ -106,7 +105,7 @@ async function show() {
   mark(name, model);
   const root = h("div", { class: `view ${name}` });
   fill(view, root);
-  VIEWS[name].show(root, { model, about: models.find((one) => one.name === model), text: place().text, signal, problem, refused, lacks, isForAll, every: every(signal), again: show });
+  VIEWS[name].show(root, { model, about: models.find((one) => one.name === model), text: place().text, signal, problem, refused, lacks, every: every(signal), again: show });
 }
 
 /** Return whether the service was unavailable for a moment, so that another request may succeed. */

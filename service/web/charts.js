@@ -2,6 +2,10 @@
 
 import { h, refill, table } from "./dom.js";
 
+/** A share of fewer events is not meaningful. */
+export const LEAST_EVENTS = 30;
+export const isEnough = ({ n }) => n >= LEAST_EVENTS;
+
 const INK = ["--ink", "--soft", "--line", "--head", "--torso", "--tail", "--accent", "--bad", "--paper"];
 const charts = new Set();
 let loading = null;

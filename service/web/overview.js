@@ -1,29 +1,26 @@
 // Accuracy and size of a model, and whether its replicas agree.
 
 import { announce, card, empty, fill, h, refill, table, term } from "./dom.js";
-import { get, getText, modelPath, newKey, part, post } from "./api.js";
-import { bars, lines } from "./charts.js";
+import { get, modelPath, newKey, part, post } from "./api.js";
+import { bars, isEnough, LEAST_EVENTS, lines } from "./charts.js";
 import { bytes, change, compact, count, duration, percent, rate } from "./format.js";
 import { QUESTION, sample } from "./sample.js";
 
 const REFRESH_MS = 2000;
-const REQUESTS_MS = 5000;
-/** Number of answers of /metrics kept to calculate the rate. */
-const REQUESTS_KEPT = 13;
+/** Number of answers kept to calculate the rate of requests. */
+const REQUESTS_KEPT = 16;
 const KEPT = 150;
 const MOST_POINTS = 48;
 const MOST_MARKS = 12;
 /** A model improves all the time during its first events, so changes there are not marked. */
 const WARM_UP = 2000;
-/** A share of fewer events is not meaningful. */
-const LEAST_EVENTS = 30;
 const GROUPS = [
   ["head", "Head: label seen 100 times or more"],
   ["torso", "Torso: label seen 10 to 99 times"],
   ["tail", "Tail: label seen fewer than 10 times"],
 ];
 
-export function show(root, { model, signal, problem, every, lacks, isForAll }) {
+export function show(root, { model, signal, problem, every, lacks }) {
   const parts = {
     start: h("div", { class: "stack" }),
     tiles: h("dl", { class: "tiles" }),
@@ -91,9 +88,7 @@ export function show(root, { model, signal, problem, every, lacks, isForAll }) {
   start.hidden = rest.hidden = true;
   fill(root, parts.trouble, start, rest);
   drawStart();
-  let requests = null; // the newest statistics of /classify
-  const counted = new Map(); // by host: a load balancer may choose another one each time
-  if (isForAll) every(REQUESTS_MS, lookAtRequests);
+  const requests = []; // the newest counts of /classify, all of the same replicas
 
   every(REFRESH_MS, async () => {
     try {
@@ -103,6 +98,7 @@ export function show(root, { model, signal, problem, every, lacks, isForAll }) {
       ]);
       parts.trouble.hidden = true;
       measure(stats, about.incarnation);
+      countRequests(stats);
       draw(stats, about);
     } catch (error) {
       if (signal.aborted) return;
@@ -139,19 +135,13 @@ export function show(root, { model, signal, problem, every, lacks, isForAll }) {
     }
   }
 
-  async function lookAtRequests() {
-    try {
-      const { host, n, within } = requestsIn(await getText("metrics", { signal }));
-      const seen = counted.get(host) ?? [];
-      if (seen.length && n < seen.at(-1).n) seen.length = 0; // the host has restarted
-      seen.push({ now: performance.now() / 1000, n, within });
-      if (seen.length > REQUESTS_KEPT) seen.shift();
-      counted.set(host, seen);
-      const [first, last] = [seen[0], seen.at(-1)];
-      if (seen.length > 1) requests = { host, rate: (last.n - first.n) / (last.now - first.now), times: [0.5, 0.99].map((share) => quantile(first.within, last.within, share)) };
-    } catch {
-      // The tile keeps its former value.
-    }
+  /** Keep the counts of /classify. They begin again when a replica comes or goes, since its requests would count at once. */
+  function countRequests({ classify, replicas }) {
+    if (classify === null) return;
+    const from = replicas.map((one) => one.replica).join();
+    if (requests.length && requests[0].from !== from) requests.length = 0;
+    requests.push({ ...classify, from, now: performance.now() / 1000 });
+    if (requests.length > REQUESTS_KEPT) requests.shift();
   }
 
   /**
@@ -181,8 +171,8 @@ export function show(root, { model, signal, problem, every, lacks, isForAll }) {
     if (rest.hidden) return;
     const tiles = [
       ["Events a second", rate(former.rate), former.rate === null ? "measuring…" : `${count(stats.learned)} in all`],
-      [[term("R@1"), " of the live index"], percent(window["R@1"]), drifted(drift["R@1"])],
-      [[term("R@5"), " of the live index"], percent(window["R@5"]), `${percent(all["R@5"])} over all time`],
+      [[term("R@1"), " of the live index"], ...scored(window, "R@1", drifted(drift["R@1"]))],
+      [[term("R@5"), " of the live index"], ...scored(window, "R@5", `${percent(all["R@5"])} over all time`)],
       ...servedTile(stats, about),
       ...requestsTile(requests),
       ["Classes", compact(stats.classes), `${compact(stats.features)} features`],
@@ -347,7 +337,13 @@ export function show(root, { model, signal, problem, every, lacks, isForAll }) {
 /** The tile of the active version, if a contest scores it on the learned events. */
 function servedTile({ contenders }, { version }) {
   const served = version === "live" ? null : contenders?.versions.find((one) => one.version === version);
-  return served ? [[[term("R@1"), ` of version ${version.slice(0, 8)}`], percent(served.window["R@1"]), `newest ${count(served.window.n)} events`]] : [];
+  return served ? [[[term("R@1"), ` of version ${version.slice(0, 8)}`], ...scored(served.window, "R@1", `newest ${count(served.window.n)} events`)]] : [];
+}
+
+/** The figure of a measure and the text beside it; no figure while there are too few events. */
+function scored(window, measure, beside) {
+  if (isEnough(window)) return [percent(window[measure]), beside];
+  return ["–", window.n === 1 ? "1 event so far" : `${count(window.n)} events so far`];
 }
 
 /** Replace tiles, unless one has the focus: its tooltip may be open. */
@@ -363,30 +359,23 @@ function refillTiles(element, tiles) {
   });
 }
 
-/** Return the number of /classify requests in the metrics of a host, and the buckets of their latency. */
-export function requestsIn(metrics) {
-  const ofRoute = metrics.split("\n").filter((line) => line.includes('route="/classify"'));
-  const valueOf = (line) => Number(line.slice(line.lastIndexOf(" ")));
-  const within = ofRoute.filter((line) => line.startsWith("abound_request_duration_seconds_bucket")).map((line) => [Number(/le="([^"]+)"/.exec(line)[1].replace("+Inf", "Infinity")), valueOf(line)]);
-  return {
-    host: /^abound_build_info\{.*?host="([^"]*)"/m.exec(metrics)?.[1],
-    n: ofRoute.filter((line) => line.startsWith("abound_requests_total")).reduce((sum, line) => sum + valueOf(line), 0),
-    within: within.sort(([a], [b]) => a - b),
-  };
+/** Return the upper bound of a quantile of durations by their counts, as a text. */
+export function quantile({ bounds }, counts, share) {
+  const n = counts.reduce((sum, one) => sum + one, 0);
+  let below = 0;
+  const at = counts.findIndex((one) => (below += one) >= share * n);
+  return at < bounds.length ? `within ${duration(bounds[at])}` : `over ${duration(bounds.at(-1))}`;
 }
 
-/** Return the upper bound of a quantile of the latency between two answers of /metrics; null without requests. */
-export function quantile(first, last, share) {
-  const before = new Map(first);
-  const came = last.map(([seconds, n]) => [seconds, n - (before.get(seconds) ?? 0)]);
-  const n = came.at(-1)?.[1] ?? 0;
-  return n ? came.find(([, one]) => one >= share * n)[0] : null;
-}
-
-function requestsTile(requests) {
-  if (requests === null) return [];
-  const [half, most] = requests.times.map((seconds) => (seconds === null ? null : Number.isFinite(seconds) ? `within ${duration(seconds)}` : "over 10 s"));
-  return [["Requests to /classify a second, all models", rate(requests.rate), half === null ? `none on ${requests.host}` : `half ${half}, 99 % ${most}, on ${requests.host}`]];
+/** The tile of /classify. Replicas report every two seconds, so the rate of a shorter time would be wrong. */
+function requestsTile(answers) {
+  if (answers.length < 3) return [];
+  const [first, last] = [answers[0], answers.at(-1)];
+  const counts = last.counts.map((n, at) => n - first.counts[at]);
+  const n = counts.reduce((sum, one) => sum + one, 0);
+  const seconds = last.now - first.now;
+  const beside = n ? `half ${quantile(last, counts, 0.5)}, 99 % ${quantile(last, counts, 0.99)}` : `none in ${duration(seconds)}`;
+  return [["Requests to /classify a second, all models and replicas", rate(n / seconds), beside]];
 }
 
 /** The maximum number of connections of a feature: value, text, setting, and the text if there is no bound. */
@@ -395,7 +384,6 @@ function mostConnections(stats, config) {
   return config.update === "sls" ? [config.slots, String, "slots"] : [config.d_max, String, "d_max"];
 }
 
-const isEnough = ({ n }) => n >= LEAST_EVENTS;
 const percents = (share) => `${Math.round(100 * share)} %`;
 const rounded = (n) => (n === null ? "–" : n.toFixed(3));
 

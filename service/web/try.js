@@ -351,7 +351,7 @@ export function show(root, { model, about, text: wanted, signal, problem, lacks,
       fill(
         parts.learned,
         h("p", { class: "better" }, "Learned ", breakable(said), `. ${answer.applied ? was : "It is in the log, and applied in a moment."}`),
-        refused ? null : h("div", { class: "row" }, h("button", { type: "button", class: "small", onclick: () => undo(key, said) }, "Undo")),
+        refused ? h("p", { class: "hint" }, "To undo this takes a key with the scope admin for all models.") : h("div", { class: "row" }, h("button", { type: "button", class: "small", onclick: () => undo(key, said) }, "Undo")),
       );
       await rank(answer.offset);
     } catch (error) {

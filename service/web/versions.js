@@ -2,7 +2,7 @@
 
 import { announce, card, confirmed, empty, fill, h, pastDoubleClick, refill, table, term } from "./dom.js";
 import { ask, get, modelPath, part, post } from "./api.js";
-import { bars } from "./charts.js";
+import { bars, isEnough, LEAST_EVENTS } from "./charts.js";
 import { bytes, count, percent, points, score, when } from "./format.js";
 
 const REFRESH_MS = 5000;
@@ -15,7 +15,7 @@ export function versions({ model, signal, problem, refused, lacks, every }) {
   const parts = { beside: h("div", { class: "stack" }), now: h("div", { class: "stack" }), list: h("div", { class: "stack" }), contenders: h("div", { class: "stack" }), said: h("div", { role: "status" }) };
   const chart = bars({
     title: "Contenders on live traffic",
-    caption: "Each event is ranked by all of them before it is learned; over the newest 4,500 to 5,000 events.",
+    caption: `Each event is ranked by all of them before it is learned; over the newest 4,500 to 5,000 events. Bars of fewer than ${LEAST_EVENTS} are left out.`,
     x: { names: true },
     y: { title: "% of the events", format: (n) => `${Math.round(100 * n)} %`, zero: true, most: 1 },
   });
@@ -203,13 +203,14 @@ export function versions({ model, signal, problem, refused, lacks, every }) {
         ? h("ul", {}, contest.decisions.slice(-5).reverse().map((one) => h("li", {}, `${one.kind === "promote" ? "Promoted" : "Rolled back to"} ${nameOf(one.version, found)} instead of ${nameOf(one.instead_of, found)}, after ${count(one.n)} events: ${one.outcome}`)))
         : null,
     );
+    const drawn = (name) => all.map(({ window }) => (isEnough(window) ? window[name] : null));
     chart.set({
       names,
       series: [
-        { name: "R@1", colour: "head", values: all.map((one) => one.window["R@1"]) },
-        { name: "MRR", colour: "torso", values: all.map((one) => one.window.MRR) },
+        { name: "R@1", colour: "head", values: drawn("R@1") },
+        { name: "MRR", colour: "torso", values: drawn("MRR") },
       ],
-      said: all.map((one, at) => `${names[at]}: R@1 ${percent(one.window["R@1"])}`).join(", "),
+      said: all.map((one, at) => `${names[at]}: ${isEnough(one.window) ? `R@1 ${percent(one.window["R@1"])}` : "too few events"}`).join(", "),
       columns: ["version", "#events", "#R@1", "#R@5", "#MRR"],
       rows: all.map((one, at) => [names[at], count(one.n), ...["R@1", "R@5", "MRR"].map((name) => percent(one.window[name]))]),
     });

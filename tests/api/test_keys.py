@@ -76,6 +76,16 @@ def model(service: Served, admin: CreatedKey) -> str:
         del service.http.headers["authorization"]
 
 
+def test_a_key_for_one_model_does_not_see_the_requests_of_all(service: Served, admin: CreatedKey) -> None:
+    limited = make(service, "classify", models=["default"])
+
+    def requests(key: CreatedKey) -> Any:
+        return service.http.get("/models/default/stats", headers=bearer(key)).json()["classify"]
+
+    until(lambda: requests(admin) is not None)
+    assert requests(limited) is None
+
+
 def test_with_a_key_every_route_but_health_asks_for_one(service: Served, admin: CreatedKey) -> None:
     open_paths = ["/livez", "/readyz", "/openapi.json", "/docs", "/docs/swagger-ui.css"]
     for path in open_paths:

@@ -12,6 +12,7 @@ from abound.core.config import ModelConfig
 from abound.core.types import Offset
 from abound.service.store.client import Store
 from abound.service.worker import Worker
+from tests.api.test_keys import until
 from tests.support.served import Served, fresh_model, problem, served
 
 SIZES = {"features", "classes", "connections", "mean_out_degree", "in_rows", "memory", "memory_parts"}
@@ -262,7 +263,7 @@ def test_stats(service: Served) -> None:
         "feedback",
         "reranking",
     }
-    assert measured | {"offset", "kept", "replicas"} | SIZES == set(stats)
+    assert measured | {"offset", "kept", "replicas", "classify"} | SIZES == set(stats)
     assert stats["learned"] == 30
     assert stats["drift"] == {"R@1": 0, "R@5": 0, "MRR": pytest.approx(0)}  # the window holds all of them
     assert 0 < stats["updated"] <= 30
@@ -293,6 +294,21 @@ def test_stats_list_the_replicas(service: Served) -> None:
     assert set(replica) == {"replica", "offset", "digest", "digest_offset", "host", "pid", "ready", "lag", "versions"}
     assert (replica["offset"], replica["ready"], replica["lag"]) == (learned["offset"], True, 0)
     assert replica["digest"] == service.http.get(f"/models/{name}").json()["digest"]
+
+
+def test_stats_count_the_requests_of_all_models_by_duration() -> None:
+    with served() as own:
+        name = fresh_model(own)
+        for path in ("/classify", f"/models/{name}/classify"):
+            for _ in range(3):
+                own.http.post(path, json={"text": "a"}).raise_for_status()
+        own.http.post("/learn", json={"text": "a", "labels": ["x"]}).raise_for_status()
+
+        def requests() -> Any:
+            return own.http.get("/models/default/stats").json()["classify"]
+
+        until(lambda: sum((requests() or {"counts": []})["counts"]) == 6)  # replicas report every other second
+        assert len(requests()["counts"]) == len(requests()["bounds"]) + 1
 
 
 def test_a_worker_makes_the_snapshot_that_is_asked_for(service: Served) -> None:

@@ -123,6 +123,58 @@ def open_page(browser: Any, serving: Serving) -> Iterator[Open]:
     assert wrong == []
 
 
+@pytest.fixture
+def fresh(serving: Serving) -> Iterator[str]:
+    """The address of a model that has learned nothing; ask for it before the page, which must close first."""
+    address = f"{serving.url}/models/fresh"
+    httpx.put(address, json={}).raise_for_status()
+    yield address
+    httpx.delete(address).raise_for_status()
+
+
+SERVED, CONTENDING = "a" * 32, "b" * 32
+
+
+def serve_version(page: Any, n_served: int = 5000, n_contending: int = 5000) -> None:
+    """Let the page see a model whose version SERVED is active, while CONTENDING contends, each with its events."""
+    cards = [
+        {"id": one, "method": method, "created": 1.7e9, "bytes": 2**20, "needed": one == SERVED or None}
+        | {"metrics": {"R@1": 0.5, "R@5": 0.9, "live R@1": 0.4, "live R@5": 0.8}}
+        | {"sizes": {"instances": 4000, "classes": 20}}
+        for one, method in ((SERVED, "swnn"), (CONTENDING, "ind"))
+    ]
+    counts = {"live": 5000, SERVED: n_served, CONTENDING: n_contending}
+    difference = {"n": n_contending, "mean": 0.01, "low": -0.1, "high": 0.1, "evidence": 2.0}
+    versions = [
+        {"version": one, "n": n, "window": {"n": n, "R@1": 0.5, "R@5": 0.8, "MRR": 0.6}}
+        | {"difference": None if one == SERVED else difference, "decision": "served" if one == SERVED else "undecided"}
+        for one, n in counts.items()
+    ]
+    contest = {"versions": versions, "gate": {"alpha": 0.05, "min_events": 500, "needed": 20.0}}
+    contest |= {"decisions": [], "trouble": {}}
+
+    def active(route: Any) -> None:
+        answer = route.fetch()
+        serving = {"version": SERVED, "former": "live", "weights": [0.5, 0.5]}
+        route.fulfill(response=answer, json=answer.json() | {"version": SERVED, "serving": serving})
+
+    def scored(route: Any) -> None:
+        answer = route.fetch()
+        route.fulfill(response=answer, json=answer.json() | {"contenders": contest})
+
+    def ranked(route: Any) -> None:
+        answer = route.fetch()
+        labels = [{"label": one["label"], "score": one["score"]} for one in answer.json()["labels"]]
+        route.fulfill(response=answer, json=answer.json() | {"version": SERVED, "labels": labels})
+
+    contenders = {"contenders": [{"version": CONTENDING}], "contest": contest}
+    page.route("**/models/default", active)
+    page.route("**/models/default/stats", scored)
+    page.route("**/models/default/classify", ranked)
+    page.route("**/models/default/versions", lambda route: route.fulfill(json={"versions": cards}))
+    page.route("**/models/default/contenders", lambda route: route.fulfill(json=contenders))
+
+
 @pytest.fixture(scope="package")
 def locked(browser: Any) -> Iterator[tuple[Served, dict[str, str]]]:
     """A service with data, and secrets by what they are for."""

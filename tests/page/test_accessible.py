@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import expect
 
-from tests.page.conftest import VIEWS, Open
+from benchmarks.serving import Serving
+from tests.page.conftest import VIEWS, Open, serve_version
+from tests.page.newsroom import news
 
 pytestmark = pytest.mark.long
 
@@ -84,6 +87,110 @@ def test_no_barrier_is_found(open_page: Open, width: int) -> None:
         barriers(page, ["cat.color"])
         assert page.evaluate(LUMINANCE) < 0.1
         page.emulate_media(color_scheme="light", reduced_motion="reduce")
+
+
+def first_start(page: Any, url: str) -> None:
+    page.evaluate("location.hash = 'overview/fresh'")
+    expect(page.get_by_role("region", name="Nothing learned yet")).to_be_visible()
+
+
+def ranked_answers(page: Any, url: str) -> None:
+    """A right label, a wrong one, and a lesson that can be undone."""
+    answer = {"offset": "1-0.0", "applied": True, "durability": "log", "rank": 2, "updated": True}
+    page.route("**/learn", lambda route: route.fulfill(json=answer))
+    to(page, "try")
+    page.get_by_role("button", name="grain is right", exact=True).click()
+    page.get_by_role("button", name="Learn", exact=True).click()
+    expect(page.get_by_role("button", name="Undo")).to_be_visible()
+    page.get_by_role("button", name="grain is right", exact=True).click()
+    page.locator(".wrong").nth(1).click()
+    expect(page.locator("[aria-pressed=true]:is(.right, .wrong)")).to_have_count(2)
+
+
+def active_version(page: Any, url: str) -> None:
+    serve_version(page)
+    to(page, "versions")
+    expect(page.get_by_text("It answers alone, and does not change.")).to_be_visible()
+    expect(page.get_by_text("Contenders against what is served")).to_be_attached()
+
+
+def active_version_in_the_overview(page: Any, url: str) -> None:
+    serve_version(page)
+    to(page, "overview")
+    expect(page.locator(".tile").filter(has_text="of version aaaaaaaa")).to_be_visible()
+
+
+def active_version_ranks(page: Any, url: str) -> None:
+    serve_version(page)
+    to(page, "try")
+    expect(page.get_by_text("A version does not say which features speak for a label")).to_be_visible()
+
+
+def question(page: Any, url: str) -> None:
+    labels = [{"label": "grain", "score": 0.3}, {"label": "jobs and wages", "score": 0.2}]
+    asked = {"id": "1", "features": {"wheat": 1, "payrolls": 1}, "labels": labels, "margin": 0.1}
+    page.route("**/uncertain?*", lambda route: route.fulfill(json={"instances": [asked]}))
+    to(page, "ask")
+    page.locator(".rank").first.click()
+    expect(page.locator(".rank").first).to_have_attribute("aria-pressed", "true")
+
+
+def settings_of_a_new_model(page: Any, url: str) -> None:
+    to(page, "models")
+    expect(page.get_by_role("button", name="Create")).to_be_visible()
+    for summary in page.get_by_text("More settings", exact=True).all():
+        summary.click()
+
+
+def forget_confirmation(page: Any, url: str) -> None:
+    to(page, "versions")
+    form = page.get_by_role("region", name="Start a job")
+    form.get_by_label("Method", exact=True).select_option("forget")
+    form.get_by_label("source").fill("nothing has this source")
+    form.get_by_label("reason").fill("a test")
+    form.get_by_role("button", name="Start").click()
+    dialog = page.get_by_role("dialog", name="Start forget on default?")
+    expect(dialog).to_contain_text("0 events would be forgotten.", timeout=60_000)
+
+
+def rows_of_a_data_set(page: Any, url: str) -> None:
+    data = {"name": "shown", "instances": 30, "features": 90, "classes": 9, "bytes": 2**20, "created": 1.7e9}
+    page.route("**/datasets", lambda route: route.fulfill(json={"datasets": [data], "checking": {}}))
+    page.route("**/datasets/shown/rows*", lambda route: route.fulfill(json={"rows": list(news(10))}))
+    to(page, "datasets")
+    page.get_by_role("button", name="Show rows of shown").click()
+    expect(page.get_by_role("region", name="Rows of shown").locator("tbody tr")).to_have_count(10)
+
+
+STATES = [
+    first_start,
+    ranked_answers,
+    active_version,
+    active_version_in_the_overview,
+    active_version_ranks,
+    question,
+    settings_of_a_new_model,
+    forget_confirmation,
+    rows_of_a_data_set,
+]
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize("state", STATES, ids=lambda state: state.__name__)
+def test_no_barrier_is_found_in_a_state(
+    serving: Serving, fresh: str, open_page: Open, state: Callable[[Any, str], None], width: int
+) -> None:
+    """By the rules of axe, in both themes: what a view shows only after a click, or of other data."""
+    page = open_page("keys", color_scheme="light", viewport={"width": width, "height": 844})
+    settled(page, "keys")
+    state(page, serving.url)
+    if page.get_by_role("dialog").count() == 0:
+        tables(page)
+    for scheme in ("light", "dark"):
+        page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
+        assert (page.evaluate(LUMINANCE) < 0.1) == (scheme == "dark")
+        assert page.evaluate("document.documentElement.scrollWidth") == width
+        barriers(page)
 
 
 def test_a_phone_scrolls_in_one_direction(open_page: Open) -> None:

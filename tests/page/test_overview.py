@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import expect
 
 from benchmarks.serving import Serving
-from tests.page.conftest import Open, painted, stats
+from tests.page.conftest import Open, painted, serve_version, stats
 from tests.page.newsroom import SUBJECTS, news
 
 DRAWN = """(canvas) => Object.fromEntries(
@@ -40,10 +40,43 @@ def test_what_has_fewer_than_thirty_events_is_not_drawn(open_page: Open, serving
     assert drawn["lately"] == drawn["over all time"] == [{"x": 0.45, "y": 0.5}]
 
 
+def test_tiles_with_fewer_than_thirty_events_have_no_figure(open_page: Open) -> None:
+    page = open_page("datasets")
+    serve_version(page, n_served=29)
+    page.get_by_role("link", name="Overview").click()
+    tile = page.locator(".tile").filter(has_text="of version aaaaaaaa")
+    expect(tile.locator(".figure")).to_have_text("–")
+    expect(tile.locator(".beside")).to_have_text("29 events so far")
+
+
+def test_requests_begin_again_when_a_replica_comes(open_page: Open) -> None:
+    """The requests that it has answered before are no requests of now."""
+    page = open_page("datasets")
+    counts, replicas = [0, 100, 0], ["one"]
+
+    def counted(route: Any) -> None:
+        counts[1] += 4
+        answer = route.fetch()
+        classify = {"bounds": [0.001, 0.01], "counts": counts}
+        said = answer.json()
+        shown = [said["replicas"][0] | {"replica": one} for one in replicas]
+        route.fulfill(response=answer, json=said | {"classify": classify, "replicas": shown})
+
+    page.route("**/models/default/stats", counted)
+    page.get_by_role("link", name="Overview").click()
+    tile = page.locator(".tile").filter(has_text="Requests to /classify")
+    expect(tile.locator(".figure")).to_have_text(re.compile(r"^[12]\.?\d?$"))
+    expect(tile.locator(".beside")).to_have_text("half within 10 ms, 99 % within 10 ms")
+    replicas.append("two")
+    counts[0] += 100_000
+    expect(tile).to_have_count(0)
+    expect(tile.locator(".figure")).to_have_text(re.compile(r"^[12]\.?\d?$"))
+
+
 def test_requests_are_said_to_be_those_of_all_models(open_page: Open) -> None:
     page = open_page("overview")
     tile = page.locator(".tile").filter(has_text="Requests to /classify")
-    expect(tile.locator("dt")).to_have_text("Requests to /classify a second, all models")
+    expect(tile.locator("dt")).to_have_text("Requests to /classify a second, all models and replicas")
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from playwright.sync_api import expect
 
 from abound import Client
 from benchmarks.serving import Serving
-from tests.page.conftest import Open, painted
+from tests.page.conftest import Open, painted, serve_version
 from tests.page.test_management import WIDE, fits, sizes
 
 TITLES = """async () => {
@@ -213,6 +213,16 @@ def test_a_version_contends(open_page: Open, serving: Serving) -> None:
     row.get_by_role("button", name="Stop contending").click()
     expect(page.get_by_text("contends no more.")).to_be_visible()
     assert [one for one in asked if one != "GET"] == ["POST", "DELETE"]
+
+
+def test_contenders_with_fewer_than_thirty_events_are_not_drawn(open_page: Open) -> None:
+    page = open_page("datasets")
+    serve_version(page, n_served=30, n_contending=29)
+    page.get_by_role("link", name="Versions and jobs").click()
+    canvas = painted(page, "Contenders")
+    drawn = canvas.evaluate("(canvas) => Chart.getChart(canvas).data.datasets.map(({ data }) => data)")
+    assert drawn == [[0.5, 0.5, None], [0.6, 0.6, None]]
+    expect(canvas).to_have_attribute("aria-label", re.compile("ind bbbbbbbb: too few events$"))
 
 
 def test_a_wrong_parameter_is_said_where_it_is(open_page: Open) -> None:

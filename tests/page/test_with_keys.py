@@ -107,6 +107,8 @@ def test_no_form_is_shown_for_what_a_scope_does_not_allow(
     page.get_by_label("Right labels").fill("grain")
     page.get_by_role("button", name="Learn", exact=True).click()
     expect(page.get_by_text("Learned “grain”.")).to_be_visible()
+    expect(page.get_by_text("To undo this takes a key with the scope admin for all models.")).to_be_visible()
+    expect(page.get_by_role("button", name="Undo")).to_have_count(0)
     ranked = page.get_by_role("region", name="Ranked labels")
     expect(ranked).to_contain_text("To see labels ranked takes a key with the scope classify")
     assert "/models/default/classify" not in asked

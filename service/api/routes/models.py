@@ -17,6 +17,8 @@ from abound.service.api.routes.contenders import contest_of
 from abound.service.api.schemas.contenders import DriftMarkShape
 from abound.service.api.schemas.models import ModelAnswer, ModelsAnswer, ServingShape
 from abound.service.api.schemas.stats import ReplicaShape, StatsAnswer
+from abound.service.metrics import BOUNDS
+from abound.service.model.replica_status import PublishedStatus
 from abound.service.model.replicated_model import ReplicatedModel
 from abound.service.replica.storage_status import ModelStorage
 from abound.service.security.audit import audited
@@ -107,12 +109,13 @@ async def delete_model(model: ModelName, replica: ReplicaDep, actor: ActorDep) -
 
 
 @router.get("/models/{model}/stats", summary="Statistics of a model", responses=problems(404, 422, 503))
-async def get_stats(model: ModelName, parts: PartsDep) -> StatsAnswer:
+async def get_stats(model: ModelName, parts: PartsDep, grant: GrantDep) -> StatsAnswer:
     """Return the accuracy of the model, measured by ranking every event before it is learned, and its size."""
     replica = parts.replica
     present = replica.model(model)
     figures = {"offset": str(present.offset)} | present.live.stats() | _memory(present)
-    replicas, found = [], None
+    replicas: list[PublishedStatus] = []
+    found = None
     with contextlib.suppress(StoreUnavailable, TimeoutError):
         async with asyncio.timeout(STORE_WAIT_SECONDS):
             replicas = await replica.replicas(model)
@@ -128,9 +131,18 @@ async def get_stats(model: ModelName, parts: PartsDep) -> StatsAnswer:
             **figures,
             **contest,
             "kept": _storage_fields(kept) if kept else None,
+            "classify": _classified(replicas) if grant is None or grant.is_for(None) else None,
             "replicas": [ReplicaShape.of(one) for one in replicas],
         }
     )
+
+
+def _classified(replicas: list[PublishedStatus]) -> dict[str, list[Any]] | None:
+    """Return the answered requests of replicas by duration, added up; None if no replica has reported them."""
+    reported = [one.classified for one in replicas if len(one.classified) == len(BOUNDS) + 1]
+    if not reported:
+        return None
+    return {"bounds": list(BOUNDS), "counts": [sum(counts) for counts in zip(*reported, strict=True)]}
 
 
 def _storage_fields(kept: ModelStorage) -> dict[str, Any]:

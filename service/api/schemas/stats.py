@@ -155,6 +155,15 @@ class FeedbackShape(Shape):
     weighted: int = Field(description="Events with a weight other than 1.")
 
 
+class RequestsShape(Shape):
+    """Answered `/classify` requests by duration, of all models and replicas. NDJSON streams are not counted."""
+
+    bounds: list[float] = Field(description="Upper bounds of the durations, in seconds.")
+    counts: list[int] = Field(
+        description="Requests by the smallest bound that their duration does not exceed; last: those past all bounds."
+    )
+
+
 class StatsAnswer(Shape):
     """The accuracy and the size of a model."""
 
@@ -178,4 +187,7 @@ class StatsAnswer(Shape):
     memory: int
     memory_parts: dict[str, int]
     kept: KeptShape | None = Field(description="As last checked; null before the first check.")
+    classify: RequestsShape | None = Field(
+        description="Null for a key that is limited to models, and while the store cannot be reached."
+    )
     replicas: list[ReplicaShape] = Field(description="Empty while the store cannot be reached.")
