@@ -375,7 +375,7 @@ function requestsTile(answers) {
   const n = counts.reduce((sum, one) => sum + one, 0);
   const seconds = last.now - first.now;
   const beside = n ? `half ${quantile(last, counts, 0.5)}, 99 % ${quantile(last, counts, 0.99)}` : `none in ${duration(seconds)}`;
-  return [["Requests to /classify a second, all models and replicas", rate(n / seconds), beside]];
+  return [["Requests to /classify a second, all models", rate(n / seconds), beside]];
 }
 
 /** The maximum number of connections of a feature: value, text, setting, and the text if there is no bound. */

@@ -76,7 +76,7 @@ def test_requests_begin_again_when_a_replica_comes(open_page: Open) -> None:
 def test_requests_are_said_to_be_those_of_all_models(open_page: Open) -> None:
     page = open_page("overview")
     tile = page.locator(".tile").filter(has_text="Requests to /classify")
-    expect(tile.locator("dt")).to_have_text("Requests to /classify a second, all models and replicas")
+    expect(tile.locator("dt")).to_have_text("Requests to /classify a second, all models")
 
 
 @pytest.mark.parametrize(

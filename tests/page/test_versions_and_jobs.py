@@ -139,7 +139,7 @@ def test_a_job_from_a_form_makes_a_version_that_serves_and_goes(open_page: Open,
     expect(row.get_by_text("serving")).to_be_visible()
     expect(now).to_contain_text("It answers alone, and does not change.")
     baseline = rows.filter(has_text="live index")
-    shown = float(baseline.locator("td").nth(3).text_content().removesuffix(" %"))
+    shown = float(baseline.locator("td").nth(2).text_content().removesuffix(" %"))
     assert shown == pytest.approx(100 * version["metrics"]["live R@1"], abs=0.06)
     assert httpx.get(f"{serving.url}/models/default").json()["version"] == version["id"]
 
