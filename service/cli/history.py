@@ -8,7 +8,7 @@ import typer
 
 from abound.core.errors import ArtifactsUnavailable, UnknownModel, did_you_mean
 from abound.service.cli.direct_store import ArtifactsUrl, DataDir, RedisUrl, load_settings, operator, with_store
-from abound.service.cli.options import AsJson, Model, print_json
+from abound.service.cli.options import AsJson, Model, counted, print_json
 
 if TYPE_CHECKING:
     from abound.service.artifacts.artifact_store import ArtifactStore
@@ -56,7 +56,7 @@ def show(
     else:
         first, last, n_bytes, n_segments = contents.extent
         begins = "the first event" if contents.base is None else f"{first} (a base of {contents.base.size} bytes)"
-        typer.echo(f"{model}: from {begins} to {last.entry}, {n_segments} segments, {n_bytes} bytes")
+        typer.echo(f"{model}: from {begins} to {last.entry}, {counted(n_segments, 'segment')}, {n_bytes} bytes")
         typer.echo(f"  state files, adopted or the base: {len(sizes)}, {sum(sizes)} bytes")
         for sentence in wrong:
             typer.echo(f"  {sentence}")

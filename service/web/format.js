@@ -4,6 +4,8 @@ const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 const short = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 });
 
 export const count = (n) => (n === null || n === undefined ? "–" : whole.format(n));
+/** A number with its noun: 1 event, 2 events. */
+export const counted = (n, noun, plural = `${noun}s`) => `${count(n)} ${n === 1 ? noun : plural}`;
 export const compact = (n) => (n < 10000 ? whole.format(n) : short.format(n));
 export const percent = (share) => (share === null || share === undefined ? "–" : `${(100 * share).toFixed(1)} %`);
 /** An estimated probability: never shown as 0 or 1. */

@@ -3,7 +3,7 @@
 import { announce, breakable, card, confirmed, empty, field, fill, h, pastDoubleClick, refill, term } from "./dom.js";
 import { ask, follow, get, modelPath, newKey, part, post } from "./api.js";
 import { formOf } from "./form.js";
-import { count, duration, percent, when } from "./format.js";
+import { counted, duration, percent, when } from "./format.js";
 
 const REFRESH_MS = 5000;
 const MOST_SHOWN = 20;
@@ -233,12 +233,12 @@ export function newJob({ model, signal, problem, refused, started }) {
 
   /** Ask for confirmation of a job that changes the live index. */
   async function isMeant(name, given) {
-    const lines = [name === "forget" ? await counted(given) : null, DOES[name] || "It changes the live index.", paramsOf(given)].filter(Boolean);
+    const lines = [name === "forget" ? await affected(given) : null, DOES[name] || "It changes the live index.", paramsOf(given)].filter(Boolean);
     return confirmed(`Start ${name} on ${model}?`, lines.join(" "), "Start it");
   }
 
   /** Return a sentence with the number of events that a forget would remove, counted by a dry run. */
-  async function counted(given) {
+  async function affected(given) {
     fill(parts.said, h("p", { class: "note" }, "Counting the events…"));
     const { id } = await post("jobs", { model, method: "forget", params: { ...given, dry_run: true } }, { signal });
     await follow(`jobs/${part(id)}/events`, () => {}, signal);
@@ -246,7 +246,7 @@ export function newJob({ model, signal, problem, refused, started }) {
     fill(parts.said);
     if (job.state !== "succeeded") return `The events could not be counted: ${job.error ?? job.state}.`;
     const { instances } = job.outcome.forgotten;
-    return `${count(instances)} ${instances === 1 ? "event" : "events"} would be forgotten.`;
+    return `${counted(instances, "event")} would be forgotten.`;
   }
 
   async function submit(event) {

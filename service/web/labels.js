@@ -3,7 +3,7 @@
 import { announce, breakable, card, debounced, empty, field, fill, h, named } from "./dom.js";
 import { get, modelPath, part } from "./api.js";
 import { bars } from "./charts.js";
-import { count, legible, score } from "./format.js";
+import { count, counted, legible, score } from "./format.js";
 
 const PAGE = 50;
 const MOST_BARS = 20;
@@ -60,7 +60,7 @@ export function show(root, { model, signal, problem }) {
     }
     fill(
       parts.found,
-      h("p", { class: "hint" }, `${count(total)} ${total === 1 ? "label" : "labels"}, in the order in which they were first seen.`),
+      h("p", { class: "hint" }, `${counted(total, "label")}, in the order in which they were first seen.`),
       h("ul", { class: "ranks long", "aria-label": "Labels" }, shown.map(({ name, learned, called }) =>
         h("li", {}, h(
           "button",
@@ -72,7 +72,7 @@ export function show(root, { model, signal, problem }) {
       shown.length < total ? h("button", { type: "button", onclick: () => find(true) }, "Show more") : null,
     );
     if (first !== null) parts.found.querySelectorAll(".label")[first]?.focus();
-    else announce(`${count(total)} labels.`);
+    else announce(`${counted(total, "label")}.`);
   }
 
   async function choose(name) {
@@ -88,12 +88,12 @@ export function show(root, { model, signal, problem }) {
 
   function explain(about) {
     const label = legible(about.label);
-    const head = h("p", {}, h("strong", { class: "break clamped", title: label }, breakable(label)), ` was learned ${count(about.learned)} ${about.learned === 1 ? "time" : "times"}. `, `${count(about.total)} ${about.total === 1 ? "feature votes" : "features vote"} on it.`);
+    const head = h("p", {}, h("strong", { class: "break clamped", title: label }, breakable(label)), ` was learned ${counted(about.learned, "time")}. `, `${counted(about.total, "feature votes", "features vote")} on it.`);
     const { name, description, parent, metadata } = about.details ?? {};
     const facts = Object.entries({ name, description, parent }).filter(([, value]) => value);
     facts.push(...Object.entries(metadata ?? {}).map(([key, value]) => [legible(key), typeof value === "string" ? value : JSON.stringify(value)]));
     const list = facts.length ? h("dl", { class: "facts" }, facts.flatMap(([fact, value]) => [h("dt", {}, fact), h("dd", {}, breakable(legible(value)))])) : null;
-    announce(`${label}: learned ${count(about.learned)} times, ${count(about.total)} features.`);
+    announce(`${label}: learned ${counted(about.learned, "time")}, ${counted(about.total, "feature")}.`);
     if (about.features.length === 0) {
       fill(parts.about, head, list, empty("No feature points to it any more.", "Weak connections are dropped as others grow; it comes back when it is learned again."));
       return;

@@ -3,7 +3,7 @@
 import { announce, breakable, card, confirmed, empty, field, fill, h, refill, table } from "./dom.js";
 import { ask, download, get, modelPath, newKey, part, post, Problem, upload } from "./api.js";
 import { formOf } from "./form.js";
-import { bytes, compact, count, when } from "./format.js";
+import { bytes, compact, count, counted, when } from "./format.js";
 
 /** Settings that most users need; the others are listed below them. */
 const FIRST = ["update", "calibrate", "analyzer"];
@@ -173,7 +173,7 @@ export function show(root, { model, about, signal, problem, refused, lacks, ever
   }
 
   async function remove(one) {
-    if (!(await confirmed(`Delete the model ${one.name}?`, `All ${count(one.learned)} events that it learned, its snapshots and its versions are deleted.`, "Delete it"))) return;
+    if (!(await confirmed(`Delete the model ${one.name}?`, `The ${counted(one.learned, "event")} that it learned, its snapshots and its versions are deleted.`, "Delete it"))) return;
     try {
       await ask("DELETE", modelPath(one.name), { signal });
       announce(`The model ${one.name} is deleted.`);

@@ -3,7 +3,7 @@
 import { announce, card, empty, fill, h, refill, table, term } from "./dom.js";
 import { get, modelPath, newKey, part, post } from "./api.js";
 import { bars, isEnough, LEAST_EVENTS, lines } from "./charts.js";
-import { bytes, change, compact, count, duration, percent, rate } from "./format.js";
+import { bytes, change, compact, count, counted, duration, percent, rate } from "./format.js";
 import { QUESTION, sample } from "./sample.js";
 
 const REFRESH_MS = 2000;
@@ -175,7 +175,7 @@ export function show(root, { model, signal, problem, every, lacks }) {
       [[term("R@5"), " of the live index"], ...scored(window, "R@5", `${percent(all["R@5"])} over all time`)],
       ...servedTile(stats, about),
       ...requestsTile(requests),
-      ["Classes", compact(stats.classes), `${compact(stats.features)} features`],
+      ["Classes", compact(stats.classes), stats.features === 1 ? "1 feature" : `${compact(stats.features)} features`],
       ["Serving", about.version.slice(0, 8), about.version === "live" ? "the live index" : "a version"],
     ];
     refillTiles(parts.tiles, tiles.map(([name, figure, beside]) =>
@@ -313,8 +313,8 @@ export function show(root, { model, signal, problem, every, lacks }) {
       ),
       stats.kept
         ? h("dl", { class: "facts" },
-            h("dt", {}, "Log"), h("dd", {}, `${count(stats.kept.log.entries)} entries, ${bytes(stats.kept.log.bytes)}`),
-            h("dt", {}, "History"), h("dd", {}, stats.kept.history ? `${bytes(stats.kept.history.bytes)} in ${count(stats.kept.history.segments)} segments` : "none yet"),
+            h("dt", {}, "Log"), h("dd", {}, `${counted(stats.kept.log.entries, "entry", "entries")}, ${bytes(stats.kept.log.bytes)}`),
+            h("dt", {}, "History"), h("dd", {}, stats.kept.history ? `${bytes(stats.kept.history.bytes)} in ${counted(stats.kept.history.segments, "segment")}` : "none yet"),
             h("dt", {}, "Snapshot"), h("dd", {}, stats.kept.snapshot ? `${duration(stats.kept.snapshot.age)} old` : "none yet"))
         : null,
     );
@@ -343,7 +343,7 @@ function servedTile({ contenders }, { version }) {
 /** The figure of a measure and the text beside it; no figure while there are too few events. */
 function scored(window, measure, beside) {
   if (isEnough(window)) return [percent(window[measure]), beside];
-  return ["–", window.n === 1 ? "1 event so far" : `${count(window.n)} events so far`];
+  return ["–", `${counted(window.n, "event")} so far`];
 }
 
 /** Replace tiles, unless one has the focus: its tooltip may be open. */

@@ -4,7 +4,7 @@ import { announce, breakable, card, debounced, empty, field, fill, h, named, new
 import { follow, get, modelPath, newKey, part, post } from "./api.js";
 import { bars } from "./charts.js";
 import { labelChips } from "./chips.js";
-import { chance, count, legible, score } from "./format.js";
+import { chance, count, counted, legible, score } from "./format.js";
 
 const TYPED_MS = 150;
 const MOST_BARS = 12;
@@ -249,7 +249,7 @@ export function show(root, { model, about, text: wanted, signal, problem, lacks,
       h("p", { class: "hint" }, `By ${answered.version === "live" ? "the live index" : `version ${answered.version}`}, with all events up to ${answered.offset}.`),
     );
     if (focused) [...parts.ranks.querySelectorAll(focused.of)].find((one) => one.dataset.label === focused.label)?.focus();
-    announce(`${labels.length} labels; first ${legible(labels[0].label)}, ${labels[0].probability === undefined ? "" : `probability ${chance(labels[0].probability)}, `}score ${score(labels[0].score)}.`);
+    announce(`${counted(labels.length, "label")}; first ${legible(labels[0].label)}, ${labels[0].probability === undefined ? "" : `probability ${chance(labels[0].probability)}, `}score ${score(labels[0].score)}.`);
     explain(explained);
   }
 

@@ -96,7 +96,7 @@ def test_a_model_is_created_configured_exported_imported_and_deleted(
     expect(snapshots.locator("tbody tr")).to_have_count(1, timeout=60_000)
     fits(page, width)
     page.get_by_role("button", name="Delete made-here").click()
-    expect(page.get_by_role("dialog")).to_contain_text("All 1 events that it learned")
+    expect(page.get_by_role("dialog")).to_contain_text("The 1 event that it learned")
     page.get_by_role("dialog").get_by_role("button", name="Delete it").click()
     expect(page.get_by_role("button", name="Delete made-here")).to_have_count(0)
 
