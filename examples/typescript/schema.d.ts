@@ -2859,6 +2859,11 @@ export interface components {
             prediction?: null;
             rejected: unknown[];
         } | {
+            features: Record<string, never>;
+            instances?: null;
+            prediction?: null;
+            ignored: unknown[];
+        } | {
             text: string | Record<string, never>;
             instances?: null;
             prediction?: null;
@@ -2869,6 +2874,11 @@ export interface components {
             prediction?: null;
             rejected: unknown[];
         } | {
+            text: string | Record<string, never>;
+            instances?: null;
+            prediction?: null;
+            ignored: unknown[];
+        } | {
             vector: unknown[] | Record<string, never>;
             instances?: null;
             prediction?: null;
@@ -2878,6 +2888,11 @@ export interface components {
             instances?: null;
             prediction?: null;
             rejected: unknown[];
+        } | {
+            vector: unknown[] | Record<string, never>;
+            instances?: null;
+            prediction?: null;
+            ignored: unknown[];
         } | {
             prediction: string;
             features?: null;
@@ -2892,6 +2907,13 @@ export interface components {
             text?: null;
             vector?: null;
             rejected: unknown[];
+        } | {
+            prediction: string;
+            features?: null;
+            instances?: null;
+            text?: null;
+            vector?: null;
+            ignored: unknown[];
         } | {
             instances: unknown[];
             features?: null;
@@ -2957,6 +2979,10 @@ export interface components {
             prediction?: null;
             rejected: unknown[];
         } | {
+            features: Record<string, never>;
+            prediction?: null;
+            ignored: unknown[];
+        } | {
             text: string | Record<string, never>;
             prediction?: null;
             labels: unknown[];
@@ -2965,6 +2991,10 @@ export interface components {
             prediction?: null;
             rejected: unknown[];
         } | {
+            text: string | Record<string, never>;
+            prediction?: null;
+            ignored: unknown[];
+        } | {
             vector: unknown[] | Record<string, never>;
             prediction?: null;
             labels: unknown[];
@@ -2972,6 +3002,10 @@ export interface components {
             vector: unknown[] | Record<string, never>;
             prediction?: null;
             rejected: unknown[];
+        } | {
+            vector: unknown[] | Record<string, never>;
+            prediction?: null;
+            ignored: unknown[];
         } | {
             prediction: string;
             features?: null;
@@ -2984,6 +3018,12 @@ export interface components {
             text?: null;
             vector?: null;
             rejected: unknown[];
+        } | {
+            prediction: string;
+            features?: null;
+            text?: null;
+            vector?: null;
+            ignored: unknown[];
         };
         /**
          * @description The offset of the event in the log, and the result of applying it.

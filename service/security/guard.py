@@ -232,5 +232,5 @@ def actor_of(scope: Mapping[str, Any]) -> Actor:
         None if grant is None else grant.id,
         address_of(scope.get("client")),
         scope.get("request_id"),
-        None if forwarded is None else forwarded[:MAX_FORWARDED].decode("latin-1"),
+        None if forwarded is None else forwarded[-MAX_FORWARDED:].decode("latin-1"),
     )
