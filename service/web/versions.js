@@ -100,7 +100,7 @@ export function versions({ model, signal, problem, refused, lacks, every }) {
         ["", "version", "#R@1", "#R@5", "#instances", "#classes", "#size", "made", ...(lacking ? [] : [""])],
         [...baselineRow(found, about), ...found.map((one) => [
           h("input", { type: "checkbox", "aria-label": `Compare ${one.method} ${one.id.slice(0, 8)}`, checked: chosen.has(one.id), onchange: (event) => choose(one.id, event.target.checked) }),
-          h("span", { class: "whole" }, h("strong", {}, one.method), " ", h("code", {}, one.id.slice(0, 8)), one.id === about.version ? [" ", h("span", { class: "tag on" }, "serving")] : null),
+          [h("span", { class: "whole" }, h("strong", {}, one.method), " ", h("code", {}, one.id.slice(0, 8))), one.id === about.version ? [" ", h("span", { class: "tag on" }, "serving")] : null],
           measured(one.metrics, "R@1"),
           measured(one.metrics, "R@5"),
           count(one.sizes?.instances),
@@ -127,7 +127,7 @@ export function versions({ model, signal, problem, refused, lacks, every }) {
   function baselineRow(found, about) {
     const beside = found.find((one) => one.metrics?.["live R@1"] !== undefined);
     const metric = (name) => percent(beside?.metrics[`live ${name}`]);
-    return [["", h("span", { class: "whole" }, h("strong", {}, "live index"), about.version === "live" ? [" ", h("span", { class: "tag on" }, "serving")] : null), metric("R@1"), metric("R@5"), count(about.learned), count(about.classes), bytes(about.memory_parts.index), h("span", { class: "whole" }, beside ? `measured with ${beside.method}` : "not measured"), ...(lacking ? [] : [""])]];
+    return [["", [h("strong", { class: "whole" }, "live index"), about.version === "live" ? [" ", h("span", { class: "tag on" }, "serving")] : null], metric("R@1"), metric("R@5"), count(about.learned), count(about.classes), bytes(about.memory_parts.index), h("span", { class: "whole" }, beside ? `measured with ${beside.method}` : "not measured"), ...(lacking ? [] : [""])]];
   }
 
   async function choose(id, isIn) {

@@ -102,6 +102,9 @@ def test_a_rebuild_begins_with_a_yes_and_says_what_its_fields_mean(
     dialog.get_by_role("button", name="Start it").click(timeout=60_000)
     expect(form.get_by_text("Taken: forget is ")).to_be_visible()
     assert [one["params"].get("dry_run") for one in asked] == [True, True, None]
+    newest, *_ = httpx.get(f"{serving.url}/jobs").json()["jobs"]
+    with Client(serving.url) as client:
+        client.wait(newest["id"])  # the next test learns from history
     job = page.locator(".job").first
     expect(job).to_contain_text("source=to be forgotten")
     expect(job.locator(".tag")).to_have_text("succeeded", timeout=60_000)
