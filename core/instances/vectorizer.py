@@ -123,7 +123,7 @@ class Vectorizer:
         lines: bytes | None = b""
         if isinstance(text, dict):
             weights, lines = self._field_weights(text), None
-            text = "\n".join(text[name] for name in sorted(text))
+            text = "\n".join(sorted(text.values(), key=lambda field: (len(field), field)))  # an encoder cuts the last
         elif text is not None:
             terms = self._terms(text, "text")
             lines = _lines(terms, text, self._analyzer_config)

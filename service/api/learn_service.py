@@ -22,7 +22,7 @@ import msgspec
 
 from abound.core.config import VECTOR_FIELDS, ModelConfig
 from abound.core.errors import Conflict, InvalidInstance, NotReady, OutcomeUnknown, StoreUnavailable, TooLarge
-from abound.core.instances.record import dense_of, pack_labels
+from abound.core.instances.record import dense_of, has_dense, pack_labels
 from abound.core.limits import MAX_KEY_CHARACTERS, Limits
 from abound.core.types import Offset
 from abound.service.api.decoding import ABSENT, is_empty, vector_of
@@ -135,6 +135,8 @@ class LearnService:
             why = " (numbers below 0 are active only with `negative: split`)" if has_features else ""
             raise InvalidInstance(f"{field}: no feature is active{why}, so there is nothing to learn from", field)
         new.check(instance.labels or ())
+        if not model.live.dimension and has_dense(vector):
+            new.check_dimension(vector)
         return vector + labels
 
     async def append(
@@ -269,15 +271,26 @@ class PendingClasses:
 
 
 class RequestClasses:
-    """The new labels of one request."""
+    """The new labels of one request, and the dimension of its vectors if they are the first of the model."""
 
     def __init__(self, new: PendingClasses) -> None:
         self.labels: set[str] = set()
         self._new = new
+        self._dimension = 0
 
     def check(self, labels: Collection[str]) -> None:
         """Raise Conflict when these labels, with all pending ones, would be too many classes."""
         self._new.reserve(labels, self.labels)
+
+    def check_dimension(self, vector: bytes) -> None:
+        """Raise InvalidInstance unless the dense part of a vector is as long as the first one of the request."""
+        dense = dense_of(vector)
+        d = 0 if dense is None else len(dense)
+        if self._dimension not in (0, d):
+            raise InvalidInstance(
+                f"vector has {d} numbers; the first one of this request has {self._dimension}", "vector"
+            )
+        self._dimension = d
 
 
 class ConfigChanges:

@@ -107,6 +107,20 @@ def test_numbers_that_are_no_numbers(service: Served, model: str) -> None:
     problem(service.http.post(f"/models/{model}/classify", content=body), 422, field="vector[0]")
 
 
+def test_the_first_vectors_of_a_request_have_one_length(service: Served) -> None:
+    name = fresh_model(service, update="sls")
+    path = f"/models/{name}/learn"
+    made = [{"vector": [1.0, 2.0, n], "labels": ["a"]} for n in range(3)]
+    made[1]["vector"] = [1.0, 2.0]
+    answer = service.http.post(path, json={"instances": made})
+    problem(answer, 422, "invalid-field", "instances[1].vector")
+    assert "vector has 2 numbers; the first one of this request has 3" in answer.json()["detail"]
+    assert service.learned(name) == 0
+    answers = lines(service.http.post(path, content=ndjson(*made), headers=NDJSON))
+    assert [answer.get("field") for answer in answers] == [None, "vector", None]
+    assert service.learned(name) == 2
+
+
 def test_a_batch_has_no_vector_of_its_own(service: Served, model: str) -> None:
     body = {"vector": numbers(0, 0), "instances": [{"text": "a"}]}
     problem(service.http.post(f"/models/{model}/classify", json=body), 422, field="vector")

@@ -310,11 +310,11 @@ def test_feedback_in_a_file(run: Run, url: str, tmp_path: Path) -> None:
     made = [*rows(10), {"text": "a b", "labels": [], "rejected": ["x"]}, {"text": "a b", "ignored": ["x"]}]
     made += [rows(1)[0] | {"weight": 2, "ignored": ["y"]}]
     ran = run("learn", write(tmp_path / "some.jsonl", made), "--url", url, "-m", "feedback", "--json")
-    assert (ran.json["learned"], ran.json["unlabelled"]) == (12, 1)
+    assert (ran.json["learned"], ran.json["unlabelled"]) == (13, 0)
     assert ran.json["accuracy"]["all"]["n"] == 11
     stats = httpx.get(f"{url}/models/feedback/stats").json()
-    assert (stats["learned"], stats["all"]["n"]) == (12, 11)
-    assert stats["feedback"] == {"unlabelled": 1, "rejected": 1, "ignored": 1, "weighted": 1}
+    assert (stats["learned"], stats["all"]["n"]) == (13, 11)
+    assert stats["feedback"] == {"unlabelled": 2, "rejected": 1, "ignored": 2, "weighted": 1}
 
 
 def test_a_file_with_keys_is_learned_once(run: Run, url: str, tmp_path: Path) -> None:

@@ -187,7 +187,7 @@ REFUSED_BY_RULE: dict[str, tuple[str, dict[str, Any]]] = {
     "too many labels": ("/learn", {"text": "a", "labels": [str(i) for i in range(101)]}),
     "a long label": ("/learn", {"text": "a", "labels": ["x" * 513]}),
     "no label and none rejected": ("/learn", {"text": "a", "labels": [], "rejected": []}),
-    "only ignored labels": ("/learn", {"text": "a", "labels": None, "ignored": ["x"]}),
+    "no ignored label either": ("/learn", {"text": "a", "labels": None, "ignored": []}),
     "an empty rejected label": ("/learn", {"text": "a", "rejected": [""]}),
     "too many rejected labels": ("/learn", {"text": "a", "rejected": [str(i) for i in range(101)]}),
     "a long rejected label": ("/learn", {"text": "a", "rejected": ["x" * 513]}),

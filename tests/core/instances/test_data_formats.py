@@ -116,7 +116,9 @@ def test_feedback_in_json_lines() -> None:
     [plain] = read_instances([b'{"text": "wheat", "labels": ["grain"], "weight": null}'], "jsonl")
     assert json.loads(plain.to_json()) == {"text": "wheat", "labels": ["grain"]}
     [ignored] = read_instances([b'{"text": "wheat", "ignored": ["grain"]}'], "jsonl")
-    assert not ignored.is_labelled
+    assert ignored.is_labelled
+    [bare] = read_instances([b'{"text": "wheat", "ignored": []}'], "jsonl")
+    assert not bare.is_labelled
     for wrong, message in (
         (b'{"text": "a", "rejected": "crude"}', "rejected must be a list, as in"),
         (b'{"text": "a", "reject": ["crude"]}', "unknown field 'reject'; did you mean 'rejected'?"),
