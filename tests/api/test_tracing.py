@@ -18,6 +18,7 @@ from abound import AsyncClient, Client
 from abound.core.errors import CannotStart
 from abound.service.api import app
 from abound.service.processes import tracing
+from tests.support.job_worker import until
 from tests.support.served import NDJSON, Served, ndjson, served
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
@@ -38,10 +39,21 @@ def traced() -> Iterator[Served]:
             yield running
 
 
+def finished(requests: int = 1) -> list[ReadableSpan]:
+    """The finished spans, once these requests are among them: the span of a request ends after its answer is sent."""
+
+    def spans() -> list[ReadableSpan] | None:
+        found = list(EXPORTER.get_finished_spans())
+        return found if [one.name for one in found].count("request") >= requests else None
+
+    found: list[ReadableSpan] = until(spans, 10)
+    return found
+
+
 def spans_after(answer: httpx.Response) -> list[ReadableSpan]:
     """The spans of the last request, in the order of their beginnings; the exporter is empty again."""
     assert answer.status_code in (200, 503), answer.text
-    found = sorted(EXPORTER.get_finished_spans(), key=lambda one: one.start_time or 0)
+    found = sorted(finished(), key=lambda one: one.start_time or 0)
     EXPORTER.clear()
     return found
 
@@ -67,7 +79,7 @@ def test_a_request_that_does_not_wait_has_no_span_of_applying(traced: Served) ->
     EXPORTER.clear()
     answer = traced.http.post("/learn", json=TEXT | {"wait": "log"})
     assert answer.status_code == 202
-    assert [one.name for one in EXPORTER.get_finished_spans()] == ["append", "request"]
+    assert [one.name for one in finished()] == ["append", "request"]
 
 
 def test_lines_that_share_an_entry_have_spans_of_their_own(traced: Served) -> None:
@@ -90,7 +102,7 @@ def test_other_routes_and_refusals_are_spans_too(traced: Served) -> None:
     EXPORTER.clear()
     traced.http.get("/models/default/stats")
     traced.http.post("/models/absent/learn", json=TEXT, headers={"traceparent": "nonsense"})
-    found = EXPORTER.get_finished_spans()
+    found = finished(2)
     assert [(one.attributes or {})["http.response.status_code"] for one in found] == [200, 404]
     assert all(one.parent is None for one in found)
 
@@ -103,7 +115,7 @@ async def test_the_clients_pass_the_trace_on(traced: Served) -> None:
             await asyncio.to_thread(client.model().classify, "wheat")
         async with AsyncClient(traced.url) as client:
             await client.classify("default", {"text": "wheat"})
-    found = [one for one in EXPORTER.get_finished_spans() if one.name == "request"]
+    found = [one for one in finished(2) if one.name == "request"]
     assert [one.parent and one.parent.span_id for one in found] == [span.get_span_context().span_id] * 2
 
 
