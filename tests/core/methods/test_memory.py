@@ -96,7 +96,8 @@ def test_each_thread_draws_its_own_part_of_a_projection(monkeypatch, n_threads):
     params = ogeec.Params(dim=100, learners=1)
     allocated("ogeec", data.first(50), params)
     taken, said = allocated("ogeec", data, params, n_threads), told("ogeec", data, params, n_threads)
-    assert 0.4 * said < taken < said  # not all threads draw at the same moment on a busy machine
+    assert taken < said
+    assert n_threads > 1 or taken > 0.4 * said  # on a busy machine several threads may draw one after the other
 
 
 @pytest.mark.skipif(not PEAK.exists(), reason="the system does not tell the peak of a process's memory")
