@@ -33,7 +33,7 @@ _TOKEN = regex.compile(
     | (?: (?<!{_LETTERS})[\#@] | (?<![{_LETTERS}.])\.(?=[^\W\d_]) )? {_LETTERS}+ (?: \+\+ | \#(?!{_LETTERS}) )?
     """
 )
-"""A run of a script without spaces, a flag, an emoji, or a word; a run or a word may have a sign of a tag."""
+"""A run of a script without spaces, a flag, an emoji, or a word. Runs and words may begin with ``#`` or ``@``."""
 
 _UNSPACED_RUN = regex.compile(rf"(?V1){_UNSPACED}")
 _CHARACTER = regex.compile(r"\X")

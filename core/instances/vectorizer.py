@@ -123,7 +123,9 @@ class Vectorizer:
         lines: bytes | None = b""
         if isinstance(text, dict):
             weights, lines = self._field_weights(text), None
-            text = "\n".join(sorted(text.values(), key=lambda field: (len(field), field)))  # an encoder cuts the last
+            text = "\n".join(
+                sorted(text.values(), key=lambda field: (len(field), field))
+            )  # shortest first: encoders cut the end
         elif text is not None:
             terms = self._terms(text, "text")
             lines = _lines(terms, text, self._analyzer_config)

@@ -22,7 +22,7 @@ import msgspec
 
 from abound.core.config import VECTOR_FIELDS, ModelConfig
 from abound.core.errors import Conflict, InvalidInstance, NotReady, OutcomeUnknown, StoreUnavailable, TooLarge
-from abound.core.instances.record import dense_of, has_dense, pack_labels
+from abound.core.instances.record import dense_of, pack_labels
 from abound.core.limits import MAX_KEY_CHARACTERS, Limits
 from abound.core.types import Offset
 from abound.service.api.decoding import ABSENT, is_empty, vector_of
@@ -103,7 +103,7 @@ class LearnService:
             return learned
         return msgspec.structs.replace(learned, durability=await self._replica.confirmed_durability())
 
-    def track_new_classes(self, model: ReplicatedModel) -> AbstractContextManager[RequestClasses]:
+    def track_new_classes(self, model: ReplicatedModel) -> AbstractContextManager[RequestAdditions]:
         """Return a context that counts the classes of one learn request that the model does not know."""
         new = self._pending_classes.get(model.name)
         if new is None or new.model is not model:
@@ -111,11 +111,9 @@ class LearnService:
         return new.track_request(self._wait_seconds)
 
     async def record(
-        self, model: ReplicatedModel, config: ModelConfig, instance: LabelledInstance, new: RequestClasses
+        self, model: ReplicatedModel, config: ModelConfig, instance: LabelledInstance, new: RequestAdditions
     ) -> bytes:
         """Check one labelled instance and return its record."""
-        if instance.labels is None and not (instance.rejected or instance.ignored):
-            raise InvalidInstance("labels is missing", "labels")
         labels = _labels_part(instance, model.live.limits)
         has_features = bytes(instance.features) not in ABSENT
         if instance.prediction is None:
@@ -135,8 +133,8 @@ class LearnService:
             why = " (numbers below 0 are active only with `negative: split`)" if has_features else ""
             raise InvalidInstance(f"{field}: no feature is active{why}, so there is nothing to learn from", field)
         new.check(instance.labels or ())
-        if not model.live.dimension and has_dense(vector):
-            new.check_dimension(vector)
+        if not model.live.dimension and (dense := dense_of(vector)) is not None:
+            new.check_dimension(len(dense))
         return vector + labels
 
     async def append(
@@ -210,12 +208,12 @@ class PendingClasses:
         self._known = -1
 
     @contextmanager
-    def track_request(self, seconds: float) -> Iterator[RequestClasses]:
+    def track_request(self, seconds: float) -> Iterator[RequestAdditions]:
         """Yield the labels of one request, counted while it is in progress.
 
         Labels that may be in the log but are not learned when the context ends count for ``seconds`` more.
         """
-        brought = RequestClasses(self)
+        brought = RequestAdditions(self)
         try:
             yield brought
         except (OutcomeUnknown, asyncio.CancelledError):
@@ -263,15 +261,15 @@ class PendingClasses:
                 if not self._pending[label]:
                     del self._pending[label]
 
-    def _release_later(self, brought: RequestClasses, seconds: float) -> None:
+    def _release_later(self, brought: RequestAdditions, seconds: float) -> None:
         left = {label for label in brought.labels if self._is_unknown(label)}
         self._release(brought.labels - left)
         if left:
             asyncio.get_running_loop().call_later(seconds, self._release, left)
 
 
-class RequestClasses:
-    """The new labels of one request, and the dimension of its vectors if they are the first of the model."""
+class RequestAdditions:
+    """What one request adds to a model: new labels, and the dimension if its vectors are the model's first."""
 
     def __init__(self, new: PendingClasses) -> None:
         self.labels: set[str] = set()
@@ -282,10 +280,8 @@ class RequestClasses:
         """Raise Conflict when these labels, with all pending ones, would be too many classes."""
         self._new.reserve(labels, self.labels)
 
-    def check_dimension(self, vector: bytes) -> None:
-        """Raise InvalidInstance unless the dense part of a vector is as long as the first one of the request."""
-        dense = dense_of(vector)
-        d = 0 if dense is None else len(dense)
+    def check_dimension(self, d: int) -> None:
+        """Raise InvalidInstance unless the first dense vector of the request has ``d`` numbers as well."""
         if self._dimension not in (0, d):
             raise InvalidInstance(
                 f"vector has {d} numbers; the first one of this request has {self._dimension}", "vector"

@@ -14,7 +14,7 @@ from abound.service.api.decoding import LineWarnings, decode
 from abound.service.api.learn_service import (
     AppendOptions,
     LearnService,
-    RequestClasses,
+    RequestAdditions,
     VectorBudget,
     answer_of,
     draft_of,
@@ -91,7 +91,7 @@ class LearnStream:
         lines: RequestLines,
         groups: asyncio.Queue[PendingGroup | None],
         grant: Grant | None,
-        new: RequestClasses,
+        new: RequestAdditions,
     ) -> None:
         pace, warnings = TimeSlice(), LineWarnings()
         group = _Group()
@@ -141,7 +141,7 @@ class LearnStream:
         model: ReplicatedModel,
         config: ModelConfig,
         line: NdjsonLine,
-        new: RequestClasses,
+        new: RequestAdditions,
         warnings: LineWarnings,
     ) -> tuple[AppendOptions, LearnDraft | LearnOutcome, str | None]:
         """Return the append options of a line, its draft or its earlier result, and its warning."""

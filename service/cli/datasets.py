@@ -9,7 +9,6 @@ from typing import Annotated
 import msgspec
 import typer
 
-from abound.core.errors import Malformed
 from abound.service.cli.file_arguments import PIECE_BYTES
 from abound.service.cli.options import (
     DEFAULT_URL,
@@ -21,6 +20,7 @@ from abound.service.cli.options import (
     TextColumns,
     Url,
     VectorColumn,
+    check_files,
     columns_of,
     counted,
     format_time,
@@ -54,25 +54,19 @@ def put_dataset(
 ) -> None:
     """Upload a file. It replaces a data set of the same name."""
     from abound.service.client import Client
-    from abound.service.datasets.files import check_columns, file_errors, is_url, open_stored, size_of
+    from abound.service.datasets.files import file_errors, open_stored, size_of
 
     columns = columns_of(text, label, label_separator, vector, ignore)
     if file is None:
         file, name = name, Path(name).name.partition(".")[0]
-    if not is_url(file) and not Path(file).is_file():
-        raise typer.BadParameter(f"{file}: no such file", param_hint="FILE")
-    try:
-        check_columns(file, columns)
-    except Malformed as error:
-        raise typer.BadParameter(str(error)) from error
+    check_files([file], columns)
     with (
         progress_bar(f"data set {name}") as bar,
         Client(url, key=key) as client,
         file_errors(file),
         open_stored(file) as data,
     ):
-        size = size_of(file)
-        bar.reset(None if size is None else float(size))
+        bar.reset(size_of(file))
 
         def pieces() -> Iterator[bytes]:
             sent = 0

@@ -278,8 +278,7 @@ def _bad_lines(streamed: StreamStatistics, skip_bad: bool) -> Callable[[Malforme
 
     def on_bad(error: Malformed, count: int) -> None:
         if not skip_bad:
-            end = "" if str(error).endswith("?") else "."
-            raise Malformed(f"{error}{end} To continue after it, use --skip {count} or --skip-bad")
+            raise Malformed(f"{error} (to continue after it, use --skip {count} or --skip-bad)")
         streamed.counts["bad"] += 1
         if streamed.counts["bad"] <= SHOWN_REFUSALS:
             error_console().print(f"skipped {error}", style="yellow", markup=False)

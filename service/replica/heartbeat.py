@@ -110,7 +110,7 @@ class Heartbeat:
 
     async def _publish(self) -> None:
         """Publish the status of the models that changed, and every other second of all models."""
-        said = []
+        said, classified = [], self._classified()
         for model in list(self._models.values()):
             offset = model.offset
             if self._seen.get(model.name) == offset and model.digest_offset != offset:
@@ -134,7 +134,7 @@ class Heartbeat:
                 log_bytes=model.log_bytes,
                 prepared=model.prepared_state,
                 versions=loaded,
-                classified=self._classified(),
+                classified=classified,
                 swept_for=swept,
                 numbering=self._numbering,
             )

@@ -437,12 +437,18 @@ def ranked(service: Served, model: str, **instance: object) -> list[str]:
     return [one["label"] for one in answer["labels"]]
 
 
-@pytest.mark.parametrize("update", ["fsu", "sls"])
-def test_a_rejected_label_falls_behind(service: Served, update: str) -> None:
+def crude_before_grain(service: Served, update: str) -> tuple[str, str]:
+    """A model that has learned both for one text, crude twice, and the path to teach it."""
     model = fresh_model(service, update=update)
     path = f"/models/{model}/learn"
     for label in ("crude", "grain", "crude"):
         service.http.post(path, json={"text": "wheat and oil", "labels": [label]})
+    return model, path
+
+
+@pytest.mark.parametrize("update", ["fsu", "sls"])
+def test_a_rejected_label_falls_behind(service: Served, update: str) -> None:
+    model, path = crude_before_grain(service, update)
     assert ranked(service, model, text="wheat and oil")[0] == "crude"
     for labels in ({"labels": []}, {}, {"labels": None}, {"labels": []}):
         answer = service.http.post(path, json={"text": "wheat and oil", "rejected": ["crude"], **labels})
@@ -456,10 +462,7 @@ def test_a_rejected_label_falls_behind(service: Served, update: str) -> None:
 
 @pytest.mark.parametrize("update", ["fsu", "sls"])
 def test_labels_that_were_only_shown(service: Served, update: str) -> None:
-    model = fresh_model(service, update=update)
-    path = f"/models/{model}/learn"
-    for label in ("crude", "grain", "crude"):
-        service.http.post(path, json={"text": "wheat and oil", "labels": [label]})
+    model, path = crude_before_grain(service, update)
     shown = {"text": "wheat and oil", "ignored": ["crude", "unknown"]}
     assert service.http.post(path, json=shown).json()["updated"] is False
     assert ranked(service, model, text="wheat and oil")[0] == "crude"

@@ -17,7 +17,7 @@ from abound.core.errors import Conflict, OutcomeUnknown
 from abound.core.index.index import Index
 from abound.core.index.params import IndexParams
 from abound.core.model.live_model import LiveModel
-from abound.service.api.learn_service import PendingClasses, RequestClasses
+from abound.service.api.learn_service import PendingClasses, RequestAdditions
 from tests.support.served import served
 
 
@@ -43,7 +43,7 @@ def test_a_class_that_the_index_could_not_learn_is_refused(
     monkeypatch.setattr(
         "abound.core.kernels.index.layout.CLASS_MASK", np.uint64(3)
     )  # read where it is asked, compiled elsewhere
-    new = RequestClasses(
+    new = RequestAdditions(
         PendingClasses(model(LiveModel(ModelConfig(update=cast("Any", update), max_classes=max_classes), (1, 2))))
     )
     for n, label in enumerate("abcdefg"):

@@ -370,7 +370,7 @@ def test_a_damaged_file_ends_the_stream_behind_its_good_part(run: Run, url: str,
     ran = run("learn", path, "--url", url, "-m", "damaged")
     assert ran.code == 1
     assert re.search(
-        r"some\.jsonl: line 11: not an instance.*\. To continue after it, use --skip 11 or --skip-bad; "
+        r"some\.jsonl: line 11: not an instance.* \(to continue after it, use --skip 11 or --skip-bad\); "
         r"10 instances done, 0 refused\n$",
         ran.err,
     )
@@ -397,7 +397,7 @@ def test_a_damaged_file_ends_the_stream_behind_its_good_part(run: Run, url: str,
         (
             {"text": "wheat", "label": "grain"},
             "abound: some.jsonl: line 1: unknown field 'label'; did you mean 'labels'? "
-            "To continue after it, use --skip 1 or --skip-bad; 0 instances done, 0 refused\n",
+            "(to continue after it, use --skip 1 or --skip-bad); 0 instances done, 0 refused\n",
         ),
         ({"txt": "wheat", "labels": ["grain"]}, "line 1: unknown field 'txt'; did you mean 'text'?"),
         ({"text": "wheat", "labels": "grain"}, "line 1: labels must be a list"),

@@ -65,7 +65,7 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(b"data: begun\n\n")
         in_time = self.server.job_ends.wait(HELD_BACK)
-        self.wfile.write(b"data: ended\n\n" if in_time else b"data: nobody saw it begin\n\n")
+        self.wfile.write(b"data: ended\n\n" if in_time else b"data: the first event was held back\n\n")
 
 
 @pytest.fixture(scope="module")

@@ -86,6 +86,8 @@ def test_a_text_is_encoded_up_to_8000_characters(encoders: Path) -> None:
             assert encoder.encode(start + rest) == encoder.encode(start)
             vector = vectorizer.vectorize(None, start + rest)
             assert vector == plain.vectorize(None, start + rest, encoder.encode(start))
+    fields = {"body": "a " * 5000, "title": "wheat"}
+    assert vectorizer.vectorize(None, fields) == plain.vectorize(None, fields, encoder.encode("wheat"))
 
 
 def test_files_that_are_not_an_encoder(encoders: Path) -> None:

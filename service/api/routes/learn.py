@@ -19,7 +19,7 @@ from abound.service.api.dependencies import trusted_model
 from abound.service.api.learn_service import (
     KEY_HEADER,
     LearnService,
-    RequestClasses,
+    RequestAdditions,
     VectorBudget,
     answer_of,
     batch_answer_of,
@@ -127,7 +127,7 @@ class LearnHandler:
         request: LearnRequest,
         instances: list[LabelledInstance],
         header_key: str | None,
-        new: RequestClasses,
+        new: RequestAdditions,
     ) -> tuple[int, bytes]:
         config = model.live.config
         outcomes, records = await self._records(model, config, request, instances, new)
@@ -160,7 +160,7 @@ class LearnHandler:
         config: ModelConfig,
         request: LearnRequest,
         instances: list[LabelledInstance],
-        new: RequestClasses,
+        new: RequestAdditions,
     ) -> tuple[list[LearnOutcome | None], list[bytes]]:
         """Return the earlier result or None for each instance of a batch, and the records of those without a result."""
         pace = TimeSlice()
