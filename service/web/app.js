@@ -88,14 +88,15 @@ async function show() {
     if (signal.aborted) return;
     if (error.isAboutKey) fill(view, empty(...KEYLESS));
     else refill(view, problem(error));
-    if (isPassing(error)) setTimeout(() => signal.aborted || show(), 1000 * Math.max(AGAIN_SECONDS, error.said.retry_after ?? 0));
+    if (isPassing(error)) again(signal, Math.max(AGAIN_SECONDS, error.said.retry_after ?? 0));
     return;
   }
   const model = choose();
   const { model: wanted } = place();
   if (wanted !== null && model !== wanted) {
     mark(name, wanted);
-    fill(view, problem(missing(wanted, refused)));
+    refill(view, problem(missing(wanted, refused)));
+    again(signal, AGAIN_SECONDS); // a replica may know a new model a moment later than the one that made it
     return;
   }
   if (model === null) {
@@ -107,6 +108,9 @@ async function show() {
   fill(view, root);
   VIEWS[name].show(root, { model, about: models.find((one) => one.name === model), text: place().text, signal, problem, refused, lacks, every: every(signal), again: show });
 }
+
+/** Show the view again after some seconds, unless another one is opened before. */
+const again = (signal, seconds) => setTimeout(() => signal.aborted || show(), 1000 * seconds);
 
 /** Return whether the service was unavailable for a moment, so that another request may succeed. */
 const isPassing = (error) => error.status === 0 || error.status === 503;
@@ -137,7 +141,8 @@ function choose() {
   const names = models.map((one) => one.name);
   const wanted = place().model ?? (names.includes("default") ? "default" : (names[0] ?? null));
   const model = names.includes(wanted) ? wanted : null;
-  fill(chooser, names.map((name) => h("option", { value: name }, name)));
+  const offered = [...chooser.options].map((one) => one.value);
+  if (String(offered) !== String(names)) fill(chooser, names.map((name) => h("option", { value: name }, name))); // an open list stays open
   chooser.value = model ?? ""; // select none if the model does not exist
   document.getElementById("chooser").hidden = names.length === 0;
   return model;

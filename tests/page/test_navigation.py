@@ -57,6 +57,17 @@ def test_a_model_that_is_not_there_is_said_to_be_missing_and_no_other_one_is_tau
     assert page.url.endswith("#overview/default")
 
 
+def test_a_model_that_appears_later_is_shown_then(open_page: Open, serving: Serving) -> None:
+    page = open_page("try")
+    page.goto(f"{serving.url}/#try/later")
+    expect(page.get_by_role("alert")).to_contain_text("There is no model “later”.")
+    httpx.put(f"{serving.url}/models/later", json={}).raise_for_status()
+    expect(page.get_by_role("button", name="Learn", exact=True)).to_be_visible()
+    expect(page.get_by_role("alert")).to_have_count(0)
+    expect(page.get_by_label("Model", exact=True)).to_have_value("later")
+    httpx.delete(f"{serving.url}/models/later").raise_for_status()
+
+
 def test_while_the_service_starts_the_page_says_so_and_comes_by_itself(open_page: Open, serving: Serving) -> None:
     page = open_page("labels", expected=("status of 503",))
     expect(page.locator(".label").first).to_be_visible()
