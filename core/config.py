@@ -33,7 +33,7 @@ VECTOR_FIELDS = ("boolean", "analyzer", "negative", "numbers")
 """Fields that decide how an instance becomes a vector. A log of vectors cannot be replayed with other values."""
 
 BEFORE: dict[str, Any] = {"numbers": "raw", "rerank": False}
-"""Fields that were added later and whose default for new models differs: their values where none is stored."""
+"""Values of fields that a stored configuration may lack, where the default of new models is another one."""
 
 MAX_COUNT = 2**31 - 1
 

@@ -39,10 +39,10 @@ DEPTH = 50
 """Number of the best labels of each list whose scores count; labels below have 0."""
 
 SHARES = (0.0, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
-"""Weights of the version to choose from; the live index has the rest."""
+"""Candidates for the weight of the version; the live index has the rest of 1."""
 
 MIXTURES: tuple[tuple[float, float], ...] = tuple((1.0 - share, share) for share in SHARES)
-"""The weights to choose from: of the live index, of the version."""
+"""The same candidates as pairs: weight of the live index, weight of the version."""
 
 DISCOUNT = 0.9995
 LEARNING_RATE = 0.05

@@ -321,5 +321,5 @@ def _reciprocal(rank: int) -> float:
 
 
 def _sum(one: float, other: float) -> float:
-    """Return the sum of two capitals, all three as logarithms."""
+    """Return log(exp(one) + exp(other)): capitals are kept as logarithms."""
     return max(one, other) + math.log1p(math.exp(-abs(one - other)))

@@ -97,7 +97,7 @@ def rank(
     for count, vector in enumerate(test.vectors, start=1):
         ids, values = live.active(vector)
         visited = int(lengths[ids[(ids >= 0) & (ids < len(lengths))]].sum())
-        # At most as many classes have a score as there are votes, or all classes in rows. So this ranks all of them.
+        # A class has a score if a connection votes for it; in rows every class has one. So this depth leaves none out.
         if live.reranker.on:
             rankings.append(live.rank(vector, depth or len(live.labels)))
         else:

@@ -94,7 +94,7 @@ class FittedMethod:
         return {"method": self.method, "params": asdict(self.params)}
 
     def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """Return everything as named arrays; ``from_arrays`` returns an equal one."""
+        """Return labels, features and model as named arrays, from which ``from_arrays`` makes an equal method."""
         encoded = [label.encode() for label in self.labels]
         arrays: dict[str, npt.NDArray[Any]] = {
             "labels/lengths": np.array([len(label) for label in encoded], np.uint16),

@@ -45,7 +45,7 @@ class ReplicaServer(uvicorn.Server):
     def __init__(self, app: Application, settings: Settings, reporter: Reporter) -> None:
         from abound.service.datasets.repository import DatasetParams
 
-        # Routes bound bodies; a chunked request is longer than its body.
+        # These bounds are on the bytes of a request, for chunks take more than the body. Routes bound the body itself.
         connection = ClientConnection.with_bounds(
             settings.max_header_bytes,
             2 * max(settings.max_body_bytes, settings.max_ndjson_bytes) + MIB,

@@ -54,7 +54,7 @@ class FileCache:
             Checksum of its bytes, in hexadecimal digits.
         size : int
         download : callable
-            Returns the bytes, piece by piece. ``get`` raises what it raises.
+            Returns the bytes, piece by piece. Its exceptions are passed on.
         """
         if size > self.n_bytes:
             return None
@@ -64,7 +64,7 @@ class FileCache:
                 return path
             await asyncio.to_thread(self._make_room, size)
             while not await self._fetch(download, path):
-                pass  # deleted during download; raises UnknownArtifact next if its version is deleted
+                pass  # ``keep_only`` deleted it meanwhile; UnknownArtifact if the artifact is deleted as well
         except OSError as error:
             log.warning("files of the artifact store cannot be cached here", folder=str(self.folder), reason=str(error))
             return None

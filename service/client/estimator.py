@@ -248,7 +248,7 @@ class AboundClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             self._backend.learn((row, some) for row, some in taken if row is not None and some)
 
     def _add_classes(self, given: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Add classes to ``classes_`` and return the given ones, converted to its type so that each has one label."""
+        """Add classes to ``classes_``; return the given ones in its type, so that equal classes get the same label."""
         if len(self.classes_):
             given = _cast_classes(self.classes_, given)
             if self._are_known(given):

@@ -69,7 +69,7 @@ SHOWN_BYTES = 4 * HEAD_BYTES
 """Most bytes of the instances that ``head`` returns, as JSON."""
 
 MAX_SAID_BYTES = 2**20
-"""Maximum length of a line that the process which checks a file writes; an error may quote a name of the file."""
+"""Maximum bytes of a line that the checking process writes; an error may quote a long name from the file."""
 
 CHECKING_SECONDS = 60.0
 """A share that was reported longer ago is not shown."""
@@ -243,7 +243,8 @@ class DatasetRepository:
                 )
                 try:
                     before = await self._point(card)
-                except Conflict:  # after other errors the pointer may be set; else garbage collection deletes the file
+                except Conflict:
+                    # Only here is the pointer surely not set. After other errors garbage collection decides.
                     await artifacts.delete(file)
                     raise
         finally:

@@ -96,7 +96,7 @@ class HighWaterMarks:
 
     @classmethod
     def from_settings(cls, settings: Settings, store: Store) -> HighWaterMarks:
-        """Create the marks of the store in the settings. The local file is used only for the embedded store."""
+        """Create the marks of the store that the settings name. Only an embedded store has a local file."""
         url = None if settings.redis_url is None else settings.redis_url.get_secret_value()
         is_embedded = url in (None, EmbeddedStore(settings.data_dir).url)
         place = settings.artifacts_location()

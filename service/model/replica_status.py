@@ -26,7 +26,10 @@ STALE_SECONDS = 3600.0
 MARK_SECONDS = 600
 
 SILENT_SECONDS = 20.0
-"""An adoption does not wait for a replica that is silent for longer. A replica that is only slow halts."""
+"""An adoption does not wait for a replica that has been silent for longer.
+
+If that replica is only slow, it halts at the adoption until it has loaded the state.
+"""
 
 
 class PublishedStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -133,7 +136,7 @@ def _lives(pid: int) -> bool:
 
 
 async def publish_mark(store: Store, keys: ModelKeys, token: str, replica: str, offset: Offset, digest: str) -> None:
-    """Publish the digest of a replica at a mark."""
+    """Publish the digest that a replica computed at the mark ``token`` of the log."""
     key = keys.key(f"marks:{token}")
     with store_errors():
         async with store.client.pipeline(transaction=False) as pipe:

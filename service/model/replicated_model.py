@@ -391,7 +391,7 @@ class ReplicatedModel:
     async def compute_digest(self, give_way: bool = False) -> str | None:
         """Compute the digest of the current state, in slices; nothing is applied meanwhile.
 
-        With ``give_way``, return None as soon as an entry waits to be applied, or if kernels are still compiled.
+        With ``give_way``, return None as soon as an entry waits to be applied, or if the kernels are not compiled yet.
         """
         try:
             await kernel_compiler.wait_for_groups([STATE_GROUP], 0.0 if give_way else None)

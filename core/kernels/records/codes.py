@@ -60,7 +60,7 @@ def _sign(number):
 
 @inner
 def _flip(z, first, p, stream):
-    """Multiply ``p`` numbers from ``first`` on by the signs of a stream, ``2 b + r``."""
+    """Multiply ``p`` numbers of ``z``, beginning at ``first``, by the signs of the stream ``2 b + r``."""
     begin = np.uint64(stream) * _BLOCK
     for i in range(p):
         z[first + i] = np.int32(z[first + i] * _sign(begin + np.uint64(i)))

@@ -96,7 +96,7 @@ class LearnHandler:
         answers: AnswerLines,
         grant: Grant | None,
     ) -> None:
-        """Put one answer per line; each line is an independent request."""
+        """Answer NDJSON: put one answer for each line, which is a request of its own."""
         model = trusted_model(self._replica, name)
         if headers.get(KEY_HEADER) is not None:
             raise InvalidInstance(

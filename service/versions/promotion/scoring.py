@@ -39,7 +39,7 @@ class LearnedInstance(NamedTuple):
     learned : int
         Instances learned so far, including this one.
     vector : bytes
-        Empty, as what follows, if no version is there to rank this instance.
+        Empty, like the fields that follow, if there is no version to rank this instance.
     true_labels : set of str
     live : LabelRanking
         The ``DEPTH`` best labels of the index.
