@@ -156,7 +156,7 @@ class Interval(NamedTuple):
 
 
 class PairedComparison(msgspec.Struct):
-    """A challenger compared with the served version, since either changed last.
+    """A challenger compared with the served version, on the instances that both ranked.
 
     Attributes
     ----------

@@ -267,7 +267,7 @@ def read_batches(
             part = batch.slice(start, ROWS_AT_ONCE)
             try:
                 cells = [column.to_pylist() for column in part.columns]
-            except ValueError as error:  # nanoseconds
+            except ValueError as error:  # a time with nanoseconds, which datetime does not have
                 raise at_line(file, number + 1, error) from error
             for row in zip(*cells, strict=True):
                 number += 1

@@ -30,7 +30,7 @@ class InstanceMemoryArrays(NamedTuple):
     offsets : int64 array, shape (places, 3)
         The two numbers of the log entry, and the position in it.
     state : int64 array, shape (2,)
-        The number of the next instance, and the places of the ring; there are fewer in the arrays until it has grown.
+        The number of the next instance, and the capacity of the ring; the arrays are smaller until they have grown.
     dirty : uint8 array, shape (pages,)
         1 for a page of places that changed since its last digest.
     """

@@ -77,7 +77,7 @@ class Refitter:
         return OutcomeReplay(type(self.live.receipts).from_arrays(self._receipts))
 
     def _learn_first(self, records: list[bytes], positions: list[int], entry: Offset) -> None:
-        """Learn the records with these positions in their entry; between them lie positions without a record."""
+        """Learn the records of an entry, which stand at these positions in it. Other positions have no record."""
         units, end = [], 0
         for position in positions[: len(records)]:
             units += [Unit(position - end, emptied=True)] * (position > end) + [Unit(1)]

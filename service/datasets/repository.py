@@ -375,7 +375,7 @@ def _first_instances(path: Path, columns: TableColumns, n: int, plain_bytes: int
     """Return up to ``n`` instances of a file, or of the beginning of one, and at most ``SHOWN_BYTES`` of them."""
     found: list[DatasetInstance] = []
     room = SHOWN_BYTES
-    with contextlib.suppress(Malformed, TooLarge):  # the end of the beginning: the file itself was checked
+    with contextlib.suppress(Malformed, TooLarge):  # the beginning may end within a line
         for instance in islice(read_file(str(path), plain_bytes=plain_bytes, columns=columns), n):
             room -= len(instance.to_json())
             if room < 0:

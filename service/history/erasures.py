@@ -62,8 +62,9 @@ async def completed_adoptions(store: Store, keys: ModelKeys) -> set[Offset]:
 async def completing(store: Store, keys: ModelKeys, at: Offset) -> list[Command]:
     """Return the commands that make the adoption at an offset a complete one.
 
-    They also remove two kinds of records. The rewritten history has marks in place of earlier adoptions. Unfinished
-    erasures from before this adoption are complete as well, or this adoption came before theirs.
+    They also remove two kinds of records: earlier adoptions, because the rewritten history has marks in their place,
+    and unfinished erasures that began before this adoption. The rewrite covers the events of those, or their own
+    adoption is refused because this one came first.
     """
     earlier = [one for one in await completed_adoptions(store, keys) if one < at]
     jobs = [job for job, what in (await unfinished_erasures(store, keys)).items() if Offset.parse(what.after) < at]

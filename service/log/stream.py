@@ -175,7 +175,7 @@ class ReadPacer:
         self._most = most
 
     def on_reply(self, longest: int, size: int) -> None:
-        """Adapt to a reply of ``size`` bytes, in which no stream had more than ``longest`` entries."""
+        """Adapt ``count`` to a reply of ``size`` bytes with at most ``longest`` entries of any one stream."""
         self.count = max(1, min(self._most, longest * 4, longest * self._read_bytes // max(1, size)))
 
 

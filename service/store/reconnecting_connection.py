@@ -1,8 +1,8 @@
 """Connection to the store that is reopened whenever it is lost.
 
 The server info (``ServerInfo``) is queried over the connection itself, when it is opened and every second after that.
-So durability is never promised on behalf of another server than the one at the end of the connection. A connection
-that died silently is detected before an append is the first to notice.
+So durability is never promised on behalf of another server than the one at the end of the connection. This query
+also detects a connection that is dead, so that an append seldom meets one.
 """
 
 from __future__ import annotations
