@@ -133,8 +133,23 @@ SHAPES = {
         own_steepness=1.0,
         mistaken=0.1,
     ),
+    "products": Shape(
+        n_instances=3_000_000,
+        n_classes=1_000_000,
+        active=12.0,
+        own=0.35,
+        topic=0.25,
+        own_size=12,
+        topic_size=100,
+        background_size=50_000,
+        steepness=1.0,
+        class_steepness=0.3,
+        own_steepness=1.0,
+        mistaken=0.05,
+    ),
 }
-"""Advertisements, web pages, more features than fit into a cache, several labels of few, and few classes for long."""
+"""Advertisements, web pages, more features than fit into a cache, several labels of few, few classes for long, and a
+million classes."""
 
 
 class Stream(NamedTuple):
