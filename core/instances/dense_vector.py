@@ -48,7 +48,7 @@ def quantize(numbers: npt.NDArray[Any], field: str = FIELD) -> bytes:
         largest = np.abs(numbers).max()
         if not np.isfinite(largest):
             at = int(np.flatnonzero(~np.isfinite(numbers))[0])
-            raise InvalidInstance(f"vector: number {at} is {numbers[at]}; all must be finite", field)
+            raise InvalidInstance(f"vector[{at}] is {numbers[at]}; all numbers must be finite", field)
         if largest > 0:
             numbers = np.rint(numbers / largest * 127.0).astype(np.int8)
     if not numbers.any():

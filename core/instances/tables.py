@@ -120,7 +120,7 @@ class TableReader:
             raise Malformed(f"the row has {len(cells)} cells, the header has {len(self._names)}")
         features = {name: value for i, name in self._features if (value := self._feature(name, cells[i])) is not None}
         labels = () if self._label is None else self._labels(cells[self._label])
-        vector = None if self._vector is None else _vector(cells[self._vector])
+        vector = None if self._vector is None else _vector(self._names[self._vector], cells[self._vector])
         texts = {self._names[i]: _string(self._names[i], cells[i]) for i in self._text if cells[i]}
         text = texts if len(self._text) > 1 else "".join(texts.values()) if self._text else None
         return DatasetInstance(
@@ -170,15 +170,17 @@ def _label(cell: Any) -> str:
     raise Malformed(f"labels must be strings or whole numbers, not {type(cell).__name__} {cell!r}")
 
 
-def _vector(cell: Any) -> list[float] | None:
+def _vector(name: str, cell: Any) -> list[float] | None:
     if cell is None or cell == "":
         return None
     try:
-        if isinstance(cell, str):
-            return msgspec.json.decode(cell, type=Numbers)
-        return msgspec.convert(cell, Numbers)
+        numbers = msgspec.json.decode(cell, type=Numbers) if isinstance(cell, str) else msgspec.convert(cell, Numbers)
     except msgspec.MsgspecError as error:
-        raise Malformed(f"vector: not a list of numbers: {error}") from error
+        raise Malformed(f"{name}: not a list of numbers: {str(error).replace('`$', f'`{name}')}") from error
+    for at, number in enumerate(numbers):
+        if not math.isfinite(number):
+            raise Malformed(f"{name}: not a list of finite numbers: got `{number}` - at `{name}[{at}]`")
+    return numbers
 
 
 def _string(name: str, cell: Any) -> str:

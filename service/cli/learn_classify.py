@@ -78,9 +78,10 @@ class StreamEnded(AboundError):
 
 
 class StreamStatistics:
-    """Counts and accuracy of the lines of a stream."""
+    """Counts and accuracy of the lines of a stream. ``vector`` is the column of the vectors, if one was named."""
 
-    def __init__(self) -> None:
+    def __init__(self, vector: str | None) -> None:
+        self.vector = vector
         self.accuracy = RunningAccuracy()
         self.counts: Counter[str] = Counter()
         self.offset: str | None = None
@@ -151,7 +152,7 @@ def learn(
         if answer.get("applied") and instance.labels:
             streamed.accuracy.add(answer.get("rank"))
 
-    streamed = StreamStatistics()
+    streamed = StreamStatistics(vector)
     with _client(url, key, model) as client:
         _run(
             "learn",
@@ -214,7 +215,7 @@ def classify(
     asked = {"threshold": threshold, "min_probability": min_probability}
     options: dict[str, Any] = {"k": k, "explain": explain, "names": names, "zero_shot": zero_shot}
     options |= {name: value for name, value in asked.items() if value is not None}
-    streamed = StreamStatistics()
+    streamed = StreamStatistics(vector)
     with _client(url, key, model) as client, ExitStack() as stack:
         out: TextIO = stack.enter_context(output.open("w", encoding="utf-8")) if output else sys.stdout
         table = csv.writer(out, lineterminator="\n")
@@ -490,7 +491,9 @@ def _show_warning(instance: DatasetInstance, answer: dict[str, Any], streamed: S
 
 def _show_refusal(instance: DatasetInstance, refusal: Refused, streamed: StreamStatistics) -> None:
     if streamed.counts["refused"] <= SHOWN_REFUSALS:
-        error_console().print(f"{instance.location}: {refusal}", style="yellow", markup=False)
+        is_column = streamed.vector is not None and refusal.problem.get("field") == "vector"
+        where = f"{instance.location}: column {streamed.vector}" if is_column else instance.location
+        error_console().print(f"{where}: {refusal}", style="yellow", markup=False)
     elif streamed.counts["refused"] == SHOWN_REFUSALS + 1:
         error_console().print("further refused lines are only counted", style="yellow")
 

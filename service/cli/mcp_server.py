@@ -23,6 +23,10 @@ ADDS = ToolAnnotations(read_only_hint=False, destructive_hint=False)
 
 Text = Annotated[str, Field(description="The text to label.")]
 Count = Annotated[int, Field(ge=1, le=100, description="Maximum number of labels.")]
+Vector = Annotated[
+    list[float] | None,
+    Field(description="An embedding of the instance, if the model learns from your vectors. Its text may be empty."),
+]
 
 
 class Suggestion(BaseModel):
@@ -60,10 +64,10 @@ def make_server(client: AsyncClient, name: str) -> MCPServer:
     model = client.model(name)
 
     @server.tool(annotations=READS)
-    async def suggest_labels(text: Text, k: Count = 5) -> list[Suggestion]:
+    async def suggest_labels(text: Text, k: Count = 5, vector: Vector = None) -> list[Suggestion]:
         """Suggest labels for a text, best first."""
         with _tool_errors():
-            answer = await model.classify(text, k=k, names=True)
+            answer = await model.classify(text, vector=vector, k=k, names=True)
         return [
             Suggestion(label=one.label, score=one.score, name=one.name, probability=one.probability)
             for one in answer.labels
@@ -71,11 +75,13 @@ def make_server(client: AsyncClient, name: str) -> MCPServer:
 
     @server.tool(annotations=ADDS)
     async def teach(
-        text: Text, labels: Annotated[list[str], Field(min_length=1, description="Its true labels.")]
+        text: Text,
+        labels: Annotated[list[str], Field(min_length=1, description="Its true labels.")],
+        vector: Vector = None,
     ) -> Taught:
         """Learn the confirmed labels of a text. Later suggestions reflect it. Labels may be new."""
         with _tool_errors():
-            learned = await model.learn(text, labels, source="mcp")
+            learned = await model.learn(text, labels, vector=vector, source="mcp")
         return Taught(offset=learned.offset, rank=learned.rank)
 
     @server.tool(annotations=READS)

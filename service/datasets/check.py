@@ -30,7 +30,8 @@ import numpy as np
 
 from abound.core.config import ModelConfig
 from abound.core.errors import AboundError, ArtifactsUnavailable, InvalidInstance, Malformed, StoreUnavailable, TooLarge
-from abound.core.instances.record import has_dense, pack_labels, without_dense
+from abound.core.instances.dense_vector import FIELD
+from abound.core.instances.record import pack_labels, without_dense
 from abound.core.instances.tables import TableColumns
 from abound.core.instances.vectorizer import Vectorizer
 from abound.core.instances.vocabulary import Vocabulary
@@ -75,16 +76,19 @@ def counts(
         np.empty(DATASET_LIMITS.max_features, np.int32),
     )
     label_counts: dict[str, int] = {}
-    n = labelled = learnable = nnz = assertions = label_pairs = feature_labels = named = 0
+    n = labelled = learnable = nnz = assertions = label_pairs = feature_labels = named = dimension = 0
     try:
         for instance in read_file(str(path), progress, plain_bytes, columns=columns):
             try:
                 if instance.labels:
                     pack_labels(instance.labels, DATASET_LIMITS)
-                vector = vectorize(instance.features, instance.text, instance.dense)
+                dense = instance.dense
+                if dense is not None and len(dense) != (dimension := dimension or len(dense)):
+                    raise InvalidInstance(f"{len(dense)} numbers; the first vector of the file has {dimension}", FIELD)
+                vector = without_dense(vectorize(instance.features, instance.text, dense))
             except InvalidInstance as error:
-                raise Malformed(f"line {instance.line}: {error.field}: {error}") from error
-            dense, vector = has_dense(vector), without_dense(vector)
+                field = columns.vector if error.field == FIELD and columns.vector else error.field
+                raise Malformed(f"line {instance.line}: {field}: {error}") from error
             active = int.from_bytes(vector[:4], "little")
             features.make_room(active, len(vector) - 4 - 6 * active)
             intern_vector(features.arrays, vector, 0, ids[:active])
@@ -96,7 +100,7 @@ def counts(
                 raise TooLarge(f"the names of the file's features and labels take over {name_bytes} bytes")
             n += 1
             labelled += bool(labels)
-            learnable += bool(labels) and (active > 0 or dense)
+            learnable += bool(labels) and (active > 0 or dense is not None)
             nnz += active
             assertions += len(labels)
             label_pairs += len(labels) ** 2

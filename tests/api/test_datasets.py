@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import math
 import os
 import re
 import subprocess
@@ -129,6 +130,11 @@ def test_each_format_is_read(tmp_path: Path, name: str, body: bytes, expected: t
         ("a.jsonl", lines(3) + b'{"features": {"x": 1}, "labels": [""]}\n', "line 4: labels[0]: "),
         ("a.jsonl", lines(3) + b'{"features": {"x": [1]}, "labels": ["a"]}\n', "line 4: features.x"),
         ("a.jsonl", lines(3) + b"not json\n", "line 4: "),
+        (
+            "a.jsonl",
+            b'{"vector": [1, 2], "labels": ["a"]}\n{"vector": [1], "labels": ["a"]}\n',
+            "line 2: vector: 1 numbers; the first vector of the file has 2",
+        ),
         ("a.txt", b"3 10 4\n0 1:1\n0 11:1\n1 2:2\n", "line 3: "),
         ("a.txt", b"3 10 4\n0 1:1\n", "line 2: the file ends after 1"),
         ("a.svm", b"1 1:0.5\n2 x\n", "line 2: "),
@@ -307,6 +313,23 @@ def test_a_parquet_file_equals_its_json_lines(place: Place) -> None:
     damaged = put(place, "columnar", out.getvalue()[:-9], "?filename=a.parquet")
     assert (damaged.status_code, damaged.json()["field"]) == (422, "body")
     assert "not a .parquet file, or a damaged one" in damaged.json()["detail"]
+
+
+def test_a_wrong_vector_of_a_parquet_file_is_named(place: Place, tmp_path: Path) -> None:
+    place.client.configure("embedded", {"update": "sls"})
+    file = tmp_path / "a.parquet"
+    learn = ["learn", str(file), "--vector", "emb", "--model", "embedded", "--url", place.client.url]
+    for wrong, said in (
+        ([0.5, math.nan], "emb: not a list of finite numbers: got `nan` - at `emb[1]`"),
+        ([0.5, None], "emb: not a list of numbers: Expected `float`, got `null` - at `emb[1]`"),
+        ([0.5], "column emb: vector has 1 numbers; those of this model have 2 (422)"),
+    ):
+        parquet.write_table(pyarrow.table({"label": ["x", "y", "x"], "emb": [[1.0, 2.0], wrong, [2.0, 1.0]]}), file)
+        result = CliRunner().invoke(app, learn)
+        assert result.exit_code == 1
+        assert f"line 2: {said}" in " ".join(f"{result.output} {result.exception}".split())
+    with pytest.raises(Malformed, match="line 2: emb: 1 numbers; the first vector of the file has 2"):
+        counts(file, 10**6, columns=TableColumns(vector="emb"))
 
 
 def test_what_is_not_there_is_not_found(place: Place) -> None:

@@ -6,6 +6,7 @@ import csv
 import datetime
 import io
 import json
+import math
 import re
 from decimal import Decimal
 from typing import Any
@@ -99,9 +100,14 @@ def test_separators_and_quotes(separator):
         ("text,label\n", {"ignore": ("id",)}, "a.csv: line 1: there is no column 'id'"),
         ("text,label\n", {"vector": "emb"}, "a.csv: line 1: there is no column 'emb'"),
         ("text,vector\na,[x]\n", {}, "a.csv: line 2: vector: not a list of numbers: JSON is malformed"),
+        (
+            'emb\n"[1, null]"\n',
+            {"vector": "emb"},
+            "line 2: emb: not a list of numbers: Expected `float`, got `null` - at `emb[1]`",
+        ),
         ("text,a,a\n", {}, "a.csv: line 1: two columns have the name 'a'"),
     ],
-    ids=range(12),
+    ids=range(13),
 )
 def test_errors_name_the_line(text, columns, message):
     with pytest.raises(Malformed, match=re.escape(message)):
@@ -184,9 +190,14 @@ def test_typed_labels(given: list[Any], expected: tuple[str, ...]):
         ({"label": [b"x"]}, "f: line 1: labels must be strings or whole numbers, not bytes b'x'"),
         ({"vector": [["x"]]}, "f: line 1: vector: not a list of numbers"),
         ({"vector": [[]]}, "f: line 1: vector: not a list of numbers"),
+        (
+            {"vector": [[1.0, None]]},
+            "f: line 1: vector: not a list of numbers: Expected `float`, got `null` - at `vector[1]`",
+        ),
+        ({"vector": [[1.0, math.nan]]}, "f: line 1: vector: not a list of finite numbers: got `nan` - at `vector[1]`"),
         ({"a": pyarrow.array([1], pyarrow.duration("s"))}, "f: line 1: a: a timedelta is no feature"),
     ],
-    ids=range(8),
+    ids=range(10),
 )
 def test_wrong_types_are_refused(columns: dict[str, Any], message: str):
     with pytest.raises(Malformed, match=re.escape(message)):

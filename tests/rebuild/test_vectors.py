@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import numpy as np
 import pytest
 
 from abound.core.config import ModelConfig
+from abound.core.instances import text_encoder
 from abound.core.instances.dense_vector import quantize
 from abound.core.instances.record import add_details, pack_labels
 from abound.core.instances.vectorizer import Vectorizer
+from abound.core.kernels.records.codes import PREFIX
 from abound.core.limits import Limits
 from abound.core.model.entry_application import Unit
 from abound.core.model.live_model import LiveModel
@@ -18,9 +21,10 @@ from abound.core.types import Offset
 from abound.service.jobs.rebuild import forget, refit
 from abound.service.log.catalog import DEFAULT_MODEL
 from abound.service.log.events import ConfigureEvent, LearnEvent
+from abound.service.processes.encoder_files import use_encoders
 from abound.service.rebuild.redaction import ForgetParams
 from abound.service.rebuild.refit import RefitParams
-from tests.support.adoption_house import House, digest_at, digest_of
+from tests.support.adoption_house import House, apply, digest_at, digest_of
 from tests.support.rebuild_context import archived, run, same, teach, without
 
 
@@ -130,3 +134,141 @@ async def test_remembered_instances_are_forgotten_and_replicas_agree(house: Hous
         live = replica.model(DEFAULT_MODEL).live
         assert await digest_at(replica, replica.model(DEFAULT_MODEL).offset) == digest
         assert remembered(live) == before
+
+
+async def test_a_refit_with_more_codes_encodes_the_vectors_of_the_log_again(house: House) -> None:
+    one, other = await house.replica(), await house.replica()
+    await teach(house, ConfigureEvent({"update": "sls"}), *vectors(20, 1, 8))
+    await archived(house)
+    await teach(house, *vectors(20, 2, 8))
+    before = await without(house, lambda unit, at: False)
+    assert not high_codes(before)
+    await run(house, refit, RefitParams(passes=1, search={}, settings={"codes": 16384}))
+    expected = LiveModel((await house.living()).config.with_changes({"update": "sls", "codes": 16384}), (5, 6))
+    for at, event in house.past[1:]:
+        apply(expected, at, event)
+    expected.continue_score(before)
+    assert high_codes(expected)
+    for replica in (one, other, await house.replica()):
+        assert await digest_at(replica, one.model(DEFAULT_MODEL).offset) == await digest_of(expected)
+        live = replica.model(DEFAULT_MODEL).live
+        assert live.config.codes == 16384
+        for kind in range(3):
+            axis = live.vectorizer.vectorize(None, None, quantize(np.eye(8)[kind]))
+            assert ranked(live, axis) == ranked(expected, axis)
+            assert ranked(live, axis)[0][0] == f"class {kind}"
+
+
+def high_codes(live: LiveModel) -> set[int]:
+    """The codes of a model that exist only if it has 16,384."""
+    return {code for code in range(4096, 16384) if live.features.find(PREFIX + b"%d" % code) >= 0}
+
+
+def ranked(live: LiveModel, vector: bytes) -> list[tuple[str, float, float]]:
+    """The labels of an instance, with their scores and probabilities."""
+    ranking = live.rank_estimated(vector, 5)
+    assert ranking.probabilities is not None
+    values = zip(ranking.class_ids.tolist(), ranking.scores.tolist(), ranking.probabilities.tolist(), strict=True)
+    return [(live.label(class_id), score, probability) for class_id, score, probability in values]
+
+
+ALL_PARTS: dict[str, Any] = {
+    "update": "sls",
+    "analyzer": {"embed": "wordllama"},
+    "codes": 16384,
+    "rerank": True,
+    "memory_instances": 12,
+    "calibrate": True,
+    "max_features": 10,
+}
+
+TOPICS = {
+    "lost": ["my", "card", "was", "stolen", "and", "someone", "took", "the", "purse"],
+    "travel": ["book", "a", "flight", "or", "train", "from", "Rome", "to", "Paris"],
+    "weather": ["will", "rain", "snow", "and", "wind", "come", "tomorrow", "morning"],
+}
+
+
+def instances_of_all_kinds(n: int, seed: int, source: str | None = None) -> list[LearnEvent]:
+    """Events of an instance each: a text to encode, one with a vector of its own, or features without a vector."""
+    rng, vectorizer = np.random.default_rng(seed), Vectorizer(ModelConfig.from_dict(ALL_PARTS), Limits())
+    events = []
+    for i in range(n):
+        label = list(TOPICS)[i % 3]
+        text = " ".join(rng.choice(TOPICS[label], 4))
+        vector = (
+            vectorizer.vectorize(None, text),
+            vectorizer.vectorize(None, text, quantize(rng.normal(0, 1, 256))),
+            vectorizer.vectorize(b'{"%b": 1}' % rng.choice(TOPICS[label]).encode(), None),
+        )[i // 3 % 3]
+        events.append(LearnEvent(vector + pack_labels([label], Limits()), 1, [Unit(1, source=source)]))
+    return events
+
+
+def names_of_topics(kind: str, source: str | None = None) -> list[LearnEvent]:
+    """Registrations of a label each, whose names are encoded."""
+    vectorizer = Vectorizer(ModelConfig.from_dict(ALL_PARTS), Limits())
+    return [
+        LearnEvent(
+            add_details(
+                vectorizer.vectorize(None, f"{kind} {label}") + pack_labels([label], Limits()),
+                b'{"name":"%b"}' % label.encode(),
+            ),
+            1,
+            [Unit(1, source=source)],
+        )
+        for label in TOPICS
+    ]
+
+
+def answers(live: LiveModel) -> list[Any]:
+    """The answers to a text that is encoded, to one with a vector of its own, and to features without a vector."""
+    vectorizer = live.vectorizer
+    asked = [
+        vectorizer.vectorize(None, "someone has stolen my card"),
+        vectorizer.vectorize(None, "rain in Rome", quantize(np.arange(-100, 156))),
+        vectorizer.vectorize(json.dumps({word: 1 for words in TOPICS.values() for word in words}).encode(), None),
+    ]
+    return [(ranked(live, vector), live.nearest(vector, live.rank(vector, 5))) for vector in asked]
+
+
+async def test_replicas_agree_with_every_part_on(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An encoder, more codes, names, re-ranking, a memory that is full, calibration, and a bound of features."""
+    monkeypatch.setattr(text_encoder, "source", text_encoder.source)
+    use_encoders(None)
+    one, other = await house.replica(), await house.replica()
+
+    async def agree(*more: LiveModel) -> list[Any]:
+        """Check that both replicas and one that starts now, from a snapshot, are equal; return their answers."""
+        offset = (await house.elements())[-1][0]
+        replicas = [one, other, await house.replica()]
+        digests = {await digest_at(replica, offset) for replica in replicas} | {await digest_of(live) for live in more}
+        lives = [*more, *(replica.model(DEFAULT_MODEL).live for replica in replicas)]
+        found = [answers(live) for live in lives]
+        assert len(digests) == 1
+        assert all(given == found[0] for given in found)
+        assert all(labels for labels, _ in found[0])
+        live = lives[-1]
+        assert len(live.features) - live.features.count_longer(PREFIX) == live.config.max_features
+        assert high_codes(live)
+        assert (live.dimension, len(live.reranker.memory), len(live.details)) == (256, 12, 3)
+        assert live.calibration.on
+        assert live.reranker.on
+        await house.stop(replicas[-1])
+        return found[0]
+
+    await teach(house, ConfigureEvent(ALL_PARTS), *names_of_topics("ask about"), *instances_of_all_kinds(27, 1))
+    await teach(house, *names_of_topics("problem of", "bad"), *instances_of_all_kinds(18, 2, "bad"))
+    await archived(house)
+    await teach(house, *instances_of_all_kinds(9, 3, "bad"))
+    learned = await agree(await without(house, lambda unit, at: False))
+    assert learned[0][0][0][0] == "lost"
+    await run(house, forget, ForgetParams(source="bad", reason="asked for"))
+    await teach(house, *instances_of_all_kinds(9, 4))
+    expected = await without(house, lambda unit, at: unit.source == "bad")
+    assert expected.n_learned == 27 + 9
+    assert await agree(expected) != learned
+    await run(house, refit, RefitParams(search={}, passes=2), job="refit")
+    refitted = await agree()
+    assert refitted[0][0][0][0] == "lost"
+    assert await digest_at(one, one.model(DEFAULT_MODEL).offset) == await house.expected()
