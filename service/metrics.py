@@ -212,6 +212,9 @@ class Telemetry:
         self._refused = Counter(
             "abound_refused", "Requests and lines answered with a problem, by reason.", ("reason",), registry=registry
         )
+        self._classified = Counter(
+            "abound_classified_instances", "Instances classified.", ("model",), registry=registry
+        )
         self._unchecked = Counter(
             "abound_rates_unchecked", "Instances passed while the store could not count them.", registry=registry
         )
@@ -258,6 +261,10 @@ class Telemetry:
     def count_unchecked(self, n: int) -> None:
         """Count ``n`` instances that passed although the store could not count them for the rate limit."""
         self._unchecked.inc(n)
+
+    def count_classified(self, model: str, n: int) -> None:
+        """Count ``n`` instances that a model classified. With 0 the model has a sample before its first request."""
+        self._classified.labels(model).inc(n)
 
     def add_appends(self, model: str, queue: str, counts: Sequence[int], total: float) -> None:
         """Add groups of events that were appended: durations by bucket, and their sum in seconds."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Iterable
 from typing import Any, TypeVar
 
@@ -12,6 +11,7 @@ import msgspec
 
 from abound.core.errors import InvalidInstance, Malformed
 from abound.core.instances.dense_vector import to_int8
+from abound.core.instances.negative_numbers import warning_of
 from abound.core.model.live_model import LiveModel
 from abound.service.api.problems import decoding_error
 from abound.service.api.schemas.learn_classify import Instance, encoder
@@ -24,16 +24,6 @@ MAX_INTEGER_DIGITS = 4300
 """Most digits of an integer that the decoder reads."""
 
 MAX_FIELD_CHARACTERS = 200
-
-MIN_EMBEDDING = 64
-"""Instances with more numbers than this, of which a third is negative, look like an embedding."""
-
-MOST_NAMED = 5
-"""Names of ignored numbers in a warning."""
-
-MOST_NAME_CHARACTERS = 64
-
-_NEGATIVE = re.compile(rb":[ \t\r\n]*-")
 
 
 def decode(decoder: msgspec.json.Decoder[_T], body: bytes) -> _T:
@@ -123,38 +113,9 @@ def _first_warning(live: LiveModel, features: Iterable[Any]) -> str | None:
     if live.config.negative != "ignore":
         return None
     for given in features:
-        raw = bytes(given)
-        if _may_have_negative(raw) and (warning := _warning(raw)) is not None:
+        if (warning := warning_of(bytes(given))) is not None:
             return warning
     return None
-
-
-def _may_have_negative(features: bytes) -> bool:
-    """Return False if the JSON of features has no negative number for certain."""
-    return b"-" in features and _NEGATIVE.search(features) is not None
-
-
-def _warning(features: bytes) -> str | None:
-    """Return the warning about negative numbers in the JSON of features, None if it has none or is refused anyway."""
-    try:
-        pairs = msgspec.json.decode(features, type=dict[str, Any])
-    except msgspec.DecodeError:
-        return None
-    numbers = {name: value for name, value in pairs.items() if type(value) in (int, float)}
-    ignored = [name for name, value in numbers.items() if value < 0]
-    if not ignored:
-        return None
-    if len(numbers) > MIN_EMBEDDING and 3 * len(ignored) >= len(numbers):
-        return (
-            f"{len(ignored)} of {len(numbers)} numbers are negative and ignored (`negative: ignore`); send an "
-            "embedding as `vector`, to a model with `update: sls`"
-        )
-    names = [name if len(name) <= MOST_NAME_CHARACTERS else f"{name[:MOST_NAME_CHARACTERS]}..." for name in ignored]
-    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
-    return (
-        f"negative numbers are ignored (`negative: ignore`): {', '.join(names[:MOST_NAMED])}{more}; a model with "
-        "`negative: split` learns them"
-    )
 
 
 def sole_features(body: bytes) -> bytes | None:

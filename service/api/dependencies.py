@@ -66,6 +66,8 @@ class Parts(NamedTuple):
                 else Offset.parse(model.live.serving.at).milliseconds / 1e3,
                 "loaded": len(model.versions or ()),
             }
+            self.telemetry.count_classified(name, model.n_classified)
+            model.n_classified = 0
             if (appender := model.appender) is not None:
                 requests, n_bytes = appender.waiting
                 figures[name] |= {"waiting_requests": requests, "waiting_bytes": n_bytes}

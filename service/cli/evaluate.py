@@ -23,6 +23,7 @@ from abound.service.cli.options import (
     check_files,
     columns_of,
     config_of,
+    error_console,
     format_value,
     print_json,
 )
@@ -111,6 +112,7 @@ def evaluate(
         print_json(result)
     else:
         _show(result)
+    _show_warning(train_rows, test_rows, assignments)
 
 
 def methods(as_json: AsJson = False) -> None:
@@ -234,17 +236,37 @@ def _evaluate_live(
     return result | {"params": {"passes": passes, "margin": config.margin}}
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Files:
-    """The instances of some files, read from the start by each iteration."""
+    """The instances of some files, read from the start by each iteration.
+
+    Attributes
+    ----------
+    warning : str or None
+        The first warning about negative numbers in the instances read so far.
+    """
 
     names: list[str]
     columns: TableColumns
+    warning: str | None = None
 
     def __iter__(self) -> Iterator[DatasetInstance]:
+        from abound.core.instances.negative_numbers import warning_of
         from abound.service.datasets.files import read_file
 
-        return chain.from_iterable(read_file(name, columns=self.columns) for name in self.names)
+        for instance in chain.from_iterable(read_file(name, columns=self.columns) for name in self.names):
+            if self.warning is None and (warning := warning_of(instance.features or b"")) is not None:
+                self.warning = f"{instance.location}: warning: {warning}"
+            yield instance
+
+
+def _show_warning(train: _Files, test: _Files, assignments: list[str] | None) -> None:
+    """Show the first warning about negative numbers unless they are learned."""
+    from abound.core.config import ModelConfig
+
+    warning = train.warning or test.warning
+    if warning is not None and changes_of(assignments).get("negative", ModelConfig().negative) == "ignore":
+        error_console().print(warning, style="yellow", markup=False)
 
 
 def _show(result: dict[str, Any]) -> None:

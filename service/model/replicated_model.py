@@ -192,6 +192,8 @@ class ReplicatedModel:
     trim : Trim
         The part trimmed off the log, as far as this replica knows.
     digest, digest_offset : the newest computed digest, and its offset
+    n_classified : int
+        Instances classified since the metrics were last updated.
     appender : Appender or None
         None where nothing is appended, as in a rebuild.
     standby : StandbyState or None
@@ -206,6 +208,7 @@ class ReplicatedModel:
         self.keys = keys
         self.log_key = keys.log
         self.limits = limits or Limits()
+        self.n_classified = 0
         self.appender: Appender | None = None
         self.standby: StandbyState | None = None
         self.versions: dict[str, VersionInfo] | None = None

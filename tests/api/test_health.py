@@ -160,7 +160,9 @@ def test_metrics_count_requests_and_describe_models(service: Served) -> None:
     for _ in range(3):
         service.http.post("/classify", json={"text": "a"})
     lines = {"Content-Type": "application/x-ndjson"}
-    service.http.post("/classify", content=b'{"text": "a"}\n' * 5, headers=lines).raise_for_status()
+    service.http.post("/classify", content=b'{"text": "a"}\n' * 5 + b"{}\n", headers=lines).raise_for_status()
+    service.http.post("/classify", json={"instances": [{"text": "a"}] * 40}).raise_for_status()
+    service.http.post("/classify", json={"text": "a", "remember": True}).raise_for_status()
     service.http.get("/models/default")
     service.http.get("/some/path")
     after = samples()
@@ -170,18 +172,20 @@ def test_metrics_count_requests_and_describe_models(service: Served) -> None:
 
     assert grown("/learn", 200) == 7
     assert grown("/learn", 422) == 1
-    assert grown("/classify", 200) == 4
+    assert grown("/classify", 200) == 6
     assert grown("/models/{model}", 200) == 1
     assert grown("other", 404) == 1
     count = ("abound_request_duration_seconds_count", (("route", "/learn"),))
     assert after[count] - before.get(count, 0.0) == 8
     classified = ("abound_request_duration_seconds_count", (("route", "/classify"),))
-    assert after[classified] - before.get(classified, 0.0) == 3  # lines take as long as their client sends them
+    assert after[classified] - before.get(classified, 0.0) == 5  # lines take as long as their client sends them
     total = ("abound_request_duration_seconds_sum", (("route", "/learn"),))
     assert 0 < after[total] - before.get(total, 0.0) < 30
     appended = ("abound_append_duration_seconds_count", (("model", "default"), ("queue", "log")))
     assert after[appended] - before.get(appended, 0.0) == 7  # one at a time, so each went out alone
     model = (("model", "default"),)
+    instances = ("abound_classified_instances_total", model)
+    assert after[instances] - before[instances] == 3 + 5 + 40 + 1  # the sixth line has no instance
     assert after[("abound_append_waiting_requests", model)] == 0
     assert after[("abound_model_learned_instances", model)] == service.learned()
     assert after[("abound_model_classes", model)] == 1
@@ -201,6 +205,7 @@ telemetry = Telemetry()
 for _ in range(int(sys.argv[1])):
     telemetry.meter("/learn").observe(200, 0.002)
 telemetry.meter("/learn").observe(422, 30.0)
+telemetry.count_classified("a", 1000)
 telemetry.set_connected(sys.argv[1] != "5")
 sizes = {"learned": int(sys.argv[1]), "memory": 100}
 telemetry.set_models({"a": sizes, "gone": sizes})
@@ -222,6 +227,7 @@ def test_any_process_answers_for_all(tmp_path: Path) -> None:
     assert 'abound_request_duration_seconds_count{route="/learn"} 10.0' in found
     assert 'abound_request_duration_seconds_bucket{le="0.0025",route="/learn"} 8.0' in found
     assert 'abound_model_learned_instances{model="a"} 5.0' in found
+    assert 'abound_classified_instances_total{model="a"} 2000.0' in found
     assert 'model="gone"' not in found
     assert 'abound_model_memory_bytes{model="a"} 200.0' in found
     assert "abound_log_connected 0.0" in found

@@ -169,12 +169,12 @@ def test_replicas_are_scaled_by_what_they_classify(exported: set[str], tmp_path:
     expression = rule["metricsQuery"].replace("<<.GroupBy>>", "pod")
     expression = expression.replace("<<.LabelMatchers>>", 'namespace="abound",pod=~"one|two"')
     series = [
-        {"series": f'abound_requests_total{{{labels},namespace="abound"}}', "values": values}
+        {"series": f'abound_classified_instances_total{{{labels},namespace="abound"}}', "values": values}
         for labels, values in (
-            ('pod="one",route="/classify",status="200"', "0+600x20"),
-            ('pod="one",route="/models/{model}/classify",status="200"', "0+300x20"),
-            ('pod="one",route="/learn",status="200"', "0+9000x20"),
-            ('pod="two",route="/classify",status="200"', "0+60x20"),
+            ('pod="one",model="default"', "0+600x20"),
+            ('pod="one",model="other"', "0+300x20"),
+            ('pod="three",model="default"', "0+9000x20"),
+            ('pod="two",model="default"', "0+60x20"),
         )
     ]
     said = [{"labels": '{pod="one"}', "value": 60}, {"labels": '{pod="two"}', "value": 4}]

@@ -130,6 +130,7 @@ class Classify:
             vector = model.live.vectorizer.vectorize_usual(features)
             if vector is not None:
                 answer = self._rank(model, vector, DEFAULT_OPTIONS, model.live.config)[0]
+                model.n_classified += 1
                 return with_warning(model.live, answer, [features]) if b"-" in features else answer
         request = decode(classify_decoder, body)
         version = model.live.serving.version if request.version is None else request.version
@@ -138,6 +139,7 @@ class Classify:
             return None
         vector = vector_of(model.live, request)
         answer = self._rank(model, vector, request, model.live.config)[0]
+        model.n_classified += 1
         return with_warning(model.live, answer, [request.features])
 
     async def answer(self, name: str, body: bytes, headers: Headers, grant: Grant | None) -> tuple[int, bytes]:
@@ -151,6 +153,7 @@ class Classify:
         if request.instances is not None:
             with self._rank_span(len(request.instances)):
                 batch = await self._batch(model, request, request.instances)
+            model.n_classified += len(request.instances)
             return 200, with_warning(model.live, batch, (one.features for one in request.instances))
         way = await self._choose(model, request)
         vector, config = vector_of(model.live, request), model.live.config
@@ -161,6 +164,7 @@ class Classify:
                 later = DeferredLine(ranking_request(model, way, vector, request), request, config)
                 [labels] = await self._rankers.rank([later.asked])
                 answer, remembering = self._deferred_answer(model, later, labels)
+        model.n_classified += 1
         answer = answer if remembering is None else await remembering
         return 200, with_warning(model.live, answer, [request.features])
 
@@ -180,12 +184,13 @@ class Classify:
             if self._rates.limits(grant):
                 await admit_lines(self._rates, grant, group, learns=False)
             waiting: list[bytes | asyncio.Task[bytes] | DeferredLine] = []
-            size = 0
+            size = n_refused = 0
             for line in group:
                 try:
                     answer, remembering, vector_bytes = await self._line(name, model, line, warnings)
                 except AboundError as error:
                     answer, remembering = encoder.encode(problem_of(error, request_id, line.number)), None
+                    n_refused += 1
                 if remembering is not None or isinstance(answer, DeferredLine):
                     waiting.append(answer if remembering is None else asyncio.create_task(remembering))
                     size += vector_bytes
@@ -200,6 +205,7 @@ class Classify:
                     await answers.wait_for_client()
                     await pace.pause()
             await self._put(model, waiting, answers)
+            model.n_classified += len(group) - n_refused
             await answers.wait_for_client()
 
     async def _line(
