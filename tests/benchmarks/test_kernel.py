@@ -26,6 +26,7 @@ def test_a_comparison_has_the_time_of_this_code_as_a_multiple_of_the_others():
     assert second.split() == ["ads", "sls", "1.500", "1.500", "OTHER", "DIGESTS"]
 
 
+@pytest.mark.long  # compiles kernels of the benchmark
 def test_nearly_all_votes_of_the_wide_stream_come_from_wide_blocks():
     stream = stream_of("wide", 2_000, None)
     bench = Bench(stream, ModelConfig(w_min=0.01, d_max=25, margin=0.5, memory=MEMORY["wide"]))
