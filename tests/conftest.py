@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 import structlog
 from hypothesis import settings
-from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped]
 
 from tests import randomness
 
@@ -26,21 +25,7 @@ COLLECTED = pytest.StashKey[list[str]]()
 
 LONGEST_ID = 80
 
-HEAVY = ("tests/scenarios/", "tests/documents/")
-
-PAGE = "tests/page/"
-"""Tests that share one service and one browser."""
-
-
-class Scheduling(LoadFileScheduling):  # type: ignore[misc]
-    """Gives the tests of a file to one process, and those of the page as well."""
-
-    def _split_scope(self, nodeid: str) -> str:
-        return PAGE if nodeid.startswith(PAGE) else str(super()._split_scope(nodeid))
-
-
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Scheduling:
-    return Scheduling(config, log)
+HEAVY = ("tests/scenarios/", "tests/page/", "tests/documents/")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -53,7 +38,7 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Begin with the page, whose tests run one after the other; spread files that start many processes."""
+    """Spread the files that start many processes among the others."""
     files: dict[str, list[pytest.Item]] = {}
     for item in items:
         files.setdefault(item.nodeid.partition("::")[0], []).append(item)
@@ -64,7 +49,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = [item for name in names for item in files[name]]
     if config.getoption("reverse"):
         items.reverse()
-    items.sort(key=lambda item: not item.nodeid.startswith(PAGE))
 
 
 def pytest_make_parametrize_id(config: pytest.Config, val: object, argname: str) -> str | None:
