@@ -176,7 +176,7 @@ class ModelConfig:
 
     update: Annotated[
         Literal["fsu", "sls"],
-        Meta(description="The update rule: the paper's (`fsu`, fast) or sparse least squares (`sls`, more accurate)."),
+        Meta(description="The update rule: `fsu` is faster and smaller; `sls` is more accurate and learns vectors."),
     ] = "fsu"
     eta: Annotated[
         float, Meta(ge=1e-3, le=10, description="sls: the step of a connection that was never corrected.")

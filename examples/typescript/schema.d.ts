@@ -1061,7 +1061,7 @@ export interface components {
         ConfigShape: {
             /**
              * Update
-             * @description The update rule: the paper's (`fsu`, fast) or sparse least squares (`sls`, more accurate).
+             * @description The update rule: `fsu` is faster and smaller; `sls` is more accurate and learns vectors.
              * @enum {string}
              */
             update: "fsu" | "sls";
@@ -4855,7 +4855,7 @@ export interface operations {
                 "application/json": {
                     /**
                      * Update
-                     * @description The update rule: the paper's (`fsu`, fast) or sparse least squares (`sls`, more accurate).
+                     * @description The update rule: `fsu` is faster and smaller; `sls` is more accurate and learns vectors.
                      * @default fsu
                      * @enum {string}
                      */

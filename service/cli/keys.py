@@ -199,7 +199,10 @@ def _print_new_key(made: CreatedKey, as_json: bool) -> None:
         return
     console = error_console()
     console.print(f"key {made.key.id}: {', '.join(made.key.scopes)}", markup=False)
-    console.print("The key is shown only once. Clients read it from ABOUND_KEY or ABOUND_KEY_FILE.")
+    console.print(
+        "The key is shown only once. Clients read it from ABOUND_KEY; commands also read the file that"
+        " ABOUND_KEY_FILE names."
+    )
     typer.echo(made.secret)
 
 

@@ -42,6 +42,7 @@ export function show(root, { model, signal, problem, lacks }) {
 
   function draw() {
     const [one] = queue;
+    const typing = parts.asked.contains(document.activeElement) && document.activeElement.matches("input");
     if (one === undefined && nSkipped > 0) {
       const again = h("button", { type: "button", onclick: () => { skipped.clear(); keep(); next(); } }, "Ask the skipped ones");
       fill(parts.asked, empty("Nothing else to ask.", `You skipped ${count(nSkipped)}. `, again));
@@ -62,7 +63,7 @@ export function show(root, { model, signal, problem, lacks }) {
         {},
         h(
           "button",
-          { type: "button", class: "rank right", "data-label": label, "aria-pressed": "false", onclick: () => chips.toggle(label) },
+          { type: "button", class: "rank right", "data-label": label, "aria-pressed": "false", onclick: (event) => pick(event, label) },
           h("span", { class: "place" }, `${at + 1}.`),
           h("span", { class: "name" }, breakable(legible(label))),
           h("span", { class: "score" }, score(value)),
@@ -75,7 +76,13 @@ export function show(root, { model, signal, problem, lacks }) {
         h("div", { class: "row" }, h("button", { class: "primary" }, "Learn"), h("button", { type: "button", onclick: skip }, "Skip"), h("span", { class: "hint" }, "Keys: 1 to 9 mark, Enter learns, S skips.")),
       ),
     );
+    if (typing) chips.element.querySelector("input").focus(); // else the next keys typed would be taken for S or digits
     announce(`Instance: ${names.slice(0, MOST_FEATURES).map(legible).join(" ")}. ${one.labels.map(({ label }, at) => `${at + 1}: ${legible(label)}`).join(", ")}.`);
+  }
+
+  function pick(event, label) {
+    chips.toggle(label);
+    if (event.detail > 0) event.currentTarget.blur(); // clicked with a mouse: Enter learns
   }
 
   function mark() {
@@ -93,7 +100,7 @@ export function show(root, { model, signal, problem, lacks }) {
       const one = queue[0].labels[event.key - 1];
       if (one) chips.toggle(one.label);
     } else if (event.key === "Enter" && !event.target.matches("button")) learn();
-    else if (event.key === "s") skip();
+    else if (event.key.toLowerCase() === "s") skip();
   }
 
   function keep() {

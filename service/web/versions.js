@@ -14,7 +14,7 @@ export function versions({ model, signal, problem, refused, lacks, every }) {
   const chosen = new Set();
   const parts = { beside: h("div", { class: "stack" }), now: h("div", { class: "stack" }), list: h("div", { class: "stack" }), contenders: h("div", { class: "stack" }), said: h("div", { role: "status" }) };
   const chart = bars({
-    title: "Contenders on live traffic",
+    title: "Challengers on live traffic",
     caption: `Each event is ranked by all of them before it is learned; over the newest 4,500 to 5,000 events. Bars of fewer than ${LEAST_EVENTS} are left out.`,
     x: { names: true },
     y: { title: "% of the events", format: (n) => `${Math.round(100 * n)} %`, zero: true, most: 1 },
@@ -24,9 +24,9 @@ export function versions({ model, signal, problem, refused, lacks, every }) {
     { class: "view" },
     card("Serving now", parts.now, parts.said),
     card("Versions", parts.list),
-    card("Contenders", parts.contenders),
+    card("Challengers", parts.contenders),
   );
-  const lacking = lacks("admin", "To activate, delete or let a version contend");
+  const lacking = lacks("admin", "To activate or delete a version, or enter it as a challenger,");
   let isContending = false;
   let last = "";
   let askedAgainAt = 0; // earliest time of the next request for versions, if the service has none
@@ -111,8 +111,8 @@ export function versions({ model, signal, problem, refused, lacks, every }) {
             "div",
             { class: "row end" },
             contending.has(one.id)
-              ? h("button", { type: "button", class: "small quiet", "aria-label": `Stop contending: ${one.method} ${one.id.slice(0, 8)}`, onclick: () => contend(one, false) }, "Stop contending")
-              : h("button", { type: "button", class: "small quiet", "aria-label": `Let ${one.method} ${one.id.slice(0, 8)} contend`, onclick: () => contend(one, true) }, "Contend"),
+              ? h("button", { type: "button", class: "small quiet", "aria-label": `Withdraw the challenger ${one.method} ${one.id.slice(0, 8)}`, onclick: () => contend(one, false) }, "Withdraw")
+              : h("button", { type: "button", class: "small quiet", "aria-label": `Challenge with ${one.method} ${one.id.slice(0, 8)}`, onclick: () => contend(one, true) }, "Challenge"),
             one.id === about.version ? null : h("button", { type: "button", class: "small", "aria-label": `Activate ${one.method} ${one.id.slice(0, 8)}`, onclick: () => activate(one.id, found, "Activate") }, "Activate"),
             one.needed ? null : h("button", { type: "button", class: "small quiet danger", "aria-label": `Delete ${one.method} ${one.id.slice(0, 8)}`, onclick: () => remove(one, found) }, "Delete"),
           )]),
@@ -170,7 +170,7 @@ export function versions({ model, signal, problem, refused, lacks, every }) {
   function drawContenders({ contenders, contest }, found) {
     const all = contest?.versions || [];
     if (contenders.length === 0 && all.length < 2) {
-      fill(parts.contenders, empty("Nothing contends.", "A version that contends is scored on each event, and not served until it proves better."));
+      fill(parts.contenders, empty("No challengers.", "A challenger is scored on each event, and not served until it proves better."));
       return;
     }
     const waiting = contenders.filter((one) => !all.some((other) => other.version === one.version));
@@ -189,7 +189,7 @@ export function versions({ model, signal, problem, refused, lacks, every }) {
       notes,
       chart.element,
       table(
-        "Contenders against what is served",
+        "Challengers against what is served",
         ["version", "it is", "#better by (MRR)", "#at least", "#at most", "#evidence"],
         all.map((one, at) => [
           names[at],
@@ -198,7 +198,7 @@ export function versions({ model, signal, problem, refused, lacks, every }) {
           one.difference ? `${score(one.difference.evidence)} of ${count(gate.needed)}` : "–",
         ]),
       ),
-      h("p", { class: "hint" }, `A contender takes over when its evidence is reached, after ${count(gate.min_events)} events at least; that happens by chance alone in at most ${percent(gate.alpha)} of the cases.`),
+      h("p", { class: "hint" }, `A challenger takes over when its evidence is reached, after ${count(gate.min_events)} events at least; that happens by chance alone in at most ${percent(gate.alpha)} of the cases.`),
       contest.decisions.length
         ? h("ul", {}, contest.decisions.slice(-5).reverse().map((one) => h("li", {}, `${one.kind === "promote" ? "Promoted" : "Rolled back to"} ${nameOf(one.version, found)} instead of ${nameOf(one.instead_of, found)}, after ${count(one.n)} events: ${one.outcome}`)))
         : null,
@@ -238,7 +238,7 @@ export function versions({ model, signal, problem, refused, lacks, every }) {
       const path = `${modelPath(model)}/contenders`;
       if (isIn) await post(path, { version: one.id }, { signal });
       else await ask("DELETE", `${path}/${part(one.id)}`, { signal });
-      fill(parts.said, h("p", { class: "better" }, isIn ? `${one.method} contends: it is scored from the next event on.` : `${one.method} contends no more.`));
+      fill(parts.said, h("p", { class: "better" }, isIn ? `${one.method} is a challenger: it is scored from the next event on.` : `${one.method} is no challenger any more.`));
       await pastDoubleClick(pressed); // the button that reverts it appears in the same position
       await again();
     } catch (error) {

@@ -111,7 +111,7 @@ def active_version(page: Any, url: str) -> None:
     serve_version(page)
     to(page, "versions")
     expect(page.get_by_text("It answers alone, and does not change.")).to_be_visible()
-    expect(page.get_by_text("Contenders against what is served")).to_be_attached()
+    expect(page.get_by_text("Challengers against what is served")).to_be_attached()
 
 
 def active_version_in_the_overview(page: Any, url: str) -> None:
@@ -218,7 +218,7 @@ def test_a_phone_shows_the_buttons_of_a_row(open_page: Open) -> None:
         expect(buttons).to_have_count(n)
         barriers(page)
         if view == "versions":
-            assert buttons.first.text_content() == "Stop contending"
+            assert buttons.first.text_content() == "Withdraw"
             live, first = (page.locator(".acts tbody tr").nth(at).bounding_box()["height"] for at in (0, 1))
             assert live < 0.7 * first, "there are no buttons in the row of the live index"
         for button in buttons.all():

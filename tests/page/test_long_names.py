@@ -86,7 +86,7 @@ def show(page: Any, view: str) -> None:
         expect(page.locator(".job")).to_have_count(2)
         expect(page.get_by_label("Learn from").locator("option")).to_have_count(2)
         page.get_by_label("Learn from").select_option(DATASET)
-        expect(page.get_by_role("region", name="Contenders").locator("tbody tr").first).to_be_attached()
+        expect(page.get_by_role("region", name="Challengers").locator("tbody tr").first).to_be_attached()
         page.get_by_text("Parameters", exact=True).click()
     elif view == "datasets":
         page.get_by_role("button", name=f"Show rows of {DATASET}").click()

@@ -31,7 +31,7 @@ TEXT = "the price of wheat: drought in kansas, and a tariff dispute of ministers
 
 @pytest.fixture(scope="module")
 def contest(serving: Serving) -> None:
-    """For the documents, let two versions contend, and the model calibrate."""
+    """For the documents, enter two versions as challengers, and the model calibrate."""
     if not FOR_DOCUMENTS:
         return
     httpx.put(f"{serving.url}/models/default", json={"calibrate": True}).raise_for_status()
@@ -121,7 +121,7 @@ def show(page: Any, view: str, url: str) -> None:
     elif view == "versions":
         expect(page.get_by_label("Method", exact=True)).to_be_visible()
         if FOR_DOCUMENTS:
-            painted(page, "Contenders")
+            painted(page, "Challengers")
             boxes = page.get_by_role("checkbox", name="Compare")
             boxes.nth(0).check()
             boxes.nth(1).check()
@@ -142,7 +142,7 @@ def show(page: Any, view: str, url: str) -> None:
 @pytest.mark.skipif(not FOR_DOCUMENTS, reason="makes the animation of the README; SCREENSHOTS=1 asks for it")
 def test_animation_of_a_correction(serving: Serving, open_page: Open) -> None:
     """Type a text, see a wrong label first, name the right one, and see it first."""
-    httpx.put(f"{serving.url}/models/news", json={"update": "sls", "calibrate": True}).raise_for_status()
+    httpx.put(f"{serving.url}/models/news", json={"update": "sls"}).raise_for_status()
     for _ in range(3):
         learn(f"{serving.url}/models/news", list(news(1000, seed=7, change=1)))
     page = open_page(viewport={"width": 900, "height": 880})

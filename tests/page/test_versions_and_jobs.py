@@ -63,7 +63,7 @@ def test_measures_of_jobs_and_versions_are_explained(open_page: Open, serving: S
     expect(beside.get_by_role("button", name="nDCG@5")).to_have_accessible_description(re.compile("the best order"))
 
 
-def test_the_difference_of_a_contender_is_explained(open_page: Open) -> None:
+def test_the_difference_of_a_challenger_is_explained(open_page: Open) -> None:
     page = open_page("versions")
     names = {"version": "1" * 32, "decision": "undecided", "n": 9, "difference": None}
     window = {"n": 9, "R@1": 0.5, "R@5": 0.5, "MRR": 0.5}
@@ -202,7 +202,7 @@ def test_a_double_click_starts_one_job_and_an_unsure_one_again_with_its_key(open
         assert cancelled.is_success or cancelled.status_code == 409  # it has ended by now
 
 
-def test_a_version_contends(open_page: Open, serving: Serving) -> None:
+def test_a_version_is_entered_as_a_challenger_and_withdrawn(open_page: Open, serving: Serving) -> None:
     with Client(serving.url) as client:
         [*_, job] = client.follow(client.submit({"method": "frequency"})["id"])
     page = open_page("versions")
@@ -210,19 +210,19 @@ def test_a_version_contends(open_page: Open, serving: Serving) -> None:
     row = rows.filter(has_text=job["version"][:8])
     asked = []
     page.on("request", lambda request: "/contenders" in request.url and asked.append(request.method))
-    row.get_by_role("button", name=re.compile("^Let ")).dblclick()
-    expect(page.get_by_text("contends: it is scored from the next event on.")).to_be_visible()
-    expect(row.get_by_role("button", name="Stop contending")).to_be_visible(timeout=30_000)
-    row.get_by_role("button", name="Stop contending").click()
-    expect(page.get_by_text("contends no more.")).to_be_visible()
+    row.get_by_role("button", name=re.compile("^Challenge with ")).dblclick()
+    expect(page.get_by_text("is a challenger: it is scored from the next event on.")).to_be_visible()
+    expect(row.get_by_role("button", name=re.compile("^Withdraw "))).to_be_visible(timeout=30_000)
+    row.get_by_role("button", name=re.compile("^Withdraw ")).click()
+    expect(page.get_by_text("is no challenger any more.")).to_be_visible()
     assert [one for one in asked if one != "GET"] == ["POST", "DELETE"]
 
 
-def test_contenders_with_fewer_than_thirty_events_are_not_drawn(open_page: Open) -> None:
+def test_challengers_with_fewer_than_thirty_events_are_not_drawn(open_page: Open) -> None:
     page = open_page("datasets")
     serve_version(page, n_served=30, n_contending=29)
     page.get_by_role("link", name="Versions and jobs").click()
-    canvas = painted(page, "Contenders")
+    canvas = painted(page, "Challengers")
     drawn = canvas.evaluate("(canvas) => Chart.getChart(canvas).data.datasets.map(({ data }) => data)")
     assert drawn == [[0.5, 0.5, None], [0.6, 0.6, None]]
     expect(canvas).to_have_attribute("aria-label", re.compile("ind bbbbbbbb: too few events$"))

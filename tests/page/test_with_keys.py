@@ -93,7 +93,7 @@ def test_no_form_is_shown_for_what_a_scope_does_not_allow(
     expect(page.get_by_role("button", name="Learn", exact=True)).to_have_count(0)
     page.get_by_role("link", name="Versions and jobs").click()
     now = page.get_by_role("region", name="Serving now")
-    expect(now).to_contain_text("let a version contend takes a key with the scope admin")
+    expect(now).to_contain_text("enter it as a challenger, takes a key with the scope admin")
     expect(page.get_by_role("region", name="Start a job")).to_be_hidden()
     page.get_by_role("link", name="Data sets").click()
     expect(page.get_by_role("region", name="Data sets", exact=True).get_by_role("alert")).to_be_visible()
