@@ -118,7 +118,7 @@ export function versions({ model, signal, problem, refused, lacks, every }) {
           )]),
         ])],
       ),
-      h("p", { class: "hint" }, "Measured on the newest part of the data of each version, which it had not seen. In brackets: against a live index that learned the same data. Tick several to see them side by side."),
+      h("p", { class: "hint" }, "Measured on the newest part of the data of each version, which it had not seen. In brackets: against a live index that learned the same data; its own row is measured with the newest version. Tick several to see them side by side."),
       parts.beside,
     );
   }
