@@ -134,7 +134,7 @@ SHAPES = {
         mistaken=0.1,
     ),
     "products": Shape(
-        n_instances=3_000_000,
+        n_instances=800_000,
         n_classes=1_000_000,
         active=12.0,
         own=0.35,
@@ -148,8 +148,8 @@ SHAPES = {
         mistaken=0.05,
     ),
 }
-"""Advertisements, web pages, more features than fit into a cache, several labels of few, few classes for long, and a
-million classes."""
+"""Advertisements, web pages, more features than fit into a cache, several labels of few, few classes for long, and
+half a million classes, most of them with one instance or two."""
 
 
 class Stream(NamedTuple):

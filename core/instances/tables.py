@@ -177,9 +177,9 @@ def _vector(name: str, cell: Any) -> list[float] | None:
         numbers = msgspec.json.decode(cell, type=Numbers) if isinstance(cell, str) else msgspec.convert(cell, Numbers)
     except msgspec.MsgspecError as error:
         raise Malformed(f"{name}: not a list of numbers: {str(error).replace('`$', f'`{name}')}") from error
-    for at, number in enumerate(numbers):
-        if not math.isfinite(number):
-            raise Malformed(f"{name}: not a list of finite numbers: got `{number}` - at `{name}[{at}]`")
+    if not all(map(math.isfinite, numbers)):
+        at = next(at for at, number in enumerate(numbers) if not math.isfinite(number))
+        raise Malformed(f"{name}: not a list of finite numbers: got `{numbers[at]}` - at `{name}[{at}]`")
     return numbers
 
 
