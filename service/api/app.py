@@ -163,7 +163,9 @@ class Application(FastAPI):
             "learn": LearnHandler(replica, learning, rates, settings.max_batch),
         }
         self._hot = {
-            f"/{name}": HotRoute(work, name, telemetry.meter(f"/{name}"), settings, held, guard)
+            f"/{name}": HotRoute(
+                work, name, telemetry.meter(f"/{name}"), settings, held, guard, replica.models.wait_for
+            )
             for name, work in works.items()
         }
         self._classify_default = partial(self._hot["/classify"].answer_immediately, DEFAULT_MODEL)
@@ -278,6 +280,8 @@ class Application(FastAPI):
         inner = scope
         try:
             self._guard.admit_any(headers, scope)
+            if len(steps := scope["path"].split("/")) > 2 and steps[1] == "models":
+                await self.state.parts.replica.models.wait_for(steps[2])
             if method == "OPTIONS" and (allow := problems.allowed_methods(self, scope)):
                 start = {"type": "http.response.start", "status": 204, "headers": [(b"allow", allow.encode())]}
                 await send_with_id(start)

@@ -8,6 +8,7 @@ that its handlers have in common: media types, limits, request ids, problem docu
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from time import perf_counter
 from typing import Protocol
 
@@ -65,9 +66,17 @@ class HotRoute:
     """An ASGI application for POST on ``/<name>`` and ``/models/{model}/<name>``; keys need ``scope`` to use it."""
 
     def __init__(
-        self, work: RouteHandler, scope: str, meter: RequestMeter, settings: Settings, held: BodyBudget, guard: Guard
+        self,
+        work: RouteHandler,
+        scope: str,
+        meter: RequestMeter,
+        settings: Settings,
+        held: BodyBudget,
+        guard: Guard,
+        wait_for_model: Callable[[str], Awaitable[None]],
     ) -> None:
         self._work = work
+        self._wait_for_model = wait_for_model
         self._scope = scope
         self._meter = meter
         self._held = held
@@ -110,6 +119,7 @@ class HotRoute:
         status = 200
         try:
             grant = self._guard.admit(headers, self._scope, model, scope)
+            await self._wait_for_model(model)
             if media_of(headers, BOTH_MEDIA) == NDJSON:
                 streams = True
                 await self._stream(model, headers, request_id, scope, receive, send, grant)

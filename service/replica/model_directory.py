@@ -24,7 +24,7 @@ from abound.core.errors import (
 from abound.core.limits import MODEL_NAME
 from abound.core.types import Offset
 from abound.service.asyncio_tasks import wait_until
-from abound.service.log.catalog import DEFAULT_MODEL, append_to_catalog
+from abound.service.log.catalog import DEFAULT_MODEL, append_to_catalog, catalog_end
 from abound.service.log.events import ModelCreated, ModelDeleted
 from abound.service.model.replicated_model import ReplicatedModel
 from abound.service.processes import kernel_compiler
@@ -35,6 +35,7 @@ from abound.service.store.client import Store
 from abound.service.store.reconnecting_connection import ReconnectingConnection
 
 DEFAULT_PAUSE_SECONDS = 1.0
+ARRIVAL_SECONDS = 1.0
 
 
 class ModelDirectory:
@@ -78,6 +79,19 @@ class ModelDirectory:
         if model is None:
             raise UnknownModel(f"there is no model {name[:64]!r}", did_you_mean(name, self._follower.models))
         return model
+
+    async def wait_for(self, name: str) -> None:
+        """Return as soon as the model is here, or the follower has read the whole catalog.
+
+        A client may create a model on one replica and ask another one immediately. Give up after ``ARRIVAL_SECONDS``,
+        and immediately if the store is unreachable.
+        """
+        if name in self._follower.models:
+            return
+        with contextlib.suppress(StoreUnavailable, NotReady, TimeoutError):
+            async with asyncio.timeout(ARRIVAL_SECONDS):
+                end = await catalog_end(self._connection, self._store.params.reply_seconds)
+            await self._wait_until_read(end, ARRIVAL_SECONDS)
 
     def all(self) -> list[ReplicatedModel]:
         """Return all models, in order of creation."""

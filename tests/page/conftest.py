@@ -23,6 +23,7 @@ N_NEWS = 4000
 NDJSON = {"content-type": "application/x-ndjson"}
 
 Open = Callable[..., Any]
+Create = Callable[..., str]
 
 VIEWS = {
     "overview": "Overview",
@@ -90,7 +91,22 @@ def painted(page: Any, heading: str) -> Any:
 
 
 @pytest.fixture
-def open_page(browser: Any, serving: Serving) -> Iterator[Open]:
+def create_model(serving: Serving) -> Iterator[Create]:
+    """Create a model and return its address. It is deleted when the pages of the test are closed."""
+    addresses = []
+
+    def create(name: str, **config: Any) -> str:
+        addresses.append(f"{serving.url}/models/{name}")
+        httpx.put(addresses[-1], json=config, timeout=60).raise_for_status()
+        return addresses[-1]
+
+    yield create
+    for address in addresses:
+        httpx.delete(address).raise_for_status()
+
+
+@pytest.fixture
+def open_page(browser: Any, serving: Serving, create_model: Create) -> Iterator[Open]:
     """Open a view in a window of its own; at the end nothing may stand in its console."""
     contexts, wrong = [], []
 
@@ -124,12 +140,9 @@ def open_page(browser: Any, serving: Serving) -> Iterator[Open]:
 
 
 @pytest.fixture
-def fresh(serving: Serving) -> Iterator[str]:
-    """The address of a model that has learned nothing; ask for it before the page, which must close first."""
-    address = f"{serving.url}/models/fresh"
-    httpx.put(address, json={}).raise_for_status()
-    yield address
-    httpx.delete(address).raise_for_status()
+def fresh(create_model: Create) -> str:
+    """The address of a model that has learned nothing."""
+    return create_model("fresh")
 
 
 SERVED, CONTENDING = "a" * 32, "b" * 32

@@ -9,13 +9,12 @@ import pytest
 from playwright.sync_api import expect
 
 from benchmarks.serving import Serving
-from tests.page.conftest import VIEWS, Open, painted
+from tests.page.conftest import VIEWS, Create, Open, painted
 
 
 @pytest.mark.parametrize("width", [1280, 390])
-def test_a_long_label_is_clamped_and_never_widens_the_page(open_page: Open, serving: Serving, width: int) -> None:
-    address, long = f"{serving.url}/models/long", "A" * 500
-    httpx.put(address, json={}).raise_for_status()
+def test_a_long_label_is_clamped_and_never_widens_the_page(open_page: Open, create_model: Create, width: int) -> None:
+    address, long = create_model("long"), "A" * 500
     httpx.post(f"{address}/learn", json={"text": "wheat", "labels": [long, "top_up_reverted"]}).raise_for_status()
     page = open_page("labels", viewport={"width": width, "height": 844})
     page.get_by_label("Model", exact=True).select_option("long")
@@ -37,7 +36,6 @@ def test_a_long_label_is_clamped_and_never_widens_the_page(open_page: Open, serv
         expect(said).to_have_attribute("title", long)
         assert said.bounding_box()["height"] < 90
         assert page.evaluate("document.documentElement.scrollWidth") == width, view
-    httpx.delete(address).raise_for_status()
 
 
 def test_labels(open_page: Open, serving: Serving) -> None:
@@ -60,11 +58,10 @@ def test_labels(open_page: Open, serving: Serving) -> None:
 
 @pytest.mark.parametrize("width", [1280, pytest.param(390, marks=pytest.mark.long)])
 def test_registered_names_stand_under_labels_and_metadata_is_shown(
-    open_page: Open, serving: Serving, width: int
+    open_page: Open, create_model: Create, width: int
 ) -> None:
-    address, name = f"{serving.url}/models/registered", "Wheat <i>& rye</i> " + "x" * 400
+    address, name = create_model("registered"), "Wheat <i>& rye</i> " + "x" * 400
     metadata = {"colour": "red", "synonyms": ["corn", "maize"], "url": "https://example.org/" + "a" * 300}
-    httpx.put(address).raise_for_status()
     labels = [{"label": "c7", "name": name, "parent": "c0", "metadata": metadata}]
     httpx.put(f"{address}/labels", json={"labels": labels}).raise_for_status()
     httpx.post(f"{address}/learn", json={"text": "wheat", "labels": ["c9"]}).raise_for_status()
@@ -88,24 +85,21 @@ def test_registered_names_stand_under_labels_and_metadata_is_shown(
     upper, lower = (rows.filter(has_text="c7").locator(one).bounding_box() for one in (".name", ".called"))
     assert upper["y"] + upper["height"] <= lower["y"] + 1
     assert page.evaluate("document.documentElement.scrollWidth") == width
-    httpx.delete(address).raise_for_status()
 
 
-def test_labels_that_no_path_can_carry(open_page: Open, serving: Serving) -> None:
+def test_labels_that_no_path_can_carry(open_page: Open, create_model: Create) -> None:
     labels = ["..", ".", "a/../b", "%2e"]
     body = {"instances": [{"text": f"word{at}", "labels": [label]} for at, label in enumerate(labels)]}
-    httpx.put(f"{serving.url}/models/dots").raise_for_status()
-    httpx.post(f"{serving.url}/models/dots/learn", json=body).raise_for_status()
+    httpx.post(f"{create_model('dots')}/learn", json=body).raise_for_status()
     page = open_page("labels")
     page.get_by_label("Model", exact=True).select_option("dots")
     expect(page.locator(".label").first).to_contain_text(labels[0])  # those of the model before are gone
     for at, label in enumerate(labels):
         page.locator(".label").nth(at).click()
         expect(page.get_by_role("region", name="What points to it")).to_contain_text(f"{label} was learned 1 time.")
-    httpx.delete(f"{serving.url}/models/dots").raise_for_status()
 
 
-def test_labels_that_leave_no_trace_are_shown_escaped(open_page: Open, serving: Serving) -> None:
+def test_labels_that_leave_no_trace_are_shown_escaped(open_page: Open, create_model: Create) -> None:
     looks = {
         " ": "␣",
         "  ": "␣␣",
@@ -122,8 +116,7 @@ def test_labels_that_leave_no_trace_are_shown_escaped(open_page: Open, serving: 
         "👩\u200d🚀❤\ufe0f": "👩\u200d🚀❤\ufe0f",
     }
     body = {"instances": [{"features": {"f": 1, f"word{at}": 1}, "labels": [one]} for at, one in enumerate(looks)]}
-    httpx.put(f"{serving.url}/models/unseen").raise_for_status()
-    httpx.post(f"{serving.url}/models/unseen/learn", json=body).raise_for_status()
+    httpx.post(f"{create_model('unseen')}/learn", json=body).raise_for_status()
     page = open_page("labels")
     page.get_by_label("Model", exact=True).select_option("unseen")
     page.wait_for_function(
@@ -142,4 +135,3 @@ def test_labels_that_leave_no_trace_are_shown_escaped(open_page: Open, serving: 
         page.get_by_role("button", name="Learn", exact=True).click()
     assert learning.value.post_data_json["labels"] == ["\u202eliah"]
     expect(page.get_by_text(r"Learned “\u202eliah”.")).to_be_visible()
-    httpx.delete(f"{serving.url}/models/unseen").raise_for_status()

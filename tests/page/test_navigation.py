@@ -9,7 +9,7 @@ from playwright.sync_api import expect
 
 from abound.service.processes.startup_page import StartupStatus, response_to
 from benchmarks.serving import Serving
-from tests.page.conftest import Open
+from tests.page.conftest import Create, Open
 
 
 def test_an_address_that_names_no_view_shows_the_first_one(open_page: Open) -> None:
@@ -19,9 +19,9 @@ def test_an_address_that_names_no_view_shows_the_first_one(open_page: Open) -> N
         expect(page.locator(".tile").first).to_be_visible()
 
 
-def test_another_model_is_chosen_and_its_name_may_be_odd(open_page: Open, serving: Serving) -> None:
+def test_another_model_is_chosen_and_its_name_may_be_odd(open_page: Open, create_model: Create) -> None:
     bounds = {"max_features": 1000, "max_classes": 50, "max_memory": 2**24}
-    httpx.put(f"{serving.url}/models/an.other_1-b", json=bounds).raise_for_status()
+    address = create_model("an.other_1-b", **bounds)
     page = open_page("try")
     page.get_by_label("Model", exact=True).select_option("an.other_1-b")
     expect(page.get_by_text("This model has learned nothing yet.")).to_be_visible()
@@ -30,12 +30,11 @@ def test_another_model_is_chosen_and_its_name_may_be_odd(open_page: Open, servin
     expect(page.get_by_label("Model", exact=True)).to_have_value("an.other_1-b")
     expect(page.get_by_role("region", name="Nothing learned yet")).to_be_visible()
     instance = {"text": "wheat", "labels": ["grain"]}
-    httpx.post(f"{serving.url}/models/an.other_1-b/learn", json=instance).raise_for_status()
+    httpx.post(f"{address}/learn", json=instance).raise_for_status()
     expect(page.get_by_text("Too few events yet.")).to_be_visible()
     budgets = page.get_by_role("region", name="Size against its bounds")
     for name, bound in (("Features", 1000), ("Classes", 50), ("Memory", 2**24)):
         expect(budgets.get_by_role("meter", name=name, exact=True)).to_have_attribute("aria-valuemax", str(bound))
-    httpx.delete(f"{serving.url}/models/an.other_1-b").raise_for_status()
 
 
 def test_a_model_that_is_not_there_is_said_to_be_missing_and_no_other_one_is_taught(
@@ -57,15 +56,14 @@ def test_a_model_that_is_not_there_is_said_to_be_missing_and_no_other_one_is_tau
     assert page.url.endswith("#overview/default")
 
 
-def test_a_model_that_appears_later_is_shown_then(open_page: Open, serving: Serving) -> None:
+def test_a_model_that_appears_later_is_shown_then(open_page: Open, serving: Serving, create_model: Create) -> None:
     page = open_page("try")
     page.goto(f"{serving.url}/#try/later")
     expect(page.get_by_role("alert")).to_contain_text("There is no model “later”.")
-    httpx.put(f"{serving.url}/models/later", json={}).raise_for_status()
+    create_model("later")
     expect(page.get_by_role("button", name="Learn", exact=True)).to_be_visible()
     expect(page.get_by_role("alert")).to_have_count(0)
     expect(page.get_by_label("Model", exact=True)).to_have_value("later")
-    httpx.delete(f"{serving.url}/models/later").raise_for_status()
 
 
 def test_while_the_service_starts_the_page_says_so_and_comes_by_itself(open_page: Open, serving: Serving) -> None:

@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import expect
 
 from benchmarks.serving import Serving
-from tests.page.conftest import Open, painted, serve_version, stats
+from tests.page.conftest import Create, Open, painted, serve_version, stats
 from tests.page.newsroom import SUBJECTS, news
 
 DRAWN = """(canvas) => Object.fromEntries(
@@ -142,13 +142,12 @@ def test_events_a_second_are_counted(open_page: Open, serving: Serving) -> None:
     expect(tile.locator(".figure")).not_to_have_text(re.compile(r"^(0|–)$"))
 
 
-def test_events_a_second_begin_anew_with_another_model_or_index(open_page: Open, serving: Serving) -> None:
-    address = f"{serving.url}/models/anew"
+def test_events_a_second_begin_anew_with_another_model_or_index(open_page: Open, create_model: Create) -> None:
+    address = create_model("anew")
 
     def learn(n: int) -> None:
         httpx.post(f"{address}/learn", json={"instances": list(news(n, seed=6))}, timeout=30).raise_for_status()
 
-    httpx.put(address, json={}).raise_for_status()
     learn(300)
     page = open_page("overview")
     page.get_by_label("Model", exact=True).select_option("anew")
@@ -179,7 +178,6 @@ def test_events_a_second_begin_anew_with_another_model_or_index(open_page: Open,
     expect(beside).to_have_text("90 in all")
     expect(figure).not_to_have_text(re.compile(r"^(0|–)$"))
     page.unroute(f"{address}/stats")
-    httpx.delete(address).raise_for_status()
 
 
 def test_a_line_ends_where_there_is_nothing_to_say(open_page: Open, serving: Serving) -> None:

@@ -12,7 +12,7 @@ import pytest
 from playwright.sync_api import expect
 
 from benchmarks.serving import Serving
-from tests.page.conftest import NDJSON, Open, painted
+from tests.page.conftest import NDJSON, Create, Open, painted
 from tests.page.newsroom import news
 from tests.page.test_accessible import barriers
 
@@ -38,13 +38,7 @@ CUT = """[...document.querySelectorAll(".rank .name, .rank .moved")].filter((one
 
 
 def learn(address: str, instances: list[dict[str, Any]]) -> None:
-    """Let the model learn, as soon as the replica that is asked knows that it was created by the other one."""
-    for _ in range(100):
-        answer = httpx.post(f"{address}/learn", json={"instances": instances}, timeout=60)
-        if answer.status_code != 404:
-            break
-        time.sleep(0.1)
-    answer.raise_for_status()
+    httpx.post(f"{address}/learn", json={"instances": instances}, timeout=60).raise_for_status()
 
 
 @pytest.fixture(scope="module")
@@ -58,14 +52,12 @@ def sure(serving: Serving) -> Iterator[str]:
 
 
 @pytest.fixture
-def wordy(serving: Serving) -> Iterator[str]:
+def wordy(create_model: Create) -> str:
     """The address of a model whose labels are several words long; it does not calibrate yet."""
-    address = f"{serving.url}/models/wordy"
-    httpx.put(address, json={"update": "sls"}).raise_for_status()
+    address = create_model("wordy", update="sls")
     instances = [{"text": text, "labels": [label]} for text, label in WORDY.items()]
     learn(address, instances * 20)
-    yield address
-    httpx.delete(address).raise_for_status()
+    return address
 
 
 def calibrate(address: str, on: bool) -> None:
@@ -248,9 +240,10 @@ def test_how_far_probabilities_were_right_is_drawn_and_told(
     page.screenshot(full_page=True, path=tmp_path / f"overview-{scheme}.png")
 
 
-def test_a_model_that_has_learned_nothing_since_it_calibrates_says_so(open_page: Open, serving: Serving) -> None:
-    address = f"{serving.url}/models/unsure"
-    httpx.put(address, json={}).raise_for_status()
+def test_a_model_that_has_learned_nothing_since_it_calibrates_says_so(
+    open_page: Open, serving: Serving, create_model: Create
+) -> None:
+    address = create_model("unsure")
     learn(address, [{"text": "oil", "labels": ["crude"]}])
     calibrate(address, True)
     page = open_page("overview")
@@ -260,4 +253,3 @@ def test_a_model_that_has_learned_nothing_since_it_calibrates_says_so(open_page:
     lines = '{"text": "wheat", "labels": ["grain"]}\n' * 3
     httpx.post(f"{address}/learn", content=lines, headers=NDJSON).raise_for_status()
     painted(page, HEADING)
-    httpx.delete(address).raise_for_status()

@@ -9,7 +9,7 @@ import pytest
 from playwright.sync_api import expect
 
 from benchmarks.serving import Serving
-from tests.page.conftest import Open
+from tests.page.conftest import Create, Open
 from tests.page.test_accessible import barriers
 from tests.page.test_probabilities import learn
 
@@ -17,10 +17,11 @@ HEADING = "What re-ranking has learned"
 
 
 @pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 390)])
-def test_weights_and_gain_are_shown(open_page: Open, serving: Serving, scheme: str, width: int, tmp_path: Path) -> None:
+def test_weights_and_gain_are_shown(
+    open_page: Open, serving: Serving, create_model: Create, scheme: str, width: int, tmp_path: Path
+) -> None:
     name = f"near-{width}"
-    address = f"{serving.url}/models/{name}"
-    httpx.put(address, json={"update": "sls", "rerank": True}).raise_for_status()
+    address = create_model(name, update="sls", rerank=True)
     vectors = {"tea": [1.0, 0.1, 0.0], "coffee": [0.0, 1.0, 0.2], "milk": [0.1, 0.0, -1.0]}
     instances = [{"text": "a hot drink", "vector": vector, "labels": [label]} for label, vector in vectors.items()]
     learn(address, instances * 20)
@@ -36,7 +37,6 @@ def test_weights_and_gain_are_shown(open_page: Open, serving: Serving, scheme: s
     barriers(page)
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     page.screenshot(full_page=True, path=tmp_path / "overview.png")
-    httpx.delete(address).raise_for_status()
 
 
 def test_other_models_show_nothing_of_it(open_page: Open, serving: Serving) -> None:
@@ -45,9 +45,8 @@ def test_other_models_show_nothing_of_it(open_page: Open, serving: Serving) -> N
     expect(page.get_by_role("heading", name=HEADING)).to_be_hidden()
 
 
-def test_similar_instances_are_shown(open_page: Open, serving: Serving) -> None:
-    address = f"{serving.url}/models/remembers"
-    httpx.put(address, json={"update": "sls", "memory_instances": 100}).raise_for_status()
+def test_similar_instances_are_shown(open_page: Open, serving: Serving, create_model: Create) -> None:
+    address = create_model("remembers", update="sls", memory_instances=100)
     for vector, label in (([1.0, 0.1, 0.0], "tea"), ([0.9, 0.2, 0.0], "tea"), ([0.0, 1.0, 0.2], "coffee")):
         event, headers = {"vector": vector, "labels": [label, "drink"]}, {"idempotency-key": f"<b>order {vector[0]}"}
         httpx.post(f"{address}/learn", json=event, headers=headers).raise_for_status()
@@ -65,4 +64,3 @@ def test_similar_instances_are_shown(open_page: Open, serving: Serving) -> None:
     page.get_by_role("radio", name="Text").check()
     page.get_by_role("textbox", name="Text").fill("tea")
     expect(why.get_by_role("listitem")).to_have_count(0)
-    httpx.delete(address).raise_for_status()

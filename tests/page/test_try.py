@@ -10,7 +10,7 @@ import httpx
 from playwright.sync_api import expect
 
 from benchmarks.serving import Serving
-from tests.page.conftest import Open, painted, stats
+from tests.page.conftest import Create, Open, painted, stats
 from tests.page.test_management import NARROW, fits, sizes
 from tests.page.test_probabilities import learn
 
@@ -279,9 +279,8 @@ def test_what_is_wrong_with_an_instance_is_said(open_page: Open) -> None:
     expect(page.get_by_text("has no value yet")).to_be_visible()
 
 
-def test_a_vector_is_ranked_and_learned(open_page: Open, serving: Serving) -> None:
-    address = f"{serving.url}/models/vectors"
-    httpx.put(address, json={"update": "sls"}, timeout=60).raise_for_status()
+def test_a_vector_is_ranked_and_learned(open_page: Open, serving: Serving, create_model: Create) -> None:
+    address = create_model("vectors", update="sls")
     vectors = {"tea": [1.0, 0.1, 0.0], "coffee": [0.0, 1.0, -0.2]}
     learn(address, [{"vector": vector, "labels": [label]} for label, vector in vectors.items()])
     page = open_page("try", expected=("status of 422",))
@@ -306,7 +305,6 @@ def test_a_vector_is_ranked_and_learned(open_page: Open, serving: Serving) -> No
     assert learning.value.post_data_json["vector"] == [-1, 0, 0.5]
     expect(page.get_by_text("Learned “milk”.")).to_be_visible()
     expect(first).to_contain_text("milk")
-    httpx.delete(address).raise_for_status()
 
 
 def test_a_phone_shows_the_text_and_the_best_labels_on_one_screen(open_page: Open) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 import pytest
 
@@ -35,7 +36,7 @@ async def test_models_come_and_go_everywhere(server: Server, start_replica: Star
     one, other = await start_replica(server), await start_replica(server)
     assert await one.models.create("news", ModelConfig(d_max=7))
     assert not await one.models.create("news", ModelConfig(d_max=8))
-    await until(lambda: "news" in other.models.names())
+    await other.models.wait_for("news")
     assert other.model("news").live.config.d_max == 7
     await teach(other, 10, name="news")
     incarnation = one.model("news").incarnation
@@ -52,6 +53,22 @@ async def test_models_come_and_go_everywhere(server: Server, start_replica: Star
     await until(lambda: "news" in one.models.names())
     assert one.model("news").incarnation > incarnation
     assert one.model("news").live.n_learned == 0
+
+
+async def test_a_model_created_elsewhere_is_waited_for(server: Server, start_replica: StartReplica) -> None:
+    one, other = await start_replica(server), await start_replica(server)
+    for name in (f"news-{at}" for at in range(30)):
+        await one.models.create(name, ModelConfig())
+        await other.models.wait_for(name)
+        assert other.model(name).live.config == ModelConfig()
+    await other.models.wait_for("never-created")
+    with pytest.raises(UnknownModel):
+        other.model("never-created")
+    server.pause()
+    began = time.monotonic()
+    await other.models.wait_for("never-created")
+    assert time.monotonic() - began < 3
+    server.resume()
 
 
 async def test_deleting_the_default_model_makes_a_new_one(server: Server, start_replica: StartReplica) -> None:
