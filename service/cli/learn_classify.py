@@ -164,7 +164,7 @@ def learn(
         )
     _finish(streamed.summary("learned"), "learned", streamed, as_json, sys.stdout)
     if not streamed.counts["answered"]:
-        raise StreamEnded(_why_nothing(files, streamed))
+        raise StreamEnded(f"nothing was learned: {_why_nothing('learn', files, streamed)}")
 
 
 def classify(
@@ -243,7 +243,7 @@ def classify(
         )
     _finish(streamed.summary("classified"), "classified", streamed, as_json, sys.stdout if output else sys.stderr)
     if not streamed.counts["answered"]:
-        raise StreamEnded(f"nothing was classified: no instance to classify in {file}")
+        raise StreamEnded(f"nothing was classified: {_why_nothing('classify', [file], streamed)}")
 
 
 def _csv_rows(answer: dict[str, Any], line: int) -> Iterator[tuple[object, ...]]:
@@ -287,13 +287,14 @@ def _bad_lines(streamed: StreamStatistics, skip_bad: bool) -> Callable[[Malforme
     return on_bad
 
 
-def _why_nothing(files: list[str], streamed: StreamStatistics) -> str:
-    """Return why nothing was learned."""
+def _why_nothing(verb: str, files: list[str], streamed: StreamStatistics) -> str:
+    """Return why no instance was sent."""
     one = streamed.first_unlabelled
     if one is None:
-        return f"nothing was learned: no instance to learn in {', '.join(files)}"
+        bad = f"; lines that are not instances: {n:,}" if (n := streamed.counts["bad"]) else ""
+        return f"no instance to {verb} in {', '.join(files)}{bad}"
     fields = f" and the fields {', '.join(one.fields)}" if one.fields else ""
-    return f"nothing was learned: no instance has labels; the first, {one.location}, has no labels{fields}"
+    return f"no instance has labels; the first, {one.location}, has no labels{fields}"
 
 
 def _instances(

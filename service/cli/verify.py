@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -36,10 +37,7 @@ def verify(
     least one did; else 1. A replica with a heartbeat within the last hour that did not shut down must answer, because a
     replica that is cut off from the store still serves.
     """
-    from abound.core.model.live_model import warmup
-
     settings = load_settings(data_dir, redis_url, artifacts_url)
-    warmup()  # before replicas are asked, since the first run on a machine compiles kernels for half a minute
     results = with_store(settings, lambda store: _verify_all(settings, store, model, wait, offline))
     if as_json:
         print_json(
@@ -55,10 +53,12 @@ def verify(
 async def _verify_all(
     settings: Settings, store: Store, model: str | None, wait: float, offline: bool
 ) -> list[Verification]:
+    from abound.core.model.live_model import warmup
     from abound.service.history.verify import verify as verify_model
     from abound.service.log.catalog import read_catalog
 
     artifacts = await join_artifacts(settings, store)
+    await asyncio.to_thread(warmup)  # before replicas are asked: compiling, once on a machine, takes half a minute
     names = [model] if model is not None else sorted(living.keys.name for living in await read_catalog(store))
     return [await verify_model(store, name, wait, artifacts, offline=offline) for name in names]
 

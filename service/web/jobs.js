@@ -219,10 +219,11 @@ export function newJob({ model, signal, problem, refused, started }) {
     const isFit = chosen.kind === "fit";
     activation.hidden = source.hidden = !isFit;
     parts.about.textContent = chosen.summary;
-    form = formOf(chosen.params, { first: ["auto"] });
+    form = formOf(chosen.params);
     form.fields.get("dry_run")?.remove(); // the confirmation runs it first
+    const auto = form.fields.get("auto");
     const more = h("details", { open: !isFit }, h("summary", {}, "Parameters"), form.element);
-    fill(parts.params, Object.keys(chosen.params.properties || {}).length ? more : null);
+    fill(parts.params, auto ? h("div", { class: "fields" }, auto) : null, Object.keys(chosen.params.properties || {}).length ? more : null);
   }
 
   /** Disable the button, but keep it reachable by keyboard. */

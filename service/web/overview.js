@@ -265,7 +265,7 @@ export function show(root, { model, signal, problem, every, lacks }) {
     const newest = GROUPS.reduce((sum, [name]) => sum + groups[name].n, 0);
     charts.groups.set({
       names: measures,
-      series: GROUPS.map(([name]) => ({ name: `${name}: ${count(groups[name].n)} of the newest ${count(newest)}`, colour: name, values: measures.map((measure) => (isEnough(groups[name]) ? groups[name][measure] : null)) })),
+      series: GROUPS.map(([name]) => ({ name: `${name}: ${count(groups[name].n)} of the newest ${count(newest)} occurrences`, colour: name, values: measures.map((measure) => (isEnough(groups[name]) ? groups[name][measure] : null)) })),
       said: GROUPS.filter(([name]) => isEnough(groups[name])).map(([name, means]) => `${means}: R@1 ${percent(groups[name]["R@1"])}`).join(". "),
       columns: ["labels", "#occurrences", ...measures.map((name) => `#${name}`)],
       rows: GROUPS.map(([name, means]) => [h("span", { class: "break" }, means), count(groups[name].n), ...measures.map((measure) => percent(groups[name][measure]))]),

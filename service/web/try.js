@@ -1,6 +1,6 @@
 // Try it: rank labels while an instance is typed, explain them, and correct them.
 
-import { announce, breakable, card, debounced, empty, field, fill, h, named, newId, pastDoubleClick } from "./dom.js";
+import { announce, breakable, card, debounced, empty, field, fill, h, named, newId, pastDoubleClick, term } from "./dom.js";
 import { follow, get, modelPath, newKey, part, post } from "./api.js";
 import { bars } from "./charts.js";
 import { labelChips } from "./chips.js";
@@ -246,7 +246,7 @@ export function show(root, { model, about, text: wanted, signal, problem, lacks,
       })),
       lacking.learn ? null : h("p", { class: "hint" }, "Mark the right labels, also with the keys 1 to 9, or wrong ones, then press Learn."),
       h("p", { class: "hint" }, labels[0].probability === undefined ? "A score is not a probability: turn on calibration under Models to get one." : "The percentage is the probability that a label is right; the score stands beside it."),
-      h("p", { class: "hint" }, `By ${answered.version === "live" ? "the live index" : `version ${answered.version}`}, with all events up to ${answered.offset}.`),
+      h("p", { class: "hint" }, `By ${answered.version === "live" ? "the live index" : `version ${answered.version}`}, with all events up to `, term("offset"), ` ${answered.offset}.`),
     );
     if (focused) [...parts.ranks.querySelectorAll(focused.of)].find((one) => one.dataset.label === focused.label)?.focus();
     announce(`${counted(labels.length, "label")}; first ${legible(labels[0].label)}, ${labels[0].probability === undefined ? "" : `probability ${chance(labels[0].probability)}, `}score ${score(labels[0].score)}.`);

@@ -143,6 +143,7 @@ export function versions({ model, signal, problem, refused, lacks, every }) {
       const names = beside.versions.map((one, at) => `${beside.methods[at]} ${one.slice(0, 8)}`);
       const rows = [
         ...MEASURES.filter((name) => name in beside.metrics).map((name) => [term(name), ...beside.metrics[name].map(percent)]),
+        ...MEASURES.filter((name) => `live ${name}` in beside.metrics).map((name) => [[term(name), " of the live index"], ...beside.metrics[`live ${name}`].map(percent)]),
         ["size", ...beside.bytes.map(bytes)],
         ...Object.entries(beside.params)
           .filter(([, values]) => new Set(values.map((value) => JSON.stringify(value))).size > 1)

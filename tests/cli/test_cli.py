@@ -389,6 +389,9 @@ def test_a_damaged_file_ends_the_stream_behind_its_good_part(run: Run, url: str,
     one.write_bytes(b"{\n" + one.read_bytes())
     done = run("learn", one, "--url", url, "-m", "damaged", "--skip-bad").out
     assert done.startswith("1 instance done, 0 refused, 1 bad line skipped in ")
+    one.write_bytes(b"{\n{\n")
+    ran = run("learn", one, "--url", url, "-m", "damaged", "--skip-bad")
+    assert (ran.code, f"no instance to learn in {one}; lines that are not instances: 2" in ran.err) == (1, True)
 
 
 @pytest.mark.parametrize(

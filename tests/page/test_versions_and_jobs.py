@@ -41,13 +41,12 @@ def test_every_parameter_of_every_method_has_a_title_of_its_own(open_page: Open)
     assert {name: without_words(fields) for name, fields in methods if without_words(fields)} == {}
 
 
-def test_auto_comes_first_and_the_data_choose_the_method(open_page: Open, serving: Serving) -> None:
+def test_auto_is_outside_the_parameters_and_the_data_choose_the_method(open_page: Open, serving: Serving) -> None:
     page = open_page("versions")
     form = page.get_by_role("region", name="Start a job")
     expect(form.get_by_label("Method", exact=True)).to_have_value("one_vs_rest")  # few labels, one to an event
-    form.get_by_text("Parameters", exact=True).click()
-    first = form.locator("details .fields :is(input, select, textarea)").first
-    expect(first).to_have_attribute("name", "auto")
+    expect(form.locator("input[name=auto]")).to_be_visible()
+    expect(form.locator("details input").first).to_be_hidden()
 
 
 def test_measures_of_jobs_and_versions_are_explained(open_page: Open, serving: Serving) -> None:
@@ -61,6 +60,7 @@ def test_measures_of_jobs_and_versions_are_explained(open_page: Open, serving: S
         page.get_by_role("checkbox", name=re.compile(f"^Compare .* {version[:8]}$")).check()
     beside = page.get_by_role("region", name="Table: Versions side by side")
     expect(beside.get_by_role("button", name="nDCG@5")).to_have_accessible_description(re.compile("the best order"))
+    expect(beside.get_by_role("row", name="MRR of the live index")).to_contain_text("%")
 
 
 def test_the_difference_of_a_challenger_is_explained(open_page: Open) -> None:
