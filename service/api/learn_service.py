@@ -13,10 +13,12 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import weakref
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any, Literal, NamedTuple
+from weakref import WeakKeyDictionary
 
 import msgspec
 
@@ -77,7 +79,7 @@ class LearnService:
         self._budget = budget
         self._durability = settings.durability
         self._wait_seconds = settings.wait_seconds
-        self._pending_classes: dict[str, PendingClasses] = {}
+        self._pending_classes: WeakKeyDictionary[ReplicatedModel, PendingClasses] = WeakKeyDictionary()
 
     def append_options(self, request: LearnRequest, keyed: bool) -> AppendOptions:
         """Return the append options of a request.
@@ -105,9 +107,9 @@ class LearnService:
 
     def track_new_classes(self, model: ReplicatedModel) -> AbstractContextManager[RequestAdditions]:
         """Return a context that counts the classes of one learn request that the model does not know."""
-        new = self._pending_classes.get(model.name)
-        if new is None or new.model is not model:
-            new = self._pending_classes[model.name] = PendingClasses(model)
+        new = self._pending_classes.get(model)
+        if new is None:
+            new = self._pending_classes[model] = PendingClasses(weakref.proxy(model))
         return new.track_request(self._wait_seconds)
 
     async def record(

@@ -17,6 +17,7 @@ import itertools
 import os
 import secrets
 import socket
+import weakref
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -432,6 +433,7 @@ class Appenders:
 
     def on_model_added(self, model: ReplicatedModel) -> None:
         """Create the appender of a new model."""
+        weak = weakref.proxy(model)  # without a cycle, a deleted model is freed immediately
         model.appender = Appender(
             model.keys.log,
             self._origin,
@@ -445,7 +447,7 @@ class Appenders:
             ),
             self._params,
             self._store.params.reply_seconds,
-            lambda: model.held_log_bytes,
+            lambda: weak.held_log_bytes,
             self._tracing,
         )
 

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -203,6 +205,17 @@ def test_a_name_that_is_used_again_is_another_model(service: Served) -> None:
     again = service.http.put(f"/models/{name}").json()
     assert again["incarnation"] != first
     assert (again["learned"], again["classes"]) == (0, 0)
+
+
+def test_the_memory_of_a_deleted_model_is_freed(service: Served) -> None:
+    name = fresh_model(service)
+    service.http.post(f"/models/{name}/learn", json={"text": "a", "labels": ["x"]}).raise_for_status()
+    freed = threading.Event()
+    gc.freeze()  # as a replica does when it is ready: the cycles of models that exist by then are never collected
+    weakref.finalize(service.live(name), freed.set)
+    service.http.delete(f"/models/{name}").raise_for_status()
+    assert freed.wait(20)
+    gc.unfreeze()
 
 
 def test_models_do_not_know_of_each_other(service: Served) -> None:
