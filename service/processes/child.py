@@ -31,6 +31,11 @@ MAX_CRASHES = 5
 """Failures in a row after which the service gives up, if the child was never ready and gave no reason."""
 
 
+def restart_delay(failures: int) -> float:
+    """Return the delay in seconds before the next start, after this many failures in a row."""
+    return min(LONGEST_DELAY, FIRST_DELAY * 2.0 ** min(failures - 1, 100))
+
+
 class Child:
     """A process that runs as long as the service.
 
@@ -122,7 +127,7 @@ class Child:
                 raise CannotStart(
                     self._error or f"{self.name} does not start: {_ending(code)}, {failures} times in a row"
                 )
-            delay = min(LONGEST_DELAY, FIRST_DELAY * 2 ** (failures - 1))
+            delay = restart_delay(failures)
             self._say(f"{self.name}: {reason}; starting it again in {delay:g} s")
             self.stage, self.progress = "starting again", 0.0
             self._changed()

@@ -37,7 +37,7 @@ from pathlib import Path
 from pydantic import SecretStr
 
 from abound.core.errors import CannotStart, WrongSetting
-from abound.service.processes.child import FIRST_DELAY, LONGEST_DELAY, Child
+from abound.service.processes.child import Child, restart_delay
 from abound.service.processes.embedded_store import EmbeddedStore
 from abound.service.processes.kernel_cache import set_cache_dir
 from abound.service.processes.memory import default_models_memory
@@ -198,7 +198,7 @@ class Supervisor:
                 failures = 0
             except CannotStart as error:
                 failures += 1
-                delay = min(LONGEST_DELAY, FIRST_DELAY * 2 ** (failures - 1))
+                delay = restart_delay(failures)
                 self._print(f"{error}\n    Trying again in {delay:g} s.", level="error")
                 await asyncio.sleep(delay)
 

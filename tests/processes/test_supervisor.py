@@ -164,6 +164,7 @@ async def test_closed_it_leaves_connections_to_whoever_accepts_next(door):
 def quick(monkeypatch):
     monkeypatch.setattr(child_module, "FIRST_DELAY", 0.01)
     monkeypatch.setattr(child_module, "LONGEST_DELAY", 0.05)
+    assert child_module.restart_delay(10_000) == 0.05
 
 
 class Kept:
