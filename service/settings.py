@@ -168,8 +168,13 @@ class Settings(BaseSettings):
     @field_validator("redis_url", "jobs_url")
     @classmethod
     def _is_a_store(cls, value: SecretStr | None) -> SecretStr | None:
-        if value is not None and urlsplit(value.get_secret_value()).scheme not in ("redis", "rediss", "unix"):
+        if value is None:
+            return None
+        url = urlsplit(value.get_secret_value())
+        if url.scheme not in ("redis", "rediss", "unix"):
             raise ValueError("must begin with redis://, rediss:// or unix://")
+        if url.scheme != "unix" and "@" in url.path + url.query + url.fragment:
+            raise ValueError("has a password with / ? or #; write %2F, %3F or %23 in their place")
         return value
 
     @classmethod

@@ -212,3 +212,10 @@ def test_only_loopback_is_served_without_a_key_unless_told(host, loopback):
 )
 def test_a_url_is_shown_without_its_password(url, shown):
     assert mask_password(url) == shown
+
+
+@pytest.mark.parametrize("sign", ["/", "?", "#"])
+def test_a_password_that_would_end_the_address_is_refused_and_not_shown(sign: str) -> None:
+    with pytest.raises(CannotStart, match="write %2F, %3F or %23") as refused:
+        Settings.load(redis_url=f"redis://:s3cr{sign}et@host:6379")
+    assert "s3cr" not in str(refused.value)
