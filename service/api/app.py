@@ -140,6 +140,7 @@ class Application(FastAPI):
             version=metadata.version("abound"),
             summary="Suggest labels, learn from every correction.",
             description=DESCRIPTION,
+            openapi_url=None,
             docs_url=None,
             redoc_url=None,
             redirect_slashes=False,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from importlib.resources import files
 from typing import Literal
 
 from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.openapi.docs import get_swagger_ui_html
-from fastapi.responses import FileResponse, HTMLResponse
+from fastapi.responses import FileResponse, HTMLResponse, JSONResponse
 from pydantic import Field
 
 from abound.core.errors import NotReady
@@ -100,6 +101,12 @@ async def metrics(parts: PartsDep) -> Response:
     """Return the metrics of all processes of this service on this host."""
     parts.update_metrics()
     return Response(parts.telemetry.exposition(), media_type=parts.telemetry.content_type)
+
+
+@router.get("/openapi.json", include_in_schema=False)
+async def openapi(request: Request) -> JSONResponse:
+    """Return the OpenAPI document. Making it takes a while, and imports all methods of jobs."""
+    return JSONResponse(await asyncio.to_thread(request.app.openapi))
 
 
 @router.get("/docs", include_in_schema=False)
