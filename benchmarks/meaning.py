@@ -46,7 +46,7 @@ SETS = (
     "yso-finna-en",
 )
 
-TRANSLATED = ("messages-fi", "messages-sv")
+OTHER_LANGUAGES = ("messages-fi", "messages-sv", "functions-python")
 """Sets of other languages than the encoder's, measured if they are named: see ``benchmarks.inputs.texts``."""
 
 ONE_ORDER = ("commits-git",)
@@ -82,7 +82,7 @@ class Parts(NamedTuple):
 
 def instances(name: str, data: Path) -> list[list[DatasetInstance]]:
     """Return the instances of the training part and of the test part that have a label."""
-    files = texts.parts_of(name, data) if name in TRANSLATED else _files(name, data)
+    files = texts.parts_of(name, data) if name in OTHER_LANGUAGES else _files(name, data)
     return [[row for row in islice(rows, n) if row.labels] for rows, n in zip(files, SIZES.get(name, ALL), strict=True)]
 
 
@@ -183,7 +183,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="print a JSON object per row")
     parser.add_argument("--data", type=Path, help="the folder of the data sets; ABOUND_DATA without it")
     parser.add_argument(
-        "--only", action="append", choices=[FEW_SHOT, *SETS, *TRANSLATED], help="only this set; may be repeated"
+        "--only", action="append", choices=[FEW_SHOT, *SETS, *OTHER_LANGUAGES], help="only this set; may be repeated"
     )
     parser.add_argument("--orders", type=int, default=3, help="random orders")
     parser.add_argument("--way", action="append", choices=WAYS, help="only this way; may be repeated")

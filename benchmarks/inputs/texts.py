@@ -6,17 +6,23 @@ The English sets are those of ``benchmarks.sets``. The others are made from Debi
 - ``messages-LANGUAGE``: which module of LibreOffice does a message come from? (``libreoffice-l10n-LANGUAGE``)
 - ``pages-LANGUAGE``: which manual page does a paragraph come from? (``manpages-LANGUAGE``)
 
+``functions-python`` asks which module of Python's standard library a function comes from; the text is its source.
+
 A tenth of the instances is the test part. All of a set is in one random order.
 """
 
 from __future__ import annotations
 
+import ast
 import gzip
 import random
 import re
 import struct
+import sys
+import sysconfig
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +40,9 @@ MOST = 20_000
 
 LEAST_CHARACTERS, LEAST_OF_PAGE = 15, 10
 """Shorter texts, and pages with fewer paragraphs, are left out."""
+
+MOST_OF_FUNCTION = 1000
+"""Characters of a function that are used."""
 
 _MARKUP = re.compile(r"\\f[A-Z]|\\f\[\w*\]|\\[&,/|]")
 _ACCELERATOR = re.compile(r"[~_](?=\w)")
@@ -78,12 +87,31 @@ def paragraphs(folder: Path, language: str) -> dict[str, set[str]]:
     return {text: pages for text, pages in kept.items() if pages}
 
 
+def functions() -> dict[str, set[str]]:
+    """Return the functions of Python's standard library as source, each with the modules that have it."""
+    found: dict[str, set[str]] = {}
+    library = Path(sysconfig.get_path("stdlib"))
+    for path in sorted(library.glob("**/*.py")):
+        module = path.relative_to(library).parts[0].removesuffix(".py")
+        if module in sys.stdlib_module_names:
+            source = path.read_bytes()
+            with suppress(SyntaxError):  # some files of the tests of Python are no Python
+                for node in ast.walk(ast.parse(source)):
+                    if isinstance(node, ast.FunctionDef):
+                        text = ast.get_source_segment(source.decode(errors="replace"), node) or ""
+                        found.setdefault(text[:MOST_OF_FUNCTION], set()).add(module)
+    return found
+
+
 def parts_of(name: str, data: Path) -> tuple[list[DatasetInstance], list[DatasetInstance]]:
     """Return the training part and the test part of a set."""
     kind, _, language = name.partition("-")
-    if kind not in ("messages", "pages"):
+    if kind not in ("messages", "pages", "functions"):
         return parts.parts_of(name, data)
-    texts = (messages if kind == "messages" else paragraphs)(data / "translations", language)
+    if kind == "functions":
+        texts = functions()
+    else:
+        texts = (messages if kind == "messages" else paragraphs)(data / "translations", language)
     if not texts:
         raise SystemExit(f"{name}: unpack the package with dpkg-deb -x below {data / 'translations'}")
     rows = [DatasetInstance(text=text, labels=tuple(sorted(labels))) for text, labels in sorted(texts.items())]
