@@ -23,6 +23,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from abound.core.growth import longer
 from abound.core.index.arrays import check_parts, export_index, import_index
 from abound.core.index.dense_rows import DenseRows
 from abound.core.index.params import IndexParams
@@ -177,7 +178,7 @@ class Index:
 
         Notes
         -----
-        Arrays grow in place (realloc) by at least an eighth, so that learning does not pause for a copy.
+        Arrays grow by at least an eighth, in place (``longer``).
 
         Raises
         ------
@@ -186,21 +187,22 @@ class Index:
         """
         if int(self._counters[layout.USED]) + n_units > MAX_UNITS:
             raise MemoryError("an index holds at most 32 GiB of connections")
-        grown = [
-            _grow(self._headers, 2 * n_features),
-            _grow(self._scores, n_classes),
-            _grow(self._touched, len(self._scores) + 1),
-            _grow(
-                self._scratch,
-                int(learning.scratch_needed(self.kernel_params, np.uint64(n_active), np.uint64(n_labels))),
-            ),
-            _grow(self._arena, int(self._counters[layout.USED]) + n_units),
-        ]
-        if any(grown):
-            n_pages = len(self._headers) // 512 + 1
-            _grow(self._dirty, n_pages, fill=1)
-            _grow(self._hashes, n_pages)
+        n_scratch = int(learning.scratch_needed(self.kernel_params, np.uint64(n_active), np.uint64(n_labels)))
+        before = self._lengths()
+        self._headers = _grown(self._headers, 2 * n_features)
+        self._scores = _grown(self._scores, n_classes)
+        self._touched = _grown(self._touched, len(self._scores) + 1)
+        self._scratch = _grown(self._scratch, n_scratch)
+        self._arena = _grown(self._arena, int(self._counters[layout.USED]) + n_units)
+        if self._lengths() != before:
+            n_pages, n_old = len(self._headers) // 512 + 1, len(self._dirty)
+            self._dirty = _grown(self._dirty, n_pages)
+            self._dirty[n_old:] = 1
+            self._hashes = _grown(self._hashes, n_pages)
             self._bind()
+
+    def _lengths(self) -> list[int]:
+        return [len(array) for array in (self._headers, self._scores, self._touched, self._scratch, self._arena)]
 
     def make_room_for(self, ids: npt.NDArray[np.int32], class_ids: npt.NDArray[np.int32]) -> None:
         """Grow so that ``has_room`` returns true for this instance."""
@@ -370,15 +372,9 @@ class Index:
         return index
 
 
-def _grow(array: npt.NDArray[Any], n: int, fill: int = 0) -> bool:
-    """Make an array at least ``n`` long, in place; set new elements to ``fill``. Return whether it grew."""
-    old = len(array)
-    if n <= old:
-        return False
-    array.resize(max(n, old + old // 8 + 64), refcheck=False)
-    if fill:
-        array[old:] = fill
-    return True
+def _grown(array: npt.NDArray[Any], n: int) -> npt.NDArray[Any]:
+    """Return an array of at least ``n`` elements: the same, or one that is an eighth longer with zeros at its end."""
+    return array if n <= len(array) else longer(array, max(n, len(array) + len(array) // 8 + 64))
 
 
 def warmup(update: Literal["fsu", "sls"]) -> None:

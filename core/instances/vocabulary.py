@@ -4,10 +4,9 @@ Keys are arbitrary bytes, 1 to 65,535 long, compared byte by byte. Ids start at 
 the next new key, last freed first, so the same calls give the same ids everywhere. The hash table is keyed by a
 secret that is local to the process and not part of the state.
 
-Arrays grow in place by small steps (``ndarray.resize``: realloc, for large arrays a remapping of pages). Only the
-hash slots are doubled, in one sweep that reads no keys. For a large table the sweep takes a while. To avoid the
-pause, a caller checks ``is_crowded``, builds ``enlarged_table`` in another thread, and passes the result to
-``replace_table``.
+Arrays grow by small steps, in place (``abound.core.growth``). Only the hash slots are doubled, in one sweep that
+reads no keys. For a large table the sweep takes a while. To avoid the pause, a caller checks ``is_crowded``, builds
+``enlarged_table`` in another thread, and passes the result to ``replace_table``.
 """
 
 from __future__ import annotations
@@ -20,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from abound.core.errors import Corrupted
+from abound.core.growth import longer
 from abound.core.kernels.names import table as kernels
 from abound.core.kernels.names.table import KeyArrays
 
@@ -142,9 +142,10 @@ class Vocabulary:
         if n_ids > MAX_IDS:
             raise MemoryError("a vocabulary holds no more than 2**31 - 1 ids")
         if n_ids > self._spans.size:
-            self._spans.resize(_grown(self._spans.size, n_ids), refcheck=False)
+            self._spans = longer(self._spans, _grown(self._spans.size, n_ids))
             self._dirty.resize(-(-self._spans.size // PAGE), refcheck=False)
             self._pages.resize(self._dirty.size, refcheck=False)
+            self._arrays = self._arrays._replace(spans=self._spans)
         if n_used > self._arena.size:
             self._grow_arena(n_bytes)
         n_slots = self._arrays.slots.size
@@ -184,7 +185,8 @@ class Vocabulary:
             kernels.compact(self._arrays, self._arena)
             self._arrays = self._arrays._replace(arena=self._arena)
         else:
-            self._arena.resize(_grown(self._arena.size, used + n_bytes), refcheck=False)
+            self._arena = longer(self._arena, _grown(self._arena.size, used + n_bytes))
+            self._arrays = self._arrays._replace(arena=self._arena)
 
     def digest_pages(self, limit: int) -> bool:
         """Hash at most ``limit`` of the changed pages; return whether none is left. Pages may change between calls."""
