@@ -208,11 +208,11 @@ def test_a_job_is_followed_to_its_end(place: Office) -> None:
         assert list(events) == []
     answer = place.http.get(f"/jobs/{job_id}/events")
     assert [name for name, _ in events_of(iter(answer.text.splitlines()))] == ["ended"]
-    assert route.JobFollowers.count == 0
+    until(lambda: route.followers.count == 0)
 
 
 def test_who_follows_and_goes_is_forgotten(place: Office, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(route, "MOST_FOLLOWERS", 2)
+    monkeypatch.setattr(route.followers, "most", 2)
     job_id = place.submit("steps")
     with (
         httpx.Client(base_url=place.service.url, timeout=60) as one,
@@ -226,7 +226,7 @@ def test_who_follows_and_goes_is_forgotten(place: Office, monkeypatch: pytest.Mo
                 assert third.status_code == 503
                 third.read()
             problem(third, 503, "overloaded")
-    until(lambda: route.JobFollowers.count == 0)
+    until(lambda: route.followers.count == 0)
 
 
 def test_who_follows_a_job_that_stands_still_is_kept_alive(place: Office, monkeypatch: pytest.MonkeyPatch) -> None:

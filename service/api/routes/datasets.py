@@ -80,7 +80,7 @@ class RowsAnswer(Shape):
     rows: list[RowShape]
 
 
-def datasets(request: Request, parts: PartsDep) -> DatasetRepository:
+async def datasets(request: Request, parts: PartsDep) -> DatasetRepository:
     """Return the data sets of this service."""
     found: DatasetRepository | None = getattr(request.app.state, "datasets", None)
     if found is None:
