@@ -6,12 +6,12 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Annotated, Any, Literal
 
-import msgspec
 from fastapi import APIRouter, Depends, Header, Path, Query, Request, Response
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 
-from abound.core.errors import AboundError, StoreUnavailable
+from abound.core.errors import StoreUnavailable
 from abound.core.limits import MAX_KEY_CHARACTERS
+from abound.service.api.decoding import convert
 from abound.service.api.dependencies import ActorDep, JsonObject, PartsDep, RequestBound, trusted_model
 from abound.service.api.openapi import JSON, REF, problems
 from abound.service.api.schemas.jobs import JobAnswer, JobsAnswer, MethodsAnswer, MethodShape
@@ -101,7 +101,7 @@ async def submit_job(
     key: JobKey = None,
 ) -> JobAnswer:
     """Submit a job, which a worker runs in the background. `Location` shows its state."""
-    request = read_request(body)
+    request = convert(body, JobRequest)
     replica = parts.replica
     model = trusted_model(replica, request.model)
     async with audited(replica.store, actor, "job.submit", model=request.model, method=request.method) as details:
@@ -190,14 +190,3 @@ def job_answer(job: Job) -> JobAnswer:
     """Convert a job record to its answer."""
     progress = round(min(1.0, max(0.0, job.progress)), 6)
     return JobAnswer.of(job, progress=progress, worker=(job.holder or "").rpartition(":")[0] or None)
-
-
-def read_request(given: dict[str, Any]) -> JobRequest:
-    """Decode a job request from its JSON object; raise InvalidInstance with the name of a wrong field."""
-    from abound.service.api.problems import decoding_error
-
-    try:
-        return msgspec.convert(given, JobRequest)
-    except msgspec.ValidationError as error:
-        wrong: AboundError = decoding_error(error)
-        raise wrong from None
