@@ -122,6 +122,8 @@ def test_what_is_no_job_at_all_is_refused(place: Office) -> None:
     problem(place.http.post("/jobs", content=b"[]", headers={"content-type": "application/json"}), 422)
     problem(place.http.post("/jobs", content=b"x", headers={"content-type": "text/plain"}), 415)
     problem(place.http.post("/jobs", json={"method": "steps", "model": "none"}), 404, "unknown-model")
+    said = problem(place.http.post("/jobs", json={"method": "steps", "models": "default"}), 422, field="models")
+    assert said["detail"].endswith("; did you mean model?")
 
 
 def test_a_job_that_does_not_fit_is_refused_with_the_arithmetic(place: Office) -> None:
