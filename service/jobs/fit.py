@@ -123,7 +123,7 @@ async def fit(context: JobContext, params: FitParams, progress: Progress) -> dic
             reads=reading_settings(config),
             data_range=read.range,
             offset=str(read.until),
-            created=await context.now(),
+            created=await context.store.now(),
             metrics=metrics,
             sizes={
                 "instances": sizes.n,

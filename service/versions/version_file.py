@@ -27,7 +27,7 @@ from abound.service.artifacts.file_format import ContainerReader, encode_head
 from abound.service.artifacts.npy import Array, ArrayFile
 from abound.service.history import erasures
 from abound.service.log.stream import tail
-from abound.service.store.client import Store, store_errors
+from abound.service.store.client import Store
 from abound.service.store.keys import ModelKeys
 from abound.service.versions import repository as versions
 from abound.service.versions import retention as version_retention
@@ -132,8 +132,6 @@ async def _write_version(
     await reader.check_end()
     same_model = _is_of(keys, card)
     origin = {"id": card.id, "model": card.model, "incarnation": card.incarnation, "data": card.data}
-    with store_errors():
-        seconds, microseconds = await store.client.time()
     new = seal(
         msgspec.structs.replace(
             card,
@@ -144,7 +142,7 @@ async def _write_version(
             upload=card.upload if same_model else None,
             data_range=card.data_range if same_model else None,
             offset=card.offset if same_model else offset,
-            created=seconds + microseconds / 1e6,
+            created=await store.now(),
             job=None,
             origin=origin,
         )
