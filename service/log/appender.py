@@ -275,8 +275,7 @@ class Appender:
                     left.append(waiting)
                     continue
                 future.set_result(waiting.result_in(group, reached))
-            self._n_waiting -= 1
-            self._n_bytes -= waiting.n_bytes
+            self._uncount(waiting)
         group.waiting = left
         if not left:
             self._groups.pop(group.sequence, None)
@@ -358,7 +357,7 @@ class Appender:
                 self._end(waiting, OutcomeUnknown("the event is in the log, but was not applied in time"))
             else:
                 if not waiting.future.done():
-                    waiting.future.set_result(waiting.result_in(group, group.reached or 0))
+                    waiting.future.set_result(waiting.result_in(group, group.reached))
                 self._uncount(waiting)
         group.waiting = left
         if not left:
