@@ -8,13 +8,14 @@ from typing import Annotated, Any, NamedTuple
 import msgspec
 from fastapi import Depends, Path, Request
 
-from abound.core.errors import Overloaded, UnknownModel
+from abound.core.errors import ArtifactsUnavailable, Overloaded, UnknownModel
 from abound.core.limits import MODEL_NAME
 from abound.core.types import Offset
 from abound.service.api.decoding import decode
 from abound.service.api.learn_service import ConfigChanges, LearnService
 from abound.service.api.problems import take_problem_counts
 from abound.service.api.request_body import JSON, BodyBudget, media_of, read_body
+from abound.service.artifacts.artifact_store import ArtifactStore
 from abound.service.jobs.submission import JobSubmission
 from abound.service.metrics import Telemetry
 from abound.service.model.replicated_model import ReplicatedModel
@@ -93,6 +94,16 @@ async def replica(found: Annotated[Parts, Depends(parts)]) -> Replica:
     return found.replica
 
 
+async def artifacts(replica: Annotated[Replica, Depends(replica)]) -> ArtifactStore:
+    """Return the artifact store, joined."""
+    found = replica.artifacts
+    if found is None:
+        raise ArtifactsUnavailable("there is no artifact store: set ABOUND_ARTIFACTS_URL")
+    if not found.id:
+        await found.join(replica.store)
+    return found
+
+
 async def actor(request: Request) -> Actor:
     """Return the sender of the request, for the audit log."""
     return actor_of(request.scope)
@@ -162,7 +173,9 @@ _object = msgspec.json.Decoder(dict[str, Any])
 
 PartsDep = Annotated[Parts, Depends(parts)]
 ReplicaDep = Annotated[Replica, Depends(replica)]
+ArtifactsDep = Annotated[ArtifactStore, Depends(artifacts)]
 ActorDep = Annotated[Actor, Depends(actor)]
 GrantDep = Annotated[Grant | None, Depends(grant)]
 ModelName = Annotated[str, Path(pattern=MODEL_NAME, description="Name of the model.", examples=["default"])]
+VersionId = Annotated[str, Path(alias="version", pattern=r"^[0-9a-z]{8,32}$", description="Id of the version.")]
 JsonObject = Annotated[dict[str, Any], Depends(json_object)]

@@ -23,7 +23,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from abound.core.errors import ArtifactsUnavailable
 from abound.service.api import routes
-from abound.service.api.routes.versions import artifacts as joined_artifacts
+from abound.service.api.dependencies import artifacts as joined_artifacts
 from abound.service.artifacts.artifact_store import ArtifactStore
 from abound.service.snapshots import schedule
 from abound.service.snapshots.snapshots import SnapshotParams
@@ -218,7 +218,7 @@ def test_the_routes_that_read_the_artifact_store_are_these() -> None:
         if isinstance(route, APIRoute) and _needs(route.dependant)
         for method in route.methods
     }
-    assert len(found) == 9
+    assert len(found) == 10
     assert found <= {(method, path) for method, path, _ in ROUTES}
 
 
