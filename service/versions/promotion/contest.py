@@ -336,7 +336,3 @@ class ContestFollower:
         """Write the standings. Raises LeaseLost, StoreUnavailable."""
         await self._flush()
         await standing.save(self._lease, self.standing)
-
-    async def drop_standings(self) -> None:
-        """Delete the standings of a model that is no longer followed. Raises LeaseLost, StoreUnavailable."""
-        await standing.drop(self._lease)
