@@ -15,11 +15,13 @@ import pytest
 from pydantic import SecretStr
 
 from abound.service.api.routes import jobs as route
+from abound.service.artifacts.artifact_store import ArtifactStore
 from abound.service.jobs import workers
 from abound.service.jobs.record import job_key
 from abound.service.jobs.submission import JobRequest, JobSubmission
 from abound.service.security.audit import AUDIT_KEY
 from abound.service.store import expiring
+from abound.service.store.client import Store
 from tests.support.job_worker import Office, forget_jobs, office, until
 from tests.support.served import Served, problem
 from tests.support.valkey import Server
@@ -296,13 +298,15 @@ def test_without_an_artifact_store_jobs_are_refused_and_why_is_said(place: Offic
 def test_jobs_may_have_a_store_of_their_own(place: Office) -> None:
     other = Server()
     try:
-        jobs_url = SecretStr(other.url)
-        submission = JobSubmission(place.service.settings.model_copy(update={"jobs_url": jobs_url}))
+        settings = place.service.settings.model_copy(update={"jobs_url": SecretStr(other.url)})
         model = place.service.app.state.parts.replica.model("default")
 
         async def submit() -> str:
+            store = Store(place.service.server.url)
+            submission = JobSubmission(settings, store, ArtifactStore(str(place.artifacts)))
             job = await submission.submit(JobRequest(method="steps"), model, None)
             await submission.close()
+            await store.close()
             return job.id
 
         job_id = asyncio.run(submit())

@@ -182,7 +182,7 @@ def test_whoever_needs_the_artifact_store_is_told_that_it_does_not_answer(
 ) -> None:
     if before == "silent later":
         silent.set()
-    for bound in ("api.app.PATIENCE_SECONDS", "jobs.submission.CHECK_SECONDS", "artifacts.availability.JOIN_SECONDS"):
+    for bound in ("api.app.PATIENCE_SECONDS", "artifacts.availability.JOIN_SECONDS"):
         monkeypatch.setattr(f"abound.service.{bound}", QUICKLY)
     with served(artifacts_url=f"silent://{tmp_path.name}-routes", data_dir=tmp_path) as service:
         service.http.timeout = 5.0
