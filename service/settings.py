@@ -261,12 +261,12 @@ class Settings(BaseSettings):
             described.append(SettingDescription(name, shown, origin, field.description or "", _plain(value, shown)))
         for group, path in GROUPS.items():
             kind = _kind(path)
-            values, meanings = self.group(kind), _meanings(kind)
+            values, meanings = self.group(kind), field_descriptions(kind)
             for part in _parts(kind):
                 found = _variable(f"{group}_{part}")
                 value = getattr(values, part)
                 shown, origin = _text(value), found[1] if found else "default"
-                meaning = meanings.get(part, kind.__name__)
+                meaning = meanings.get(part, "").replace("``", "`")
                 described.append(SettingDescription(f"{group}_{part}", shown, origin, meaning, _plain(value, shown)))
         return described
 
@@ -328,19 +328,21 @@ def _parts(kind: type[Any]) -> list[str]:
     return [part.name for part in fields(kind)]
 
 
-def _meanings(kind: type[Any]) -> dict[str, str]:
-    """Return the descriptions in a group's docstring: the lines below ``name, name : type``, else the type."""
-    meanings: dict[str, str] = {}
-    types: dict[str, str] = {}
-    names: list[str] = []
-    for line in inspect.cleandoc(kind.__doc__ or "").partition("Attributes\n")[2].splitlines()[1:]:
-        if line.startswith("    "):
-            meanings |= {name: f"{meanings.get(name, '')} {line.strip()}".strip() for name in names}
-        elif line.strip():
-            called, _, type_ = line.partition(" : ")
-            names = [name.strip() for name in called.split(",")]
-            types |= dict.fromkeys(names, type_)
-    return {name: said.replace("``", "`") for name, said in (types | meanings).items()}
+def field_descriptions(kind: type[Any]) -> dict[str, str]:
+    """Return the description of each field from the *Attributes* sections of a class and its bases."""
+    found: dict[str, str] = {}
+    for one in reversed(kind.__mro__):
+        section = inspect.cleandoc(one.__doc__ or "").partition("Attributes\n----------\n")[2]
+        own: dict[str, str] = {}
+        names: list[str] = []
+        for line in section.splitlines():
+            if line[:1].strip():
+                names = re.split(r",\s*", line.partition(" : ")[0])
+            elif line.strip():
+                for name in names:
+                    own[name] = f"{own.get(name, '')} {line.strip()}".strip()
+        found |= own
+    return found
 
 
 def _variable_name(name: str) -> str:

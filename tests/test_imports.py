@@ -35,7 +35,7 @@ ALLOWED: dict[str, set[str]] = {
     "store": set(),
     "artifacts": {"store"},
     "log": {"processes.tracing", "store"},
-    "model": {"processes.kernel_compiler", "store", "log"},
+    "model": {"processes.kernel_compiler", "processes.lifetime", "store", "log"},
     "snapshots": {"processes.kernel_compiler", "store", "artifacts", "log", "model"},
     "history": {"processes.embedded_store", "store", "artifacts", "log", "model", "snapshots"},
     "versions": STATE | {"processes"},

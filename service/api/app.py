@@ -115,7 +115,7 @@ class Application(FastAPI):
         guard = Guard(ring, any_host=is_exposed or settings.insecure)
         rates = RateLimiter(store, settings.group(RateParams))
         budget = MemoryBudget.for_machine(settings.max_memory, settings.processes)
-        submission = JobSubmission(settings)
+        submission = JobSubmission(settings, store, artifacts)
         rankers = Rankers(replica.loaded_versions, bounds.serving)
 
         @asynccontextmanager

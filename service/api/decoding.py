@@ -17,6 +17,7 @@ from abound.service.api.problems import decoding_error
 from abound.service.api.schemas.learn_classify import Instance, encoder
 
 _T = TypeVar("_T")
+_S = TypeVar("_S", bound=msgspec.Struct)
 
 ABSENT = (b"", b"null")
 
@@ -37,6 +38,14 @@ def decode(decoder: msgspec.json.Decoder[_T], body: bytes) -> _T:
         if isinstance(refusal, InvalidInstance) and "[...]" in refusal.field and "out of range" in str(refusal):
             refusal = _out_of_range(body) or refusal
         raise refusal from None
+
+
+def convert(body: dict[str, Any], kind: type[_S]) -> _S:
+    """Convert a JSON object; raise InvalidInstance when a field is wrong, missing or unknown."""
+    try:
+        return msgspec.convert(body, kind)
+    except msgspec.ValidationError as error:
+        raise decoding_error(error, kind.__struct_fields__) from None
 
 
 def _out_of_range(body: bytes) -> InvalidInstance | None:

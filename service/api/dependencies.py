@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from typing import Annotated, Any, NamedTuple
 
 import msgspec
 from fastapi import Depends, Path, Request
 
-from abound.core.errors import UnknownModel
+from abound.core.errors import ArtifactsUnavailable, Overloaded, UnknownModel
 from abound.core.limits import MODEL_NAME
 from abound.core.types import Offset
 from abound.service.api.decoding import decode
 from abound.service.api.learn_service import ConfigChanges, LearnService
 from abound.service.api.problems import take_problem_counts
 from abound.service.api.request_body import JSON, BodyBudget, media_of, read_body
+from abound.service.artifacts.artifact_store import ArtifactStore
 from abound.service.jobs.submission import JobSubmission
 from abound.service.metrics import Telemetry
 from abound.service.model.replicated_model import ReplicatedModel
@@ -81,26 +83,63 @@ class Parts(NamedTuple):
         self.budget.update_sizes(self.replica.models.all())
 
 
-def parts(request: Request) -> Parts:
+async def parts(request: Request) -> Parts:
     """Return the parts of the application that received the request."""
     found: Parts = request.app.state.parts
     return found
 
 
-def replica(found: Annotated[Parts, Depends(parts)]) -> Replica:
+async def replica(found: Annotated[Parts, Depends(parts)]) -> Replica:
     """Return the replica."""
     return found.replica
 
 
-def actor(request: Request) -> Actor:
+async def artifacts(replica: Annotated[Replica, Depends(replica)]) -> ArtifactStore:
+    """Return the artifact store, joined."""
+    found = replica.artifacts
+    if found is None:
+        raise ArtifactsUnavailable("there is no artifact store: set ABOUND_ARTIFACTS_URL")
+    if not found.id:
+        await found.join(replica.store)
+    return found
+
+
+async def actor(request: Request) -> Actor:
     """Return the sender of the request, for the audit log."""
     return actor_of(request.scope)
 
 
-def grant(request: Request) -> Grant | None:
+async def grant(request: Request) -> Grant | None:
     """Return the grant of the request's key; None where no key is required."""
     found: Grant | None = request.scope.get("grant")
     return found
+
+
+class RequestBound:
+    """A dependency that bounds how many requests of one kind a process serves at the same time.
+
+    Attributes
+    ----------
+    most : int
+    count : int
+        Requests in progress.
+    """
+
+    def __init__(self, most: int, kind: str, retry_after: float) -> None:
+        self.most = most
+        self.count = 0
+        self._kind = kind
+        self._retry_after = retry_after
+
+    async def __call__(self) -> AsyncIterator[None]:
+        """Count the request until its scope ends; raise Overloaded when ``most`` are in progress."""
+        if self.count >= self.most:
+            raise Overloaded(f"this replica has {self.most} {self._kind} already", retry_after=self._retry_after)
+        self.count += 1
+        try:
+            yield
+        finally:
+            self.count -= 1
 
 
 def trusted_model(replica: Replica, name: str) -> ReplicatedModel:
@@ -134,7 +173,9 @@ _object = msgspec.json.Decoder(dict[str, Any])
 
 PartsDep = Annotated[Parts, Depends(parts)]
 ReplicaDep = Annotated[Replica, Depends(replica)]
+ArtifactsDep = Annotated[ArtifactStore, Depends(artifacts)]
 ActorDep = Annotated[Actor, Depends(actor)]
 GrantDep = Annotated[Grant | None, Depends(grant)]
 ModelName = Annotated[str, Path(pattern=MODEL_NAME, description="Name of the model.", examples=["default"])]
+VersionId = Annotated[str, Path(alias="version", pattern=r"^[0-9a-z]{8,32}$", description="Id of the version.")]
 JsonObject = Annotated[dict[str, Any], Depends(json_object)]

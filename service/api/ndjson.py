@@ -152,7 +152,8 @@ class RequestLines:
                 return
             if bodies[-1]:
                 rest_size += len(bodies[-1])
-                rest = [*rest, bodies[-1]] if rest_size <= self._max_line_bytes else []
+                if rest_size <= self._max_line_bytes:
+                    rest.append(bodies[-1])
 
 
 class AnswerLines:

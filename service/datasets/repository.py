@@ -226,8 +226,7 @@ class DatasetRepository:
                 try:
                     size = await self._stored(artifacts, file, pieces)
                     counts = await self._counts(name, file, columns, environment)
-                    with store_errors():
-                        seconds, microseconds = await self._store.client.time()
+                    created = await self._store.now()
                 except BaseException:
                     await artifacts.delete(file)
                     raise
@@ -237,7 +236,7 @@ class DatasetRepository:
                     format=form,
                     compression=compression,
                     bytes=size,
-                    created=seconds + microseconds / 1e6,
+                    created=created,
                     columns=columns,
                     **counts,
                 )

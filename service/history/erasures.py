@@ -6,9 +6,8 @@
 
 An erasure adopts a state without the erased events. Once history is rewritten without them, a replay gives that same
 state, so its adoption has no effect any more. The next erasure rewrites history anyway and then replaces such an
-adoption by a mark. No former state file has to be made again or kept. This does not happen earlier: a process may have
-read erased events before the rewrite and read on after it. It needs the adoption, which replaces its state by one
-without these events.
+adoption by a mark. No former state file has to be made again or kept. The adoption stays until then for the sake of
+slow readers: one that applied erased events before the rewrite gets a state without them only from the adoption.
 
 If a job dies or is cancelled after its adoption and before the rewrite, the adoption stays and history still has its
 events. The next erasure leaves out these events as well, and all other jobs that read history must wait for that. So

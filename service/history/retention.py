@@ -25,7 +25,6 @@ from abound.service.history.replay import rebuild
 from abound.service.log import stream
 from abound.service.log.events import adopted_state_files, adoption_after
 from abound.service.snapshots import state_files
-from abound.service.store.client import store_errors
 
 log = structlog.get_logger(__name__)
 
@@ -41,10 +40,8 @@ async def enforce_retention(to: ArchiveContext, contents: HistoryManifest) -> Hi
         The segments to delete cannot be applied; history stays as it is.
     ArtifactsUnavailable, StoreUnavailable
     """
-    with store_errors():
-        now, _ = await to.store.client.time()
     n = max(
-        segments_over_bounds(contents, to.params, now * 1000),
+        segments_over_bounds(contents, to.params, await to.store.now() * 1000),
         segments_over_state_file_bound(await _needed(to, contents), to.params),
     )
     if not n:
@@ -74,7 +71,7 @@ async def enforce_retention(to: ArchiveContext, contents: HistoryManifest) -> Hi
     return kept
 
 
-def segments_over_bounds(contents: HistoryManifest, params: HistoryParams, now: int) -> int:
+def segments_over_bounds(contents: HistoryManifest, params: HistoryParams, now: float) -> int:
     """Return how many of the oldest segments are beyond the bounds of size and age.
 
     The count is 0 while the bounds are exceeded by at most ``slack``. ``now`` is in milliseconds.

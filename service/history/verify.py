@@ -24,11 +24,12 @@ from abound.core.types import START, Offset
 from abound.service.artifacts.artifact_store import ArtifactStore
 from abound.service.history.history_manifest import History
 from abound.service.history.replay import rebuild
+from abound.service.log.appender import append_event
 from abound.service.log.catalog import CatalogModel, read_catalog
-from abound.service.log.events import APPLY_VERSION, Entry, MarkEvent, encode
+from abound.service.log.events import MarkEvent
 from abound.service.model import replica_status
 from abound.service.model.replica_status import MarkDigest
-from abound.service.store.client import Store, store_errors
+from abound.service.store.client import Store
 
 WAIT_SECONDS = 60.0
 POLL_SECONDS = 0.05
@@ -99,7 +100,7 @@ async def verify(
         raise UnknownModel(f"there is no model {name[:64]!r}", did_you_mean(name, (one.keys.name for one in catalog)))
     expected = set() if offline else await _heard_of(store, living)
     token = secrets.token_hex(8)
-    offset = await _append_mark(store, living, token)
+    offset = await append_event(store, living.keys, MarkEvent(token))
     try:
         from_start = await rebuild(store, living, offset, from_start=True, artifacts=artifacts)
         from_snapshot = await rebuild(store, living, offset, artifacts=artifacts)
@@ -131,14 +132,3 @@ async def verify(
 
 async def _heard_of(store: Store, living: CatalogModel) -> set[str]:
     return {one.replica for one in await replica_status.known_replicas(store, living.keys)}
-
-
-async def _append_mark(store: Store, living: CatalogModel, token: str) -> Offset:
-    payload, checksum = encode(Entry(APPLY_VERSION, secrets.token_bytes(8), 1, MarkEvent(token)))
-    connection = await store.open_connection("mark")
-    try:
-        with store_errors():
-            words = ("XADD", living.keys.log, "*", "e", payload, "c", checksum)
-            return Offset.of_entry(await connection.call(*words, seconds=store.params.reply_seconds))
-    finally:
-        connection.close()

@@ -96,10 +96,6 @@ class JobContext:
         """Number of threads that the job may use."""
         return self._jobs.params.n_threads
 
-    async def now(self) -> float:
-        """Return the clock of the jobs' store, in seconds since 1970."""
-        return await self._jobs.now()
-
     def progress(self, stage: str, fraction: float) -> None:
         """Report the current step and how much of the job is done, 0..1. Raise Cancelled if the job should stop."""
         self._reported = (stage[:200], min(1.0, max(0.0, float(fraction))))

@@ -206,7 +206,7 @@ class JobDispatcher:
         """Delete the records of jobs that ended long ago or exceed the bound, and delete their artifacts once more."""
         jobs = [job for state in ENDED for job in await self._jobs.all(state, limit=10**9)]
         jobs.sort(key=lambda job: job.ended or 0.0, reverse=True)
-        oldest = await self._jobs.now() - self._jobs.params.keep_seconds
+        oldest = await self._jobs.store.now() - self._jobs.params.keep_seconds
         old = [job for place, job in enumerate(jobs) if place >= self._jobs.params.keep or (job.ended or 0.0) < oldest]
         for job in old[:FORGOTTEN_AT_ONCE]:
             await delete_uncommitted(self._jobs, job, await self._artifact_store())

@@ -101,9 +101,12 @@ async def fit(context: JobContext, params: FitParams, progress: Progress) -> dic
     data = read.data if len(rows) == read.data.X.shape[0] else read.data.rows(rows)
     idf = params.uses_idf(config.idf)
     fit_progress = subrange(progress, 0.2, 0.9)
-    fitted, metrics = await asyncio.to_thread(
-        _fit_in_parallel, params, data, idf, config, (context.settings.cluster, context.threads), fit_progress, clock
-    )
+
+    def evaluate_and_fit() -> tuple[FittedMethod, dict[str, Any]]:
+        with parallel(context.settings.cluster, context.threads):
+            return _evaluate_and_fit(params, data, idf, config, fit_progress, clock)
+
+    fitted, metrics = await asyncio.to_thread(evaluate_and_fit)
     prefix = versions.folder(keys, new_id())
     name = prefix.rpartition("/")[2]
     await context.will_write(prefix)
@@ -120,7 +123,7 @@ async def fit(context: JobContext, params: FitParams, progress: Progress) -> dic
             reads=reading_settings(config),
             data_range=read.range,
             offset=str(read.until),
-            created=await context.now(),
+            created=await context.store.now(),
             metrics=metrics,
             sizes={
                 "instances": sizes.n,
@@ -230,27 +233,14 @@ def _of_file(path: Path, config: ModelConfig, card: DatasetCard, progress: Progr
         raise Malformed(str(error).removeprefix(f"{path}: ")) from error
 
 
-def _fit_in_parallel(
-    params: FitParams,
-    data: Matrices,
-    idf: bool,
-    config: ModelConfig,
-    where: tuple[str | None, int],
-    progress: Progress,
-    clock: Stopwatch,
+def _evaluate_and_fit(
+    params: FitParams, data: Matrices, idf: bool, config: ModelConfig, progress: Progress, clock: Stopwatch
 ) -> tuple[FittedMethod, dict[str, Any]]:
     """Fit the method on all data, and return its metrics on the newest instances.
 
     The metrics are those of a fit without these instances, and those of a live index with this configuration that
-    has learned the others. ``where``: the arguments of ``parallel``.
+    has learned the others.
     """
-    with parallel(*where):
-        return _evaluate_and_fit(params, data, idf, config, progress, clock)
-
-
-def _evaluate_and_fit(
-    params: FitParams, data: Matrices, idf: bool, config: ModelConfig, progress: Progress, clock: Stopwatch
-) -> tuple[FittedMethod, dict[str, Any]]:
     n = data.X.shape[0]
     n_held = min(math.floor(n * params.held_out), params.most_held_out)
     metrics: dict[str, Any] = {"held_out": n_held}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import re
 from dataclasses import MISSING, dataclass, field, fields, make_dataclass
 from functools import cache
 from typing import Annotated, Any, ClassVar, get_type_hints
@@ -12,6 +11,7 @@ from pydantic import Field
 
 from abound.core.methods import registry
 from abound.core.methods.training import param_checks
+from abound.service.settings import field_descriptions
 
 MOST_SEED = 2**63 - 1
 
@@ -110,20 +110,3 @@ def _annotated(kind: type[Any]) -> list[tuple[str, Any, Any]]:
         (one.name, Annotated[hints[one.name], Field(description=about.get(one.name))], field(default=one.default))
         for one in fields(kind)
     ]
-
-
-def field_descriptions(kind: type[Any]) -> dict[str, str]:
-    """Return the description of each field from the *Attributes* sections of a class and its bases."""
-    found: dict[str, str] = {}
-    for one in reversed(kind.__mro__):
-        section = inspect.cleandoc(one.__doc__ or "").partition("Attributes\n----------\n")[2]
-        own: dict[str, str] = {}
-        names: list[str] = []
-        for line in section.splitlines():
-            if line[:1].strip():
-                names = re.split(r",\s*", line.partition(" : ")[0])
-            elif line.strip():
-                for name in names:
-                    own[name] = f"{own.get(name, '')} {line.strip()}".strip()
-        found |= own
-    return found

@@ -39,9 +39,8 @@ NICENESS = {"fit": 10}
 
 SESSION_NICENESS = {"fit": 5}
 """Niceness of a job's session. Linux may weigh sessions against each other before the processes in them
-(``autogroup``), so each job has its own session. Its niceness is below that of the process: with 10, on a
-machine that other programs kept busy, the job got so little time that it did not read the store's answers before
-their timeout.
+(``autogroup``), so each job has its own session. It is 5, not 10 as for the process: with 10, jobs on a busy machine
+got so little time that the store's answers timed out unread.
 """
 
 AT_ONCE = 65_536

@@ -27,11 +27,12 @@ from pydantic import TypeAdapter, ValidationError
 from abound.core.errors import InvalidInstance, did_you_mean
 from abound.core.methods.registry import METHODS as BATCH_METHODS
 from abound.service.jobs.fit import fit, needs
-from abound.service.jobs.fit_params import field_descriptions, fit_params
+from abound.service.jobs.fit_params import fit_params
 from abound.service.jobs.rebuild import RestoreParams, forget, refit, restore
 from abound.service.processes.memory import require_memory
 from abound.service.rebuild.redaction import ForgetParams
 from abound.service.rebuild.refit import RefitParams
+from abound.service.settings import field_descriptions
 
 if TYPE_CHECKING:
     from abound.service.jobs.context import JobContext

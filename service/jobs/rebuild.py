@@ -33,7 +33,6 @@ from abound.service.rebuild.redaction import ForgetParams
 from abound.service.rebuild.refit import Refit, RefitParams
 from abound.service.snapshots import state_files
 from abound.service.snapshots.snapshots import SnapshotParams
-from abound.service.store.client import store_errors
 
 if TYPE_CHECKING:
     from abound.service.jobs.context import JobContext
@@ -175,13 +174,11 @@ async def _check_clock(place: AdoptionContext, params: ForgetParams) -> None:
     last entry before, until the clock has caught up.
     """
     last = (await stream.tail(place.store, place.keys.log)).last.milliseconds
-    with store_errors():
-        seconds, microseconds = await place.store.client.time()
-    ahead = last - (seconds * 1000 + microseconds // 1000)
+    ahead = last / 1000 - await place.store.now()
     if ahead <= 0 or (params.until is not None and int(params.until * 1000) >= last):
         return
     raise InvalidInstance(
-        f"until: the clock of the store was set back, and the log's last entry is {ahead / 1000:.3f} s ahead of it. "
+        f"until: the clock of the store was set back, and the log's last entry is {ahead:.3f} s ahead of it. "
         "All events since then have that time. Select the events by key or source, or use an until of at least "
         f"{(last + 1) / 1000}; it will also forget everything that arrived since the clock change",
         "params.until",

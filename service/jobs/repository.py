@@ -245,7 +245,7 @@ class JobRepository:
             Seconds to wait at least before the next attempt.
         """
         fields: dict[str, Any] = {
-            "due": await self.now() + delay if delay else None,
+            "due": await self.store.now() + delay if delay else None,
             "holder": None,
             "gone": None,
             "stage": "waiting for the next attempt",
@@ -290,12 +290,6 @@ class JobRepository:
             for name in names
             if f"{name}|n" in texts and f"{name}|seconds" in texts
         ]
-
-    async def now(self) -> float:
-        """Return the store's clock, in seconds since 1970."""
-        with store_errors():
-            seconds, microseconds = await self.store.client.time()
-        return int(seconds) + int(microseconds) / 1e6
 
     async def delete(self, job: Job) -> None:
         """Delete the record of an ended job."""

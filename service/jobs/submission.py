@@ -16,7 +16,6 @@ from msgspec import Meta, Struct
 
 from abound.core.errors import ArtifactsUnavailable, InvalidInstance, UnknownDataset, UnknownJob, did_you_mean
 from abound.service.artifacts.artifact_store import ArtifactStore
-from abound.service.asyncio_tasks import cancel_and_wait
 from abound.service.datasets.repository import DatasetCard, DatasetRepository
 from abound.service.jobs.record import KINDS, Job, id_of_key, new_id
 from abound.service.jobs.repository import JobParams, JobRepository
@@ -31,9 +30,6 @@ if TYPE_CHECKING:
     from abound.service.jobs.methods import JobMethod
 
 HISTORY = "history"
-
-CHECK_SECONDS = 10.0
-"""How long a submission waits for an answer of the artifact store."""
 DATASET_SIZES = ("instances", "features", "classes", "assertions", "nnz", "pairs", "label_pairs", "feature_labels")
 
 
@@ -50,18 +46,15 @@ class JobRequest(Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class JobSubmission:
-    """Submits jobs for the models of a replica."""
+    """Submits jobs for the models of a replica, whose store and artifact store are given."""
 
-    def __init__(self, settings: Settings) -> None:
-        params = settings.group(StoreParams)
+    def __init__(self, settings: Settings, store: Store, artifacts: ArtifactStore | None) -> None:
         self._cluster = settings.cluster
-        self._store = Store(settings.jobs_store_url(), params)
-        self.jobs = JobRepository(self._store, settings.group(JobParams))
-        self._events = Store(settings.store_url(), params)
-        self._datasets = DatasetRepository(self._events)
-        place = settings.artifacts_location()
-        self._artifacts = ArtifactStore(place) if place is not None else None
-        self._check: asyncio.Task[str] | None = None
+        jobs_store = Store(settings.jobs_store_url(), settings.group(StoreParams))
+        self.jobs = JobRepository(jobs_store, settings.group(JobParams))
+        self._store = store
+        self._datasets = DatasetRepository(store)
+        self._artifacts = artifacts
 
     async def submit(
         self, request: JobRequest, model: ReplicatedModel, actor: str | None, key: str | None = None
@@ -106,8 +99,8 @@ class JobSubmission:
             raise ArtifactsUnavailable(
                 "jobs need an artifact store: set ABOUND_ARTIFACTS_URL to the same value on all hosts"
             )
-        await self._check_artifacts(self._artifacts)
-        await self._check_memory(request.method, params, model, dataset)
+        await self._artifacts.join(self._store)
+        await self._check_memory(request.method, method, params, model, dataset)
         plain = method.to_json(params)
         reason = plain.get("reason")
         job = await self.jobs.submit(
@@ -135,39 +128,22 @@ class JobSubmission:
     async def statistics(self) -> JobStatistics:
         """Return statistics of all jobs and workers. Raises StoreUnavailable."""
         ended = {(one.method, one.state): (one.n, one.seconds) for one in await self.jobs.totals()}
-        workers = {kind: len(await registered_for(self._store, kind)) for kind in KINDS}
+        workers = {kind: len(await registered_for(self.jobs.store, kind)) for kind in KINDS}
         return JobStatistics(await self.jobs.counts(), ended, workers)
 
     async def close(self) -> None:
-        """Close the connections."""
-        if self._check is not None:
-            await cancel_and_wait(self._check)
-        await self._store.close()
-        await self._events.close()
+        """Close the connections to the store of jobs."""
+        await self.jobs.store.close()
 
-    async def _check_artifacts(self, artifacts: ArtifactStore) -> None:
-        """Raise ArtifactsUnavailable if the artifact store cannot be reached.
-
-        Concurrent submissions share one check; each waits for ``CHECK_SECONDS`` at most.
-        """
-        if self._check is None or self._check.done():
-            self._check = asyncio.create_task(artifacts.join(self._events), name="artifact store of jobs")
-        try:
-            async with asyncio.timeout(CHECK_SECONDS):
-                await asyncio.shield(self._check)
-        except TimeoutError:
-            raise ArtifactsUnavailable(
-                f"the artifact store has not answered for {CHECK_SECONDS:g} seconds; try again later"
-            ) from None
-
-    async def _check_memory(self, name: str, params: Any, model: ReplicatedModel, dataset: DatasetCard | None) -> None:
+    async def _check_memory(
+        self, name: str, method: JobMethod, params: Any, model: ReplicatedModel, dataset: DatasetCard | None
+    ) -> None:
         """Raise InsufficientMemory if no worker has the memory for a job.
 
         Without a registered worker, the memory of this machine counts in place of a future worker's.
         """
-        from abound.service.jobs.methods import METHODS, ModelSizes, require_memory_for
+        from abound.service.jobs.methods import ModelSizes, require_memory_for
 
-        method = METHODS[name]
         if method.needs is None:
             return
         sizes = model.live.sizes()
@@ -182,8 +158,8 @@ class JobSubmission:
             model.live.n_pairs,
         )
         if dataset is not None:
-            counted = counted._replace(**{name: getattr(dataset, name) for name in DATASET_SIZES})
-        workers = [worker for worker in await registered_for(self._store, method.kind) if worker.memory is not None]
+            counted = counted._replace(**{size: getattr(dataset, size) for size in DATASET_SIZES})
+        workers = [worker for worker in await registered_for(self.jobs.store, method.kind) if worker.memory is not None]
         largest = max(workers, key=lambda worker: worker.memory or 0, default=None)
         here = self.jobs.params.memory_limit
         with parallel_settings(self._cluster, self.jobs.params.n_threads):

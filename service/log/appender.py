@@ -29,6 +29,7 @@ A client that disconnects does not change its group, and the other requests of t
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 
@@ -41,12 +42,21 @@ from abound.service.log.events import APPLY_VERSION, ControlEvent, Entry, encode
 from abound.service.log.stream import LogParams, xadd
 from abound.service.metrics import DurationCounter
 from abound.service.processes.tracing import Tracing
+from abound.service.store.client import Store, store_errors
 from abound.service.store.durability import Words, confirmation_commands, confirmed_level
+from abound.service.store.keys import ModelKeys
 from abound.service.store.raw_connection import ConnectionLost, Reply, pack_command
 from abound.service.store.reconnecting_connection import ReconnectingConnection
 from abound.service.store.server_info import LEVELS, ServerInfo
 
 SWEEP_SECONDS = 0.05
+
+
+async def append_event(store: Store, keys: ModelKeys, event: ControlEvent) -> Offset:
+    """Append a control event to a model's log, from any process; return its offset. Raises StoreUnavailable."""
+    payload, checksum = encode(Entry(APPLY_VERSION, secrets.token_bytes(8), 1, event))
+    with store_errors():
+        return Offset.of_entry(await store.client.xadd(keys.log, {"e": payload, "c": checksum}))
 
 
 class Appender:
@@ -265,8 +275,7 @@ class Appender:
                     left.append(waiting)
                     continue
                 future.set_result(waiting.result_in(group, reached))
-            self._n_waiting -= 1
-            self._n_bytes -= waiting.n_bytes
+            self._uncount(waiting)
         group.waiting = left
         if not left:
             self._groups.pop(group.sequence, None)
@@ -348,7 +357,7 @@ class Appender:
                 self._end(waiting, OutcomeUnknown("the event is in the log, but was not applied in time"))
             else:
                 if not waiting.future.done():
-                    waiting.future.set_result(waiting.result_in(group, group.reached or 0))
+                    waiting.future.set_result(waiting.result_in(group, group.reached))
                 self._uncount(waiting)
         group.waiting = left
         if not left:

@@ -17,6 +17,7 @@ import msgspec
 from msgspec import Meta
 
 from abound.core.types import Offset
+from abound.service.processes.lifetime import is_running
 from abound.service.store import expiring
 from abound.service.store.client import Store, store_errors
 from abound.service.store.keys import ModelKeys
@@ -98,7 +99,7 @@ async def remove_dead(store: Store, models: list[ModelKeys], replica: str) -> No
             if (one.host, one.numbering) == (host, here)
             and one.replica != replica
             and age > FRESH_SECONDS
-            and not _lives(one.pid)
+            and (one.pid == os.getpid() or not is_running(one.pid))
         ]
         if dead:
             await expiring.remove(store, keys.key("replicas"), *dead)
@@ -120,19 +121,6 @@ async def _published(store: Store, keys: ModelKeys) -> list[tuple[PublishedStatu
     """Return the published statuses and their ages."""
     found = await expiring.live(store, keys.key("replicas"), STALE_SECONDS)
     return [(_presence.decode(one.payload), one.age) for one in found.values()]
-
-
-def _lives(pid: int) -> bool:
-    """Return whether another process of this host has the PID."""
-    if pid == os.getpid():
-        return False
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass
-    return True
 
 
 async def publish_mark(store: Store, keys: ModelKeys, token: str, replica: str, offset: Offset, digest: str) -> None:

@@ -47,6 +47,17 @@ def end_with_parent(parent: int) -> None:
     os._exit(1)
 
 
+def is_running(pid: int) -> bool:
+    """Return whether any process of this host has the PID. A zombie counts."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
+
+
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 

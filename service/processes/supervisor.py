@@ -40,6 +40,7 @@ from abound.core.errors import CannotStart, WrongSetting
 from abound.service.processes.child import Child, restart_delay
 from abound.service.processes.embedded_store import EmbeddedStore
 from abound.service.processes.kernel_cache import set_cache_dir
+from abound.service.processes.lifetime import is_running
 from abound.service.processes.memory import default_models_memory
 from abound.service.processes.runtime_dir import prepare_runtime_dir, runtime_dir
 from abound.service.processes.startup_page import StartupServer, StartupStatus, listen, url_of
@@ -335,19 +336,9 @@ def _prepare_metrics(runtime: Path, metrics: Path) -> None:
     prepare_runtime_dir(runtime)
     for left_over in runtime.glob("metrics-*"):
         pid = left_over.name.partition("-")[2]
-        if left_over == metrics or not (pid.isdecimal() and _is_running(int(pid))):
+        if left_over == metrics or not (pid.isdecimal() and is_running(int(pid))):
             shutil.rmtree(left_over, ignore_errors=True)
     metrics.mkdir(mode=0o700)
-
-
-def _is_running(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
 
 
 def _delete_gauges(metrics: Path, pid: int) -> None:

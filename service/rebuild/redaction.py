@@ -1,8 +1,8 @@
 """Redaction: one pass over a model's log and history that removes some events and keeps the positions of all.
 
-A request that was not learned because a removed request has the same key is removed too: a repeat, or a request that
-was refused because its body differs. Without that, a replay would learn it. The pass therefore tracks receipts as they
-were (``OutcomeReplay``), also through adoptions. A request that arrives after the adoption counts as a new one.
+Removing a request also removes the later requests with its key that were not learned: repeats, and requests refused for
+another body. Without the first one a replay would learn them. The pass therefore tracks receipts as they were
+(``OutcomeReplay``), also through adoptions. A request that arrives after the adoption counts as a new one.
 
 The adoption of an earlier forget job becomes a mark, because a replay of the redacted events gives its state. So does
 the adoption of a refit that has learned removed events: that refit is dropped.

@@ -154,9 +154,8 @@ async def newest_predictions(
     """
     found: list[tuple[str, bytes]] = []
     end, n_bytes = b"+", 0
+    oldest = f"{int((await store.now() - params.seconds) * 1000)}".encode()
     with store_errors():
-        seconds, _ = await store.client.time()
-        oldest = f"{(seconds - params.seconds) * 1000}".encode()
         while len(found) < most and n_bytes < most_bytes:
             entries = await store.client.xrevrange(keys.key("remembered"), end, oldest, count=LISTED_AT_ONCE)
             if not entries:

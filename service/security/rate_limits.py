@@ -180,9 +180,8 @@ class RateLimiter:
 def _wait(most: int, window: int, n: int, before: int, before_ends: float, now: int, now_ends: float) -> float:
     """Return the seconds until ``n`` more fit below ``most``, if nothing else arrives.
 
-    The count of the previous window, ``before``, decreases linearly to 0 at ``before_ends``. The count of the
-    current window, ``now``, stays until the window ends, one window before ``now_ends``. Then it decreases linearly
-    to 0 at ``now_ends``.
+    The count of the previous window, ``before``, falls linearly to 0 at ``before_ends``. The current window ends at
+    ``now_ends - window``. Until then its count ``now`` stays; afterwards it falls linearly and is 0 at ``now_ends``.
     """
     room = most - now - n
     if room >= 0:

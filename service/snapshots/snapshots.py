@@ -95,9 +95,7 @@ async def write(
     """
     keys, position = model.keys, model.position
     name = f"{position.offset}-{secrets.token_hex(4)}"
-    with store_errors():
-        seconds, microseconds = await store.client.time()
-    created = seconds * 1000 + microseconds // 1000
+    created = int(await store.now() * 1000)
     put = partial(_put, store, keys, name)
     manifest = await state_image.write(
         put, keys, name, model.live, position, params.part_bytes, between, created=created

@@ -100,6 +100,12 @@ class Store:
         """Open a dedicated connection for ``purpose``; raise StoreUnavailable when that fails."""
         return await StoreConnection.open(self.address, f"abound-{purpose}", self.params.connect_seconds, on_lost)
 
+    async def now(self) -> float:
+        """Return the store's clock, in seconds since 1970. Raises StoreUnavailable."""
+        with store_errors():
+            seconds, microseconds = await self.client.time()
+        return float(seconds + microseconds / 1e6)
+
     async def server_info(self) -> ServerInfo:
         """Query the server info. Raise StoreUnavailable when the store does not answer."""
         with store_errors():

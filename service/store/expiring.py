@@ -34,11 +34,11 @@ async def put(store: Store, key: bytes, name: str, payload: bytes = b"") -> None
 
 async def put_all(store: Store, records: Iterable[tuple[bytes, str, bytes]]) -> None:
     """Write or renew records, given as key, name and payload."""
+    now = await store.now()
     with store_errors():
-        seconds, microseconds = await store.client.time()
         async with store.client.pipeline(transaction=False) as pipe:
             for key, name, payload in records:
-                pipe.hset(key, name, pack(seconds + microseconds / 1e6, payload))
+                pipe.hset(key, name, pack(now, payload))
             await pipe.execute()
 
 

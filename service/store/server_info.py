@@ -48,9 +48,8 @@ class ServerInfo(NamedTuple):
     rewriting : bool
         It is rewriting its append-only file, or is about to.
     aof_complete : bool
-        It has a complete append-only file. False while it rewrites a file and had none when it started: a crash
-        during the first rewrite would lose what it appends. Checked at the start only, since later it is mostly an
-        ordinary rewrite.
+        False only while the store writes its first append-only file; a crash before that file is complete loses
+        everything appended. Checked at the start only: later rewrites replace a complete file.
     pauses : bool
         It does not sync during a save or a rewrite, whatever ``appendfsync`` is, or does not report that it does
         (``no-appendfsync-on-rewrite``).

@@ -38,7 +38,7 @@ from abound.core.model.active_version import LIVE
 from abound.core.types import START, Offset
 from abound.service.artifacts.artifact_store import ArtifactStore
 from abound.service.asyncio_tasks import do_nothing, retry, wait_until
-from abound.service.log.events import APPLY_VERSION, ActivateEvent, Entry, PrepareVersionEvent, WeighEvent, encode
+from abound.service.log.events import APPLY_VERSION, ActivateEvent, Entry, PrepareVersionEvent, encode
 from abound.service.model import replica_status
 from abound.service.model.replica_status import SILENT_SECONDS
 from abound.service.store.client import Store, store_errors
@@ -138,13 +138,6 @@ async def activate(place: ActivationContext, version: str, reason: str, if_activ
         "activated a version", model=keys.name, version=version, former=before.version, offset=str(at), reason=reason
     )
     return at
-
-
-async def append_weights(store: Store, keys: ModelKeys, version: str, weights: tuple[float, float]) -> Offset:
-    """Append new blend weights of the index and a version; return their offset. Raises StoreUnavailable."""
-    payload, checksum = encode(Entry(APPLY_VERSION, secrets.token_bytes(8), 1, WeighEvent(version, weights)))
-    with store_errors():
-        return Offset.of_entry(await store.client.xadd(keys.log, {"e": payload, "c": checksum}))
 
 
 async def _digest_of(place: ActivationContext, version: str) -> str:

@@ -22,12 +22,11 @@ from abound.core.config import ModelConfig
 from abound.core.errors import Cancelled, Conflict, Corrupted, InvalidInstance, Malformed, TooLarge, UnknownApplyVersion
 from abound.core.types import Offset
 from abound.service.artifacts.artifact_store import PIECE_BYTES, ArtifactStore
-from abound.service.artifacts.checksums import seal
 from abound.service.artifacts.file_format import ContainerReader, encode_head
 from abound.service.artifacts.npy import Array, ArrayFile
 from abound.service.history import erasures
 from abound.service.log.stream import tail
-from abound.service.store.client import Store, store_errors
+from abound.service.store.client import Store
 from abound.service.store.keys import ModelKeys
 from abound.service.versions import repository as versions
 from abound.service.versions import retention as version_retention
@@ -132,22 +131,18 @@ async def _write_version(
     await reader.check_end()
     same_model = _is_of(keys, card)
     origin = {"id": card.id, "model": card.model, "incarnation": card.incarnation, "data": card.data}
-    with store_errors():
-        seconds, microseconds = await store.client.time()
-    new = seal(
-        msgspec.structs.replace(
-            card,
-            id=name,
-            model=keys.name,
-            incarnation=keys.incarnation,
-            data=card.data if same_model else "import",
-            upload=card.upload if same_model else None,
-            data_range=card.data_range if same_model else None,
-            offset=card.offset if same_model else offset,
-            created=seconds + microseconds / 1e6,
-            job=None,
-            origin=origin,
-        )
+    new = msgspec.structs.replace(
+        card,
+        id=name,
+        model=keys.name,
+        incarnation=keys.incarnation,
+        data=card.data if same_model else "import",
+        upload=card.upload if same_model else None,
+        data_range=card.data_range if same_model else None,
+        offset=card.offset if same_model else offset,
+        created=await store.now(),
+        job=None,
+        origin=origin,
     )
     from abound.core.methods.fitted import OPAQUE_PREFIX  # imports scipy: only when a version is imported
 

@@ -15,6 +15,8 @@ from abound.core.comparison.blend import LabelRanking, mix
 from abound.core.methods.fitted import FittedMethod
 from abound.core.model.live_model import warmup
 from abound.service.artifacts.artifact_store import ArtifactStore
+from abound.service.log.appender import append_event
+from abound.service.log.events import WeighEvent
 from abound.service.replica import heartbeat
 from abound.service.store.client import Store
 from abound.service.versions import activation
@@ -162,7 +164,7 @@ def test_the_blend_mixes_the_index_and_the_active_version_by_their_weights(model
     async def weigh() -> Any:
         store = Store(service.server.url, QUICK)
         try:
-            return await activation.append_weights(store, keys, model.ids[0], weights)
+            return await append_event(store, keys, WeighEvent(model.ids[0], weights))
         finally:
             await store.close()
 

@@ -15,11 +15,13 @@ import pytest
 from pydantic import SecretStr
 
 from abound.service.api.routes import jobs as route
+from abound.service.artifacts.artifact_store import ArtifactStore
 from abound.service.jobs import workers
 from abound.service.jobs.record import job_key
 from abound.service.jobs.submission import JobRequest, JobSubmission
 from abound.service.security.audit import AUDIT_KEY
 from abound.service.store import expiring
+from abound.service.store.client import Store
 from tests.support.job_worker import Office, forget_jobs, office, until
 from tests.support.served import Served, problem
 from tests.support.valkey import Server
@@ -122,6 +124,8 @@ def test_what_is_no_job_at_all_is_refused(place: Office) -> None:
     problem(place.http.post("/jobs", content=b"[]", headers={"content-type": "application/json"}), 422)
     problem(place.http.post("/jobs", content=b"x", headers={"content-type": "text/plain"}), 415)
     problem(place.http.post("/jobs", json={"method": "steps", "model": "none"}), 404, "unknown-model")
+    said = problem(place.http.post("/jobs", json={"method": "steps", "models": "default"}), 422, field="models")
+    assert said["detail"].endswith("; did you mean model?")
 
 
 def test_a_job_that_does_not_fit_is_refused_with_the_arithmetic(place: Office) -> None:
@@ -208,11 +212,11 @@ def test_a_job_is_followed_to_its_end(place: Office) -> None:
         assert list(events) == []
     answer = place.http.get(f"/jobs/{job_id}/events")
     assert [name for name, _ in events_of(iter(answer.text.splitlines()))] == ["ended"]
-    assert route.JobFollowers.count == 0
+    until(lambda: route.followers.count == 0)
 
 
 def test_who_follows_and_goes_is_forgotten(place: Office, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(route, "MOST_FOLLOWERS", 2)
+    monkeypatch.setattr(route.followers, "most", 2)
     job_id = place.submit("steps")
     with (
         httpx.Client(base_url=place.service.url, timeout=60) as one,
@@ -226,7 +230,7 @@ def test_who_follows_and_goes_is_forgotten(place: Office, monkeypatch: pytest.Mo
                 assert third.status_code == 503
                 third.read()
             problem(third, 503, "overloaded")
-    until(lambda: route.JobFollowers.count == 0)
+    until(lambda: route.followers.count == 0)
 
 
 def test_who_follows_a_job_that_stands_still_is_kept_alive(place: Office, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -294,13 +298,15 @@ def test_without_an_artifact_store_jobs_are_refused_and_why_is_said(place: Offic
 def test_jobs_may_have_a_store_of_their_own(place: Office) -> None:
     other = Server()
     try:
-        jobs_url = SecretStr(other.url)
-        submission = JobSubmission(place.service.settings.model_copy(update={"jobs_url": jobs_url}))
+        settings = place.service.settings.model_copy(update={"jobs_url": SecretStr(other.url)})
         model = place.service.app.state.parts.replica.model("default")
 
         async def submit() -> str:
+            store = Store(place.service.server.url)
+            submission = JobSubmission(settings, store, ArtifactStore(str(place.artifacts)))
             job = await submission.submit(JobRequest(method="steps"), model, None)
             await submission.close()
+            await store.close()
             return job.id
 
         job_id = asyncio.run(submit())

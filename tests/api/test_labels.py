@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from typing import Any
 from urllib.parse import quote
 
+import httpx
 import pytest
 
 from abound.service.api.routes import labels as routes
@@ -120,9 +122,33 @@ def test_what_is_not_there_is_said(service: Served) -> None:
 def test_searches_are_bounded(service: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     name = fresh_model(service)
     learn(service, name, ({"f": 1}, "x"))
-    monkeypatch.setattr(routes.LabelSearches, "count", routes.MAX_SEARCHES)
+    monkeypatch.setattr(routes.searches, "count", routes.searches.most)
     problem(service.http.get(f"/models/{name}/labels/x"), 503, "overloaded")
-    monkeypatch.setattr(routes.LabelSearches, "count", 0)
+    monkeypatch.setattr(routes.searches, "count", 0)
     assert service.http.get(f"/models/{name}/labels/x").status_code == 200
     problem(service.http.get(f"/models/{name}/labels/y"), 404)
-    assert routes.LabelSearches.count == 0
+    assert routes.searches.count == 0
+
+
+def test_a_burst_of_searches_is_bounded(service: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = fresh_model(service)
+    learn(service, name, ({"f": 1}, "x"))
+    running, peak = 0, 0
+
+    async def search(*given: object) -> tuple[list[Any], int]:
+        nonlocal running, peak
+        running += 1
+        peak = max(peak, running)
+        await asyncio.sleep(0.1)
+        running -= 1
+        return [], 0
+
+    async def burst() -> set[int]:
+        transport = httpx.ASGITransport(service.app)
+        async with httpx.AsyncClient(transport=transport, base_url=service.url) as client:
+            answers = await asyncio.gather(*(client.get(f"/models/{name}/labels/x") for _ in range(32)))
+        return {answer.status_code for answer in answers}
+
+    monkeypatch.setattr(routes, "_voting_features", search)
+    assert asyncio.run_coroutine_threadsafe(burst(), service.loop).result(30) == {200, 503}
+    assert peak == 4

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from abound.service.api.ndjson import RequestLines
+from abound.service.api.request_body import BodyBudget, Message
 from tests.support.served import NDJSON, Served, checked_problem, fresh_model, lines, ndjson, problem, served
 
 
@@ -182,6 +184,20 @@ def test_lines_in_pieces_are_put_together(service: Served, model: str) -> None:
     answered = lines(service.http.post(f"/models/{model}/learn", content=chunks(), headers=NDJSON))
     assert len(answered) == 40
     assert service.learned(model) == 40
+
+
+async def test_a_line_of_many_pieces_takes_time_in_proportion_to_them() -> None:
+    pieces = iter([b"x"] * 60_000 + [b"\n"])
+
+    async def receive() -> Message:
+        piece = next(pieces)
+        return {"type": "http.request", "body": piece, "more_body": piece != b"\n"}
+
+    request = RequestLines(receive, BodyBudget(), 10**6, 10, 10**6)
+    await request.pump()
+    began = time.process_time()
+    assert [line.body async for group in request.groups() for line in group] == [b"x" * 60_000]
+    assert time.process_time() - began < 3
 
 
 def _head(service: Served, path: str) -> bytes:

@@ -23,7 +23,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from abound.core.errors import ArtifactsUnavailable
 from abound.service.api import routes
-from abound.service.api.routes.versions import artifacts as joined_artifacts
+from abound.service.api.dependencies import artifacts as joined_artifacts
 from abound.service.artifacts.artifact_store import ArtifactStore
 from abound.service.snapshots import schedule
 from abound.service.snapshots.snapshots import SnapshotParams
@@ -182,7 +182,7 @@ def test_whoever_needs_the_artifact_store_is_told_that_it_does_not_answer(
 ) -> None:
     if before == "silent later":
         silent.set()
-    for bound in ("api.app.PATIENCE_SECONDS", "jobs.submission.CHECK_SECONDS", "artifacts.availability.JOIN_SECONDS"):
+    for bound in ("api.app.PATIENCE_SECONDS", "artifacts.availability.JOIN_SECONDS"):
         monkeypatch.setattr(f"abound.service.{bound}", QUICKLY)
     with served(artifacts_url=f"silent://{tmp_path.name}-routes", data_dir=tmp_path) as service:
         service.http.timeout = 5.0
@@ -218,7 +218,7 @@ def test_the_routes_that_read_the_artifact_store_are_these() -> None:
         if isinstance(route, APIRoute) and _needs(route.dependant)
         for method in route.methods
     }
-    assert len(found) == 9
+    assert len(found) == 10
     assert found <= {(method, path) for method, path, _ in ROUTES}
 
 

@@ -1,11 +1,10 @@
-"""Submission of jobs: where the artifact store does not answer, and what it refuses for its memory."""
+"""Submission of jobs: what it refuses for its memory."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import re
-import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -14,17 +13,16 @@ from unittest.mock import AsyncMock
 import msgspec
 import pytest
 
-from abound.core.errors import ArtifactsUnavailable, InsufficientMemory
+from abound.core.errors import InsufficientMemory
+from abound.service.artifacts.artifact_store import ArtifactStore
 from abound.service.datasets.repository import DatasetCard
-from abound.service.jobs import submission as submissions
 from abound.service.jobs.methods import METHODS, ModelSizes
 from abound.service.jobs.submission import JobRequest, JobSubmission
 from abound.service.settings import Settings
+from abound.service.store.client import Store
 from tests.support.fixtures import StartReplica
 from tests.support.streams import drafts
 from tests.support.valkey import Server
-
-ASKED = JobRequest(method="frequency")
 
 OF_PAIRS = ("exmlds1", "exmlds3", "exmlds_joint")
 """Methods whose memory goes by the pairs of instances that share a label."""
@@ -41,78 +39,15 @@ def room_for(method: str, pairs: int) -> int:
     return sum(n(ModelSizes(N, 120, 40, 0, 0, N, 6 * N, pairs, N), params).values())
 
 
-class Hanging:
-    """In the place of a file system's ``exists``: it hangs until it is let go, and counts who asks."""
-
-    def __init__(self) -> None:
-        self.asked = 0
-        self.goes_on = threading.Event()
-
-    def __call__(self, path: str) -> bool:
-        self.asked += 1
-        self.goes_on.wait(30)
-        return True
-
-
-async def test_an_artifact_store_that_does_not_answer_is_asked_once_and_not_waited_for_long(
-    server: Server, start_replica: StartReplica, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model = (await start_replica(server)).model("default")
-    monkeypatch.setattr(submissions, "CHECK_SECONDS", 0.2)
-    settings = Settings.load(
-        data_dir=tmp_path, redis_url=server.url, artifacts_url=f"memory://submission-{tmp_path.name}"
-    )
-    submission = JobSubmission(settings)
-    assert submission._artifacts is not None
-    hanging = Hanging()
-    monkeypatch.setattr(submission._artifacts._filesystem, "exists", hanging)
-    try:
-        async with asyncio.timeout(20):
-            for _ in range(2):
-                refused = await asyncio.gather(
-                    *(submission.submit(ASKED, model, None) for _ in range(8)), return_exceptions=True
-                )
-                assert all(isinstance(one, ArtifactsUnavailable) for one in refused), refused
-                assert all("has not answered" in str(one) for one in refused)
-        assert hanging.asked == 1
-        hanging.goes_on.set()
-        monkeypatch.setattr(submissions, "CHECK_SECONDS", 20.0)
-        assert (await submission.submit(ASKED, model, None)).state == "queued"
-    finally:
-        hanging.goes_on.set()
-        await submission.close()
-
-
-async def test_a_submission_that_closes_does_not_wait_for_the_artifact_store(
-    server: Server, start_replica: StartReplica, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model = (await start_replica(server)).model("default")
-    monkeypatch.setattr(submissions, "CHECK_SECONDS", 0.05)
-    submission = JobSubmission(
-        Settings.load(data_dir=tmp_path, redis_url=server.url, artifacts_url=f"memory://submission-{tmp_path.name}")
-    )
-    assert submission._artifacts is not None
-    hanging = Hanging()
-    monkeypatch.setattr(submission._artifacts._filesystem, "exists", hanging)
-    try:
-        with pytest.raises(ArtifactsUnavailable, match="has not answered"):
-            await submission.submit(ASKED, model, None)
-        assert submission._check is not None
-        async with asyncio.timeout(10):
-            await submission.close()
-        assert submission._check.cancelled()
-    finally:
-        hanging.goes_on.set()
-
-
 @contextlib.asynccontextmanager
 async def opened(server: Server, directory: Path) -> AsyncIterator[JobSubmission]:
-    settings = Settings.load(data_dir=directory, redis_url=server.url, artifacts_url=f"memory://jobs-{directory.name}")
-    submission = JobSubmission(settings)
+    store, artifacts = Store(server.url), ArtifactStore(f"memory://jobs-{directory.name}")
+    submission = JobSubmission(Settings.load(data_dir=directory, redis_url=server.url), store, artifacts)
     try:
         yield submission
     finally:
         await submission.close()
+        await store.close()
 
 
 async def is_taken(submission: JobSubmission, asked: JobRequest, model: Any, refusal: str) -> bool:

@@ -16,12 +16,13 @@ from abound.core.model.active_version import LIVE
 from abound.core.types import Offset
 from abound.service.api.routes.classify import Classify
 from abound.service.asyncio_tasks import TimeSlice
+from abound.service.log.appender import append_event
+from abound.service.log.events import WeighEvent
 from abound.service.replica import ranking_pool
 from abound.service.replica.predictions import RememberParams
 from abound.service.replica.replica import Replica
 from abound.service.security.rate_limits import RateLimiter, RateParams
 from abound.service.settings import Settings
-from abound.service.versions import activation
 from abound.service.versions.activation import activate
 from abound.service.versions.ranking import rank_all
 from tests.support.adoption_house import House, learning, until
@@ -118,7 +119,7 @@ async def test_a_blend_is_by_what_was_active_and_the_weights_at_its_offset(house
             if stop:
                 return
             share = (n % 3) / 2
-            await activation.append_weights(house.store, keys, ids[n % 2], (1 - share, share))
+            await append_event(house.store, keys, WeighEvent(ids[n % 2], (1 - share, share)))
 
     weighing = asyncio.create_task(weigh())
     told = []

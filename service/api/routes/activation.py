@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import contextlib
 
-import msgspec
 from fastapi import APIRouter
 
 from abound.core.errors import NotReady
 from abound.core.model.active_version import LIVE
+from abound.service.api.decoding import convert
 from abound.service.api.dependencies import ActorDep, JsonObject, ModelName, PartsDep
 from abound.service.api.openapi import JSON, REF, problems
-from abound.service.api.problems import decoding_error
 from abound.service.api.schemas.versions import ActivatedAnswer, ActivateRequest
 from abound.service.security.audit import audited
 from abound.service.versions.activation import ActivationContext, activate, read_active
@@ -43,10 +42,7 @@ async def activate_version(model: ModelName, given: JsonObject, parts: PartsDep,
 
     Activate the former version to roll back.
     """
-    try:
-        request = msgspec.convert(given, ActivateRequest)
-    except msgspec.ValidationError as error:
-        raise decoding_error(error) from None
+    request = convert(given, ActivateRequest)
     replica = parts.replica
     known = replica.model(model)
     async with audited(replica.store, actor, "version.activate", model=model, version=request.version) as details:

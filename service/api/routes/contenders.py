@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from fastapi import APIRouter, Path, Response
+from fastapi import APIRouter, Response
 
 from abound.core.comparison.sequential_test import GateParams
-from abound.core.errors import ArtifactsUnavailable, Corrupted, UnknownVersion
-from abound.service.api.dependencies import ActorDep, ModelName, PartsDep
+from abound.core.errors import Corrupted, UnknownVersion
+from abound.service.api.dependencies import ActorDep, ArtifactsDep, ModelName, PartsDep, VersionId
 from abound.service.api.openapi import problems
 from abound.service.api.schemas.contenders import ContendersAnswer, ContestShape, EnteredShape, EnterRequest
 from abound.service.replica.replica import Replica
@@ -21,8 +19,6 @@ from abound.service.versions.card import refuse_other_reading
 from abound.service.versions.promotion import challengers, standings
 
 router = APIRouter(tags=["versions"])
-
-VersionId = Annotated[str, Path(alias="version", pattern=r"^[0-9a-z]{8,32}$", description="Id of the version.")]
 
 
 @router.get("/models/{model}/contenders", summary="The contenders and their scores", responses=problems(404, 422, 503))
@@ -40,7 +36,9 @@ async def get_contenders(model: ModelName, parts: PartsDep) -> ContendersAnswer:
     summary="Enter a version as a contender",
     responses=problems(400, 404, 409, 413, 415, 422, 503),
 )
-async def enter(model: ModelName, request: EnterRequest, parts: PartsDep, actor: ActorDep) -> ContendersAnswer:
+async def enter(
+    model: ModelName, request: EnterRequest, parts: PartsDep, place: ArtifactsDep, actor: ActorDep
+) -> ContendersAnswer:
     """Score a version from now on, and activate it once it proves better than the served one.
 
     At most four versions contend at a time.
@@ -49,13 +47,8 @@ async def enter(model: ModelName, request: EnterRequest, parts: PartsDep, actor:
     known = replica.model(model)
     keys = known.keys
     async with audited(replica.store, actor, "contender.enter", model=model, version=request.version):
-        if replica.artifacts is None:
-            raise ArtifactsUnavailable("there is no artifact store: set ABOUND_ARTIFACTS_URL")
-        await replica.artifacts.join(replica.store)
-        refuse_other_reading(await versions.card_of(replica.artifacts, keys, request.version), known.live.config)
-        await version_retention.enter_challenger(
-            replica.store, replica.artifacts, keys, request.version, request.reason
-        )
+        refuse_other_reading(await versions.card_of(place, keys, request.version), known.live.config)
+        await version_retention.enter_challenger(replica.store, place, keys, request.version, request.reason)
     return await _answer(replica, parts.settings, keys)
 
 

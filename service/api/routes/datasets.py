@@ -11,11 +11,10 @@ from pydantic import Field
 from abound.core.errors import InvalidInstance, Malformed
 from abound.core.instances.data_formats import DatasetInstance
 from abound.core.instances.tables import TableColumns
-from abound.service.api.dependencies import ActorDep, PartsDep
+from abound.service.api.dependencies import ActorDep, ArtifactsDep, PartsDep
 from abound.service.api.openapi import problems
 from abound.service.api.request_body import check_coding, check_length
 from abound.service.api.routes.transfer import pieces_of
-from abound.service.api.routes.versions import ArtifactsDep
 from abound.service.api.schemas.shape import Shape
 from abound.service.datasets.files import STANDARD_INPUT, SUFFIXES, check_columns, format_of
 from abound.service.datasets.repository import NAME, DatasetCard, DatasetParams, DatasetRepository
@@ -80,7 +79,7 @@ class RowsAnswer(Shape):
     rows: list[RowShape]
 
 
-def datasets(request: Request, parts: PartsDep) -> DatasetRepository:
+async def datasets(request: Request, parts: PartsDep) -> DatasetRepository:
     """Return the data sets of this service."""
     found: DatasetRepository | None = getattr(request.app.state, "datasets", None)
     if found is None:

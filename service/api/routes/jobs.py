@@ -6,13 +6,13 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Annotated, Any, Literal
 
-import msgspec
 from fastapi import APIRouter, Depends, Header, Path, Query, Request, Response
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 
-from abound.core.errors import AboundError, Overloaded, StoreUnavailable
+from abound.core.errors import StoreUnavailable
 from abound.core.limits import MAX_KEY_CHARACTERS
-from abound.service.api.dependencies import ActorDep, JsonObject, PartsDep, trusted_model
+from abound.service.api.decoding import convert
+from abound.service.api.dependencies import ActorDep, JsonObject, PartsDep, RequestBound, trusted_model
 from abound.service.api.openapi import JSON, REF, problems
 from abound.service.api.schemas.jobs import JobAnswer, JobsAnswer, MethodsAnswer, MethodShape
 from abound.service.jobs.record import Job
@@ -22,9 +22,7 @@ from abound.service.security.audit import audited
 POLL_SECONDS = 0.2
 """Interval at which a followed job is read."""
 
-MOST_FOLLOWERS = 256
-"""Most requests per process that follow a job."""
-
+followers = RequestBound(256, "followers of jobs", retry_after=5.0)
 router = APIRouter(tags=["jobs"])
 
 JOB_BODY = {
@@ -60,7 +58,7 @@ Accepted: dict[int | str, dict[str, Any]] = {
 }
 
 
-def submission(parts: PartsDep) -> JobSubmission:
+async def submission(parts: PartsDep) -> JobSubmission:
     """Return the job submission of this replica."""
     return parts.submission
 
@@ -103,7 +101,7 @@ async def submit_job(
     key: JobKey = None,
 ) -> JobAnswer:
     """Submit a job, which a worker runs in the background. `Location` shows its state."""
-    request = read_request(body)
+    request = convert(body, JobRequest)
     replica = parts.replica
     model = trusted_model(replica, request.model)
     async with audited(replica.store, actor, "job.submit", model=request.model, method=request.method) as details:
@@ -157,18 +155,6 @@ async def cancel_job(
     return job_answer(job)
 
 
-class JobFollowers:
-    """Counts the requests of this process that follow a job."""
-
-    count = 0
-
-    @classmethod
-    def check(cls) -> None:
-        """Raise Overloaded when too many requests follow a job."""
-        if cls.count >= MOST_FOLLOWERS:
-            raise Overloaded(f"this replica has {MOST_FOLLOWERS} followers of jobs already", retry_after=5.0)
-
-
 @router.get(
     "/jobs/{id}/events",
     summary="Follow a job",
@@ -176,46 +162,31 @@ class JobFollowers:
     responses=problems(404, 422, 503),
 )
 async def follow_job(
-    job: KnownJob, submission: SubmissionDep, request: Request, room: Annotated[None, Depends(JobFollowers.check)]
+    job: KnownJob, submission: SubmissionDep, request: Request, room: Annotated[None, Depends(followers)]
 ) -> AsyncIterator[ServerSentEvent]:
     """Follow a job by server-sent events: `progress` on every change, and finally `ended`; each carries the job.
 
     A client that reconnects gets the current state of the job. The events end early when the service stops.
     """
-    JobFollowers.count += 1
-    try:
-        sent: dict[str, Any] = {}
-        while True:
-            answer = job_answer(job)
-            if (changed := answer.model_dump(exclude={"heartbeat"})) != sent:
-                sent = changed
-                yield ServerSentEvent(
-                    raw_data=answer.model_dump_json(), event="ended" if job.has_ended else "progress", retry=1000
-                )
-            if job.has_ended or request.app.state.stopping:
-                return
-            await asyncio.sleep(POLL_SECONDS)
-            try:
-                job = await submission.jobs.get(job.id)
-            except StoreUnavailable as error:
-                yield ServerSentEvent(comment=str(error))
-                await asyncio.sleep(1.0)
-    finally:
-        JobFollowers.count -= 1
+    sent: dict[str, Any] = {}
+    while True:
+        answer = job_answer(job)
+        if (changed := answer.model_dump(exclude={"heartbeat"})) != sent:
+            sent = changed
+            yield ServerSentEvent(
+                raw_data=answer.model_dump_json(), event="ended" if job.has_ended else "progress", retry=1000
+            )
+        if job.has_ended or request.app.state.stopping:
+            return
+        await asyncio.sleep(POLL_SECONDS)
+        try:
+            job = await submission.jobs.get(job.id)
+        except StoreUnavailable as error:
+            yield ServerSentEvent(comment=str(error))
+            await asyncio.sleep(1.0)
 
 
 def job_answer(job: Job) -> JobAnswer:
     """Convert a job record to its answer."""
     progress = round(min(1.0, max(0.0, job.progress)), 6)
     return JobAnswer.of(job, progress=progress, worker=(job.holder or "").rpartition(":")[0] or None)
-
-
-def read_request(given: dict[str, Any]) -> JobRequest:
-    """Decode a job request from its JSON object; raise InvalidInstance with the name of a wrong field."""
-    from abound.service.api.problems import decoding_error
-
-    try:
-        return msgspec.convert(given, JobRequest)
-    except msgspec.ValidationError as error:
-        wrong: AboundError = decoding_error(error)
-        raise wrong from None

@@ -10,9 +10,9 @@ from pydantic import Field
 
 from abound.core.errors import Conflict
 from abound.core.limits import MODEL_NAME
+from abound.service.api.decoding import convert
 from abound.service.api.dependencies import ActorDep, JsonObject, PartsDep, ReplicaDep
 from abound.service.api.openapi import JSON, problems
-from abound.service.api.problems import decoding_error
 from abound.service.api.schemas.shape import Shape
 from abound.service.security import key_store as keys
 from abound.service.security.audit import Act, audited, newest_acts
@@ -114,7 +114,7 @@ async def create_key(body: JsonObject, parts: PartsDep, actor: ActorDep, respons
     """
     if not parts.ring.required:
         raise Conflict("there is no key yet; create the first one on the machine of the store: abound keys create")
-    new = _decode_body(body, NewKey)
+    new = convert(body, NewKey)
     terms = KeyTerms(new.scopes, new.models, new.description, new.seconds, new.rate, new.source_rate)
     store = parts.replica.store
     async with audited(store, actor, "key.create", scopes=new.scopes, models=new.models) as details:
@@ -140,7 +140,7 @@ async def rotate_key(
     Returns 503 when the store has replicas and none has confirmed: the key is rotated, but a failover could undo
     that, and the new secret is not shown. Repeat the request.
     """
-    grace = _decode_body(body, Rotation).grace
+    grace = convert(body, Rotation).grace
     async with audited(replica.store, actor, "key.rotate", key=key_id, grace=grace) as details:
         made = await keys.rotate(replica.store, key_id, grace)
         details["by"] = made.key.id
@@ -173,10 +173,3 @@ async def list_acts(
     """List administrative acts, newest first."""
     found = await newest_acts(replica.store, limit, before)
     return AuditAnswer(acts=[ActShape.of(one) for one in found])
-
-
-def _decode_body(body: dict[str, Any], kind: type[Any]) -> Any:
-    try:
-        return msgspec.convert(body, kind)
-    except msgspec.ValidationError as error:
-        raise decoding_error(error) from None

@@ -15,7 +15,7 @@ import numpy as np
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from pydantic import Field
 
-from abound.core.errors import InvalidInstance, Overloaded, UnknownLabel
+from abound.core.errors import InvalidInstance, UnknownLabel
 from abound.core.instances.record import EMPTY_VECTOR, add_details, pack_labels
 from abound.core.kernels.records.codes import PREFIX
 from abound.core.limits import MAX_DETAILS_BYTES
@@ -23,7 +23,7 @@ from abound.core.model.label_details import words_of
 from abound.core.model.label_features import weights_to
 from abound.core.model.live_model import LiveModel
 from abound.service.api.decoding import decode
-from abound.service.api.dependencies import GrantDep, ModelName, PartsDep, ReplicaDep, trusted_model
+from abound.service.api.dependencies import GrantDep, ModelName, PartsDep, ReplicaDep, RequestBound, trusted_model
 from abound.service.api.learn_service import AppendOptions, VectorBudget
 from abound.service.api.openapi import JSON, REF, problems
 from abound.service.api.request_body import media_of, read_body
@@ -45,9 +45,8 @@ MAX_FEATURES_LISTED = 1000
 SLICE = 4096
 """Features that are read before other tasks get a turn."""
 
-MAX_SEARCHES = 4
-"""Most concurrent searches for features, per process."""
-
+searches = RequestBound(4, "searches for features of labels", retry_after=1.0)
+SearchRoom = Annotated[None, Depends(searches, scope="function")]
 Limit = Annotated[int, Query(ge=1, le=MAX_FEATURES_LISTED, description="Maximum number of features.")]
 
 router = APIRouter(tags=["models"])
@@ -214,18 +213,6 @@ def _record(live: LiveModel, registration: LabelRegistration, learn: bool) -> by
     return add_details(vector + labels, details)
 
 
-class LabelSearches:
-    """Counts the searches for features in progress in this process."""
-
-    count = 0
-
-    @classmethod
-    def check(cls) -> None:
-        """Raise Overloaded when too many searches are in progress."""
-        if cls.count >= MAX_SEARCHES:
-            raise Overloaded(f"{MAX_SEARCHES} searches for features of labels are already running", retry_after=1.0)
-
-
 @router.get(
     "/models/{model}/labels/{label:path}",
     summary="A label, and the features that vote for it",
@@ -235,7 +222,7 @@ async def get_label(
     model: ModelName,
     label: Annotated[str, Path(max_length=512, description="The label; `/` may stand in it.", examples=["grain"])],
     replica: ReplicaDep,
-    room: Annotated[None, Depends(LabelSearches.check)],
+    room: SearchRoom,
     limit: Limit = 100,
 ) -> LabelAnswer:
     """Return a label and its heaviest features in the index, without what the model has learned from vectors.
@@ -254,7 +241,7 @@ async def get_label_by_name(
     model: ModelName,
     name: Annotated[str, Query(max_length=512, description="The label.", examples=["grain"])],
     replica: ReplicaDep,
-    room: Annotated[None, Depends(LabelSearches.check)],
+    room: SearchRoom,
     limit: Limit = 100,
 ) -> LabelAnswer:
     """Do the same as `/labels/{label}`, also for the labels `.` and `..`, which cannot be part of a path."""
@@ -265,11 +252,7 @@ async def _label_of(live: LiveModel, model: str, label: str, limit: int) -> Labe
     class_id = live.labels.find(label.encode("utf-8", "surrogatepass"))
     if class_id < 0:
         raise UnknownLabel(f"the model {model} has never learned the label {label[:100]!r}")
-    LabelSearches.count += 1
-    try:
-        features, total = await _voting_features(live, class_id, limit)
-    finally:
-        LabelSearches.count -= 1
+    features, total = await _voting_features(live, class_id, limit)
     details = DetailsShape.of(details_from(live.details.get(class_id)))
     learned = live.times_learned(class_id)
     return LabelAnswer(label=label, learned=learned, features=features, total=total, details=details)

@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Path, Query, Request
+from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response, StreamingResponse
 
-from abound.core.errors import ArtifactsUnavailable
-from abound.service.api.dependencies import ActorDep, ModelName, PartsDep
+from abound.service.api.dependencies import ActorDep, ArtifactsDep, ModelName, PartsDep, VersionId
 from abound.service.api.openapi import problems
 from abound.service.api.request_body import check_coding, check_length
 from abound.service.api.routes.transfer import pieces_of
 from abound.service.api.schemas.versions import CardAnswer, Comparison, VersionsAnswer, card_answer
-from abound.service.artifacts.artifact_store import ArtifactStore
 from abound.service.security.audit import audited
 from abound.service.versions import repository as versions
 from abound.service.versions import retention as version_retention
@@ -25,20 +23,6 @@ MAX_COMPARED = 20
 router = APIRouter(tags=["versions"])
 
 FILE = {MEDIA_TYPE: {"schema": {"type": "string", "format": "binary"}}}
-VersionId = Annotated[str, Path(alias="version", pattern=r"^[0-9a-z]{8,32}$", description="Id of the version.")]
-
-
-async def artifacts(parts: PartsDep) -> ArtifactStore:
-    """Return the artifact store, joined."""
-    found = parts.replica.artifacts
-    if found is None:
-        raise ArtifactsUnavailable("there is no artifact store: set ABOUND_ARTIFACTS_URL")
-    if not found.id:
-        await found.join(parts.replica.store)
-    return found
-
-
-ArtifactsDep = Annotated[ArtifactStore, Depends(artifacts)]
 
 
 @router.get("/models/{model}/versions", summary="All versions of a model", responses=problems(404, 422, 503))

@@ -53,9 +53,8 @@ async def enter(store: Store, keys: ModelKeys, version: str, reason: str) -> Non
         The model has ``MAX_CHALLENGERS`` challengers already.
     StoreUnavailable
     """
+    packed = msgspec.json.encode(Challenger(version=version, reason=reason, since=await store.now()))
     with store_errors():
-        seconds, microseconds = await store.client.time()
-        packed = msgspec.json.encode(Challenger(version=version, reason=reason, since=seconds + microseconds / 1e6))
         done = await store.client.eval(_ENTER, 1, keys.key("contenders"), version, packed, MAX_CHALLENGERS)
     if not done:
         raise Conflict(

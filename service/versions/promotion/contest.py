@@ -35,12 +35,12 @@ from abound.service.history import full_log
 from abound.service.history.replay import ReplaySource, apply
 from abound.service.history.restore import restore_newest
 from abound.service.log import stream
+from abound.service.log.appender import append_event
 from abound.service.log.catalog import CatalogModel
-from abound.service.log.events import ActivateEvent, LearnEvent, decode_entry
+from abound.service.log.events import ActivateEvent, LearnEvent, WeighEvent, decode_entry
 from abound.service.log.stream import Element, LogParams
 from abound.service.store.client import Store
 from abound.service.store.lease import Lease, LeaseLost
-from abound.service.versions import activation
 from abound.service.versions.activation import ActivationContext
 from abound.service.versions.card import Card
 from abound.service.versions.promotion import challengers
@@ -328,7 +328,7 @@ class ContestFollower:
         if weights != serving.weights:
             self.standing.offset = str(self.model.offset)
             await standing.save(self._lease, self.standing)
-            await activation.append_weights(self._store, self._keys, partner, weights)
+            await append_event(self._store, self._keys, WeighEvent(partner, weights))
 
     # 5
 
@@ -336,7 +336,3 @@ class ContestFollower:
         """Write the standings. Raises LeaseLost, StoreUnavailable."""
         await self._flush()
         await standing.save(self._lease, self.standing)
-
-    async def drop_standings(self) -> None:
-        """Delete the standings of a model that is no longer followed. Raises LeaseLost, StoreUnavailable."""
-        await standing.drop(self._lease)

@@ -32,9 +32,9 @@ from abound.service.snapshots import snapshots
 from abound.service.store.client import Store, store_errors
 from abound.service.store.lease import LeaseLost, acquire
 from abound.service.versions.cache_cleanup import CacheCleaner
+from abound.service.versions.promotion import standings
 from abound.service.versions.promotion.contest import ContestFollower
 from abound.service.versions.promotion.params import ContendingParams
-from abound.service.versions.promotion.standings import PURPOSE
 
 log = structlog.get_logger(__name__)
 
@@ -179,7 +179,7 @@ class PromotionRunner:
         newest = None if one.is_contested else await snapshots.newest(self._store, keys)
         if not self._fits(one, newest.size if newest is not None else 0):
             return
-        async with acquire(self._store, keys, purpose=PURPOSE) as lease:
+        async with acquire(self._store, keys, purpose=standings.PURPOSE) as lease:
             contest = ContestFollower(
                 self._store,
                 self._artifacts,
@@ -193,7 +193,7 @@ class PromotionRunner:
             await contest.open()
             await self._run(one, contest)
             if not one.should_follow and not self._params.drift:
-                await contest.drop_standings()
+                await standings.drop(lease)
 
     async def _run(self, one: FollowedModel, contest: ContestFollower) -> None:
         loop = asyncio.get_running_loop()

@@ -121,7 +121,7 @@ async def save(lease: Lease, standing: Standings) -> None:
 
 
 async def drop(lease: Lease) -> None:
-    """Delete the standings. Raises LeaseLost, StoreUnavailable."""
+    """Delete the standings of a model that is no longer followed. Raises LeaseLost, StoreUnavailable."""
     await lease.swap([("DEL", lease.keys.key("contending"))])
 
 
