@@ -20,7 +20,6 @@ from abound.service.cli.options import (
     counted,
     print_json,
     print_rows,
-    table_console,
 )
 from abound.service.cli.skos import FORMATS as SKOS_FORMATS
 from abound.service.cli.skos import ConceptId, read_concepts
@@ -59,7 +58,7 @@ def list_labels(
     if answer["details"]:
         columns = (*columns, "name")
         rows = [(*row, answer["details"].get(row[0], {}).get("name") or "") for row in rows]
-    print_rows(table_console(), columns, rows, whole=("label",))
+    print_rows(columns, rows, whole=("label",))
     if answer["total"] > len(rows):
         typer.echo(f"{len(rows):,} of {counted(answer['total'], 'label')}", err=True)
 
