@@ -13,7 +13,7 @@ import typer
 
 from abound.core.errors import InvalidInstance
 from abound.service.cli.direct_store import DataDir, RedisUrl, load_settings, operator, with_store
-from abound.service.cli.options import AsJson, error_console, print_json, print_rows
+from abound.service.cli.options import AsJson, Yes, confirm, error_console, print_json, print_rows
 
 if TYPE_CHECKING:
     from abound.service.security.key import CreatedKey
@@ -141,7 +141,7 @@ def rotate_key(
 
 @keys.command("clear")
 def clear_keys(
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
+    yes: Yes = False,
     data_dir: DataDir = None,
     redis_url: RedisUrl = None,
     as_json: AsJson = False,
@@ -150,8 +150,7 @@ def clear_keys(
     from abound.service.security import key_store as store_keys
     from abound.service.security.audit import audited
 
-    if not yes:
-        typer.confirm("Delete all keys, so that everyone who can reach the service may do everything?", abort=True)
+    confirm("Delete all keys, so that everyone who can reach the service may do everything?", yes)
 
     async def work(store: Store) -> None:
         async with audited(store, operator(), "key.clear"):

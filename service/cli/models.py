@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from typing import Annotated, Any
 
 import typer
@@ -16,7 +15,9 @@ from abound.service.cli.options import (
     Assignments,
     Key,
     Url,
+    Yes,
     changes_of,
+    confirm,
     format_value,
     print_json,
     print_result,
@@ -115,7 +116,7 @@ def configure_model(
 @models.command("delete")
 def delete_model(
     name: Name,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
+    yes: Yes = False,
     url: Url = DEFAULT_URL,
     key: Key = None,
     as_json: AsJson = False,
@@ -123,10 +124,7 @@ def delete_model(
     """Delete a model and everything it has learned."""
     from abound.service.client import Client
 
-    if not yes and not sys.stdin.isatty():
-        raise typer.BadParameter("standard input is not a terminal; confirm with --yes", param_hint="--yes")
-    if not yes:
-        typer.confirm(f"Delete {name} and everything it has learned?", abort=True, err=True)
+    confirm(f"Delete {name} and everything it has learned?", yes)
     with Client(url, key=key) as client:
         client.delete(name)
     print_result({"deleted": name}, f"deleted {name}", as_json)

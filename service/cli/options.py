@@ -57,6 +57,7 @@ Key = Annotated[
 ]
 Model = Annotated[str, typer.Option("--model", "-m", envvar="ABOUND_MODEL", help="Name of the model.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 Assignments = Annotated[
     list[str] | None,
     typer.Option(
@@ -160,6 +161,15 @@ def check_files(names: list[str], columns: TableColumns) -> None:
             raise typer.BadParameter(str(error)) from error
         if name != STANDARD_INPUT and not is_url(name) and not Path(name).exists():
             raise typer.BadParameter(f"{name}: no such file")
+
+
+def confirm(question: str, yes: bool) -> None:
+    """Ask on standard error, unless ``yes``; "no" ends the command. Raises typer.BadParameter without a terminal."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise typer.BadParameter("standard input is not a terminal; confirm with --yes", param_hint="--yes")
+    typer.confirm(question, abort=True, err=True)
 
 
 def print_json(value: object) -> None:
