@@ -8,7 +8,7 @@ import typer
 
 from abound.core.errors import ArtifactsUnavailable, UnknownModel, did_you_mean
 from abound.service.cli.direct_store import ArtifactsUrl, DataDir, RedisUrl, load_settings, operator, with_store
-from abound.service.cli.options import AsJson, Model, Yes, confirm, counted, print_json
+from abound.service.cli.options import AsJson, Model, Yes, confirm, counted, print_json, print_result
 
 if TYPE_CHECKING:
     from abound.service.artifacts.artifact_store import ArtifactStore
@@ -93,10 +93,8 @@ def begin_anew(
 
     confirm(f"Give up the history of {model} before its oldest snapshot?", yes)
     begun = _with_model(work, model, load_settings(data_dir, redis_url, artifacts_url))
-    if as_json:
-        print_json({"model": model, "beginning": str(begun.start)})
-    else:
-        typer.echo(f"the history of {model} now begins at {begun.start}")
+    start = str(begun.start)
+    print_result({"model": model, "beginning": start}, f"the history of {model} now begins at {start}", as_json)
 
 
 def _with_model(work: Any, model: str, settings: Settings) -> Any:

@@ -13,7 +13,7 @@ import typer
 
 from abound.core.errors import InvalidInstance
 from abound.service.cli.direct_store import DataDir, RedisUrl, load_settings, operator, with_store
-from abound.service.cli.options import AsJson, Yes, confirm, error_console, print_json, print_rows
+from abound.service.cli.options import AsJson, Yes, confirm, error_console, print_json, print_result, print_rows
 
 if TYPE_CHECKING:
     from abound.service.security.key import CreatedKey
@@ -109,10 +109,7 @@ def revoke_key(key_id: KeyId, data_dir: DataDir = None, redis_url: RedisUrl = No
         return _to_public(revoked, "revoked", None)
 
     revoked = with_store(load_settings(data_dir, redis_url), work)
-    if as_json:
-        print_json(revoked)
-    else:
-        typer.echo(f"{key_id} is revoked")
+    print_result(revoked, f"{key_id} is revoked", as_json)
 
 
 @keys.command("rotate")
@@ -157,10 +154,7 @@ def clear_keys(
             await store_keys.clear(store)
 
     with_store(load_settings(data_dir, redis_url), work)
-    if as_json:
-        print_json({"cleared": True})
-    else:
-        typer.echo("all keys are deleted")
+    print_result({"cleared": True}, "all keys are deleted", as_json)
 
 
 def audit(

@@ -19,6 +19,7 @@ from abound.service.cli.options import (
     Url,
     counted,
     print_json,
+    print_result,
     print_rows,
 )
 from abound.service.cli.skos import FORMATS as SKOS_FORMATS
@@ -102,10 +103,7 @@ def register(
         while some := list(itertools.islice(rows, BATCH)):
             offset = client.register_labels(model, some, learn=learn, source=source)["offset"]
             n += len(some)
-    if as_json:
-        print_json({"registered": n, "offset": offset})
-    else:
-        typer.echo(f"{counted(n, 'label')} registered")
+    print_result({"registered": n, "offset": offset}, f"{counted(n, 'label')} registered", as_json)
 
 
 def _registrations(file: str) -> Iterator[dict[str, Any]]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from abound.service.cli.direct_store import ArtifactsUrl, DataDir, RedisUrl, load_settings, operator, with_store
-from abound.service.cli.options import AsJson, Yes, confirm, print_json
+from abound.service.cli.options import AsJson, Yes, confirm, print_json, print_result
 
 if TYPE_CHECKING:
     from abound.service.store.client import Store
@@ -34,10 +34,7 @@ def rewrite(data_dir: DataDir = None, redis_url: RedisUrl = None, as_json: AsJso
         return said
 
     said = with_store(load_settings(data_dir, redis_url), work)
-    if as_json:
-        print_json({"store_file": said})
-    else:
-        typer.echo(said)
+    print_result({"store_file": said}, said, as_json)
     if not said.startswith(REWRITTEN):
         raise typer.Exit(1)
 
