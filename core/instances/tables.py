@@ -141,13 +141,16 @@ class TableReader:
 
 
 def feature_value(name: str, cell: Any) -> float | bool | str | list[str] | None:
-    """Return the value of a feature, or None for an empty cell. Raises Malformed if the type is wrong."""
+    """Return the value of a feature, or None for an empty cell. Raises Malformed for a value that is no feature."""
     if cell is None or cell == "":
         return None
     if isinstance(cell, (bool, int, str)):
         return cell
     if isinstance(cell, (float, Decimal)):
-        return None if math.isnan(cell) else float(cell)
+        number = float(cell)
+        if math.isinf(number):
+            raise Malformed(f"{name}: a number must be finite and below 1.8e308")
+        return None if math.isnan(number) else number
     if isinstance(cell, list) and all(isinstance(one, str) for one in cell):
         return cell
     if hasattr(cell, "isoformat"):
