@@ -126,7 +126,7 @@ PROGRAMS: dict[str, Small] = {
         seconds=600,
     ),
     "benchmarks.reliability": Small(
-        words="--json --only clinc150 --data {data} --kept {kept}", tells=("counts", "true", "error")
+        words="--json --only clinc150 --data {data} --kept {kept}", tells=("n", "true", "error")
     ),
     "benchmarks.reproduction": Small(
         words="--json --quick --only bibtex-fit --data {data} --out {work}/docs",
