@@ -512,9 +512,9 @@ class InProcessBackend:
         if isinstance(row, str):
             return vectorizer.vectorize(None, row)
         if isinstance(row, DatasetInstance):
-            if row.dense is not None:
-                self._live.check_dimension(len(row.dense))
-            return vectorizer.vectorize(row.features, row.text, row.dense)
+            if (dense := row.dense) is not None:
+                self._live.check_dimension(len(dense))
+            return vectorizer.vectorize(row.features, row.text, dense)
         if not isinstance(row, np.ndarray):
             return vectorizer.vectorize_mapping(row)
         self._live.check_dimension(len(row))
