@@ -5,11 +5,8 @@
 
 The commits of Git in time order, unless another set is named, whose order is taken for time. The version is fitted
 anew on all that came before at some shares of the stream, as a user would who starts a job now and then, and activated;
-the index learns on. Every instance is ranked by all before it is learned. The blend's weights are those of the service:
-learned by ``abound.core.comparison.blend.Weighing``, which is told how the version and the index did on the newest
-instances before (a version is judged on them as a job does it), and taken over when a version is activated and when
-they are due, every ``--every`` instances at last, as the events do it. Only that events take a moment is left out: what
-is answered between an activation and the event with its first weights is mixed evenly by the service.
+the index learns on. Every instance is ranked by all before it is learned. Weights are learned by `BlendLearner`, as in
+the service. They change when a version is activated, and later at least every `--every` instances.
 
 Told are R@1 and MRR over all instances since the first version, and over stretches of ``--window``; by how much the
 blend lies below the better of the two where it does so the most, over all so far (from instance ``WARM`` on) and in

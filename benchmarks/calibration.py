@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from abound.core.config import ModelConfig
+from abound.core.kernels.model.apply import skip_records
 from abound.core.kernels.records.record import vector_end
 from abound.core.model.live_model import LiveModel, warmup
 from benchmarks.streams import SHAPES, draw, records
@@ -68,7 +69,7 @@ def compared(update: str, buffer: bytes, n: int, turns: int) -> dict[str, float]
             vectors = []
             for _ in range(n_asked):
                 vectors.append(buffer[at : int(vector_end(buffer, at))])
-                at = models[True].skip(buffer, at, 1)
+                at = int(skip_records(buffer, at, 1))
             for on, model in models.items():
                 timed(("classify", on), i, rank, model, vectors)
     figures = {}

@@ -125,8 +125,8 @@ def xadd_in_bulk(connection: StoreConnection, made: list[bytes], clients: int) -
 def learned(replica: Replica, pool: list[LearnDraft], clients: int, level: str, wait: str) -> Round:
     """As many clients, each learning one event after the other.
 
-    Who is answered when an event is in the log may get ahead of the applying. What is left to be applied at the end
-    counts as time: a replica cannot do for long what it only puts off.
+    With `wait=log` clients can run ahead of the replica. The time to apply the rest counts, so that a backlog does not
+    look like speed.
     """
 
     async def run(seconds: float) -> float:

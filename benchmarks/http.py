@@ -16,7 +16,6 @@ import argparse
 import json
 import os
 import re
-import signal
 import statistics
 import subprocess
 import sys
@@ -32,7 +31,7 @@ import numpy as np
 
 from benchmarks.meaning import USUAL, WAYS
 from benchmarks.meaning import instances as instances_of
-from benchmarks.serving import free_port, tree
+from benchmarks.serving import Serving, free_port
 from benchmarks.sets import data_folder
 
 CONNECTIONS = 16
@@ -94,29 +93,14 @@ def pin(pid: int, core: int) -> None:
 def service(directory: str) -> Iterator[str]:
     """A fresh service with its embedded store; the replica alone on core 0."""
     environment = {key: value for key, value in os.environ.items() if not key.startswith("ABOUND_")}
-    port = free_port()
-    command = [
-        sys.executable,
-        "-m",
-        "abound",
-        "serve",
-        "--port",
-        str(port),
-        "--data-dir",
-        directory,
-        "--no-worker",
-    ]
-    process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    url = f"http://127.0.0.1:{port}"
-    try:
-        wait_ready(url, process)
-        for child in tree(process.pid)[1:]:
+    output = Path(f"{directory}.log")
+    with Serving(Path(directory), "--no-worker", output=output, environment=environment) as serving:
+        serving.until_ready(600)
+        for child in serving.pids()[1:]:
             replica = b"abound.service.api.server" in Path(f"/proc/{child}/cmdline").read_bytes()
             pin(child, 0 if replica else 1)
-        yield url
-    finally:
-        process.send_signal(signal.SIGTERM)
-        process.wait(60)
+        yield serving.url
+        serving.stop()
 
 
 @contextmanager
@@ -138,8 +122,8 @@ def echo(directory: str) -> Iterator[str]:
 
 
 def wait_ready(url: str, process: subprocess.Popen[bytes]) -> None:
-    """Until ``/readyz`` is 200, ten minutes at most (a first start compiles)."""
-    deadline = time.monotonic() + 600
+    """Until the echo answers, a minute at most."""
+    deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         if process.poll() is not None:
             raise SystemExit(f"the server ended with code {process.returncode}")

@@ -51,6 +51,7 @@ from abound.core.config import ModelConfig
 from abound.core.index.index import ALL_CLASSES, Index
 from abound.core.index.params import IndexParams
 from abound.core.kernels.index import learning
+from abound.core.kernels.index.layout import Feedback
 from abound.core.kernels.index.rank import rank_classes
 from abound.core.model.live_model import LiveModel
 from benchmarks.gather_floor import gather, gather_without_branches
@@ -94,7 +95,8 @@ def learn_slice(arrays, params, starts, ids, values, label_starts, class_ids, fi
         if not learning.has_room(arrays, params, ids[own], class_ids[true]):
             return i
         own_values = given(params, values[own], scratch)
-        learning.learn_instance(arrays, params, ids[own], own_values, class_ids[true], True, ranks)
+        feedback = Feedback(true.stop - true.start, 0, 1.0)
+        learning.learn_feedback(arrays, params, ids[own], own_values, class_ids[true], feedback, True, ranks)
     return last
 
 

@@ -38,6 +38,7 @@ from abound.core.instances.vectorizer import Vectorizer
 from abound.core.limits import DATASET_LIMITS
 from abound.core.model.entry_application import Unit
 from abound.core.model.live_model import LiveModel
+from benchmarks.rivals.instances import measures
 from benchmarks.rivals.peak import peak, start_peak
 from benchmarks.sets import IN_TIME, NAMES, Rows, Task, data_folder, default_folder, load
 
@@ -138,19 +139,6 @@ def own(rows: dict[str, Rows], config: ModelConfig) -> dict[str, Any]:
         "memory": grown,
         "model": sum(array.nbytes for array in model.to_arrays().values()),
     }
-
-
-def measures(answers: list[list[str]], labels: list[list[str]]) -> dict[str, float]:
-    """R@1, R@5 and MRR over the instances with a label, P@5 over all."""
-    ranks, hits = [], 0
-    for answer, true in zip(answers, labels, strict=True):
-        hits += sum(label in true for label in answer[:5])
-        if true:
-            ranks.append(next((place for place, label in enumerate(answer, start=1) if label in true), 0))
-    found = np.array(ranks)
-    recalls = [float(((found > 0) & (found <= k)).mean()) for k in (1, 5)]
-    values = (*recalls, float((1.0 / found[found > 0]).sum() / len(found)), hits / (5 * len(answers)))
-    return dict(zip(MEASURES, values, strict=True))
 
 
 def environment(kept: Path) -> Path:

@@ -17,31 +17,25 @@ from typing import Any
 import numpy as np
 
 from abound.core.config import ModelConfig
+from abound.core.model.calibration import binned, reliability_of
 from benchmarks.sets import IN_TIME, NAMES, Task, data_folder, default_folder, load
 from benchmarks.updates import in_order_of_arrival, learned
 
-BINS = 10
-
 
 def reliability(task: Task, name: str) -> dict[str, Any]:
-    """Counts, mean scores and shares of true labels a bin, and the calibration error."""
+    """Counts, mean scores and shares of true labels of each bin, and the calibration error."""
     places = task.train.labelled
     if name not in IN_TIME:
         places = np.random.default_rng(0).permutation(places)
     train, test = in_order_of_arrival(task.train.taken(places), task.test)
     index = learned(ModelConfig(update="sls"), train)[0]
-    scores, true = np.zeros(len(test)), np.zeros(len(test))
+    scores, true = np.zeros(len(test)), np.zeros(len(test), np.bool_)
     for i in range(len(test)):
         own, labels = slice(*test.starts[i : i + 2]), test.label_ids[slice(*test.label_starts[i : i + 2])]
         ranking = index.rank(test.ids[own], test.values[own], 1)
         if len(ranking.class_ids):
             scores[i], true[i] = min(max(ranking.scores[0], 0.0), 1.0), ranking.class_ids[0] in labels
-    bins = np.minimum((scores * BINS).astype(int), BINS - 1)
-    counts = np.bincount(bins, minlength=BINS)
-    some = np.maximum(counts, 1)
-    mean, share = np.bincount(bins, scores, BINS) / some, np.bincount(bins, true, BINS) / some
-    error = float((np.abs(mean - share) * counts).sum() / len(test))
-    return {"counts": counts.tolist(), "scores": mean.tolist(), "true": share.tolist(), "error": error}
+    return reliability_of(binned(scores, true))
 
 
 def main() -> None:
@@ -59,9 +53,7 @@ def main() -> None:
         if options.json:
             print(json.dumps({"set": name} | figures), flush=True)
         else:
-            shares = " | ".join(
-                f"{share:.2f}" if n else "" for n, share in zip(figures["counts"], figures["true"], strict=True)
-            )
+            shares = " | ".join(f"{one['true']:.2f}" if one["n"] else "" for one in figures["bins"])
             print(f"| {name} | {shares} | {figures['error']:.3f} |", flush=True)
 
 

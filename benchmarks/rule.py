@@ -1,7 +1,7 @@
 """How often the rule of the gate is wrong, and how soon it is right: ``python -m benchmarks.rule [--json] [--runs N]``.
 
-Paired differences are drawn and given to ``abound.core.comparison.sequential_test.Comparison`` one after the other,
-which is looked at after each of them, as the gate does.
+Paired differences are drawn and given to ``abound.core.comparison.sequential_test.PairedComparison`` one after the
+other, which is looked at after each of them, as the gate does.
 
 1. Without any difference: drawn evenly from ``NONE``. Told is the share of runs in which the evidence reaches 1 / alpha
    at any time, in which the interval at alpha leaves 0 out at any time, and in which a z-test of one side at alpha,

@@ -145,11 +145,11 @@ def read(path: Path) -> Task:
         return Task(train, test, n_features, n_labels)
 
 
-def validation(task: Task, name: str, seed: int = 0) -> Task:
+def validation(task: Task, name: str) -> Task:
     """The training part alone, a tenth of it as test part: the last one of a set in time, else drawn at random."""
     places = task.train.labelled
     if name not in IN_TIME:
-        places = np.random.default_rng(1000 + seed).permutation(places)
+        places = np.random.default_rng(1000).permutation(places)
     cut = len(places) * 9 // 10
     return replace(task, train=task.train.taken(places[:cut]), test=task.train.taken(places[cut:]))
 

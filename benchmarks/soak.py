@@ -1,8 +1,8 @@
 """Half an hour at four fifths of what a service can take: ``python -m benchmarks.soak [--json FILE] [--plot FILE]``.
 
 One `abound serve` with its embedded store and worker, so with compaction. First it learns as fast as it can for a
-while: the capacity. Then it learns at 80 % of that, event by event in NDJSON requests, over and over the same stream,
-so that what it has to hold does not grow, while other clients classify and learn single events and take the time.
+while: the capacity. Then it learns at 80 % of that, event by event in NDJSON requests. It repeats one stream, so the
+model stops growing. Meanwhile other clients send single requests and measure their latency.
 Every few seconds are noted: the memory of each process, the lag, entries of the log, the age of the newest snapshot,
 p50 and p99.
 
@@ -29,6 +29,7 @@ import httpx
 import redis
 
 from abound.service.processes.embedded_store import EmbeddedStore
+from abound.service.processes.supervisor import REPLICA, WORKER
 from benchmarks.http import instances
 from benchmarks.serving import Serving
 
@@ -39,8 +40,8 @@ SAMPLE_SECONDS = 5.0
 WARM_PART = 0.1
 """The first tenth is left out of what is said to be flat or not: caches, first snapshots."""
 
-PROCESSES = {"process": "replica", "cli": "parent"}
-"""Names for people of the modules that are run; others have their module's."""
+PROCESSES = {"abound": "parent", REPLICA: "replica", WORKER: "worker"}
+"""Names of processes by the modules that they run."""
 
 SETTINGS = {"ABOUND_HISTORY_KEEP_BYTES": str(2**30), "ABOUND_SNAPSHOTS_EVERY_BYTES": str(64 * 2**20)}
 
@@ -137,8 +138,8 @@ def memory(serving: Serving) -> dict[str, float]:
             resident = int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE") / 2**20
         except OSError:
             continue
-        module = re.search(r"-m service\.(\w+)", words)
-        name = PROCESSES.get(module[1], module[1]) if module else "store" if "-server" in words else "other"
+        module = re.search(r" -m (\S+)", words)
+        name = PROCESSES.get(module[1], "other") if module else "store" if "-server" in words else "other"
         found[name] = round(found.get(name, 0.0) + resident, 1)
     return found
 

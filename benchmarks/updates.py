@@ -25,6 +25,7 @@ from abound.core.config import ModelConfig
 from abound.core.index.index import ALL_CLASSES, Index
 from abound.core.index.params import IndexParams
 from abound.core.kernels.index import learning
+from abound.core.kernels.index.layout import Feedback
 from abound.core.kernels.index.rank import rank_classes
 from benchmarks.sets import ANALYZERS, IN_TIME, NAMES, Rows, Task, data_folder, default_folder, load, validation
 
@@ -50,7 +51,8 @@ def learn_rows(arrays, params, starts, ids, values, label_starts, label_ids, fir
             return i
         n, m = own.stop - own.start, true.stop - true.start
         scratch[:n] = values[own]
-        learning.learn_instance(arrays, params, ids[own], scratch[:n], label_ids[true], True, ranks[:m])
+        feedback = Feedback(m, 0, 1.0)
+        learning.learn_feedback(arrays, params, ids[own], scratch[:n], label_ids[true], feedback, True, ranks[:m])
         ranks_out[i] = 0
         for rank in ranks[:m]:
             if rank and (ranks_out[i] == 0 or rank < ranks_out[i]):

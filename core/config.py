@@ -268,12 +268,11 @@ class ModelConfig:
         return cls.from_dict(BEFORE | plain)
 
     def with_user_changes(self, changes: dict[str, Any]) -> ModelConfig:
-        """Return ``with_changes``; also refuse ``rows`` and ``rerank`` with another update than ``sls``.
+        """Return ``with_changes``.
 
-        And ``memory_instances`` without re-ranking.
-
-        Raises InvalidInstance. An event of the log is applied with ``with_changes``: the update may have changed since
-        the user's request was checked.
+        Raises InvalidInstance for ``rows`` or ``rerank`` true unless the update is ``sls``, and for
+        ``memory_instances`` without re-ranking. An event of the log is applied with ``with_changes``: the update may
+        have changed since the user's request was checked.
         """
         for name in ("rows", "rerank"):
             if changes.get(name) is True and changes.get("update", self.update) != "sls":

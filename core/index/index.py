@@ -6,7 +6,6 @@ grows them, passes them to the kernels and names the results. Another kernel may
 the same arguments:
 
 - ``learning.has_room(arrays, params, ids, class_ids) -> bool``
-- ``learning.learn_instance(arrays, params, ids, values, class_ids, counted, ranks_out) -> bool``
 - ``learning.learn_feedback(arrays, params, ids, values, class_ids, feedback, counted, ranks_out) -> bool``
 - ``rank.rank_classes(arrays, params, ids, values, mask, ids_out, scores_out) -> n``
 

@@ -16,7 +16,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from decimal import Decimal
 from itertools import chain
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 
@@ -141,13 +141,16 @@ class TableReader:
 
 
 def feature_value(name: str, cell: Any) -> float | bool | str | list[str] | None:
-    """Return the value of a feature, or None for an empty cell. Raises Malformed if the type is wrong."""
+    """Return the value of a feature, or None for an empty cell. Raises Malformed for a value that is no feature."""
     if cell is None or cell == "":
         return None
     if isinstance(cell, (bool, int, str)):
         return cell
     if isinstance(cell, (float, Decimal)):
-        return None if math.isnan(cell) else float(cell)
+        number = float(cell)
+        if math.isinf(number):
+            raise Malformed(f"{name}: a number must be finite and below 1.8e308")
+        return None if math.isnan(number) else number
     if isinstance(cell, list) and all(isinstance(one, str) for one in cell):
         return cell
     if hasattr(cell, "isoformat"):
@@ -189,6 +192,51 @@ def _string(name: str, cell: Any) -> str:
     return cell
 
 
+class CsvRows:
+    """Iterates over the rows of a CSV or TSV file in UTF-8, as lists of cells.
+
+    Cells are separated by tabs, else by commas, or by semicolons if the first line has no comma. Quotes are those of
+    RFC 4180. ``next`` raises Malformed for an invalid row. The rows after it can still be read, unless ``size`` is over
+    ``MAX_ROW_BYTES``.
+
+    Attributes
+    ----------
+    line : int
+        First line of the row.
+    size : int
+        Bytes of the lines of the row.
+    """
+
+    def __init__(self, lines: Iterable[bytes], *, tabs: bool = False) -> None:
+        csv.field_size_limit(MAX_ROW_BYTES)
+        lines = iter(lines)
+        header = next(lines, b"").removeprefix(codecs.BOM_UTF8)
+        separator = "\t" if tabs else ";" if b";" in header and b"," not in header else ","
+        self.line = self.size = 0
+        self._rows = csv.reader(self._decoded(chain([header], lines)), delimiter=separator, strict=True)
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> list[str]:
+        self.line, self.size = self._rows.line_num + 1, 0
+        try:
+            cells = next(self._rows)
+            "".join(cells).encode()
+        except csv.Error as error:
+            raise Malformed(f"not a row of CSV: {error}") from error
+        except UnicodeEncodeError as error:
+            raise Malformed("not UTF-8") from error
+        return cells
+
+    def _decoded(self, lines: Iterable[bytes]) -> Iterator[str]:
+        for line in lines:
+            self.size += len(line)
+            if self.size > MAX_ROW_BYTES:
+                raise Malformed(f"the row has over {MAX_ROW_BYTES} bytes; is a quote not closed?")
+            yield line.decode(errors="surrogateescape")
+
+
 def read_csv(
     lines: Iterable[bytes],
     columns: TableColumns,
@@ -197,55 +245,34 @@ def read_csv(
     *,
     tabs: bool = False,
 ) -> Iterator[DatasetInstance]:
-    """Yield the rows of a CSV or TSV file with a header, in UTF-8.
+    """Yield the rows of a CSV or TSV file with a header, which ``CsvRows`` reads.
 
-    Cells are separated by tabs, else by commas, or by semicolons if the header has no comma. Quotes are those of RFC
-    4180. ``on_bad`` is called with the error of each invalid row, which is then skipped.
+    ``on_bad`` is called with the error of each invalid row, which is then skipped.
 
     Raises
     ------
     Malformed
         The header is invalid, or a row has over ``MAX_ROW_BYTES``. The message names the first line of the row.
     """
-    csv.field_size_limit(MAX_ROW_BYTES)
-    lines = iter(lines)
-    header = next(lines, b"").removeprefix(codecs.BOM_UTF8)
-    separator = "\t" if tabs else ";" if b";" in header and b"," not in header else ","
-    size = 0
-
-    def decoded() -> Iterator[str]:
-        nonlocal size
-        for line in chain([header], lines):
-            size += len(line)
-            if size > MAX_ROW_BYTES:
-                raise Malformed(f"the row has over {MAX_ROW_BYTES} bytes; is a quote not closed?")
-            yield line.decode(errors="surrogateescape")
-
-    rows = csv.reader(decoded(), delimiter=separator, strict=True)
+    rows = CsvRows(lines, tabs=tabs)
     reader: TableReader | None = None
     while True:
-        start, size = rows.line_num + 1, 0
         try:
             cells = next(rows, None)
             if cells is None:
                 return
-            "".join(cells).encode()
             if reader is None:
                 reader = TableReader(cells, columns, typed=False)
                 continue
-            instance = reader.instance(cells, file, start) if cells else None
-        except (Malformed, csv.Error, UnicodeEncodeError) as error:
-            bad = at_line(file, start, error if isinstance(error, Malformed) else _explained(error))
-            if reader is None or size > MAX_ROW_BYTES:
+            instance = reader.instance(cells, file, rows.line) if cells else None
+        except Malformed as error:
+            bad = at_line(file, rows.line, error)
+            if reader is None or rows.size > MAX_ROW_BYTES:
                 raise bad from error
             on_bad(bad)
             continue
         if instance is not None:
             yield instance
-
-
-def _explained(error: csv.Error | UnicodeEncodeError) -> str:
-    return "not UTF-8" if isinstance(error, UnicodeEncodeError) else f"not a row of CSV: {error}"
 
 
 def read_batches(

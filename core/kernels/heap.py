@@ -22,22 +22,12 @@ def top_of_row(scores, ids_out, scores_out):
     n_ranked : int
         At most k.
     """
-    n_kept, k = I0, len(ids_out)
+    n_kept = I0
     for label in range(len(scores)):
-        score, label_id = np.float64(scores[label]), np.int32(label)
-        if score == -np.inf or k == 0:
-            continue
-        if n_kept < k:
-            ids_out[n_kept], scores_out[n_kept] = label_id, score
-            n_kept += 1
-            if n_kept == k:
-                make_heap(ids_out, scores_out, k)
-        elif comes_before(score, label_id, scores_out[0], ids_out[0]):
-            ids_out[0], scores_out[0] = label_id, score
-            sift_down(ids_out, scores_out, I0, k)
-    if n_kept < k:
-        make_heap(ids_out, scores_out, n_kept)
-    sort_heap(ids_out, scores_out, n_kept)
+        score = np.float64(scores[label])
+        if score != -np.inf and len(ids_out) > 0:
+            n_kept = offer(np.int32(label), score, ids_out, scores_out, n_kept)
+    sort_kept(ids_out, scores_out, n_kept)
     return n_kept
 
 
@@ -59,6 +49,32 @@ def top_of_rows(scores, ids_out, scores_out, counts_out):
 def comes_before(score, class_id, other_score, other_id):
     """Return whether one class is ranked before another: the higher score, then the smaller id."""
     return score > other_score or (score == other_score and class_id < other_id)
+
+
+@inlined
+def offer(class_id, score, ids, scores, n_kept):
+    """Offer a class to the heap of the best ``len(ids)``, at least one; return the new number of classes in it.
+
+    The last-ranked class is on top of a full heap; a heap that is not full has no order.
+    """
+    most = len(ids)
+    if n_kept < most:
+        ids[n_kept], scores[n_kept] = class_id, score
+        n_kept += 1
+        if n_kept == most:
+            make_heap(ids, scores, most)
+    elif comes_before(score, class_id, scores[0], ids[0]):
+        ids[0], scores[0] = class_id, score
+        sift_down(ids, scores, I0, most)
+    return n_kept
+
+
+@inner
+def sort_kept(ids, scores, n_kept):
+    """Sort the classes that ``offer`` kept into a ranking, best first."""
+    if n_kept < len(ids):
+        make_heap(ids, scores, n_kept)
+    sort_heap(ids, scores, n_kept)
 
 
 @inner

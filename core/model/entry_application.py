@@ -101,9 +101,6 @@ class RecordTarget(Protocol):
         Returns the position of the next record and the number of records applied.
         """
 
-    def skip(self, buffer: bytes, at: int, n: int) -> int:
-        """Return the position after the next ``n`` records."""
-
 
 class EntryApplication:
     """The progress of applying one entry to a model; made by ``LiveModel.begin``.
@@ -218,7 +215,7 @@ class EntryApplication:
         self._new = ()
 
     def _pass_over(self, n: int) -> None:
-        self._at = self._model.skip(self._buffer, self._at, n)
+        self._at = int(skip_records(self._buffer, self._at, n))
         self._record += n
 
     def _is_refused(self, first: int, n_units: int) -> bool:
@@ -308,8 +305,4 @@ class OutcomeReplay:
 
         Return the position of the next record and the number of records.
         """
-        return self.skip(buffer, at, len(ranks)), len(ranks)
-
-    def skip(self, buffer: bytes, at: int, n: int) -> int:
-        """Return the position after the next ``n`` records."""
-        return int(skip_records(buffer, at, n))
+        return int(skip_records(buffer, at, len(ranks))), len(ranks)

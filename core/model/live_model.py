@@ -316,10 +316,6 @@ class LiveModel(ModelState):
         if self.index.arrays is not before:
             self._bind()
 
-    def skip(self, buffer: bytes, at: int, n: int) -> int:
-        """Return the position after the next ``n`` records."""
-        return int(skip_records(buffer, at, n))
-
     @property
     def is_crowded(self) -> bool:
         """Whether a vocabulary is so large and full that its table should be enlarged before it must grow."""
@@ -709,7 +705,7 @@ def _learned(config: ModelConfig, vector: bytes = _WARMING) -> LiveModel:
     for label in ("a", "b"):
         learned = vector + pack_labels([label], model.limits)
         model.begin(learned, 1, [Unit(1)]).finish()
-    model.skip(learned, 0, 1)
+    skip_records(learned, 0, 1)
     return model
 
 

@@ -27,6 +27,7 @@ from abound.service.cli.options import (
     format_value,
     print_json,
     print_result,
+    print_rows,
     print_table,
 )
 from abound.service.cli.progress import progress_bar
@@ -84,9 +85,6 @@ def put_dataset(
 @datasets.command("list")
 def list_datasets(url: Url = DEFAULT_URL, key: Key = None, as_json: AsJson = False) -> None:
     """List the data sets by name."""
-    from rich.console import Console
-    from rich.table import Table
-
     from abound.service.client import Client
 
     with Client(url, key=key) as client:
@@ -94,10 +92,10 @@ def list_datasets(url: Url = DEFAULT_URL, key: Key = None, as_json: AsJson = Fal
     if as_json:
         print_json(answer)
         return
-    table = Table(*COLUMNS, "created", box=None, padding=(0, 2, 0, 0))
-    for one in answer["datasets"]:
-        table.add_row(*(format_value(one[column]) for column in COLUMNS), format_time(one["created"]))
-    Console(highlight=False).print(table)
+    rows = [
+        (*(format_value(one[column]) for column in COLUMNS), format_time(one["created"])) for one in answer["datasets"]
+    ]
+    print_rows((*COLUMNS, "created"), rows, whole=COLUMNS)
 
 
 @datasets.command("show")

@@ -39,7 +39,8 @@ def write_pieces(file: Path, pieces: Iterable[bytes]) -> int | None:
     except OSError as error:
         raise CommandFailed(f"cannot write {file}: {error}") from error
     finally:
-        beside.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            beside.unlink()
     return size
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from abound.core.errors import ArtifactsUnavailable, UnknownModel, did_you_mean
 from abound.service.cli.direct_store import ArtifactsUrl, DataDir, RedisUrl, load_settings, operator, with_store
-from abound.service.cli.options import AsJson, Model, counted, print_json
+from abound.service.cli.options import AsJson, Model, Yes, confirm, counted, print_json, print_result
 
 if TYPE_CHECKING:
     from abound.service.artifacts.artifact_store import ArtifactStore
@@ -70,7 +70,7 @@ def begin_anew(
     data_dir: DataDir = None,
     redis_url: RedisUrl = None,
     artifacts_url: ArtifactsUrl = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
+    yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
     """Start the history at the oldest snapshot, and give up everything before it.
@@ -91,13 +91,10 @@ def begin_anew(
             details["beginning"] = str(begun.start)
             return begun
 
-    if not yes:
-        typer.confirm(f"Give up the history of {model} before its oldest snapshot?", abort=True)
+    confirm(f"Give up the history of {model} before its oldest snapshot?", yes)
     begun = _with_model(work, model, load_settings(data_dir, redis_url, artifacts_url))
-    if as_json:
-        print_json({"model": model, "beginning": str(begun.start)})
-    else:
-        typer.echo(f"the history of {model} now begins at {begun.start}")
+    start = str(begun.start)
+    print_result({"model": model, "beginning": start}, f"the history of {model} now begins at {start}", as_json)
 
 
 def _with_model(work: Any, model: str, settings: Settings) -> Any:

@@ -19,7 +19,6 @@ from abound.service.cli.options import (
     print_json,
     print_rows,
     print_table,
-    table_console,
 )
 from abound.service.cli.progress import progress_bar
 
@@ -91,7 +90,7 @@ def list_jobs(
         far = f" {job['progress']:.0%}" if job["state"] == "running" else ""
         shown = {**job, "state": f"{job['state']}{far}", "stage": job["error"] or job["stage"] or "-"}
         rows.append([*(str(shown[column]) for column in COLUMNS), format_time(job["created"])])
-    print_rows(table_console(), (*COLUMNS, "submitted"), rows, UNWRAPPED_COLUMNS)
+    print_rows((*COLUMNS, "submitted"), rows, UNWRAPPED_COLUMNS)
 
 
 @jobs.command("show")

@@ -13,7 +13,7 @@ import typer
 
 from abound.core.errors import InvalidInstance
 from abound.service.cli.direct_store import DataDir, RedisUrl, load_settings, operator, with_store
-from abound.service.cli.options import AsJson, error_console, print_json
+from abound.service.cli.options import AsJson, Yes, confirm, error_console, print_json, print_result, print_rows
 
 if TYPE_CHECKING:
     from abound.service.security.key import CreatedKey
@@ -80,22 +80,20 @@ def create_key(
 @keys.command("list")
 def list_keys(data_dir: DataDir = None, redis_url: RedisUrl = None, as_json: AsJson = False) -> None:
     """List all keys, oldest first, without their secrets."""
-    from rich.console import Console
-    from rich.table import Table
-
     from abound.service.security.key_store import all_keys
 
     found = with_store(load_settings(data_dir, redis_url), all_keys)
     if as_json:
         print_json({"keys": [_to_public(one.key, one.state, one.used) for one in found]})
         return
-    table = Table("id", "state", "scopes", "models", "expires", "last used", "rate", "description", box=None)
+    rows = []
     for one in found:
         key = one.key
         models = "all" if key.models is None else ", ".join(key.models)
         times = (_format_utc(key.expires), _format_utc(one.used))
-        table.add_row(key.id, one.state, ", ".join(key.scopes), models, *times, key.rate or "-", key.description)
-    Console(highlight=False, markup=False).print(table)
+        rows.append((key.id, one.state, ", ".join(key.scopes), models, *times, key.rate or "-", key.description))
+    columns = ("id", "state", "scopes", "models", "expires", "last used", "rate", "description")
+    print_rows(columns, rows, whole=("id", "state"))
 
 
 @keys.command("revoke")
@@ -111,10 +109,7 @@ def revoke_key(key_id: KeyId, data_dir: DataDir = None, redis_url: RedisUrl = No
         return _to_public(revoked, "revoked", None)
 
     revoked = with_store(load_settings(data_dir, redis_url), work)
-    if as_json:
-        print_json(revoked)
-    else:
-        typer.echo(f"{key_id} is revoked")
+    print_result(revoked, f"{key_id} is revoked", as_json)
 
 
 @keys.command("rotate")
@@ -143,7 +138,7 @@ def rotate_key(
 
 @keys.command("clear")
 def clear_keys(
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
+    yes: Yes = False,
     data_dir: DataDir = None,
     redis_url: RedisUrl = None,
     as_json: AsJson = False,
@@ -152,18 +147,14 @@ def clear_keys(
     from abound.service.security import key_store as store_keys
     from abound.service.security.audit import audited
 
-    if not yes:
-        typer.confirm("Delete all keys, so that everyone who can reach the service may do everything?", abort=True)
+    confirm("Delete all keys, so that everyone who can reach the service may do everything?", yes)
 
     async def work(store: Store) -> None:
         async with audited(store, operator(), "key.clear"):
             await store_keys.clear(store)
 
     with_store(load_settings(data_dir, redis_url), work)
-    if as_json:
-        print_json({"cleared": True})
-    else:
-        typer.echo("all keys are deleted")
+    print_result({"cleared": True}, "all keys are deleted", as_json)
 
 
 def audit(
@@ -175,8 +166,6 @@ def audit(
 ) -> None:
     """Show the audit log: what was done to models, jobs and keys, by whom and from where, newest first."""
     import msgspec
-    from rich.console import Console
-    from rich.table import Table
 
     from abound.service.security.audit import newest_acts
 
@@ -186,11 +175,11 @@ def audit(
     if as_json:
         print_json({"acts": [msgspec.structs.asdict(one) for one in found]})
         return
-    table = Table("when", "action", "outcome", "key", "from", "about", box=None)
+    rows = []
     for one in found:
         about = " ".join(f"{name}={value}" for name, value in one.details.items())
-        table.add_row(_format_utc(one.at), one.action, one.outcome, one.key or "-", one.address, about)
-    Console(highlight=False, markup=False).print(table)
+        rows.append((_format_utc(one.at), one.action, one.outcome, one.key or "-", one.address, about))
+    print_rows(("when", "action", "outcome", "key", "from", "about"), rows, whole=("action", "outcome", "key"))
 
 
 def _print_new_key(made: CreatedKey, as_json: bool) -> None:

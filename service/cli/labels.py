@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import itertools
 import json
 from collections.abc import Iterator
@@ -19,8 +18,8 @@ from abound.service.cli.options import (
     Url,
     counted,
     print_json,
+    print_result,
     print_rows,
-    table_console,
 )
 from abound.service.cli.skos import FORMATS as SKOS_FORMATS
 from abound.service.cli.skos import ConceptId, read_concepts
@@ -59,7 +58,7 @@ def list_labels(
     if answer["details"]:
         columns = (*columns, "name")
         rows = [(*row, answer["details"].get(row[0], {}).get("name") or "") for row in rows]
-    print_rows(table_console(), columns, rows, whole=("label",))
+    print_rows(columns, rows, whole=("label",))
     if answer["total"] > len(rows):
         typer.echo(f"{len(rows):,} of {counted(answer['total'], 'label')}", err=True)
 
@@ -103,10 +102,7 @@ def register(
         while some := list(itertools.islice(rows, BATCH)):
             offset = client.register_labels(model, some, learn=learn, source=source)["offset"]
             n += len(some)
-    if as_json:
-        print_json({"registered": n, "offset": offset})
-    else:
-        typer.echo(f"{counted(n, 'label')} registered")
+    print_result({"registered": n, "offset": offset}, f"{counted(n, 'label')} registered", as_json)
 
 
 def _registrations(file: str) -> Iterator[dict[str, Any]]:
@@ -115,7 +111,7 @@ def _registrations(file: str) -> Iterator[dict[str, Any]]:
 
     form, _ = format_of(file)
     if form == "csv" or form == "tsv":
-        yield from _rows(file, "\t" if form == "tsv" else ",")
+        yield from _rows(file, tabs=form == "tsv")
         return
     if form != "jsonl":
         raise Malformed(
@@ -144,22 +140,26 @@ def _decoded(file: str) -> Iterator[str]:
             raise Malformed(f"{file}: line {number}: not UTF-8") from None
 
 
-def _rows(file: str, separator: str) -> Iterator[dict[str, Any]]:
-    from abound.core.instances.tables import MAX_ROW_BYTES
+def _rows(file: str, tabs: bool) -> Iterator[dict[str, Any]]:
+    from abound.core.instances.data_formats import at_line
+    from abound.core.instances.tables import CsvRows
+    from abound.service.datasets.files import read_lines
 
-    csv.field_size_limit(MAX_ROW_BYTES)  # of the process, so it is set wherever tables are read
-    table = csv.DictReader(_decoded(file), delimiter=separator)
+    rows = CsvRows(read_lines(file), tabs=tabs)
     try:
-        if "label" not in (table.fieldnames or ()):
-            raise Malformed(f"{file}: the table has no column label; its first line names the columns")
-        for row in table:
-            if None in row:
-                raise Malformed(f"{file}: line {table.line_num}: more cells than columns")
-            given = {name: cell for name, cell in row.items() if cell}
+        names = next(rows, [])
+        if "label" not in names:
+            raise Malformed("the table has no column label; its first line names the columns")
+        for cells in rows:
+            if not cells:
+                continue
+            if len(cells) > len(names):
+                raise Malformed("more cells than columns")
+            given = {name: cell for name, cell in zip(names, cells, strict=False) if cell}
             metadata = {name: cell for name, cell in given.items() if name not in FIELDS}
             found: dict[str, Any] = {name: given[name] for name in FIELDS if name in given}
             if "label" not in found:
-                raise Malformed(f"{file}: line {table.line_num}: the label is empty")
+                raise Malformed("the label is empty")
             yield found | ({"metadata": metadata} if metadata else {})
-    except csv.Error as error:
-        raise Malformed(f"{file}: line {table.line_num + 1}: {error}") from None
+    except Malformed as error:
+        raise at_line(file, rows.line, error) from None

@@ -448,19 +448,16 @@ def _run(
                     break
         except KeyboardInterrupt:
             sent.extend(ahead.drain())
-            unknown = f"{len(sent):,} more may or may not have been processed{_starting_at(sent)}"
-            raise StreamEnded(f"interrupted; {_counts(streamed)}; {unknown}") from None
+            raise StreamEnded(f"interrupted; {_counts(streamed)}; {_left(sent)}") from None
         except Interrupted as error:
             for answer in error.answers:
                 settle(answer)
-            unknown = f"{len(sent):,} more may or may not have been processed{_starting_at(sent)}"
-            raise StreamEnded(f"{error}; {_counts(streamed)}; {unknown}") from error
+            raise StreamEnded(f"{error}; {_counts(streamed)}; {_left(sent)}") from error
         except ClientError as error:
             known = not isinstance(error, Refused) or error.status not in OUTCOME_UNKNOWN
             if known and not streamed.counts["answered"]:
                 raise StreamEnded(f"{error}; nothing was processed") from error
-            what = "nothing more was processed" if known else f"{len(sent):,} more may or may not have been processed"
-            raise StreamEnded(f"{error}; {_counts(streamed)}; {what}{_starting_at(sent)}") from error
+            raise StreamEnded(f"{error}; {_counts(streamed)}; {_left(sent, known)}") from error
     if stopping:
         raise StreamEnded(f"{stopping[0]}; {_counts(streamed)}")
 
@@ -511,5 +508,7 @@ def _counts(streamed: StreamStatistics) -> str:
     return said + (f", {counted(counts['bad'], 'bad line')} skipped" if counts["bad"] else "")
 
 
-def _starting_at(sent: deque[DatasetInstance]) -> str:
-    return f", from {sent[0].location} on" if sent else ""
+def _left(sent: deque[DatasetInstance], known: bool = False) -> str:
+    """Say what became of the instances without an answer; ``known`` if they were not processed."""
+    what = "nothing more was processed" if known else f"{len(sent):,} more may or may not have been processed"
+    return f"{what}, from {sent[0].location} on" if sent else what

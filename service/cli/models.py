@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from typing import Annotated, Any
 
 import typer
@@ -16,13 +15,14 @@ from abound.service.cli.options import (
     Assignments,
     Key,
     Url,
+    Yes,
     changes_of,
+    confirm,
     format_value,
     print_json,
     print_result,
     print_rows,
     print_table,
-    table_console,
 )
 
 models = typer.Typer(no_args_is_help=True, help="The models of a running service.")
@@ -44,9 +44,6 @@ Name = Annotated[str, typer.Argument(metavar="MODEL", help="Name of the model.",
 @models.command("list")
 def list_models(url: Url = DEFAULT_URL, key: Key = None, as_json: AsJson = False) -> None:
     """List all models with their sizes."""
-    from rich.console import Console
-    from rich.table import Table
-
     from abound.service.client import Client
 
     with Client(url, key=key) as client:
@@ -54,13 +51,10 @@ def list_models(url: Url = DEFAULT_URL, key: Key = None, as_json: AsJson = False
     if as_json:
         print_json(answer)
         return
-    columns = ("learned", "features", "classes", "connections", "memory")
-    table = Table("model", *columns, "offset", box=None, padding=(0, 2, 0, 0))
-    for column in table.columns[1:-1]:
-        column.justify = "right"
-    for model in answer["models"]:
-        table.add_row(model["name"], *(f"{model[column]:,}" for column in columns), model["offset"])
-    Console(highlight=False).print(table)
+    sizes = ("learned", "features", "classes", "connections", "memory")
+    columns = ("model", *sizes, "offset")
+    rows = [(model["name"], *(f"{model[size]:,}" for size in sizes), model["offset"]) for model in answer["models"]]
+    print_rows(columns, rows, whole=columns, right=sizes)
 
 
 @models.command("show")
@@ -122,7 +116,7 @@ def configure_model(
 @models.command("delete")
 def delete_model(
     name: Name,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
+    yes: Yes = False,
     url: Url = DEFAULT_URL,
     key: Key = None,
     as_json: AsJson = False,
@@ -130,10 +124,7 @@ def delete_model(
     """Delete a model and everything it has learned."""
     from abound.service.client import Client
 
-    if not yes and not sys.stdin.isatty():
-        raise typer.BadParameter("standard input is not a terminal; confirm with --yes", param_hint="--yes")
-    if not yes:
-        typer.confirm(f"Delete {name} and everything it has learned?", abort=True, err=True)
+    confirm(f"Delete {name} and everything it has learned?", yes)
     with Client(url, key=key) as client:
         client.delete(name)
     print_result({"deleted": name}, f"deleted {name}", as_json)
@@ -186,7 +177,7 @@ def list_snapshots(name: Name = "default", url: Url = DEFAULT_URL, key: Key = No
         return
     columns = ("id", "offset", "bytes", "digest")
     rows = [[str(snapshot.get(column, "-")) for column in columns] for snapshot in answer["snapshots"]]
-    print_rows(table_console(), columns, rows, columns[:3])
+    print_rows(columns, rows, columns[:3])
 
 
 @snapshots.command("create")

@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -17,6 +17,7 @@ from abound.core.errors import InvalidInstance, Malformed
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.text import Text
 
     from abound.core.config import ModelConfig
     from abound.core.instances.tables import TableColumns
@@ -56,6 +57,7 @@ Key = Annotated[
 ]
 Model = Annotated[str, typer.Option("--model", "-m", envvar="ABOUND_MODEL", help="Name of the model.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 Assignments = Annotated[
     list[str] | None,
     typer.Option(
@@ -161,6 +163,15 @@ def check_files(names: list[str], columns: TableColumns) -> None:
             raise typer.BadParameter(f"{name}: no such file")
 
 
+def confirm(question: str, yes: bool) -> None:
+    """Ask on standard error, unless ``yes``; "no" ends the command. Raises typer.BadParameter without a terminal."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise typer.BadParameter("standard input is not a terminal; confirm with --yes", param_hint="--yes")
+    typer.confirm(question, abort=True, err=True)
+
+
 def print_json(value: object) -> None:
     """Print one line of JSON to standard output."""
     sys.stdout.write(json.dumps(value, ensure_ascii=False) + "\n")
@@ -202,13 +213,23 @@ def table_console() -> Console:
     return Console(highlight=False, markup=False, width=None if is_known else UNLIMITED_WIDTH)
 
 
-def print_rows(console: Console, columns: Sequence[str], rows: Iterable[Sequence[str]], whole: Collection[str]) -> None:
-    """Print a table for people. Columns named in ``whole`` are never wrapped, so they can be copied; others wrap."""
+def print_rows(
+    columns: Sequence[str],
+    rows: Iterable[Sequence[str | Text]],
+    whole: Collection[str],
+    right: Collection[str] = (),
+) -> None:
+    """Print a table for people. Columns named in ``whole`` are never wrapped, so they can be copied; others wrap.
+
+    Columns named in ``right`` are aligned to the right.
+    """
     from rich.table import Table
 
+    console = table_console()
     table = Table(box=None, padding=(0, 2, 0, 0))
     for column in columns:
-        table.add_column(column, no_wrap=column in whole, overflow="fold")
+        justify: Literal["left", "right"] = "right" if column in right else "left"
+        table.add_column(column, no_wrap=column in whole, overflow="fold", justify=justify)
     for row in rows:
         table.add_row(*row)
     # Widen the console if the unwrapped columns do not fit: the terminal wraps the line, and no value is cut.

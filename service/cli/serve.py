@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from abound.service.cli.options import AsJson, print_json
+from abound.service.cli.options import AsJson, print_json, print_rows
 
 
 def serve(
@@ -65,15 +65,14 @@ def config(as_json: AsJson = False) -> None:
         fields = {line.name: {"value": line.plain, "from": line.origin, "meaning": line.meaning} for line in described}
         print_json({"settings": fields, "unknown": unknown})
         return
-    from rich.console import Console
-    from rich.table import Table
     from rich.text import Text
 
-    table = Table("setting", "value", "from", "meaning", box=None, padding=(0, 2, 0, 0))
+    rows = []
     for line in described:
         style = "" if line.origin == "default" else "bold"
-        table.add_row(*(Text(part, style=style) for part in (line.name, line.value or "-", line.origin, line.meaning)))
-    Console(highlight=False).print(table)
+        cells = (line.name, line.value or "-", line.origin, line.meaning)
+        rows.append([Text(cell, style=style) for cell in cells])
+    print_rows(("setting", "value", "from", "meaning"), rows, whole=("setting",))
     for sentence in unknown:
         typer.echo(f"warning: {sentence}", err=True)
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
 from abound.service.cli.direct_store import ArtifactsUrl, DataDir, RedisUrl, load_settings, operator, with_store
-from abound.service.cli.options import AsJson, print_json
+from abound.service.cli.options import AsJson, Yes, confirm, print_json, print_result
 
 if TYPE_CHECKING:
     from abound.service.store.client import Store
@@ -34,10 +34,7 @@ def rewrite(data_dir: DataDir = None, redis_url: RedisUrl = None, as_json: AsJso
         return said
 
     said = with_store(load_settings(data_dir, redis_url), work)
-    if as_json:
-        print_json({"store_file": said})
-    else:
-        typer.echo(said)
+    print_result({"store_file": said}, said, as_json)
     if not said.startswith(REWRITTEN):
         raise typer.Exit(1)
 
@@ -47,7 +44,7 @@ def accept_loss(
     data_dir: DataDir = None,
     redis_url: RedisUrl = None,
     artifacts_url: ArtifactsUrl = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
+    yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
     """Accept a store that has lost events, or a new store beside an old artifact store.
@@ -60,8 +57,7 @@ def accept_loss(
     from abound.service.security.audit import audited
 
     settings = load_settings(data_dir, redis_url, artifacts_url)
-    if not yes:
-        typer.confirm("Give up the lost events and continue with the rest?", abort=True)
+    confirm("Give up the lost events and continue with the rest?", yes)
 
     async def work(opened: Store) -> list[str]:
         marks = HighWaterMarks.from_settings(settings, opened)

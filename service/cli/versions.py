@@ -42,8 +42,7 @@ def list_versions(model: Model = "default", url: Url = DEFAULT_URL, key: Key = N
     if as_json:
         print_json(answer)
         return
-    console = table_console()
-    narrow = console.width < WIDE_TERMINAL
+    narrow = table_console().width < WIDE_TERMINAL
     names, sizes = (MEASURES[:1], ("instances",)) if narrow else (MEASURES, ("instances", "bytes"))
     rows = []
     for card in answer["versions"]:
@@ -53,7 +52,7 @@ def list_versions(model: Model = "default", url: Url = DEFAULT_URL, key: Key = N
             [card["id"], card["method"], *measures, *counts, format_time(card["created"]), card["needed"] or ""]
         )
     whole = ("id", "method", *names, *sizes)
-    print_rows(console, (*whole, "created", ""), rows, whole)
+    print_rows((*whole, "created", ""), rows, whole)
 
 
 @versions.command("show")
@@ -83,9 +82,6 @@ def compare_versions(
     as_json: AsJson = False,
 ) -> None:
     """Compare versions side by side: metrics, sizes, parameters."""
-    from rich.console import Console
-    from rich.table import Table
-
     from abound.service.client import Client
 
     with Client(url, key=key) as client:
@@ -96,14 +92,14 @@ def compare_versions(
     if as_json:
         print_json(answer)
         return
-    table = Table("", *answer["versions"], box=None, padding=(0, 2, 0, 0))
-    table.add_row("method", *answer["methods"])
-    table.add_row("created", *map(format_time, answer["created"]))
-    table.add_row("bytes", *map(format_value, answer["bytes"]))
+    rows = [
+        ("method", *answer["methods"]),
+        ("created", *map(format_time, answer["created"])),
+        ("bytes", *map(format_value, answer["bytes"])),
+    ]
     for part in ("sizes", "metrics", "params"):
-        for name, values in answer[part].items():
-            table.add_row(name, *map(format_value, values))
-    Console(highlight=False).print(table)
+        rows += [(name, *map(format_value, values)) for name, values in answer[part].items()]
+    print_rows(("", *answer["versions"]), rows, whole=("",))
 
 
 @versions.command("export")

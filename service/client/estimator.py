@@ -399,10 +399,14 @@ def _batches(frame: Any) -> list[Any]:
 
 
 def _texts(X: Any) -> list[str] | None:
-    """Return a sequence of texts as a list, None for anything else. Raises ValueError if only some are texts."""
+    """Return a sequence of texts as a list, None for anything else. Raises ValueError if it is empty or mixed."""
     if isinstance(X, str):
         raise ValueError("X is one text; give a list of texts")
-    if not hasattr(X, "__len__") or getattr(X, "ndim", 1) != 1 or not len(X) or not isinstance(next(iter(X)), str):
+    if not hasattr(X, "__len__") or getattr(X, "ndim", 1) != 1:
+        return None
+    if not len(X):
+        raise ValueError("X has no rows")
+    if not isinstance(next(iter(X)), str):
         return None
     texts = list(X)
     for i, text in enumerate(texts):
@@ -508,9 +512,9 @@ class InProcessBackend:
         if isinstance(row, str):
             return vectorizer.vectorize(None, row)
         if isinstance(row, DatasetInstance):
-            if row.dense is not None:
-                self._live.check_dimension(len(row.dense))
-            return vectorizer.vectorize(row.features, row.text, row.dense)
+            if (dense := row.dense) is not None:
+                self._live.check_dimension(len(dense))
+            return vectorizer.vectorize(row.features, row.text, dense)
         if not isinstance(row, np.ndarray):
             return vectorizer.vectorize_mapping(row)
         self._live.check_dimension(len(row))

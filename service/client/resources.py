@@ -11,7 +11,6 @@ import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Generic, TypeVar
-from urllib.parse import urlencode
 
 from abound.service.client.errors import Answer
 from abound.service.client.requests import (
@@ -125,8 +124,7 @@ class Resources(Generic[Document, Nothing, Pieces, Download]):
 
     def compare_versions(self, name: str, ids: Sequence[str]) -> Document:
         """Return a comparison of versions."""
-        query = urlencode([("id", one) for one in ids])
-        return self._ask(Call("GET", f"{model_path(name)}/comparison?{query}"))
+        return self._ask(Call("GET", f"{model_path(name)}/comparison{query_string(id=list(ids))}"))
 
     def delete_version(self, name: str, version: str) -> Nothing:
         """Delete a version that is not in use."""

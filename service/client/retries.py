@@ -40,8 +40,8 @@ class Attempts:
 
     Attributes
     ----------
-    unknown : bool
-        The outcome of an earlier attempt is unknown: the service may have processed it.
+    outcome_unknown : bool
+        An earlier attempt may have been processed; its answer was lost.
     """
 
     def __init__(self, repeatable: bool, patient: bool = True) -> None:

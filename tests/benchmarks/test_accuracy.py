@@ -11,7 +11,8 @@ from abound.core.instances.data_formats import Dataset
 from abound.core.instances.record import pack_labels, pack_vector
 from abound.core.limits import DATASET_LIMITS
 from abound.core.measures import LabelSets, Propensity
-from benchmarks import drift, libraries
+from benchmarks import drift
+from benchmarks.rivals.instances import measures
 from benchmarks.sets import Rows, Task, validation
 from benchmarks.updates import in_order_of_arrival, learned, ranked
 from tests.core.index.test_sls import stream
@@ -100,6 +101,6 @@ def test_classes_are_permuted_from_the_half_on():
 
 
 def test_answers_are_measured():
-    figures = libraries.measures([["a", "b"], ["b", "a"], ["c"]], [["a"], ["a", "b"], []])
+    figures = measures([["a", "b"], ["b", "a"], ["c"]], [["a"], ["a", "b"], []])
     assert figures == {"R@1": 1.0, "R@5": 1.0, "MRR": 1.0, "P@5": 3 / 15}
-    assert libraries.measures([["a"], ["b"]], [["b"], ["b"]])["R@1"] == 0.5
+    assert measures([["a"], ["b"]], [["b"], ["b"]])["R@1"] == 0.5

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -52,6 +54,20 @@ def test_a_key_is_made_before_there_is_a_service(run: Run, tmp_path: Path) -> No
     assert "@" in acts[0]["address"]
     code, _, err = run("keys", "create", "--scope", "learn", "--new-store", *where)
     assert (code, "a new store" in err, err.startswith(f"store: {tmp_path / 'data'}\n")) == (0, False, True)
+
+
+def test_ids_and_values_are_listed_whole_in_a_narrow_terminal(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    where = ("--data-dir", tmp_path / "data")
+    terms = ("-s", "classify", "-s", "learn", "-m", "a-model-with-a-long-name", "--rate", "1000/second")
+    run("keys", "create", *terms, "--expires", "30d", "--description", "nightly imports", "--new-store", *where)
+    [key] = listed(run, *where)
+    for command in ("keys", "list"), ("audit",):
+        ran = run(*command, *where)
+        assert key["id"] in ran.out
+        assert "…" not in ran.out
 
 
 @pytest.mark.parametrize("named", ["nothing", "option", "environment"])
@@ -113,6 +129,20 @@ def test_no_command_makes_a_store_where_there_is_none(run: Run, tmp_path: Path, 
     assert code == 1
     assert str(place) in err
     assert [*tmp_path.rglob("*")] == ([place] if there == "empty" else [])
+
+
+@pytest.mark.parametrize(
+    "command", [*(name for name, words in OFFLINE.items() if words == ("--yes",)), "models delete mine"]
+)
+def test_a_question_goes_to_standard_error_and_needs_a_terminal(
+    run: Run, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    code, out, err = run(*command.split(), "--json")
+    assert (code, out, "confirm with --yes" in err) == (2, "", True)
+    monkeypatch.setattr(sys, "stdin", io.StringIO("n\n"))
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
+    code, out, err = run(*command.split(), "--json")
+    assert (code, out.strip(), "[y/N]" in err) == (1, "", True)
 
 
 def test_every_command_that_asks_the_store_itself_is_tried() -> None:

@@ -33,8 +33,14 @@ def url(service: Served) -> str:
 
 @pytest.mark.parametrize(
     ("name", "content"),
-    [("some.jsonl", LINES), ("some.csv", TABLE), ("some.tsv", TABLE.replace(",", "\t")), ("some.jsonl.gz", LINES)],
-    ids=["jsonl", "csv", "tsv", "gz"],
+    [
+        ("some.jsonl", LINES),
+        ("some.csv", TABLE),
+        ("semicolons.csv", TABLE.replace(",", ";")),
+        ("some.tsv", TABLE.replace(",", "\t")),
+        ("some.jsonl.gz", LINES),
+    ],
+    ids=["jsonl", "csv", "semicolons", "tsv", "gz"],
 )
 def test_a_file_of_labels_is_registered(run: Run, url: str, tmp_path: Path, name: str, content: str) -> None:
     model = name.replace(".", "-")

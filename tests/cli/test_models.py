@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
+from abound.service.cli.file_arguments import CommandFailed, write_pieces
 from abound.service.cli.options import format_value
 from tests.support.command_line import Run
 from tests.support.served import Served, fresh_model, served
@@ -48,6 +50,12 @@ def test_reliability_is_shown_by_tenths(service: Served, show: Callable[..., str
         assert [f"{tenth / 10:.1f}", "to", f"{tenth / 10 + 0.1:.1f}", *figures] in lines
     for measure in ("error", "brier"):
         assert [measure, format_value(said["all"][measure]), format_value(said["newest"][measure])] in lines
+
+
+def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(CommandFailed, match=r"cannot write .*/file/model"):
+        write_pieces(tmp_path / "file" / "model", [b"x"])
 
 
 def test_a_model_that_does_not_calibrate_shows_none(service: Served, show: Callable[..., str]) -> None:

@@ -281,6 +281,7 @@ def test_texts_over_a_service_are_answered_as_in_process() -> None:
         ("wheat", "one text"),
         (["wheat", 3.0], r"X\[1\] is of type float"),
         ([[1.0, 0.0]], "X has rows of numbers, but the estimator learned texts"),
+        ([], "X has no rows"),
     ],
 )
 def test_other_things_than_texts_are_refused(X: Any, message: str) -> None:

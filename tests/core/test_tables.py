@@ -196,8 +196,9 @@ def test_typed_labels(given: list[Any], expected: tuple[str, ...]):
         ),
         ({"vector": [[1.0, math.nan]]}, "f: line 1: vector: not a list of finite numbers: got `nan` - at `vector[1]`"),
         ({"a": pyarrow.array([1], pyarrow.duration("s"))}, "f: line 1: a: a timedelta is no feature"),
+        ({"a": [-math.inf]}, "f: line 1: a: a number must be finite and below 1.8e308"),
     ],
-    ids=range(10),
+    ids=range(11),
 )
 def test_wrong_types_are_refused(columns: dict[str, Any], message: str):
     with pytest.raises(Malformed, match=re.escape(message)):

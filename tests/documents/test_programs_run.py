@@ -126,7 +126,7 @@ PROGRAMS: dict[str, Small] = {
         seconds=600,
     ),
     "benchmarks.reliability": Small(
-        words="--json --only clinc150 --data {data} --kept {kept}", tells=("counts", "true", "error")
+        words="--json --only clinc150 --data {data} --kept {kept}", tells=("n", "true", "error")
     ),
     "benchmarks.reproduction": Small(
         words="--json --quick --only bibtex-fit --data {data} --out {work}/docs",
@@ -145,7 +145,7 @@ PROGRAMS: dict[str, Small] = {
     ),
     "benchmarks.soak": Small(
         words="--minutes 0.3 --capacity-seconds 2 --json {work}/soak.json --plot {work}/soak.svg",
-        tells=("capacity_per_second", "learned", "classify_p99_ms", "lag_max"),
+        tells=("capacity_per_second", "learned", "classify_p99_ms", "lag_max", "replica_mib", "worker_mib"),
     ),
     "benchmarks.startup": Small(
         words="--json --quick --sizes 1M 10M --replayed 300000", tells=("ready_seconds", "replayed_per_second")

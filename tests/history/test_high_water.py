@@ -106,7 +106,7 @@ async def test_a_log_that_is_gone_is_refused_and_what_is_left_stays(data: Path, 
     assert logs(data) == before
     runner = CliRunner()
     where = ["--data-dir", str(data), "--artifacts-url", str(data / "artifacts")]
-    assert runner.invoke(app, ["store", "accept-loss", *where], input="n\n").exit_code == 1
+    assert runner.invoke(app, ["store", "accept-loss", *where]).exit_code == 2  # it is not confirmed
     with pytest.raises(CannotStart):
         EmbeddedStore(data).start()
     said = await asyncio.to_thread(runner.invoke, app, ["store", "accept-loss", "--yes", *where])

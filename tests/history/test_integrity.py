@@ -26,7 +26,8 @@ from abound.service.snapshots import state_files
 from abound.service.snapshots.state_image import MANIFEST, StateManifest
 from abound.service.store.client import Store
 from abound.service.store.lease import acquire
-from tests.support.adoption_house import SMALL, House, digest_at, events, model_of, until
+from tests.support.adoption_house import SMALL, House, digest_at, events, model_of
+from tests.support.replicas import until
 from tests.support.valkey import QUICK, Server
 
 

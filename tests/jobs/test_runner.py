@@ -12,8 +12,9 @@ import pytest
 from abound.service.jobs import fork_server
 from abound.service.jobs.record import JOBS, job_key
 from abound.service.processes.status_pipe import EXIT_REFUSED
+from benchmarks.serving import tree
 from tests.support.job_program import BREAKING
-from tests.support.job_worker import Office, office, processes_of, until
+from tests.support.job_worker import Office, office, until
 
 
 @pytest.fixture(scope="module")
@@ -290,7 +291,7 @@ def test_a_worker_whose_process_that_starts_jobs_is_killed_ends_and_gives_its_jo
     job_id = place.submit("steps", steps=60, seconds=0.05)
     place.at_work(job_id, progress=0.05)
     assert place.worker.process is not None
-    os.kill(processes_of(place.worker.process.pid)[1], signal.SIGKILL)
+    os.kill(tree(place.worker.process.pid)[1], signal.SIGKILL)
     assert place.worker.process.wait(20) == EXIT_REFUSED
     assert place.job(job_id)["state"] == "queued"
     place.worker.start()

@@ -13,10 +13,11 @@ from abound.core.instances.record import pack_labels
 from abound.core.limits import Limits
 from abound.service.log.stream import LogParams
 from abound.service.replica.replica import ReplicaParams
+from benchmarks.serving import free_port
 from tests.log.conftest import learn, length
 from tests.support.fixtures import StartReplica
 from tests.support.streams import draft
-from tests.support.valkey import Server, free_port
+from tests.support.valkey import Server
 
 
 async def test_fsync_is_not_claimed_of_a_store_whose_waitaof_says_too_much(start_replica: StartReplica) -> None:

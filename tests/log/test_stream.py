@@ -15,8 +15,9 @@ from abound.service.log.stream import MAX_ENTRIES, LogParams, ReadPacer
 from abound.service.store.client import Store, StoreParams
 from abound.service.store.raw_connection import Address, ConnectionLost, StoreConnection
 from abound.service.store.server_info import ServerInfo, _waitaof_holds
+from benchmarks.serving import free_port
 from tests.support.proxy import Proxy
-from tests.support.valkey import QUICK, Server, free_port
+from tests.support.valkey import QUICK, Server
 
 KEY = b"abound:{m:1-0}:log"
 

@@ -24,7 +24,8 @@ from abound.service.replica import loader, memory_budget
 from abound.service.replica.memory_budget import MemoryBudget
 from abound.service.snapshots import snapshots, state_files
 from abound.service.store.lease import acquire
-from tests.support.adoption_house import SMALL, House, adopt, digest_at, events, learning, model_of, until
+from tests.support.adoption_house import SMALL, House, adopt, digest_at, events, learning, model_of
+from tests.support.replicas import until
 from tests.support.streams import drafts
 
 

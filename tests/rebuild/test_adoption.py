@@ -24,8 +24,9 @@ from abound.service.log.stream import Trim, trimmed_key
 from abound.service.rebuild import adoption
 from abound.service.store.client import Store
 from abound.service.store.lease import ADOPTION, LeaseLost, acquire
-from tests.support.adoption_house import House, adopt, digest_at, events, model_of, until
+from tests.support.adoption_house import House, adopt, digest_at, events, model_of
 from tests.support.proxy import Proxy
+from tests.support.replicas import until
 from tests.support.streams import drafts
 from tests.support.valkey import QUICK, Server
 

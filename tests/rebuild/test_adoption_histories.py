@@ -19,7 +19,8 @@ from abound.service.history.replay import compact, rebuild
 from abound.service.log.events import ActivateEvent, AdoptEvent, ConfigureEvent, PrepareEvent, WeighEvent
 from abound.service.store.lease import acquire
 from tests.randomness import examples
-from tests.support.adoption_house import SMALL, House, digest_at, digest_of, events, model_of, until
+from tests.support.adoption_house import SMALL, House, digest_at, digest_of, events, model_of
+from tests.support.replicas import until
 from tests.support.small_versions import fitted, write
 from tests.support.valkey import Server
 

@@ -18,7 +18,8 @@ from abound.service.replica import memory_budget
 from abound.service.replica.memory_budget import MemoryBudget, needed_bytes
 from abound.service.replica.replica import Replica
 from tests.snapshots.test_model_file import DIGEST, FILE, HEAD, LARGE, LIMIT, in_pieces
-from tests.support.adoption_house import House, until
+from tests.support.adoption_house import House
+from tests.support.replicas import until
 from tests.support.streams import drafts
 
 SIZE = sum(part["size"] for part in HEAD["parts"])

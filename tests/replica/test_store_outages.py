@@ -17,10 +17,11 @@ from abound.core.errors import (
 from abound.core.model.entry_application import Unit
 from abound.core.types import Offset
 from abound.service.log.events import APPLY_VERSION, Entry, LearnEvent, encode
+from benchmarks.serving import free_port
 from tests.support.fixtures import StartReplica
 from tests.support.replicas import digests, teach, until
 from tests.support.streams import draft, drafts
-from tests.support.valkey import Server, free_port
+from tests.support.valkey import Server
 
 
 async def test_a_store_that_is_away_leaves_answers_and_comes_back(

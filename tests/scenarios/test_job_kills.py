@@ -20,7 +20,8 @@ import pytest
 from abound.service.client import Client, Refused
 from abound.service.client.local_service import own_service
 from abound.service.jobs.record import job_key
-from tests.support.job_worker import Office, office, processes_of, until
+from benchmarks.serving import tree
+from tests.support.job_worker import Office, office, until
 
 
 def submit_one(place: Office, random_: random.Random) -> str:
@@ -39,7 +40,7 @@ def hurt(place: Office, random_: random.Random) -> None:
         if going:
             assert place.http.delete(f"/jobs/{going[0]['id']}").status_code in (200, 202, 409)
     elif what == "process":
-        below = processes_of(place.worker.process.pid)[1:]
+        below = tree(place.worker.process.pid)[1:]
         with contextlib.suppress(ProcessLookupError, IndexError):
             os.kill(killed := random_.choice(below), signal.SIGKILL)
             if killed == below[0]:  # the one that forks; the worker ends after it
@@ -110,7 +111,7 @@ def teach(client: Client, n: int) -> None:
 def processes_that_work(client: Client) -> list[int]:
     """The workers of a service that run and have a job, the processes that fork for them, and those of jobs."""
     workers = {int(job["worker"].split("-")[-2]) for job in client.jobs(state="running")["jobs"] if job["worker"]}
-    return [pid for worker in workers if Path(f"/proc/{worker}").exists() for pid in processes_of(worker)]
+    return [pid for worker in workers if Path(f"/proc/{worker}").exists() for pid in tree(worker)]
 
 
 @pytest.mark.long

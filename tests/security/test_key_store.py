@@ -11,7 +11,8 @@ from abound.core.errors import StoreUnavailable
 from abound.service.security import key_store
 from abound.service.security.key import KeyTerms
 from abound.service.store.client import Store
-from tests.support.valkey import QUICK, Server, free_port
+from benchmarks.serving import free_port
+from tests.support.valkey import QUICK, Server
 
 
 async def test_a_change_that_no_copy_of_the_store_confirms_is_an_error() -> None:

@@ -17,9 +17,10 @@ from abound.service.security.audit import newest_acts
 from abound.service.snapshots.snapshots import delete_incarnation
 from abound.service.store.client import Store
 from abound.service.store.replication import rewrite_aof
+from benchmarks.serving import free_port
 from tests.snapshots.test_snapshots import create
 from tests.support.streams import record
-from tests.support.valkey import QUICK, Server, free_port
+from tests.support.valkey import QUICK, Server
 
 ABOUND = (sys.executable, "-m", "abound")
 

@@ -26,11 +26,12 @@ from abound.service.store.replication import is_replicated, wait_replicated
 from abound.service.versions import activation
 from abound.service.versions import repository as versions
 from abound.service.versions import retention as version_retention
+from benchmarks.serving import free_port
 from tests.support import small_versions
 from tests.support.adoption_house import House, events, model_of
 from tests.support.proxy import Proxy
 from tests.support.rebuild_context import Context, archived, teach
-from tests.support.valkey import QUICK, Server, free_port
+from tests.support.valkey import QUICK, Server
 
 BAD = ForgetParams(source="bad", reason="r")
 

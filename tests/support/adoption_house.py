@@ -177,12 +177,6 @@ async def digest_at(replica: Replica | ReplicatedModel, offset: Offset, name: st
     return await replica.compute_digest()
 
 
-async def until(condition: Callable[[], Any], seconds: float = 10.0) -> None:
-    async with asyncio.timeout(seconds):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
-
-
 @contextlib.asynccontextmanager
 async def learning(replica: Replica, seed: int = 50) -> AsyncIterator[None]:
     """Learning that goes on as fast as it can, through one replica."""

@@ -17,6 +17,7 @@ from abound.service.jobs.methods import METHODS
 from abound.service.jobs.record import JOBS
 from abound.service.jobs.workers import WORKERS_KEY
 from abound.service.processes.lifetime import dies_with_parent
+from benchmarks.serving import tree
 from tests.support.job_program import TEST_METHODS
 from tests.support.served import Served
 from tests.support.valkey import Server
@@ -59,7 +60,7 @@ class WorkerProcess:
     def kill(self) -> None:
         """SIGKILL, as a lack of memory or a power cut would."""
         assert self.process is not None
-        below = processes_of(self.process.pid)[1:]
+        below = tree(self.process.pid)[1:]
         self.process.kill()
         self.process.wait()
         until(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in below), 10)
@@ -74,18 +75,6 @@ class WorkerProcess:
         if self.process is not None and self.process.poll() is None:
             self.process.kill()
             self.process.wait()
-
-
-def processes_of(parent: int) -> list[int]:
-    """A process and all below it."""
-    found = [parent]
-    for pid in found:
-        for task in Path(f"/proc/{pid}/task").glob("*/children"):
-            try:
-                found += [int(word) for word in task.read_text().split()]
-            except OSError:  # it has ended meanwhile
-                continue
-    return found
 
 
 def until(condition: Callable[[], Any], seconds: float = 60.0) -> Any:

@@ -21,10 +21,6 @@ from tests.support.adoption_house import SMALL, House, apply, digest_at, digest_
 from tests.support.streams import drafts
 
 
-def _group(kind: Any) -> Any:
-    return SMALL if kind is type(SMALL) else kind()
-
-
 class Context:
     """What a job is given, without jobs."""
 

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import time
+from collections.abc import Callable
 
 from abound.core.types import Offset
 from abound.service.replica.replica import Replica
 from tests.support.streams import drafts
 
 
-async def until(condition: object, seconds: float = 5.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():  # type: ignore[operator]
-        assert time.monotonic() < deadline, "it did not come to be"
-        await asyncio.sleep(0.01)
+async def until(condition: Callable[[], object], seconds: float = 10.0) -> None:
+    async with asyncio.timeout(seconds):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
 
 
 async def teach(replica: Replica, n: int = 50, seed: int = 1, name: str = "default") -> Offset:

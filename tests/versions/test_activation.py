@@ -24,7 +24,8 @@ from abound.service.versions import activation
 from abound.service.versions import repository as versions
 from abound.service.versions.activation import activate, read_active
 from abound.service.versions.card import Card
-from tests.support.adoption_house import SMALL, House, digest_at, digest_of, events, learning, model_of, until
+from tests.support.adoption_house import SMALL, House, digest_at, digest_of, events, learning, model_of
+from tests.support.replicas import until
 from tests.support.small_versions import fitted, place, write
 from tests.support.streams import drafts
 

@@ -25,7 +25,8 @@ from abound.service.security.rate_limits import RateLimiter, RateParams
 from abound.service.settings import Settings
 from abound.service.versions.activation import activate
 from abound.service.versions.ranking import rank_all
-from tests.support.adoption_house import House, learning, until
+from tests.support.adoption_house import House, learning
+from tests.support.replicas import until
 from tests.support.small_versions import FEATURES, fitted, place, write
 from tests.support.streams import drafts
 from tests.versions.test_activation import active_at, truth

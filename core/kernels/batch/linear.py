@@ -2,10 +2,9 @@
 
 import numpy as np
 
-from abound.core.kernels.batch.neighbors import offer
 from abound.core.kernels.batch.projection import splitmix64
 from abound.core.kernels.decorators import inlined, inner, kernel
-from abound.core.kernels.heap import make_heap, sort_heap
+from abound.core.kernels.heap import offer, sort_kept
 
 _RETRIEVED, _TRUE = np.uint8(1), np.uint8(2)
 _STEP, _S11 = np.uint64(0x9E3779B97F4A7C15), np.uint64(11)
@@ -47,9 +46,7 @@ def rank_rows(rows, weights, boolean, n_labels, ids_out, scores_out):
             if k > 0:
                 n_kept = offer(touched[i], scores[touched[i]], ids_out[row], scores_out[row], n_kept)
             scores[touched[i]] = 0.0
-        if n_kept < k:
-            make_heap(ids_out[row], scores_out[row], n_kept)
-        sort_heap(ids_out[row], scores_out[row], n_kept)
+        sort_kept(ids_out[row], scores_out[row], n_kept)
         counts[row] = n_kept
     return counts
 
@@ -96,9 +93,7 @@ def rank_retrieved(rows, edges, weights, n_labels, ids_out, scores_out):
                 n_kept = offer(retrieved[i], scores[retrieved[i]], ids_out[row], scores_out[row], n_kept)
             scores[retrieved[i]] = 0.0
             marks[retrieved[i]] = 0
-        if n_kept < k:
-            make_heap(ids_out[row], scores_out[row], n_kept)
-        sort_heap(ids_out[row], scores_out[row], n_kept)
+        sort_kept(ids_out[row], scores_out[row], n_kept)
         counts[row] = n_kept
     return counts
 

@@ -33,7 +33,7 @@ from typing import NamedTuple
 import numpy as np
 
 from abound.core.kernels.decorators import inlined, inner, kernel
-from abound.core.kernels.heap import comes_before, make_heap, sift_down, sort_heap
+from abound.core.kernels.heap import offer, sort_kept
 from abound.core.kernels.intrinsics import U0, U1, address_of, prefetch_word
 
 SCALE = 2.0**31
@@ -156,21 +156,6 @@ def any_above(sims, bound):
     return found
 
 
-@inlined
-def offer(instance, sim, ids, kept, n_kept):
-    """Offer a neighbor with a similarity > 0 to the heap (the farthest on top); return the new count."""
-    most = len(ids)
-    if n_kept < most:
-        ids[n_kept], kept[n_kept] = instance, sim
-        n_kept += 1
-        if n_kept == most:
-            make_heap(ids, kept, most)
-    elif comes_before(sim, instance, kept[0], ids[0]):
-        ids[0], kept[0] = instance, sim
-        sift_down(ids, kept, 0, most)
-    return n_kept
-
-
 @inner
 def keep_block(sims, first, ids, kept, n_kept):
     """Offer the instances of a block, numbered from ``first`` on, to the heap; return the new count."""
@@ -221,9 +206,7 @@ def select_nearest(sizes, search, query_size, beta):
 @kernel
 def sort_nearest(ids, sims, n_kept):
     """Sort the neighbors of a search, nearest first."""
-    if n_kept < len(ids):
-        make_heap(ids, sims, n_kept)
-    sort_heap(ids, sims, n_kept)
+    sort_kept(ids, sims, n_kept)
 
 
 SLACK = 1.0 + 1e-6
@@ -498,9 +481,7 @@ def select_labels(ids, n_kept, label_starts, label_ids, scores, ids_out, scores_
                 continue
             scores[np.uint64(label)] = 0.0
             n = offer(label, score, ids_out, scores_out, n)
-    if n < k:
-        make_heap(ids_out, scores_out, n)
-    sort_heap(ids_out, scores_out, n)
+    sort_kept(ids_out, scores_out, n)
     return n
 
 

@@ -23,7 +23,6 @@ from abound.core.kernels.index.layout import (
     U3,
     UNITS,
     USED,
-    Feedback,
     add_to,
     block_of,
     by_rule,
@@ -255,12 +254,6 @@ def learn_feedback(arrays, params, ids, values, class_ids, feedback, counted, ra
     return learn(memory_of(arrays), params, ids, values, class_ids, feedback, counted, ranks_out)
 
 
-@kernel
-def learn_instance(arrays, params, ids, values, class_ids, counted, ranks_out):
-    """Run ``learn_feedback`` for classes that are all true, with a weight of 1."""
-    return learn_feedback(arrays, params, ids, values, class_ids, Feedback(len(class_ids), 0, 1.0), counted, ranks_out)
-
-
 @inlined
 def units_between(size, last):
     """Return a bound of the units from the front for one block of each size class above ``size`` up to ``last``."""
@@ -374,13 +367,13 @@ def has_room_in_rows(memory, params, ids, class_ids, m, left):
 
 @kernel
 def has_room(arrays, params, ids, class_ids):
-    """Return whether ``learn_instance`` can run without growth of any array.
+    """Return whether ``learn_feedback`` can run without growth of any array.
 
     Parameters
     ----------
     arrays, params : IndexArrays, KernelParams
     ids, class_ids : int32, shape (l,), (m,)
-        As for ``learn_instance``.
+        As for ``learn_feedback``.
 
     Notes
     -----

@@ -100,7 +100,7 @@ class Cluster:
 
     def projected(self, X: Csr) -> Singles:
         """Project the rows into the embedding, scaled to length 1 unless they are 0."""
-        return unit(product(narrowed(X, self.features), self.weights))
+        return clusters.unit(product(narrowed(X, self.features), self.weights))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -267,7 +267,7 @@ def _cluster(data: Matrices, rows: Ints, learn: Regressor, rng: np.random.Genera
     features = np.unique(X.indices).astype(np.int32)
     X = narrowed(X, features)
     weights = np.asarray(learn(X, data.Y[rows], rng, progress), np.float32)
-    return Cluster(features, weights, rows.astype(np.int32), unit(product(X, weights)))
+    return Cluster(features, weights, rows.astype(np.int32), clusters.unit(product(X, weights)))
 
 
 def narrowed(X: Csr, features: npt.NDArray[np.int32]) -> Csr:
@@ -279,12 +279,6 @@ def narrowed(X: Csr, features: npt.NDArray[np.int32]) -> Csr:
     return sparse.csr_matrix(
         (X.data[known], columns[known].astype(np.int32), starts), shape=(X.shape[0], len(features))
     )
-
-
-def unit(Z: npt.NDArray[np.floating]) -> Singles:
-    """Scale the rows to length 1; rows of zeros stay unchanged."""
-    lengths = np.linalg.norm(Z, axis=1, keepdims=True)
-    return np.asarray(Z / np.where(lengths > 0, lengths, 1.0), np.float32)
 
 
 def needs(sizes: DataSizes, params: EnsembleParams) -> dict[str, int]:

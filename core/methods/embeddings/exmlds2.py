@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from abound.core.kernels.batch.skip_grams import learn_skip_grams
 from abound.core.methods.embeddings import cluster_ensemble
-from abound.core.methods.embeddings.cluster_ensemble import Model, unit
+from abound.core.methods.embeddings.cluster_ensemble import Model
 from abound.core.methods.embeddings.contexts import nearest_by_label
 from abound.core.methods.embeddings.ridge import Ridge
 from abound.core.methods.training import clusters, param_checks
@@ -83,7 +83,7 @@ def fit(data: Matrices, params: Params, rng: np.random.Generator, progress: Prog
     """
 
     def learn(X: Csr, Y: Csr, rng: np.random.Generator, progress: Progress) -> npt.NDArray[np.float64]:
-        Z = unit(embed(Y, params, rng, subrange(progress, 0.0, 0.9)))
+        Z = clusters.unit(embed(Y, params, rng, subrange(progress, 0.0, 0.9)))
         least = Ridge(X, params.ridge, progress=subrange(progress, 0.9, 0.95))
         return least.fit(Z.astype(np.float64), subrange(progress, 0.95, 1.0))
 

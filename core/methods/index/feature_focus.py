@@ -22,6 +22,7 @@ from abound.core.methods.training import array_checks, param_checks
 from abound.core.methods.training.holdout import best, held_out
 from abound.core.methods.training.matrices import Csr, DataSizes, Matrices
 from abound.core.methods.training.progress import Progress, subrange
+from abound.core.methods.training.rankings import joined, of_padded
 
 COST = "fit O(passes nnz d_max log d_max); rank O(l d_max); memory 16 d bytes + up to 8 for each 1 / w_min of a feature"
 USE = "First choice: very many classes, few passes, little memory; the same index goes on learning online."
@@ -108,17 +109,13 @@ class Model:
         """Rank the best ``k`` labels that have a vote. Uses one thread; other threads may rank at the same time."""
         index = self.index.reader()
         k = min(k, len(index.arrays.scores))
-        counts, ids, scores = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)], [np.zeros(0)]
+        blocks = []
         for first in range(0, X.shape[0], CHUNK):
             size = min(CHUNK, X.shape[0] - first)
             n, best_ids, best_scores = np.empty(size, np.int64), np.empty((size, k), np.int32), np.empty((size, k))
             kernels.rank_rows(index.arrays, index.kernel_params, _rows(X), first, n, best_ids, best_scores)
-            ranked = np.arange(k) < n[:, None]
-            counts.append(n)
-            ids.append(best_ids[ranked].astype(np.int64))
-            scores.append(best_scores[ranked])
-        starts = np.concatenate(([0], np.cumsum(np.concatenate(counts))))
-        return Rankings(starts, np.concatenate(ids), np.concatenate(scores))
+            blocks.append(of_padded(best_ids, best_scores, n))
+        return joined(blocks)
 
     def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
         """Return the model as named arrays."""

@@ -17,6 +17,7 @@ from abound.core.methods.training import array_checks
 from abound.core.methods.training.matrices import Csr, DataSizes
 from abound.core.methods.training.progress import Progress
 from abound.core.methods.training.rankings import in_blocks, of_padded
+from abound.core.methods.training.row_blocks import pieces
 
 ROWS = 1024
 """Rows ranked at a time by one thread."""
@@ -103,12 +104,9 @@ def count_pairs(X: Csr, Y: Csr, progress: Progress) -> Csr:
     ones = sparse.csr_matrix((np.ones(X.nnz, np.float32), X.indices, X.indptr), shape=X.shape).T.tocsr()
     truth = Y.astype(np.float32)
     parts = [sparse.csr_matrix(np.zeros((0, Y.shape[1]), np.float32))]
-    first = 0
-    while first < ones.shape[0]:
+    for first, end in pieces(np.diff(ones.indptr).astype(np.int64), BLOCK):
         progress("counting", first / ones.shape[0])
-        end = max(first + 1, int(np.searchsorted(ones.indptr, ones.indptr[first] + BLOCK, "right")) - 1)
         parts.append(sparse.csr_matrix(ones[first:end] @ truth))
-        first = end
     counts = sparse.csr_matrix(sparse.vstack(parts, format="csr"))
     counts.sort_indices()
     return counts

@@ -55,10 +55,10 @@ def find_clusters(X: Csr, clusters: int, rng: np.random.Generator, progress: Pro
     """
     n = X.shape[0]
     c = min(number_of(clusters, n), n)
-    centres = _unit(X[np.sort(rng.choice(n, c, replace=False))].toarray())
+    centres = unit(X[np.sort(rng.choice(n, c, replace=False))].toarray())
     for turn in range(ROUNDS if c > 1 else 1):
         progress("clusters", turn / ROUNDS)
-        centres = _unit(_sums(X, nearest(X, centres, progress), centres))
+        centres = unit(_sums(X, nearest(X, centres, progress), centres))
     places = _not_too_full(X, centres, largest(clusters, n), progress)
     used, places = np.unique(places, return_inverse=True)
     return centres[used], places.astype(np.int64)
@@ -105,6 +105,7 @@ def _not_too_full(X: Csr, centres: Centres, most: int, progress: Progress) -> In
             places[leaving] = np.argmax(sims[leaving], axis=1)
 
 
-def _unit(centres: npt.NDArray[np.floating]) -> Centres:
-    lengths = np.linalg.norm(centres, axis=1, keepdims=True)
-    return np.asarray(centres / np.where(lengths > 0, lengths, 1.0), np.float32)
+def unit(rows: npt.NDArray[np.floating]) -> npt.NDArray[np.float32]:
+    """Scale the rows to length 1; rows of zeros stay unchanged."""
+    lengths = np.linalg.norm(rows, axis=1, keepdims=True)
+    return np.asarray(rows / np.where(lengths > 0, lengths, 1.0), np.float32)

@@ -98,10 +98,6 @@ class RankingProxy:
                 self._seen.append(LearnedInstance(self._at, int(ranks[i]), live.n_learned, vector, true, listed))
         return at, len(ranks)
 
-    def skip(self, buffer: bytes, at: int, n: int) -> int:
-        """Skip ``n`` records, as LiveModel does."""
-        return self._live.skip(buffer, at, n)
-
 
 class ScoredModel(ReplicatedModel):
     """Model replica that records how the index ranked each instance before learning it.

@@ -28,7 +28,7 @@ from abound.service.versions.promotion.gate import reason_of
 from abound.service.versions.promotion.params import ContendingParams
 from abound.service.versions.promotion.scoring import rank_in
 from abound.service.versions.promotion.standings import PURPOSE
-from tests.support.adoption_house import House, apply, until
+from tests.support.adoption_house import House, apply
 from tests.support.contest_streams import (
     GATE,
     LABELS,
@@ -41,6 +41,7 @@ from tests.support.contest_streams import (
     teach,
     wise,
 )
+from tests.support.replicas import until
 from tests.support.small_versions import place, write
 from tests.support.valkey import Server
 

@@ -180,7 +180,7 @@ def test_skip_grams_bring_instances_with_the_same_labels_together():
     Y = made(200, seed=0).Y
     Y = Y[np.diff(Y.indptr) == 1]
     params = exmlds2.Params(dim=8, contexts=5, epochs=60)
-    Z = cluster_ensemble.unit(exmlds2.embed(Y, params, np.random.default_rng(0), no_progress))
+    Z = clusters.unit(exmlds2.embed(Y, params, np.random.default_rng(0), no_progress))
     same = (Y @ Y.T).toarray() > 0
     cosines = Z @ Z.T
     assert cosines[same].mean() > cosines[~same].mean() + 0.3
