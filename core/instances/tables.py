@@ -91,7 +91,8 @@ class TableReader:
     def __init__(self, names: Sequence[str], columns: TableColumns, *, typed: bool) -> None:
         self._names = tuple(names)
         self._feature = feature_value if typed else _parsed_feature
-        if repeated := next((name for name in names if names.count(name) > 1), None):
+        if len(set(names)) < len(names):
+            repeated = next(name for name in names if names.count(name) > 1)
             raise Malformed(f"two columns have the name {repeated!r}")
         for name in (*columns.text, columns.label, columns.vector, *columns.ignore):
             if name not in (None, ANY_FIELD) and name not in names:

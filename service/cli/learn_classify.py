@@ -21,6 +21,7 @@ import typer
 
 from abound.core.errors import AboundError, Malformed
 from abound.service.cli.accuracy import RunningAccuracy, format_score, rank_in
+from abound.service.cli.file_arguments import CommandFailed
 from abound.service.cli.options import (
     DEFAULT_URL,
     AsJson,
@@ -217,7 +218,7 @@ def classify(
     options |= {name: value for name, value in asked.items() if value is not None}
     streamed = StreamStatistics(vector)
     with _client(url, key, model) as client, ExitStack() as stack:
-        out: TextIO = stack.enter_context(output.open("w", encoding="utf-8")) if output else sys.stdout
+        out: TextIO = stack.enter_context(_opened(output)) if output else sys.stdout
         table = csv.writer(out, lineterminator="\n")
         columns_out = CSV_COLUMNS if names else CSV_COLUMNS[:-1]
         if as_csv:
@@ -244,6 +245,14 @@ def classify(
     _finish(streamed.summary("classified"), "classified", streamed, as_json, sys.stdout if output else sys.stderr)
     if not streamed.counts["answered"]:
         raise StreamEnded(f"nothing was classified: {_why_nothing('classify', [file], streamed)}")
+
+
+def _opened(output: Path) -> TextIO:
+    """Open a file to write answers; raise CommandFailed if that is impossible."""
+    try:
+        return output.open("w", encoding="utf-8")
+    except OSError as error:
+        raise CommandFailed(f"cannot write {output}: {error.strerror}") from error
 
 
 def _csv_rows(answer: dict[str, Any], line: int) -> Iterator[tuple[object, ...]]:
@@ -325,6 +334,8 @@ def _instances(
                 count += 1
                 if count <= skip:
                     continue
+                if limit is not None and count - skip > limit:  # the last ones were bad
+                    return
                 yield instance
                 if count - skip == limit:
                     return

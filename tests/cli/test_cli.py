@@ -389,6 +389,14 @@ def test_a_damaged_file_ends_the_stream_behind_its_good_part(run: Run, url: str,
     one.write_bytes(b"{\n" + one.read_bytes())
     done = run("learn", one, "--url", url, "-m", "damaged", "--skip-bad").out
     assert done.startswith("1 instance done, 0 refused, 1 bad line skipped in ")
+    some = write(tmp_path / "some-bad.jsonl", rows(9))
+    good = some.read_bytes().splitlines(keepends=True)
+    some.write_bytes(b"".join([good[0], b"{\n", *good[1:]]))
+    for skip, learned in (("0", 1), ("1", 1)):
+        ran = run("learn", some, "--url", url, "-m", "damaged", "--skip-bad", "--skip", skip, "--limit", "2", "--json")
+        assert (ran.code, ran.json["learned"], ran.json["bad"]) == (0, learned, 1), "a bad line counts, also the last"
+    ran = run("classify", some, "--url", url, "-m", "damaged", "-o", tmp_path / "no" / "answers.jsonl")
+    assert (ran.code, "cannot write" in ran.err, "Traceback" in ran.err) == (1, True, False)
     one.write_bytes(b"{\n{\n")
     ran = run("learn", one, "--url", url, "-m", "damaged", "--skip-bad")
     assert (ran.code, f"no instance to learn in {one}; lines that are not instances: 2" in ran.err) == (1, True)
