@@ -88,7 +88,7 @@ async function show() {
     if (signal.aborted) return;
     if (error.isAboutKey) fill(view, empty(...KEYLESS));
     else refill(view, problem(error));
-    if (isPassing(error)) again(signal, Math.max(AGAIN_SECONDS, error.said.retry_after ?? 0));
+    if (error.isPassing) again(signal, Math.max(AGAIN_SECONDS, error.said.retry_after ?? 0));
     return;
   }
   const model = choose();
@@ -111,9 +111,6 @@ async function show() {
 
 /** Show the view again after some seconds, unless another one is opened before. */
 const again = (signal, seconds) => setTimeout(() => signal.aborted || show(), 1000 * seconds);
-
-/** Return whether the service was unavailable for a moment, so that another request may succeed. */
-const isPassing = (error) => error.status === 0 || error.status === 503;
 
 /** Say that the model of the address does not exist. Showing another model instead could lead to wrong labels there. */
 function missing(name, isLimited) {
