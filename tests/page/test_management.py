@@ -13,7 +13,7 @@ import pytest
 from playwright.sync_api import expect
 
 from benchmarks.serving import Serving
-from tests.page.conftest import Open, give
+from tests.page.conftest import Create, Open, give
 from tests.page.newsroom import news
 from tests.page.test_accessible import barriers
 from tests.support.served import Served
@@ -108,6 +108,25 @@ def test_a_model_is_created_configured_exported_imported_and_deleted(
     again = f"{serving.url}/models/made-again"
     assert httpx.get(again).json()["learned"] == 1
     httpx.delete(again).raise_for_status()
+
+
+def test_an_optional_setting_is_unset(serving: Serving, create_model: Create, open_page: Open) -> None:
+    analyzer = {"stop_words": "english", "embed": "wordllama"}
+    address = create_model("bounded", update="sls", max_classes=50, max_features=1000, analyzer=analyzer)
+    page = open_page("models")
+    page.goto(f"{serving.url}/#models/bounded")
+    settings = page.get_by_role("region", name="Settings of bounded")
+    settings.get_by_label("stop_words").select_option("")
+    settings.get_by_label("embed").fill("")
+    settings.get_by_text("More settings").click()
+    settings.get_by_label("max_classes").fill("")
+    with page.expect_response(lambda answer: answer.request.method == "PUT") as saved:
+        settings.get_by_role("button", name="Save").click()
+    unset = {"stop_words": None, "embed": None}
+    assert saved.value.request.post_data_json == {"analyzer": unset, "max_classes": None}
+    config = httpx.get(address).json()["config"]
+    assert (config["max_classes"], config["max_features"]) == (None, 1000)
+    assert config["analyzer"] == config["analyzer"] | unset
 
 
 def test_a_snapshot_is_restored(serving: Serving, fresh: str, open_page: Open) -> None:
