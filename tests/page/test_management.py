@@ -129,6 +129,25 @@ def test_an_optional_setting_is_unset(serving: Serving, create_model: Create, op
     assert config["analyzer"] == config["analyzer"] | unset
 
 
+def test_models_are_deleted_one_after_the_other(serving: Serving, create_model: Create, open_page: Open) -> None:
+    for name in ("first", "second", "third"):
+        create_model(name)
+    page = open_page("models")
+
+    def without_default(route: Any) -> None:
+        answer = route.fetch()
+        models = [one for one in answer.json()["models"] if one["name"] != "default"]
+        route.fulfill(response=answer, json=answer.json() | {"models": models})
+
+    page.route(f"{serving.url}/models", without_default)
+    page.goto(f"{serving.url}/#models/first")
+    for name, following in (("first", "second"), ("second", "third")):
+        page.get_by_role("button", name=f"Delete {name}").click()
+        page.get_by_role("dialog").get_by_role("button", name="Delete it").click()
+        expect(page.get_by_role("region", name=f"Settings of {following}")).to_be_visible()
+    page.unroute_all(behavior="wait")
+
+
 def test_a_snapshot_is_restored(serving: Serving, fresh: str, open_page: Open) -> None:
     httpx.post(f"{fresh}/learn", json={"text": "wheat", "labels": ["grain"]}).raise_for_status()
     page = open_page("models")
