@@ -381,6 +381,27 @@ def test_an_admin_makes_replaces_and_revokes_keys_and_sees_who_did_what(
     fits(page, width)
 
 
+def test_a_double_click_makes_one_key_and_reads_one_page_of_the_audit_log(
+    open_page: Open, locked: tuple[Served, dict[str, str]]
+) -> None:
+    service, secrets = locked
+    page = open_page("keys", url=service.url)
+    act = {"id": "1-0", "at": 1.7e9, "action": "key.make", "key": "k", "outcome": "done", "details": {}}
+    page.route("**/audit?*", lambda route: route.fulfill(json={"acts": [act] * 50}))
+    asked = []
+    page.on("request", lambda request: asked.append((request.method, request.url.removeprefix(f"{service.url}/"))))
+    give(page, secrets["admin"])
+    create = page.get_by_role("region", name="Create a key")
+    create.get_by_label("Description").fill("twice")
+    create.get_by_role("button", name="Create").dblclick()
+    expect(page.get_by_label("The new key")).to_have_value(re.compile("^abk_"))
+    page.get_by_role("button", name="Show more").dblclick()
+    expect(page.get_by_role("region", name="Audit log").locator("tbody tr")).to_have_count(100)
+    page.wait_for_timeout(600)
+    assert asked.count(("POST", "keys")) == 1
+    assert asked.count(("GET", "audit?limit=50&before=1-0")) == 1
+
+
 def test_whoever_may_not_is_told_in_place_of_forms(open_page: Open, locked: tuple[Served, dict[str, str]]) -> None:
     service, secrets = locked
     page = open_page("keys", url=service.url)
