@@ -218,6 +218,32 @@ def test_the_least_certain_instances_are_labelled_by_keyboard(
     assert not any(url.endswith("prefix=") for url in asked)  # a field that was emptied needs no suggestions
 
 
+def test_an_instance_that_is_being_learned_is_not_skipped(serving: Serving, fresh: str, open_page: Open) -> None:
+    httpx.post(f"{fresh}/learn", json={"text": "a b c", "labels": ["letter"]}).raise_for_status()
+    instances = [{"text": text} for text in ("a", "b", "c")]
+    httpx.post(f"{fresh}/classify", json={"instances": instances, "remember": True}).raise_for_status()
+    page = open_page("ask")
+    page.goto(f"{serving.url}/#ask/fresh")
+    shown = page.locator(".instance")
+    expect(shown).to_be_visible()
+    held: list[Any] = []
+    page.route("**/learn", lambda route: held.append(route))
+    page.get_by_role("main").focus()
+    first = shown.text_content()
+    for key in ("1", "Enter", "s"):
+        page.keyboard.press(key)
+    while not held:
+        page.wait_for_timeout(50)
+    expect(shown).to_have_text(first)
+    held[0].continue_()
+    expect(page.get_by_text("Learned “letter”.")).to_be_visible()
+    expect(shown).not_to_have_text(first)
+    second = shown.text_content()
+    page.keyboard.press("s")
+    expect(shown).not_to_have_text(second)
+    expect(shown).not_to_have_text(first)
+
+
 def test_skipped_instances_come_again_when_they_are_asked_for_and_learned_ones_never(
     serving: Serving, fresh: str, open_page: Open
 ) -> None:
