@@ -174,15 +174,14 @@ function every(signal) {
 
 let isPutOff = false;
 
-function askForKey() {
+function askForKey(isRefused) {
   document.getElementById("key").hidden = false;
   if (document.querySelector("dialog[open]")) return;
   const input = h("input", { type: "password", autocomplete: "off", spellcheck: "false", required: true, maxlength: "200" });
-  const refused = key.get() !== null;
   const dialog = h(
     "dialog",
     { class: "dialog", "aria-labelledby": "key-title" },
-    h("h2", { id: "key-title" }, refused ? "This key does not open the service" : "A key, please"),
+    h("h2", { id: "key-title" }, isRefused ? "This key does not open the service" : "A key, please"),
     h(
       "form",
       { method: "dialog" },
@@ -234,9 +233,9 @@ addEventListener("hashchange", () => {
   document.getElementById("main").focus({ preventScroll: true });
 });
 document.getElementById("key").hidden = key.get() === null;
-document.getElementById("key").addEventListener("click", askForKey);
+document.getElementById("key").addEventListener("click", () => askForKey(false));
 // After "Not now", periodic requests do not ask for the key again until the user opens another view.
-events.addEventListener("key", debounced(() => isPutOff || askForKey(), 50));
+events.addEventListener("key", debounced(() => isPutOff || askForKey(key.get() !== null), 50));
 document.querySelector(".skip").addEventListener("click", (event) => {
   event.preventDefault();
   document.getElementById("main").focus();
