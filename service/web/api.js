@@ -17,6 +17,11 @@ export class Problem extends Error {
     return this.status === 401;
   }
 
+  /** Whether the service was unavailable for a moment, so that another request may succeed. */
+  get isPassing() {
+    return this.status === 0 || this.status === 503;
+  }
+
   /** Whether the service has no such route. */
   get isMissing() {
     return this.status === 404 && this.type === "/problems/unknown-path";
@@ -56,15 +61,28 @@ function problemOf(status, text) {
   return problem;
 }
 
-async function send(method, path, options) {
+/** Return a good answer as JSON; throw Problem for any other. */
+function resultOf(status, text) {
   try {
-    return await fetch(new URL(path, document.baseURI), { cache: "no-store", ...options, method });
+    if (status >= 200 && status < 300) return text ? JSON.parse(text) : null;
+  } catch {
+    // The answer is a page of a proxy, such as its login form.
+  }
+  throw problemOf(status, text);
+}
+
+const noAnswer = (detail) => new Problem({ title: "No answer", detail, status: 0, type: "about:blank" });
+
+/** Wait for an answer or its body; throw Problem if the connection fails. */
+async function received(promise) {
+  try {
+    return await promise;
   } catch (error) {
-    if (error.name === "AbortError") throw error;
-    const detail = "The service cannot be reached.";
-    throw new Problem({ title: "No answer", detail, status: 0, type: "about:blank" });
+    throw error.name === "AbortError" ? error : noAnswer("The service cannot be reached.");
   }
 }
+
+const send = (method, path, options) => received(fetch(new URL(path, document.baseURI), { cache: "no-store", ...options, method }));
 
 /** Return a new random idempotency key. */
 export const newKey = () => [...crypto.getRandomValues(new Uint8Array(16))].map((one) => one.toString(16).padStart(2, "0")).join("");
@@ -77,9 +95,7 @@ export async function ask(method, path, { body, signal, headers: more = {} } = {
     signal,
     body: body === undefined ? undefined : JSON.stringify(body),
   });
-  const text = await answer.text();
-  if (!answer.ok) throw problemOf(answer.status, text);
-  return text ? JSON.parse(text) : null;
+  return resultOf(answer.status, await received(answer.text()));
 }
 
 export const get = (path, options) => ask("GET", path, options);
@@ -87,25 +103,31 @@ export const post = (path, body, options) => ask("POST", path, { ...options, bod
 
 /** Follow server-sent events until `ended`; reconnect when the connection is lost. */
 export async function follow(path, take, signal) {
-  for (;;) {
+  while (!signal.aborted) {
+    for await (const event of eventsOf(path, signal)) {
+      take(JSON.parse(event.data));
+      if (event.event === "ended") return;
+    }
+    await new Promise((resolve) => setTimeout(resolve, 1000));
+  }
+}
+
+/** Yield the events of one connection; return when it is lost. */
+async function* eventsOf(path, signal) {
+  try {
     const answer = await send("GET", path, { headers: headersFor({ Accept: "text/event-stream" }), signal });
-    if (!answer.ok) throw problemOf(answer.status, await answer.text());
+    if (!answer.ok) throw problemOf(answer.status, await received(answer.text()));
     const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
     let rest = "";
     for (;;) {
-      const { done, value } = await reader.read();
-      if (done) break;
+      const { done, value } = await received(reader.read());
+      if (done) return;
       const blocks = (rest + value).replaceAll("\r\n", "\n").split("\n\n");
       rest = blocks.pop();
-      for (const block of blocks) {
-        const event = parsed(block);
-        if (!event.data) continue;
-        take(JSON.parse(event.data));
-        if (event.event === "ended") return;
-      }
+      yield* blocks.map(parsed).filter((event) => event.data);
     }
-    await new Promise((resolve) => setTimeout(resolve, 1000));
-    if (signal.aborted) return;
+  } catch (error) {
+    if (!error.isPassing) throw error;
   }
 }
 
@@ -122,9 +144,9 @@ function parsed(block) {
 /** Save an answer as a file. A plain link would not send the key. */
 export async function download(path, name, signal) {
   const answer = await send("GET", path, { headers: headersFor(), signal });
-  if (!answer.ok) throw problemOf(answer.status, await answer.text());
+  if (!answer.ok) throw problemOf(answer.status, await received(answer.text()));
   const link = document.createElement("a");
-  link.href = URL.createObjectURL(await answer.blob());
+  link.href = URL.createObjectURL(await received(answer.blob()));
   link.download = name;
   link.click();
   URL.revokeObjectURL(link.href);
@@ -140,12 +162,13 @@ export function upload(path, file, told, signal) {
     }
     request.upload.addEventListener("progress", (event) => event.lengthComputable && told(event.loaded / event.total));
     request.addEventListener("load", () => {
-      if (request.status >= 200 && request.status < 300) resolve(JSON.parse(request.responseText || "null"));
-      else reject(problemOf(request.status, request.responseText));
+      try {
+        resolve(resultOf(request.status, request.responseText));
+      } catch (error) {
+        reject(error);
+      }
     });
-    request.addEventListener("error", () =>
-      reject(new Problem({ title: "No answer", detail: "The connection broke off.", status: 0, type: "about:blank" })),
-    );
+    request.addEventListener("error", () => reject(noAnswer("The connection broke off.")));
     request.addEventListener("abort", () => reject(new DOMException("given up", "AbortError")));
     signal.addEventListener("abort", () => request.abort());
     request.send(file);

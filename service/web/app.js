@@ -88,7 +88,7 @@ async function show() {
     if (signal.aborted) return;
     if (error.isAboutKey) fill(view, empty(...KEYLESS));
     else refill(view, problem(error));
-    if (isPassing(error)) again(signal, Math.max(AGAIN_SECONDS, error.said.retry_after ?? 0));
+    if (error.isPassing) again(signal, Math.max(AGAIN_SECONDS, error.said.retry_after ?? 0));
     return;
   }
   const model = choose();
@@ -111,9 +111,6 @@ async function show() {
 
 /** Show the view again after some seconds, unless another one is opened before. */
 const again = (signal, seconds) => setTimeout(() => signal.aborted || show(), 1000 * seconds);
-
-/** Return whether the service was unavailable for a moment, so that another request may succeed. */
-const isPassing = (error) => error.status === 0 || error.status === 503;
 
 /** Say that the model of the address does not exist. Showing another model instead could lead to wrong labels there. */
 function missing(name, isLimited) {
@@ -177,15 +174,14 @@ function every(signal) {
 
 let isPutOff = false;
 
-function askForKey() {
+function askForKey(isRefused) {
   document.getElementById("key").hidden = false;
   if (document.querySelector("dialog[open]")) return;
   const input = h("input", { type: "password", autocomplete: "off", spellcheck: "false", required: true, maxlength: "200" });
-  const refused = key.get() !== null;
   const dialog = h(
     "dialog",
     { class: "dialog", "aria-labelledby": "key-title" },
-    h("h2", { id: "key-title" }, refused ? "This key does not open the service" : "A key, please"),
+    h("h2", { id: "key-title" }, isRefused ? "This key does not open the service" : "A key, please"),
     h(
       "form",
       { method: "dialog" },
@@ -237,9 +233,9 @@ addEventListener("hashchange", () => {
   document.getElementById("main").focus({ preventScroll: true });
 });
 document.getElementById("key").hidden = key.get() === null;
-document.getElementById("key").addEventListener("click", askForKey);
+document.getElementById("key").addEventListener("click", () => askForKey(false));
 // After "Not now", periodic requests do not ask for the key again until the user opens another view.
-events.addEventListener("key", debounced(() => isPutOff || askForKey(), 50));
+events.addEventListener("key", debounced(() => isPutOff || askForKey(key.get() !== null), 50));
 document.querySelector(".skip").addEventListener("click", (event) => {
   event.preventDefault();
   document.getElementById("main").focus();

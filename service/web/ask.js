@@ -108,14 +108,15 @@ export function show(root, { model, signal, problem, lacks }) {
   }
 
   function skip() {
+    if (isBusy || queue.length === 0) return;
     skipped.add(queue.shift().id);
     keep();
     next();
   }
 
   async function learn() {
+    if (isBusy || queue.length === 0) return;
     const labels = chips.take();
-    if (isBusy) return;
     if (labels.length === 0) {
       fill(parts.said, h("p", { class: "worry" }, "Mark or name a label first."));
       return;

@@ -1,4 +1,4 @@
-// A form generated from the JSON Schema of a method's parameters. Unchanged fields are not sent.
+// A form generated from a JSON Schema. Unchanged fields are not sent; an optional field that was emptied is sent as null.
 
 import { field, h, newId } from "./dom.js";
 
@@ -54,6 +54,7 @@ function controlFor(name, about, isNeeded) {
   const isWhole = title[0].toLowerCase() === described?.replace(/\.$/, "").toLowerCase(); // the title already says it
   const hint = [isWhole ? null : described, bounds(about)].filter(Boolean).join(" ") || null;
   const initial = about.default;
+  const cleared = about.isOptional ? null : undefined;
   const attributes = { name, required: isNeeded };
   if (about.type === "boolean" && !about.isOptional) {
     const control = h("input", { type: "checkbox", name, checked: initial === true, id: newId(`param-${name}`) });
@@ -68,7 +69,7 @@ function controlFor(name, about, isNeeded) {
     const first = control.value;
     return {
       element: field(title, control, hint),
-      read: () => (control.value === first ? undefined : words.find((word) => String(word) === control.value)),
+      read: () => (control.value === first ? undefined : (words.find((word) => String(word) === control.value) ?? cleared)),
     };
   }
   if (about.format === "unix-time") {
@@ -96,13 +97,14 @@ function controlFor(name, about, isNeeded) {
       element: field(title, control, hint),
       read() {
         if (!control.checkValidity()) throw new Error(`${name}: ${control.validationMessage}`);
-        return control.value === first || control.value === "" ? undefined : Number(control.value);
+        if (control.value === first) return undefined;
+        return control.value === "" ? cleared : Number(control.value);
       },
     };
   }
   if (about.type === "string") {
     const control = h("input", { ...attributes, type: "text", maxlength: about.maxLength, value: initial ?? "" });
-    return { element: field(title, control, hint), read: () => (control.value === (initial ?? "") ? undefined : control.value) };
+    return { element: field(title, control, hint), read: () => (control.value === (initial ?? "") ? undefined : control.value || (about.isOptional ? null : "")) };
   }
   if (about.type === "array") return listFor(name, title, hint, attributes, initial ?? [], resolved(about.items ?? {}, about));
   const first = initial === undefined || initial === null ? "" : JSON.stringify(initial);
@@ -111,6 +113,7 @@ function controlFor(name, about, isNeeded) {
     element: field(title, control, [hint, "As JSON."].filter(Boolean).join(" ")),
     read() {
       if (control.value === first) return undefined;
+      if (control.value === "" && about.isOptional) return null;
       try {
         return JSON.parse(control.value);
       } catch {

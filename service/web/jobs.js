@@ -263,17 +263,14 @@ export function newJob({ model, signal, problem, refused, started }) {
     }
     const asked = { model, method: method.value, params };
     if (isFit) Object.assign(asked, { data: data.value, activate: activate.value });
-    try {
-      if (!isFit && !(await isMeant(method.value, params))) return;
-    } catch (error) {
-      if (!signal.aborted) fill(parts.said, problem(error));
-      return;
-    }
-    const what = JSON.stringify(asked);
-    if (unsure?.what !== what) unsure = { what, key: newKey() };
-    const pressed = performance.now();
+    let pressed = performance.now();
     hold(true);
     try {
+      const isWanted = isFit || (await isMeant(method.value, params));
+      pressed = performance.now(); // in the dialog
+      if (!isWanted) return;
+      const what = JSON.stringify(asked);
+      if (unsure?.what !== what) unsure = { what, key: newKey() };
       const job = await post("jobs", asked, { signal, headers: { "Idempotency-Key": unsure.key } });
       unsure = null;
       fill(parts.said, h("p", { class: "better" }, `Taken: ${job.method} is ${job.state}.`));

@@ -1,6 +1,6 @@
 // Keys and the audit log, for keys with the scope admin that are for all models.
 
-import { announce, breakable, card, confirmed, empty, field, fill, h, refill, table } from "./dom.js";
+import { announce, breakable, card, confirmed, empty, field, fill, h, pastDoubleClick, refill, table } from "./dom.js";
 import { ask, get, part, post } from "./api.js";
 import { when } from "./format.js";
 
@@ -15,6 +15,8 @@ export function show(root, { signal, problem, refused }) {
     return;
   }
   let acts = [];
+  let isMaking = false;
+  let isReading = false;
   fill(root, card("Keys", parts.keys, parts.made), newKeyCard(), card("Audit log", parts.acts));
   list();
   more();
@@ -79,6 +81,9 @@ export function show(root, { signal, problem, refused }) {
 
   /** Show a new secret; the service returns it only once. */
   async function make(work) {
+    if (isMaking) return;
+    isMaking = true;
+    const pressed = performance.now();
     try {
       const made = await work();
       const secret = h("input", { type: "text", readonly: true, class: "mono", value: made.key });
@@ -93,6 +98,9 @@ export function show(root, { signal, problem, refused }) {
       await list();
     } catch (error) {
       if (!signal.aborted) fill(parts.made, problem(error));
+    } finally {
+      await pastDoubleClick(pressed);
+      isMaking = false;
     }
   }
 
@@ -114,6 +122,8 @@ export function show(root, { signal, problem, refused }) {
   }
 
   async function more() {
+    if (isReading) return;
+    isReading = true;
     try {
       const before = acts.length ? `&before=${part(acts.at(-1).id)}` : "";
       const found = (await get(`audit?limit=${ACTS}${before}`, { signal })).acts;
@@ -137,6 +147,8 @@ export function show(root, { signal, problem, refused }) {
       );
     } catch (error) {
       if (!signal.aborted) fill(parts.acts, problem(error));
+    } finally {
+      isReading = false;
     }
   }
 }

@@ -177,7 +177,7 @@ export function show(root, { model, about, signal, problem, refused, lacks, ever
     try {
       await ask("DELETE", modelPath(one.name), { signal });
       announce(`The model ${one.name} is deleted.`);
-      if (one.name === model) location.hash = "models";
+      if (one.name === model && location.hash !== "#models") location.hash = "models";
       else again();
     } catch (error) {
       failing(error);

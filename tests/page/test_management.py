@@ -13,7 +13,7 @@ import pytest
 from playwright.sync_api import expect
 
 from benchmarks.serving import Serving
-from tests.page.conftest import Open, give
+from tests.page.conftest import Create, Open, give
 from tests.page.newsroom import news
 from tests.page.test_accessible import barriers
 from tests.support.served import Served
@@ -110,6 +110,44 @@ def test_a_model_is_created_configured_exported_imported_and_deleted(
     httpx.delete(again).raise_for_status()
 
 
+def test_an_optional_setting_is_unset(serving: Serving, create_model: Create, open_page: Open) -> None:
+    analyzer = {"stop_words": "english", "embed": "wordllama"}
+    address = create_model("bounded", update="sls", max_classes=50, max_features=1000, analyzer=analyzer)
+    page = open_page("models")
+    page.goto(f"{serving.url}/#models/bounded")
+    settings = page.get_by_role("region", name="Settings of bounded")
+    settings.get_by_label("stop_words").select_option("")
+    settings.get_by_label("embed").fill("")
+    settings.get_by_text("More settings").click()
+    settings.get_by_label("max_classes").fill("")
+    with page.expect_response(lambda answer: answer.request.method == "PUT") as saved:
+        settings.get_by_role("button", name="Save").click()
+    unset = {"stop_words": None, "embed": None}
+    assert saved.value.request.post_data_json == {"analyzer": unset, "max_classes": None}
+    config = httpx.get(address).json()["config"]
+    assert (config["max_classes"], config["max_features"]) == (None, 1000)
+    assert config["analyzer"] == config["analyzer"] | unset
+
+
+def test_models_are_deleted_one_after_the_other(serving: Serving, create_model: Create, open_page: Open) -> None:
+    for name in ("first", "second", "third"):
+        create_model(name)
+    page = open_page("models")
+
+    def without_default(route: Any) -> None:
+        answer = route.fetch()
+        models = [one for one in answer.json()["models"] if one["name"] != "default"]
+        route.fulfill(response=answer, json=answer.json() | {"models": models})
+
+    page.route(f"{serving.url}/models", without_default)
+    page.goto(f"{serving.url}/#models/first")
+    for name, following in (("first", "second"), ("second", "third")):
+        page.get_by_role("button", name=f"Delete {name}").click()
+        page.get_by_role("dialog").get_by_role("button", name="Delete it").click()
+        expect(page.get_by_role("region", name=f"Settings of {following}")).to_be_visible()
+    page.unroute_all(behavior="wait")
+
+
 def test_a_snapshot_is_restored(serving: Serving, fresh: str, open_page: Open) -> None:
     httpx.post(f"{fresh}/learn", json={"text": "wheat", "labels": ["grain"]}).raise_for_status()
     page = open_page("models")
@@ -178,6 +216,32 @@ def test_the_least_certain_instances_are_labelled_by_keyboard(
     assert httpx.get(f"{fresh}/stats").json()["learned"] == 5
     page.wait_for_timeout(300)
     assert not any(url.endswith("prefix=") for url in asked)  # a field that was emptied needs no suggestions
+
+
+def test_an_instance_that_is_being_learned_is_not_skipped(serving: Serving, fresh: str, open_page: Open) -> None:
+    httpx.post(f"{fresh}/learn", json={"text": "a b c", "labels": ["letter"]}).raise_for_status()
+    instances = [{"text": text} for text in ("a", "b", "c")]
+    httpx.post(f"{fresh}/classify", json={"instances": instances, "remember": True}).raise_for_status()
+    page = open_page("ask")
+    page.goto(f"{serving.url}/#ask/fresh")
+    shown = page.locator(".instance")
+    expect(shown).to_be_visible()
+    held: list[Any] = []
+    page.route("**/learn", lambda route: held.append(route))
+    page.get_by_role("main").focus()
+    first = shown.text_content()
+    for key in ("1", "Enter", "s"):
+        page.keyboard.press(key)
+    while not held:
+        page.wait_for_timeout(50)
+    expect(shown).to_have_text(first)
+    held[0].continue_()
+    expect(page.get_by_text("Learned “letter”.")).to_be_visible()
+    expect(shown).not_to_have_text(first)
+    second = shown.text_content()
+    page.keyboard.press("s")
+    expect(shown).not_to_have_text(second)
+    expect(shown).not_to_have_text(first)
 
 
 def test_skipped_instances_come_again_when_they_are_asked_for_and_learned_ones_never(
@@ -341,6 +405,27 @@ def test_an_admin_makes_replaces_and_revokes_keys_and_sees_who_did_what(
     expect(acts.first).to_have_text("key.revoke")
     expect(acts.nth(1)).to_have_text("key.rotate")
     fits(page, width)
+
+
+def test_a_double_click_makes_one_key_and_reads_one_page_of_the_audit_log(
+    open_page: Open, locked: tuple[Served, dict[str, str]]
+) -> None:
+    service, secrets = locked
+    page = open_page("keys", url=service.url)
+    act = {"id": "1-0", "at": 1.7e9, "action": "key.make", "key": "k", "outcome": "done", "details": {}}
+    page.route("**/audit?*", lambda route: route.fulfill(json={"acts": [act] * 50}))
+    asked = []
+    page.on("request", lambda request: asked.append((request.method, request.url.removeprefix(f"{service.url}/"))))
+    give(page, secrets["admin"])
+    create = page.get_by_role("region", name="Create a key")
+    create.get_by_label("Description").fill("twice")
+    create.get_by_role("button", name="Create").dblclick()
+    expect(page.get_by_label("The new key")).to_have_value(re.compile("^abk_"))
+    page.get_by_role("button", name="Show more").dblclick()
+    expect(page.get_by_role("region", name="Audit log").locator("tbody tr")).to_have_count(100)
+    page.wait_for_timeout(600)
+    assert asked.count(("POST", "keys")) == 1
+    assert asked.count(("GET", "audit?limit=50&before=1-0")) == 1
 
 
 def test_whoever_may_not_is_told_in_place_of_forms(open_page: Open, locked: tuple[Served, dict[str, str]]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import httpx
+import pytest
 from playwright.sync_api import expect
 
 from abound.service.processes.startup_page import StartupStatus, response_to
@@ -106,4 +107,21 @@ def test_a_page_that_nobody_could_answer_goes_on_by_itself(open_page: Open, serv
     expect(page.get_by_role("alert")).to_contain_text("The service cannot be reached.")
     page.unroute(f"{serving.url}/models")
     expect(page.locator(".label").first).to_be_visible()
+    expect(page.get_by_role("alert")).to_have_count(0)
+
+
+@pytest.mark.parametrize("answer", ["of a proxy", "cut"])
+def test_an_unreadable_answer_is_said_until_a_better_one_comes(open_page: Open, cut_url: str, answer: str) -> None:
+    page = open_page("overview", expected=("ERR_CONTENT_LENGTH_MISMATCH",))
+
+    def spoil(route: Any) -> None:
+        if answer == "cut":
+            route.continue_(url=cut_url)
+        else:
+            route.fulfill(status=200, content_type="text/html", body="<p>log in")
+
+    page.route("**/models/default/stats", spoil)
+    said = {"of a proxy": "none of the service's", "cut": "The service cannot be reached."}[answer]
+    expect(page.get_by_role("alert")).to_contain_text(said)
+    page.unroute("**/models/default/stats")
     expect(page.get_by_role("alert")).to_have_count(0)

@@ -163,6 +163,20 @@ def test_several_labels_are_chosen_and_learned_together_and_undone(
     assert stats(serving)["learned"] == learned - 1
 
 
+def test_a_job_is_followed_again_after_a_lost_connection(
+    open_page: Open, serving: Serving, fresh: str, cut_url: str
+) -> None:
+    page = open_page("try", expected=("ERR_FAILED", "ERR_CONTENT_LENGTH_MISMATCH"))
+    page.goto(f"{serving.url}/#try/fresh")
+    page.get_by_role("textbox", name="Text").fill("wheat")
+    page.get_by_label("Right labels").fill("grain")
+    page.get_by_role("button", name="Learn", exact=True).click()
+    page.route("**/jobs/*/events", lambda route: route.continue_(url=cut_url), times=1)
+    page.route("**/jobs/*/events", lambda route: route.abort(), times=1)
+    page.get_by_role("button", name="Undo").click()
+    expect(page.get_by_text("Forgotten: “grain”.")).to_be_visible(timeout=60_000)
+
+
 def test_a_wrong_label_is_rejected(open_page: Open) -> None:
     page = open_page("try")
     answer = {"offset": "1-0.0", "applied": True, "durability": "log", "rank": None, "updated": True}

@@ -202,6 +202,23 @@ def test_a_double_click_starts_one_job_and_an_unsure_one_again_with_its_key(open
         assert cancelled.is_success or cancelled.status_code == 409  # it has ended by now
 
 
+def test_a_double_click_counts_events_once(open_page: Open) -> None:
+    page = open_page("versions")
+    sent = []
+    page.on("request", lambda request: request.method == "POST" and sent.append(request.post_data_json))
+    form = page.get_by_role("region", name="Start a job")
+    form.get_by_label("Method", exact=True).select_option("forget")
+    form.get_by_label("source").fill("twice")
+    form.get_by_label("reason").fill("a test")
+    start = form.get_by_role("button", name="Start")
+    start.dblclick()
+    expect(page.get_by_role("dialog")).to_contain_text("0 events would be forgotten.", timeout=60_000)
+    page.get_by_role("dialog").get_by_role("button", name="Leave it").click()
+    expect(start).to_be_enabled()
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    assert [one["params"].get("dry_run") for one in sent] == [True]
+
+
 def test_a_version_is_entered_as_a_challenger_and_withdrawn(open_page: Open, serving: Serving) -> None:
     with Client(serving.url) as client:
         [*_, job] = client.follow(client.submit({"method": "frequency"})["id"])

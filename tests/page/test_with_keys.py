@@ -32,6 +32,8 @@ def test_it_asks_for_a_key_and_goes_on_with_it(open_page: Open, locked: tuple[Se
     page.reload()
     expect(page.locator(".tile").first).to_be_visible()
     assert secrets["classify"] not in page.content()
+    page.get_by_role("button", name="Key", exact=True).click()
+    expect(page.get_by_role("dialog", name="A key, please")).to_be_visible()
 
 
 def test_whoever_has_no_other_key_is_not_asked_again_and_again(
