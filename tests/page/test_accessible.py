@@ -150,7 +150,7 @@ def forget_confirmation(page: Any, url: str) -> None:
     form.get_by_label("reason").fill("a test")
     form.get_by_role("button", name="Start").click()
     dialog = page.get_by_role("dialog", name="Start forget on default?")
-    expect(dialog).to_contain_text("0 events would be forgotten.", timeout=60_000)
+    expect(dialog).to_contain_text("0 events would be forgotten.", timeout=120_000)
 
 
 def rows_of_a_data_set(page: Any, url: str) -> None:

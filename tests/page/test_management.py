@@ -93,7 +93,7 @@ def test_a_model_is_created_configured_exported_imported_and_deleted(
     snapshots = page.get_by_role("region", name="Snapshots of made-here", exact=True)
     expect(snapshots).to_contain_text("No snapshot yet.")
     snapshots.get_by_role("button", name="Make a snapshot").click()
-    expect(snapshots.locator("tbody tr")).to_have_count(1, timeout=60_000)
+    expect(snapshots.locator("tbody tr")).to_have_count(1, timeout=120_000)
     fits(page, width)
     page.get_by_role("button", name="Delete made-here").click()
     expect(page.get_by_role("dialog")).to_contain_text("The 1 event that it learned")
@@ -154,15 +154,15 @@ def test_a_snapshot_is_restored(serving: Serving, fresh: str, open_page: Open) -
     page.goto(f"{serving.url}/#models/fresh")
     snapshots = page.get_by_role("region", name="Snapshots of fresh", exact=True)
     snapshots.get_by_role("button", name="Make a snapshot").click()
-    expect(snapshots.locator("tbody tr")).to_have_count(1, timeout=60_000)
+    expect(snapshots.locator("tbody tr")).to_have_count(1, timeout=120_000)
     httpx.post(f"{fresh}/learn", json={"text": "oil", "labels": ["crude"]}).raise_for_status()
     snapshots.get_by_role("button", name="Restore").click()
     expect(page.get_by_role("dialog", name="Restore fresh?")).to_contain_text("Later events are no longer learned")
     page.get_by_role("dialog").get_by_role("button", name="Restore it").click()
     expect(page).to_have_url(re.compile("#versions/fresh$"))
-    expect(page.locator(".job").first.locator(".tag")).to_have_text("succeeded", timeout=60_000)
+    expect(page.locator(".job").first.locator(".tag")).to_have_text("succeeded", timeout=120_000)
     page.get_by_role("link", name="Labels").click()
-    expect(page.locator(".label .name")).to_have_text(["grain"], timeout=60_000)
+    expect(page.locator(".label .name")).to_have_text(["grain"], timeout=120_000)
     assert httpx.get(f"{fresh}/stats").json()["learned"] == 1
 
 

@@ -158,7 +158,7 @@ def test_several_labels_are_chosen_and_learned_together_and_undone(
     expect(page.locator(".rank .name", has_text="aviation")).to_be_visible()
     learned = stats(serving)["learned"]
     page.get_by_role("button", name="Undo").click()
-    expect(page.get_by_text("Forgotten: “grain”, “ships, air”, “aviation”.")).to_be_visible(timeout=60_000)
+    expect(page.get_by_text("Forgotten: “grain”, “ships, air”, “aviation”.")).to_be_visible(timeout=120_000)
     expect(page.locator(".rank .name", has_text="aviation")).to_have_count(0)
     assert stats(serving)["learned"] == learned - 1
 
@@ -174,7 +174,7 @@ def test_a_job_is_followed_again_after_a_lost_connection(
     page.route("**/jobs/*/events", lambda route: route.continue_(url=cut_url), times=1)
     page.route("**/jobs/*/events", lambda route: route.abort(), times=1)
     page.get_by_role("button", name="Undo").click()
-    expect(page.get_by_text("Forgotten: “grain”.")).to_be_visible(timeout=60_000)
+    expect(page.get_by_text("Forgotten: “grain”.")).to_be_visible(timeout=120_000)
 
 
 def test_a_wrong_label_is_rejected(open_page: Open) -> None:

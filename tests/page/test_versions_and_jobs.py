@@ -93,13 +93,13 @@ def test_a_rebuild_begins_with_a_yes_and_says_what_its_fields_mean(
     form.get_by_label("reason").fill("a test")
     dialog = page.get_by_role("dialog", name="Start forget on default?")
     form.get_by_role("button", name="Start").click()
-    expect(dialog).to_contain_text("1 event would be forgotten.", timeout=60_000)
+    expect(dialog).to_contain_text("1 event would be forgotten.", timeout=120_000)
     fits(page, width)
     expect(dialog).to_contain_text("Nothing brings them back. reason=a test source=to be forgotten since=Feb 3, 2020")
     dialog.get_by_role("button", name="Leave it").click()
     expect(dialog).to_have_count(0)
     form.get_by_role("button", name="Start").click()
-    dialog.get_by_role("button", name="Start it").click(timeout=60_000)
+    dialog.get_by_role("button", name="Start it").click(timeout=120_000)
     expect(form.get_by_text("Taken: forget is ")).to_be_visible()
     assert [one["params"].get("dry_run") for one in asked] == [True, True, None]
     newest, *_ = httpx.get(f"{serving.url}/jobs").json()["jobs"]
@@ -107,7 +107,7 @@ def test_a_rebuild_begins_with_a_yes_and_says_what_its_fields_mean(
         client.wait(newest["id"])  # the next test learns from history
     job = page.locator(".job").first
     expect(job).to_contain_text("source=to be forgotten")
-    expect(job.locator(".tag")).to_have_text("succeeded", timeout=60_000)
+    expect(job.locator(".tag")).to_have_text("succeeded", timeout=120_000)
 
 
 def test_a_job_from_a_form_makes_a_version_that_serves_and_goes(open_page: Open, serving: Serving) -> None:
@@ -119,7 +119,7 @@ def test_a_job_from_a_form_makes_a_version_that_serves_and_goes(open_page: Open,
     form.get_by_role("button", name="Start").click()
     job = page.locator(".job").first
     expect(job).to_contain_text("seed=7")
-    expect(job.locator(".tag")).to_have_text("succeeded", timeout=60_000)
+    expect(job.locator(".tag")).to_have_text("succeeded", timeout=120_000)
     expect(job).to_contain_text("R@1")
     version, *_ = httpx.get(f"{serving.url}/models/default/versions").json()["versions"]
     assert (version["method"], version["seed"]) == ("ind", 7)
@@ -212,7 +212,7 @@ def test_a_double_click_counts_events_once(open_page: Open) -> None:
     form.get_by_label("reason").fill("a test")
     start = form.get_by_role("button", name="Start")
     start.dblclick()
-    expect(page.get_by_role("dialog")).to_contain_text("0 events would be forgotten.", timeout=60_000)
+    expect(page.get_by_role("dialog")).to_contain_text("0 events would be forgotten.", timeout=120_000)
     page.get_by_role("dialog").get_by_role("button", name="Leave it").click()
     expect(start).to_be_enabled()
     expect(page.get_by_role("dialog")).to_have_count(0)
