@@ -34,6 +34,7 @@ from abound.core.errors import (
     Conflict,
     Corrupted,
     NotReady,
+    StoreRefused,
     StoreUnavailable,
     UnknownApplyVersion,
     UnknownArtifact,
@@ -138,7 +139,7 @@ class Worker:
                     for living in catalog:
                         try:
                             await self._snapshot_if_due(living)
-                        except Corrupted as error:  # continue with the other models
+                        except (Corrupted, StoreRefused) as error:  # continue with the other models
                             await self._pause_model(living, error)
                     if asyncio.get_running_loop().time() - swept > SWEEP_SECONDS:
                         await self.sweep(catalog)
@@ -237,6 +238,7 @@ class Worker:
     async def _compact(self, living: CatalogModel, lease: Lease, why: str) -> None:
         loop = asyncio.get_running_loop()
         began = loop.time()
+        await snapshots.drop_unlisted(self._store, living.keys, lease)  # they may fill the store
         manifest = await compact(
             self._store,
             living,
