@@ -7,13 +7,16 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
-from abound.core.errors import NotReady
+from abound.core.errors import NotReady, UnknownOffset
+from abound.core.types import START
+from abound.service import worker as service_worker
 from abound.service.history import worker_status
 from abound.service.history.replay import compact
-from abound.service.log.catalog import read_catalog
+from abound.service.log.catalog import CatalogModel, read_catalog
 from abound.service.log.stream import LogParams, repaired_key
 from abound.service.replica.replica import Replica, ReplicaParams
 from abound.service.snapshots import schedule, snapshots
@@ -156,6 +159,29 @@ async def test_a_log_that_cannot_be_applied_leaves_the_other_models_their_worker
     work.start(SnapshotParams(every_bytes=100))
     await newest(replica, 1, "good")
     assert await replica.snapshots("default") == []
+
+
+@pytest.mark.parametrize(
+    "error", [MemoryError(), UnknownOffset("history begins later", START)], ids=["MemoryError", "UnknownOffset"]
+)
+async def test_a_model_that_cannot_be_rebuilt_leaves_the_other_models_their_worker(
+    server: Server, start_replica: StartReplica, work: Work, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    replica = await start_replica(server)
+    await replica.models.create("good", replica.model("default").live.config)
+    for name in replica.models.names():
+        await replica.learn(name, drafts(10))
+
+    async def compact_small(store: Store, living: CatalogModel, *given: Any, **named: Any) -> StateManifest:
+        if living.keys.name == "default":
+            raise error
+        return await compact(store, living, *given, **named)
+
+    monkeypatch.setattr(service_worker, "compact", compact_small)
+    work.start(SnapshotParams(every_bytes=100))
+    await newest(replica, 1, "good")
+    status = worker_status.parse(await replica.store.client.hgetall(replica.model("default").keys.key("worker-status")))
+    assert status.trouble == f"no snapshot can be made: {str(error) or 'MemoryError()'}"
 
 
 async def test_a_snapshot_that_the_store_has_no_room_for_leaves_no_parts_and_the_others_their_worker(
