@@ -183,7 +183,13 @@ def store_errors() -> Iterator[None]:
         raise StoreUnavailable(f"the store rejected the credentials of this service: {error}") from error
     except redis.exceptions.BusyLoadingError as error:
         raise StoreUnavailable("the store is loading its data") from error
-    except (redis.exceptions.ConnectionError, redis.exceptions.TimeoutError, OSError, ConnectionLost) as error:
+    except (
+        redis.exceptions.ConnectionError,
+        redis.exceptions.InvalidResponse,  # something else than a store answers
+        redis.exceptions.TimeoutError,
+        OSError,
+        ConnectionLost,
+    ) as error:
         raise StoreUnavailable(f"the store is away: {error or 'no answer in time'}") from error
     except (redis.exceptions.ResponseError, hiredis.ReplyError) as error:
         raise StoreRefused(f"the store refused: {error}") from error
