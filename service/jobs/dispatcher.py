@@ -218,9 +218,9 @@ class JobDispatcher:
         """Return the artifact store, joined; None if none is configured."""
         place = self._settings.artifacts_location()
         if self._artifacts is None and place is not None:
-            artifacts = ArtifactStore(place, patience=PATIENCE_SECONDS)
-            await artifacts.join(self._store)
-            self._artifacts = artifacts
+            self._artifacts = ArtifactStore(place, patience=PATIENCE_SECONDS)
+        if self._artifacts is not None and not self._artifacts.id:
+            await self._artifacts.join(self._store)
         return self._artifacts
 
 

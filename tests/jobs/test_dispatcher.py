@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from fsspec.implementations.local import LocalFileSystem
 from pydantic import SecretStr
 
-from abound.core.errors import Conflict, StoreUnavailable, UnknownJob
+from abound.core.errors import ArtifactsUnavailable, Conflict, StoreUnavailable, UnknownJob
 from abound.service.artifacts.artifact_store import ArtifactStore
+from abound.service.jobs import dispatcher
 from abound.service.jobs.dispatcher import RETRY_SECONDS, JobDispatcher
 from abound.service.jobs.record import Job, new_id
 from abound.service.jobs.repository import JobParams, JobRepository
@@ -221,3 +224,31 @@ async def test_a_job_that_ended_long_ago_is_forgotten(settings: Settings, store:
         while len(await jobs.all()) > 1:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
     assert [job.id for job in await jobs.all()] == [new.id]
+
+
+async def test_an_artifact_store_that_hangs_costs_a_bounded_number_of_threads(
+    settings: Settings, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = threading.Event()
+    monkeypatch.setattr(LocalFileSystem, "exists", lambda *_: answers.wait())
+    monkeypatch.setattr(dispatcher, "PATIENCE_SECONDS", 0.05)
+    keeper = JobDispatcher(settings, store, JobRepository(store, JobParams()), Stable(settings))  # type: ignore[arg-type]
+    before = threading.active_count()
+    try:
+        for _ in range(10):
+            with pytest.raises(ArtifactsUnavailable):
+                await keeper._artifact_store()
+        assert threading.active_count() - before < 5
+    finally:
+        answers.set()
+    async with asyncio.timeout(10):
+        while (joined := await _joined(keeper)) is None:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+    assert joined.id
+
+
+async def _joined(keeper: JobDispatcher) -> ArtifactStore | None:
+    try:
+        return await keeper._artifact_store()
+    except ArtifactsUnavailable:
+        return None
