@@ -38,10 +38,12 @@ from abound.service.store.client import Store
 log = structlog.get_logger(__name__)
 
 POLL_SECONDS = 0.25
-RETRY_SECONDS = 0.5
-"""Delay before the next attempt of a job. It doubles with each attempt, ``MOST_DOUBLINGS`` times."""
+RETRY_SECONDS = 10.0
+"""Delay before the next attempt of a job, so that a short outage does not use up the attempts. It doubles with each
+attempt, ``MOST_DOUBLINGS`` times.
+"""
 
-MOST_DOUBLINGS = 11
+MOST_DOUBLINGS = 6
 SWEEP_SECONDS = 60.0
 STOP_SECONDS = 5.0
 FORGOTTEN_AT_ONCE = 100
