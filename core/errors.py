@@ -18,6 +18,7 @@
     │   └── ClusterUnavailable   the Dask cluster for batch work is not there, or was lost
     ├── Overloaded           a queue is full; the client may retry later
     ├── StoreUnavailable     the store cannot be reached; nothing was appended
+    │   └── StoreRefused     the store answers, but refuses the command: it is full, for example
     ├── ArtifactsUnavailable the artifact store cannot be reached or is the wrong one
     ├── Cancelled            a job was cancelled
     ├── OutcomeUnknown       the connection to the store was lost in the middle of an append
@@ -218,6 +219,10 @@ class StoreUnavailable(AboundError):
     def __init__(self, detail: str, retry_after: float = 1.0) -> None:
         super().__init__(detail)
         self.retry_after = retry_after
+
+
+class StoreRefused(StoreUnavailable):
+    """The store refused a command. It may accept others."""
 
 
 class ArtifactsUnavailable(AboundError):

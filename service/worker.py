@@ -34,6 +34,7 @@ from abound.core.errors import (
     Conflict,
     Corrupted,
     NotReady,
+    StoreRefused,
     StoreUnavailable,
     UnknownApplyVersion,
     UnknownArtifact,
@@ -138,7 +139,7 @@ class Worker:
                     for living in catalog:
                         try:
                             await self._snapshot_if_due(living)
-                        except Corrupted as error:  # continue with the other models
+                        except (Corrupted, StoreRefused) as error:  # continue with the other models
                             await self._pause_model(living, error)
                     if asyncio.get_running_loop().time() - swept > SWEEP_SECONDS:
                         await self.sweep(catalog)
@@ -210,7 +211,14 @@ class Worker:
                 await self._archive(living, lease)  # finish an interrupted archiving, which may free space
                 try:
                     await self._compact(living, lease, why)
-                except (ArtifactsUnavailable, Corrupted, UnknownApplyVersion, UnknownArtifact) as error:
+                except (
+                    ArtifactsUnavailable,
+                    Corrupted,
+                    MemoryError,
+                    UnknownApplyVersion,
+                    UnknownArtifact,
+                    UnknownOffset,
+                ) as error:
                     await self._pause_model(living, error)
                     return
                 await self._clear_trouble(living, "snapshots")
@@ -218,9 +226,10 @@ class Worker:
 
     async def _pause_model(self, living: CatalogModel, error: Exception) -> None:
         """Report the error and pause work on a model."""
-        log.error("no snapshot can be made", model=living.keys.name, reason=str(error))
+        why = str(error) or repr(error)
+        log.error("no snapshot can be made", model=living.keys.name, reason=why)
         self._resting[living.keys.incarnation] = asyncio.get_running_loop().time() + DAMAGED_PAUSE_SECONDS
-        await self._report_trouble(living, "snapshots", f"no snapshot can be made: {error}")
+        await self._report_trouble(living, "snapshots", f"no snapshot can be made: {why}")
 
     async def _report_trouble(self, living: CatalogModel, work: str, trouble: str) -> None:
         """Publish why some work on a model fails, for the replicas."""
@@ -237,6 +246,7 @@ class Worker:
     async def _compact(self, living: CatalogModel, lease: Lease, why: str) -> None:
         loop = asyncio.get_running_loop()
         began = loop.time()
+        await snapshots.drop_unlisted(self._store, living.keys, lease)  # they may fill the store
         manifest = await compact(
             self._store,
             living,
@@ -292,14 +302,16 @@ class Worker:
         except (
             ArtifactsUnavailable,
             Corrupted,
+            MemoryError,
             NotReady,
             UnknownApplyVersion,
             UnknownArtifact,
             UnknownOffset,
         ) as error:
-            log.error(NO_HISTORY, model=living.keys.name, reason=str(error))
+            why = str(error) or repr(error)
+            log.error(NO_HISTORY, model=living.keys.name, reason=why)
             self._without_history[living.keys.incarnation] = now + DAMAGED_PAUSE_SECONDS
-            await self._report_trouble(living, "history", f"{NO_HISTORY}: {error}")
+            await self._report_trouble(living, "history", f"{NO_HISTORY}: {why}")
             return
         await self._clear_trouble(living, "history")
 

@@ -7,11 +7,16 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
-from abound.core.errors import NotReady
-from abound.service.log.catalog import read_catalog
+from abound.core.errors import NotReady, UnknownOffset
+from abound.core.types import START
+from abound.service import worker as service_worker
+from abound.service.history import worker_status
+from abound.service.history.replay import compact
+from abound.service.log.catalog import CatalogModel, read_catalog
 from abound.service.log.stream import LogParams, repaired_key
 from abound.service.replica.replica import Replica, ReplicaParams
 from abound.service.snapshots import schedule, snapshots
@@ -154,6 +159,57 @@ async def test_a_log_that_cannot_be_applied_leaves_the_other_models_their_worker
     work.start(SnapshotParams(every_bytes=100))
     await newest(replica, 1, "good")
     assert await replica.snapshots("default") == []
+
+
+@pytest.mark.parametrize(
+    "error", [MemoryError(), UnknownOffset("history begins later", START)], ids=["MemoryError", "UnknownOffset"]
+)
+async def test_a_model_that_cannot_be_rebuilt_leaves_the_other_models_their_worker(
+    server: Server, start_replica: StartReplica, work: Work, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    replica = await start_replica(server)
+    await replica.models.create("good", replica.model("default").live.config)
+    for name in replica.models.names():
+        await replica.learn(name, drafts(10))
+
+    async def compact_small(store: Store, living: CatalogModel, *given: Any, **named: Any) -> StateManifest:
+        if living.keys.name == "default":
+            raise error
+        return await compact(store, living, *given, **named)
+
+    monkeypatch.setattr(service_worker, "compact", compact_small)
+    work.start(SnapshotParams(every_bytes=100))
+    await newest(replica, 1, "good")
+    status = worker_status.parse(await replica.store.client.hgetall(replica.model("default").keys.key("worker-status")))
+    assert status.trouble == f"no snapshot can be made: {str(error) or 'MemoryError()'}"
+
+
+async def test_a_snapshot_that_the_store_has_no_room_for_leaves_no_parts_and_the_others_their_worker(
+    own_server: Server, start_replica: StartReplica
+) -> None:
+    replica = await start_replica(own_server)
+    client = replica.store.client
+    await replica.models.create("small", replica.model("default").live.config)
+    await replica.learn("default", drafts(16_000, n_features=10**6))
+    await replica.learn("small", drafts(10))
+    keys = replica.model("default").keys
+    await client.set(keys.key("snapshot:1-0.0-00000000:0"), bytes(400_000))  # of a dead worker
+    await client.config_set("maxmemory", (await client.info("memory"))["used_memory"])
+    work = Work(own_server)
+    work.start(SnapshotParams(every_bytes=100, part_bytes=16_384))
+    (made,) = await newest(replica, 1, "small")
+    await client.set("x", "y")
+    assert await snapshots.unlisted_keys(replica.store, keys) == {}
+    status = worker_status.parse(await client.hgetall(keys.key("worker-status")))
+    assert status.trouble is not None
+    assert "used memory > 'maxmemory'" in status.trouble
+    assert await replica.snapshots("default") == []
+    await work.stop()
+    await client.config_set("maxmemory", 0)
+    model = (await read_catalog(replica.store)).get("default")
+    assert model is not None
+    assert made.size < 400_000
+    assert (await compact(replica.store, model, NEVER)).size > 2_000_000
 
 
 async def test_what_nothing_points_to_is_swept(server: Server, start_replica: StartReplica, work: Work) -> None:

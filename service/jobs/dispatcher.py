@@ -38,10 +38,12 @@ from abound.service.store.client import Store
 log = structlog.get_logger(__name__)
 
 POLL_SECONDS = 0.25
-RETRY_SECONDS = 0.5
-"""Delay before the next attempt of a job. It doubles with each attempt, ``MOST_DOUBLINGS`` times."""
+RETRY_SECONDS = 10.0
+"""Delay before the next attempt of a job, so that a short outage does not use up the attempts. It doubles with each
+attempt, ``MOST_DOUBLINGS`` times.
+"""
 
-MOST_DOUBLINGS = 11
+MOST_DOUBLINGS = 6
 SWEEP_SECONDS = 60.0
 STOP_SECONDS = 5.0
 FORGOTTEN_AT_ONCE = 100
@@ -218,9 +220,9 @@ class JobDispatcher:
         """Return the artifact store, joined; None if none is configured."""
         place = self._settings.artifacts_location()
         if self._artifacts is None and place is not None:
-            artifacts = ArtifactStore(place, patience=PATIENCE_SECONDS)
-            await artifacts.join(self._store)
-            self._artifacts = artifacts
+            self._artifacts = ArtifactStore(place, patience=PATIENCE_SECONDS)
+        if self._artifacts is not None and not self._artifacts.id:
+            await self._artifacts.join(self._store)
         return self._artifacts
 
 

@@ -201,20 +201,28 @@ class LoadedVersions(AnnouncementFollower[PrepareVersionEvent]):
         """Load the version that is about to be activated."""
         try:
             await self._load(model, event.version, event.digest)
-        except AboundError as error:
+        except Exception as error:
             self._failed[model.incarnation] = (str(error), asyncio.get_running_loop().time())
-            log.warning("cannot load a version to activate", model=model.name, version=event.version, reason=str(error))
+            log.warning(
+                "cannot load a version to activate",
+                model=model.name,
+                version=event.version,
+                reason=str(error),
+                exc_info=not isinstance(error, AboundError),
+            )
 
     async def _resume_later(self, model: ReplicatedModel, missing: VersionNotLoaded) -> None:
         """Load the active version, or pause if that fails; then resume the model."""
         try:
             await self._load(model, missing.version, missing.digest)
-        except AboundError as error:
+        except Exception as error:  # whatever it is, the model must not stay halted
             if model.halted is None:
                 return  # it is being reloaded
-            reason = f"the version {missing.version} is active from {missing.at} on and cannot be loaded: {error}"
+            why = str(error) or repr(error)
+            reason = f"the version {missing.version} is active from {missing.at} on and cannot be loaded: {why}"
             if model.halted != reason:
-                log.warning("a model is halted", model=model.name, reason=reason)
+                unexpected = not isinstance(error, AboundError)
+                log.warning("a model is halted", model=model.name, reason=reason, exc_info=unexpected)
             self._failed[model.incarnation] = (reason, asyncio.get_running_loop().time())
             model.halted, model.lacks_version = reason, True
             await asyncio.sleep(RETRY_SECONDS)

@@ -8,7 +8,6 @@ adoption is loaded, whichever comes first. It tries both until one succeeds.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Mapping
 
 import structlog
@@ -102,14 +101,19 @@ class Standbys(AnnouncementFollower[PrepareEvent]):
                 await self._bring_up(model, adopt)
             if model.prepared_state == adopt.index:
                 return True
-        except AboundError as error:
+        except Exception as error:  # whatever it is, the model must not stay halted
             if model.halted is None:
                 return False
             advice = ". Restore it from a backup" if isinstance(error, (Corrupted, UnknownArtifact)) else ""
-            reason = f"it cannot adopt the index {adopt.index} at {at}: {error}{advice}"
+            reason = f"it cannot adopt the index {adopt.index} at {at}: {str(error) or repr(error)}{advice}"
             if model.halted != reason:  # log each reason once, not each attempt
-                log.warning("a model is halted", model=model.name, reason=reason)
+                unexpected = not isinstance(error, AboundError)
+                log.warning("a model is halted", model=model.name, reason=reason, exc_info=unexpected)
             model.halted = reason
-        with contextlib.suppress(AboundError):
+        try:
             return await restore_past(self._store, model, at)
-        return False
+        except AboundError:
+            return False
+        except Exception as error:
+            log.warning("cannot load a snapshot", model=model.name, reason=str(error))
+            return False

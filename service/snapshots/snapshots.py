@@ -11,7 +11,9 @@ Writing:
 3. In one script, under the lease of the model: add the id to the list and remove those beyond the newest ``keep``.
 4. Delete the manifests of the removed ones, then their parts.
 
-A process that dies leaves keys that nothing points to, never a pointer to half a snapshot.
+If a part or the manifest cannot be written, the writer deletes what it has written. A process that dies leaves keys
+that nothing points to, never a pointer to half a snapshot. The worker deletes such keys before it makes the next
+snapshot of the model.
 
 Loading takes the newest good one. It checks the format, the model, every checksum including the manifest's own, the
 snapshot's entry in the log, and finally the digest of the loaded state. A damaged snapshot is skipped with a warning.
@@ -27,7 +29,7 @@ from functools import partial
 
 import structlog
 
-from abound.core.errors import Corrupted, UnknownApplyVersion, UnknownSnapshot
+from abound.core.errors import Corrupted, StoreUnavailable, UnknownApplyVersion, UnknownSnapshot
 from abound.core.limits import Limits
 from abound.core.model.live_model import LiveModel
 from abound.core.types import START, Offset
@@ -85,7 +87,8 @@ async def write(
 ) -> StateManifest:
     """Write a snapshot of a model. Nothing may be applied to the model meanwhile.
 
-    ``between`` is awaited before each step. An exception from it ends the writing.
+    ``between`` is awaited before each step. An exception from it ends the writing. If a part or the manifest cannot be
+    written, the parts are deleted.
 
     Raises
     ------
@@ -96,10 +99,22 @@ async def write(
     keys, position = model.keys, model.position
     name = f"{position.offset}-{secrets.token_hex(4)}"
     created = int(await store.now() * 1000)
-    put = partial(_put, store, keys, name)
-    manifest = await state_image.write(
-        put, keys, name, model.live, position, params.part_bytes, between, created=created
-    )
+    written: list[bytes] = []
+
+    async def put(file: str, data: bytes) -> None:
+        written.append(file_key(keys, name, file))
+        with store_errors():
+            await store.client.set(written[-1], data)
+
+    try:
+        manifest = await state_image.write(
+            put, keys, name, model.live, position, params.part_bytes, between, created=created
+        )
+    except BaseException:
+        if written:
+            with contextlib.suppress(StoreUnavailable), store_errors():
+                await store.client.unlink(*written)
+        raise
     old = _newest_first([name, *await ids(store, keys)])[params.keep :]
     pointer = keys.key("snapshots")
     await lease.swap([("RPUSH", pointer, name), *(("LREM", pointer, 0, other) for other in old)])
@@ -195,13 +210,14 @@ async def unlisted_keys(store: Store, keys: ModelKeys) -> dict[str, list[bytes]]
     return found
 
 
+async def drop_unlisted(store: Store, keys: ModelKeys, lease: Lease) -> None:
+    """Delete the keys of snapshots that the list does not have. Raises LeaseLost, StoreUnavailable."""
+    found = await unlisted_keys(store, keys)
+    await lease.swap(("UNLINK", key) for some in found.values() for key in some)
+
+
 def _newest_first(names: list[str]) -> list[str]:
     return sorted(names, key=lambda name: (offset_in(name), name), reverse=True)
-
-
-async def _put(store: Store, keys: ModelKeys, name: str, file: str, data: bytes) -> None:
-    with store_errors():
-        await store.client.set(file_key(keys, name, file), data)
 
 
 async def _get(store: Store, keys: ModelKeys, name: str, file: str) -> bytes:

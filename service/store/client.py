@@ -21,7 +21,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.retry import Retry as SyncRetry
 
-from abound.core.errors import CannotStart, StoreUnavailable
+from abound.core.errors import CannotStart, StoreRefused, StoreUnavailable
 from abound.service.store.raw_connection import Address, ConnectionLost, StoreConnection
 from abound.service.store.server_info import FSYNC_PATTERN, ServerInfo, build_server_info, parse_config
 
@@ -176,17 +176,23 @@ async def fetch_server_info(connection: StoreConnection, seconds: float) -> Serv
 
 @contextlib.contextmanager
 def store_errors() -> Iterator[None]:
-    """Translate exceptions of the client into StoreUnavailable."""
+    """Translate exceptions of the client into StoreUnavailable, and a refused command into StoreRefused."""
     try:
         yield
     except (redis.exceptions.AuthenticationError, redis.exceptions.AuthorizationError) as error:
         raise StoreUnavailable(f"the store rejected the credentials of this service: {error}") from error
     except redis.exceptions.BusyLoadingError as error:
         raise StoreUnavailable("the store is loading its data") from error
-    except (redis.exceptions.ConnectionError, redis.exceptions.TimeoutError, OSError, ConnectionLost) as error:
+    except (
+        redis.exceptions.ConnectionError,
+        redis.exceptions.InvalidResponse,  # something else than a store answers
+        redis.exceptions.TimeoutError,
+        OSError,
+        ConnectionLost,
+    ) as error:
         raise StoreUnavailable(f"the store is away: {error or 'no answer in time'}") from error
     except (redis.exceptions.ResponseError, hiredis.ReplyError) as error:
-        raise StoreUnavailable(f"the store refused: {error}") from error
+        raise StoreRefused(f"the store refused: {error}") from error
 
 
 def _refuse_unsafe(info: ServerInfo, address: Address) -> None:

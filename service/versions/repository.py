@@ -18,7 +18,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from abound.core.errors import Conflict, Corrupted, UnknownApplyVersion, UnknownArtifact, UnknownVersion
+from abound.core.errors import (
+    ArtifactsUnavailable,
+    Conflict,
+    Corrupted,
+    UnknownApplyVersion,
+    UnknownArtifact,
+    UnknownVersion,
+)
 from abound.service.artifacts.artifact_store import ArtifactStore
 from abound.service.artifacts.checksums import seal
 from abound.service.artifacts.npy import Array, ArrayFile, map_array, parse_array, write_array
@@ -266,6 +273,8 @@ async def _array(artifacts: ArtifactStore, name: str, one: ArrayFile) -> Array:
             if artifacts.is_directory or artifacts.cache is None:
                 raise
             artifacts.cache.drop(path)
+        except OSError as error:
+            raise ArtifactsUnavailable(f"the file {path} cannot be read: {error}") from error
     return await asyncio.to_thread(parse_array, one, bytearray(await artifacts.get(name)))
 
 

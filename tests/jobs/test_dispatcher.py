@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from fsspec.implementations.local import LocalFileSystem
 from pydantic import SecretStr
 
-from abound.core.errors import Conflict, StoreUnavailable, UnknownJob
+from abound.core.errors import ArtifactsUnavailable, Conflict, StoreUnavailable, UnknownJob
 from abound.service.artifacts.artifact_store import ArtifactStore
-from abound.service.jobs.dispatcher import RETRY_SECONDS, JobDispatcher
+from abound.service.jobs import dispatcher
+from abound.service.jobs.dispatcher import JobDispatcher
 from abound.service.jobs.record import Job, new_id
 from abound.service.jobs.repository import JobParams, JobRepository
 from abound.service.settings import Settings
@@ -107,7 +110,10 @@ async def test_what_has_taken_effect_stays_where_the_store_of_jobs_has_lost_that
 
 
 @pytest.mark.parametrize("keepers", [1, 3])
-async def test_a_silent_job_is_cleaned_up_and_waits_again(settings: Settings, store: Store, keepers: int) -> None:
+async def test_a_silent_job_is_cleaned_up_and_waits_again(
+    settings: Settings, store: Store, monkeypatch: pytest.MonkeyPatch, keepers: int
+) -> None:
+    monkeypatch.setattr(dispatcher, "RETRY_SECONDS", 0.5)
     jobs = JobRepository(store, JobParams(beat_seconds=0.1, lost_seconds=0.5, attempts=2))
     artifacts = ArtifactStore(str(settings.artifacts_location()))
     await artifacts.join(store)
@@ -120,12 +126,28 @@ async def test_a_silent_job_is_cleaned_up_and_waits_again(settings: Settings, st
         assert (waits.attempt, waits.holder) == (1, None)
         assert await artifacts.names("m") == ["m/jobs/2/part"]
         again = await claimed_again(jobs, job)
-        assert again.started - waits.started > RETRY_SECONDS  # type: ignore[operator]
+        assert again.started - waits.started > dispatcher.RETRY_SECONDS  # type: ignore[operator]
         failed = await reached(jobs, job, "failed")
         assert (failed.attempt, failed.error) == (2, "its worker sent no heartbeat; it was started 2 times")
 
 
-async def test_a_committed_job_does_not_fail_and_says_why_it_waits(settings: Settings, store: Store) -> None:
+async def test_the_attempts_of_a_job_outlast_a_short_outage(settings: Settings, store: Store) -> None:
+    jobs = JobRepository(store, JobParams(attempts=3))
+    job = await running(jobs)
+    async with keeping(settings, jobs):
+        for least in (8.0, 16.0):
+            await jobs.update(await jobs.get(job.id), gone="its process ended with exit code 1")
+            waits = await reached(jobs, job, "queued")
+            assert waits.due is not None
+            assert waits.due - await store.now() > least
+            await store.client.hdel(f"abound:jobs:job:{job.id}", "due")
+            await claimed_again(jobs, job)
+
+
+async def test_a_committed_job_does_not_fail_and_says_why_it_waits(
+    settings: Settings, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dispatcher, "RETRY_SECONDS", 0.5)
     jobs = JobRepository(store, JobParams(attempts=2))
     job = await running(jobs)
     assert await jobs.commit(job)
@@ -221,3 +243,31 @@ async def test_a_job_that_ended_long_ago_is_forgotten(settings: Settings, store:
         while len(await jobs.all()) > 1:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
     assert [job.id for job in await jobs.all()] == [new.id]
+
+
+async def test_an_artifact_store_that_hangs_costs_a_bounded_number_of_threads(
+    settings: Settings, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = threading.Event()
+    monkeypatch.setattr(LocalFileSystem, "exists", lambda *_: answers.wait())
+    monkeypatch.setattr(dispatcher, "PATIENCE_SECONDS", 0.05)
+    keeper = JobDispatcher(settings, store, JobRepository(store, JobParams()), Stable(settings))  # type: ignore[arg-type]
+    before = threading.active_count()
+    try:
+        for _ in range(10):
+            with pytest.raises(ArtifactsUnavailable):
+                await keeper._artifact_store()
+        assert threading.active_count() - before < 5
+    finally:
+        answers.set()
+    async with asyncio.timeout(10):
+        while (joined := await _joined(keeper)) is None:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+    assert joined.id
+
+
+async def _joined(keeper: JobDispatcher) -> ArtifactStore | None:
+    try:
+        return await keeper._artifact_store()
+    except ArtifactsUnavailable:
+        return None

@@ -226,6 +226,22 @@ async def test_a_store_that_is_not_there_is_waited_for_and_then_refused(tmp_path
     await store.close()
 
 
+async def test_a_server_that_is_no_store_is_refused() -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1000)
+        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    store = Store(f"redis://127.0.0.1:{port}", StoreParams(start_seconds=0.3))
+    with pytest.raises(CannotStart, match=r"no store answers at 127.0.0.1:\d+ .*Protocol error"):
+        await store.check()
+    await store.close()
+    server.close()
+    await server.wait_closed()
+
+
 def test_levels_that_a_store_can_reach() -> None:
     always = ServerInfo((7, 0), True, "always", "noeviction", 0)
     everysec = always._replace(appendfsync="everysec")

@@ -22,6 +22,7 @@ from abound.service.history.replay import rebuild
 from abound.service.log.events import AdoptEvent, PrepareEvent
 from abound.service.log.stream import Trim, trimmed_key
 from abound.service.rebuild import adoption
+from abound.service.replica import standbys
 from abound.service.store.client import Store
 from abound.service.store.lease import ADOPTION, LeaseLost, acquire
 from tests.support.adoption_house import House, adopt, digest_at, events, model_of
@@ -186,6 +187,25 @@ async def test_a_shadow_of_an_adoption_that_never_came_does_not_keep_a_replica_f
         (at,) = await house.append(AdoptEvent("next", next_.id, next_.offset, next_.digest))
         assert await digest_at(one, at) == await house.expected()
         await until(lambda: one.status().ready)
+
+
+async def test_a_replica_without_memory_for_the_state_of_an_adoption_tries_again(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = await house.replica()
+    await one.learn("default", drafts(20))
+    index = await house.index(model_of(30, 9), one.model("default").offset)
+
+    async def fail(*given: Any) -> Any:
+        raise MemoryError
+
+    with monkeypatch.context() as full:
+        full.setattr(standbys, "bring_up", fail)
+        full.setattr(standbys, "restore_past", fail)
+        (at,) = await house.append(AdoptEvent("index", index.id, index.offset, index.digest))
+        await until(lambda: "MemoryError" in str(one.model("default").halted))
+    assert await digest_at(one, at) == await house.expected()
+    await until(lambda: one.status().ready)
 
 
 async def test_what_the_log_has_of_an_adoption_is_found_again(house: House) -> None:

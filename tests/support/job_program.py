@@ -13,7 +13,7 @@ from pathlib import Path
 from abound.core.errors import Conflict, VersionDeleted
 from abound.core.types import START
 from abound.service import worker
-from abound.service.jobs import job_process
+from abound.service.jobs import dispatcher, job_process
 from abound.service.jobs.context import JobContext
 from abound.service.jobs.methods import METHODS, JobMethod, ModelSizes, Outcome, Progress
 from abound.service.processes import child_main, parallel
@@ -154,6 +154,7 @@ def main() -> int:
     METHODS.update(TEST_METHODS)
     job_process.run = break_or_begin
     job_process.RENEW_SECONDS = 0.3
+    dispatcher.RETRY_SECONDS = 0.5
     parallel.CONNECT_SECONDS = 0.2
     return child_main.run("worker", None, worker.run)
 

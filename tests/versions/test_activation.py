@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import itertools
 from typing import Any
 
@@ -124,6 +125,27 @@ async def test_a_replica_that_is_not_ready_halts_before_the_activation_and_goes_
     assert await digest_at(slow, last) == await digest_at(one, last) == await house.expected()
     await until(lambda: slow.status().ready)
     assert observe(slow) == (last, card.id)
+
+
+@pytest.mark.parametrize("error", [OSError(errno.ESTALE, "stale"), MemoryError()], ids=["OSError", "MemoryError"])
+async def test_a_replica_that_cannot_map_the_active_version_tries_again(
+    house: House, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    one = await house.replica()
+    await one.learn("default", drafts(40))
+    card = await version(house)
+    await activate(await here(house), card.id, "a test")
+
+    def fail(*given: Any) -> Any:
+        raise error
+
+    with monkeypatch.context() as broken:
+        broken.setattr(versions, "map_array", fail)
+        late = await asyncio.wait_for(house.replica(), 10)
+        await until(lambda: "cannot be loaded" in str(model(late).halted))
+        assert not late.status().ready
+    await until(lambda: late.status().ready)
+    assert observe(late) == (model(late).offset, card.id)
 
 
 async def test_a_replica_without_the_artifact_store_answers_nothing_until_the_index_is_active_again(
