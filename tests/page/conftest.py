@@ -138,6 +138,8 @@ def open_page(browser: Any, serving: Serving, create_model: Create) -> Iterator[
 
     yield open_page
     for context in contexts:
+        for page in context.pages:
+            page.unroute_all(behavior="ignoreErrors")  # a handler may still wait for an answer
         context.close()
     assert wrong == []
 
