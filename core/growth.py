@@ -1,4 +1,4 @@
-"""Growth of large arrays."""
+"""Growth of arrays: in place, with one copy on the way to huge pages."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ def functions() -> dict[str, set[str]]:
         module = path.relative_to(library).parts[0].removesuffix(".py")
         if module in sys.stdlib_module_names:
             source = path.read_bytes()
-            with suppress(SyntaxError):  # some files of the tests of Python are no Python
+            with suppress(SyntaxError):  # some test files of Python are not valid Python
                 for node in ast.walk(ast.parse(source)):
                     if isinstance(node, ast.FunctionDef):
                         text = ast.get_source_segment(source.decode(errors="replace"), node) or ""

@@ -18,7 +18,6 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any, Literal, NamedTuple
-from weakref import WeakKeyDictionary
 
 import msgspec
 
@@ -79,7 +78,7 @@ class LearnService:
         self._budget = budget
         self._durability = settings.durability
         self._wait_seconds = settings.wait_seconds
-        self._pending_classes: WeakKeyDictionary[ReplicatedModel, PendingClasses] = WeakKeyDictionary()
+        self._pending_classes: weakref.WeakKeyDictionary[ReplicatedModel, PendingClasses] = weakref.WeakKeyDictionary()
 
     def append_options(self, request: LearnRequest, keyed: bool) -> AppendOptions:
         """Return the append options of a request.

@@ -142,15 +142,15 @@ def test_events_a_second_are_counted(open_page: Open, serving: Serving) -> None:
     expect(tile.locator(".figure")).not_to_have_text(re.compile(r"^(0|–)$"))
 
 
-def test_events_a_second_begin_anew_with_another_model_or_index(open_page: Open, create_model: Create) -> None:
-    address = create_model("anew")
+def test_events_a_second_begin_again_with_another_model_or_index(open_page: Open, create_model: Create) -> None:
+    address = create_model("reset")
 
     def learn(n: int) -> None:
         httpx.post(f"{address}/learn", json={"instances": list(news(n, seed=6))}, timeout=30).raise_for_status()
 
     learn(300)
     page = open_page("overview")
-    page.get_by_label("Model", exact=True).select_option("anew")
+    page.get_by_label("Model", exact=True).select_option("reset")
     tile = page.locator(".tile").filter(has_text="Events a second")
     beside, figure = tile.locator(".beside"), tile.locator(".figure")
     expect(beside).to_have_text("300 in all")

@@ -3,7 +3,7 @@
 import numpy as np
 
 from abound.core.kernels.decorators import inlined, inner
-from abound.core.kernels.heap import comes_before, keep_best, make_heap, sift_down, sort_heap
+from abound.core.kernels.heap import comes_before, keep_best, offer, sort_kept
 from abound.core.kernels.index.layout import (
     CLASS_MASK,
     LINE,
@@ -243,22 +243,12 @@ def select_small(memory, n_touched, mask, ids_out, scores_out):
 @inner
 def select_large(memory, n_touched, mask, ids_out, scores_out):
     """Do the same as ``select_small`` by a heap, for large k."""
-    n_kept, k, masked = I0, len(ids_out), len(mask) > 0
+    n_kept, masked = I0, len(mask) > 0
     for i in range(n_touched):
         at = np.uint64(load_id(memory.touched, i))
         class_id = np.int32(at)
         score = pop_score(memory, at)
-        if masked and not may_rank(mask, at):
-            continue
-        if n_kept < k:
-            ids_out[n_kept], scores_out[n_kept] = class_id, score
-            n_kept += 1
-            if n_kept == k:
-                make_heap(ids_out, scores_out, k)
-        elif comes_before(score, class_id, scores_out[0], ids_out[0]):
-            ids_out[0], scores_out[0] = class_id, score
-            sift_down(ids_out, scores_out, I0, k)
-    if n_kept < k:
-        make_heap(ids_out, scores_out, n_kept)
-    sort_heap(ids_out, scores_out, n_kept)
+        if not masked or may_rank(mask, at):
+            n_kept = offer(class_id, score, ids_out, scores_out, n_kept)
+    sort_kept(ids_out, scores_out, n_kept)
     return n_kept
