@@ -13,7 +13,7 @@ from typing import Any
 from fastapi import FastAPI, Request, Response
 from starlette.routing import Route
 
-from abound.core.errors import Forbidden, Unauthorized
+from abound.core.errors import Forbidden, NotReady, Unauthorized
 from abound.core.limits import Limits
 from abound.service.api import problems
 from abound.service.api.dependencies import Parts
@@ -290,7 +290,7 @@ class Application(FastAPI):
                 return
             inner = {**scope, "method": "GET"} if method == "HEAD" else scope
             await super().__call__(inner, receive, send_with_id)
-        except (Unauthorized, Forbidden) as error:
+        except (Unauthorized, Forbidden, NotReady) as error:
             problem = problems.problem_of(error, request_id)
             await problems.ProblemResponse(problem)(inner, receive, send_with_id)
         except asyncio.CancelledError:

@@ -46,6 +46,8 @@ class Follower:
     ----------
     catalog : Catalog
     models : dict of ReplicatedModel by name
+    models_offset : Offset
+        Offset of the catalog up to which ``models`` is complete. It is behind ``catalog`` while kernels are loaded.
     failure : str or None
         Why the follower has stopped.
     cut_off : str or None
@@ -62,6 +64,7 @@ class Follower:
     ) -> None:
         self.catalog = Catalog()
         self.models: dict[str, ReplicatedModel] = {}
+        self.models_offset = START
         self.failure: str | None = None
         self.cut_off: str | None = None
         self._store = store
@@ -176,7 +179,9 @@ class Follower:
         new = [living for living in self.catalog if living.keys.name not in self.models]
         for living in new:
             await kernel_compiler.wait_until_loaded(living.config)
-        return [self._add_model(living) for living in new]
+        added = [self._add_model(living) for living in new]
+        self.models_offset = self.catalog.offset
+        return added
 
     def _add_model(self, living: CatalogModel) -> ReplicatedModel:
         model = ReplicatedModel(living.keys, living.config, self._params.slice_events, self._limits)

@@ -35,7 +35,8 @@ from abound.service.store.client import Store
 from abound.service.store.reconnecting_connection import ReconnectingConnection
 
 DEFAULT_PAUSE_SECONDS = 1.0
-ARRIVAL_SECONDS = 1.0
+CATALOG_SECONDS = 1.0
+ARRIVAL_SECONDS = 10.0
 
 
 class ModelDirectory:
@@ -83,14 +84,18 @@ class ModelDirectory:
     async def wait_for(self, name: str) -> None:
         """Return as soon as the model is here, or the follower has read the whole catalog.
 
-        A client may create a model on one replica and ask another one immediately. Give up after ``ARRIVAL_SECONDS``,
-        and immediately if the store is unreachable.
+        A client may create a model on one replica and ask another one immediately. If the store does not say within
+        ``CATALOG_SECONDS`` where the catalog ends, return without waiting. Raise NotReady if this replica has not
+        read the catalog, or has not loaded the kernels of a new model, after ``ARRIVAL_SECONDS``.
         """
         if name in self._follower.models:
             return
-        with contextlib.suppress(StoreUnavailable, NotReady, TimeoutError):
-            async with asyncio.timeout(ARRIVAL_SECONDS):
+        try:
+            async with asyncio.timeout(CATALOG_SECONDS):
                 end = await catalog_end(self._connection, self._store.params.reply_seconds)
+        except (StoreUnavailable, TimeoutError):
+            return
+        if end > self._follower.models_offset:
             await self._wait_until_read(end, ARRIVAL_SECONDS)
 
     def all(self) -> list[ReplicatedModel]:
@@ -173,13 +178,13 @@ class ModelDirectory:
         return await append_to_catalog(self._connection, event, self._store.params.reply_seconds)
 
     async def _wait_until_read(self, offset: Offset, timeout: float) -> None:  # noqa: ASYNC109
-        """Wait until the follower has read an entry of the catalog."""
+        """Wait until the follower has read an entry of the catalog and carried it out."""
 
         async def is_read() -> bool:
-            return self._follower.catalog.offset >= offset
+            return self._follower.models_offset >= offset
 
         if not await wait_until(is_read, 0.002, timeout):
-            raise NotReady("the change is in the catalog, but this replica has not applied it yet")
+            raise NotReady("this replica has not applied the last change of the catalog yet; try again in a moment")
 
 
 def check_name(name: str) -> str:

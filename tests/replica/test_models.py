@@ -11,9 +11,13 @@ from abound.core.config import ModelConfig
 from abound.core.errors import (
     Conflict,
     InvalidInstance,
+    NotReady,
     UnknownModel,
 )
 from abound.core.types import START
+from abound.service.asyncio_tasks import wait_until
+from abound.service.log.catalog import read_catalog
+from abound.service.replica import follower, model_directory
 from abound.service.replica.storage_status import NO_ARTIFACTS
 from tests.support.fixtures import StartReplica
 from tests.support.replicas import digests, teach, until
@@ -69,6 +73,35 @@ async def test_a_model_created_elsewhere_is_waited_for(server: Server, start_rep
     await other.models.wait_for("never-created")
     assert time.monotonic() - began < 3
     server.resume()
+
+
+async def test_a_new_model_is_waited_for_while_its_kernels_are_loaded(
+    server: Server, start_replica: StartReplica, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = await start_replica(server), await start_replica(server)
+    loaded = asyncio.Event()
+
+    async def wait_until_loaded(config: ModelConfig, timeout: float = 0) -> None:  # noqa: ASYNC109
+        if timeout == 0:  # not where the model is created
+            await loaded.wait()
+
+    monkeypatch.setattr(follower.kernel_compiler, "wait_until_loaded", wait_until_loaded)
+    creating = asyncio.create_task(one.models.create("news", ModelConfig()))
+
+    async def is_appended() -> bool:
+        return (await read_catalog(one.store)).get("news") is not None
+
+    assert await wait_until(is_appended, 0.01, 10)
+    waiting = asyncio.create_task(other.models.wait_for("news"))
+    await asyncio.sleep(0.3)
+    assert not waiting.done()
+    monkeypatch.setattr(model_directory, "ARRIVAL_SECONDS", 0.01)
+    with pytest.raises(NotReady):
+        await other.models.wait_for("never-created")
+    loaded.set()
+    await waiting
+    assert other.model("news").live.config == ModelConfig()
+    assert await creating
 
 
 async def test_deleting_the_default_model_makes_a_new_one(server: Server, start_replica: StartReplica) -> None:
