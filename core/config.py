@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 from msgspec import Meta
 
-from abound.core.errors import InvalidInstance, did_you_mean
+from abound.core.errors import Contradiction, InvalidInstance, did_you_mean
 
 FIXED_AFTER_LEARNING = (
     "update",
@@ -226,11 +226,15 @@ class ModelConfig:
     def __post_init__(self) -> None:
         _check_fields(self)
         if self.update == "sls" and self.memory is not None:
-            _refuse("memory", "is for update fsu; sls forgets by its step, which never falls below a tenth of eta")
+            raise Contradiction(
+                "memory is for update fsu; sls forgets by its step, which never falls below a tenth of eta", "memory"
+            )
         if not isinstance(self.analyzer, AnalyzerConfig):
             _refuse("analyzer", "must be an object")
         if self.update != "sls" and self.analyzer.embed is not None:
-            _refuse("analyzer.embed", f"needs update: sls, and this model has update: {self.update}")
+            raise Contradiction(
+                f"analyzer.embed needs update: sls, and this model has update: {self.update}", "analyzer.embed"
+            )
         if self.update != "sls":
             object.__setattr__(self, "rows", False)
             object.__setattr__(self, "rerank", False)
@@ -291,7 +295,7 @@ class ModelConfig:
         Raises
         ------
         InvalidInstance
-            A field is unknown or its value is out of range.
+            A field is unknown or its value is out of range. Contradiction: two fields contradict each other.
         """
         known = {field.name for field in fields(self)}
         for name in changes:

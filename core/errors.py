@@ -75,6 +75,10 @@ class InvalidInstance(AboundError):
         return InvalidInstance(str(self), f"{outer}.{self.field}" if self.field else outer)
 
 
+class Contradiction(InvalidInstance):
+    """Two fields of a configuration contradict each other."""
+
+
 class TooLarge(AboundError):
     """A body, a batch or a line exceeds its size limit."""
 

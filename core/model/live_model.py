@@ -22,7 +22,7 @@ import numpy.typing as npt
 from numba import typeof, types
 
 from abound.core.config import FIXED_AFTER_LEARNING, VECTOR_FIELDS, ModelConfig
-from abound.core.errors import Conflict, InvalidInstance
+from abound.core.errors import Conflict, Contradiction, InvalidInstance
 from abound.core.index import index
 from abound.core.index.index import ALL_CLASSES
 from abound.core.index.params import IndexParams
@@ -203,11 +203,22 @@ class LiveModel(ModelState):
             )
         return config
 
-    def configure(self, changes: dict[str, Any]) -> None:
-        """Apply a configuration event. Fields that can no longer change keep their value."""
+    def configured(self, changes: dict[str, Any]) -> ModelConfig:
+        """Return the configuration after a configuration event.
+
+        Replicas check changes before they append them, and another event may come in between. So fields that can no
+        longer change keep their value, and an event that contradicts the present configuration changes nothing.
+        """
         if not self.is_untaught:
             changes = {name: value for name, value in changes.items() if name not in FIXED_AFTER_LEARNING}
-        self._take_config(self.config.with_changes(changes))
+        try:
+            return self.config.with_changes(changes)
+        except Contradiction:
+            return self.config
+
+    def configure(self, changes: dict[str, Any]) -> None:
+        """Apply a configuration event. Raises InvalidInstance for an unknown field or a value out of range."""
+        self._take_config(self.configured(changes))
 
     # --- learning
 

@@ -13,7 +13,7 @@ from typing import Any
 from fastapi import FastAPI, Request, Response
 from starlette.routing import Route
 
-from abound.core.errors import Forbidden, NotReady, Unauthorized
+from abound.core.errors import Forbidden, NotReady, StoreUnavailable, Unauthorized
 from abound.core.limits import Limits
 from abound.service.api import problems
 from abound.service.api.dependencies import Parts
@@ -49,6 +49,7 @@ from abound.service.processes.encoder_files import use_encoders
 from abound.service.processes.tracing import Tracing, given_trace_id, trace_id_of
 from abound.service.replica.loaded_versions import ServingParams
 from abound.service.replica.memory_budget import MemoryBudget
+from abound.service.replica.model_directory import ARRIVAL_SECONDS
 from abound.service.replica.predictions import RememberParams
 from abound.service.replica.ranking_pool import Rankers
 from abound.service.replica.replica import Replica, ReplicaParams
@@ -67,6 +68,8 @@ event and answers in microseconds. Errors are problem documents (RFC 9457).
 
 FLUSH_SECONDS = 1.0
 JOBS_SECONDS = 5.0
+READ_WAIT_SECONDS = 1.0
+READING = ("GET", "HEAD", "OPTIONS")
 
 Report = Callable[[str, float], None]
 
@@ -281,8 +284,9 @@ class Application(FastAPI):
         inner = scope
         try:
             self._guard.admit_any(headers, scope)
-            if len(steps := scope["path"].split("/")) > 2 and steps[1] == "models":
-                await self.state.parts.replica.models.wait_for(steps[2])
+            steps = [*scope["path"].split("/"), ""]
+            if steps[1] == "models":
+                await self._catch_up(steps[2], reads=method in READING)
             if method == "OPTIONS" and (allow := problems.allowed_methods(self, scope)):
                 start = {"type": "http.response.start", "status": 204, "headers": [(b"allow", allow.encode())]}
                 await send_with_id(start)
@@ -290,7 +294,7 @@ class Application(FastAPI):
                 return
             inner = {**scope, "method": "GET"} if method == "HEAD" else scope
             await super().__call__(inner, receive, send_with_id)
-        except (Unauthorized, Forbidden, NotReady) as error:
+        except (Unauthorized, Forbidden, NotReady, StoreUnavailable) as error:
             problem = problems.problem_of(error, request_id)
             await problems.ProblemResponse(problem)(inner, receive, send_with_id)
         except asyncio.CancelledError:
@@ -304,6 +308,18 @@ class Application(FastAPI):
             self._request_metrics.meter(route).observe(status or 500, seconds)
             if self._logs_access:
                 log_request(scope, status or 500, seconds)
+
+    async def _catch_up(self, model: str, *, reads: bool) -> None:
+        """Wait until this replica has applied what others acknowledged; a request that only reads waits for a second.
+
+        The latter is then answered from memory, unless the model is unknown.
+        """
+        replica = self.state.parts.replica
+        try:
+            await replica.catch_up(model, READ_WAIT_SECONDS if reads else ARRIVAL_SECONDS)
+        except (NotReady, StoreUnavailable):
+            if not reads or (model and model not in replica.models.names()):
+                raise
 
 
 async def _update_metrics(parts: Parts) -> None:

@@ -22,7 +22,15 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from abound.core.config import VECTOR_FIELDS, ModelConfig
-from abound.core.errors import Conflict, InvalidInstance, NotReady, OutcomeUnknown, StoreUnavailable, TooLarge
+from abound.core.errors import (
+    Conflict,
+    InvalidInstance,
+    NotReady,
+    OutcomeUnknown,
+    StoreUnavailable,
+    TooLarge,
+    UnknownModel,
+)
 from abound.core.instances.record import dense_of, pack_labels
 from abound.core.limits import MAX_KEY_CHARACTERS, Limits
 from abound.core.types import Offset
@@ -145,10 +153,13 @@ class LearnService:
 
         Raises what ``Replica.learn`` and ``MemoryBudget.check`` raise.
         """
+        if self._replica.model(model.name) is not model:
+            raise UnknownModel(f"the model {model.name} was deleted, and another one was created under its name")
         self._changing.check(model, config)
         receipts = model.live.receipts
         if any(draft.key is None or draft.key not in receipts for draft in drafts):
-            self._budget.check(model)  # repeats only return their first answer and need no memory
+            # Repeats only return their first answer and need no memory.
+            self._budget.check(model, self._replica.models.all)
         learned = await self._replica.learn(model.name, drafts, terms.wait, terms.durability, self._wait_seconds)
         predictions = [one for draft in drafts for one in draft.predictions]
         if predictions:

@@ -117,7 +117,7 @@ async def learn(
 async def configure(live: LiveModel, event: ConfigureEvent) -> None:
     """Apply a change of the configuration; raise Corrupted when the result is invalid."""
     try:
-        await kernel_compiler.wait_until_loaded(live.config.with_changes(event.changes))
+        await kernel_compiler.wait_until_loaded(live.configured(event.changes))
         live.configure(event.changes)
     except InvalidInstance as error:
         raise Corrupted(f"it changes the configuration to an invalid one: {error}") from error

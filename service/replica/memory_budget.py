@@ -100,7 +100,7 @@ class MemoryBudget:
             max(self._standby_bytes.get(name, 0), expected.get(name, 0)) for name in {*self._standby_bytes, *expected}
         )
 
-    def check(self, model: ReplicatedModel) -> None:
+    def check(self, model: ReplicatedModel, models: Callable[[], Iterable[ReplicatedModel]]) -> None:
         """Raise MemoryLimitExceeded when the model, or all models, may not grow; Overloaded if only for now."""
         bound = model.live.config.max_memory
         if bound is None and self.most is None:
@@ -118,6 +118,9 @@ class MemoryBudget:
                 f"the model needs {size} bytes of memory to grow, of at most {bound} (its max_memory); nothing was "
                 "learned. Raise it, or set max_features"
             )
+        if self.most is not None and self._total > self.most:
+            for deleted in self._sizes.keys() - {there.name for there in models()}:
+                self._total -= self._sizes.pop(deleted)
         if self.most is not None and self._total > self.most:
             raise MemoryLimitExceeded(
                 f"the models of this replica need {self._total} bytes of memory to grow, of at most {self.most} "

@@ -82,21 +82,28 @@ class ModelDirectory:
         return model
 
     async def wait_for(self, name: str) -> None:
-        """Return as soon as the model is here, or the follower has read the whole catalog.
+        """Return as soon as the model is here, or the whole catalog is applied. Raise what ``catch_up`` raises."""
+        if name not in self._follower.models:
+            await self.catch_up(ARRIVAL_SECONDS)
 
-        A client may create a model on one replica and ask another one immediately. If the store does not say within
-        ``CATALOG_SECONDS`` where the catalog ends, return without waiting. Raise NotReady if this replica has not
-        read the catalog, or has not loaded the kernels of a new model, after ``ARRIVAL_SECONDS``.
+    async def catch_up(self, timeout: float) -> None:  # noqa: ASYNC109
+        """Wait until this replica has applied what the catalog has now.
+
+        A client may create a model on one replica and ask another one immediately.
+
+        Raises
+        ------
+        StoreUnavailable
+            The store does not answer.
+        NotReady
+            This replica has not read the catalog, or has not loaded the kernels of a new model, in time.
         """
-        if name in self._follower.models:
-            return
         try:
-            async with asyncio.timeout(CATALOG_SECONDS):
+            async with asyncio.timeout(min(timeout, CATALOG_SECONDS)):
                 end = await catalog_end(self._connection, self._store.params.reply_seconds)
-        except (StoreUnavailable, TimeoutError):
-            return
-        if end > self._follower.models_offset:
-            await self._wait_until_read(end, ARRIVAL_SECONDS)
+        except TimeoutError:
+            raise StoreUnavailable("the store did not answer in time") from None
+        await self._wait_until_read(end, timeout)
 
     def all(self) -> list[ReplicatedModel]:
         """Return all models, in order of creation."""

@@ -29,7 +29,7 @@ from abound.core.errors import CannotStart, InvalidInstance, NotReady, OutcomeUn
 from abound.core.limits import Limits
 from abound.core.types import Offset
 from abound.service.artifacts.artifact_store import ArtifactStore
-from abound.service.asyncio_tasks import cancel_and_wait
+from abound.service.asyncio_tasks import cancel_and_wait, wait_until
 from abound.service.history.replay import ReplaySource
 from abound.service.log import stream
 from abound.service.log.append_group import LearnDraft, LearnOutcome
@@ -46,7 +46,7 @@ from abound.service.replica.health import Health, ReplicaStatus
 from abound.service.replica.heartbeat import Heartbeat
 from abound.service.replica.loaded_versions import LoadedVersions, ServingParams
 from abound.service.replica.loader import Progress
-from abound.service.replica.model_directory import ModelDirectory
+from abound.service.replica.model_directory import ARRIVAL_SECONDS, ModelDirectory
 from abound.service.replica.standbys import Standbys
 from abound.service.replica.storage_status import StorageStatus
 from abound.service.snapshots import schedule
@@ -59,6 +59,8 @@ from abound.service.store.server_info import ServerInfo
 from abound.service.versions.cache_cleanup import CacheCleaner
 
 log = structlog.get_logger(__name__)
+
+PRESENCE_POLL_SECONDS = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -268,6 +270,8 @@ class Replica:
     async def configure(self, name: str, changes: dict[str, Any], timeout: float = 10.0) -> ModelConfig:  # noqa: ASYNC109
         """Change fields of a model's configuration; return the resulting configuration.
 
+        Waits until other live replicas have it, too, for as long as a silent one counts as live.
+
         Raises
         ------
         InvalidInstance
@@ -282,8 +286,15 @@ class Replica:
         await kernel_compiler.wait_until_loaded(changed, kernel_compiler.PATIENCE_SECONDS)
         if changed == model.live.config:
             return changed
-        await appender_of(model).event(ConfigureEvent(changes), timeout)
-        model.live.check_change(changes)  # events may have been learned before the change was applied
+        at = await appender_of(model).event(ConfigureEvent(changes), timeout)
+        model.live.check_change(changes)  # other events may have been applied before the change
+
+        async def is_everywhere() -> bool:
+            others = [one for one in await self.replicas(name) if one.ready and one.replica != self.id]
+            return all(Offset.parse(one.offset) >= at for one in others)
+
+        with contextlib.suppress(StoreUnavailable):
+            await wait_until(is_everywhere, PRESENCE_POLL_SECONDS, replica_status.FRESH_SECONDS)
         return model.live.config
 
     async def mark(self, name: str, token: str, timeout: float = 10.0) -> Offset:  # noqa: ASYNC109
@@ -320,6 +331,30 @@ class Replica:
             raise NotReady(f"this replica is behind {offset}: it is at {model.offset}", lag=model.lag) from None
         if model.offset < offset:
             raise beyond
+
+    async def catch_up(self, name: str, timeout: float = ARRIVAL_SECONDS) -> None:  # noqa: ASYNC109
+        """Wait until this replica has applied what the catalog and the log of a model have now.
+
+        Everything that another replica has acknowledged before is then here. A model that is not ready, or waits for
+        a version or a state, is not waited for.
+
+        Raises
+        ------
+        StoreUnavailable
+            The store does not answer.
+        NotReady
+            This replica is too far behind.
+        """
+        await self.models.catch_up(timeout)
+        model = self._follower.models.get(name)
+        if model is None or not model.ready or model.halted is not None:
+            return
+        try:
+            async with asyncio.timeout(timeout):
+                await model.wait_for((await stream.tail(self.store, model.keys.log)).last)
+                await model.wait_entry_complete()
+        except TimeoutError:
+            raise NotReady(f"this replica is behind the log: it is at {model.offset}", lag=model.lag) from None
 
     async def replicas(self, name: str) -> list[replica_status.PublishedStatus]:
         """Return the status of all live replicas of a model."""

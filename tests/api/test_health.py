@@ -69,7 +69,7 @@ async def test_not_ready_before_the_first_catch_up() -> None:
         assert (await client.get("/livez")).status_code == 200
         answer = await client.get("/readyz")
         assert problem(answer, 503, "not-ready")["retry_after"] > 0
-        problem(await client.post("/classify", json={"text": "a"}), 404, "unknown-model")
+        problem(await client.post("/classify", json={"text": "a"}), 503, "store-unavailable")
     await app.state.parts.replica.store.close()
 
 

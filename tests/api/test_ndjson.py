@@ -279,3 +279,19 @@ def test_others_are_answered_while_a_stream_is_learned(service: Served, model: s
             received += connection.recv(65_536)
     assert received.count(b'"applied":true') == 2900
     assert longest < 0.5
+
+
+def test_a_stream_does_not_go_on_in_another_model_of_the_same_name(service: Served, model: str) -> None:
+    with socket.create_connection(("127.0.0.1", service.port)) as connection:
+        connection.settimeout(20)
+        connection.sendall(_head(service, f"/models/{model}/learn") + _chunk(ndjson(instance(1))))
+        received = bytearray()
+        while b'"applied":true' not in received:
+            received += connection.recv(65_536)
+        service.http.delete(f"/models/{model}").raise_for_status()
+        service.http.put(f"/models/{model}", json={"boolean": True}).raise_for_status()
+        connection.sendall(_chunk(ndjson(instance(2))) + b"0\r\n\r\n")
+        while not received.endswith(b"0\r\n\r\n"):
+            received += connection.recv(65_536)
+    assert b"/problems/unknown-model" in received
+    assert service.learned(model) == 0

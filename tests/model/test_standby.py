@@ -287,7 +287,7 @@ async def test_a_shadow_counts_in_the_budget_before_it_is_loaded(house: House, m
     size = model.live.n_bytes + model.live.growth_bytes
     monkeypatch.setattr(memory_budget, "LOOK_SECONDS", -1.0)
     narrow, wide = MemoryBudget(int(1.5 * size)), MemoryBudget(3 * size)
-    narrow.check(model)
+    narrow.check(model, lambda: [model])
     may_load, load = asyncio.Event(), ReplaySource.load
 
     async def held_up(*given: Any) -> Any:
@@ -300,11 +300,11 @@ async def test_a_shadow_counts_in_the_budget_before_it_is_loaded(house: House, m
         adopting = asyncio.create_task(begun.adopt(index, "r"))
         await until(lambda: model.standby is not None)
         with pytest.raises(Overloaded, match="the state that is being prepared") as refused:
-            narrow.check(model)
+            narrow.check(model, lambda: [model])
         assert refused.value.retry_after > 1
-        wide.check(model)
+        wide.check(model, lambda: [model])
         may_load.set()
         at = await adopting
     await digest_at(one, at)
     assert model.n_standby_bytes == 0
-    narrow.check(model)
+    narrow.check(model, lambda: [model])

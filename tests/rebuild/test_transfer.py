@@ -175,7 +175,7 @@ async def test_a_model_that_there_is_no_memory_for_is_refused_before_anything_is
     assert one.models.names() == ["default", "first"]
     assert indexes_of(house) == left
     for name in one.models.names():
-        most.check(one.model(name))  # they can go on learning
+        most.check(one.model(name), one.models.all)  # they can go on learning
     head_ends = 12 + struct.unpack_from("<I", LARGE, 8)[0]
     with pytest.raises(MemoryLimitExceeded):  # what its header says is too much already, and nothing more is waited for
         await take("third", MemoryBudget(there + (len(LARGE) - head_ends) - 1), LARGE[:head_ends])
@@ -193,12 +193,12 @@ async def test_of_two_models_that_come_at_one_time_and_do_not_fit_in_together_on
     await upload.stopped.wait()
     with pytest.raises(MemoryLimitExceeded, match=f"states that are being prepared need {SIZE}:"):
         await imported(one, "b", most=most)
-    most.check(default)
+    most.check(default, one.models.all)
     most.most = there + SIZE - 1
     with pytest.raises(Overloaded):  # others may not grow into what is kept for it
-        most.check(default)
+        most.check(default, one.models.all)
     importing.cancel()
     with pytest.raises(asyncio.CancelledError):
         await importing
-    most.check(default)
+    most.check(default, one.models.all)
     assert one.models.names() == ["default"]

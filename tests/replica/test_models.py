@@ -12,12 +12,15 @@ from abound.core.errors import (
     Conflict,
     InvalidInstance,
     NotReady,
+    StoreUnavailable,
     UnknownModel,
 )
 from abound.core.types import START
 from abound.service.asyncio_tasks import wait_until
 from abound.service.log.catalog import read_catalog
-from abound.service.replica import follower, model_directory
+from abound.service.log.events import ConfigureEvent
+from abound.service.replica import follower
+from abound.service.replica.replica import appender_of
 from abound.service.replica.storage_status import NO_ARTIFACTS
 from tests.support.fixtures import StartReplica
 from tests.support.replicas import digests, teach, until
@@ -70,7 +73,8 @@ async def test_a_model_created_elsewhere_is_waited_for(server: Server, start_rep
         other.model("never-created")
     server.pause()
     began = time.monotonic()
-    await other.models.wait_for("never-created")
+    with pytest.raises(StoreUnavailable):
+        await other.models.wait_for("never-created")
     assert time.monotonic() - began < 3
     server.resume()
 
@@ -92,12 +96,10 @@ async def test_a_new_model_is_waited_for_while_its_kernels_are_loaded(
         return (await read_catalog(one.store)).get("news") is not None
 
     assert await wait_until(is_appended, 0.01, 10)
+    with pytest.raises(NotReady, match="has not applied the last change"):
+        await other.models.catch_up(0.3)
     waiting = asyncio.create_task(other.models.wait_for("news"))
-    await asyncio.sleep(0.3)
-    assert not waiting.done()
-    monkeypatch.setattr(model_directory, "ARRIVAL_SECONDS", 0.01)
-    with pytest.raises(NotReady):
-        await other.models.wait_for("never-created")
+    await asyncio.sleep(0.1)
     loaded.set()
     await waiting
     assert other.model("news").live.config == ModelConfig()
@@ -140,3 +142,48 @@ async def test_a_change_of_configuration_reaches_all_at_one_offset(server: Serve
         await one.configure("default", {"boolean": True})
     with pytest.raises(InvalidInstance, match="d_max"):
         await one.configure("default", {"d_max": -1})
+
+
+async def test_changes_that_contradict_each_other_stop_no_model(server: Server, start_replica: StartReplica) -> None:
+    """Each is valid by itself; two replicas check and append them at the same time."""
+    one, other = await start_replica(server), await start_replica(server)
+    await asyncio.gather(
+        one.configure("default", {"update": "sls"}), other.configure("default", {"memory": 500}), return_exceptions=True
+    )
+    await appender_of(one.model("default")).event(ConfigureEvent({"update": "sls", "memory": None}), 10)
+    await appender_of(one.model("default")).event(ConfigureEvent({"memory": 500, "d_max": 3}), 10)
+    await teach(one)
+    assert len(await digests(one, other)) == 1
+    late = await start_replica(server)
+    for replica in (one, other, late):
+        config = replica.model("default").live.config
+        assert (config.update, config.memory, config.d_max) == ("sls", None, 25)
+        assert replica.status().ready
+
+
+async def test_a_replica_catches_up_with_what_another_one_acknowledged(
+    server: Server, start_replica: StartReplica
+) -> None:
+    one, other = await start_replica(server), await start_replica(server)
+    model = other.model("default")
+    async with model._turn:  # nothing can be applied
+        last = await teach(one)
+        with pytest.raises(NotReady, match="is behind"):
+            await other.catch_up("default", 0.2)
+    await other.catch_up("default")
+    assert model.offset == last
+    server.pause()
+    with pytest.raises(StoreUnavailable):
+        await other.catch_up("default", 0.2)
+    server.resume()
+
+
+async def test_a_change_is_answered_once_every_replica_has_it(server: Server, start_replica: StartReplica) -> None:
+    one, other = await start_replica(server), await start_replica(server)
+    async with other.model("default")._turn:
+        changing = asyncio.create_task(one.configure("default", {"boolean": True}))
+        await until(lambda: one.model("default").live.config.boolean)
+        await asyncio.sleep(0.2)
+        assert not changing.done()
+    await changing
+    assert other.model("default").live.config.boolean

@@ -103,6 +103,7 @@ async def submit_job(
     """Submit a job, which a worker runs in the background. `Location` shows its state."""
     request = convert(body, JobRequest)
     replica = parts.replica
+    await replica.catch_up(request.model)
     model = trusted_model(replica, request.model)
     async with audited(replica.store, actor, "job.submit", model=request.model, method=request.method) as details:
         details["params"] = request.params
