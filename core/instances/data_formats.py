@@ -18,6 +18,7 @@ The feature and label numbers of the first two formats become text keys and labe
 
 from __future__ import annotations
 
+import codecs
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -243,7 +244,7 @@ def read_instances(
     parse = partial(_parse_json, ignore=ignore) if form == "jsonl" else _parse_svm
     for number, line in numbered:
         try:
-            instance = parse(line, number, file)
+            instance = parse(line.removeprefix(codecs.BOM_UTF8) if number == 1 else line, number, file)
         except Malformed as error:
             (on_bad or raise_error)(at_line(file, number, error))
             continue
@@ -260,9 +261,9 @@ class _JsonInstance(msgspec.Struct):
     text: Text | None = None
     features: msgspec.Raw = msgspec.Raw(b"null")
     vector: Numbers | EncodedVector | None = None
-    labels: list[str | int] = []
-    rejected: list[str | int] = []
-    ignored: list[str | int] = []
+    labels: list[str | int] | None = None
+    rejected: list[str | int] | None = None
+    ignored: list[str | int] | None = None
     weight: float | None = None
     key: str | None = None
     source: str | None = None
@@ -289,15 +290,15 @@ def _parse_json(line: bytes, number: int, file: str, ignore: tuple[str, ...]) ->
             f"an instance needs text, features or a vector; this one has {_listed(names or _names_of(line))}"
         )
     return DatasetInstance(
-        labels=tuple(map(str, fields.labels)),
+        labels=tuple(map(str, fields.labels or ())),
         text=fields.text,
         features=features,
         vector=fields.vector,
         file=file,
         line=number,
         fields=() if fields.labels or fields.rejected or fields.ignored else names,
-        rejected=tuple(map(str, fields.rejected)),
-        ignored=tuple(map(str, fields.ignored)),
+        rejected=tuple(map(str, fields.rejected or ())),
+        ignored=tuple(map(str, fields.ignored or ())),
         weight=1.0 if fields.weight is None else fields.weight,
         key=fields.key,
         source=fields.source,

@@ -3,8 +3,9 @@
 One or more columns hold the text, one the labels, one a dense vector, and every other column is a feature with the name
 of the column. Columns that hold the index of pandas are left out.
 
-The cells of CSV are strings. Where the column is a feature, a cell that looks like a number is one. The rows of Parquet
-and Arrow have types, and come as record batches of pyarrow, which this module does not import.
+The cells of CSV are strings. Where the column is a feature, a cell that looks like a number is one, and ``true`` and
+``false`` are booleans, as pandas and others write them. The rows of Parquet and Arrow have types, and come as record
+batches of pyarrow, which this module does not import.
 """
 
 from __future__ import annotations
@@ -41,6 +42,12 @@ SHOWN_COLUMNS = 20
 
 _NUMBER = re.compile(r"-?(?:0|[1-9]\d{0,17})(?:\.\d{1,17})?(?:[eE][-+]?\d{1,2})?")
 """A number as in JSON. ``007`` is a string."""
+
+
+_BOOLEANS = {written: word == "true" for word in ("true", "false") for written in (word, word.title(), word.upper())}
+
+_LIST = re.compile(r"""\[\s*(?:(["']).*\1\s*)?\]""", re.DOTALL)
+"""A list of strings, as JSON or as Python writes it."""
 
 
 class TableColumns(msgspec.Struct, frozen=True, kw_only=True):
@@ -135,8 +142,8 @@ class TableReader:
         )
 
     def _labels(self, cell: Any) -> tuple[str, ...]:
-        if isinstance(cell, str) and self._separator is not None:
-            cell = cell.split(self._separator)
+        if isinstance(cell, str):
+            cell = _listed_labels(cell) if self._separator is None else cell.split(self._separator)
         given = (_label(one) for one in (cell if isinstance(cell, list) else [cell]))
         return tuple(label for label in given if label)
 
@@ -160,8 +167,21 @@ def feature_value(name: str, cell: Any) -> float | bool | str | list[str] | None
     raise Malformed(f"{name}: {kind} is no feature; ignore the column, or name it as vector")
 
 
-def _parsed_feature(name: str, cell: str) -> float | str | None:
-    return float(cell) if _NUMBER.fullmatch(cell) else cell or None
+def _parsed_feature(name: str, cell: str) -> float | bool | str | None:
+    return float(cell) if _NUMBER.fullmatch(cell) else _BOOLEANS.get(cell, cell or None)
+
+
+def _listed_labels(cell: str) -> str | list[str]:
+    """Return the labels of a cell with a list in JSON, else the cell. Raises Malformed for a list of Python."""
+    if not _LIST.fullmatch(cell.strip()):
+        return cell
+    try:
+        return msgspec.json.decode(cell, type=list[str])
+    except msgspec.MsgspecError:
+        raise Malformed(
+            f'the labels {cell[:64]!r} look like a list: write JSON, as in \'["grain", "wheat"]\', or join them and '
+            "name what separates them"
+        ) from None
 
 
 def _label(cell: Any) -> str:

@@ -10,13 +10,13 @@ from importlib import metadata
 from time import perf_counter
 from typing import Any
 
-from fastapi import FastAPI, Request, Response
+from fastapi import Depends, FastAPI, Request, Response
 from starlette.routing import Route
 
 from abound.core.errors import Forbidden, NotReady, StoreUnavailable, Unauthorized
 from abound.core.limits import Limits
 from abound.service.api import problems
-from abound.service.api.dependencies import Parts
+from abound.service.api.dependencies import Parts, check_query
 from abound.service.api.hot_route import DEFAULT_MODEL, HotRoute, RouteHandler
 from abound.service.api.learn_service import ConfigChanges, LearnService
 from abound.service.api.openapi import document
@@ -188,9 +188,9 @@ class Application(FastAPI):
             jobs,
             key_routes,
             uncertain,
-            health,
-            page,
         ):
+            self.include_router(routes.router, dependencies=[Depends(check_query)])
+        for routes in (health, page):
             self.include_router(routes.router)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -7,8 +7,9 @@ from typing import Annotated, Any, NamedTuple
 
 import msgspec
 from fastapi import Depends, Path, Request
+from fastapi.dependencies.models import Dependant
 
-from abound.core.errors import ArtifactsUnavailable, Overloaded, UnknownModel
+from abound.core.errors import ArtifactsUnavailable, InvalidInstance, Overloaded, UnknownModel, did_you_mean
 from abound.core.limits import MODEL_NAME
 from abound.core.types import Offset
 from abound.service.api.decoding import decode
@@ -179,3 +180,20 @@ GrantDep = Annotated[Grant | None, Depends(grant)]
 ModelName = Annotated[str, Path(pattern=MODEL_NAME, description="Name of the model.", examples=["default"])]
 VersionId = Annotated[str, Path(alias="version", pattern=r"^[0-9a-z]{8,32}$", description="Id of the version.")]
 JsonObject = Annotated[dict[str, Any], Depends(json_object)]
+
+
+async def check_query(request: Request) -> None:
+    """Raise InvalidInstance if the request has a query parameter that its route does not have."""
+    if not request.query_params:
+        return
+    known = _query_of(request.scope["route"].dependant)
+    for name in request.query_params:
+        if name not in known:
+            shown = name[:64]
+            raise InvalidInstance(f"{shown} is not a parameter of this request{did_you_mean(name, known)}", shown)
+
+
+def _query_of(dependant: Dependant) -> set[str]:
+    """Return the names of the query parameters of a route and of its dependencies."""
+    own = {field.alias for field in dependant.query_params}
+    return own.union(*map(_query_of, dependant.dependencies))

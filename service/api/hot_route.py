@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from time import perf_counter
 from typing import Protocol
 
-from abound.core.errors import AboundError, OutcomeUnknown
+from abound.core.errors import AboundError, InvalidInstance, OutcomeUnknown
 from abound.service.api.ndjson import AnswerLines, RequestLines
 from abound.service.api.problems import PROBLEM_JSON, internal_problem, problem_headers, problem_of, stopping_error
 from abound.service.api.request_body import (
@@ -119,6 +119,10 @@ class HotRoute:
         status = 200
         try:
             grant = self._guard.admit(headers, self._scope, model, scope)
+            if scope.get("query_string"):
+                raise InvalidInstance(
+                    "the request has no parameters in its URL; its options are fields of the body", "query"
+                )
             await self._wait_for_model(model)
             if media_of(headers, BOTH_MEDIA) == NDJSON:
                 streams = True

@@ -117,7 +117,8 @@ def evaluate_method(
     Malformed
         An instance is invalid.
     InvalidInstance
-        The data have nothing to learn, the parameters do not suit them, or the memory is insufficient.
+        The data have nothing to learn, no test instance has a label, the parameters do not suit the data, or the
+        memory is insufficient.
     """
     read, test = _read(train_instances, test_instances, trial)
     return evaluate_matrices(read, test, trial, propensity=propensity, progress=progress)
@@ -225,4 +226,7 @@ def _read(
     vectorize = Vectorizer(trial.config, DATASET_LIMITS).vectorize
     secret = (secrets.randbits(64), secrets.randbits(64))
     read = gather(train, vectorize, DATASET_LIMITS, secret)
-    return read, gather(test, vectorize, DATASET_LIMITS, secret, like=read)
+    other = gather(test, vectorize, DATASET_LIMITS, secret, like=read)
+    if other.sizes.n and not np.any(other.label_sets.sizes):
+        raise InvalidInstance("no test instance has a label", "data")
+    return read, other

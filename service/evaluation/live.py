@@ -60,7 +60,7 @@ def evaluate(
     Malformed
         An instance is invalid.
     InvalidInstance
-        There are training instances, but none of them can be learned.
+        There are training instances, but none of them can be learned; or no test instance has a label.
     """
     clock = time.perf_counter
     started = clock()
@@ -74,6 +74,8 @@ def evaluate(
             "data",
         )
     test = vectorize_all(test_instances, vectorizer.vectorize, DATASET_LIMITS)
+    if len(test) and not np.any(test.labels.sizes):
+        raise InvalidInstance("no test instance has a label", "data")
     read = clock()
     secret = (secrets.randbits(64), secrets.randbits(64))
     rng = None if shuffle is None else np.random.default_rng(shuffle)

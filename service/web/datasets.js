@@ -2,7 +2,7 @@
 
 import { announce, breakable, card, confirmed, empty, field, fill, h, refill, table } from "./dom.js";
 import { ask, get, part, upload } from "./api.js";
-import { bytes, count, legible, when } from "./format.js";
+import { bytes, count, counted, legible, when } from "./format.js";
 
 const FORMATS = "JSON lines (.jsonl), a table (.csv, .tsv), svmlight (.svm) or Extreme Classification text (.txt), with .gz or .zst too; Parquet or Arrow (.parquet, .arrow).";
 const NAMED = /\.((txt|svm|jsonl|csv|tsv)(\.(gz|zst))?|parquet|arrow)$/;
@@ -13,6 +13,8 @@ const CHECK_MS = 1000;
 
 const plain = (value) => (typeof value === "string" ? value : JSON.stringify(value));
 
+const listed = (names) => names.split(",").map((one) => one.trim()).filter(Boolean);
+
 const shortened = (text) => (text.length > CUT ? `${text.slice(0, CUT)}…` : text);
 
 /** The upload in progress, which continues in other views: `{ said, stop, ended }`. */
@@ -21,14 +23,15 @@ let underWay = null;
 export function show(root, { signal, problem, refused }) {
   const file = h("input", { type: "file", required: true });
   const name = h("input", { type: "text", required: true, pattern: "[A-Za-z0-9][A-Za-z0-9_.\\-]{0,63}", maxlength: "64", autocomplete: "off" });
-  const columns = { text: h("input", { type: "text" }), label: h("input", { type: "text" }), label_separator: h("input", { type: "text", maxlength: "64" }) };
+  const columns = { text: h("input", { type: "text" }), label: h("input", { type: "text" }), label_separator: h("input", { type: "text", maxlength: "64" }), vector: h("input", { type: "text" }) };
   const ignored = h("input", { type: "text" });
   const ofTable = h(
     "div",
     { class: "fields" },
-    field("Text", columns.text, "Column of the text. Empty: “text”."),
+    field("Text", columns.text, "Columns of the text, separated by commas. Empty: “text”."),
     field("Label", columns.label, "Column of the labels. Empty: “labels” or “label”."),
-    field("Label separator", columns.label_separator, "Such as “|”. Empty: a cell is one label. All other columns are features."),
+    field("Label separator", columns.label_separator, "Such as “|”. Empty: a cell is one label."),
+    field("Vector", columns.vector, "Column of the vectors, lists of numbers. Empty: “vector”. All other columns are features."),
   );
   const roles = h(
     "details",
@@ -57,7 +60,7 @@ export function show(root, { signal, problem, refused }) {
     const given = file.files[0]?.name;
     ofTable.hidden = !TABLE.test(given ?? "");
     roles.hidden = ofTable.hidden && !LINES.test(given ?? "");
-    if (given && !typed) name.value = given.replace(/[^A-Za-z0-9_.-]/g, "-").replace(/^[^A-Za-z0-9]+/, "").slice(0, 64);
+    if (given && !typed) name.value = given.replace(NAMED, "").replace(/[^A-Za-z0-9_.-]/g, "-").replace(/^[^A-Za-z0-9]+/, "").slice(0, 64);
   });
   newSet.hidden = Boolean(refused);
   if (refused) fill(parts.list, problem(refused));
@@ -107,13 +110,13 @@ export function show(root, { signal, problem, refused }) {
       const { rows } = await get(`datasets/${part(which)}/rows`, { signal });
       fill(
         parts.rows,
-        h("h3", {}, `The first ${rows.length} rows of `, breakable(which)),
+        h("h3", {}, `The first ${counted(rows.length, "row")} of `, breakable(which)),
         table(`Rows of ${which}`, ["labels", "instance"], rows.map((one) => [
           h("span", { class: "break" }, breakable(shortened(one.labels.map(legible).join(", ")))),
           h("span", { class: "break wide" }, shortened([one.text, one.features].filter(Boolean).map(plain).join(" "))),
         ])),
       );
-      announce(`${rows.length} rows of ${which}.`);
+      announce(`${counted(rows.length, "row")} of ${which}.`);
     } catch (error) {
       if (!signal.aborted) fill(parts.rows, problem(error));
     }
@@ -130,9 +133,10 @@ export function show(root, { signal, problem, refused }) {
     const stop = new AbortController();
     const progress = h("progress", { max: "1", value: "0", "aria-label": "Uploaded" });
     const note = h("p", { class: "hint" }, "0 %");
-    const named = ofTable.hidden ? [] : Object.entries(columns).filter(([, input]) => input.value);
-    const left = roles.hidden ? [] : ignored.value.split(",").map((one) => one.trim()).filter(Boolean);
-    const query = new URLSearchParams([["filename", chosen.name], ...named.map(([key, input]) => [key, input.value]), ...left.map((one) => ["ignore", one])]);
+    const roleOf = ([key, input]) => (key === "text" ? listed(input.value) : [input.value].filter(Boolean)).map((one) => [key, one]);
+    const named = ofTable.hidden ? [] : Object.entries(columns).flatMap(roleOf);
+    const left = roles.hidden ? [] : listed(ignored.value).map((one) => ["ignore", one]);
+    const query = new URLSearchParams([["filename", chosen.name], ...named, ...left]);
     let isSent = false;
     const ended = upload(`datasets/${part(called)}?${query}`, chosen, (share) => {
       progress.value = share;

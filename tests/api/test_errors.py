@@ -90,6 +90,7 @@ INVALID: dict[str, tuple[bytes, str]] = {
     "no labels": (b'{"text": "a"}', "labels"),
     "null labels": (b'{"text": "a", "labels": null}', "labels"),
     "empty labels": (b'{"text": "a", "labels": []}', "labels"),
+    "blank label": (b'{"text": "a", "labels": ["b", " \\u00a0"]}', "labels[1]"),
     "empty label": (b'{"text": "a", "labels": ["b", ""]}', "labels[1]"),
     "label of another type": (b'{"text": "a", "labels": ["b", 3]}', "labels[1]"),
     "labels of another type": (b'{"text": "a", "labels": "b"}', "labels"),
@@ -296,6 +297,20 @@ def test_another_request_id_is_replaced(service: Served, given: bytes) -> None:
 )  # fmt: skip
 def test_wrong_query_parameters_are_named(service: Served, query: dict[str, Any], field: str) -> None:
     problem(service.http.get("/models/default/labels", params=query), 422, "invalid-field", field)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "field"),
+    [
+        ("GET", "/models/default/labels?contain=x", "contain"), ("GET", "/jobs?status=failed", "status"),
+        ("DELETE", "/models/none?force=1", "force"), ("POST", "/classify?k=1", "query"),
+        ("POST", "/models/default/learn?wait=log", "query"),
+    ],
+)  # fmt: skip
+def test_unknown_query_parameters_are_refused(service: Served, method: str, path: str, field: str) -> None:
+    answer = service.http.request(method, path, **({"json": {"text": "a"}} if method == "POST" else {}))
+    detail = problem(answer, 422, "invalid-field", field)["detail"]
+    assert ("did you mean contains?" in detail) == (field == "contain")
 
 
 def test_a_word_that_is_too_long_for_a_feature_is_passed_over(service: Served) -> None:

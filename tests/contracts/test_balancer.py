@@ -134,7 +134,7 @@ def balanced(
     directory: Path,
     *changes: tuple[str, str, int],
     measures: int = 0,
-    checks_good: bool = True,
+    checks_good: bool = False,
 ) -> Iterator[str]:
     """The balancer with the shipped configuration, with other addresses and these changes; its URL.
 
@@ -261,7 +261,7 @@ def together(url: str, path: str) -> Counter[int]:
 @pytest.mark.parametrize(("path", "outcomes"), [("/classify", {200}), ("/learn", {200, 502})])
 def test_nobody_waits_for_a_replica_that_hangs(path: str, outcomes: set[int], tmp_path: Path) -> None:
     """It hangs until the end; only the checks can tell that before ``timeout server``, which would be a 504."""
-    with running() as (good, bad), balanced((good, bad), tmp_path, checks_good=False) as url:
+    with running() as (good, bad), balanced((good, bad), tmp_path) as url:
         bad.how = "hangs"
         ended = together(url, path)
         assert ended.keys() == outcomes
@@ -306,7 +306,7 @@ def test_the_balancer_tells_prometheus_of_its_servers(replicas: tuple[Replica, R
     ]
     assert job["static_configs"] == [{"targets": ["balancer:8405"]}]
     port = free_port()
-    with balanced(replicas, tmp_path, measures=port) as url:
+    with balanced(replicas, tmp_path, measures=port, checks_good=True) as url:
         measures = httpx.get(f"http://127.0.0.1:{port}/metrics").text
         assert httpx.get(f"{url}/metrics").status_code == 404
     assert re.search(r'^haproxy_server_status\{proxy="classify",server="good",state="UP"\} 1$', measures, re.MULTILINE)

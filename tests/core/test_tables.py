@@ -67,9 +67,22 @@ def test_a_label_keeps_its_spelling():
 
 
 def test_only_numbers_are_numbers():
-    cells = ["1", "-2.5", "1e3", "007", "1_000", "NaN", "0x1", "+1", "1.", " 1", "true"]
+    cells = ["1", "-2.5", "1e3", "007", "1_000", "NaN", "0x1", "+1", "1.", " 1", "yes"]
     (one,) = rows(",".join(f"c{i}" for i in range(len(cells))) + "\n" + ",".join(cells) + "\n")
     assert list(features(one).values()) == [1, -2.5, 1000, *cells[3:]]
+
+
+def test_booleans_are_read_however_they_are_written():
+    [row] = rows("text,a,b,c,d\nx,True,false,TRUE,tRue\n")
+    assert features(row) == {"a": True, "b": False, "c": True, "d": "tRue"}
+
+
+def test_a_list_of_labels_in_a_cell():
+    text = 'text,labels\na,"[""grain"", ""wheat""]"\nb,[]\nc,[deleted]\n'
+    assert [row.labels for row in rows(text)] == [("grain", "wheat"), (), ("[deleted]",)]
+    with pytest.raises(Malformed, match=r"line 2: the labels \"\['grain', 'wheat'\]\" look like a list"):
+        rows("text,labels\na,\"['grain', 'wheat']\"\n")
+    assert rows("text,labels\na,\"['b', 'c']\"\n", label_separator="|")[0].labels == ("['b', 'c']",)
 
 
 @pytest.mark.parametrize("separator", [",", ";", "\t"])

@@ -187,6 +187,15 @@ def test_data_without_anything_to_learn_are_refused() -> None:
         )
 
 
+def test_test_data_without_labels_are_refused() -> None:
+    unlabelled = [DatasetInstance(text="k1w1 k2w2")] * 3
+    with pytest.raises(InvalidInstance, match="no test instance has a label"):
+        evaluate(instances(20), unlabelled, ModelConfig())
+    trial = BatchEvaluation(method="swnn", params="auto", config=ModelConfig())
+    with pytest.raises(InvalidInstance, match="no test instance has a label"):
+        evaluate_method(instances(20), unlabelled, trial)
+
+
 def test_what_a_fit_needs_is_told_before_it_starts() -> None:
     told: list[str] = []
     trial = BatchEvaluation.from_fields("ogeec", {"dim": 50, "learners": 2, "neighbors": 5})

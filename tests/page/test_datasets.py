@@ -62,11 +62,11 @@ def test_a_data_set_is_uploaded_and_deleted(open_page: Open, serving: Serving, t
     page.get_by_label("File").set_input_files(broken)
     page.get_by_role("button", name="Upload").click()
     expect(page.get_by_role("alert")).to_be_visible()
-    expect(page.get_by_label("Name")).to_have_value("broken.svm")
+    expect(page.get_by_label("Name")).to_have_value("broken")
     file = tmp_path / "news.jsonl.gz"
     file.write_bytes(gzip.compress(b"".join(json.dumps(one).encode() + b"\n" for one in news(200))))
     page.get_by_label("File").set_input_files(file)
-    expect(page.get_by_label("Name")).to_have_value("news.jsonl.gz")
+    expect(page.get_by_label("Name")).to_have_value("news")
     page.get_by_label("Name").fill("news")
     page.get_by_label("File").set_input_files(broken)
     page.get_by_label("File").set_input_files(file)

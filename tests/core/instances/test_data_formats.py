@@ -100,6 +100,14 @@ def test_damaged_json_lines(line: bytes, message: str) -> None:
         list(read_instances([line], "jsonl"))
 
 
+def test_a_byte_order_mark_and_null_in_json_lines() -> None:
+    first, second = read_instances(
+        [b'\xef\xbb\xbf{"text": "a", "labels": ["x"]}', b'{"text": "b", "labels": null, "rejected": null}'], "jsonl"
+    )
+    assert (first.text, first.labels) == ("a", ("x",))
+    assert (second.text, second.labels, second.rejected) == ("b", (), ())
+
+
 def test_feedback_in_json_lines() -> None:
     line = b'{"text": "wheat", "labels": [], "rejected": ["crude", 7], "ignored": ["trade"], "weight": 2}'
     [one] = read_instances([line], "jsonl")
