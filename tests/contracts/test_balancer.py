@@ -206,7 +206,7 @@ def is_up(url: str) -> bool:
 
 
 def test_a_browser_gets_a_page_that_asks_again_while_nobody_is_there(tmp_path: Path) -> None:
-    with running() as replicas, balanced(replicas, tmp_path) as url:
+    with running() as replicas, balanced(replicas, tmp_path, checks_good=True) as url:
         for one in replicas:
             one.ready = False
         deadline = time.monotonic() + 30
@@ -285,7 +285,8 @@ def test_a_replica_that_drains_gets_nothing_new_and_ends_what_it_has(tmp_path: P
 
 
 def test_a_replica_has_only_so_many_requests_at_a_time(tmp_path: Path) -> None:
-    with running() as (good, bad), balanced((good, bad), tmp_path, ("maxconn 500", "maxconn 2", 2)) as url:
+    changes = ("maxconn 500", "maxconn 2", 2), ("timeout queue 2s", "timeout queue 60s", 1)
+    with running() as (good, bad), balanced((good, bad), tmp_path, *changes) as url:
         bad.how = "hangs"
         assert together(url, "/classify") == {200: ASKED}
         assert 0 < bad.asked <= 2
