@@ -61,10 +61,19 @@ export function problem(error) {
   return h("div", { class: "problem", role: "alert", "data-said": `${error.title} ${error.message}` }, lines);
 }
 
+/** Show the view that the address names. */
 async function show() {
   shown.abort();
   shown = new AbortController();
   const { signal } = shown;
+  try {
+    await draw(signal);
+  } finally {
+    if (!signal.aborted) view.inert = false;
+  }
+}
+
+async function draw(signal) {
   const { name } = place();
   const { title } = VIEWS[name];
   document.getElementById("title").textContent = title;
@@ -229,6 +238,7 @@ chooser.addEventListener("change", () => {
 });
 addEventListener("hashchange", () => {
   isPutOff = false;
+  view.inert = true; // input into the former view would be lost
   show();
   document.getElementById("main").focus({ preventScroll: true });
 });
