@@ -346,17 +346,15 @@ function scored(window, measure, beside) {
   return ["–", `${counted(window.n, "event")} so far`];
 }
 
-/** Replace tiles, unless one has the focus: its tooltip may be open. */
+/** Replace the figures of tiles. Names stay where they are: one may have the focus, and its tooltip be open. */
 function refillTiles(element, tiles) {
-  if (element.children.length !== tiles.length) {
-    fill(element, tiles);
-    return;
-  }
-  tiles.forEach((tile, at) => {
-    const there = element.children[at];
-    if (there.firstChild.textContent !== tile.firstChild.textContent) there.replaceWith(tile);
-    else [...tile.children].slice(1).forEach((one, place) => there.children[place + 1].replaceWith(one));
-  });
+  const present = new Map([...element.children].map((one) => [one.firstChild.textContent, one]));
+  refill(element, tiles.map((tile) => {
+    const there = present.get(tile.firstChild.textContent);
+    if (there === undefined) return tile;
+    [...tile.children].slice(1).forEach((one, at) => there.children[at + 1].replaceWith(one));
+    return there;
+  }));
 }
 
 /** Return the upper bound of a quantile of durations by their counts, as a text. */
