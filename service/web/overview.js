@@ -5,6 +5,7 @@ import { get, modelPath, newKey, part, post } from "./api.js";
 import { bars, isEnough, LEAST_EVENTS, lines } from "./charts.js";
 import { bytes, change, compact, count, counted, duration, percent, rate } from "./format.js";
 import { QUESTION, sample } from "./sample.js";
+import { taught } from "./try.js";
 
 const REFRESH_MS = 2000;
 /** Number of answers kept to calculate the rate of requests. */
@@ -20,7 +21,7 @@ const GROUPS = [
   ["tail", "Tail: label seen fewer than 10 times"],
 ];
 
-export function show(root, { model, signal, problem, every, lacks }) {
+export function show(root, { model, about, signal, problem, every, lacks }) {
   const parts = {
     start: h("div", { class: "stack" }),
     tiles: h("dl", { class: "tiles" }),
@@ -125,7 +126,8 @@ export function show(root, { model, signal, problem, every, lacks }) {
     async function loadSample() {
       load.disabled = true;
       try {
-        await post(`${modelPath(model)}/learn`, sample(), { signal, headers: { "Idempotency-Key": key } });
+        const { offset } = await post(`${modelPath(model)}/learn`, sample(), { signal, headers: { "Idempotency-Key": key } });
+        taught.set(about.incarnation, offset);
         announce(`${length} events are learned.`);
         location.hash = `try/${part(model)}/${part(QUESTION)}`;
       } catch (error) {
