@@ -74,10 +74,11 @@ async function show() {
 }
 
 async function draw(signal) {
-  const { name } = place();
+  const { name, model: named } = place();
   const { title } = VIEWS[name];
   document.getElementById("title").textContent = title;
   document.title = `${title} · Abound`;
+  if (named !== null) mark(name, named); // before the answer, so that links to other views keep the model
   if (key.get() === null) {
     if (asksForKeys === null) await tellHealth();
     if (signal.aborted) return;
@@ -103,7 +104,6 @@ async function draw(signal) {
   const model = choose();
   const { model: wanted } = place();
   if (wanted !== null && model !== wanted) {
-    mark(name, wanted);
     refill(view, problem(missing(wanted, refused)));
     again(signal, AGAIN_SECONDS); // a replica may know a new model a moment later than the one that made it
     return;

@@ -56,7 +56,7 @@ def test_a_model_that_is_not_there_is_said_to_be_missing_and_no_other_one_is_tau
     assert page.url.endswith("#overview/default")
 
 
-def test_a_view_that_is_left_takes_no_input(open_page: Open, serving: Serving) -> None:
+def test_a_view_that_is_left_takes_no_input_and_links_name_the_next_model(open_page: Open, serving: Serving) -> None:
     page = open_page("try")
     expect(page.get_by_text("Nothing typed yet.")).to_be_visible()
     held: list[Any] = []
@@ -68,7 +68,12 @@ def test_a_view_that_is_left_takes_no_input(open_page: Open, serving: Serving) -
     page.evaluate("document.querySelector('textarea').focus()")
     page.keyboard.type("wheat")
     expect(page.locator("textarea").first).to_have_value("")
-    held[0].continue_()
+    page.evaluate("location.hash = 'labels/other'")
+    expect(page.get_by_role("link", name="Overview")).to_have_attribute("href", "#overview/other")
+    page.evaluate("location.hash = 'labels/default'")
+    while len(held) < 3:
+        page.wait_for_timeout(20)
+    held[-1].continue_()
     page.locator(".label").first.click()
     expect(page.get_by_role("region", name="What points to it")).to_contain_text("was learned")
 
