@@ -61,14 +61,24 @@ export function problem(error) {
   return h("div", { class: "problem", role: "alert", "data-said": `${error.title} ${error.message}` }, lines);
 }
 
+/** Show the view that the address names. */
 async function show() {
   shown.abort();
   shown = new AbortController();
   const { signal } = shown;
-  const { name } = place();
+  try {
+    await draw(signal);
+  } finally {
+    if (!signal.aborted) view.inert = false;
+  }
+}
+
+async function draw(signal) {
+  const { name, model: named } = place();
   const { title } = VIEWS[name];
   document.getElementById("title").textContent = title;
   document.title = `${title} · Abound`;
+  if (named !== null) mark(name, named); // before the answer, so that links to other views keep the model
   if (key.get() === null) {
     if (asksForKeys === null) await tellHealth();
     if (signal.aborted) return;
@@ -94,7 +104,6 @@ async function show() {
   const model = choose();
   const { model: wanted } = place();
   if (wanted !== null && model !== wanted) {
-    mark(name, wanted);
     refill(view, problem(missing(wanted, refused)));
     again(signal, AGAIN_SECONDS); // a replica may know a new model a moment later than the one that made it
     return;
@@ -229,6 +238,7 @@ chooser.addEventListener("change", () => {
 });
 addEventListener("hashchange", () => {
   isPutOff = false;
+  view.inert = true; // input into the former view would be lost
   show();
   document.getElementById("main").focus({ preventScroll: true });
 });

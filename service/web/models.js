@@ -23,12 +23,14 @@ export function show(root, { model, about, signal, problem, refused, lacks, ever
       : [card(["Settings of ", breakable(model)], parts.configure), card("Create a model", parts.create), importCard()]),
     card(["Snapshots of ", breakable(model)], parts.snapshots),
   );
+  let listing = new AbortController(); // ended while a model is deleted, since its snapshots are missing then
   every(REFRESH_MS, list);
   if (!lacking) forms();
 
   async function list() {
+    const until = AbortSignal.any([signal, listing.signal]);
     try {
-      const [{ models }, { snapshots }] = await Promise.all([get("models", { signal }), get(`${modelPath(model)}/snapshots`, { signal })]);
+      const [{ models }, { snapshots }] = await Promise.all([get("models", { signal: until }), get(`${modelPath(model)}/snapshots`, { signal: until })]);
       refill(parts.list, table(
         "Models",
         ["model", "update", "#learned", "#classes", "#features", "#memory", "answers by", ...(lacking ? [] : [""])],
@@ -50,7 +52,7 @@ export function show(root, { model, about, signal, problem, refused, lacks, ever
       ));
       drawSnapshots(snapshots);
     } catch (error) {
-      if (!signal.aborted) refill(parts.list, problem(error));
+      if (!until.aborted) refill(parts.list, problem(error));
     }
   }
 
@@ -174,12 +176,14 @@ export function show(root, { model, about, signal, problem, refused, lacks, ever
 
   async function remove(one) {
     if (!(await confirmed(`Delete the model ${one.name}?`, `The ${counted(one.learned, "event")} that it learned, its snapshots and its versions are deleted.`, "Delete it"))) return;
+    listing.abort();
     try {
       await ask("DELETE", modelPath(one.name), { signal });
       announce(`The model ${one.name} is deleted.`);
       if (one.name === model && location.hash !== "#models") location.hash = "models";
       else again();
     } catch (error) {
+      listing = new AbortController();
       failing(error);
     }
   }

@@ -5,6 +5,7 @@ import { get, modelPath, newKey, part, post } from "./api.js";
 import { bars, isEnough, LEAST_EVENTS, lines } from "./charts.js";
 import { bytes, change, compact, count, counted, duration, percent, rate } from "./format.js";
 import { QUESTION, sample } from "./sample.js";
+import { taught } from "./try.js";
 
 const REFRESH_MS = 2000;
 /** Number of answers kept to calculate the rate of requests. */
@@ -20,7 +21,7 @@ const GROUPS = [
   ["tail", "Tail: label seen fewer than 10 times"],
 ];
 
-export function show(root, { model, signal, problem, every, lacks }) {
+export function show(root, { model, about, signal, problem, every, lacks }) {
   const parts = {
     start: h("div", { class: "stack" }),
     tiles: h("dl", { class: "tiles" }),
@@ -125,7 +126,8 @@ export function show(root, { model, signal, problem, every, lacks }) {
     async function loadSample() {
       load.disabled = true;
       try {
-        await post(`${modelPath(model)}/learn`, sample(), { signal, headers: { "Idempotency-Key": key } });
+        const { offset } = await post(`${modelPath(model)}/learn`, sample(), { signal, headers: { "Idempotency-Key": key } });
+        taught.set(about.incarnation, offset);
         announce(`${length} events are learned.`);
         location.hash = `try/${part(model)}/${part(QUESTION)}`;
       } catch (error) {
@@ -346,17 +348,15 @@ function scored(window, measure, beside) {
   return ["–", `${counted(window.n, "event")} so far`];
 }
 
-/** Replace tiles, unless one has the focus: its tooltip may be open. */
+/** Replace the figures of tiles. Names stay where they are: one may have the focus, and its tooltip be open. */
 function refillTiles(element, tiles) {
-  if (element.children.length !== tiles.length) {
-    fill(element, tiles);
-    return;
-  }
-  tiles.forEach((tile, at) => {
-    const there = element.children[at];
-    if (there.firstChild.textContent !== tile.firstChild.textContent) there.replaceWith(tile);
-    else [...tile.children].slice(1).forEach((one, place) => there.children[place + 1].replaceWith(one));
-  });
+  const present = new Map([...element.children].map((one) => [one.firstChild.textContent, one]));
+  refill(element, tiles.map((tile) => {
+    const there = present.get(tile.firstChild.textContent);
+    if (there === undefined) return tile;
+    [...tile.children].slice(1).forEach((one, at) => there.children[at + 1].replaceWith(one));
+    return there;
+  }));
 }
 
 /** Return the upper bound of a quantile of durations by their counts, as a text. */

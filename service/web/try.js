@@ -6,6 +6,9 @@ import { bars } from "./charts.js";
 import { labelChips } from "./chips.js";
 import { chance, count, counted, legible, score } from "./format.js";
 
+/** The offset of the newest event that this page taught, by incarnation of a model. Answers must contain it. */
+export const taught = new Map();
+
 const TYPED_MS = 150;
 const MOST_BARS = 12;
 // The fields have no maximum length, which would silently cut pasted text: the service refuses what is too long.
@@ -37,7 +40,6 @@ export function show(root, { model, about, text: wanted, signal, problem, lacks,
   let answered = null;
   let asked = 0;
   let before = null;
-  let offset = null;
   let teaching = false;
   let unsure = null; // a request without an answer, and its idempotency key: a retry is learned once
 
@@ -119,7 +121,7 @@ export function show(root, { model, about, text: wanted, signal, problem, lacks,
     fill(parts.because, h("p", { class: "note" }, "Choose a label, and see which features speak for it."));
   }
 
-  async function rank(least = offset) {
+  async function rank() {
     const number = (asked += 1);
     offerProbability();
     if (lacking.classify) {
@@ -140,6 +142,7 @@ export function show(root, { model, about, text: wanted, signal, problem, lacks,
     const request = { ...given, k: Number(k.value), names: true, explain: ["", "live"].includes(version.value) };
     if (asksProbability()) request.min_probability = Number(probable.value);
     if (version.value) request.version = version.value;
+    const least = taught.get(about.incarnation);
     if (least) request.min_offset = least;
     try {
       const answer = await post(`${modelPath(model)}/classify`, request, { signal });
@@ -152,7 +155,7 @@ export function show(root, { model, about, text: wanted, signal, problem, lacks,
       if (error.said?.field === "min_probability") {
         await lookAgain();
         if (number !== asked || signal.aborted) return;
-        if (!asksProbability()) return rank(least); // the refused option is no longer offered
+        if (!asksProbability()) return rank(); // the refused option is no longer offered
       }
       withoutLabels(problem(error));
     }
@@ -340,7 +343,7 @@ export function show(root, { model, about, text: wanted, signal, problem, lacks,
       const answer = await post(`${modelPath(model)}/learn`, body, { signal, headers: { "Idempotency-Key": key } });
       unsure = null;
       before = answered ? answered.labels.map((one) => one.label) : [];
-      offset = answer.offset;
+      taught.set(about.incarnation, answer.offset);
       about.learned += 1;
       chosen = labels[0] ?? null;
       rejected.clear();
@@ -353,7 +356,7 @@ export function show(root, { model, about, text: wanted, signal, problem, lacks,
         h("p", { class: "better" }, "Learned ", breakable(said), `. ${answer.applied ? was : "It is in the log, and applied in a moment."}`),
         refused ? h("p", { class: "hint" }, "To undo this takes a key with the scope admin for all models.") : h("div", { class: "row" }, h("button", { type: "button", class: "small", onclick: () => undo(key, said) }, "Undo")),
       );
-      await rank(answer.offset);
+      await rank();
     } catch (error) {
       if (!signal.aborted) fill(parts.learned, problem(error));
     } finally {

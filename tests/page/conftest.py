@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -38,7 +39,11 @@ VIEWS = {
     "keys": "Keys and audit",
 }
 
-playwright.expect.set_options(timeout=20_000)  # the machine may be busy
+PATIENCE_MS = 60_000  # the machine may be busy, and requests wait for kernels
+playwright.expect.set_options(timeout=PATIENCE_MS)
+
+http = httpx.Client(timeout=60, limits=httpx.Limits(max_keepalive_connections=0))
+"""Each request has a connection of its own, so either replica answers it."""
 
 
 @pytest.fixture(scope="package")
@@ -60,18 +65,41 @@ def serving(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     with Serving(work / "data", "--processes", "2", output=work / "output", environment=environment) as service:
         service.until_ready()
         teach(service.url, news(N_NEWS))
+        default = f"{service.url}/models/default"
+        deadline = time.monotonic() + 240
+        while http.post(f"{default}/snapshots", timeout=300).status_code == 503:  # no worker yet
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        until_applied(default)
         yield service
         assert service.stop() == 0
 
 
 def teach(url: str, instances: Iterator[dict[str, Any]], headers: dict[str, str] | None = None) -> None:
     body = b"".join(json.dumps(one).encode() + b"\n" for one in instances)
-    answer = httpx.post(f"{url}/learn", content=body, headers=NDJSON | (headers or {}), timeout=60)
+    answer = http.post(f"{url}/learn", content=body, headers=NDJSON | (headers or {}))
     assert answer.status_code == 200, answer.text[:500]
 
 
+def until_applied(address: str) -> None:
+    """Wait until both replicas have applied the log of a model; ``/classify`` answers with what a replica has."""
+    deadline = time.monotonic() + 120
+    while True:
+        said = http.get(f"{address}/stats").raise_for_status().json()
+        if [one["offset"] for one in said["replicas"] if one["ready"]] == [said["offset"]] * 2:
+            return
+        assert time.monotonic() < deadline, said["replicas"]
+        time.sleep(0.1)
+
+
+def learn(address: str, instances: list[dict[str, Any]]) -> None:
+    """Let a model learn, and wait until both replicas answer with it."""
+    http.post(f"{address}/learn", json={"instances": instances}).raise_for_status()
+    until_applied(address)
+
+
 def stats(serving: Serving) -> dict[str, Any]:
-    found: dict[str, Any] = httpx.get(f"{serving.url}/models/default/stats").json()
+    found: dict[str, Any] = http.get(f"{serving.url}/models/default/stats").json()
     return found
 
 
@@ -99,29 +127,33 @@ def create_model(serving: Serving) -> Iterator[Create]:
 
     def create(name: str, **config: Any) -> str:
         addresses.append(f"{serving.url}/models/{name}")
-        httpx.put(addresses[-1], json=config, timeout=60).raise_for_status()
+        assert http.put(addresses[-1], json=config).status_code == 201
         return addresses[-1]
 
     yield create
     for address in addresses:
-        answer = httpx.delete(address)
+        answer = http.delete(address)
         assert answer.is_success or answer.status_code == 404  # deleted by the test
 
 
 @pytest.fixture
 def open_page(browser: Any, serving: Serving, create_model: Create) -> Iterator[Open]:
-    """Open a view in a window of its own; at the end nothing may stand in its console."""
+    """Open a view of a model in a window of its own; at the end nothing may stand in its console."""
     contexts, wrong = [], []
 
     def open_page(
-        view: str = "overview", url: str | None = None, expected: tuple[str, ...] = (), **options: Any
+        view: str = "overview",
+        model: str = "default",
+        url: str | None = None,
+        expected: tuple[str, ...] = (),
+        **options: Any,
     ) -> Any:
         context = browser.new_context(
             **{"viewport": {"width": 1200, "height": 900}, "reduced_motion": "reduce"} | options
         )
         contexts.append(context)
         page = context.new_page()
-        page.set_default_timeout(20_000)
+        page.set_default_timeout(PATIENCE_MS)
         page.add_init_script(
             "addEventListener('securitypolicyviolation',"
             " (event) => console.error('policy', event.violatedDirective, event.blockedURI))"
@@ -133,7 +165,7 @@ def open_page(browser: Any, serving: Serving, create_model: Create) -> Iterator[
 
         page.on("console", note)
         page.on("pageerror", lambda error: wrong.append(f"thrown: {error}"))
-        page.goto(f"{url or serving.url}/#{view}/default")
+        page.goto(f"{url or serving.url}/#{view}/{model}")
         return page
 
     yield open_page
@@ -227,6 +259,18 @@ def locked(browser: Any) -> Iterator[tuple[Served, dict[str, str]]]:
             keys["limited"] = own.submit(make, service, "admin", models=["default"]).result()
         service.http.headers.update(bearer(keys["admin"]))
         yield service, {scope: key.secret for scope, key in keys.items()}
+
+
+def click_twice(button: Any) -> None:
+    """Double-click. The two clicks of ``dblclick`` may be further apart while the machine is busy."""
+    playwright.expect(button).to_be_enabled()
+    button.evaluate("(one) => { one.click(); one.click(); }")
+
+
+def until_drawn_again(page: Any, path: str) -> None:
+    """Wait until a view has shown one more answer of a path that it asks for periodically."""
+    for _ in range(2):  # the second one is asked for when the first one is shown
+        page.wait_for_event("response", lambda answer: answer.url.endswith(path))
 
 
 def give(page: Any, secret: str) -> None:

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import gzip
 import json
-import re
 from pathlib import Path
 from typing import Any
 
-import httpx
 from playwright.sync_api import expect
 
 from benchmarks.serving import Serving
-from tests.page.conftest import Open
+from tests.page.conftest import Open, http
 from tests.page.newsroom import news
 
 
@@ -30,6 +28,8 @@ def test_an_upload_goes_on_while_another_view_is_shown(open_page: Open, serving:
     page.get_by_role("link", name="Data sets").click()
     expect(page.get_by_label("Uploaded")).to_be_visible()
     expect(page.get_by_role("button", name="Upload")).to_be_disabled()
+    while not held:
+        page.wait_for_timeout(20)
     held.pop().continue_()
     expect(page.get_by_text("“news-on” is there.")).to_be_visible(timeout=120_000)
     row = page.get_by_role("region", name="Data sets").locator("tbody tr")
@@ -46,13 +46,17 @@ def test_the_check_of_an_upload_shows_how_far_it_is(open_page: Open, serving: Se
     file.write_bytes(gzip.compress(line * 200_000, compresslevel=1))
     page.get_by_label("File").set_input_files(file)
     page.get_by_role("button", name="Upload").click()
-    expect(page.get_by_text(re.compile(r"^All sent\. [1-9]\d? % of the file is read and checked\.$"))).to_be_visible()
-    progress = page.get_by_label("Checked")
-    assert 0 < float(progress.get_attribute("value") or 0) < 1
+    page.wait_for_function(
+        """() => {
+            const shown = document.querySelector("progress[aria-label=Checked]");
+            const said = /^All sent\\. [1-9]\\d? % of the file is read and checked\\.$/;
+            return shown && 0 < shown.value && shown.value < 1 && said.test(shown.nextElementSibling.textContent);
+        }"""
+    )
     expect(page.get_by_text("“large.jsonl.gz” is there.")).to_be_visible(timeout=120_000)
-    found = httpx.get(f"{serving.url}/datasets").json()
+    found = http.get(f"{serving.url}/datasets").json()
     assert (found["datasets"][0]["instances"], found["checking"]) == (200_000, {})
-    httpx.delete(f"{serving.url}/datasets/large.jsonl.gz").raise_for_status()
+    http.delete(f"{serving.url}/datasets/large.jsonl.gz").raise_for_status()
 
 
 def test_a_data_set_is_uploaded_and_deleted(open_page: Open, serving: Serving, tmp_path: Path) -> None:

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import re
 
-import httpx
 import pytest
 from playwright.sync_api import expect
 
 from benchmarks.serving import Serving
-from tests.page.conftest import VIEWS, Create, Open, painted
+from tests.page.conftest import VIEWS, Create, Open, http, learn, painted
 
 
 @pytest.mark.parametrize("width", [1280, 390])
 def test_a_long_label_is_clamped_and_never_widens_the_page(open_page: Open, create_model: Create, width: int) -> None:
     address, long = create_model("long"), "A" * 500
-    httpx.post(f"{address}/learn", json={"text": "wheat", "labels": [long, "top_up_reverted"]}).raise_for_status()
-    page = open_page("labels", viewport={"width": width, "height": 844})
-    page.get_by_label("Model", exact=True).select_option("long")
+    learn(address, [{"text": "wheat", "labels": [long, "top_up_reverted"]}])
+    page = open_page("labels", "long", viewport={"width": width, "height": 844})
     expect(page.locator(".rank .name")).to_have_text([long, "top_up_reverted"])
     expect(page.locator(".rank .name wbr")).to_have_count(2)
     for view in ("labels", "try"):
@@ -40,13 +38,13 @@ def test_a_long_label_is_clamped_and_never_widens_the_page(open_page: Open, crea
 
 def test_labels(open_page: Open, serving: Serving) -> None:
     page = open_page("labels")
-    said = httpx.get(f"{serving.url}/models/default/labels", params={"contains": "OFF"}).json()
+    said = http.get(f"{serving.url}/models/default/labels", params={"contains": "OFF"}).json()
     expect(page.locator(".label").first).to_be_visible()
     page.get_by_label("Contains").fill("OFF")
     expect(page.locator(".label .name")).to_have_text(said["labels"])
     expect(page.locator(".label .score")).to_have_text([f"learned {n:,}×" for n in said["learned"]])
     page.locator(".label", has_text="coffee").click()
-    about = httpx.get(f"{serving.url}/models/default/labels/coffee").json()
+    about = http.get(f"{serving.url}/models/default/labels/coffee").json()
     points = page.get_by_role("region", name="What points to it")
     expect(points).to_contain_text(f"coffee was learned {about['learned']:,} times. {about['total']:,} features vote")
     painted(page, "What points to it")
@@ -63,10 +61,9 @@ def test_registered_names_stand_under_labels_and_metadata_is_shown(
     address, name = create_model("registered"), "Wheat <i>& rye</i> " + "x" * 400
     metadata = {"colour": "red", "synonyms": ["corn", "maize"], "url": "https://example.org/" + "a" * 300}
     labels = [{"label": "c7", "name": name, "parent": "c0", "metadata": metadata}]
-    httpx.put(f"{address}/labels", json={"labels": labels}).raise_for_status()
-    httpx.post(f"{address}/learn", json={"text": "wheat", "labels": ["c9"]}).raise_for_status()
-    page = open_page("labels", viewport={"width": width, "height": 844})
-    page.get_by_label("Model", exact=True).select_option("registered")
+    http.put(f"{address}/labels", json={"labels": labels}).raise_for_status()
+    learn(address, [{"text": "wheat", "labels": ["c9"]}])
+    page = open_page("labels", "registered", viewport={"width": width, "height": 844})
     page.locator(".label", has_text="c7").click()
     facts = page.get_by_role("region", name="What points to it").locator("dl.facts")
     expect(facts.locator("dt")).to_have_text(["name", "parent", "colour", "synonyms", "url"])
@@ -89,11 +86,8 @@ def test_registered_names_stand_under_labels_and_metadata_is_shown(
 
 def test_labels_that_no_path_can_carry(open_page: Open, create_model: Create) -> None:
     labels = ["..", ".", "a/../b", "%2e"]
-    body = {"instances": [{"text": f"word{at}", "labels": [label]} for at, label in enumerate(labels)]}
-    httpx.post(f"{create_model('dots')}/learn", json=body).raise_for_status()
-    page = open_page("labels")
-    page.get_by_label("Model", exact=True).select_option("dots")
-    expect(page.locator(".label").first).to_contain_text(labels[0])  # those of the model before are gone
+    learn(create_model("dots"), [{"text": f"word{at}", "labels": [label]} for at, label in enumerate(labels)])
+    page = open_page("labels", "dots")
     for at, label in enumerate(labels):
         page.locator(".label").nth(at).click()
         expect(page.get_by_role("region", name="What points to it")).to_contain_text(f"{label} was learned 1 time.")
@@ -115,10 +109,9 @@ def test_labels_that_leave_no_trace_are_shown_escaped(open_page: Open, create_mo
         "می\u200cخواهم": "می\u200cخواهم",
         "👩\u200d🚀❤\ufe0f": "👩\u200d🚀❤\ufe0f",
     }
-    body = {"instances": [{"features": {"f": 1, f"word{at}": 1}, "labels": [one]} for at, one in enumerate(looks)]}
-    httpx.post(f"{create_model('unseen')}/learn", json=body).raise_for_status()
-    page = open_page("labels")
-    page.get_by_label("Model", exact=True).select_option("unseen")
+    instances = [{"features": {"f": 1, f"word{at}": 1}, "labels": [one]} for at, one in enumerate(looks)]
+    learn(create_model("unseen"), instances)
+    page = open_page("labels", "unseen")
     page.wait_for_function(
         "(looks) => [...document.querySelectorAll('.label .name')].map((one) => one.textContent).join('|') === looks",
         arg="|".join(looks.values()),

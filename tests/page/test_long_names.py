@@ -48,7 +48,7 @@ def named_at_length(serving: Serving, tmp_path_factory: pytest.TempPathFactory) 
         client.wait(client.submit({"model": MODEL, "method": "forget", "params": forget})["id"])
         version = client.wait(client.submit({"model": MODEL, "method": "ind", "data": DATASET})["id"])["version"]
         client.enter_contender(MODEL, version)
-        until = time.monotonic() + 60
+        until = time.monotonic() + 120
         while client.contenders(MODEL)["contest"] is None:
             client.learn(MODEL, {"instances": instances})
             assert time.monotonic() < until

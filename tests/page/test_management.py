@@ -8,12 +8,11 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 from playwright.sync_api import expect
 
 from benchmarks.serving import Serving
-from tests.page.conftest import Create, Open, give
+from tests.page.conftest import Create, Open, click_twice, give, http, until_drawn_again
 from tests.page.newsroom import news
 from tests.page.test_accessible import barriers
 from tests.support.served import Served
@@ -36,10 +35,9 @@ def fits(page: Any, width: int) -> None:
 
 @sizes(WIDE)
 def test_the_first_start_is_one_card_and_a_sample_one_click_away(
-    serving: Serving, fresh: str, open_page: Open, scheme: str, width: int
+    fresh: str, open_page: Open, scheme: str, width: int
 ) -> None:
-    page = open_page("overview", color_scheme=scheme, viewport={"width": width, "height": 844})
-    page.get_by_label("Model", exact=True).select_option("fresh")
+    page = open_page("overview", "fresh", color_scheme=scheme, viewport={"width": width, "height": 844})
     card = page.get_by_role("region", name="Nothing learned yet")
     expect(card).to_contain_text("abound learn FILE")
     expect(page.locator(".card:visible")).to_have_count(1)
@@ -47,7 +45,7 @@ def test_the_first_start_is_one_card_and_a_sample_one_click_away(
     card.get_by_role("button", name="Load a sample").click()
     expect(page.get_by_role("heading", level=1)).to_have_text("Try it")
     expect(page.locator(".rank .name").first).to_have_text("payment/twice")
-    assert httpx.get(f"{fresh}/stats").json()["learned"] == 132
+    assert http.get(f"{fresh}/stats").json()["learned"] == 132
     fits(page, width)
 
 
@@ -67,11 +65,11 @@ def test_a_model_is_created_configured_exported_imported_and_deleted(
     create.get_by_role("button", name="Create").click()
     expect(page).to_have_url(re.compile("#try/made-here$"))
     address = f"{serving.url}/models/made-here"
-    config = httpx.get(address).json()["config"]
+    config = http.get(address).json()["config"]
     made = (config["update"], config["calibrate"], config["max_classes"], config["analyzer"]["ngrams"])
     assert made == ("sls", True, 50, [1, 2])
     instance = {"text": "wheat prices", "labels": ["grain"]}
-    httpx.post(f"{address}/learn", json=instance).raise_for_status()
+    http.post(f"{address}/learn", json=instance).raise_for_status()
 
     page.get_by_role("link", name="Models").click()
     settings = page.get_by_role("region", name="Settings of made-here")
@@ -83,17 +81,17 @@ def test_a_model_is_created_configured_exported_imported_and_deleted(
     settings.get_by_label("Learn to convert scores").uncheck()
     settings.get_by_role("button", name="Save").click()
     expect(settings.get_by_role("alert")).to_have_count(0)
-    assert httpx.get(address).json()["config"]["calibrate"] is False
+    assert http.get(address).json()["config"]["calibrate"] is False
 
+    snapshots = page.get_by_role("region", name="Snapshots of made-here", exact=True)
+    expect(snapshots).to_contain_text("No snapshot yet.")
+    snapshots.get_by_role("button", name="Make a snapshot").click()
+    expect(snapshots.locator("tbody tr")).to_have_count(1, timeout=120_000)
     with page.expect_download() as saved:
         page.get_by_role("button", name="Export made-here").click()
     assert saved.value.suggested_filename == "made-here.abound"
     file = tmp_path / "made-here.abound"
     saved.value.save_as(file)
-    snapshots = page.get_by_role("region", name="Snapshots of made-here", exact=True)
-    expect(snapshots).to_contain_text("No snapshot yet.")
-    snapshots.get_by_role("button", name="Make a snapshot").click()
-    expect(snapshots.locator("tbody tr")).to_have_count(1, timeout=120_000)
     fits(page, width)
     page.get_by_role("button", name="Delete made-here").click()
     expect(page.get_by_role("dialog")).to_contain_text("The 1 event that it learned")
@@ -106,15 +104,15 @@ def test_a_model_is_created_configured_exported_imported_and_deleted(
     back.get_by_role("button", name="Import").click()
     expect(page).to_have_url(re.compile("#overview/made-again$"))
     again = f"{serving.url}/models/made-again"
-    assert httpx.get(again).json()["learned"] == 1
-    httpx.delete(again).raise_for_status()
+    assert http.get(again).json()["learned"] == 1
+    page.close()  # it asks for the model
+    http.delete(again).raise_for_status()
 
 
-def test_an_optional_setting_is_unset(serving: Serving, create_model: Create, open_page: Open) -> None:
+def test_an_optional_setting_is_unset(create_model: Create, open_page: Open) -> None:
     analyzer = {"stop_words": "english", "embed": "wordllama"}
     address = create_model("bounded", update="sls", max_classes=50, max_features=1000, analyzer=analyzer)
-    page = open_page("models")
-    page.goto(f"{serving.url}/#models/bounded")
+    page = open_page("models", "bounded")
     settings = page.get_by_role("region", name="Settings of bounded")
     settings.get_by_label("stop_words").select_option("")
     settings.get_by_label("embed").fill("")
@@ -124,7 +122,7 @@ def test_an_optional_setting_is_unset(serving: Serving, create_model: Create, op
         settings.get_by_role("button", name="Save").click()
     unset = {"stop_words": None, "embed": None}
     assert saved.value.request.post_data_json == {"analyzer": unset, "max_classes": None}
-    config = httpx.get(address).json()["config"]
+    config = http.get(address).json()["config"]
     assert (config["max_classes"], config["max_features"]) == (None, 1000)
     assert config["analyzer"] == config["analyzer"] | unset
 
@@ -132,7 +130,7 @@ def test_an_optional_setting_is_unset(serving: Serving, create_model: Create, op
 def test_models_are_deleted_one_after_the_other(serving: Serving, create_model: Create, open_page: Open) -> None:
     for name in ("first", "second", "third"):
         create_model(name)
-    page = open_page("models")
+    page = open_page("models", "first")
 
     def without_default(route: Any) -> None:
         answer = route.fetch()
@@ -140,7 +138,6 @@ def test_models_are_deleted_one_after_the_other(serving: Serving, create_model: 
         route.fulfill(response=answer, json=answer.json() | {"models": models})
 
     page.route(f"{serving.url}/models", without_default)
-    page.goto(f"{serving.url}/#models/first")
     for name, following in (("first", "second"), ("second", "third")):
         page.get_by_role("button", name=f"Delete {name}").click()
         page.get_by_role("dialog").get_by_role("button", name="Delete it").click()
@@ -148,14 +145,33 @@ def test_models_are_deleted_one_after_the_other(serving: Serving, create_model: 
     page.unroute_all(behavior="wait")
 
 
-def test_a_snapshot_is_restored(serving: Serving, fresh: str, open_page: Open) -> None:
-    httpx.post(f"{fresh}/learn", json={"text": "wheat", "labels": ["grain"]}).raise_for_status()
-    page = open_page("models")
-    page.goto(f"{serving.url}/#models/fresh")
+def test_a_model_is_not_asked_for_while_it_is_deleted(create_model: Create, open_page: Open) -> None:
+    address = create_model("leaving")
+    page = open_page("labels", "leaving")
+    page.clock.install()
+    page.get_by_role("link", name="Models").click()
+    held: list[Any] = []
+    page.route(address, lambda route: held.append(route))
+    page.get_by_role("button", name="Delete leaving").click()
+    page.get_by_role("dialog").get_by_role("button", name="Delete it").click()
+    while not held:
+        page.wait_for_timeout(20)
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url.removeprefix(address)))
+    page.clock.fast_forward(20_000)
+    page.evaluate("fetch('livez').then((answer) => answer.text())")
+    assert "/snapshots" not in asked
+    held[0].continue_()
+    expect(page.get_by_role("region", name="Settings of default")).to_be_visible()
+
+
+def test_a_snapshot_is_restored(fresh: str, open_page: Open) -> None:
+    http.post(f"{fresh}/learn", json={"text": "wheat", "labels": ["grain"]}).raise_for_status()
+    page = open_page("models", "fresh")
     snapshots = page.get_by_role("region", name="Snapshots of fresh", exact=True)
     snapshots.get_by_role("button", name="Make a snapshot").click()
     expect(snapshots.locator("tbody tr")).to_have_count(1, timeout=120_000)
-    httpx.post(f"{fresh}/learn", json={"text": "oil", "labels": ["crude"]}).raise_for_status()
+    http.post(f"{fresh}/learn", json={"text": "oil", "labels": ["crude"]}).raise_for_status()
     snapshots.get_by_role("button", name="Restore").click()
     expect(page.get_by_role("dialog", name="Restore fresh?")).to_contain_text("Later events are no longer learned")
     page.get_by_role("dialog").get_by_role("button", name="Restore it").click()
@@ -163,7 +179,7 @@ def test_a_snapshot_is_restored(serving: Serving, fresh: str, open_page: Open) -
     expect(page.locator(".job").first.locator(".tag")).to_have_text("succeeded", timeout=120_000)
     page.get_by_role("link", name="Labels").click()
     expect(page.locator(".label .name")).to_have_text(["grain"], timeout=120_000)
-    assert httpx.get(f"{fresh}/stats").json()["learned"] == 1
+    assert http.get(f"{fresh}/stats").json()["learned"] == 1
 
 
 def test_a_name_that_is_taken_is_not_configured_by_mistake(open_page: Open, serving: Serving) -> None:
@@ -173,20 +189,19 @@ def test_a_name_that_is_taken_is_not_configured_by_mistake(open_page: Open, serv
     create.get_by_label("Learn to convert scores").check()
     create.get_by_role("button", name="Create").click()
     expect(create.get_by_role("alert")).to_contain_text("There is a model “default” already.")
-    assert httpx.get(f"{serving.url}/models/default").json()["config"]["calibrate"] is False
+    assert http.get(f"{serving.url}/models/default").json()["config"]["calibrate"] is False
 
 
 @sizes(WIDE)
 def test_the_least_certain_instances_are_labelled_by_keyboard(
-    serving: Serving, fresh: str, open_page: Open, scheme: str, width: int
+    fresh: str, open_page: Open, scheme: str, width: int
 ) -> None:
-    page = open_page("ask", color_scheme=scheme, viewport={"width": width, "height": 844})
-    page.goto(f"{serving.url}/#ask/fresh")
+    page = open_page("ask", "fresh", color_scheme=scheme, viewport={"width": width, "height": 844})
     expect(page.get_by_text("Nothing to ask.")).to_be_visible()
     learned = [{"text": text, "labels": [label]} for text, label in (("wheat", "grain"), ("oil", "crude"))]
-    httpx.post(f"{fresh}/learn", json={"instances": learned}).raise_for_status()
+    http.post(f"{fresh}/learn", json={"instances": learned}).raise_for_status()
     instances = [{"text": text} for text in ("wheat", "oil", "oil wheat", "oil oil wheat")]
-    httpx.post(f"{fresh}/classify", json={"instances": instances, "remember": True}).raise_for_status()
+    http.post(f"{fresh}/classify", json={"instances": instances, "remember": True}).raise_for_status()
     page.reload()
     shown = page.locator(".instance")
     expect(shown).to_have_text(re.compile("^(oil wheat|wheat oil)$"))
@@ -213,17 +228,16 @@ def test_the_least_certain_instances_are_labelled_by_keyboard(
     page.keyboard.press("Control+Enter")
     expect(page.get_by_text("Learned “substance”.")).to_be_visible()
     expect(page.get_by_text("Nothing else to ask.")).to_be_visible()
-    assert httpx.get(f"{fresh}/stats").json()["learned"] == 5
+    assert http.get(f"{fresh}/stats").json()["learned"] == 5
     page.wait_for_timeout(300)
     assert not any(url.endswith("prefix=") for url in asked)  # a field that was emptied needs no suggestions
 
 
-def test_an_instance_that_is_being_learned_is_not_skipped(serving: Serving, fresh: str, open_page: Open) -> None:
-    httpx.post(f"{fresh}/learn", json={"text": "a b c", "labels": ["letter"]}).raise_for_status()
+def test_an_instance_that_is_being_learned_is_not_skipped(fresh: str, open_page: Open) -> None:
+    http.post(f"{fresh}/learn", json={"text": "a b c", "labels": ["letter"]}).raise_for_status()
     instances = [{"text": text} for text in ("a", "b", "c")]
-    httpx.post(f"{fresh}/classify", json={"instances": instances, "remember": True}).raise_for_status()
-    page = open_page("ask")
-    page.goto(f"{serving.url}/#ask/fresh")
+    http.post(f"{fresh}/classify", json={"instances": instances, "remember": True}).raise_for_status()
+    page = open_page("ask", "fresh")
     shown = page.locator(".instance")
     expect(shown).to_be_visible()
     held: list[Any] = []
@@ -245,13 +259,12 @@ def test_an_instance_that_is_being_learned_is_not_skipped(serving: Serving, fres
 
 
 def test_skipped_instances_come_again_when_they_are_asked_for_and_learned_ones_never(
-    serving: Serving, fresh: str, open_page: Open
+    fresh: str, open_page: Open
 ) -> None:
-    httpx.post(f"{fresh}/learn", json={"text": "wheat", "labels": ["grain"]}).raise_for_status()
+    http.post(f"{fresh}/learn", json={"text": "wheat", "labels": ["grain"]}).raise_for_status()
     instances = [{"text": f"word{at}"} for at in range(25)]
-    httpx.post(f"{fresh}/classify", json={"instances": instances, "remember": True}).raise_for_status()
-    page = open_page("ask")
-    page.goto(f"{serving.url}/#ask/fresh")
+    http.post(f"{fresh}/classify", json={"instances": instances, "remember": True}).raise_for_status()
+    page = open_page("ask", "fresh")
     shown = page.locator(".instance")
     seen = []
 
@@ -293,7 +306,7 @@ def test_rows_of_a_data_set_are_shown_and_other_files_refused(
     page = open_page("datasets", viewport={"width": 390, "height": 844})
     body = "".join(json.dumps(one) + "\n" for one in news(30))
     address = f"{serving.url}/datasets/rows"
-    httpx.put(address, params={"filename": "x.jsonl"}, content=body, timeout=60).raise_for_status()
+    http.put(address, params={"filename": "x.jsonl"}, content=body).raise_for_status()
     page.reload()
     page.get_by_role("button", name="Show rows of rows").click()
     rows = page.get_by_role("region", name="Rows of rows").locator("tbody tr")
@@ -305,7 +318,7 @@ def test_rows_of_a_data_set_are_shown_and_other_files_refused(
     page.get_by_label("File").set_input_files(other)
     page.get_by_role("button", name="Upload").click()
     expect(page.get_by_text("This kind of file cannot be read: table.pdf")).to_be_visible()
-    httpx.delete(address).raise_for_status()
+    http.delete(address).raise_for_status()
 
 
 def test_columns_of_a_table_are_named(open_page: Open, serving: Serving, tmp_path: Path) -> None:
@@ -323,8 +336,8 @@ def test_columns_of_a_table_are_named(open_page: Open, serving: Serving, tmp_pat
     page.get_by_role("button", name="Upload").click()
     expect(page.get_by_text("“tickets” is there.")).to_be_visible(timeout=120_000)
     address = f"{serving.url}/datasets/tickets"
-    (row,) = httpx.get(f"{address}/rows").raise_for_status().json()["rows"]
-    httpx.delete(address).raise_for_status()
+    (row,) = http.get(f"{address}/rows").raise_for_status().json()["rows"]
+    http.delete(address).raise_for_status()
     assert row == {"text": "broken & bent screen", "features": {"plan": "free"}, "labels": ["phones", "repairs"]}
 
 
@@ -336,7 +349,8 @@ def test_words_of_the_field_are_explained(open_page: Open) -> None:
     expect(tip).to_be_hidden()
     word.focus()
     expect(tip).to_be_visible()
-    page.wait_for_timeout(2500)  # the figures are drawn anew
+    until_drawn_again(page, "/stats")
+    expect(page.locator(".tile").filter(has_text="Requests to /classify")).to_be_visible()  # it comes last
     expect(word).to_be_focused()
     expect(tip).to_be_visible()
     page.keyboard.press("Escape")
@@ -350,7 +364,7 @@ def test_requests_and_their_latency_are_shown(open_page: Open, serving: Serving)
     tile = page.locator(".tile").filter(has_text="Requests to /classify")
     expect(tile).to_be_visible()
     for _ in range(20):
-        httpx.post(f"{serving.url}/classify", json={"text": "wheat"}).raise_for_status()
+        http.post(f"{serving.url}/classify", json={"text": "wheat"}).raise_for_status()
     expect(tile.locator(".beside")).to_have_text(re.compile(r"^half within [\d.]+ m?s, 99 % within [\d.]+ m?s$"))
     expect(tile.locator(".figure")).not_to_have_text("0")
     expect(page.get_by_role("contentinfo")).to_contain_text(re.compile(r"Abound \d+\.\d+"))
@@ -390,11 +404,16 @@ def test_an_admin_makes_replaces_and_revokes_keys_and_sees_who_did_what(
     secret = page.get_by_label("The new key").input_value()
     assert secret.startswith("abk_")
     fits(page, width)
-    row = page.get_by_role("region", name="Keys", exact=True).locator("tbody tr", has_text="shop").last
+    rows = page.get_by_role("region", name="Keys", exact=True).locator("tbody tr", has_text="shop")
+    row = rows.last
+    replace = row.get_by_role("button", name="Replace shop")
+    expect(replace).to_be_visible()
     expect(row).to_contain_text("classify, learn")
-    row.get_by_role("button", name="Replace shop").click()
+    n_before = rows.count()
+    replace.click()
     page.get_by_role("dialog").get_by_role("button", name="Replace it").click()
     expect(page.get_by_label("The new key")).not_to_have_value(secret)
+    expect(rows).to_have_count(n_before + 1)
     page.get_by_role("button", name="Hide it").click()
     expect(page.get_by_label("The new key")).to_have_count(0)
     row.get_by_role("button", name="Revoke shop").click()
@@ -419,9 +438,9 @@ def test_a_double_click_makes_one_key_and_reads_one_page_of_the_audit_log(
     give(page, secrets["admin"])
     create = page.get_by_role("region", name="Create a key")
     create.get_by_label("Description").fill("twice")
-    create.get_by_role("button", name="Create").dblclick()
+    click_twice(create.get_by_role("button", name="Create"))
     expect(page.get_by_label("The new key")).to_have_value(re.compile("^abk_"))
-    page.get_by_role("button", name="Show more").dblclick()
+    click_twice(page.get_by_role("button", name="Show more"))
     expect(page.get_by_role("region", name="Audit log").locator("tbody tr")).to_have_count(100)
     page.wait_for_timeout(600)
     assert asked.count(("POST", "keys")) == 1

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import httpx
 import pytest
 from playwright.sync_api import expect
 
 from abound.service.processes.startup_page import StartupStatus, response_to
 from benchmarks.serving import Serving
-from tests.page.conftest import Create, Open
+from tests.page.conftest import Create, Open, http
 
 
 def test_an_address_that_names_no_view_shows_the_first_one(open_page: Open) -> None:
@@ -31,7 +30,7 @@ def test_another_model_is_chosen_and_its_name_may_be_odd(open_page: Open, create
     expect(page.get_by_label("Model", exact=True)).to_have_value("an.other_1-b")
     expect(page.get_by_role("region", name="Nothing learned yet")).to_be_visible()
     instance = {"text": "wheat", "labels": ["grain"]}
-    httpx.post(f"{address}/learn", json=instance).raise_for_status()
+    http.post(f"{address}/learn", json=instance).raise_for_status()
     expect(page.get_by_text("Too few events yet.")).to_be_visible()
     budgets = page.get_by_role("region", name="Size against its bounds")
     for name, bound in (("Features", 1000), ("Classes", 50), ("Memory", 2**24)):
@@ -57,9 +56,30 @@ def test_a_model_that_is_not_there_is_said_to_be_missing_and_no_other_one_is_tau
     assert page.url.endswith("#overview/default")
 
 
-def test_a_model_that_appears_later_is_shown_then(open_page: Open, serving: Serving, create_model: Create) -> None:
+def test_a_view_that_is_left_takes_no_input_and_links_name_the_next_model(open_page: Open, serving: Serving) -> None:
     page = open_page("try")
-    page.goto(f"{serving.url}/#try/later")
+    expect(page.get_by_text("Nothing typed yet.")).to_be_visible()
+    held: list[Any] = []
+    page.route(f"{serving.url}/models", lambda route: held.append(route))
+    page.get_by_role("textbox", name="Text").focus()
+    page.get_by_role("link", name="Labels").click()
+    while not held:
+        page.wait_for_timeout(20)
+    page.evaluate("document.querySelector('textarea').focus()")
+    page.keyboard.type("wheat")
+    expect(page.locator("textarea").first).to_have_value("")
+    page.evaluate("location.hash = 'labels/other'")
+    expect(page.get_by_role("link", name="Overview")).to_have_attribute("href", "#overview/other")
+    page.evaluate("location.hash = 'labels/default'")
+    while len(held) < 3:
+        page.wait_for_timeout(20)
+    held[-1].continue_()
+    page.locator(".label").first.click()
+    expect(page.get_by_role("region", name="What points to it")).to_contain_text("was learned")
+
+
+def test_a_model_that_appears_later_is_shown_then(open_page: Open, create_model: Create) -> None:
+    page = open_page("try", "later")
     expect(page.get_by_role("alert")).to_contain_text("There is no model “later”.")
     create_model("later")
     expect(page.get_by_role("button", name="Learn", exact=True)).to_be_visible()

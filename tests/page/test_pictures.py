@@ -12,14 +12,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 from playwright.sync_api import expect
 
 from benchmarks.serving import Serving
-from tests.page.conftest import VIEWS, Open, painted
+from tests.page.conftest import VIEWS, Open, http, learn, painted
 from tests.page.newsroom import news
-from tests.page.test_probabilities import learn
 
 pytestmark = pytest.mark.long
 
@@ -34,12 +32,12 @@ def contest(serving: Serving) -> None:
     """For the documents, enter two versions as challengers, and the model calibrate."""
     if not FOR_DOCUMENTS:
         return
-    httpx.put(f"{serving.url}/models/default", json={"calibrate": True}).raise_for_status()
+    http.put(f"{serving.url}/models/default", json={"calibrate": True}).raise_for_status()
     with traffic(serving.url):
         for name, n in (("news-2025", 3000), ("news-2026", 5000)):
             file = "".join(json.dumps(one) + "\n" for one in news(n, seed=n)).encode()
             path = f"{serving.url}/datasets/{name}"
-            httpx.put(path, params={"filename": "x.jsonl"}, content=file, timeout=120).raise_for_status()
+            http.put(path, params={"filename": "x.jsonl"}, content=file, timeout=120).raise_for_status()
         jobs = [ask(serving, "jobs", {"method": name})["id"] for name in ("swnn", "ind")]
         for job in jobs:
             version = ended(serving, job)["version"]
@@ -51,13 +49,12 @@ def contest(serving: Serving) -> None:
 def traffic(url: str) -> Iterator[None]:
     stop = threading.Event()
 
-    def learn() -> None:
+    def teach() -> None:
         instances = news(1_000_000, seed=23, change=0)
-        with httpx.Client(base_url=url, timeout=30) as client:
-            while not stop.wait(0.1):
-                client.post("/learn", json={"instances": [next(instances) for _ in range(10)]}).raise_for_status()
+        while not stop.wait(0.1):
+            http.post(f"{url}/learn", json={"instances": [next(instances) for _ in range(10)]}).raise_for_status()
 
-    learning = threading.Thread(target=learn)
+    learning = threading.Thread(target=teach)
     learning.start()
     try:
         yield
@@ -67,7 +64,7 @@ def traffic(url: str) -> Iterator[None]:
 
 
 def ask(serving: Serving, path: str, body: dict[str, Any]) -> dict[str, Any]:
-    answer = httpx.post(f"{serving.url}/{path}", json=body, timeout=30)
+    answer = http.post(f"{serving.url}/{path}", json=body)
     answer.raise_for_status()
     found: dict[str, Any] = answer.json()
     return found
@@ -76,7 +73,7 @@ def ask(serving: Serving, path: str, body: dict[str, Any]) -> dict[str, Any]:
 def ended(serving: Serving, job: str) -> dict[str, Any]:
     deadline = time.monotonic() + 120
     while True:
-        found: dict[str, Any] = httpx.get(f"{serving.url}/jobs/{job}").json()
+        found: dict[str, Any] = http.get(f"{serving.url}/jobs/{job}").json()
         if found["state"] == "succeeded":
             return found
         assert found["state"] in ("queued", "running"), found
@@ -130,7 +127,7 @@ def show(page: Any, view: str, url: str) -> None:
         expect(page.locator(".card").nth(1)).to_contain_text("news-2026" if FOR_DOCUMENTS else "No data sets yet")
     elif view == "ask":
         body = {"instances": [{"text": TEXT}, {"text": "oil wheat futures"}], "remember": True}
-        httpx.post(f"{url}/classify", json=body).raise_for_status()
+        http.post(f"{url}/classify", json=body).raise_for_status()
         page.reload()
         expect(page.locator(".rank").first).to_be_visible()
     elif view == "models":
@@ -142,11 +139,10 @@ def show(page: Any, view: str, url: str) -> None:
 @pytest.mark.skipif(not FOR_DOCUMENTS, reason="makes the animation of the README; SCREENSHOTS=1 asks for it")
 def test_animation_of_a_correction(serving: Serving, open_page: Open) -> None:
     """Type a text, see a wrong label first, name the right one, and see it first."""
-    httpx.put(f"{serving.url}/models/news", json={"update": "sls"}).raise_for_status()
+    http.put(f"{serving.url}/models/news", json={"update": "sls"}).raise_for_status()
     for _ in range(3):
         learn(f"{serving.url}/models/news", list(news(1000, seed=7, change=1)))
-    page = open_page(viewport={"width": 900, "height": 880})
-    page.goto(f"{serving.url}/#try/news")
+    page = open_page("try", "news", viewport={"width": 900, "height": 880})
     frames: list[tuple[bytes, int]] = []
 
     def take(milliseconds: int) -> None:
@@ -169,10 +165,13 @@ def test_animation_of_a_correction(serving: Serving, open_page: Open) -> None:
 
 def expect_equal_digests(page: Any) -> None:
     """At rest both replicas show the same digest, each for the offset that it is at."""
-    digests = page.locator("code.digest")
-    expect(digests).to_have_count(2)
-    expect(page.locator("code.digest + .hint")).to_have_count(0)
-    expect(digests.nth(1)).to_have_text(digests.nth(0).inner_text())
+    page.wait_for_function(
+        """() => {
+            const shown = [...document.querySelectorAll("code.digest")].map((one) => one.textContent);
+            const areNow = document.querySelector("code.digest + .hint") === null;
+            return areNow && shown.length === 2 && shown[0] !== "–" && shown[0] === shown[1];
+        }"""
+    )
 
 
 def keep(picture: Path) -> None:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 from playwright.sync_api import expect
 
 from benchmarks.serving import Serving
-from tests.page.conftest import NDJSON, Create, Open, painted
+from tests.page.conftest import NDJSON, Create, Open, http, learn, painted, until_applied, until_drawn_again
 from tests.page.newsroom import news
 from tests.page.test_accessible import barriers
 
@@ -37,18 +35,14 @@ CUT = """[...document.querySelectorAll(".rank .name, .rank .moved")].filter((one
 }).map((one) => one.textContent)"""
 
 
-def learn(address: str, instances: list[dict[str, Any]]) -> None:
-    httpx.post(f"{address}/learn", json={"instances": instances}, timeout=60).raise_for_status()
-
-
 @pytest.fixture(scope="module")
 def sure(serving: Serving) -> Iterator[str]:
     """The address of a model that calibrates, and has learned the news."""
     address = f"{serving.url}/models/sure"
-    httpx.put(address, json={"calibrate": True}).raise_for_status()
+    assert http.put(address, json={"calibrate": True}).status_code == 201
     learn(address, list(news(1000)))
     yield address
-    httpx.delete(address).raise_for_status()
+    http.delete(address).raise_for_status()
 
 
 @pytest.fixture
@@ -61,17 +55,13 @@ def wordy(create_model: Create) -> str:
 
 
 def calibrate(address: str, on: bool) -> None:
-    """Let a model calibrate or not, and wait until every replica knows it."""
-    httpx.put(address, json={"calibrate": on}).raise_for_status()
-    known = 0
-    deadline = time.monotonic() + 20
-    while known < 10:  # in a row, each over a connection of its own: by either replica
-        known = known + 1 if httpx.get(address).json()["config"]["calibrate"] is on else 0
-        assert time.monotonic() < deadline
+    """Let a model calibrate or not, in both replicas."""
+    http.put(address, json={"calibrate": on}).raise_for_status()
+    until_applied(address)
 
 
 def ranked(address: str, **asked: Any) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = httpx.post(f"{address}/classify", json={"text": TEXT, **asked}).json()["labels"]
+    found: list[dict[str, Any]] = http.post(f"{address}/classify", json={"text": TEXT, **asked}).json()["labels"]
     return found
 
 
@@ -84,17 +74,10 @@ def chance(p: float) -> str:
     return "<0.1 %" if p < 0.001 else ">99.9 %" if p > 0.999 else as_percent(p)
 
 
-def open_sure(open_page: Open, serving: Serving, view: str, **options: Any) -> Any:
-    page = open_page(view, **options)
-    page.goto(f"{serving.url}/#{view}/sure")
-    expect(page.get_by_label("Model", exact=True)).to_have_value("sure")
-    return page
-
-
 def test_a_probability_stands_beside_each_score_and_the_least_may_be_chosen(
-    open_page: Open, serving: Serving, sure: str, tmp_path: Path
+    open_page: Open, sure: str, tmp_path: Path
 ) -> None:
-    page = open_sure(open_page, serving, "try")
+    page = open_page("try", "sure")
     page.get_by_role("textbox", name="Text").fill(TEXT)
     said = ranked(sure)
     assert len(said) > 2
@@ -115,10 +98,8 @@ def test_a_probability_stands_beside_each_score_and_the_least_may_be_chosen(
     expect(page.locator(".empty")).to_contain_text("No label has any of these features.")
 
 
-def test_what_is_asked_of_something_else_than_the_index_asks_for_no_probability(
-    open_page: Open, serving: Serving, sure: str
-) -> None:
-    page = open_sure(open_page, serving, "try", expected=("ERR_FAILED",))
+def test_what_is_asked_of_something_else_than_the_index_asks_for_no_probability(open_page: Open, sure: str) -> None:
+    page = open_page("try", "sure", expected=("ERR_FAILED",))
 
     def with_another_one(route: Any) -> None:
         """As if there were a version, and it ranked."""
@@ -142,10 +123,9 @@ def test_what_is_asked_of_something_else_than_the_index_asks_for_no_probability(
     assert asked.value.post_data_json["min_probability"] == 0.25
 
 
-def test_what_was_turned_off_elsewhere_is_asked_for_no_more(open_page: Open, serving: Serving, wordy: str) -> None:
+def test_what_was_turned_off_elsewhere_is_asked_for_no_more(open_page: Open, wordy: str) -> None:
     calibrate(wordy, True)
-    page = open_page("try", expected=("422",))
-    page.goto(f"{serving.url}/#try/wordy")
+    page = open_page("try", "wordy", expected=("422",))
     least = page.get_by_label("Least probability")
     least.select_option("10 %")
     page.get_by_role("textbox", name="Text").fill("the price of")
@@ -160,9 +140,8 @@ def test_what_was_turned_off_elsewhere_is_asked_for_no_more(open_page: Open, ser
     expect(least).to_be_hidden()
 
 
-def test_what_was_turned_on_elsewhere_is_offered(open_page: Open, serving: Serving, wordy: str) -> None:
-    page = open_page("try")
-    page.goto(f"{serving.url}/#try/wordy")
+def test_what_was_turned_on_elsewhere_is_offered(open_page: Open, wordy: str) -> None:
+    page = open_page("try", "wordy")
     least = page.get_by_label("Least probability")
     page.get_by_role("textbox", name="Text").fill("the price of")
     expect(page.locator(".rank .name").first).to_be_visible()
@@ -176,13 +155,12 @@ def test_what_was_turned_on_elsewhere_is_offered(open_page: Open, serving: Servi
 
 @pytest.mark.parametrize(("scheme", "width"), [("light", 360), ("dark", 412), ("light", 940)])
 def test_names_and_what_moved_are_whole_where_there_is_little_room(
-    open_page: Open, serving: Serving, wordy: str, tmp_path: Path, scheme: str, width: int
+    open_page: Open, wordy: str, tmp_path: Path, scheme: str, width: int
 ) -> None:
     """On a phone, and in half a window."""
 
     def opened() -> Any:
-        page = open_page("try", color_scheme=scheme, viewport={"width": width, "height": 800})
-        page.goto(f"{serving.url}/#try/wordy")
+        page = open_page("try", "wordy", color_scheme=scheme, viewport={"width": width, "height": 800})
         page.get_by_role("textbox", name="Text").fill("the price of")
         expect(page.locator(".rank .name")).to_have_count(len(WORDY))
         return page
@@ -217,11 +195,11 @@ def test_a_model_that_does_not_calibrate_is_asked_nothing_of_it(open_page: Open,
 
 @pytest.mark.parametrize(("scheme", "width"), [("light", 1200), ("dark", 360)])
 def test_how_far_probabilities_were_right_is_drawn_and_told(
-    open_page: Open, serving: Serving, sure: str, tmp_path: Path, scheme: str, width: int
+    open_page: Open, sure: str, tmp_path: Path, scheme: str, width: int
 ) -> None:
-    page = open_sure(open_page, serving, "overview", color_scheme=scheme, viewport={"width": width, "height": 800})
+    page = open_page("overview", "sure", color_scheme=scheme, viewport={"width": width, "height": 800})
     canvas = painted(page, HEADING)
-    said = httpx.get(f"{sure}/stats").json()["calibration"]
+    said = http.get(f"{sure}/stats").json()["calibration"]
     part = page.get_by_role("region", name=HEADING)
     expect(part.locator("dd").first).to_have_text(
         f"{said['newest']['error']:.3f} lately, {said['all']['error']:.3f} over all time"
@@ -233,23 +211,20 @@ def test_how_far_probabilities_were_right_is_drawn_and_told(
     best = said["newest"]["bins"][9]
     expect(rows.nth(9).locator("td").nth(1)).to_have_text(f"{best['n']:,}")
     expect(rows.nth(9).locator("td").nth(3)).to_have_text(as_percent(best["true"]))
-    page.wait_for_timeout(2500)  # it is drawn anew, and the table stays open where it is
+    until_drawn_again(page, "/stats")  # the table stays open where it is
     expect(part.locator("details")).to_have_attribute("open", "")
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     barriers(page)
     page.screenshot(full_page=True, path=tmp_path / f"overview-{scheme}.png")
 
 
-def test_a_model_that_has_learned_nothing_since_it_calibrates_says_so(
-    open_page: Open, serving: Serving, create_model: Create
-) -> None:
+def test_a_model_that_has_learned_nothing_since_it_calibrates_says_so(open_page: Open, create_model: Create) -> None:
     address = create_model("unsure")
     learn(address, [{"text": "oil", "labels": ["crude"]}])
     calibrate(address, True)
-    page = open_page("overview")
-    page.goto(f"{serving.url}/#overview/unsure")
+    page = open_page("overview", "unsure")
     part = page.get_by_role("region", name=HEADING)
     expect(part).to_contain_text("No probabilities yet.")
     lines = '{"text": "wheat", "labels": ["grain"]}\n' * 3
-    httpx.post(f"{address}/learn", content=lines, headers=NDJSON).raise_for_status()
+    http.post(f"{address}/learn", content=lines, headers=NDJSON).raise_for_status()
     painted(page, HEADING)

@@ -4,34 +4,31 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import httpx
 import pytest
 from playwright.sync_api import expect
 
 from benchmarks.serving import Serving
-from tests.page.conftest import Create, Open
+from tests.page.conftest import Create, Open, http, learn, until_applied
 from tests.page.test_accessible import barriers
-from tests.page.test_probabilities import learn
 
 HEADING = "What re-ranking has learned"
 
 
 @pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 390)])
 def test_weights_and_gain_are_shown(
-    open_page: Open, serving: Serving, create_model: Create, scheme: str, width: int, tmp_path: Path
+    open_page: Open, create_model: Create, scheme: str, width: int, tmp_path: Path
 ) -> None:
     name = f"near-{width}"
     address = create_model(name, update="sls", rerank=True)
     vectors = {"tea": [1.0, 0.1, 0.0], "coffee": [0.0, 1.0, 0.2], "milk": [0.1, 0.0, -1.0]}
     instances = [{"text": "a hot drink", "vector": vector, "labels": [label]} for label, vector in vectors.items()]
     learn(address, instances * 20)
-    page = open_page("overview", color_scheme=scheme, viewport={"width": width, "height": 800})
-    page.goto(f"{serving.url}/#overview/{name}")
+    page = open_page("overview", name, color_scheme=scheme, viewport={"width": width, "height": 800})
     expect(page.get_by_role("heading", name=HEADING)).to_be_visible()
     card = page.locator("section", has_text=HEADING)
     expect(card.get_by_text("Weight of similarity to the class")).to_be_visible()
     expect(card.get_by_text("by the index alone").first).to_be_visible()
-    counted = httpx.get(f"{address}/stats").json()["reranking"]["n"]
+    counted = http.get(f"{address}/stats").json()["reranking"]["n"]
     assert counted > 50
     expect(card.get_by_text(str(counted), exact=True)).to_be_visible()
     barriers(page)
@@ -45,13 +42,13 @@ def test_other_models_show_nothing_of_it(open_page: Open, serving: Serving) -> N
     expect(page.get_by_role("heading", name=HEADING)).to_be_hidden()
 
 
-def test_similar_instances_are_shown(open_page: Open, serving: Serving, create_model: Create) -> None:
+def test_similar_instances_are_shown(open_page: Open, create_model: Create) -> None:
     address = create_model("remembers", update="sls", memory_instances=100)
     for vector, label in (([1.0, 0.1, 0.0], "tea"), ([0.9, 0.2, 0.0], "tea"), ([0.0, 1.0, 0.2], "coffee")):
         event, headers = {"vector": vector, "labels": [label, "drink"]}, {"idempotency-key": f"<b>order {vector[0]}"}
-        httpx.post(f"{address}/learn", json=event, headers=headers).raise_for_status()
-    page = open_page("try")
-    page.goto(f"{serving.url}/#try/remembers")
+        http.post(f"{address}/learn", json=event, headers=headers).raise_for_status()
+    until_applied(address)
+    page = open_page("try", "remembers")
     page.get_by_role("radio", name="Vector").check()
     page.get_by_role("textbox", name="Vector").fill("[1, 0.1, 0]")
     page.locator(".rank", has_text="tea").click()

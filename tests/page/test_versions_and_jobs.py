@@ -5,13 +5,12 @@ from __future__ import annotations
 import re
 from typing import Any
 
-import httpx
 import pytest
 from playwright.sync_api import expect
 
 from abound import Client
 from benchmarks.serving import Serving
-from tests.page.conftest import Open, painted, serve_version
+from tests.page.conftest import Open, click_twice, http, painted, serve_version, until_applied
 from tests.page.test_management import WIDE, fits, sizes
 
 TITLES = """async () => {
@@ -81,7 +80,7 @@ def test_a_rebuild_begins_with_a_yes_and_says_what_its_fields_mean(
     open_page: Open, serving: Serving, scheme: str, width: int
 ) -> None:
     instance = {"text": "zebra crossing", "labels": ["forgettable"], "source": "to be forgotten"}
-    httpx.post(f"{serving.url}/learn", json=instance).raise_for_status()
+    http.post(f"{serving.url}/learn", json=instance).raise_for_status()
     page = open_page("versions", color_scheme=scheme, viewport={"width": width, "height": 844})
     asked = []
     page.on("request", lambda request: request.method == "POST" and asked.append(request.post_data_json))
@@ -102,7 +101,7 @@ def test_a_rebuild_begins_with_a_yes_and_says_what_its_fields_mean(
     dialog.get_by_role("button", name="Start it").click(timeout=120_000)
     expect(form.get_by_text("Taken: forget is ")).to_be_visible()
     assert [one["params"].get("dry_run") for one in asked] == [True, True, None]
-    newest, *_ = httpx.get(f"{serving.url}/jobs").json()["jobs"]
+    newest, *_ = http.get(f"{serving.url}/jobs").json()["jobs"]
     with Client(serving.url) as client:
         client.wait(newest["id"])  # the next test learns from history
     job = page.locator(".job").first
@@ -121,7 +120,7 @@ def test_a_job_from_a_form_makes_a_version_that_serves_and_goes(open_page: Open,
     expect(job).to_contain_text("seed=7")
     expect(job.locator(".tag")).to_have_text("succeeded", timeout=120_000)
     expect(job).to_contain_text("R@1")
-    version, *_ = httpx.get(f"{serving.url}/models/default/versions").json()["versions"]
+    version, *_ = http.get(f"{serving.url}/models/default/versions").json()["versions"]
     assert (version["method"], version["seed"]) == ("ind", 7)
     rows = page.get_by_role("region", name="Versions", exact=True).locator("tbody tr")
     row = rows.filter(has_text=version["id"][:8])
@@ -138,13 +137,15 @@ def test_a_job_from_a_form_makes_a_version_that_serves_and_goes(open_page: Open,
     expect(page.get_by_role("dialog")).to_contain_text("learning goes on in the live index only")
     page.get_by_role("dialog").get_by_role("button", name="Activate").click()
     now = page.get_by_role("region", name="Serving now")
-    expect(now.get_by_text(f"ind {version['id'][:8]} serves.")).to_be_visible(timeout=30_000)
+    expect(now.get_by_text(f"ind {version['id'][:8]} serves.")).to_be_visible(timeout=120_000)
     expect(row.get_by_text("serving")).to_be_visible()
     expect(now).to_contain_text("It answers alone, and does not change.")
     baseline = rows.filter(has_text="live index")
     shown = float(baseline.locator("td").nth(2).text_content().removesuffix(" %"))
     assert shown == pytest.approx(100 * version["metrics"]["live R@1"], abs=0.06)
-    assert httpx.get(f"{serving.url}/models/default").json()["version"] == version["id"]
+    address = f"{serving.url}/models/default"
+    assert http.get(address).json()["version"] == version["id"]
+    until_applied(address)
 
     typed.fill("wheat harvest in")
     expect(ranked).to_contain_text(f"By version {version['id']}")
@@ -163,8 +164,9 @@ def test_a_job_from_a_form_makes_a_version_that_serves_and_goes(open_page: Open,
         now.get_by_role("button", name="Serve the live index")
     ).first.click()
     page.get_by_role("dialog").locator("button.primary").click()
-    expect(now.get_by_text("the live index serves.")).to_be_visible(timeout=30_000)
-    assert httpx.get(f"{serving.url}/models/default").json()["version"] == "live"
+    expect(now.get_by_text("the live index serves.")).to_be_visible(timeout=120_000)
+    assert http.get(address).json()["version"] == "live"
+    until_applied(address)
     typed.fill("wheat harvest in texas")
     expect(ranked).to_contain_text("By the live index")
     painted(other, "Why")
@@ -177,8 +179,8 @@ def test_a_double_click_starts_one_job_and_an_unsure_one_again_with_its_key(open
     form = page.get_by_role("region", name="Start a job")
     form.get_by_label("Method", exact=True).select_option("ind")
     start = form.get_by_role("button", name="Start")
-    started = {job["id"] for job in httpx.get(f"{serving.url}/jobs").json()["jobs"]}
-    start.dblclick()
+    started = {job["id"] for job in http.get(f"{serving.url}/jobs").json()["jobs"]}
+    click_twice(start)
     expect(form.get_by_text(re.compile("ind (is|has) "))).to_be_visible()
     expect(start).to_be_enabled()
     assert len(sent) == 1
@@ -195,10 +197,10 @@ def test_a_double_click_starts_one_job_and_an_unsure_one_again_with_its_key(open
     expect(form.get_by_text(re.compile("ind (is|has) "))).to_be_visible()
     keys = [request.headers["idempotency-key"] for request in sent]
     assert keys[1] == keys[2] != keys[0]
-    found = {job["id"] for job in httpx.get(f"{serving.url}/jobs").json()["jobs"]} - started
+    found = {job["id"] for job in http.get(f"{serving.url}/jobs").json()["jobs"]} - started
     assert len(found) == 2
     for job in found:
-        cancelled = httpx.delete(f"{serving.url}/jobs/{job}")
+        cancelled = http.delete(f"{serving.url}/jobs/{job}")
         assert cancelled.is_success or cancelled.status_code == 409  # it has ended by now
 
 
@@ -211,7 +213,7 @@ def test_a_double_click_counts_events_once(open_page: Open) -> None:
     form.get_by_label("source").fill("twice")
     form.get_by_label("reason").fill("a test")
     start = form.get_by_role("button", name="Start")
-    start.dblclick()
+    click_twice(start)
     expect(page.get_by_role("dialog")).to_contain_text("0 events would be forgotten.", timeout=120_000)
     page.get_by_role("dialog").get_by_role("button", name="Leave it").click()
     expect(start).to_be_enabled()
@@ -227,9 +229,9 @@ def test_a_version_is_entered_as_a_challenger_and_withdrawn(open_page: Open, ser
     row = rows.filter(has_text=job["version"][:8])
     asked = []
     page.on("request", lambda request: "/contenders" in request.url and asked.append(request.method))
-    row.get_by_role("button", name=re.compile("^Challenge with ")).dblclick()
+    click_twice(row.get_by_role("button", name=re.compile("^Challenge with ")))
     expect(page.get_by_text("is a challenger: it is scored from the next event on.")).to_be_visible()
-    expect(row.get_by_role("button", name=re.compile("^Withdraw "))).to_be_visible(timeout=30_000)
+    expect(row.get_by_role("button", name=re.compile("^Withdraw "))).to_be_visible()
     row.get_by_role("button", name=re.compile("^Withdraw ")).click()
     expect(page.get_by_text("is no challenger any more.")).to_be_visible()
     assert [one for one in asked if one != "GET"] == ["POST", "DELETE"]
