@@ -73,7 +73,9 @@ async def test_a_level_is_claimed_only_when_it_is_reached(start_replica: StartRe
     primary = Server(port=str(port), **{"repl-diskless-sync-delay": "0"})
     copy = Server(replicaof=f"127.0.0.1 {port}")
     try:
-        replica = await start_replica(primary, ReplicaParams(log=LogParams(wait_store_seconds=0.3)))
+        replica = await start_replica(primary, ReplicaParams(log=LogParams(wait_store_seconds=3.0)))
+        appender = replica.model("default").appender
+        assert appender is not None
         for _ in range(100):
             if (facts := replica.server_info()) is not None and facts.replicas:
                 break
@@ -88,6 +90,7 @@ async def test_a_level_is_claimed_only_when_it_is_reached(start_replica: StartRe
         learned = await learn(replica, one, durability="replica")
         assert (learned.durability, learned.applied) == ("replica", True)
         copy.pause()
+        appender.params = LogParams(wait_store_seconds=0.3)
         learned = await learn(replica, one, durability="replica")
         assert (learned.durability, learned.applied) == ("fsync", True)
         copy.kill()
