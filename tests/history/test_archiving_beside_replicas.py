@@ -53,7 +53,7 @@ async def start_worker(server: Server, tmp_path: Path) -> AsyncIterator[Start]:
     running = []
 
     def start(params: SnapshotParams = OFTEN, kept: HistoryParams = SMALL, url: str | None = None) -> Worker:
-        store = Store(server.url, QUICK)
+        store = Store(server.url, server.store_params)
         worker = Worker(store, params, artifacts=ArtifactStore(url or str(tmp_path / "artifacts")), history_params=kept)
         running.append((worker, asyncio.create_task(worker.run()), store))
         return worker
@@ -213,7 +213,7 @@ async def test_a_start_does_not_wait_for_an_artifact_store_that_is_slow_to_answe
             await answers.wait()
             return await super().join(store)
 
-    replica = Replica(Store(server.url, QUICK), artifacts=Slow(str(tmp_path / "artifacts")))
+    replica = Replica(Store(server.url, server.store_params), artifacts=Slow(str(tmp_path / "artifacts")))
     async with asyncio.timeout(15):
         await replica.start()
     try:
@@ -290,14 +290,14 @@ async def test_a_start_without_a_good_snapshot_goes_by_history(
         await store.client.delete(snapshots.file_key(keys, manifest.id, 0))
     again = await start_replica(server, artifacts=artifacts)
     assert await again.model("default").compute_digest() == await replica.model("default").compute_digest()
-    blind = Replica(Store(server.url, QUICK))
+    blind = Replica(Store(server.url, server.store_params))
     with pytest.raises(CannotStart, match=r"none of the snapshots .*part 0 is missing.*ABOUND_ARTIFACTS_URL"):
         await blind.start()
     await blind.stop()
     contents = await history_manifest.History(store, artifacts, keys).manifest()
     assert contents is not None
     await artifacts.delete(contents.segments[0].name)
-    broken = Replica(Store(server.url, QUICK), artifacts=ArtifactStore(artifacts.url))
+    broken = Replica(Store(server.url, server.store_params), artifacts=ArtifactStore(artifacts.url))
     with pytest.raises(CannotStart, match=rf"{contents.segments[0].name}.*is missing"):
         await broken.start()
     await broken.stop()

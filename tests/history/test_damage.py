@@ -234,7 +234,7 @@ async def test_a_snapshot_of_the_future_does_not_put_off_the_next_one(
     later = seal(msgspec.structs.replace(made, created=made.created + 3_600_000))
     await replica.store.client.set(file_key(living.keys, made.id, MANIFEST), msgspec.json.encode(later))
     await teach(replica, 10, 2)
-    store = Store(server.url, QUICK)
+    store = Store(server.url, server.store_params)
     worker = Worker(store, SnapshotParams(every_seconds=600.0))
     working = asyncio.create_task(worker.run())
     async with asyncio.timeout(10):
@@ -259,7 +259,7 @@ async def test_a_log_that_goes_on_after_the_newest_snapshot_only_is_refused(
     for seed in range(2, 5):
         last = await teach(replica, 10, seed)
     await replica.store.client.xtrim(living.keys.log, minid=last.entry, approximate=False)
-    late = Replica(Store(server.url, QUICK))
+    late = Replica(Store(server.url, server.store_params))
     with pytest.raises(CannotStart, match=r"does not continue from its offset .* lost its beginning.*from a backup"):
         await late.start()
     await late.stop()
