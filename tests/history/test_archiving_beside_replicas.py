@@ -117,7 +117,7 @@ async def test_a_worker_keeps_the_log_short_and_replicas_tell(
     assert kept.history.first == START
     assert kept.history.n_bytes == kept.figures()["history_bytes"] > 0
     assert 0 <= (kept.snapshot_age or -1) < 60
-    await other.wait_for("default", model.offset, 5)
+    await other.wait_for("default", model.offset, 60)
     await until(lambda: (model.lag, other.model("default").lag) == (0, 0))
     verified = await verify(replica.store, "default", artifacts=artifacts)
     assert verified.good
@@ -261,7 +261,7 @@ async def test_a_replica_that_was_stopped_for_too_long_loads_anew(
 ) -> None:
     replica, late = await start_replica(server), await start_replica(server)
     at = await teach(replica, 20, 1)
-    await late.wait_for("default", at, 5)
+    await late.wait_for("default", at, 60)
     stopped = late.model("default")
     async with stopped._turn:  # it reads no more, and its connection stays
         await teach(replica, 20, 2)

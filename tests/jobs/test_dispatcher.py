@@ -76,14 +76,14 @@ async def running(jobs: JobRepository, holder: str = "dead:1") -> Job:
 
 
 async def claimed_again(jobs: JobRepository, job: Job) -> Job:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while (again := await jobs.claim("rebuild", "dead:2")) is None:
             await jobs.wait("rebuild")
     assert again.id == job.id
     return again
 
 
-async def reached(jobs: JobRepository, job: Job, state: str, seconds: float = 10.0) -> Job:
+async def reached(jobs: JobRepository, job: Job, state: str, seconds: float = 60.0) -> Job:
     async with asyncio.timeout(seconds):
         while (found := await jobs.get(job.id)).state != state:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
@@ -223,7 +223,7 @@ async def test_ended_jobs_are_forgotten_the_oldest_first(settings: Settings, sto
         await jobs.end(job, state)  # type: ignore[arg-type]
         ended.append(job.id)
     going = await running(jobs)
-    async with keeping(settings, jobs), asyncio.timeout(10):
+    async with keeping(settings, jobs), asyncio.timeout(60):
         while len(await jobs.all()) > 3:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
     assert [job.id for job in await jobs.all()] == [going.id, ended[3], ended[2]]
@@ -239,7 +239,7 @@ async def test_a_job_that_ended_long_ago_is_forgotten(settings: Settings, store:
     for job in (old, new):
         await jobs.end(job, "failed", error="no")
     await store.client.hset(f"abound:jobs:job:{old.id}", "ended", "1.0")
-    async with keeping(settings, jobs), asyncio.timeout(10):
+    async with keeping(settings, jobs), asyncio.timeout(60):
         while len(await jobs.all()) > 1:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
     assert [job.id for job in await jobs.all()] == [new.id]
@@ -260,7 +260,7 @@ async def test_an_artifact_store_that_hangs_costs_a_bounded_number_of_threads(
         assert threading.active_count() - before < 5
     finally:
         answers.set()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while (joined := await _joined(keeper)) is None:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
     assert joined.id

@@ -29,7 +29,7 @@ async def test_fsync_is_not_claimed_of_a_store_whose_waitaof_says_too_much(start
             await learn(replica, draft('{"a": 1}', "x"), durability="fsync")
         with server.client() as client:
             client.config_set("appendfsync", "always")
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while (facts := replica.server_info()) is None or facts.appendfsync != "always":  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
         assert (await learn(replica, draft('{"a": 1}', "x"), durability="fsync")).durability == "fsync"
@@ -122,7 +122,7 @@ async def test_a_store_that_could_lose_the_log_from_now_on_is_told_nothing(
         assert (await learn(replica, one)).applied
 
         async def warned(expected: bool) -> None:
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(60):
                 while (durability := replica.status().durability) is None or expected != bool(durability.warning):  # noqa: ASYNC110
                     await asyncio.sleep(0.05)
 

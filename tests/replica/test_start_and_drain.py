@@ -39,7 +39,7 @@ async def test_replicas_describe_themselves(server: Server, start_replica: Start
     async def described() -> dict[str, replica_status.PublishedStatus]:
         return {said.replica: said for said in await one.replicas("default")}
 
-    async with asyncio.timeout(8):
+    async with asyncio.timeout(60):
         while True:
             said = await described()
             if len(said) == 2 and all(each.digest_offset == str(offset) for each in said.values()):

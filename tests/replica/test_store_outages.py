@@ -196,6 +196,6 @@ async def test_a_store_that_lost_everything_is_started_anew(own_server: Server, 
 async def test_requests_in_flight_end_when_their_tail_is_lost(own_server: Server, start_replica: StartReplica) -> None:
     replica = await start_replica(own_server)
     async with replica.model("default")._turn:
-        learning = asyncio.create_task(replica.learn("default", drafts(3), timeout=0.5))
+        learning = asyncio.create_task(replica.learn("default", drafts(3)))
         await asyncio.sleep(0.1)
     assert len(await learning) == 3

@@ -171,7 +171,7 @@ async def digest_of(live: LiveModel) -> str:
 async def digest_at(replica: Replica | ReplicatedModel, offset: Offset, name: str = DEFAULT_MODEL) -> str | None:
     """The digest of a replica that has come to an offset, and not further."""
     if isinstance(replica, Replica):
-        await replica.wait_for(name, offset, 10)
+        await replica.wait_for(name, offset, 60)
         replica = replica.model(name)
     assert replica.offset[:2] == offset[:2]
     return await replica.compute_digest()

@@ -59,7 +59,7 @@ class Server:
             words += [f"--{name}", *(value.split() if value else [""])]
         with open(self.directory / "log", "ab") as output:
             self.process = subprocess.Popen(words, stdout=output, stderr=output, preexec_fn=dies_with_parent())
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
             if self.process.poll() is not None:
                 raise AssertionError((self.directory / "log").read_text())
