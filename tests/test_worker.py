@@ -244,7 +244,7 @@ async def test_a_worker_s_process_ends_on_sigterm(own_server: Server, start_repl
     environment = os.environ | {"ABOUND_REDIS_URL": own_server.url, "ABOUND_SNAPSHOTS_EVERY_BYTES": "100"}
     process = await asyncio.create_subprocess_exec(sys.executable, "-m", "abound.service.worker", env=environment)
     try:
-        (made,) = await newest(replica, 1, seconds=120)
+        (made,) = await newest(replica, 1, seconds=240)
         assert made.digest == await replica.model("default").compute_digest()
         process.send_signal(signal.SIGTERM)
         assert await asyncio.wait_for(process.wait(), 60) == 0

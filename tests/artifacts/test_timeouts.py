@@ -139,7 +139,7 @@ async def test_a_worker_that_waits_for_the_artifact_store_ends_on_sigterm(
     }
     process = await asyncio.create_subprocess_exec(sys.executable, "-c", SILENT_WORKER, env=environment)
     try:
-        await newest(replica, 1, seconds=120)
+        await newest(replica, 1, seconds=240)
         process.send_signal(signal.SIGTERM)
         assert await asyncio.wait_for(process.wait(), 60) == 0
     finally:
