@@ -26,7 +26,7 @@ from abound.service.store.client import Store
 from abound.service.worker import Worker
 from tests.support.fixtures import StartReplica
 from tests.support.streams import drafts
-from tests.support.valkey import QUICK, Server
+from tests.support.valkey import Server
 
 NEVER = SnapshotParams(every_bytes=2**40, every_seconds=1e9, wanted_seconds=10.0)
 
@@ -39,7 +39,7 @@ class Work:
         self.running: list[tuple[Worker, asyncio.Task[None], Store]] = []
 
     def start(self, params: SnapshotParams = NEVER) -> Worker:
-        store = Store(self.server.url, QUICK)
+        store = Store(self.server.url, self.server.store_params)
         worker = Worker(store, params)
         self.running.append((worker, asyncio.create_task(worker.run()), store))
         return worker
@@ -47,7 +47,7 @@ class Work:
     async def stop(self) -> None:
         for worker, task, store in self.running:
             worker.stop()
-            await asyncio.wait_for(task, 5)
+            await asyncio.wait_for(task, 30)
             await store.close()
         self.running = []
 
@@ -59,7 +59,7 @@ async def work(server: Server) -> AsyncIterator[Work]:
     await work.stop()
 
 
-async def newest(replica: Replica, count: int, name: str = "default", seconds: float = 8.0) -> list[StateManifest]:
+async def newest(replica: Replica, count: int, name: str = "default", seconds: float = 60.0) -> list[StateManifest]:
     """The snapshots of a model, once there are so many."""
     async with asyncio.timeout(seconds):
         while len(found := await replica.snapshots(name)) < count:  # noqa: ASYNC110
@@ -75,7 +75,7 @@ async def test_a_snapshot_that_is_asked_for_is_made_of_the_state_that_is_served(
     with pytest.raises(NotReady, match="abound worker"):
         await replica.request_snapshot("default")
     work.start()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while not await schedule.live_workers(replica.store):  # noqa: ASYNC110
             await asyncio.sleep(0.02)
     first = await replica.request_snapshot("default")
@@ -138,12 +138,13 @@ async def test_a_lease_that_another_worker_holds_is_respected(
     replica = await start_replica(server)
     await replica.learn("default", drafts(10))
     lease = replica.model("default").keys.key("lease")
-    await replica.store.client.set(lease, "another worker", px=1500)
+    await replica.store.client.set(lease, "another worker", px=14_000)
     work.start(SnapshotParams(every_bytes=100))
     await asyncio.sleep(1.0)
     assert await replica.snapshots("default") == []
+    await replica.store.client.pexpire(lease, 1)
     await newest(replica, 1)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while await replica.store.client.get(lease) is not None:  # noqa: ASYNC110  let go of after the snapshot is there
             await asyncio.sleep(0.02)
 
@@ -243,10 +244,10 @@ async def test_a_worker_s_process_ends_on_sigterm(own_server: Server, start_repl
     environment = os.environ | {"ABOUND_REDIS_URL": own_server.url, "ABOUND_SNAPSHOTS_EVERY_BYTES": "100"}
     process = await asyncio.create_subprocess_exec(sys.executable, "-m", "abound.service.worker", env=environment)
     try:
-        (made,) = await newest(replica, 1, seconds=120)
+        (made,) = await newest(replica, 1, seconds=240)
         assert made.digest == await replica.model("default").compute_digest()
         process.send_signal(signal.SIGTERM)
-        assert await asyncio.wait_for(process.wait(), 10) == 0
+        assert await asyncio.wait_for(process.wait(), 60) == 0
     finally:
         if process.returncode is None:
             process.kill()

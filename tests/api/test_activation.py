@@ -24,7 +24,6 @@ from abound.service.versions.card import Card
 from tests.support.command_line import Run
 from tests.support.served import NDJSON, Served, fresh_model, lines, ndjson, problem, served
 from tests.support.small_versions import FEATURES, fitted, ranked, write
-from tests.support.valkey import QUICK
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +41,7 @@ def written(service: Served, model: str, made: FittedMethod) -> Card:
     """A version of a model of the service."""
 
     async def make() -> Card:
-        store = Store(service.server.url, QUICK)
+        store = Store(service.server.url)
         artifacts = ArtifactStore(str(Path(service.folder)))  # type: ignore[attr-defined]
         await artifacts.join(store)
         keys = service.app.state.parts.replica.model(model).keys
@@ -162,7 +161,7 @@ def test_the_blend_mixes_the_index_and_the_active_version_by_their_weights(model
     keys = service.app.state.parts.replica.model(model.name).keys
 
     async def weigh() -> Any:
-        store = Store(service.server.url, QUICK)
+        store = Store(service.server.url)
         try:
             return await append_event(store, keys, WeighEvent(model.ids[0], weights))
         finally:
@@ -258,7 +257,7 @@ def test_a_second_activation_at_the_same_time_is_a_conflict(model: Model, servic
     keys = service.app.state.parts.replica.model(model.name).keys
 
     async def meanwhile() -> Any:
-        store = Store(service.server.url, QUICK)
+        store = Store(service.server.url)
         try:
             async with activation.fence(store, keys):
                 return await asyncio.to_thread(

@@ -15,7 +15,6 @@ from abound.service.artifacts.artifact_store import ArtifactStore
 from abound.service.store.client import Store
 from tests.support.served import NDJSON, Served, fresh_model, problem, served
 from tests.support.small_versions import FEATURES, fitted, write
-from tests.support.valkey import QUICK
 
 
 @pytest.fixture(scope="module")
@@ -122,7 +121,7 @@ def test_versions_and_blends_have_no_probability(service: Served) -> None:
     name = taught(service, calibrate=True)
 
     async def make() -> str:
-        store = Store(service.server.url, QUICK)
+        store = Store(service.server.url)
         artifacts = ArtifactStore(str(service.folder))  # type: ignore[attr-defined]
         await artifacts.join(store)
         try:

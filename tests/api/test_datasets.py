@@ -243,7 +243,7 @@ def test_the_first_rows_are_shown(place: Place, name: str) -> None:
     assert put(place, "shown", packed, f"?filename={name}").status_code == 201
 
     def rows(query: str = "") -> list[dict[str, Any]]:
-        answer = httpx.get(f"{place.client.url}/datasets/shown/rows{query}")
+        answer = httpx.get(f"{place.client.url}/datasets/shown/rows{query}", timeout=60)
         return list(answer.raise_for_status().json()["rows"])
 
     if name == "a.txt":
@@ -290,7 +290,8 @@ def test_a_table_has_columns(place: Place, tmp_path: Path) -> None:
     assert (again.status_code, again.json()["field"]) == (422, "filename")
     assert put(place, "tickets", file.read_bytes(), "?filename=a.csv&label_separator=").status_code == 422
     assert place.client.dataset("tickets") == told
-    (first, _) = httpx.get(f"{place.client.url}/datasets/tickets/rows").raise_for_status().json()["rows"]
+    answer = httpx.get(f"{place.client.url}/datasets/tickets/rows", timeout=60)
+    (first, _) = answer.raise_for_status().json()["rows"]
     assert first == {"text": "broken screen", "features": {"prio": 3.0}, "labels": ["hardware", "phone"]}
 
 
@@ -306,7 +307,7 @@ def test_a_parquet_file_equals_its_json_lines(place: Place) -> None:
     counts = set(there) - {"name", "upload", "format", "bytes", "created"}
     assert {name: there[name] for name in counts} == {name: here[name] for name in counts}
     (shown, expected) = (
-        httpx.get(f"{place.client.url}/datasets/{name}/rows?limit=100").raise_for_status().json()
+        httpx.get(f"{place.client.url}/datasets/{name}/rows?limit=100", timeout=60).raise_for_status().json()
         for name in ("columnar", "lines")
     )
     assert shown == expected

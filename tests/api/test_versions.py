@@ -146,7 +146,7 @@ def test_a_damaged_file_leaves_nothing(place: Place, made: list[dict[str, Any]])
     wrong = [whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :] for at in (0, 9, 20, 60, len(whole) // 2)]
     wrong += [b"", whole[:100], whole[:-1], whole + b"x", whole[:-1] + bytes([whole[-1] ^ 1])]
     for body in wrong:
-        answer = httpx.post(f"{place.client.url}/models/default/versions", content=body, headers=FILE)
+        answer = httpx.post(f"{place.client.url}/models/default/versions", content=body, headers=FILE, timeout=60)
         assert answer.status_code in (400, 422), answer.text
         assert answer.headers["content-type"] == "application/problem+json"
     assert place.files() == before
@@ -154,13 +154,13 @@ def test_a_damaged_file_leaves_nothing(place: Place, made: list[dict[str, Any]])
 
 def test_what_is_not_there_is_not_found(place: Place) -> None:
     for path in ("versions/0123456789abcdef", "versions/0123456789abcdef/export", "comparison?id=01234567"):
-        answer = httpx.get(f"{place.client.url}/models/default/{path}")
+        answer = httpx.get(f"{place.client.url}/models/default/{path}", timeout=60)
         assert (answer.status_code, answer.json()["type"]) == (404, "/problems/unknown-version"), answer.text
     for path in ("versions/live", "versions/..%2F..%2Fx", "comparison", "comparison?id=" + "x" * 500):
-        assert httpx.get(f"{place.client.url}/models/default/{path}").status_code in (404, 422)
+        assert httpx.get(f"{place.client.url}/models/default/{path}", timeout=60).status_code in (404, 422)
     with pytest.raises(Refused, match="no version"):
         place.client.delete_version("default", "0123456789abcdef")
-    assert httpx.get(f"{place.client.url}/models/none/versions").status_code == 404
+    assert httpx.get(f"{place.client.url}/models/none/versions", timeout=60).status_code == 404
 
 
 def test_one_that_contends_stays(place: Place, made: list[dict[str, Any]]) -> None:

@@ -23,7 +23,7 @@ from abound.core.errors import ArtifactsUnavailable, CannotStart, StoreUnavailab
 from abound.service.artifacts.artifact_store import ARTIFACTS_KEY, MARKER, ArtifactStore
 from abound.service.settings import Settings
 from abound.service.store.client import Store
-from tests.support.valkey import QUICK, Server
+from tests.support.valkey import Server
 
 
 @pytest.fixture(params=["directory", "memory"])
@@ -99,7 +99,7 @@ async def test_an_artifact_is_read_piece_by_piece_wherever_it_lies(store: Store,
 
 
 async def test_everybody_at_one_time_makes_one_folder(server: Server, tmp_path: Path) -> None:
-    stores = [Store(server.url, QUICK) for _ in range(8)]
+    stores = [Store(server.url, server.store_params) for _ in range(8)]
     every = [ArtifactStore(str(tmp_path / "artifacts")) for _ in stores]
     made = await asyncio.gather(*(one.join(store) for one, store in zip(every, stores, strict=True)))
     assert len(set(made)) == 1

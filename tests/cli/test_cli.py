@@ -312,7 +312,7 @@ def test_feedback_in_a_file(run: Run, url: str, tmp_path: Path) -> None:
     ran = run("learn", write(tmp_path / "some.jsonl", made), "--url", url, "-m", "feedback", "--json")
     assert (ran.json["learned"], ran.json["unlabelled"]) == (13, 0)
     assert ran.json["accuracy"]["all"]["n"] == 11
-    stats = httpx.get(f"{url}/models/feedback/stats").json()
+    stats = httpx.get(f"{url}/models/feedback/stats", timeout=60).json()
     assert (stats["learned"], stats["all"]["n"]) == (13, 11)
     assert stats["feedback"] == {"unlabelled": 2, "rejected": 1, "ignored": 2, "weighted": 1}
 
@@ -326,7 +326,7 @@ def test_a_file_with_keys_is_learned_once(run: Run, url: str, tmp_path: Path) ->
     assert "line 1: unknown field 'id'" in " ".join(ran.err.split())
     for _ in range(2):
         assert run("learn", file, "--ignore", "id", "--url", url, "-m", "once", "--keyed", "--json").code == 0
-    assert httpx.get(f"{url}/models/once/stats").json()["learned"] == 10
+    assert httpx.get(f"{url}/models/once/stats", timeout=60).json()["learned"] == 10
 
 
 def test_ignored_numbers_are_named_once(run: Run, url: str, tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ def shell(tmp_path: Path) -> Iterator[Shell]:
 
 def status(url: str, secret: str | None) -> int:
     headers = {"Authorization": f"Bearer {secret}"} if secret else {}
-    return httpx.post(f"{url}/models/shop/classify", json={"text": "wheat"}, headers=headers).status_code
+    return httpx.post(f"{url}/models/shop/classify", json={"text": "wheat"}, headers=headers, timeout=60).status_code
 
 
 def until(url: str, secret: str | None, wanted: int) -> None:
@@ -46,14 +46,15 @@ def test_keys_are_made_listed_rotated_and_revoked_as_the_page_says(shell: Shell)
         [(_, said, _)] = shell.run(Block(block.page, block.line, "sh", [command], None))
         return said.strip()
 
-    httpx.put(f"{shell.url}/models/shop", json={}).raise_for_status()
+    httpx.put(f"{shell.url}/models/shop", json={}, timeout=60).raise_for_status()
     assert status(shell.url, None) == 200
     admin = run(0)
     until(shell.url, None, 401)
     secret = run(1)
     until(shell.url, secret, 200)
-    assert httpx.get(f"{shell.url}/models/default", headers={"Authorization": f"Bearer {secret}"}).status_code == 403
-    assert httpx.get(f"{shell.url}/keys", headers={"Authorization": f"Bearer {admin}"}).status_code == 200
+    for path, given, expected in (("/models/default", secret, 403), ("/keys", admin, 200)):
+        answer = httpx.get(f"{shell.url}{path}", headers={"Authorization": f"Bearer {given}"}, timeout=60)
+        assert answer.status_code == expected
     [key] = re.findall(r"^abk_([0-9a-f]{12})_", secret)
     listed = run(2)
     assert key in listed

@@ -53,7 +53,7 @@ async def start_worker(server: Server, tmp_path: Path) -> AsyncIterator[Start]:
     running = []
 
     def start(params: SnapshotParams = OFTEN, kept: HistoryParams = SMALL, url: str | None = None) -> Worker:
-        store = Store(server.url, QUICK)
+        store = Store(server.url, server.store_params)
         worker = Worker(store, params, artifacts=ArtifactStore(url or str(tmp_path / "artifacts")), history_params=kept)
         running.append((worker, asyncio.create_task(worker.run()), store))
         return worker
@@ -117,7 +117,7 @@ async def test_a_worker_keeps_the_log_short_and_replicas_tell(
     assert kept.history.first == START
     assert kept.history.n_bytes == kept.figures()["history_bytes"] > 0
     assert 0 <= (kept.snapshot_age or -1) < 60
-    await other.wait_for("default", model.offset, 5)
+    await other.wait_for("default", model.offset, 60)
     await until(lambda: (model.lag, other.model("default").lag) == (0, 0))
     verified = await verify(replica.store, "default", artifacts=artifacts)
     assert verified.good
@@ -213,7 +213,7 @@ async def test_a_start_does_not_wait_for_an_artifact_store_that_is_slow_to_answe
             await answers.wait()
             return await super().join(store)
 
-    replica = Replica(Store(server.url, QUICK), artifacts=Slow(str(tmp_path / "artifacts")))
+    replica = Replica(Store(server.url, server.store_params), artifacts=Slow(str(tmp_path / "artifacts")))
     async with asyncio.timeout(15):
         await replica.start()
     try:
@@ -261,7 +261,7 @@ async def test_a_replica_that_was_stopped_for_too_long_loads_anew(
 ) -> None:
     replica, late = await start_replica(server), await start_replica(server)
     at = await teach(replica, 20, 1)
-    await late.wait_for("default", at, 5)
+    await late.wait_for("default", at, 60)
     stopped = late.model("default")
     async with stopped._turn:  # it reads no more, and its connection stays
         await teach(replica, 20, 2)
@@ -290,14 +290,14 @@ async def test_a_start_without_a_good_snapshot_goes_by_history(
         await store.client.delete(snapshots.file_key(keys, manifest.id, 0))
     again = await start_replica(server, artifacts=artifacts)
     assert await again.model("default").compute_digest() == await replica.model("default").compute_digest()
-    blind = Replica(Store(server.url, QUICK))
+    blind = Replica(Store(server.url, server.store_params))
     with pytest.raises(CannotStart, match=r"none of the snapshots .*part 0 is missing.*ABOUND_ARTIFACTS_URL"):
         await blind.start()
     await blind.stop()
     contents = await history_manifest.History(store, artifacts, keys).manifest()
     assert contents is not None
     await artifacts.delete(contents.segments[0].name)
-    broken = Replica(Store(server.url, QUICK), artifacts=ArtifactStore(artifacts.url))
+    broken = Replica(Store(server.url, server.store_params), artifacts=ArtifactStore(artifacts.url))
     with pytest.raises(CannotStart, match=rf"{contents.segments[0].name}.*is missing"):
         await broken.start()
     await broken.stop()

@@ -167,7 +167,7 @@ async def test_a_tail_that_is_lost_past_the_newest_snapshot_is_no_reason_to_refu
     artifacts = ArtifactStore(str(tmp_path))
     replica = await start_replica(server, artifacts=artifacts)
     await teach(replica, 20, 1)
-    store = Store(server.url, QUICK)
+    store = Store(server.url, server.store_params)
     worker = Worker(store, artifacts=artifacts)
     running = asyncio.create_task(worker.run())
     while not await schedule.live_workers(store):  # noqa: ASYNC110  it is in the store

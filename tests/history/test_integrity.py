@@ -28,7 +28,7 @@ from abound.service.store.client import Store
 from abound.service.store.lease import acquire
 from tests.support.adoption_house import SMALL, House, digest_at, events, model_of
 from tests.support.replicas import until
-from tests.support.valkey import QUICK, Server
+from tests.support.valkey import Server
 
 
 @pytest.fixture
@@ -82,7 +82,7 @@ async def test_a_start_waits_for_a_lost_state_file_and_names_the_way_out(house: 
     expected = await house.expected()
     await flip_state_file(house, index.id)
     stages: set[str] = set()
-    stuck = Replica(Store(house.server.url, QUICK), artifacts=ArtifactStore(str(house.folder)))
+    stuck = Replica(Store(house.server.url, house.server.store_params), artifacts=ArtifactStore(str(house.folder)))
     starting = asyncio.create_task(stuck.start(lambda stage, done: stages.add(stage)))
     await until(lambda: "from a backup" in str(stuck.status().reason))
     await until(lambda: any("from a backup" in stage for stage in stages))

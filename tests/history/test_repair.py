@@ -32,7 +32,7 @@ from abound.service.store.lease import acquire
 from tests.support.fixtures import StartReplica
 from tests.support.replicas import digests, teach, until
 from tests.support.streams import flip
-from tests.support.valkey import QUICK, Server
+from tests.support.valkey import Server
 
 UNREADABLE = {"e": b"\x94nonsense", "c": b"%08x" % zlib.crc32(b"\x94nonsense")}
 
@@ -50,7 +50,7 @@ def good_entry() -> dict[str, bytes]:
 
 async def refusal(server: Server) -> str:
     """Return why a start is refused."""
-    refused = Replica(Store(server.url, QUICK))
+    refused = Replica(Store(server.url, server.store_params))
     with pytest.raises(CannotStart) as caught:
         await refused.start()
     await refused.stop()

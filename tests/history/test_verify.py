@@ -31,7 +31,7 @@ async def publish_aged(store: Store, keys: ModelKeys, age: float, said: replica_
 async def shown(store: Store, *replicas: Replica) -> None:
     """Wait until replicas have described themselves."""
     keys = replicas[0].model("default").keys
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while len(await replica_status.live_replicas(store, keys)) < len(replicas):  # noqa: ASYNC110
             await asyncio.sleep(0.05)
 
@@ -59,7 +59,7 @@ async def test_a_replica_that_serves_something_else_is_found(
 ) -> None:
     one, other = await start_replica(server), await start_replica(server)
     await one.learn("default", drafts(50))
-    await other.wait_for("default", one.model("default").offset, 5)
+    await other.wait_for("default", one.model("default").offset, 60)
     other.model("default").live.configure({"margin": 0.25})  # behind the log's back
     verified = await verify(store, "default")
     assert not verified.good
@@ -75,7 +75,7 @@ async def test_a_replica_that_does_not_answer_is_named(
     await one.learn("default", drafts(10))
     await shown(store, one, other)
     async with other.model("default")._turn:
-        verified = await verify(store, "default", wait_seconds=0.5)
+        verified = await verify(store, "default", wait_seconds=2.0)
     assert verified.silent == [other.id]
     assert not verified.good
 
@@ -103,7 +103,7 @@ async def test_a_replica_that_is_not_heard_of_any_more_must_still_answer(
     cut_off = msgspec.structs.replace(own, replica="cut-off")
     await publish_aged(store, keys, 300, cut_off)
     assert [live.replica for live in await replica_status.live_replicas(store, keys)] == [one.id]
-    verified = await verify(store, "default", wait_seconds=0.5)
+    verified = await verify(store, "default", wait_seconds=2.0)
     assert verified.silent == ["cut-off"]
     assert verified.equal
     assert not verified.good
@@ -149,7 +149,7 @@ async def test_what_was_killed_is_let_go_by_the_next_on_its_host(
         age = 0 if name == "now" else 60
         await publish_aged(store, keys, age, msgspec.structs.replace(own, replica=name, **changed))
     other = await start_replica(server)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while "killed" in (there := {one.replica for one in await replica_status.known_replicas(store, keys)}):  # noqa: ASYNC110
             await asyncio.sleep(0.05)
     assert there == {first.id, other.id, "now", "runs", "elsewhere", "container"}

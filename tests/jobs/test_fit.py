@@ -188,9 +188,8 @@ def test_the_offset_of_a_version_is_that_of_the_last_event_it_learned(place: Pla
     client = place.client
     client.configure("shared", {})
     body = b"\n".join(msgspec.json.encode(row) for row in instances(60))
-    answer = httpx.post(
-        f"{client.url}/models/shared/learn", content=body, headers={"content-type": "application/x-ndjson"}
-    )
+    headers = {"content-type": "application/x-ndjson"}
+    answer = httpx.post(f"{client.url}/models/shared/learn", content=body, headers=headers, timeout=60)
     last = msgspec.json.decode(answer.text.splitlines()[-1])["offset"]
     assert not last.endswith(".0"), "they share an entry"
     job = place.done("swnn", "shared", S=20)

@@ -123,5 +123,5 @@ def test_a_job_is_cancelled_and_the_model_stays_as_it_was(client: Client) -> Non
     assert ended["state"] == "cancelled", ended
     after = client.describe("kept")
     assert (after["digest"], after["offset"]) == (before["digest"], before["offset"])
-    metrics = httpx.get(f"{client.url}/metrics").text
+    metrics = httpx.get(f"{client.url}/metrics", timeout=60).text
     assert 'abound_jobs{state="running"}' in metrics

@@ -129,25 +129,24 @@ async def test_the_oldest_job_of_a_kind_is_claimed_and_one_that_has_committed_be
 
 async def test_a_job_that_is_to_wait_is_not_claimed_before_and_holds_up_no_other(jobs: JobRepository) -> None:
     first = await claimed(jobs)
-    await jobs.requeue(first, "its worker fell silent", delay=0.3)
+    await jobs.requeue(first, "its worker fell silent", delay=60)
     second = await claimed(jobs)
     assert second.id != first.id
     assert await jobs.claim("rebuild", "b:1") is None
-    async with asyncio.timeout(5):
-        while (again := await jobs.claim("rebuild", "b:1")) is None:
-            await jobs.wait("rebuild")
+    await jobs.store.client.hset(f"abound:jobs:job:{first.id}", "due", str(await jobs.store.now()))
+    again = await jobs.claim("rebuild", "b:1")
+    assert again is not None
     assert (again.id, again.due) == (first.id, None)
-    assert again.started - first.started > 0.3  # type: ignore[operator]
 
 
-async def test_a_worker_is_woken_when_a_job_is_queued(jobs: JobRepository) -> None:
-    loop = asyncio.get_running_loop()
+async def test_a_worker_is_woken_when_a_job_is_queued(jobs: JobRepository, monkeypatch: pytest.MonkeyPatch) -> None:
+    blpop = jobs.store.client.blpop
+    monkeypatch.setattr(jobs.store.client, "blpop", lambda keys, timeout: blpop(keys, timeout=60))
     waiting = asyncio.create_task(jobs.wait("rebuild"))
     await asyncio.sleep(0)
-    began = loop.time()
     await jobs.submit(asked())
-    await waiting
-    assert loop.time() - began < 0.5
+    async with asyncio.timeout(20):
+        await waiting
 
 
 async def test_an_attempt_that_is_given_back_does_not_count(jobs: JobRepository) -> None:

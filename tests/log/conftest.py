@@ -26,7 +26,7 @@ async def learn(replica: Replica, one: LearnDraft, **options: object) -> LearnOu
 
 async def connected(replica: Replica) -> None:
     """Wait until a replica has its store again."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while replica.status().log != "connected":  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 

@@ -29,7 +29,7 @@ async def test_fsync_is_not_claimed_of_a_store_whose_waitaof_says_too_much(start
             await learn(replica, draft('{"a": 1}', "x"), durability="fsync")
         with server.client() as client:
             client.config_set("appendfsync", "always")
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while (facts := replica.server_info()) is None or facts.appendfsync != "always":  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
         assert (await learn(replica, draft('{"a": 1}', "x"), durability="fsync")).durability == "fsync"
@@ -73,7 +73,9 @@ async def test_a_level_is_claimed_only_when_it_is_reached(start_replica: StartRe
     primary = Server(port=str(port), **{"repl-diskless-sync-delay": "0"})
     copy = Server(replicaof=f"127.0.0.1 {port}")
     try:
-        replica = await start_replica(primary, ReplicaParams(log=LogParams(wait_store_seconds=0.3)))
+        replica = await start_replica(primary, ReplicaParams(log=LogParams(wait_store_seconds=3.0)))
+        appender = replica.model("default").appender
+        assert appender is not None
         for _ in range(100):
             if (facts := replica.server_info()) is not None and facts.replicas:
                 break
@@ -88,6 +90,7 @@ async def test_a_level_is_claimed_only_when_it_is_reached(start_replica: StartRe
         learned = await learn(replica, one, durability="replica")
         assert (learned.durability, learned.applied) == ("replica", True)
         copy.pause()
+        appender.params = LogParams(wait_store_seconds=0.3)
         learned = await learn(replica, one, durability="replica")
         assert (learned.durability, learned.applied) == ("fsync", True)
         copy.kill()
@@ -119,7 +122,7 @@ async def test_a_store_that_could_lose_the_log_from_now_on_is_told_nothing(
         assert (await learn(replica, one)).applied
 
         async def warned(expected: bool) -> None:
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(60):
                 while (durability := replica.status().durability) is None or expected != bool(durability.warning):  # noqa: ASYNC110
                     await asyncio.sleep(0.05)
 

@@ -65,5 +65,5 @@ async def test_two_replicas_cannot_both_learn_one_key(server: Server, start_repl
     keyed = draft('{"a": 1}', "x", key="k", body=b"h")
     first, second = await asyncio.gather(learn(one, keyed), learn(other, keyed))
     assert first == second
-    await one.wait_for("default", other.model("default").offset, 1)
+    await one.wait_for("default", other.model("default").offset, 30)
     assert one.model("default").live.n_learned == other.model("default").live.n_learned == 1

@@ -19,7 +19,7 @@ from abound.service.store.keys import ModelKeys
 from abound.service.worker import Worker
 from tests.support.fixtures import StartReplica
 from tests.support.replicas import digests, teach, until
-from tests.support.valkey import QUICK, Server
+from tests.support.valkey import Server
 
 
 def element(entry_id: str, event: Any) -> Element:
@@ -161,7 +161,7 @@ async def test_many_models_come_and_go_and_the_stream_stays_short(
 ) -> None:
     monkeypatch.setattr(catalog_module, "GROWN_ENTRIES", 8)
     one, behind = await start_replica(server), await start_replica(server)
-    store = Store(server.url, QUICK)
+    store = Store(server.url, server.store_params)
     worker = Worker(store)
     running = asyncio.create_task(worker.run())
     go_on, reading = asyncio.Event(), behind._follower._read_once

@@ -108,4 +108,4 @@ async def test_who_waits_for_an_offset_need_not_wait_for_more_than_a_state_that_
     waiting = asyncio.create_task(model.wait_for(loaded.offset))
     await asyncio.sleep(0)
     model.restore(loaded.live, loaded.position)
-    await asyncio.wait_for(waiting, 1)
+    await asyncio.wait_for(waiting, 30)

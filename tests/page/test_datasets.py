@@ -53,10 +53,10 @@ def test_the_check_of_an_upload_shows_how_far_it_is(open_page: Open, serving: Se
             return shown && 0 < shown.value && shown.value < 1 && said.test(shown.nextElementSibling.textContent);
         }"""
     )
-    expect(page.get_by_text("“large.jsonl.gz” is there.")).to_be_visible(timeout=120_000)
+    expect(page.get_by_text("“large” is there.")).to_be_visible(timeout=120_000)
     found = http.get(f"{serving.url}/datasets").json()
     assert (found["datasets"][0]["instances"], found["checking"]) == (200_000, {})
-    http.delete(f"{serving.url}/datasets/large.jsonl.gz").raise_for_status()
+    http.delete(f"{serving.url}/datasets/large").raise_for_status()
 
 
 def test_a_data_set_is_uploaded_and_deleted(open_page: Open, serving: Serving, tmp_path: Path) -> None:

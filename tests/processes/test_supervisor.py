@@ -98,7 +98,7 @@ async def door():
     with listen("127.0.0.1", 0) as listening:
         keeper = StartupServer(listening, lambda: StartupStatus("replaying the log", 0.25, 1.5))
         await keeper.open()
-        async with httpx.AsyncClient(base_url=url_of(listening), timeout=5) as client:
+        async with httpx.AsyncClient(base_url=url_of(listening), timeout=60) as client:
             yield keeper, client
         keeper.close()
 
@@ -189,14 +189,14 @@ class Kept:
             self.changes.notify_all()
 
     async def until_said(self, n):
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(120):
             while True:
                 if len(self.said) >= n:
                     return
                 await asyncio.sleep(0.02)
 
     async def until(self, condition):
-        async with asyncio.timeout(10), self.changes:
+        async with asyncio.timeout(120), self.changes:
             await self.changes.wait_for(lambda: condition(self.child))
 
     async def __aenter__(self):

@@ -75,7 +75,7 @@ async def test_a_model_created_elsewhere_is_waited_for(server: Server, start_rep
     began = time.monotonic()
     with pytest.raises(StoreUnavailable):
         await other.models.wait_for("never-created")
-    assert time.monotonic() - began < 3
+    assert time.monotonic() - began < 8
     server.resume()
 
 

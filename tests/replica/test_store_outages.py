@@ -63,11 +63,12 @@ async def test_acknowledged_events_outlive_a_crash_of_the_store(
                 await asyncio.sleep(0.02)
 
     clients = [asyncio.create_task(client(number)) for number in range(8)]
-    await asyncio.sleep(0.5)
+    await until(lambda: len(acknowledged) > 60, 30)
     own_server.kill()
     await asyncio.sleep(0.2)
     own_server.start()
-    await asyncio.sleep(0.5)
+    before = len(acknowledged)
+    await until(lambda: len(acknowledged) > before + 40, 30)
     over.set()
     await asyncio.gather(*clients)
     with own_server.client() as store:
@@ -78,7 +79,7 @@ async def test_acknowledged_events_outlive_a_crash_of_the_store(
         event = msgspec.msgpack.decode(fields[b"e"], type=Entry).event
         assert isinstance(event, LearnEvent)
         in_log |= {at._replace(position=position) for position in range(event.n)}
-    assert len(acknowledged) == len(set(acknowledged)) > 100
+    assert len(acknowledged) == len(set(acknowledged))
     assert set(acknowledged) <= in_log
     await until(lambda: replica.status().log == "connected")
     assert len(await digests(replica, await start_replica(own_server))) == 1
@@ -195,6 +196,6 @@ async def test_a_store_that_lost_everything_is_started_anew(own_server: Server, 
 async def test_requests_in_flight_end_when_their_tail_is_lost(own_server: Server, start_replica: StartReplica) -> None:
     replica = await start_replica(own_server)
     async with replica.model("default")._turn:
-        learning = asyncio.create_task(replica.learn("default", drafts(3), timeout=0.5))
+        learning = asyncio.create_task(replica.learn("default", drafts(3)))
         await asyncio.sleep(0.1)
     assert len(await learning) == 3

@@ -18,7 +18,7 @@ from abound.service.replica.replica import Replica
 from abound.service.store.client import Store
 from tests.support.fixtures import StartReplica
 from tests.support.replicas import teach, until
-from tests.support.valkey import QUICK, Server
+from tests.support.valkey import Server
 
 
 def damaged(kind: str) -> dict[str, bytes]:
@@ -64,7 +64,7 @@ async def test_a_damaged_catalog_is_no_start(server: Server, start_replica: Star
     await replica.store.client.xadd(CATALOG_KEY, damaged("checksum"))
     await until(lambda: not replica.status().ready)
     assert "catalog" in (replica.status().reason or "")
-    other = Replica(Store(server.url, QUICK))
+    other = Replica(Store(server.url, server.store_params))
     with pytest.raises(CannotStart, match=r"entry .* of the catalog cannot be applied"):
         await other.start()
     await other.stop()
@@ -75,7 +75,7 @@ async def test_a_log_without_its_beginning_is_no_start(server: Server, start_rep
     await teach(replica)
     offset = await teach(replica, seed=2)
     await replica.store.client.xtrim(replica.model("default").keys.log, minid=offset.entry, approximate=False)
-    other = Replica(Store(server.url, QUICK))
+    other = Replica(Store(server.url, server.store_params))
     with pytest.raises(CannotStart, match=r"lost its beginning, and there is no history .*from a backup"):
         await other.start()
     await other.stop()

@@ -78,7 +78,7 @@ def test_the_balancer_says_in_our_words_that_nobody_is_there_and_goes_on_when_th
         running.show()
         time.sleep(seconds)
 
-    with Client(running.url, pause=pause) as client, httpx.Client(base_url=running.url) as http:
+    with Client(running.url, pause=pause) as client, httpx.Client(base_url=running.url, timeout=60) as http:
         model = Model(client, "default")
         model.learn(labels=["here"], features={"compose-before": 1})
         running.hide()
@@ -184,7 +184,8 @@ def test_a_replica_bounds_a_body_that_comes_in_chunks(running: Composed) -> None
         for _ in range(20):
             yield b" " * 2**20
 
-    answer = httpx.post(f"{running.url}/learn", content=pieces(), headers={"content-type": "application/json"})
+    headers = {"content-type": "application/json"}
+    answer = httpx.post(f"{running.url}/learn", content=pieces(), headers=headers, timeout=60)
     assert (answer.status_code, answer.json()["type"]) == (413, "/problems/too-large")
 
 

@@ -118,7 +118,7 @@ def test_an_unknown_variable_is_told(tmp_path):
             output.read_text()
         )
         assert status(service, "/livez") == 200
-        answer = httpx.get(f"{service.url}/readyz", timeout=5)
+        answer = httpx.get(f"{service.url}/readyz", timeout=60)
         assert answer.status_code == 503
         assert "stage" in answer.json()
         assert service.stop() == 0
@@ -141,7 +141,8 @@ def test_classify_outlives_the_store_which_comes_back(serving):
     assert until(lambda: lifetime.start_time_of(store) is None)
     assert {status(serving, "/classify", text="wheat") for _ in range(20)} == {200}
     assert until(lambda: status(serving, "/learn", text="wheat", labels=["grain"]) == 200)
-    assert httpx.post(f"{serving.url}/classify", json={"text": "wheat"}).json()["labels"][0]["label"] == "grain"
+    answer = httpx.post(f"{serving.url}/classify", json={"text": "wheat"}, timeout=60)
+    assert answer.json()["labels"][0]["label"] == "grain"
 
 
 def test_the_port_is_shared_by_the_replicas(serving):

@@ -32,7 +32,7 @@ async def test_the_files_of_copies_are_theirs_and_that_is_said() -> None:
     store = Store(primary.url, QUICK)
     try:
         with primary.client() as client:
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 while client.info("replication").get("slave0", {}).get("state") != "online":  # noqa: ASYNC110
                     await asyncio.sleep(0.05)
                 client.set("word", "unspeakable")
@@ -48,7 +48,7 @@ async def test_the_files_of_copies_are_theirs_and_that_is_said() -> None:
         assert holds(copy, b"unspeakable")
         copy.kill()
         with primary.client() as client:
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 while client.info("replication")["connected_slaves"]:  # noqa: ASYNC110
                     await asyncio.sleep(0.05)
         assert await rewrite_aof(store) == "rewritten"

@@ -59,7 +59,7 @@ async def saved(house: House) -> Path:
     before = await client.lastsave()
     await asyncio.sleep(1.1)  # it is told in whole seconds
     await client.bgsave()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while await client.lastsave() == before or (await client.info("persistence"))["rdb_bgsave_in_progress"]:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
     return house.server.directory / "dump.rdb"
@@ -112,7 +112,7 @@ async def test_what_is_restored_from_a_backup_is_what_was_there(
                 there = House(server, folder)
                 await there.open()
                 await grow(there, 7)
-                await replica.wait_for(DEFAULT_MODEL, (await there.elements())[-1][0], 10)
+                await replica.wait_for(DEFAULT_MODEL, (await there.elements())[-1][0], 60)
                 assert (await rebuild(store, living, from_start=True, artifacts=artifacts)).offset > end
                 await there.close()
             else:  # the wrong way round: what was written in between is not in it, and is missed

@@ -39,7 +39,7 @@ async def test_fsync_is_not_claimed_and_the_setting_is_named(pausing: Server, st
     assert (learned.applied, learned.durability) == (True, "log")
     with pausing.client() as client:
         client.config_set(SETTING, "no")
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while (facts := replica.server_info()) is None or not facts.syncs_writes:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
     assert facts.warning is None
@@ -105,7 +105,7 @@ def test_a_repeat_does_not_claim_it_either_and_readyz_says_why() -> None:
         assert service.http.post("/models/default/learn", json=body).json()["durability"] == "fsync"
         with service.server.client() as client:
             client.config_set(SETTING, "yes")
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + 60
         while (durability := service.http.get("/readyz").json()["durability"])["levels"] != ["log"]:
             assert time.monotonic() < deadline
             time.sleep(0.05)

@@ -35,7 +35,7 @@ from abound.service.snapshots.snapshots import SnapshotParams
 from abound.service.snapshots.state_image import StateManifest
 from abound.service.store.client import Store
 from tests.support.streams import drafts
-from tests.support.valkey import QUICK, Server
+from tests.support.valkey import Server
 
 SMALL = SnapshotParams(part_bytes=16_384)
 
@@ -46,7 +46,7 @@ class House:
     def __init__(self, server: Server, folder: Path) -> None:
         self.server = server
         self.folder = folder
-        self.store = Store(server.url, QUICK)
+        self.store = Store(server.url, server.store_params)
         self.artifacts = ArtifactStore(str(folder))
         self.replicas: list[Replica] = []
         self.past: list[tuple[Offset, Any]] = []
@@ -62,7 +62,7 @@ class House:
     async def replica(self, artifacts: bool = True, **params: Any) -> Replica:
         """One more replica, ready."""
         replica = Replica(
-            Store(self.server.url, QUICK),
+            Store(self.server.url, self.server.store_params),
             ReplicaParams(**params),
             ArtifactStore(str(self.folder)) if artifacts else None,
         )
@@ -171,7 +171,7 @@ async def digest_of(live: LiveModel) -> str:
 async def digest_at(replica: Replica | ReplicatedModel, offset: Offset, name: str = DEFAULT_MODEL) -> str | None:
     """The digest of a replica that has come to an offset, and not further."""
     if isinstance(replica, Replica):
-        await replica.wait_for(name, offset, 10)
+        await replica.wait_for(name, offset, 60)
         replica = replica.model(name)
     assert replica.offset[:2] == offset[:2]
     return await replica.compute_digest()

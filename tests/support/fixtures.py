@@ -13,14 +13,14 @@ from abound.service.artifacts.artifact_store import ArtifactStore
 from abound.service.replica.replica import Replica, ReplicaParams
 from abound.service.store.client import Store
 from tests.support.adoption_house import House
-from tests.support.valkey import QUICK, Server
+from tests.support.valkey import PATIENT, Server
 
 StartReplica = Callable[..., Awaitable[Replica]]
 
 
 @pytest.fixture(scope="session")
 def _server() -> Iterator[Server]:
-    server = Server()
+    server = Server(store_params=PATIENT)
     yield server
     server.close()
 
@@ -43,7 +43,7 @@ def own_server() -> Iterator[Server]:
 
 @pytest.fixture
 async def store(server: Server) -> AsyncIterator[Store]:
-    store = Store(server.url, QUICK)
+    store = Store(server.url, server.store_params)
     yield store
     await store.close()
 
@@ -57,7 +57,7 @@ async def start_replica() -> AsyncIterator[StartReplica]:
         async def start(
             server: Server, params: ReplicaParams | None = None, artifacts: ArtifactStore | None = None
         ) -> Replica:
-            replica = Replica(Store(server.url, QUICK), params, artifacts)
+            replica = Replica(Store(server.url, server.store_params), params, artifacts)
             await replica.start()
             stack.push_async_callback(replica.stop)
             return replica

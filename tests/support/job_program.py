@@ -91,7 +91,7 @@ async def ending(context: JobContext, params: Ending, progress: Progress) -> Out
     if params.how == "bug":
         raise TypeError("nobody meant this")
     if params.how == "deaf":  # neither says a word nor listens
-        time.sleep(60)  # noqa: ASYNC251
+        time.sleep(600)  # noqa: ASYNC251
     if params.how == "committed":
         await context.commit(f"tests/{context.attempt_name}")
         progress("committed", 0.9)

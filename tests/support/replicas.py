@@ -10,7 +10,7 @@ from abound.service.replica.replica import Replica
 from tests.support.streams import drafts
 
 
-async def until(condition: Callable[[], object], seconds: float = 10.0) -> None:
+async def until(condition: Callable[[], object], seconds: float = 60.0) -> None:
     async with asyncio.timeout(seconds):
         while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0.01)
@@ -25,5 +25,5 @@ async def digests(*replicas: Replica, name: str = "default") -> set[str | None]:
     """Their digests, once all have come as far as the first."""
     offset = replicas[0].model(name).offset
     for replica in replicas:
-        await replica.wait_for(name, offset, 5)
+        await replica.wait_for(name, offset, 60)
     return {await replica.model(name).compute_digest() for replica in replicas}

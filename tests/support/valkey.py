@@ -17,13 +17,23 @@ from abound.service.processes.lifetime import dies_with_parent
 from abound.service.store.client import StoreParams
 
 QUICK = StoreParams(connect_seconds=1.0, reply_seconds=1.0, start_seconds=3.0)
-"""How long a store is waited for in tests."""
+"""How long a store is waited for that a test pauses or kills."""
+
+PATIENT = StoreParams(connect_seconds=10.0, reply_seconds=10.0)
+"""How long a store is waited for that stays there: a slow machine is no outage."""
 
 
 class Server:
-    """One server with a directory of its own; ``close`` ends it and takes the directory away."""
+    """One server with a directory of its own; ``close`` ends it and takes the directory away.
 
-    def __init__(self, binary: str | None = None, **settings: str) -> None:
+    Attributes
+    ----------
+    store_params : StoreParams
+        How long its clients wait for it.
+    """
+
+    def __init__(self, binary: str | None = None, store_params: StoreParams = QUICK, **settings: str) -> None:
+        self.store_params = store_params
         self.binary = binary or str(get_binary_path())
         self.directory = Path(tempfile.mkdtemp(prefix="abound-"))
         self.settings = {"appendonly": "yes", "appendfsync": "always", "save": "", "port": "0"} | settings
@@ -49,7 +59,7 @@ class Server:
             words += [f"--{name}", *(value.split() if value else [""])]
         with open(self.directory / "log", "ab") as output:
             self.process = subprocess.Popen(words, stdout=output, stderr=output, preexec_fn=dies_with_parent())
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
             if self.process.poll() is not None:
                 raise AssertionError((self.directory / "log").read_text())
