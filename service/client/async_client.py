@@ -39,6 +39,7 @@ from abound.service.client.instances import (
     IN_FLIGHT,
     ClassifyOptions,
     Features,
+    Fields,
     InputInstance,
     InputText,
     Labelled,
@@ -346,7 +347,7 @@ class AsyncModel:
 
     async def classify_many(
         self,
-        instances: Iterable[InputInstance] | AsyncIterable[InputInstance],
+        instances: Iterable[str | InputInstance | Fields] | AsyncIterable[str | InputInstance | Fields],
         *,
         in_flight: int = IN_FLIGHT,
         **options: Unpack[ClassifyOptions],
@@ -358,7 +359,7 @@ class AsyncModel:
 
     async def learn_many(
         self,
-        instances: Iterable[Labelled] | AsyncIterable[Labelled],
+        instances: Iterable[Labelled | Fields] | AsyncIterable[Labelled | Fields],
         *,
         keyed: bool = True,
         in_flight: int = IN_FLIGHT,

@@ -37,6 +37,7 @@ from abound.service.client.errors import (
 from abound.service.client.instances import (
     ClassifyOptions,
     Features,
+    Fields,
     InputInstance,
     InputText,
     Labelled,
@@ -321,14 +322,19 @@ class Model:
         return convert_answer(self.client.learn(self.name, request), LearnAnswer, self.client.url)
 
     def classify_many(
-        self, instances: Iterable[InputInstance], **options: Unpack[ClassifyOptions]
+        self, instances: Iterable[str | InputInstance | Fields], **options: Unpack[ClassifyOptions]
     ) -> Iterator[ClassifyAnswer | Refused]:
-        """Yield an answer for each instance, in order: its labels, or the error that refused it."""
+        """Yield an answer for each instance, in order: its labels, or the error that refused it.
+
+        An instance is a text, an ``InputInstance`` or a dict of its fields.
+        """
         lines = map(classify_encoder(options), instances)
         for answer in self.client.classify_stream(self.name, lines):
             yield to_answer(answer, ClassifyAnswer, self.client.url)
 
-    def learn_many(self, instances: Iterable[Labelled], *, keyed: bool = True) -> Iterator[LearnAnswer | Refused]:
+    def learn_many(
+        self, instances: Iterable[Labelled | Fields], *, keyed: bool = True
+    ) -> Iterator[LearnAnswer | Refused]:
         """Learn instances and yield an answer for each, in order: its outcome, or the error that refused it.
 
         A request holds a thousand instances, or ends with the first instance that arrives a second after its first one.
@@ -339,7 +345,7 @@ class Model:
 
         Parameters
         ----------
-        instances : iterable of Labelled
+        instances : iterable of Labelled, or of dicts of its fields
         keyed : bool
             Add an idempotency key to instances without one, so that interrupted requests can be sent again.
         """
