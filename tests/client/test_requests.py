@@ -152,3 +152,12 @@ async def test_a_data_set_is_a_file(name: str | None, tmp_path: Path) -> None:
     assert seen == [(url, file.read_bytes())] * 2
     with pytest.raises(FileNotFoundError):
         client(read_first).put_dataset(tmp_path / "missing.jsonl")
+
+
+def test_one_column_of_a_data_set_is_a_string_or_a_list() -> None:
+    made = client(lambda request: httpx.Response(201, json={"url": str(request.url)}))
+    urls = {
+        made.put_dataset("a.csv", pieces=[b""], text=text, ignore=ignore)["url"]
+        for text, ignore in (("subject", "id"), (["subject"], ("id",)))
+    }
+    assert urls == {"http://test/datasets/a?filename=a.csv&text=subject&ignore=id"}
