@@ -196,6 +196,7 @@ class AsyncClient(
     async def _stream(self, path: str, lines: Lines, repeatable: bool, in_flight: int) -> AsyncIterator[Answer]:
         sent: deque[asyncio.Task[list[Answer]]] = deque()
         requests = bounded_async(lines)
+        before = 0
         try:
             while True:
                 try:
@@ -206,7 +207,8 @@ class AsyncClient(
                     raise
                 if request is None:
                     break
-                sent.append(asyncio.create_task(self._lines(path, request, repeatable)))
+                sent.append(asyncio.create_task(self._lines(path, request, repeatable, before)))
+                before += len(request)
                 if len(sent) >= in_flight:
                     for answer in await sent[0]:
                         yield answer
@@ -218,9 +220,9 @@ class AsyncClient(
                 task.cancel()
             await asyncio.gather(*sent, return_exceptions=True)
 
-    async def _lines(self, path: str, lines: list[bytes], repeatable: bool) -> list[Answer]:
+    async def _lines(self, path: str, lines: list[bytes], repeatable: bool, before: int) -> list[Answer]:
         """Send one request until each line has an answer."""
-        request = LinesRequest(lines, repeatable)
+        request = LinesRequest(lines, repeatable, before)
         while request.n_open:
             try:
                 pause = request.record_answers(await self._exchange(path, request.body(), request.n_open))

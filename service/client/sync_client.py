@@ -182,12 +182,14 @@ class Client(Resources[Answer, None, Iterable[bytes], Iterator[bytes]]):
         return self._stream(f"{model_path(name)}/learn", lines, repeatable=keyed)
 
     def _stream(self, path: str, lines: Iterable[bytes | None], repeatable: bool) -> Iterator[Answer]:
+        before = 0
         for one in bounded(lines):
-            yield from self._lines(path, one, repeatable)
+            yield from self._lines(path, one, repeatable, before)
+            before += len(one)
 
-    def _lines(self, path: str, lines: list[bytes], repeatable: bool) -> list[Answer]:
+    def _lines(self, path: str, lines: list[bytes], repeatable: bool, before: int) -> list[Answer]:
         """Send one request until each line has an answer."""
-        request = LinesRequest(lines, repeatable)
+        request = LinesRequest(lines, repeatable, before)
         while request.n_open:
             try:
                 pause = request.record_answers(self._exchange(path, request.body(), request.n_open))
