@@ -30,6 +30,7 @@ from abound.service.client.errors import (
     decode_document,
     environment_errors,
     is_on_this_machine,
+    model_exists,
     no_cookies,
     normalize_url,
     refusal_of_response,
@@ -317,7 +318,7 @@ class AsyncModel:
     async def create(self, **config: Any) -> Answer:
         """Create the model; see ``Model.create``."""
         if any(one["name"] == self.name for one in (await self.client.models())["models"]):
-            raise ValueError(f"the model {self.name!r} exists")
+            raise model_exists(self.name)
         return await self.client.configure(self.name, config)
 
     async def classify(

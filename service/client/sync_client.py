@@ -29,6 +29,7 @@ from abound.service.client.errors import (
     decode_document,
     environment_errors,
     is_on_this_machine,
+    model_exists,
     no_cookies,
     normalize_url,
     refusal_of_response,
@@ -285,7 +286,7 @@ class Model:
         Raises ValueError if the model exists.
         """
         if any(one["name"] == self.name for one in self.client.models()["models"]):
-            raise ValueError(f"the model {self.name!r} exists")
+            raise model_exists(self.name)
         return self.client.configure(self.name, config)
 
     def classify(
