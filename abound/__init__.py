@@ -10,19 +10,23 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from abound.service.client import AsyncClient, Client, Model
+    from abound.service.client import AsyncClient, Client, InputInstance, Labelled, Model, Refused
     from abound.service.client.estimator import AboundClassifier
 
     __version__: str
 
-__all__ = ["AboundClassifier", "AsyncClient", "Client", "Model", "__version__"]
+__all__ = [
+    "AboundClassifier",
+    "AsyncClient",
+    "Client",
+    "InputInstance",
+    "Labelled",
+    "Model",
+    "Refused",
+    "__version__",
+]
 
-_MODULE_OF = {
-    "AboundClassifier": "abound.service.client.estimator",
-    "AsyncClient": "abound.service.client",
-    "Client": "abound.service.client",
-    "Model": "abound.service.client",
-}
+_MODULE_OF = dict.fromkeys(__all__, "abound.service.client") | {"AboundClassifier": "abound.service.client.estimator"}
 
 
 def __getattr__(name: str) -> Any:

@@ -8,6 +8,9 @@ MOST_FEATURES = 2**20
 MOST_KEY_BYTES = 2**15
 
 MODEL_NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$"
+NAME_RULE = "must begin with a letter or digit and have up to 64 letters, digits, '_', '.' and '-'"
+"""What ``MODEL_NAME`` requires of the name of a model or a data set, as errors say it."""
+
 MAX_KEY_CHARACTERS = 255
 MAX_SOURCE_CHARACTERS = 512
 

@@ -19,7 +19,7 @@ OURS = tomllib.loads((SOURCE / "pyproject.toml").read_text())["project"]
 PROGRAM = """
 import sys
 import abound
-from abound import AsyncClient, Client, Model
+from abound import AsyncClient, Client, InputInstance, Labelled, Model, Refused
 from abound.service.client import Unreachable
 loaded = {name.partition(".")[0] for name in sys.modules} - set(sys.stdlib_module_names)
 print(*sorted(name for name in loaded if not name.startswith("_")))

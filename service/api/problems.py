@@ -48,6 +48,7 @@ from abound.core.errors import (
     UnknownVersion,
     did_you_mean,
 )
+from abound.core.limits import NAME_RULE
 
 PROBLEM_JSON = b"application/problem+json"
 
@@ -300,4 +301,6 @@ def _parameter_error(errors: Any) -> AboundError:
     """Return the first error of a path or query parameter, with the parameter's name."""
     first = errors[0]
     field = ".".join(str(part) for part in first["loc"][1:]) or str(first["loc"][0])
+    if first["type"] == "string_pattern_mismatch" and field in ("model", "dataset"):
+        return InvalidInstance(f"a {'model' if field == 'model' else 'data set'}'s name {NAME_RULE}", field)
     return InvalidInstance(f"{field}: {first['msg'][:1].lower()}{first['msg'][1:]}", field)

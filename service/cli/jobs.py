@@ -54,9 +54,12 @@ def submit_job(
     """Submit a job. With `--follow`, exit code 1 unless it succeeds."""
     from abound.service.client import Client
 
-    params = changes_of(assignments) | ({} if reason is None else {"reason": reason})
-    request = {"method": method, "model": model, "params": params, "data": data, "activate": activate}
+    params = changes_of(assignments)
     with Client(url, key=key) as client:
+        if assignments:
+            params |= _typed_strings(assignments, params, client, method)
+        params |= {} if reason is None else {"reason": reason}
+        request = {"method": method, "model": model, "params": params, "data": data, "activate": activate}
         job = client.submit(request)
         if follow:
             job = _follow(client, job["id"])
@@ -144,6 +147,18 @@ def list_methods(url: Url = DEFAULT_URL, key: Key = None, as_json: AsJson = Fals
             typer.echo(f"    {name}  {_type_of(schema)}{', required' if name in needed else ''}")
 
 
+def _typed_strings(assignments: list[str], params: dict[str, Any], client: Client, method: str) -> dict[str, str]:
+    """Return as typed, such as ``12345``, the parameters that must be strings and were parsed as something else."""
+    schemas = {one["name"]: one["params"].get("properties", {}) for one in client.methods()["methods"]}
+    typed = dict(assignment.split("=", 1) for assignment in assignments)
+    strings: dict[str, str] = {}
+    for name, schema in schemas.get(method, {}).items():
+        kinds, value = {*_kinds_of(schema)}, params.get(name, "")
+        if kinds <= {"string", "null"} and not isinstance(value, str) and (value is not None or "null" not in kinds):
+            strings[name] = typed[name]
+    return strings
+
+
 def _follow(client: Client, job_id: str) -> dict[str, Any]:
     """Show the progress of a job until it has ended, and return the job."""
     job: dict[str, Any] = {}
@@ -181,7 +196,10 @@ def _exit_unless_succeeded(job: dict[str, Any]) -> None:
         raise typer.Exit(1)
 
 
+def _kinds_of(schema: dict[str, Any]) -> list[str]:
+    return [str(one.get("type", "?")) for one in schema.get("anyOf", [schema])]
+
+
 def _type_of(schema: dict[str, Any]) -> str:
-    kinds = [str(one.get("type", "?")) for one in schema.get("anyOf", [schema])]
     default = f", by default {schema['default']}" if schema.get("default") is not None else ""
-    return " or ".join(kinds) + default
+    return " or ".join(_kinds_of(schema)) + default

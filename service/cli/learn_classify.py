@@ -199,7 +199,7 @@ def classify(
     skip_bad: SkipBad = False,
     as_json: AsJson = False,
 ) -> None:
-    """Classify the instances of a file and write one JSON answer per line, in order.
+    """Classify the instances of a file and write one JSON answer per line, in order, with the ``line`` in the file.
 
     As CSV, each label of an answer is a row: line of the instance, rank, label, score, probability, the error of a
     refused line, and with --names the name. An instance without labels has one row without a label.
@@ -231,7 +231,7 @@ def classify(
             if as_csv:
                 table.writerows(row[: len(columns_out)] for row in _csv_rows(answer, instance.line))
             else:
-                out.write(json.dumps(answer, ensure_ascii=False) + "\n")
+                out.write(json.dumps(answer | {"line": instance.line}, ensure_ascii=False) + "\n")
 
         _run(
             "classify",

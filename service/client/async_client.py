@@ -30,6 +30,7 @@ from abound.service.client.errors import (
     decode_document,
     environment_errors,
     is_on_this_machine,
+    model_exists,
     no_cookies,
     normalize_url,
     refusal_of_response,
@@ -39,6 +40,7 @@ from abound.service.client.instances import (
     IN_FLIGHT,
     ClassifyOptions,
     Features,
+    Fields,
     InputInstance,
     InputText,
     Labelled,
@@ -195,6 +197,7 @@ class AsyncClient(
     async def _stream(self, path: str, lines: Lines, repeatable: bool, in_flight: int) -> AsyncIterator[Answer]:
         sent: deque[asyncio.Task[list[Answer]]] = deque()
         requests = bounded_async(lines)
+        before = 0
         try:
             while True:
                 try:
@@ -205,7 +208,8 @@ class AsyncClient(
                     raise
                 if request is None:
                     break
-                sent.append(asyncio.create_task(self._lines(path, request, repeatable)))
+                sent.append(asyncio.create_task(self._lines(path, request, repeatable, before)))
+                before += len(request)
                 if len(sent) >= in_flight:
                     for answer in await sent[0]:
                         yield answer
@@ -217,9 +221,9 @@ class AsyncClient(
                 task.cancel()
             await asyncio.gather(*sent, return_exceptions=True)
 
-    async def _lines(self, path: str, lines: list[bytes], repeatable: bool) -> list[Answer]:
+    async def _lines(self, path: str, lines: list[bytes], repeatable: bool, before: int) -> list[Answer]:
         """Send one request until each line has an answer."""
-        request = LinesRequest(lines, repeatable)
+        request = LinesRequest(lines, repeatable, before)
         while request.n_open:
             try:
                 pause = request.record_answers(await self._exchange(path, request.body(), request.n_open))
@@ -314,7 +318,7 @@ class AsyncModel:
     async def create(self, **config: Any) -> Answer:
         """Create the model; see ``Model.create``."""
         if any(one["name"] == self.name for one in (await self.client.models())["models"]):
-            raise ValueError(f"the model {self.name!r} exists")
+            raise model_exists(self.name)
         return await self.client.configure(self.name, config)
 
     async def classify(
@@ -346,7 +350,7 @@ class AsyncModel:
 
     async def classify_many(
         self,
-        instances: Iterable[InputInstance] | AsyncIterable[InputInstance],
+        instances: Iterable[str | InputInstance | Fields] | AsyncIterable[str | InputInstance | Fields],
         *,
         in_flight: int = IN_FLIGHT,
         **options: Unpack[ClassifyOptions],
@@ -358,7 +362,7 @@ class AsyncModel:
 
     async def learn_many(
         self,
-        instances: Iterable[Labelled] | AsyncIterable[Labelled],
+        instances: Iterable[Labelled | Fields] | AsyncIterable[Labelled | Fields],
         *,
         keyed: bool = True,
         in_flight: int = IN_FLIGHT,

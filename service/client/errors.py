@@ -88,6 +88,13 @@ def refusal_of(answer: Answer) -> Refused | None:
     return Refused(status, answer) if isinstance(status, int) and "title" in answer else None
 
 
+def model_exists(name: str) -> ValueError:
+    """Return the error of ``create`` for a model that exists."""
+    return ValueError(
+        f"the model {name!r} exists; leave out create, or change it with client.configure({name!r}, {{...}})"
+    )
+
+
 def refusal_of_response(response: httpx.Response) -> Refused:
     """Return the error for an unsuccessful response, whose body must have been read."""
     try:

@@ -394,7 +394,7 @@ def _batches(frame: Any) -> list[Any]:
         import pyarrow
     except ImportError as error:
         raise ValueError("frames with other columns than numbers need pyarrow: pip install 'abound[arrow]'") from error
-    batches: list[Any] = pyarrow.table(frame).select(list(frame.columns)).to_batches()
+    batches: list[Any] = pyarrow.table(frame).select([str(name) for name in frame.columns]).to_batches()
     return batches
 
 

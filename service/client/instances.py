@@ -18,7 +18,12 @@ Features = Mapping[str, Value]
 
 InputText = str | Mapping[str, str]
 """A text, or the texts of named fields, such as ``title`` and ``body``."""
+
+Fields = Mapping[str, Any]
+"""The fields of an ``InputInstance`` or a ``Labelled``, by name."""
+
 T = TypeVar("T")
+S = TypeVar("S", bound="InputInstance")
 
 IN_FLIGHT = 3
 """Default number of concurrent requests of a stream whose order does not matter."""
@@ -154,28 +159,44 @@ def map_lines(
     return map(encode, instances)
 
 
-def classify_encoder(options: ClassifyOptions) -> Callable[[InputInstance], bytes]:
+def _struct(given: object, kind: type[S]) -> S:
+    """Return an instance that was given as a ``kind`` or as a mapping of its fields. Raises TypeError otherwise."""
+    if isinstance(given, kind):
+        return given
+    if isinstance(given, Mapping):
+        return kind(**given)
+    kinds = "a Labelled" if kind is Labelled else "a text, an InputInstance"
+    raise TypeError(f"an instance is {kinds} or a dict of its fields, not {type(given).__name__}")
+
+
+def classify_encoder(options: ClassifyOptions) -> Callable[[str | InputInstance | Fields], bytes]:
     """Return a function that encodes an instance as a line, and adds the options to it."""
     added = client_requests.encode_document(_given(options))
 
-    def encode(instance: InputInstance) -> bytes:
-        line = client_requests.encode(instance)
-        return line if added == b"{}" else added if line == b"{}" else line[:-1] + b"," + added[1:]
+    def encode(instance: str | InputInstance | Fields) -> bytes:
+        given = {"text": instance} if isinstance(instance, str) else instance
+        return _joined(client_requests.encode(_struct(given, InputInstance)), added)
 
     return encode
 
 
-def learn_encoder(keyed: bool) -> Callable[[Labelled], bytes]:
+def learn_encoder(keyed: bool) -> Callable[[Labelled | Fields], bytes]:
     """Return a function that encodes the line of an instance. With ``keyed``, it adds a unique key to one without."""
     prefix, numbers = uuid.uuid4().hex.encode(), count(1)
 
-    def encode(instance: Labelled) -> bytes:
+    def encode(given: Labelled | Fields) -> bytes:
+        instance = _struct(given, Labelled)
         line = client_requests.encode(instance)
         if not keyed or instance.key is not None:
             return line
-        return b'%b,"key":"%b:%d"}' % (line[:-1], prefix, next(numbers))
+        return _joined(line, b'{"key":"%b:%d"}' % (prefix, next(numbers)))
 
     return encode
+
+
+def _joined(line: bytes, added: bytes) -> bytes:
+    """Return one JSON object with the fields of both."""
+    return line if added == b"{}" else added if line == b"{}" else line[:-1] + b"," + added[1:]
 
 
 def to_answer(answer: Answer, shape: type[Shape], url: str) -> Shape | Refused:

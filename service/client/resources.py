@@ -227,11 +227,11 @@ class Resources(Generic[Document, Nothing, Pieces, Download]):
         name: str | None = None,
         *,
         pieces: Pieces | None = None,
-        text: Sequence[str] = (),
+        text: str | Sequence[str] = (),
         label: str | None = None,
         label_separator: str | None = None,
         vector: str | None = None,
-        ignore: Sequence[str] = (),
+        ignore: str | Sequence[str] = (),
     ) -> Document:
         """Upload a file as a data set and return it. It replaces a data set of the same name.
 
@@ -243,11 +243,11 @@ class Resources(Generic[Document, Nothing, Pieces, Download]):
             Name of the data set. Default: the name of the file up to its first dot.
         pieces : iterable of bytes, async iterable for ``AsyncClient``, or None
             Sent as the content instead of the file, which need not exist then.
-        text, label, vector : sequence of str, str or None, str or None
+        text, label, vector : str or sequence of str, str or None, str or None
             Of a table: the columns of the text, the labels and the vectors.
         label_separator : str or None
             Of a table: separates the labels of a string.
-        ignore : sequence of str
+        ignore : str or sequence of str
             Columns of a table, or fields of JSON lines, that are left out; ``*``: all without a role.
         """
         source = Path(file)
@@ -255,11 +255,11 @@ class Resources(Generic[Document, Nothing, Pieces, Download]):
         content = self._read(source) if pieces is None else pieces
         path += query_string(
             filename=source.name,
-            text=list(text),
+            text=text,
             label=label,
             label_separator=label_separator,
             vector=vector,
-            ignore=list(ignore),
+            ignore=ignore,
         )
         return self._ask(Call("PUT", path, content, DATA_FILE, once=True, seconds=DATASET_SECONDS))
 

@@ -8,7 +8,8 @@
 3. Lines refused with 429 or 503 stay open. They are sent again, alone, after the pause that the service asks for.
 4. When the answer breaks off, ``record_failure`` closes the answered lines. The others are sent again if the request
    is repeatable. Otherwise the request ends as Interrupted, unless the service cannot have processed any of it.
-5. The answers of a request are returned in the order of its lines, once all of them are closed.
+5. The answers of a request are returned in the order of its lines, once all of them are closed. The ``line`` of a
+   refusal is the number of the line in the stream.
 """
 
 from __future__ import annotations
@@ -164,10 +165,13 @@ class LinesRequest:
     lines : list of bytes
     repeatable : bool
         Whether the service may process a line twice.
+    before : int
+        Number of lines of the stream before these.
     """
 
-    def __init__(self, lines: list[bytes], repeatable: bool) -> None:
+    def __init__(self, lines: list[bytes], repeatable: bool, before: int) -> None:
         self._lines = lines
+        self._before = before
         self._answers: list[Answer | None] = [None] * len(lines)
         self._open = list(range(len(lines)))
         self._attempts = Attempts(repeatable)
@@ -187,7 +191,7 @@ class LinesRequest:
         error: Refused | None = None
         pause = 0.0
         for i, answer in zip(self._open, answers, strict=True):
-            self._answers[i] = answer
+            self._record(i, answer)
             refusal = refusal_of(answer)
             if refusal is not None and is_retryable(refusal, self._attempts.repeatable):
                 again.append(i)
@@ -209,7 +213,7 @@ class LinesRequest:
         """Return the pause before the next attempt at the open lines, or raise if there is none left."""
         if isinstance(error, Interrupted):
             for i, answer in zip(self._open, error.answers, strict=False):
-                self._answers[i] = answer
+                self._record(i, answer)
             self._set_open(self._open[len(error.answers) :])
         pause = self._attempts.start_pause(error)
         if pause is not None:
@@ -225,6 +229,10 @@ class LinesRequest:
     def answers(self) -> list[Answer]:
         """Return an answer for each line, in order. Call it when no line is open."""
         return [answer for answer in self._answers if answer is not None]
+
+    def _record(self, i: int, answer: Answer) -> None:
+        """Record an answer. The service numbers the lines of an attempt; the answer gets the number in the stream."""
+        self._answers[i] = answer | {"line": self._before + i + 1} if "line" in answer else answer
 
     def _set_open(self, still_open: list[int]) -> None:
         if len(still_open) < len(self._open):

@@ -29,6 +29,7 @@ from abound.service.client.errors import (
     decode_document,
     environment_errors,
     is_on_this_machine,
+    model_exists,
     no_cookies,
     normalize_url,
     refusal_of_response,
@@ -37,6 +38,7 @@ from abound.service.client.errors import (
 from abound.service.client.instances import (
     ClassifyOptions,
     Features,
+    Fields,
     InputInstance,
     InputText,
     Labelled,
@@ -181,12 +183,14 @@ class Client(Resources[Answer, None, Iterable[bytes], Iterator[bytes]]):
         return self._stream(f"{model_path(name)}/learn", lines, repeatable=keyed)
 
     def _stream(self, path: str, lines: Iterable[bytes | None], repeatable: bool) -> Iterator[Answer]:
+        before = 0
         for one in bounded(lines):
-            yield from self._lines(path, one, repeatable)
+            yield from self._lines(path, one, repeatable, before)
+            before += len(one)
 
-    def _lines(self, path: str, lines: list[bytes], repeatable: bool) -> list[Answer]:
+    def _lines(self, path: str, lines: list[bytes], repeatable: bool, before: int) -> list[Answer]:
         """Send one request until each line has an answer."""
-        request = LinesRequest(lines, repeatable)
+        request = LinesRequest(lines, repeatable, before)
         while request.n_open:
             try:
                 pause = request.record_answers(self._exchange(path, request.body(), request.n_open))
@@ -282,7 +286,7 @@ class Model:
         Raises ValueError if the model exists.
         """
         if any(one["name"] == self.name for one in self.client.models()["models"]):
-            raise ValueError(f"the model {self.name!r} exists")
+            raise model_exists(self.name)
         return self.client.configure(self.name, config)
 
     def classify(
@@ -321,14 +325,19 @@ class Model:
         return convert_answer(self.client.learn(self.name, request), LearnAnswer, self.client.url)
 
     def classify_many(
-        self, instances: Iterable[InputInstance], **options: Unpack[ClassifyOptions]
+        self, instances: Iterable[str | InputInstance | Fields], **options: Unpack[ClassifyOptions]
     ) -> Iterator[ClassifyAnswer | Refused]:
-        """Yield an answer for each instance, in order: its labels, or the error that refused it."""
+        """Yield an answer for each instance, in order: its labels, or the error that refused it.
+
+        An instance is a text, an ``InputInstance`` or a dict of its fields.
+        """
         lines = map(classify_encoder(options), instances)
         for answer in self.client.classify_stream(self.name, lines):
             yield to_answer(answer, ClassifyAnswer, self.client.url)
 
-    def learn_many(self, instances: Iterable[Labelled], *, keyed: bool = True) -> Iterator[LearnAnswer | Refused]:
+    def learn_many(
+        self, instances: Iterable[Labelled | Fields], *, keyed: bool = True
+    ) -> Iterator[LearnAnswer | Refused]:
         """Learn instances and yield an answer for each, in order: its outcome, or the error that refused it.
 
         A request holds a thousand instances, or ends with the first instance that arrives a second after its first one.
@@ -339,7 +348,7 @@ class Model:
 
         Parameters
         ----------
-        instances : iterable of Labelled
+        instances : iterable of Labelled, or of dicts of its fields
         keyed : bool
             Add an idempotency key to instances without one, so that interrupted requests can be sent again.
         """

@@ -125,10 +125,13 @@ class JobMethod:
             name = said.partition(" ")[0].rstrip(":")
             if not first["loc"] and name in names_of(self.params):  # their own check names the field
                 raise InvalidInstance(f"params.{said}", f"params.{name}") from None
-            said = f"{said[:1].lower()}{said[1:]}"
+            said = f": {said[:1].lower()}{said[1:]}"
             if first["type"] == "unexpected_keyword_argument":
-                said += did_you_mean(str(first["loc"][-1]), names_of(self.params))
-            raise InvalidInstance(f"{field}: {said}", field) from None
+                hint = did_you_mean(str(first["loc"][-1]), names_of(self.params))
+                said = f" is not a parameter of this method{hint}"
+            elif first["type"] == "missing":
+                said = " is missing"
+            raise InvalidInstance(f"{field}{said}", field) from None
 
     def to_json(self, params: Any) -> dict[str, Any]:
         """Return validated parameters as JSON values, including defaults."""

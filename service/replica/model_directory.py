@@ -21,7 +21,7 @@ from abound.core.errors import (
     UnknownModel,
     did_you_mean,
 )
-from abound.core.limits import MODEL_NAME
+from abound.core.limits import MODEL_NAME, NAME_RULE
 from abound.core.types import Offset
 from abound.service.asyncio_tasks import wait_until
 from abound.service.log.catalog import DEFAULT_MODEL, append_to_catalog, catalog_end
@@ -197,8 +197,5 @@ class ModelDirectory:
 def check_name(name: str) -> str:
     """Return the name of a model; raise InvalidInstance (field ``model``) if it is invalid."""
     if re.fullmatch(MODEL_NAME[1:-1], name) is None:
-        raise InvalidInstance(
-            "a model's name must begin with a letter or digit and have up to 64 letters, digits, '_', '.' and '-'",
-            "model",
-        )
+        raise InvalidInstance(f"a model's name {NAME_RULE}", "model")
     return name

@@ -35,6 +35,16 @@ def learn(service: Served, model: str, body: bytes, **headers: str) -> httpx.Res
     return service.http.post(f"/models/{model}/learn", content=body, headers=sent)
 
 
+@pytest.mark.parametrize(
+    ("path", "field", "noun"), [("/models", "model", "a model"), ("/datasets", "dataset", "a data set")]
+)
+def test_a_wrong_name_is_refused_with_the_rule_of_names(service: Served, path: str, field: str, noun: str) -> None:
+    said = problem(service.http.get(f"{path}/my%20news"), 422, "invalid-field", field)["detail"]
+    assert (
+        said == f"{noun}'s name must begin with a letter or digit and have up to 64 letters, digits, '_', '.' and '-'"
+    )
+
+
 MALFORMED = {
     "empty": b"",
     "blank": b" \n ",

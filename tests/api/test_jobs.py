@@ -126,6 +126,13 @@ def test_what_is_no_job_at_all_is_refused(place: Office) -> None:
     problem(place.http.post("/jobs", json={"method": "steps", "model": "none"}), 404, "unknown-model")
     said = problem(place.http.post("/jobs", json={"method": "steps", "models": "default"}), 422, field="models")
     assert said["detail"].endswith("; did you mean model?")
+    for method, params, detail in (
+        ("steps", {"step": 1}, "params.step is not a parameter of this method; did you mean steps?"),
+        ("forget", {}, "params.reason is missing"),
+        ("forget", {"reason": "a", "key": 17}, "params.key: input should be a valid string"),
+    ):
+        wrong = place.http.post("/jobs", json={"method": method, "params": params})
+        assert problem(wrong, 422, "invalid-field")["detail"] == detail
 
 
 def test_a_job_that_does_not_fit_is_refused_with_the_arithmetic(place: Office) -> None:

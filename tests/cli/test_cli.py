@@ -267,6 +267,15 @@ def test_a_refused_row_is_a_row_of_the_answers(run: Run, url: str, tmp_path: Pat
     assert "512 bytes" in answer["error"]
 
 
+def test_answers_have_the_lines_of_the_file(run: Run, url: str, tmp_path: Path) -> None:
+    path = tmp_path / "some.jsonl"
+    path.write_text('{"text": "a"}\n\n{"text": \n{"features": {"a": null}}\n{"text": "b"}\n')
+    run("models", "create", "lines", "--url", url)
+    ran = run("classify", path, "--url", url, "-m", "lines", "--skip", 1, "--skip-bad")
+    answers = [json.loads(line) for line in ran.out.splitlines()]
+    assert [(one["line"], one.get("status")) for one in answers] == [(4, 422), (5, None)]
+
+
 def test_answers_go_to_a_file(run: Run, url: str, test: Path, tmp_path: Path) -> None:
     run("models", "create", "file", "--url", url)
     run("learn", test, "--url", url, "--model", "file")

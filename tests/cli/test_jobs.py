@@ -93,6 +93,11 @@ def test_a_followed_job_that_does_not_succeed_ends_the_command_with_1(run: Run) 
     assert run("submit", "ending", "--set", "how=error").code == 0  # nobody waits for what comes of it
 
 
+@pytest.mark.parametrize("typed", ["17", "1,2", "true", "null", '"17"'])
+def test_a_parameter_that_is_a_string_keeps_what_was_typed(run: Run, typed: str) -> None:
+    assert last_json(run("submit", "ending", "--set", f"how={typed}", "--json"))["params"]["how"] == typed.strip('"')
+
+
 def test_a_job_is_cancelled(run: Run) -> None:
     job = last_json(run("submit", "steps", "--set", "steps=10000", "--json"))
     ended = last_json(run("cancel", job["id"], "--follow", "--json"))

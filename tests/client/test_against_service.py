@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -55,7 +56,8 @@ def test_a_model_is_created_and_instances_are_given_in_every_way(
         model = Model(client, f"{fresh_model(service)}-more")
         assert repr(model) == f"<Model {model.name!r} of {service.url}>"
         assert model.create(update="sls")["config"]["update"] == "sls"
-        with pytest.raises(ValueError, match="exists"):
+        change = re.escape(f"the model {model.name!r} exists; leave out create, or change it with client.configure(")
+        with pytest.raises(ValueError, match=change):
             model.create()
         wheat = InputInstance(text="wheat", features={"price": 3.0})
         assert model.learn(wheat, ["grain"]).applied

@@ -219,6 +219,16 @@ async def test_a_stream_that_is_given_up_ends_its_requests() -> None:
     assert ended == [1, 1]
 
 
+async def test_a_refused_line_has_its_number_in_the_stream() -> None:
+    async def refuse_last(request: httpx.Request) -> httpx.Response:
+        sent = (await request.aread()).splitlines()
+        bad = json.dumps({"title": "X", "status": 422, "detail": "no label", "line": len(sent)})
+        return httpx.Response(200, content=b"\n".join([*sent[:-1], bad.encode()]))
+
+    answers = [answer async for answer in client(refuse_last).learn_stream("m", lines(2500), in_flight=3)]
+    assert [one["line"] for one in answers if "line" in one] == [1000, 2000, 2500]
+
+
 async def test_a_model_gives_keys_and_types() -> None:
     seen = []
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import io
 import pickle
 import time
 from collections.abc import Callable
@@ -402,6 +403,16 @@ def test_rows_of_a_pandas_frame_may_be_selected_and_have_categories() -> None:
     made = AboundClassifier(text="subject").fit(X, CLASSES)
     chosen = X.iloc[::-3]
     np.testing.assert_array_equal(made.decision_function(chosen), made.decision_function(X)[::-3])
+
+
+def test_columns_of_a_pandas_frame_may_have_numbers_as_names() -> None:
+    csv = io.StringIO("grain,wheat,3\ncrude,oil,40\ngrain,wheat barley,4\ncrude,oil barrel,50\n")
+    X = pandas.read_csv(csv, header=None)
+    y = X.pop(0)
+    named = X.rename(columns={1: "1", 2: "2"})
+    scores = [AboundClassifier(text="1").fit(rows, y).decision_function(rows).tolist() for rows in (X, named)]
+    assert scores[0] == scores[1]
+    assert scores[0][0] > 0 > scores[0][1]
 
 
 def test_frames_of_numbers_are_matrices() -> None:

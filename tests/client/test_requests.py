@@ -13,13 +13,14 @@ import pytest
 from abound.service.client import (
     AsyncClient,
     Client,
+    InputInstance,
     Labelled,
     Model,
 )
 from abound.service.client import (
     requests as calls,
 )
-from tests.client.mock_service import client, echo
+from tests.client.mock_service import client, echo, problem
 
 
 def test_the_key_travels_as_bearer_token() -> None:
@@ -50,6 +51,40 @@ def test_what_numpy_holds_is_sent_as_what_it_is() -> None:
     assert calls.encode([np.longdouble(1.5), np.array([0.5], np.longdouble), np.array(["a", 1], object)]) == (
         b'[1.5,[0.5],["a",1]]'
     )
+
+
+def test_many_instances_are_texts_structs_or_dicts() -> None:
+    sent: list[dict[str, Any]] = []
+
+    def keep(request: httpx.Request) -> httpx.Response:
+        rows = [json.loads(line) for line in request.read().splitlines()]
+        sent.extend(rows)
+        return httpx.Response(200, content="\n".join([json.dumps(problem(422))] * len(rows)))
+
+    model = Model(client(keep), "m")
+    list(
+        model.classify_many(["wheat", InputInstance(features={"a": 1}), {"text": "b", "vector": np.ones(1, "f4")}], k=3)
+    )
+    assert sent == [
+        {"text": "wheat", "k": 3},
+        {"features": {"a": 1}, "k": 3},
+        {"text": "b", "vector": {"base64": "AACAPw==", "dtype": "float32"}, "k": 3},
+    ]
+    sent.clear()
+    list(model.learn_many([Labelled(text="a", labels=["x"]), {"text": "b", "labels": ["y"], "key": "k"}, {}]))
+    keys = [one.pop("key") for one in sent]
+    assert (sent, len(set(keys)), keys[1]) == (
+        [{"text": "a", "labels": ["x"]}, {"text": "b", "labels": ["y"]}, {}],
+        3,
+        "k",
+    )
+    wrong: Any = [("a", ["x"])]
+    with pytest.raises(TypeError, match="an instance is a Labelled or a dict of its fields, not tuple"):
+        list(model.learn_many(wrong))
+    with pytest.raises(TypeError, match="a text, an InputInstance or a dict of its fields, not int"):
+        list(model.classify_many([3]))  # type: ignore[list-item]
+    with pytest.raises(TypeError, match="'txt'"):
+        list(model.classify_many([{"txt": "a"}]))
 
 
 @pytest.mark.parametrize(
@@ -117,3 +152,12 @@ async def test_a_data_set_is_a_file(name: str | None, tmp_path: Path) -> None:
     assert seen == [(url, file.read_bytes())] * 2
     with pytest.raises(FileNotFoundError):
         client(read_first).put_dataset(tmp_path / "missing.jsonl")
+
+
+def test_one_column_of_a_data_set_is_a_string_or_a_list() -> None:
+    made = client(lambda request: httpx.Response(201, json={"url": str(request.url)}))
+    urls = {
+        made.put_dataset("a.csv", pieces=[b""], text=text, ignore=ignore)["url"]
+        for text, ignore in (("subject", "id"), (["subject"], ("id",)))
+    }
+    assert urls == {"http://test/datasets/a?filename=a.csv&text=subject&ignore=id"}

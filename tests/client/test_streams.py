@@ -31,6 +31,24 @@ def test_long_streams_are_cut_into_requests_and_answered_in_order() -> None:
     assert sizes == [1000, 1000, 500]
 
 
+def test_a_refused_line_has_its_number_in_the_stream() -> None:
+    tried = set()
+
+    def refuse(request: httpx.Request) -> httpx.Response:
+        answers = []
+        for number, line in enumerate(request.read().splitlines(), start=1):
+            n = json.loads(line)["n"]
+            busy = n % 10 == 8 and n not in tried
+            tried.add(n)
+            bad = {8: problem(429, line=number, retry_after=0) if busy else {"n": n}, 9: problem(422, line=number)}
+            answers.append(json.dumps(bad.get(n % 10, {"n": n})))
+        return httpx.Response(200, content="\n".join(answers))
+
+    answers = list(client(refuse).learn_stream("m", lines(1020)))
+    assert [one["line"] for one in answers if "line" in one] == list(range(10, 1021, 10))
+    assert [i for i, one in enumerate(answers, start=1) if "line" in one] == list(range(10, 1021, 10))
+
+
 def test_requests_are_bounded_by_bytes_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lines_of_a_request, "STREAM_BYTES", 300)
     assert [len(request) for request in bounded(lines(7, 80))] == [3, 3, 1]

@@ -18,8 +18,8 @@ from abound.service.client.instances import ClassifyOptions, InputInstance, Labe
 ROOT = Path(__file__).parents[2]
 
 PROGRAM = """
-from abound import Client, Model
-from abound.service.client import AsyncClient, AsyncModel, Labelled, Refused
+from abound import Client, Labelled, Model
+from abound.service.client import AsyncClient, AsyncModel
 
 client = Client("http://127.0.0.1:8000")
 model = Model(client)
@@ -36,6 +36,8 @@ model.learn(3, ["a"])  # error: int
 model.classify(kk=3)  # error: kk
 for answer in model.learn_many([Labelled(text="a", labels=["b"])]):
     reveal_type(answer)  # LearnAnswer | abound.service.client.errors.Refused
+model.learn_many([("a", ["b"])])  # error: tuple
+model.classify_many(["a", {"text": "b"}], k=3)
 model.classify_many([], thresh=0.5)  # error: thresh
 
 
