@@ -128,10 +128,12 @@ class ArtifactStore:
             Not reachable, not writable, or not the one that the store knows. The message has the way out.
         StoreUnavailable
         """
-        new = Marker(secrets.token_hex(8), False)
-        with store_errors():
-            await store.client.set(ARTIFACTS_KEY, msgspec.json.encode(new), nx=True)
         known = await _recorded(store)
+        if known is None:  # read first: a full store refuses SET, even with NX and an existing key
+            new = Marker(secrets.token_hex(8), False)
+            with store_errors():
+                await store.client.set(ARTIFACTS_KEY, msgspec.json.encode(new), nx=True)
+            known = await _recorded(store)
         if known is None:
             raise StoreUnavailable("the record of the artifact store (abound:artifacts) cannot be read")
         if not known.marked:
