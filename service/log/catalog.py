@@ -208,6 +208,8 @@ async def append_to_catalog(
     except ConnectionLost as error:
         raise OutcomeUnknown("the store did not answer; check whether the change was made") from error
     except hiredis.ReplyError as error:
+        if str(error).startswith("READONLY"):  # after a failover, a new connection reaches the new primary
+            raw.close()
         raise StoreUnavailable(f"the store refused the change: {error}") from error
     return Offset.of_entry(reply)
 
