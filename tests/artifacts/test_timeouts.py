@@ -67,7 +67,7 @@ def _waiting(name: str) -> Any:
     return call
 
 
-for _name in ("exists", "info", "find", "cat_file", "pipe_file", "makedirs", "rm_file", "rm", "open"):
+for _name in ("exists", "info", "ls", "cat_file", "pipe_file", "makedirs", "rm_file", "rm", "open"):
     setattr(Silent, _name, _waiting(_name))
 
 
