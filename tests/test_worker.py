@@ -9,11 +9,13 @@ import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 import redis
+from structlog.testing import capture_logs
 
-from abound.core.errors import NotReady, UnknownOffset
+from abound.core.errors import NotReady, StoreRefused, StoreUnavailable, UnknownOffset
 from abound.core.types import START
 from abound.service import worker as service_worker
 from abound.service.artifacts.artifact_store import ArtifactStore
@@ -239,6 +241,36 @@ async def test_a_full_store_is_trimmed_and_read(
         while (await trim_of(replica.store, model.keys.log)).n_entries == 0:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
     await work.stop()
+
+
+async def test_a_report_that_the_store_refuses_ends_no_pass_over_the_models(
+    server: Server, start_replica: StartReplica, work: Work, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replica = await start_replica(server)
+    await replica.learn("default", drafts(10))
+    reports = AsyncMock(side_effect=StoreRefused("the store refused: OOM"))
+    monkeypatch.setattr(worker_status, "report", reports)
+    monkeypatch.setattr(service_worker, "compact", AsyncMock(side_effect=MemoryError))
+    with capture_logs() as logs:
+        work.start(SnapshotParams(every_bytes=100))
+        async with asyncio.timeout(8):
+            while not reports.await_count:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+        await work.stop()
+    assert [one["event"] for one in logs if one["log_level"] != "info"] == ["no snapshot can be made"]
+
+
+async def test_a_failed_sweep_is_repeated_after_its_interval(
+    server: Server, start_replica: StartReplica, work: Work, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await start_replica(server)
+    sweeps = AsyncMock(side_effect=StoreUnavailable("gone"))
+    monkeypatch.setattr(Worker, "sweep", sweeps)
+    monkeypatch.setattr(service_worker, "LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(service_worker, "SWEEP_SECONDS", 0.5)
+    work.start()
+    await asyncio.sleep(1.8)
+    assert 1 <= sweeps.await_count <= 3
 
 
 async def test_what_nothing_points_to_is_swept(server: Server, start_replica: StartReplica, work: Work) -> None:
