@@ -351,7 +351,9 @@ class Replica:
             return
         try:
             async with asyncio.timeout(timeout):
-                await model.wait_for((await stream.tail(self.store, model.keys.log)).last)
+                newest = await stream.newest_after(self.store, model.keys.log, model.offset)
+                if newest is not None:
+                    await model.wait_for(newest)
                 await model.wait_entry_complete()
         except TimeoutError:
             raise NotReady(f"this replica is behind the log: it is at {model.offset}", lag=model.lag) from None
