@@ -17,7 +17,11 @@ from collections.abc import Awaitable, Callable, Coroutine
 from time import perf_counter
 from typing import Any, TypeVar
 
-from abound.core.errors import ArtifactsUnavailable, StoreUnavailable
+import structlog
+
+from abound.core.errors import AboundError, ArtifactsUnavailable, StoreUnavailable
+
+log = structlog.get_logger(__name__)
 
 AGAIN_SECONDS = 0.2
 
@@ -31,13 +35,23 @@ async def do_nothing(*_: object) -> None:
 async def forever(work: Callable[[], Awaitable[object]], every: float, *, at_once: bool = True) -> None:
     """Call ``work`` every ``every`` seconds until cancelled; ignore StoreUnavailable, ArtifactsUnavailable.
 
-    The first call is made at once, or after ``every`` seconds.
+    Other errors of this service end it. Unexpected ones, such as a lack of memory, are logged, and the next call may
+    succeed. The first call is made at once, or after ``every`` seconds.
     """
+    logged = ""
     if not at_once:
         await asyncio.sleep(every)
     while True:
-        with contextlib.suppress(StoreUnavailable, ArtifactsUnavailable):
+        try:
             await work()
+        except (StoreUnavailable, ArtifactsUnavailable):
+            pass
+        except AboundError:
+            raise
+        except Exception as error:
+            if repr(error) != logged:
+                logged = repr(error)
+                log.exception("periodic work has failed; it is tried again", seconds=every)
         await asyncio.sleep(every)
 
 

@@ -142,8 +142,8 @@ class Worker:
                         except (Corrupted, StoreRefused) as error:  # continue with the other models
                             await self._pause_model(living, error)
                     if asyncio.get_running_loop().time() - swept > SWEEP_SECONDS:
+                        swept = asyncio.get_running_loop().time()  # also if it fails: it may take long
                         await self.sweep(catalog)
-                        swept = asyncio.get_running_loop().time()
                 except StoreUnavailable as error:
                     log.warning("the store cannot be reached; trying again", reason=str(error))
                 except (Corrupted, UnknownApplyVersion) as error:
@@ -186,7 +186,8 @@ class Worker:
         """Publish the size of the state files. The size of history counts segments only."""
         sizes = await artifacts.sizes(state_files.folder(living.keys))
         size = sum(size for name, size in sizes.items() if f"/{BASE_PREFIX}" not in name)
-        await worker_status.report(self._store, living.keys, index_bytes=size)
+        with contextlib.suppress(StoreRefused):
+            await worker_status.report(self._store, living.keys, index_bytes=size)
 
     async def _catalog_now(self, known: Catalog) -> Catalog:
         catalog = await reread_catalog(self._store, known)
@@ -232,9 +233,10 @@ class Worker:
         await self._report_trouble(living, "snapshots", f"no snapshot can be made: {why}")
 
     async def _report_trouble(self, living: CatalogModel, work: str, trouble: str) -> None:
-        """Publish why some work on a model fails, for the replicas."""
-        await worker_status.report(self._store, living.keys, **{work: trouble})
-        self._logged.setdefault(living.keys.incarnation, set()).add(work)
+        """Publish why some work on a model fails, for the replicas. A full store refuses it."""
+        with contextlib.suppress(StoreRefused):
+            await worker_status.report(self._store, living.keys, **{work: trouble})
+            self._logged.setdefault(living.keys.incarnation, set()).add(work)
 
     async def _clear_trouble(self, living: CatalogModel, work: str) -> None:
         """Withdraw this worker's report about some work on a model. Reports of other workers expire."""

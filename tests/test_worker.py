@@ -7,17 +7,22 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
+import redis
+from structlog.testing import capture_logs
 
-from abound.core.errors import NotReady, UnknownOffset
+from abound.core.errors import NotReady, StoreRefused, StoreUnavailable, UnknownOffset
 from abound.core.types import START
 from abound.service import worker as service_worker
+from abound.service.artifacts.artifact_store import ArtifactStore
 from abound.service.history import worker_status
 from abound.service.history.replay import compact
 from abound.service.log.catalog import CatalogModel, read_catalog
-from abound.service.log.stream import LogParams, repaired_key
+from abound.service.log.stream import LogParams, repaired_key, trim_of
 from abound.service.replica.replica import Replica, ReplicaParams
 from abound.service.snapshots import schedule, snapshots
 from abound.service.snapshots.snapshots import SnapshotParams
@@ -38,9 +43,9 @@ class Work:
         self.server = server
         self.running: list[tuple[Worker, asyncio.Task[None], Store]] = []
 
-    def start(self, params: SnapshotParams = NEVER) -> Worker:
+    def start(self, params: SnapshotParams = NEVER, artifacts: ArtifactStore | None = None) -> Worker:
         store = Store(self.server.url, self.server.store_params)
-        worker = Worker(store, params)
+        worker = Worker(store, params, artifacts=artifacts)
         self.running.append((worker, asyncio.create_task(worker.run()), store))
         return worker
 
@@ -211,6 +216,62 @@ async def test_a_snapshot_that_the_store_has_no_room_for_leaves_no_parts_and_the
     assert model is not None
     assert made.size < 400_000
     assert (await compact(replica.store, model, NEVER)).size > 2_000_000
+
+
+async def test_a_full_store_is_trimmed_and_read(
+    own_server: Server, start_replica: StartReplica, tmp_path: Path
+) -> None:
+    artifacts = ArtifactStore(str(tmp_path))
+    replica = await start_replica(own_server, None, artifacts)
+    model = (await read_catalog(replica.store)).get("default")
+    assert model is not None
+    for snapshot in (False, True, True, False):
+        await replica.learn("default", drafts(100))
+        if snapshot:
+            await compact(replica.store, model, NEVER)
+    client = replica.store.client
+    await client.config_set("maxmemory", 1)
+    with pytest.raises(redis.exceptions.OutOfMemoryError):
+        await client.set("x", "y")
+    again = await start_replica(own_server, None, ArtifactStore(str(tmp_path)))
+    assert again.model("default").ready
+    assert again.storage_status.failure is None
+    work = Work(own_server)
+    work.start(SnapshotParams(every_bytes=2**40, every_seconds=1.0), ArtifactStore(str(tmp_path)))
+    async with asyncio.timeout(20):
+        while (await trim_of(replica.store, model.keys.log)).n_entries == 0:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+    await work.stop()
+
+
+async def test_a_report_that_the_store_refuses_ends_no_pass_over_the_models(
+    server: Server, start_replica: StartReplica, work: Work, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replica = await start_replica(server)
+    await replica.learn("default", drafts(10))
+    reports = AsyncMock(side_effect=StoreRefused("the store refused: OOM"))
+    monkeypatch.setattr(worker_status, "report", reports)
+    monkeypatch.setattr(service_worker, "compact", AsyncMock(side_effect=MemoryError))
+    with capture_logs() as logs:
+        work.start(SnapshotParams(every_bytes=100))
+        async with asyncio.timeout(8):
+            while not reports.await_count:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+        await work.stop()
+    assert [one["event"] for one in logs if one["log_level"] != "info"] == ["no snapshot can be made"]
+
+
+async def test_a_failed_sweep_is_repeated_after_its_interval(
+    server: Server, start_replica: StartReplica, work: Work, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await start_replica(server)
+    sweeps = AsyncMock(side_effect=StoreUnavailable("gone"))
+    monkeypatch.setattr(Worker, "sweep", sweeps)
+    monkeypatch.setattr(service_worker, "LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(service_worker, "SWEEP_SECONDS", 0.5)
+    work.start()
+    await asyncio.sleep(1.8)
+    assert 1 <= sweeps.await_count <= 3
 
 
 async def test_what_nothing_points_to_is_swept(server: Server, start_replica: StartReplica, work: Work) -> None:

@@ -113,8 +113,8 @@ class ReplicaServer(uvicorn.Server):
                     connection.close_if_stalled()
 
 
-async def serve(settings: Settings, listening: socket.socket, reporter: Reporter) -> None:
-    """Run one replica until SIGTERM or SIGINT."""
+async def serve(settings: Settings, listening: socket.socket, reporter: Reporter) -> bool:
+    """Run one replica until SIGTERM or SIGINT. Return False if it ends because a part of the replica has crashed."""
     from abound.service.api.app import create_app
 
     app = create_app(settings, report=reporter)
@@ -123,21 +123,23 @@ async def serve(settings: Settings, listening: socket.socket, reporter: Reporter
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
+    crash = app.state.parts.replica.crashed
     async with app.router.lifespan_context(app):
         reporter("opening the port", 0.0)
         serving = asyncio.create_task(server.serve(sockets=[listening]))
         looking = asyncio.create_task(server.close_stalled_connections())
         telling = asyncio.create_task(server.report_readiness())
         stopped = asyncio.create_task(stop.wait())
-        await asyncio.wait([serving, looking, telling, stopped], return_when=asyncio.FIRST_COMPLETED)
+        crashed = asyncio.create_task(crash.wait())
+        await asyncio.wait([serving, looking, telling, stopped, crashed], return_when=asyncio.FIRST_COMPLETED)
         if stop.is_set() and settings.drain_seconds:
             app.state.draining = True
             await asyncio.wait([serving], timeout=settings.drain_seconds)
         server.should_exit = True
-        looking.cancel()
-        telling.cancel()
-        stopped.cancel()
+        for task in (looking, telling, stopped, crashed):
+            task.cancel()
         await serving
+    return not crash.is_set()
 
 
 async def check_store(settings: Settings) -> None:
@@ -175,7 +177,8 @@ def main() -> int:
         for sentence in unknown_variables(os.environ) if options.first else ():
             if sentence not in unknown_variables(os.environ, groups=False):  # the supervisor has reported these
                 reporter.send(Report(warning=sentence))
-        uvloop.run(serve(settings, listening, reporter))
+        if not uvloop.run(serve(settings, listening, reporter)):
+            sys.exit(1)  # the supervisor starts the process again
 
     return child_main.run("process", options.status, work)
 

@@ -128,10 +128,12 @@ class ArtifactStore:
             Not reachable, not writable, or not the one that the store knows. The message has the way out.
         StoreUnavailable
         """
-        new = Marker(secrets.token_hex(8), False)
-        with store_errors():
-            await store.client.set(ARTIFACTS_KEY, msgspec.json.encode(new), nx=True)
         known = await _recorded(store)
+        if known is None:  # read first: a full store refuses SET, even with NX and an existing key
+            new = Marker(secrets.token_hex(8), False)
+            with store_errors():
+                await store.client.set(ARTIFACTS_KEY, msgspec.json.encode(new), nx=True)
+            known = await _recorded(store)
         if known is None:
             raise StoreUnavailable("the record of the artifact store (abound:artifacts) cannot be read")
         if not known.marked:
@@ -349,8 +351,29 @@ class ArtifactStore:
             self._filesystem.rm(folder, recursive=True)
 
     def _find(self, folder: str) -> dict[str, int]:
-        found = self._filesystem.find(folder, detail=True)
-        return {str(path): int(info["size"]) for path, info in found.items() if str(path).startswith(f"{folder}/")}
+        if self._filesystem.async_impl:  # a bucket, which lists all names at once
+            found = self._filesystem.find(folder, detail=True).values()
+        else:
+            found = self._walk(folder)
+        return {str(one["name"]): int(one["size"]) for one in found if str(one["name"]).startswith(f"{folder}/")}
+
+    def _walk(self, folder: str) -> Iterator[dict[str, Any]]:
+        """Yield the files below a folder. Raise OSError if a folder cannot be read.
+
+        fsspec's own ``find`` leaves out such a folder, and garbage collection would then delete files in use.
+        """
+        folders = [folder]
+        while folders:
+            path = folders.pop()
+            try:
+                listed = self._filesystem.ls(path, detail=True)
+            except FileNotFoundError:  # deleted meanwhile
+                continue
+            for one in listed:
+                if one["type"] != "directory":
+                    yield one
+                elif one["name"] != path:
+                    folders.append(one["name"])
 
     def _sweep(self) -> int:
         swept = 0

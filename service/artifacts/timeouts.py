@@ -85,15 +85,15 @@ class DaemonThreads(Executor):
         self._lock = threading.Lock()
 
     def submit(self, call: Callable[P, T], /, *given: P.args, **named: P.kwargs) -> Future[T]:
-        """Run a call in a thread as soon as one is free."""
+        """Run a call in a thread as soon as one is free. Raise RuntimeError if no thread can be started."""
         future: Future[T] = Future()
         work = partial(call, *given, **named)
         with self._lock:
             if self._busy == self._most:
                 self._waiting.append((future, work))
                 return future
-            self._busy += 1
-        threading.Thread(target=self._run, args=(future, work), name=self._name, daemon=True).start()
+            threading.Thread(target=self._run, args=(future, work), name=self._name, daemon=True).start()
+            self._busy += 1  # not if no thread could be started
         return future
 
     def _run(self, future: Future[Any], work: Callable[[], Any]) -> None:

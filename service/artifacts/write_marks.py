@@ -33,12 +33,12 @@ async def collect_unmarked(
     artifacts: ArtifactStore,
     folder: str,
     key: bytes,
-    referenced: Callable[[], Awaitable[Iterable[str]]],
+    referenced: Callable[[set[str]], Awaitable[Iterable[str]]],
 ) -> int:
     """Delete the entries of ``folder`` without a write mark and without a reference; return the number of files.
 
-    The entries are listed first, the marks next, and then ``referenced`` is awaited. So an entry whose writer sets the
-    reference before it removes the mark is never deleted.
+    The entries are listed first, the marks next, and then ``referenced`` is awaited with the entries without a mark. So
+    an entry whose writer sets the reference before it removes the mark is never deleted.
 
     Raises ArtifactsUnavailable, StoreUnavailable.
     """
@@ -47,7 +47,8 @@ async def collect_unmarked(
     if not n_files:
         return 0
     marked = await marked_writes(store, key)
-    gone = n_files.keys() - marked.keys() - set(await referenced())
+    unmarked = n_files.keys() - marked.keys()
+    gone = unmarked - set(await referenced(unmarked))
     for name in sorted(gone):
         await artifacts.clear(f"{folder}/{name}")
     return sum(n_files[name] for name in gone)

@@ -288,7 +288,7 @@ class DatasetRepository:
     async def collect_garbage(self, artifacts: ArtifactStore) -> int:
         """Delete files that no data set refers to and no process is writing. Return their number."""
 
-        async def referenced() -> list[str]:
+        async def referenced(_: set[str]) -> list[str]:
             return [card.file.removeprefix(f"{FOLDER}/") for card in await self.all()]
 
         return await collect_unmarked(self._store, artifacts, FOLDER, WRITING_KEY, referenced)

@@ -208,20 +208,25 @@ async def append_to_catalog(
     except ConnectionLost as error:
         raise OutcomeUnknown("the store did not answer; check whether the change was made") from error
     except hiredis.ReplyError as error:
+        if str(error).startswith("READONLY"):  # after a failover, a new connection reaches the new primary
+            raw.close()
         raise StoreUnavailable(f"the store refused the change: {error}") from error
     return Offset.of_entry(reply)
 
 
-async def catalog_end(connection: ReconnectingConnection, seconds: float) -> Offset:
-    """Return the offset of the last entry of the catalog, or START if it has none. Raise StoreUnavailable."""
+async def catalog_end(connection: ReconnectingConnection, known: Offset, seconds: float) -> Offset:
+    """Return the offset of the last entry of the catalog, or ``known`` if none is after it. Raise StoreUnavailable.
+
+    The store sends no entry if none is after ``known``; the last one may hold all models.
+    """
     raw = connection.raw
     if raw is None:
         raise StoreUnavailable("the store is unreachable")
     try:
-        reply = await raw.call("XREVRANGE", CATALOG_KEY, "+", "-", "COUNT", 1, seconds=seconds)
+        reply = await raw.call("XREVRANGE", CATALOG_KEY, "+", f"({known.entry}", "COUNT", 1, seconds=seconds)
     except (ConnectionLost, hiredis.ReplyError) as error:
         raise StoreUnavailable(f"the store did not answer: {error}") from error
-    return Offset.of_entry(reply[0][0]) if reply else START
+    return Offset.of_entry(reply[0][0]) if reply else known
 
 
 def _config(name: str, config: dict[str, Any]) -> ModelConfig:

@@ -331,6 +331,13 @@ async def tail(store: Store, key: bytes) -> Tail:
     return Tail(Offset.of_entry(info["last-generated-id"]), length, max(removed, trim.n_entries))
 
 
+async def newest_after(store: Store, key: bytes, after: Offset) -> Offset | None:
+    """Return the offset of the last entry, or None if it is not after ``after``. The store then sends no entry."""
+    with store_errors():
+        found = await store.client.xrevrange(key, "+", f"({after.entry}", count=1)
+    return Offset.of_entry(found[0][0]) if found else None
+
+
 class LastEntryFields(Fields):
     """The fields of the last entry of a segment.
 

@@ -156,6 +156,27 @@ class Child:
 
     async def _run_once(self) -> int:
         """Start the process, wait for its end, and return its exit code (negative: the signal that ended it)."""
+        try:
+            process, reading = await self._start()
+        except OSError as error:
+            self._error = f"cannot be started: {error.strerror}"
+            return 1
+        self.warm, self._error = False, None
+        if self._stopping.is_set():  # stop() was called while the process was started
+            self.signal(signal.SIGTERM)
+        listening = asyncio.create_task(self._listen(reading))
+        code = await process.wait()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(1.0):  # a grandchild may hold the pipe open
+                await listening
+        self.ready, self.unready = False, ""
+        self._changed()
+        if self.ended is not None:
+            self.ended(process.pid)
+        return code
+
+    async def _start(self) -> tuple[asyncio.subprocess.Process, int]:
+        """Start the process; return it with the end of its status pipe that is read. Raise OSError."""
         reading, writing = os.pipe()
         try:
             self._process = await asyncio.create_subprocess_exec(
@@ -168,26 +189,12 @@ class Child:
                 start_new_session=True,  # Ctrl-C in the terminal goes to the parent only
                 preexec_fn=dies_with_parent(),
             )
-        except OSError as error:
+        except BaseException:
             os.close(reading)
-            self._error = f"cannot be started: {error.strerror}"
-            return 1
+            raise
         finally:
             os.close(writing)
-        self.warm, self._error = False, None
-        if self._stopping.is_set():  # stop() was called while the process was started
-            self.signal(signal.SIGTERM)
-        listening = asyncio.create_task(self._listen(reading))
-        pid = self._process.pid
-        code = await self._process.wait()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(1.0):  # a grandchild may hold the pipe open
-                await listening
-        self.ready, self.unready = False, ""
-        self._changed()
-        if self.ended is not None:
-            self.ended(pid)
-        return code
+        return self._process, reading
 
     async def _listen(self, fd: int) -> None:
         loop = asyncio.get_running_loop()

@@ -12,7 +12,7 @@ from abound.core.errors import CannotStart
 from abound.service.metrics import configure_logging
 from abound.service.processes import kernel_cache
 from abound.service.processes.kernel_cache import set_cache_dir
-from abound.service.processes.lifetime import end_with_parent
+from abound.service.processes.lifetime import end_with_parent, raise_open_files_limit
 from abound.service.processes.status_pipe import EXIT_REFUSED, Report, Reporter
 from abound.service.settings import Settings
 
@@ -33,6 +33,7 @@ def run(name: str, status: int | None, work: Callable[[Settings, Reporter], None
     if sys.platform != "linux" and status is not None:
         threading.Thread(target=end_with_parent, args=(os.getppid(),), daemon=True).start()
     reporter = Reporter(status)
+    raise_open_files_limit()
     try:
         set_cache_dir()
         settings = Settings.load()

@@ -1,4 +1,4 @@
-"""Lifetime of processes: children that end with their parent, and safe ways to end a recorded process.
+"""Lifetime of processes: limits at the start, children that end with their parent, ways to end a recorded process.
 
 On Linux the kernel sends SIGKILL to a child when the *thread* that started it ends. Children are therefore started
 from the main thread, or from one that lives as long as they should. On other systems a child polls its parent's
@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -23,7 +24,18 @@ from pathlib import Path
 
 PARENT_SECONDS = 1.0
 
+MAX_OPEN_FILES = 65_536
+
 _PR_SET_PDEATHSIG = 1
+
+
+def raise_open_files_limit() -> None:
+    """Raise the limit of open files as far as allowed; the usual one is less than the connections of a replica."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MAX_OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, MAX_OPEN_FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with contextlib.suppress(ValueError, OSError):  # macOS has a lower bound of its own
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def dies_with_parent() -> Callable[[], None]:

@@ -40,7 +40,7 @@ from abound.core.errors import CannotStart, WrongSetting
 from abound.service.processes.child import Child, restart_delay
 from abound.service.processes.embedded_store import EmbeddedStore
 from abound.service.processes.kernel_cache import set_cache_dir
-from abound.service.processes.lifetime import is_running
+from abound.service.processes.lifetime import is_running, raise_open_files_limit
 from abound.service.processes.memory import default_models_memory
 from abound.service.processes.runtime_dir import prepare_runtime_dir, runtime_dir
 from abound.service.processes.startup_page import StartupServer, StartupStatus, listen, url_of
@@ -72,6 +72,7 @@ def serve(settings: Settings) -> int:
     teller = ConsoleLog(settings.log_format == "json")
     for sentence in unknown_variables(os.environ, groups=False):
         teller.write(sentence, level="warning")
+    raise_open_files_limit()
     try:
         set_cache_dir()
         may_have_keys = settings.redis_url is not None or EmbeddedStore(settings.data_dir).has_files()

@@ -119,7 +119,6 @@ class Follower:
             raise
         except BaseException as error:
             self.failure = f"the follower stopped: {type(error).__name__}: {error}"
-            log.exception("the follower stopped")
             raise
 
     async def continues_catalog(self, connection: StoreConnection, seconds: float) -> bool:

@@ -100,7 +100,8 @@ class ModelDirectory:
         """
         try:
             async with asyncio.timeout(min(timeout, CATALOG_SECONDS)):
-                end = await catalog_end(self._connection, self._store.params.reply_seconds)
+                known = self._follower.models_offset
+                end = await catalog_end(self._connection, known, self._store.params.reply_seconds)
         except TimeoutError:
             raise StoreUnavailable("the store did not answer in time") from None
         await self._wait_until_read(end, timeout)

@@ -25,7 +25,7 @@ from typing import Any, Literal
 import structlog
 
 from abound.core.config import ModelConfig
-from abound.core.errors import CannotStart, InvalidInstance, NotReady, OutcomeUnknown, StoreUnavailable
+from abound.core.errors import AboundError, CannotStart, InvalidInstance, NotReady, OutcomeUnknown, StoreUnavailable
 from abound.core.limits import Limits
 from abound.core.types import Offset
 from abound.service.artifacts.artifact_store import ArtifactStore
@@ -91,6 +91,8 @@ class ReplicaParams:
 class Replica:
     """The state of every model of one store, and the only way to change it.
 
+    ``crashed`` is set when a part of it has stopped with an unexpected error. Only a restart helps then.
+
     The protocol, from a request to its response and from a crash to readiness:
 
      1. ``start`` refuses a store that could lose the log, reads the catalog, loads the newest good snapshot of each
@@ -136,6 +138,7 @@ class Replica:
             self.loaded_versions.wait_loaded,
         )
         self._heartbeat = Heartbeat(store, self.id, self._follower, self._copies, classified)
+        self.crashed = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._errands: set[asyncio.Task[None]] = set()
 
@@ -199,7 +202,16 @@ class Replica:
             asyncio.create_task(self.storage_status.run(), name="storage status"),
             asyncio.create_task(self._copies.run(), name="copies"),
         ]
+        for task in self._tasks:
+            task.add_done_callback(self._on_task_end)
         self._health.set_stage("ready", 1.0)
+
+    def _on_task_end(self, task: asyncio.Task[None]) -> None:
+        if task.cancelled() or (error := task.exception()) is None:
+            return
+        log.error("a part of the replica has stopped", part=task.get_name(), exc_info=error)
+        if not isinstance(error, AboundError):  # after those, a restart does not help
+            self.crashed.set()
 
     def drain(self) -> None:
         """Stop accepting events to learn; requests under way continue."""
@@ -351,7 +363,9 @@ class Replica:
             return
         try:
             async with asyncio.timeout(timeout):
-                await model.wait_for((await stream.tail(self.store, model.keys.log)).last)
+                newest = await stream.newest_after(self.store, model.keys.log, model.offset)
+                if newest is not None:
+                    await model.wait_for(newest)
                 await model.wait_entry_complete()
         except TimeoutError:
             raise NotReady(f"this replica is behind the log: it is at {model.offset}", lag=model.lag) from None

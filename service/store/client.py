@@ -34,6 +34,10 @@ FIRST_FILE = (
     "Wait for it (INFO persistence: aof_rewrite_in_progress, aof_last_bgrewrite_status)"
 )
 
+CLOSED_BY: list[type[Exception]] = [redis.exceptions.ReadOnlyError]
+"""Errors that close a pooled connection, as lost ones do. After a failover a connection may still end at the old
+primary; a new one to the same address reaches the new primary."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreParams:
@@ -67,7 +71,12 @@ class StoreParams:
 def sync_client(url: str, seconds: float) -> redis.Redis:
     """Return a blocking client for threads. It never retries a command."""
     return redis.Redis.from_url(
-        url, protocol=2, retry=SyncRetry(NoBackoff(), 0), socket_connect_timeout=seconds, socket_timeout=seconds
+        url,
+        protocol=2,
+        retry=SyncRetry(NoBackoff(), 0),
+        retry_on_error=CLOSED_BY,
+        socket_connect_timeout=seconds,
+        socket_timeout=seconds,
     )
 
 
@@ -85,7 +94,7 @@ class Store:
         pool = redis.asyncio.BlockingConnectionPool.from_url(
             url,
             retry=Retry(NoBackoff(), 0),
-            retry_on_error=[],
+            retry_on_error=CLOSED_BY,
             socket_timeout=self.params.reply_seconds,
             socket_connect_timeout=self.params.connect_seconds,
             health_check_interval=15,

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from abound.core.errors import Conflict, NotReady, UnknownVersion, VersionDeleted
+from abound.core.errors import Conflict, Corrupted, NotReady, UnknownApplyVersion, UnknownVersion, VersionDeleted
 from abound.core.model.active_version import LIVE
 from abound.service.artifacts.artifact_store import ArtifactStore
 from abound.service.artifacts.write_marks import collect_unmarked, hold_write_mark, marked_writes
@@ -176,5 +176,20 @@ async def written_bytes(store: Store, artifacts: ArtifactStore, keys: ModelKeys)
 
 async def collect_garbage(store: Store, artifacts: ArtifactStore, keys: ModelKeys) -> int:
     """Delete the files of unfinished versions that no process is writing; return the number of files."""
-    folder, key = versions.folder(keys), keys.key("writing")
-    return await collect_unmarked(store, artifacts, folder, key, lambda: versions.ids(artifacts, keys))
+
+    async def finished(unmarked: set[str]) -> set[str]:
+        listed = set(await versions.ids(artifacts, keys))
+        return listed | {name for name in unmarked - listed if await _has_card(artifacts, keys, name)}
+
+    return await collect_unmarked(store, artifacts, versions.folder(keys), keys.key("writing"), finished)
+
+
+async def _has_card(artifacts: ArtifactStore, keys: ModelKeys, name: str) -> bool:
+    """Return whether a version has a card. A listing of the artifact store may lack one that was just written."""
+    try:
+        await versions.card_of(artifacts, keys, name)
+    except UnknownVersion:
+        return False
+    except (Corrupted, UnknownApplyVersion):
+        return True
+    return True

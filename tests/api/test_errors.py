@@ -100,7 +100,6 @@ INVALID: dict[str, tuple[bytes, str]] = {
     "no labels": (b'{"text": "a"}', "labels"),
     "null labels": (b'{"text": "a", "labels": null}', "labels"),
     "empty labels": (b'{"text": "a", "labels": []}', "labels"),
-    "blank label": (b'{"text": "a", "labels": ["b", " \\u00a0"]}', "labels[1]"),
     "empty label": (b'{"text": "a", "labels": ["b", ""]}', "labels[1]"),
     "label of another type": (b'{"text": "a", "labels": ["b", 3]}', "labels[1]"),
     "labels of another type": (b'{"text": "a", "labels": "b"}', "labels"),

@@ -5,15 +5,27 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
+import signal
 import socket
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from unittest.mock import AsyncMock
 
 import pytest
+from pydantic import SecretStr
+from structlog.testing import capture_logs
 
+from abound.core.errors import Corrupted
+from abound.service.api.server import serve
+from abound.service.asyncio_tasks import forever
 from abound.service.metrics import configure_logging
+from abound.service.processes.status_pipe import Reporter
+from abound.service.replica.follower import Follower
+from abound.service.settings import Settings
 from tests.api.test_keys import until
 from tests.support.served import Served, served
+from tests.support.valkey import Server
 
 SECRET = "bearer-3f9c1a77"
 FEATURE = "diagnosis-5d21"
@@ -128,3 +140,30 @@ def test_a_traceback_has_no_locals(form: str, capsys: pytest.CaptureFixture[str]
     assert "went wrong" in told
     assert "Traceback" in told
     assert SECRET not in told
+
+
+@pytest.mark.parametrize(
+    ("error", "ends"),
+    [(RuntimeError("can't start new thread"), True), (Corrupted("damaged"), False)],
+    ids=["ends", "stays"],
+)
+async def test_a_process_ends_if_a_part_of_it_has_crashed(
+    server: Server, monkeypatch: pytest.MonkeyPatch, error: Exception, ends: bool
+) -> None:
+    monkeypatch.setattr(Follower, "_follow", AsyncMock(side_effect=error))
+    settings = Settings(redis_url=SecretStr(server.url), host="127.0.0.1", port=0)
+    with closing(socket.create_server(("127.0.0.1", 0))) as listening:
+        serving = asyncio.create_task(serve(settings, listening, Reporter(None)))
+        await asyncio.wait([serving], timeout=20.0 if ends else 3.0)
+        assert serving.done() == ends
+        if not ends:
+            os.kill(os.getpid(), signal.SIGTERM)
+        assert await serving is not ends
+
+
+async def test_periodic_work_goes_on_after_an_unexpected_error() -> None:
+    work = AsyncMock(side_effect=[MemoryError, MemoryError, None, Corrupted("damaged")])
+    with capture_logs() as logs, pytest.raises(Corrupted):
+        await forever(work, 0.001)
+    assert work.await_count == 4
+    assert len(logs) == 1

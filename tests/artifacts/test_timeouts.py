@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import fsspec
 import pytest
@@ -25,6 +26,7 @@ from abound.core.errors import ArtifactsUnavailable
 from abound.service.api import routes
 from abound.service.api.dependencies import artifacts as joined_artifacts
 from abound.service.artifacts.artifact_store import ArtifactStore
+from abound.service.artifacts.timeouts import DaemonThreads
 from abound.service.snapshots import schedule
 from abound.service.snapshots.snapshots import SnapshotParams
 from abound.service.store.client import Store
@@ -67,7 +69,7 @@ def _waiting(name: str) -> Any:
     return call
 
 
-for _name in ("exists", "info", "find", "cat_file", "pipe_file", "makedirs", "rm_file", "rm", "open"):
+for _name in ("exists", "info", "ls", "cat_file", "pipe_file", "makedirs", "rm_file", "rm", "open"):
     setattr(Silent, _name, _waiting(_name))
 
 
@@ -251,3 +253,12 @@ async def test_a_slow_call_is_waited_for_while_the_store_answers(
     async with asyncio.timeout(30):
         while await asyncio.gather(artifacts.size("a"), return_exceptions=True) != [1]:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
+
+
+def test_a_thread_that_cannot_be_started_takes_no_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads = DaemonThreads(1, "test")
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", Mock(side_effect=RuntimeError("can't start new thread")))
+        with pytest.raises(RuntimeError):
+            threads.submit(int, "7")
+    assert threads.submit(int, "7").result(10) == 7

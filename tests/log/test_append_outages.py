@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import closing
 from pathlib import Path
 
 import pytest
+import redis
 
-from abound.core.errors import OutcomeUnknown, Overloaded, StoreUnavailable
+from abound.core.config import ModelConfig
+from abound.core.errors import OutcomeUnknown, Overloaded, StoreRefused, StoreUnavailable
 from abound.service.replica.replica import Replica
-from abound.service.store.client import Store
+from abound.service.store.client import Store, store_errors, sync_client
 from tests.log.conftest import connected, learn, length
 from tests.support.fixtures import StartReplica
 from tests.support.proxy import Proxy
@@ -94,14 +97,16 @@ async def test_a_lost_reply_is_made_up_for_only_where_the_log_is_kept(own_server
     await proxy.stop()
 
 
+@pytest.mark.parametrize("what", ["learn", "create a model"])
 async def test_a_store_that_has_become_a_copy_is_left_for_the_primary(
-    own_server: Server, start_replica: StartReplica
+    own_server: Server, start_replica: StartReplica, what: str
 ) -> None:
     replica = await start_replica(own_server)
     with own_server.client() as client:
         client.execute_command("REPLICAOF", "127.0.0.1", "1")
+        learning = what == "learn"
         with pytest.raises(StoreUnavailable, match="READONLY"):
-            await learn(replica, draft('{"a": 1}', "x"))
+            await (learn(replica, draft('{"a": 1}', "x")) if learning else replica.models.create("news", ModelConfig()))
         before = {one["id"] for one in client.client_list() if one["name"] == "abound-append"}
         client.execute_command("REPLICAOF", "NO", "ONE")
         await connected(replica)
@@ -109,3 +114,20 @@ async def test_a_store_that_has_become_a_copy_is_left_for_the_primary(
         after = {one["id"] for one in client.client_list() if one["name"] == "abound-append"}
     assert after
     assert not after & before
+
+
+async def test_a_pooled_connection_to_a_store_that_has_become_a_copy_is_closed(own_server: Server) -> None:
+    store = Store(own_server.url, QUICK)
+    before = await store.client.client_id()
+    with own_server.client() as client:
+        client.execute_command("REPLICAOF", "127.0.0.1", "1")
+        with pytest.raises(StoreRefused, match="read only replica"), store_errors():
+            await store.client.set("x", "y")
+        assert client.info("commandstats")["cmdstat_set"]["rejected_calls"] == 1  # it is not repeated
+    assert await store.client.client_id() != before
+    with closing(sync_client(own_server.url, 1.0)) as waiting:
+        before = waiting.client_id()
+        with pytest.raises(redis.exceptions.ReadOnlyError):
+            waiting.set("x", "y")
+        assert waiting.client_id() != before
+    await store.close()

@@ -141,6 +141,15 @@ async def test_a_log_is_known_again_by_its_last_entry(store: Store) -> None:
     assert await stream.holds(store, KEY, offsets[5], b"%08x" % 5)
 
 
+async def test_the_last_entry_is_sent_only_if_it_is_new(store: Store) -> None:
+    assert await stream.newest_after(store, KEY, START) is None
+    await store.client.xadd(KEY, {"e": bytes(2**20), "c": b"c"}, id="5-0")
+    assert await stream.newest_after(store, KEY, START) == Offset(5, 0, 0)
+    sent = (await store.client.info("stats"))["total_net_output_bytes"]
+    assert await stream.newest_after(store, KEY, Offset(5, 0, 3)) is None
+    assert (await store.client.info("stats"))["total_net_output_bytes"] - sent < 100_000
+
+
 async def test_the_tail_of_a_log(store: Store) -> None:
     assert await stream.tail(store, KEY) == (START, 0, 0)
     offsets = await fill(store, 10)

@@ -2,10 +2,14 @@
 
 import asyncio
 import contextlib
+import errno
+import itertools
 import json
 import os
 import signal
 import socket
+import subprocess
+import sys
 
 import httpx
 import pytest
@@ -263,6 +267,34 @@ async def test_a_child_that_is_not_essential_is_tried_for_ever(tmp_path):
         await kept.until_said(MAX_CRASHES + 1)
         assert not kept.task.done()
     assert len(marks.read_text().splitlines()) > MAX_CRASHES
+
+
+async def test_a_child_that_cannot_be_started_for_lack_of_files_is_tried_again(monkeypatch):
+    pipe, calls = os.pipe, itertools.count()
+
+    def first_fails():
+        if next(calls) == 0:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return pipe()
+
+    monkeypatch.setattr(os, "pipe", first_fails)
+    async with Kept("ready", "sleep=60") as kept:
+        await kept.until(lambda child: child.ready)
+    assert kept.said == ["child: cannot be started: Too many open files; starting it again in 0.01 s"]
+
+
+def test_the_limit_of_open_files_is_raised_to_what_is_allowed():
+    program = """
+import resource, sys
+from abound.service.processes import lifetime
+lifetime.MAX_OPEN_FILES = 300
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, int(sys.argv[1])))
+lifetime.raise_open_files_limit()
+print(*resource.getrlimit(resource.RLIMIT_NOFILE))
+"""
+    for hard, raised in ((200, "200 200"), (400, "300 400")):
+        done = subprocess.run([sys.executable, "-c", program, str(hard)], capture_output=True, text=True, check=True)
+        assert done.stdout.strip() == raised
 
 
 async def test_nonsense_from_a_child_does_not_harm():

@@ -38,6 +38,7 @@ def commands(rng: random.Random) -> Iterator[tuple[Any, ...]]:
                 ("LREM", "l", 0, value), ("LLEN", "l"), ("SADD", "u", value), ("SREM", "u", value), ("TTL", key),
                 ("XADD", stream, f"{entry}-1", "e", value, "c", "d"), ("XLEN", stream), ("XRANGE", stream, first, last),
                 ("XRANGE", stream, f"({first}", "+", "COUNT", 2), ("XREVRANGE", stream, "+", "-", "COUNT", 1),
+                ("XREVRANGE", stream, "+", f"({first}", "COUNT", 1),
                 ("XREAD", "COUNT", 2, "STREAMS", "s", "t", first, last), ("XTRIM", stream, "MINID", "=", first),
                 ("XDEL", stream, first), ("HGET", "l", "x"), ("EVAL", SCRIPT, 1, key, value), ("PERSIST", key),
                 ("PEXPIREAT", key, 1), ("UNLINK", "h"), ("XADD", stream, "0-1", "e", "f"), ("XINFO", "STREAM", stream),

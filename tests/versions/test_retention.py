@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import itertools
+import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -11,7 +14,7 @@ from unittest.mock import AsyncMock
 import pytest
 
 from abound.core.config import ModelConfig
-from abound.core.errors import Cancelled, Conflict, UnknownVersion, VersionDeleted
+from abound.core.errors import ArtifactsUnavailable, Cancelled, Conflict, UnknownVersion, VersionDeleted
 from abound.core.types import Offset
 from abound.service.artifacts import write_marks
 from abound.service.artifacts.artifact_store import ArtifactStore
@@ -50,6 +53,33 @@ async def test_what_nobody_writes_any_more_is_swept(store: Store, artifacts: Art
     assert await versions.ids(artifacts, KEYS) == [whole.id]
     assert (await versions.load(artifacts, KEYS, whole.id)).card == whole
     assert await version_retention.collect_garbage(store, artifacts, KEYS) == 0
+
+
+async def test_a_folder_that_cannot_be_read_loses_no_version(
+    store: Store, artifacts: ArtifactStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = await write(artifacts, fit("frequency"))
+    folder = str(artifacts.path(versions.folder(KEYS, whole.id)))
+    scandir, calls = os.scandir, itertools.count()
+
+    def scan(path: Any = ".") -> Any:
+        if str(path) == folder and next(calls) == 1:  # the second listing
+            raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", scan)
+    with pytest.raises(ArtifactsUnavailable, match="Input/output error"):
+        await version_retention.collect_garbage(store, artifacts, KEYS)
+    assert (await versions.load(artifacts, KEYS, whole.id)).card == whole
+
+
+async def test_a_listing_that_lacks_a_version_loses_no_version(
+    store: Store, artifacts: ArtifactStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = await write(artifacts, fit("frequency"))
+    monkeypatch.setattr(versions, "ids", AsyncMock(return_value=[]))
+    assert await version_retention.collect_garbage(store, artifacts, KEYS) == 0
+    assert (await versions.load(artifacts, KEYS, whole.id)).card == whole
 
 
 async def test_whoever_died_while_writing_is_not_waited_for_for_ever(store: Store, artifacts: ArtifactStore) -> None:

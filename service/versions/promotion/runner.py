@@ -26,7 +26,7 @@ from abound.core.errors import (
 from abound.service.artifacts.artifact_store import ArtifactStore
 from abound.service.asyncio_tasks import cancel_and_wait, wait_for_event
 from abound.service.log.catalog import Catalog, CatalogModel, reread_catalog
-from abound.service.log.stream import LogParams
+from abound.service.log.stream import LogParams, trimmed_key
 from abound.service.settings import Settings
 from abound.service.snapshots import snapshots
 from abound.service.store.client import Store, store_errors
@@ -77,16 +77,18 @@ class FollowedModel:
         self.task: asyncio.Task[None] | None = None
         self.not_before = 0.0
         self._entered: frozenset[bytes] = frozenset()
-        self._last: bytes | None = None
+        self._log: tuple[int, bytes | None] = (0, None)
 
-    def update(self, entered: frozenset[bytes], active: bytes | None, last: bytes | None, drift: bool) -> None:
-        """Update from the store: the entered challengers, the active version and the last entry of the log."""
+    def update(
+        self, entered: frozenset[bytes], active: bytes | None, log: tuple[int, bytes | None], drift: bool
+    ) -> None:
+        """Update from the store: the entered challengers, the active version, the length of the log and its trim."""
         self.is_contested = bool(entered) or active not in (None, b"live")
-        self.should_follow = self.is_contested or (drift and last is not None and not self.too_large)
+        self.should_follow = self.is_contested or (drift and log[0] > 0 and not self.too_large)
         self.changed = self.changed or entered != self._entered
-        if self.changed or last != self._last:
+        if self.changed or log != self._log:
             self.wake.set()
-        self._entered, self._last = entered, last
+        self._entered, self._log = entered, log
 
 
 class PromotionRunner:
@@ -144,13 +146,14 @@ class PromotionRunner:
                 keys = one.living.keys
                 pipe.hkeys(keys.key("contenders"))
                 pipe.hget(keys.key("active"), "version")
-                pipe.xrevrange(keys.log, count=1)
+                pipe.xlen(keys.log)  # not the last entry, which may be large
+                pipe.get(trimmed_key(keys.log))
             with store_errors():
                 found = iter(await pipe.execute())
         now = asyncio.get_running_loop().time()
         for one in models:
-            entered, active, newest = next(found), next(found), next(found)
-            one.update(frozenset(entered), active, newest[0][0] if newest else None, drift)
+            entered, active, length, trimmed = (next(found) for _ in range(4))
+            one.update(frozenset(entered), active, (length, trimmed), drift)
             if one.should_follow and now >= one.not_before and (one.task is None or one.task.done()):
                 one.task = asyncio.create_task(self._follow(one), name=f"contest of {one.living.keys.name}")
         return catalog
