@@ -310,15 +310,17 @@ class Application(FastAPI):
                 log_request(scope, status or 500, seconds)
 
     async def _catch_up(self, model: str, *, reads: bool) -> None:
-        """Wait until this replica has applied what others acknowledged; a request that only reads waits for a second.
+        """Wait until this replica has applied what others acknowledged.
 
-        The latter is then answered from memory, unless the model is unknown.
+        A request that only reads a known model waits for a second; it and a list of models are then answered from
+        memory.
         """
         replica = self.state.parts.replica
+        is_known = model in replica.models.names()
         try:
-            await replica.catch_up(model, READ_WAIT_SECONDS if reads else ARRIVAL_SECONDS)
+            await replica.catch_up(model, READ_WAIT_SECONDS if reads and is_known else ARRIVAL_SECONDS)
         except (NotReady, StoreUnavailable):
-            if not reads or (model and model not in replica.models.names()):
+            if not reads or (model and not is_known):
                 raise
 
 

@@ -9,9 +9,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import redis
 
 from abound.core.config import ModelConfig
 from abound.core.types import Offset
+from abound.service.log.events import APPLY_VERSION, CatalogEntry, ModelCreated, encode
+from abound.service.replica import follower
 from abound.service.store.client import Store
 from abound.service.worker import Worker
 from tests.api.test_keys import until
@@ -32,6 +35,24 @@ def test_the_model_default_is_there_from_the_start(service: Served) -> None:
     assert body["name"] == "default"
     assert body["config"] == ModelConfig().to_dict()
     assert (body["version"], body["learned"]) == ("live", 0)
+
+
+def test_a_model_of_another_replica_is_waited_for_while_its_kernels_are_loaded(
+    service: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def wait_until_loaded(config: ModelConfig) -> None:
+        await asyncio.sleep(1.5)
+
+    monkeypatch.setattr(follower.kernel_compiler, "wait_until_loaded", wait_until_loaded)
+    with redis.Redis.from_url(service.server.url) as store:
+        for name, path in (("late-1", "/models/late-1/stats"), ("late-2", "/models")):
+            payload, checksum = encode(CatalogEntry(APPLY_VERSION, ModelCreated(name, ModelConfig().to_dict())))
+            store.xadd("abound:catalog", {"e": payload, "c": checksum})
+            answer = service.http.get(path)
+            assert answer.status_code == 200
+        assert "late-2" in [model["name"] for model in answer.json()["models"]]
+        service.http.delete("/models/late-1").raise_for_status()
+        service.http.delete("/models/late-2").raise_for_status()
 
 
 def test_a_model_is_created_and_described(service: Served) -> None:
