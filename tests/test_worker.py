@@ -199,7 +199,7 @@ async def test_a_snapshot_that_the_store_has_no_room_for_leaves_no_parts_and_the
     await replica.learn("default", drafts(16_000, n_features=10**6))
     await replica.learn("small", drafts(10))
     keys = replica.model("default").keys
-    await client.set(keys.key("snapshot:1-0.0-00000000:0"), bytes(400_000))  # of a dead worker
+    await client.set(keys.key("snapshot:1-0.0-00000000:0"), bytes(1_200_000))  # of a dead worker
     await client.config_set("maxmemory", (await client.info("memory"))["used_memory"])
     work = Work(own_server)
     work.start(SnapshotParams(every_bytes=100, part_bytes=16_384))
