@@ -120,9 +120,7 @@ class HotRoute:
         try:
             grant = self._guard.admit(headers, self._scope, model, scope)
             if scope.get("query_string"):
-                raise InvalidInstance(
-                    "the request has no parameters in its URL; its options are fields of the body", "query"
-                )
+                raise InvalidInstance("the URL has parameters; options such as k are fields of the body", "query")
             await self._wait_for_model(model)
             if media_of(headers, BOTH_MEDIA) == NDJSON:
                 streams = True

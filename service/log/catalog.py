@@ -214,21 +214,6 @@ async def append_to_catalog(
     return Offset.of_entry(reply)
 
 
-async def catalog_end(connection: ReconnectingConnection, known: Offset, seconds: float) -> Offset:
-    """Return the offset of the last entry of the catalog, or ``known`` if none is after it. Raise StoreUnavailable.
-
-    The store sends no entry if none is after ``known``; the last one may hold all models.
-    """
-    raw = connection.raw
-    if raw is None:
-        raise StoreUnavailable("the store is unreachable")
-    try:
-        reply = await raw.call("XREVRANGE", CATALOG_KEY, "+", f"({known.entry}", "COUNT", 1, seconds=seconds)
-    except (ConnectionLost, hiredis.ReplyError) as error:
-        raise StoreUnavailable(f"the store did not answer: {error}") from error
-    return Offset.of_entry(reply[0][0]) if reply else known
-
-
 def _config(name: str, config: dict[str, Any]) -> ModelConfig:
     try:
         return ModelConfig.from_stored(config)

@@ -24,7 +24,8 @@ from abound.core.errors import (
 from abound.core.limits import MODEL_NAME, NAME_RULE
 from abound.core.types import Offset
 from abound.service.asyncio_tasks import wait_until
-from abound.service.log.catalog import DEFAULT_MODEL, append_to_catalog, catalog_end
+from abound.service.log import stream
+from abound.service.log.catalog import CATALOG_KEY, DEFAULT_MODEL, append_to_catalog
 from abound.service.log.events import ModelCreated, ModelDeleted
 from abound.service.model.replicated_model import ReplicatedModel
 from abound.service.processes import kernel_compiler
@@ -100,11 +101,11 @@ class ModelDirectory:
         """
         try:
             async with asyncio.timeout(min(timeout, CATALOG_SECONDS)):
-                known = self._follower.models_offset
-                end = await catalog_end(self._connection, known, self._store.params.reply_seconds)
+                newest = await stream.newest_after(self._store, CATALOG_KEY, self._follower.models_offset)
         except TimeoutError:
             raise StoreUnavailable("the store did not answer in time") from None
-        await self._wait_until_read(end, timeout)
+        if newest is not None:
+            await self._wait_until_read(newest, timeout)
 
     def all(self) -> list[ReplicatedModel]:
         """Return all models, in order of creation."""
