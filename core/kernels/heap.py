@@ -1,4 +1,6 @@
-"""Heaps of ranked classes, and the best labels of rows of scores."""
+"""The best classes: by heap, by insertion, and of rows of scores."""
+
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -78,18 +80,50 @@ def sort_kept(ids, scores, n_kept):
 
 
 @inner
-def keep_best(score, class_id, ids_out, scores_out, n_kept):
-    """Insert into the sorted ``n_kept`` best, dropping the last of a full list; return the new ``n_kept``."""
-    at = n_kept
-    if at == len(ids_out):
-        at -= 1
+def keep_best(score, class_id, ids_out, scores_out, n_kept, most):
+    """Insert into the sorted ``n_kept`` best, dropping the last if there are ``most``; return the new ``n_kept``."""
+    at = min(n_kept, most - 1)
     while at > 0 and comes_before(score, class_id, scores_out[at - 1], ids_out[at - 1]):
         scores_out[at] = scores_out[at - 1]
         ids_out[at] = ids_out[at - 1]
         at -= 1
     scores_out[at] = score
     ids_out[at] = class_id
-    return min(n_kept + 1, len(ids_out))
+    return min(n_kept + 1, most)
+
+
+N_BEST = 5
+
+
+class Best(NamedTuple):
+    """The ``N_BEST`` best classes with a score above 0, best first: int32 ids and float64 scores, arrays or pointers.
+
+    Unused places have the id -1 and the score 0.
+    """
+
+    class_ids: Any
+    scores: Any
+
+
+def new_best() -> Best:
+    """Return empty arrays."""
+    return Best(np.full(N_BEST, -1, np.int32), np.zeros(N_BEST))
+
+
+@inlined
+def empty(best):
+    """Remove all classes."""
+    for i in range(N_BEST):
+        best.class_ids[i], best.scores[i] = -1, 0.0
+
+
+@inlined
+def note_score(best, class_id, score):
+    """Insert a class into ``best``, in pointers, if it is one of the best; do nothing if ``best`` is None."""
+    if best is not None:
+        last = N_BEST - 1
+        if comes_before(score, class_id, best.scores[last], best.class_ids[last]):
+            keep_best(score, class_id, best.class_ids, best.scores, N_BEST, N_BEST)
 
 
 @inner

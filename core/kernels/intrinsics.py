@@ -473,6 +473,19 @@ def memory_of_terms(typingctx):
 
 
 @intrinsic
+def floats_on_stack(typingctx, n):
+    """Return a pointer to stack memory for ``n`` float64, a constant; see ``pointer``. Nothing is written."""
+    if not isinstance(n, types.IntegerLiteral):
+        return None
+
+    def generate(context, builder, signature, arguments):
+        memory = cgutils.alloca_once(builder, ir.ArrayType(ir.DoubleType(), n.literal_value))
+        return builder.bitcast(memory, context.get_value_type(signature.return_type))
+
+    return types.CPointer(types.float64)(n), generate
+
+
+@intrinsic
 def gather_votes(typingctx, arena, first, n, total, rating, value, memory, index):
     """Write the votes of the ``n`` <= 8 narrow records from place ``first`` on, and their class ids.
 

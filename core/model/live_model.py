@@ -39,6 +39,7 @@ from abound.core.instances.record import (
     unpack_vector,
 )
 from abound.core.instances.vectorizer import Vectorizer
+from abound.core.kernels.heap import new_best
 from abound.core.kernels.index import learning
 from abound.core.kernels.index.layout import Feedback
 from abound.core.kernels.model.answer import (
@@ -257,8 +258,8 @@ class LiveModel(ModelState):
         """Apply records from the cursor on; return their number, 0 if the first one registers a label."""
         done, ranks_left, updated_left = 0, ranks, updated
         while True:
-            prepares = self.calibration.on or self.reranker.on
-            apply_next = apply_reranked if self.reranker.on else apply_calibrated if prepares else apply_records
+            prepares = self.reranker.on
+            apply_next = apply_reranked if prepares else apply_calibrated if self.calibration.on else apply_records
             apply_next(buffer, self._cursor, self._held, ranks_left, updated_left)
             done += int(self._cursor[DONE])
             status = self._cursor[STATUS]
@@ -364,7 +365,7 @@ class LiveModel(ModelState):
 
     def _make_scratch(self, n_features: int, n_labels: int, n_bytes: int) -> None:
         """Make the scratch large enough. Call ``_bind`` afterwards."""
-        ids, _, class_ids, _, memory = self._scratch
+        ids, _, class_ids, _, memory, _ = self._scratch
         if n_features > len(ids) or n_labels > len(class_ids) or n_bytes > len(memory):
             self._scratch = _scratch(
                 max(n_features, len(ids)), max(n_labels, len(class_ids)), max(n_bytes, len(memory))
@@ -606,6 +607,7 @@ def _scratch(n_features: int, n_labels: int, n_bytes: int) -> ApplyScratch:
         np.zeros(n_labels, np.int32),
         np.zeros(n_labels, np.int32),
         np.zeros(n_bytes, np.uint8),
+        new_best(),
     )
 
 
@@ -639,9 +641,19 @@ def warmup(*groups: str) -> None:
 
 def _warm_learning() -> None:
     live, scratch = _handle_types()
-    ids, values, class_ids, ranks, _ = scratch.values()
+    ids, values, class_ids, ranks, *_ = scratch.values()
     feedback = numba_type(Feedback(1, 0, 1.0))
-    arguments = live["postings"], live["params"], ids, values, class_ids, feedback, numba_types.boolean, ranks
+    arguments = (
+        live["postings"],
+        live["params"],
+        ids,
+        values,
+        class_ids,
+        feedback,
+        numba_types.boolean,
+        ranks,
+        numba_types.none,
+    )
     _compile(learning.learn_fsu, *arguments)
     _compile(learning.has_room, live["postings"], live["params"], ids, class_ids)
     _learned(ModelConfig())  # the other process has compiled the kernels of _warm_naming that this needs
@@ -658,7 +670,7 @@ def _warm_answering() -> None:
 def _warm_naming() -> None:
     """Compile the kernels that apply records, except those that learn."""
     live, scratch = _handle_types()
-    ids, values, class_ids, ranks, _ = scratch.values()
+    ids, values, class_ids, ranks, *_ = scratch.values()
     data = numba_types.CPointer(numba_types.uint8)
     shape = numba_type(record_shape(_WARMING + pack_labels(["a"], Limits()), 0))
     of_model = numba_types.NamedTuple([*live.values()], LivePointers)

@@ -36,7 +36,7 @@ from abound.core.model.entry_application import Unit
 from abound.core.types import Offset
 from abound.service.log.stream import Element
 
-APPLY_VERSION = 2
+APPLY_VERSION = 3
 """Version of the log's meaning that this release applies. Any change of how an event changes a model increments it."""
 
 _VERSION = re.compile(r"[0-9a-z]{1,64}")

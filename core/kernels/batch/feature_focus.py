@@ -37,7 +37,7 @@ def learn_rows(arrays, params, features, labels, first, last, counted):
         if not has_room(memory, params, ids[own], class_ids[true]):
             return row
         feedback = Feedback(true.stop - true.start, 0, 1.0)
-        learn_fsu(memory, params, ids[own], values[own], class_ids[true], feedback, counted, ranks)
+        learn_fsu(memory, params, ids[own], values[own], class_ids[true], feedback, counted, ranks, None)
     return last
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 
 from abound.core.kernels.decorators import inlined, inner, kernel
-from abound.core.kernels.heap import comes_before
+from abound.core.kernels.heap import comes_before, note_score
 from abound.core.kernels.index.fsu import (
     only_adds,
     scale_values,
@@ -114,13 +114,15 @@ def note_features(memory, ids):
 
 
 @inlined
-def rank_one(memory, n_touched, class_id, ranks_out):
-    """Compute the rank of the one true class, return its margin, and zero the scores."""
+def rank_one(memory, n_touched, class_id, ranks_out, best):
+    """Compute the rank of the one true class, write the best classes, return the margin, and zero the scores."""
     true_score = pop_score(memory, class_id)
+    note_score(best, np.int32(class_id), true_score)
     n_better, best_other = U0, 0.0
     for i in range(n_touched):
         other = np.uint64(load_id(memory.touched, i))
         score = pop_score(memory, other)
+        note_score(best, np.int32(other), score)
         best_other = max(best_other, score)
         n_better += np.uint64((score > true_score) | ((score == true_score) & (other < class_id)))
     ranks_out[0] = n_better + U1 if true_score > 0.0 else U0
@@ -128,10 +130,11 @@ def rank_one(memory, n_touched, class_id, ranks_out):
 
 
 @inner
-def rank_several(memory, n_touched, class_ids, ranks_out):
+def rank_several(memory, n_touched, class_ids, ranks_out, best):
     """Compute the ranks of all true classes, return the best score of another class, and zero the scores.
 
-    Afterwards ``scratch`` holds the bits of the true scores, and the places of the true classes, best to worst.
+    The best classes are written into ``best``, unless it is None. Afterwards ``scratch`` holds the bits of the true
+    scores, and the places of the true classes, best to worst.
     """
     m = np.uint64(len(class_ids))
     scores, order = memory.scratch, memory.scratch + m * np.uint64(8)
@@ -147,11 +150,12 @@ def rank_several(memory, n_touched, class_ids, ranks_out):
         store_word(order, at, j)
         ranks_out[j] = 0
     for j in range(m):
-        pop_score(memory, np.uint64(class_ids[j]))
+        note_score(best, class_ids[j], pop_score(memory, np.uint64(class_ids[j])))
     best_other = 0.0
     for i in range(n_touched):
         other = load_id(memory.touched, i)
         score, at = pop_score(memory, np.uint64(other)), m
+        note_score(best, np.int32(other), score)
         best_other = max(best_other, score)
         while at:
             j = load_word(order, at - U1)
@@ -186,13 +190,13 @@ def mark_wrong(memory, params, class_ids, wrong):
 
 
 @inner
-def learn_fsu(arrays, params, ids, values, class_ids, feedback, counted, ranks_out):
-    """Run ``learn_feedback`` for ``fsu``."""
+def learn_fsu(arrays, params, ids, values, class_ids, feedback, counted, ranks_out, best):
+    """Run ``learn_feedback`` for ``fsu``, and write the best classes before learning into ``best``, unless None."""
     memory = memory_of(arrays)
     if len(class_ids) == 1 and feedback.n_true == 1:
         class_id = np.uint64(class_ids[0])
         n_touched = add_votes(memory, params, ids, values, counted, class_id)
-        updated = rank_one(memory, n_touched, class_id, ranks_out) <= params.margin
+        updated = rank_one(memory, n_touched, class_id, ranks_out, best) <= params.margin
         if updated:
             scale_values(values, feedback.weight)
             update_one(memory, params, ids, values, class_id)
@@ -200,7 +204,7 @@ def learn_fsu(arrays, params, ids, values, class_ids, feedback, counted, ranks_o
         true, wrong = class_ids[: feedback.n_true], class_ids[feedback.n_true :]
         n_touched = add_votes(memory, params, ids, values, counted, NONE)
         updated = mark_wrong(memory, params, true, wrong)
-        best_other = rank_several(memory, n_touched, true, ranks_out)
+        best_other = rank_several(memory, n_touched, true, ranks_out, best)
         for j in range(len(true)):
             own = load_float(memory.scratch, np.uint64(j)) if 0 < ranks_out[j] <= MARGIN_CLASSES else 0.0
             due = own - best_other <= params.margin
@@ -215,15 +219,15 @@ def learn_fsu(arrays, params, ids, values, class_ids, feedback, counted, ranks_o
 
 
 @inner
-def learn_sls(arrays, params, ids, values, class_ids, feedback, counted, ranks_out):
-    """Run ``learn_feedback`` for ``sls``, in lists or in rows."""
+def learn_sls(arrays, params, ids, values, class_ids, feedback, counted, ranks_out, best):
+    """Do the same as ``learn_fsu`` for ``sls``, in lists or in rows."""
     memory = memory_of(arrays)
     if may_have_rows(memory, params):
         if change_form(memory, params, ids, class_ids, feedback.n_true, counted):
-            return learn_rows(memory, params, ids, values, class_ids, feedback, counted, ranks_out)
+            return learn_rows(memory, params, ids, values, class_ids, feedback, counted, ranks_out, best)
     elif params.most_cells:
         note_labels(memory, class_ids, feedback.n_true, counted)
-    return learn_squares(memory, params, ids, values, class_ids, feedback, counted, ranks_out)
+    return learn_squares(memory, params, ids, values, class_ids, feedback, counted, ranks_out, best)
 
 
 @kernel
@@ -251,7 +255,7 @@ def learn_feedback(arrays, params, ids, values, class_ids, feedback, counted, ra
         Whether a margin was at most ``params.margin`` or a wrong class was due, so that connections were updated.
     """
     learn = by_rule(params, learn_fsu, learn_sls)
-    return learn(memory_of(arrays), params, ids, values, class_ids, feedback, counted, ranks_out)
+    return learn(memory_of(arrays), params, ids, values, class_ids, feedback, counted, ranks_out, None)
 
 
 @inlined

@@ -35,7 +35,7 @@ import numpy as np
 
 from abound.core.kernels.decorators import inlined, inner, kernel
 from abound.core.kernels.exp_log import logarithm
-from abound.core.kernels.heap import comes_before
+from abound.core.kernels.heap import comes_before, note_score
 from abound.core.kernels.index.fsu import find_narrow, move
 from abound.core.kernels.index.layout import (
     CLASS_MASK,
@@ -231,11 +231,12 @@ def add_weighted(memory, params, ids, values):
 
 
 @inlined
-def order_true(memory, class_ids, own, order):
+def order_true(memory, class_ids, own, order, best):
     """Move the scores of the true classes into ``own``, and write their places, best first, into ``order``."""
     for j in range(np.uint64(len(class_ids))):
         class_id, at = np.uint64(class_ids[j]), j
         score = load_float(memory.scores, class_id)
+        note_score(best, class_ids[j], score)
         store_float(own, j, score)
         store_float(memory.scores, class_id, 0.0)
         while at:
@@ -248,7 +249,7 @@ def order_true(memory, class_ids, own, order):
 
 
 @inner
-def rank_true(memory, params, n_touched, class_ids, ranks_out, most):
+def rank_true(memory, params, n_touched, class_ids, ranks_out, most, best):
     """Compute the ranks of the true classes, select the best other classes, and zero all scores.
 
     ``scratch`` receives the scores of the true classes, then their places from best to worst. From ``2 m`` on it
@@ -261,7 +262,7 @@ def rank_true(memory, params, n_touched, class_ids, ranks_out, most):
     word = np.uint64(8)
     own, order = memory.scratch, memory.scratch + m * word
     names, heights = order + m * word, order + (m + most) * word
-    order_true(memory, class_ids, own, order)
+    order_true(memory, class_ids, own, order, best)
     lowest = np.inf
     if m:
         worst = load_float(own, load_word(order, m - U1))
@@ -274,6 +275,7 @@ def rank_true(memory, params, n_touched, class_ids, ranks_out, most):
         score = load_float(memory.scores, other)
         if score == 0.0:
             continue  # a true class
+        note_score(best, np.int32(other), score)
         store_float(memory.scores, other, 0.0)
         at = m
         while at:
@@ -421,7 +423,7 @@ def put_errors(memory, params, names, heights, n, share, inserted, n_inserted):
 
 
 @inner
-def learn_squares(memory, params, ids, values, class_ids, feedback, counted, ranks_out):
+def learn_squares(memory, params, ids, values, class_ids, feedback, counted, ranks_out, best):
     """Learn one instance by ``sls`` in lists: rank, and take a step for the true, the wrong and the best other classes.
 
     Parameters and result are those of ``learning.learn_feedback``; ``values`` are overwritten.
@@ -437,7 +439,7 @@ def learn_squares(memory, params, ids, values, class_ids, feedback, counted, ran
     n_wrong = np.uint64(len(class_ids)) - m
     wrong_heights, inserted = wrong + n_wrong * word, wrong + U2 * n_wrong * word
     n_wrong = note_wrong(memory, params, class_ids[feedback.n_true :], feedback, wrong, wrong_heights)
-    n_others = rank_true(memory, params, n_touched, true, ranks_out, most)
+    n_others = rank_true(memory, params, n_touched, true, ranks_out, most, best)
     n_inserted = U0
     for j in range(m):
         score = load_float(own, j)

@@ -34,7 +34,7 @@ form only by growth.
 import numpy as np
 
 from abound.core.kernels.decorators import inlined, inner, kernel
-from abound.core.kernels.heap import comes_before, make_heap, sift_down, sort_heap
+from abound.core.kernels.heap import comes_before, make_heap, note_score, sift_down, sort_heap
 from abound.core.kernels.index import layout
 from abound.core.kernels.index.layout import (
     FORM,
@@ -278,7 +278,7 @@ def correct_all(memory, params, ids, values, n, weight):
 
 
 @inner
-def learn_rows(memory, params, ids, values, class_ids, feedback, counted, ranks_out):
+def learn_rows(memory, params, ids, values, class_ids, feedback, counted, ranks_out, best):
     """Learn one instance by ``sls`` in rows: rank, then take a step for every class.
 
     Parameters and result are those of ``learning.learn_feedback``; ``values`` are overwritten. ``N_FEATURES`` and
@@ -290,6 +290,8 @@ def learn_rows(memory, params, ids, values, class_ids, feedback, counted, ranks_
     n = score_all(memory, ids, values)
     true = class_ids[: feedback.n_true]
     rank_known(memory, n, true, ranks_out)
+    for c in range(n):
+        note_score(best, np.int32(c), load_float(memory.scores, c))
     if len(true) == 0:
         keep_wrong(memory, params, n, class_ids, feedback)
     compute_errors(memory, params, n, true, feedback.weight)

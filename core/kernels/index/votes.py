@@ -234,7 +234,7 @@ def select_small(memory, n_touched, mask, ids_out, scores_out):
         if score < last_score or (masked and not may_rank(mask, at)):
             continue
         if n_kept < len(ids_out) or comes_before(score, class_id, last_score, last_id):
-            n_kept = keep_best(score, class_id, ids_out, scores_out, n_kept)
+            n_kept = keep_best(score, class_id, ids_out, scores_out, n_kept, len(ids_out))
             if n_kept == len(ids_out):
                 last_score, last_id = scores_out[n_kept - 1], ids_out[n_kept - 1]
     return n_kept

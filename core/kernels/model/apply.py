@@ -30,14 +30,15 @@ learned (``REGISTERED``). Such a record is learned, but not scored and not count
 A record with feedback also has rejected and ignored labels. They get no ids: those that the model does not know are
 skipped. A record without true labels is learned and has no rank.
 
-For a model that calibrates, the kernel learns the probabilities of an instance's scores between steps 1 and 2, with
-the ids that step 1 found. It is compiled separately, so that other models do not pay for it. Another kernel is for
-models that re-rank.
+For a model that calibrates, the ranking of step 3 also gives the best classes and their scores, and the probabilities
+of these scores are learned after the instance. That kernel is compiled separately, so that other models do not pay for
+it. Another kernel is for models that re-rank.
 """
 
 import numpy as np
 
 from abound.core.kernels.decorators import inlined, inner, kernel
+from abound.core.kernels.heap import Best, empty
 from abound.core.kernels.index.layout import Feedback, by_rule
 from abound.core.kernels.index.learning import has_room, learn_fsu, learn_sls
 from abound.core.kernels.index.rank import rank_classes
@@ -80,8 +81,8 @@ features and classes of the next record have an id in the scratch (with ``INDEX_
 """
 
 PREPARED, REGISTERED = 5, 6
-"""Further places in the cursor: the byte of the record that was prepared last, and of the record with details that is
-to be learned; -1 if there is none.
+"""Further places in the cursor: the byte of the record from which the re-ranker has learned last, and of the record
+with details that is to be learned; -1 if there is none.
 """
 
 ENTRY, POSITION = 7, 9
@@ -133,11 +134,11 @@ def apply_records(buffer, cursor, held, ranks, updated):
     updated : bool array, shape (n,)
         Written: whether the index changed.
     """
-    apply_ranked(buffer, cursor, held, ranks, updated, np.empty(0, np.int32), None)
+    apply_ranked(buffer, cursor, held, ranks, updated, np.empty(0, np.int32), None, False)
 
 
 @inner
-def apply_ranked(buffer, cursor, held, ranks, updated, given, calibration):
+def apply_ranked(buffer, cursor, held, ranks, updated, given, best, calibrates):
     """Run ``apply_records``, with ranks of the true labels that take the place of the index's.
 
     Parameters
@@ -145,8 +146,10 @@ def apply_ranked(buffer, cursor, held, ranks, updated, given, calibration):
     given : int32 array
         The ranks: of length 0, or as long as the labels of the one record to apply. A label with 0 keeps its rank in
         the index.
-    calibration : CalibrationArrays, optional
-        Changed. None, known at compile time: nothing is calibrated.
+    best : Best, optional
+        Empty, before and after. None, known at compile time: nothing is calibrated.
+    calibrates : bool
+        Whether the calibration learns from the scores of the index.
     """
     live, scratch, data, size = held.live, held.scratch, pointer(buffer), len(buffer)
     learn = by_rule(live.params, learn_fsu, learn_sls)
@@ -172,14 +175,8 @@ def apply_ranked(buffer, cursor, held, ranks, updated, given, calibration):
         ids, values, own_ranks = scratch.ids[:n], scratch.values[:n], scratch.ranks[:m]
         n_classes, n_rejected = intern_labels(live, source, shape, scratch.class_ids)
         class_ids = scratch.class_ids[:n_classes]
-        if calibration is not None or live.control[MAX_FEATURES] == 0:
-            find_keys(live.features, source, shape.lengths_at, n, ids)
-        if calibration is not None:  # noqa: SIM102 - numba leaves the branch out only if this is the whole condition
-            if not registers and cursor[PREPARED] != at:
-                read_values(source, shape, values)
-                calibrate(calibration, live, ids, values, class_ids, m, n_rejected)
-                cursor[PREPARED] = at
         if live.control[MAX_FEATURES] == 0:
+            find_keys(live.features, source, shape.lengths_at, n, ids)
             add_missing(live.features, source, shape.lengths_at, n, ids)
             read_values(source, shape, values)
         else:
@@ -191,7 +188,11 @@ def apply_ranked(buffer, cursor, held, ranks, updated, given, calibration):
             cursor[CLASSES] = n_classes
             break
         feedback = Feedback(m, n_rejected, shape.weight)
-        changed = learn(live.postings, live.params, ids, values, class_ids, feedback, YES, own_ranks)
+        changed = learn(live.postings, live.params, ids, values, class_ids, feedback, YES, own_ranks, best)
+        if best is not None:
+            if calibrates and not registers:
+                calibrate(held.calibration, best, class_ids, m, n_rejected)
+            empty(best)
         ranks[done] = I0
         if not registers:
             for j in range(min(m, len(given))):
@@ -386,43 +387,24 @@ def find_all(live, data, shape, ids, values, class_ids):
 
 
 @inner
-def calibrate(calibration, live, ids, values, class_ids, n_true, n_rejected):
-    """Learn from the scores of an instance, by the ranking that ``/classify`` would return now.
+def calibrate(calibration, best, class_ids, n_true, n_rejected):
+    """Let the calibration learn from the best classes of an instance and their scores.
 
-    Only ``calibration`` changes, and ``values``. ``class_ids`` begin with ``n_true`` true and ``n_rejected`` rejected
-    classes. Without a true class only the rejected ones are known to be false.
+    ``class_ids`` begin with ``n_true`` true and ``n_rejected`` rejected classes. Without a true class only the rejected
+    ones are known to be false.
     """
-    best_ids, scores = np.empty(CALIBRATED, np.int32), np.empty(CALIBRATED, np.float64)
-    n = rank_classes(live.postings, live.params, ids, values, np.empty(0, np.uint8), best_ids, scores)
-    calibrate_ranking(calibration, best_ids[:n], scores[:n], class_ids, n_true, n_rejected)
-
-
-@inner
-def calibrate_ranking(calibration, best_ids, scores, class_ids, n_true, n_rejected):
-    """Learn from the best classes of an instance and their scores: shape (<= CALIBRATED,)."""
-    n = len(best_ids)
     true, known = np.zeros(CALIBRATED, np.bool_), np.full(CALIBRATED, n_true > 0, np.bool_)
     for j in range(n_true + n_rejected):
-        for i in range(n):
-            if best_ids[i] == class_ids[j]:
+        for i in range(CALIBRATED):
+            if best.class_ids[i] == class_ids[j]:
                 true[i], known[i] = j < n_true, True
-    learn_pairs(calibration, scores, true[:n], known[:n])
+    learn_pairs(calibration, best.scores, true, known)
 
 
 @kernel
 def apply_calibrated(buffer, cursor, held, ranks, updated):
-    """Run ``apply_records`` for a model that calibrates.
-
-    Parameters
-    ----------
-    cursor : int64 array, shape (N_CURSOR,)
-        Includes ``PREPARED``. If the index must grow first (``STATUS``), the next record is already calibrated. The
-        caller must apply that record before anything else, so that it is not calibrated again, and then set this to
-        -1.
-    buffer, held, ranks, updated
-        As for ``apply_records``.
-    """
-    apply_ranked(buffer, cursor, held, ranks, updated, np.empty(0, np.int32), held.calibration)
+    """Run ``apply_records`` for a model that calibrates."""
+    apply_ranked(buffer, cursor, held, ranks, updated, np.empty(0, np.int32), held.scratch.best, True)
 
 
 @kernel
@@ -436,8 +418,10 @@ def apply_reranked(buffer, cursor, held, ranks, updated):
 
     Parameters
     ----------
-    cursor
-        As for ``apply_calibrated``. ``ENTRY`` and ``POSITION`` are read; ``POSITION`` moves on.
+    cursor : int64 array, shape (N_CURSOR,)
+        Includes ``PREPARED``. If the index must grow first (``STATUS``), the re-ranker has already learned from the
+        next record. The caller must apply that record before anything else, so that it is not learned again, and then
+        set this to -1. ``ENTRY`` and ``POSITION`` are read; ``POSITION`` moves on.
     buffer, held, ranks, updated
         As for ``apply_records``.
     """
@@ -464,13 +448,10 @@ def apply_reranked(buffer, cursor, held, ranks, updated):
             given[:] = 0
             if has_dense:
                 rerank(held, data, own.dense_at, source, shape, given)
-            elif len(held.calibration.weights) > 0:
-                ids, values = np.empty(shape.n_features, np.int32), np.empty(shape.n_features, np.float32)
-                class_ids = np.empty(shape.n_labels, np.int32)
-                find_all(live, source, shape, ids, values, class_ids)
-                calibrate(held.calibration, live, ids, values, class_ids, shape.n_true, shape.n_rejected)
             cursor[PREPARED] = at
-        apply_ranked(buffer, cursor, held, ranks[done : done + 1], updated[done : done + 1], given, None)
+        calibrates = len(held.calibration.weights) > 0 and not has_dense
+        own_ranks, own_updated = ranks[done : done + 1], updated[done : done + 1]
+        apply_ranked(buffer, cursor, held, own_ranks, own_updated, given, scratch.best, calibrates)
         if cursor[DONE] == 0:
             break
         if has_dense:
@@ -515,10 +496,9 @@ def rerank(held, vector, dense_at, data, shape, ranks):
         return
     put_softmax(found, n)
     if len(held.calibration.weights) > 0:
-        out_ids, out_scores, out_shares = np.empty(CALIBRATED, np.int32), np.empty(CALIBRATED), np.empty(CALIBRATED)
-        n_out = write_answer(reranker, found, n, n_index, best_ids[:n_ranked], scores, out_ids, out_scores, out_shares)
-        out = out_ids[:n_out], out_scores[:n_out]
-        calibrate_ranking(held.calibration, out[0], out[1], class_ids, shape.n_true, shape.n_rejected)
+        out_ids, out_scores, shares = np.full(CALIBRATED, -1, np.int32), np.zeros(CALIBRATED), np.empty(CALIBRATED)
+        write_answer(reranker, found, n, n_index, best_ids[:n_ranked], scores, out_ids, out_scores, shares)
+        calibrate(held.calibration, Best(out_ids, out_scores), class_ids, shape.n_true, shape.n_rejected)
     if shape.n_true == 0:
         return
     trusted, true = is_trusted(reranker.guard), np.zeros(n, np.bool_)

@@ -1,9 +1,9 @@
 """Probabilities of scores: a logistic model of five terms and a constant, learned by Newton steps with forgetting.
 
-Before an instance is learned, each of its best ``CALIBRATED`` labels with a score above 0, as ``/classify`` would rank
-them, gives a **pair**: the terms of the score, and whether the label is true. Labels of which that is not known give
-none. The estimates of all pairs are computed and counted first. Then the model takes one step for all of them. With p
-their estimates and x their terms:
+While an instance is learned, it is ranked first, after its features were counted. Each of its best ``CALIBRATED``
+labels with a score above 0 gives a **pair**: the terms of the score, and whether the label is true. Labels of which
+that is not known give none. The estimates of all pairs are computed and counted first. Then the model takes one step
+for all of them. With p their estimates and x their terms:
 
     H <- k H + (1 - k) r I + sum p (1 - p) x x',    w <- w + H^-1 sum (y - p) x,    k = 1 - pairs / ``REMEMBERED``
 
@@ -19,15 +19,19 @@ import numpy as np
 
 from abound.core.kernels.decorators import inlined, inner, kernel
 from abound.core.kernels.exp_log import exponential, logarithm
+from abound.core.kernels.heap import N_BEST
+from abound.core.kernels.intrinsics import floats_on_stack, pointer
 
 N_TERMS = 6
-CALIBRATED = 5
+CALIBRATED = N_BEST
 REMEMBERED = 10_000.0
 RIDGE = 1.0
 LEAST_VARIANCE = 0.02
 HIGHEST_SCORE = 1e6
 OFFSET = 0.02
 MOST_LOGIT = 30.0
+MOST_SOLVED = 8
+MOST_IN_MATRIX = MOST_SOLVED * MOST_SOLVED
 
 ALL, BEFORE, NOW = range(3)
 """Rows of the bins: all pairs; the last full period of at least ``STRETCH`` pairs; the pairs since then."""
@@ -48,27 +52,38 @@ def clip_score(score):
 
 
 @inlined
-def put_terms(score, best, second, is_best, terms):
-    """Write the terms of a label. All scores are clipped.
+def put_terms(score, best, second, is_best, log, terms):
+    """Write the terms of a label. All scores are clipped, ``log`` is that of 0.02 + score.
 
     The terms are 1, the score, the lead on the second (for the best), the distance from the best (for the others),
-    whether it is the best, and ln(0.02 + score).
+    whether it is the best, and ``log``.
     """
     terms[0] = 1.0
     terms[1] = score
     terms[2] = score - second if is_best else 0.0
     terms[3] = 0.0 if is_best else best - score
     terms[4] = 1.0 if is_best else 0.0
-    terms[5] = logarithm(OFFSET + score)
+    terms[5] = log
 
 
 @inlined
-def estimate_of(weights, terms):
-    """Return the probability of a label with these terms."""
-    logit = 0.0
-    for i in range(N_TERMS):
-        logit += weights[i] * terms[i]
-    return 1.0 / (1.0 + exponential(-max(min(logit, MOST_LOGIT), -MOST_LOGIT)))
+def estimate_all(weights, scores, n, best, second, best_at, logs, estimates):
+    """Write the logarithm of 0.02 + score and the probability of each of ``n`` labels.
+
+    Scores are clipped; ``best_at`` is the place of the best label, -1 if it is not among them. No loop has a branch, so
+    that several labels are computed at once.
+    """
+    terms = floats_on_stack(N_TERMS)
+    for i in range(n):
+        logs[i] = logarithm(OFFSET + scores[i])
+    for i in range(n):
+        put_terms(scores[i], best, second, i == best_at, logs[i], terms)
+        logit = 0.0
+        for term in range(N_TERMS):
+            logit += weights[term] * terms[term]
+        estimates[i] = max(min(logit, MOST_LOGIT), -MOST_LOGIT)
+    for i in range(n):
+        estimates[i] = 1.0 / (1.0 + exponential(-estimates[i]))
 
 
 @kernel
@@ -84,46 +99,48 @@ def estimate(weights, class_ids, scores, best_ids, best_scores, estimates):
     estimates : float64 array, shape (>= n,)
         Written.
     """
-    terms = np.empty(N_TERMS, np.float64)
+    n, best_at = len(class_ids), -1
+    clipped, logs = np.empty(n, np.float64), np.empty(n, np.float64)
+    for i in range(n):
+        clipped[i] = clip_score(scores[i])
+        best_at = i if class_ids[i] == best_ids[0] else best_at
     best = clip_score(best_scores[0]) if len(best_scores) > 0 else 0.0
     second = clip_score(best_scores[1]) if len(best_scores) > 1 else 0.0
-    for i in range(len(class_ids)):
-        put_terms(clip_score(scores[i]), best, second, class_ids[i] == best_ids[0], terms)
-        estimates[i] = estimate_of(weights, terms)
+    estimate_all(pointer(weights), pointer(clipped), n, best, second, best_at, pointer(logs), pointer(estimates))
 
 
-@kernel
-def solve(curvature, gradient, step, ridge):
+@inlined
+def solve(curvature, gradient, step, n, ridge):
     """Solve H step = gradient by Cholesky without roots (L D L'), for H with its lower triangle in ``curvature``.
 
     A pivot below ``ridge`` is raised to it; in exact arithmetic there is none.
 
     Parameters
     ----------
-    curvature : float64 array, shape (n, n)
-    gradient, step : float64 array, shape (n,)
-        ``step`` is written.
+    curvature, gradient, step : pointers to float64
+        n times n numbers, n and n. ``step`` is written.
+    n : int
+        At most ``MOST_SOLVED``.
     ridge : float
     """
-    n = len(gradient)
-    lower, pivots = np.empty((n, n), np.float64), np.empty(n, np.float64)
+    lower, pivots = floats_on_stack(MOST_IN_MATRIX), floats_on_stack(MOST_SOLVED)
     for i in range(n):
         for j in range(i + 1):
-            total = curvature[i, j]
+            total = curvature[i * n + j]
             for k in range(j):
-                total -= lower[i, k] * pivots[k] * lower[j, k]
+                total -= lower[i * n + k] * pivots[k] * lower[j * n + k]
             if i == j:
                 pivots[i] = total if total > ridge else ridge
             else:
-                lower[i, j] = total / pivots[j]
+                lower[i * n + j] = total / pivots[j]
         total = gradient[i]
         for k in range(i):
-            total -= lower[i, k] * step[k]
+            total -= lower[i * n + k] * step[k]
         step[i] = total
     for i in range(n - 1, -1, -1):
         total = step[i] / pivots[i]
         for k in range(i + 1, n):
-            total -= lower[k, i] * step[k]
+            total -= lower[k * n + i] * step[k]
         step[i] = total
 
 
@@ -159,38 +176,43 @@ def learn_pairs(state, scores, true, known):
     Parameters
     ----------
     state : CalibrationArrays
-    scores : float64 array, shape (n,)
-        Scores of the best labels, best first; n <= ``CALIBRATED``. Scores not above 0 are skipped.
-    true, known : bool array, shape (n,)
+    scores : float64 array, shape (CALIBRATED,)
+        Scores of the best labels, best first. Those from the first one on that is not above 0 are left out.
+    true, known : bool array, shape (CALIBRATED,)
         Whether each label is true, and whether that is known.
     """
-    weights, curvature, bins = state.weights, state.curvature, state.bins
+    weights, curvature, bins = pointer(state.weights), pointer(state.curvature), state.bins
     n_scored, n_pairs = 0, 0
-    while n_scored < len(scores) and scores[n_scored] > 0.0:
+    while n_scored < CALIBRATED and scores[n_scored] > 0.0:
         n_pairs += known[n_scored]
         n_scored += 1
     if n_pairs == 0:
         return
+    clipped, logs, estimates = floats_on_stack(CALIBRATED), floats_on_stack(CALIBRATED), floats_on_stack(CALIBRATED)
+    for at in range(CALIBRATED):
+        clipped[at] = clip_score(scores[at])
+    best, second = clipped[0], clipped[1]
+    estimate_all(weights, clipped, CALIBRATED, best, second, 0, logs, estimates)
     keep = 1.0 - n_pairs / REMEMBERED
-    gradient, terms, step = np.zeros(N_TERMS), np.empty(N_TERMS), np.empty(N_TERMS)
+    gradient, terms, step = floats_on_stack(N_TERMS), floats_on_stack(N_TERMS), floats_on_stack(N_TERMS)
     for i in range(N_TERMS):
+        gradient[i] = 0.0
         for j in range(i + 1):
-            curvature[i, j] *= keep
-        curvature[i, i] += (1.0 - keep) * RIDGE
-    best, second = clip_score(scores[0]), clip_score(scores[1]) if len(scores) > 1 else 0.0
+            curvature[i * N_TERMS + j] *= keep
+        curvature[i * N_TERMS + i] += (1.0 - keep) * RIDGE
     for at in range(n_scored):
         if not known[at]:
             continue
-        put_terms(clip_score(scores[at]), best, second, at == 0, terms)
-        chance = estimate_of(weights, terms)
+        put_terms(clipped[at], best, second, at == 0, logs[at], terms)
+        chance = estimates[at]
         count_pair(bins, chance, true[at])
         error = (1.0 if true[at] else 0.0) - chance
         variance = max(chance * (1.0 - chance), LEAST_VARIANCE)
         for i in range(N_TERMS):
             gradient[i] += error * terms[i]
             for j in range(i + 1):
-                curvature[i, j] += variance * terms[i] * terms[j]
+                curvature[i * N_TERMS + j] += variance * terms[i] * terms[j]
     start_period(bins)
-    solve(curvature, gradient, step, RIDGE)
+    solve(curvature, gradient, step, N_TERMS, RIDGE)
     for i in range(N_TERMS):
         weights[i] += step[i]

@@ -18,6 +18,7 @@ from numba import types
 from numba.experimental import structref
 
 from abound.core.kernels.decorators import inlined, kernel
+from abound.core.kernels.heap import Best
 from abound.core.kernels.index.layout import IndexArrays, KernelParams, Memory, memory_of
 from abound.core.kernels.intrinsics import borrowed, pointer
 from abound.core.kernels.model.prequential import ScorePointers, score_pointers
@@ -66,13 +67,16 @@ class LivePointers(NamedTuple):
 
 
 class ApplyScratch(NamedTuple):
-    """Working memory for one record: ids and values of features, ids and ranks of labels, and its bytes with codes."""
+    """Working memory for one record: ids and values of features, ids and ranks of labels, its bytes with codes, and its
+    best classes, empty between records.
+    """
 
     ids: npt.NDArray[np.int32]
     values: npt.NDArray[np.float32]
     class_ids: npt.NDArray[np.int32]
     ranks: npt.NDArray[np.int32]
     memory: npt.NDArray[np.uint8]
+    best: Best
 
 
 @inlined
@@ -99,6 +103,7 @@ def _borrowed(scratch):
         borrowed(scratch.class_ids),
         borrowed(scratch.ranks),
         borrowed(scratch.memory),
+        Best(pointer(scratch.best.class_ids), pointer(scratch.best.scores)),
     )
 
 

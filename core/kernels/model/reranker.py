@@ -164,7 +164,7 @@ def find_similar(reranker, data, at, d, length, n_classes, mask, found, n):
             continue
         cosine = similarity(data, at, d, length, means, class_id)
         if n_kept < MORE or cosine > cosines[MORE - 1]:
-            n_kept = keep_best(cosine, np.int32(class_id), ids, cosines, n_kept)
+            n_kept = keep_best(cosine, np.int32(class_id), ids, cosines, n_kept, len(ids))
     for i in range(n_kept):
         found.class_ids[n + i], found.scores[n + i] = ids[i], 0.0
         put_terms(reranker, ids[i], 0.0, cosines[i], found.terms[n + i])
@@ -241,7 +241,7 @@ def find_candidates(reranker, n_classes, data, dense_at, mask, ids, scores, foun
         for term in range(len(reranker.weights)):
             logit += reranker.weights[term] * found.terms[i, term]
         found.logits[i] = logit
-        n_kept = keep_best(logit, np.int32(i), found.order, found.sorted, n_kept)
+        n_kept = keep_best(logit, np.int32(i), found.order, found.sorted, n_kept, len(found.order))
     return n, n_index
 
 
@@ -342,7 +342,7 @@ def take_step(reranker, found, n, true):
                     curvature[a, b] += shares[i] * (terms[i, a] - mean[a]) * (terms[i, b] - mean[b])
     for a in range(n_terms):
         gradient[a] -= mean[a]
-    solve(curvature, gradient, step, RIDGE)
+    solve(pointer(curvature), pointer(gradient), pointer(step), n_terms, RIDGE)
     for a in range(n_terms):
         weights[a] += step[a]
 

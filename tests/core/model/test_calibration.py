@@ -13,9 +13,13 @@ from numba import njit
 
 from abound.core.config import ModelConfig
 from abound.core.errors import Corrupted, InvalidInstance
+from abound.core.instances.record import pack_labels
 from abound.core.kernels.exp_log import exponential
+from abound.core.kernels.intrinsics import pointer
 from abound.core.kernels.model.calibration import learn_pairs, solve
+from abound.core.limits import Limits
 from abound.core.model.calibration import Calibration, binned, reliability_of
+from abound.core.model.entry_application import Unit
 from abound.core.model.live_model import LiveModel
 from tests.core.model.test_live_model import Instance, learn, learned, vector_of
 from tests.core.oracles import calibration as calibration_oracle
@@ -41,15 +45,27 @@ def ranked(model: LiveModel, keys: list[str]) -> list[tuple[int, float]]:
     return list(zip(ranking.class_ids.tolist(), ranking.scores.tolist(), strict=True))
 
 
+def counted(model: LiveModel, keys: list[str]) -> LiveModel:
+    """Return a copy of the model that has only counted the features of an instance: what learning it begins with."""
+    copy = LiveModel.from_arrays(model.meta(), model.to_arrays(), (3, 4))
+    copy.begin(vector_of(keys) + pack_labels([], Limits(), [], ["unknown"]), 1, [Unit(1)]).finish()
+    return copy
+
+
 def followed(model: LiveModel, instances: list[Instance], oracle: Oracle) -> None:
-    """Learn instances one by one, and show each to the oracle before as the model ranks it."""
+    """Learn instances one by one, and show each to the oracle as the model ranks it with its features counted."""
     for keys, labels in instances:
-        best = ranked(model, keys)
-        oracle.learn(best, {model.labels.find(label.encode()) for label in labels})
+        best = ranked(counted(model, keys), keys)
         learn(model, [(keys, labels)])
+        oracle.learn(best, {model.labels.find(label.encode()) for label in labels})
 
 
 compiled_exp = njit(lambda x: exponential(x))
+
+
+@njit
+def solved(curvature: np.ndarray, gradient: np.ndarray, step: np.ndarray, ridge: float) -> None:
+    solve(pointer(curvature), pointer(gradient), pointer(step), len(gradient), ridge)
 
 
 def test_the_exponential_is_one() -> None:
@@ -63,14 +79,14 @@ def test_the_step_solves_the_equations() -> None:
     for _ in range(200):
         rows = rng.normal(size=(rng.integers(1, 20), 6)) * rng.uniform(0.1, 30)
         curvature, gradient, step = np.eye(6) + rows.T @ rows, rng.normal(size=6), np.empty(6)
-        solve(np.tril(curvature), gradient, step, 1.0)
+        solved(np.tril(curvature), gradient, step, 1.0)
         np.testing.assert_allclose(step, np.linalg.solve(curvature, gradient), rtol=1e-7, atol=1e-10)
 
 
 @pytest.mark.parametrize("update", UPDATES)
 @pytest.mark.parametrize(("seed", "n_labels", "more"), [(1, 1, {}), (2, 3, {}), (3, 2, {"max_features": 20})])
 def test_learns_as_the_oracle_does_bit_for_bit(update: str, seed: int, n_labels: int, more: dict[str, Any]) -> None:
-    """What is learned is what an instance's ranking is worth at the moment before it is learned."""
+    """What is learned is what an instance's ranking is worth when it is learned, after its features were counted."""
     model, oracle = learned([], update=update, calibrate=True, **more), Oracle()
     followed(model, stream(400, seed, n_labels), oracle)
     state = model.calibration.arrays
@@ -161,7 +177,7 @@ def test_the_newest_are_ten_to_twenty_thousand() -> None:
 @pytest.mark.parametrize("update", UPDATES)
 @pytest.mark.parametrize("most", [None, 12])
 def test_slices_and_secrets_change_nothing(update: str, most: int | None) -> None:
-    """Nor does it when arrays must grow for a record that was calibrated, or features were evicted for it, by then."""
+    """Nor do growing arrays and evicted features."""
     instances = stream(300, 11, 2)
     at_once = learned(instances, update=update, calibrate=True, max_features=most)
     in_slices = learned(instances, 3, secret=(99, 7), update=update, calibrate=True, max_features=most)
@@ -239,7 +255,8 @@ def test_whatever_scores_come_the_numbers_stay_finite() -> None:
         scores = np.sort(rng.uniform(-3, 10, 5) * 10.0 ** rng.integers(-3, 9))[::-1].copy()
         if n % 1000 == 0:
             scores[0] = np.inf
-        learn_pairs(calibration.arrays, scores[: rng.integers(0, 6)], rng.random(5) < 0.3, np.ones(5, np.bool_))
+        scores[rng.integers(0, 6) :] = 0.0
+        learn_pairs(calibration.arrays, scores, rng.random(5) < 0.3, np.ones(5, np.bool_))
     assert all(np.isfinite(array).all() for array in calibration.arrays)
     assert Calibration.from_arrays(True, calibration.to_arrays()).digest_bytes() == calibration.digest_bytes()
 
@@ -247,9 +264,10 @@ def test_whatever_scores_come_the_numbers_stay_finite() -> None:
 def test_only_scores_above_zero_are_learned() -> None:
     calibration = Calibration(True)
     before = calibration.digest_bytes()
-    learn_pairs(calibration.arrays, np.array([0.0, -0.01]), np.array([True, False]), np.ones(2, np.bool_))
+    true, known = np.arange(5) == 0, np.ones(5, np.bool_)
+    learn_pairs(calibration.arrays, np.array([0.0, -0.01, -0.02, -0.3, -2.0]), true, known)
     assert calibration.digest_bytes() == before
-    learn_pairs(calibration.arrays, np.array([0.06, 0.0]), np.array([True, False]), np.ones(2, np.bool_))
+    learn_pairs(calibration.arrays, np.array([0.06, 0.0, 0.0, 0.0, 0.0]), true, known)
     assert calibration.arrays.bins[0, :, 0].sum() == 1
 
 

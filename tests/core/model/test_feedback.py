@@ -19,6 +19,7 @@ from abound.core.model.entry_application import Unit
 from abound.core.model.live_model import LiveModel
 from abound.core.model.refit import Refitter
 from abound.core.types import START
+from tests.core.model.test_calibration import counted, ranked
 from tests.core.model.test_live_model import learn as learn_plain
 from tests.core.model.test_live_model import learned as learned_plain
 from tests.core.model.test_live_model import vector_of
@@ -181,11 +182,10 @@ def test_without_a_true_label_only_rejected_ones_calibrate(update: str) -> None:
     for count in range(300):
         kind = int(rng.integers(0, 6))
         keys = sorted({f"k{kind}w{rng.integers(4)}", f"k{rng.integers(6)}w{rng.integers(4)}", "n"})
-        ranking = model.rank(vector_of(keys), 1000)
-        best = [(int(i), float(s)) for i, s in zip(ranking.class_ids, ranking.scores, strict=True)]
+        best = ranked(counted(model, keys), keys)
         if count % 3 or not best:
-            oracle.learn(best, {model.labels.find(f"c{kind}".encode())})
             learn_plain(model, [(keys, [f"c{kind}"])])
+            oracle.learn(best, {model.labels.find(f"c{kind}".encode())})
         else:
             rejected = [class_id for class_id, _ in best[: int(rng.integers(1, 4))]]
             oracle.learn(best, set(), set(rejected))
