@@ -23,14 +23,16 @@ The same for the update rule ``sls``, with its times as multiples of those of ``
 A stream is cut into slices, floors and kernels take turns, and the best time of each slice counts. Times are those that
 the thread had a processor, so that other programs on the machine disturb less; run it on an idle one all the same.
 
-``--against COMMIT`` runs this program alternately with the code of this checkout and of another commit, in separate
-processes, and prints the time of this one as a multiple of the other's, best of all rounds, and whether both end with
-the same digests. Below 1 is faster; differences below 2 to 3 % mean nothing.
+``--against COMMIT`` runs this program twice at the same time, with the code of this checkout and of another commit. The
+two processes take turns slice by slice, so that both meet the same moods of the machine. It prints the time of this one
+as a multiple of the other's, and whether both end with the same digests. Below 1 is faster; differences below 2 to 3 %
+mean nothing. The other commit must have ``learning.learn_feedback``, as all since 24 November 2026 do.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import subprocess
@@ -39,7 +41,7 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -112,11 +114,21 @@ def rank_slice(arrays, params, starts, ids, values, mask, class_ids_out, scores_
     return total
 
 
-class Bench:
-    """Measures one stream; ``best`` has the best seconds of each slice for each kind of work."""
+def take_turns() -> None:
+    """Let the other process work, and wait until it has done its slice."""
+    print(flush=True)
+    if not sys.stdin.readline():
+        raise SystemExit("the process that compares has ended")
 
-    def __init__(self, stream: Stream, config: ModelConfig) -> None:
-        self.stream, self.config = stream, config
+
+class Bench:
+    """Measures one stream; ``best`` has the best seconds of each slice for each kind of work.
+
+    ``pace`` is called before each slice.
+    """
+
+    def __init__(self, stream: Stream, config: ModelConfig, pace: Callable[[], None] = lambda: None) -> None:
+        self.stream, self.config, self.pace = stream, config, pace
         self.params = IndexParams.of(config)
         self.cuts = np.linspace(0, stream.n_instances, SLICES + 1).astype(int).tolist()
         self.best: dict[str, np.ndarray] = defaultdict(lambda: np.full(SLICES, np.inf))
@@ -126,6 +138,8 @@ class Bench:
             self.learn(self.learned, first, last)
         for work in (self.classify, self.floor, self.tight_floor):
             work(self.learned, 0, 1)
+        self.buffer, self.at = records(stream, stream.n_instances), 0
+        self.learn_names(LiveModel(config, (1, 2)), 0, 1)
 
     def learn(self, index: Index, first: int, last: int) -> None:
         """Learn a slice of the stream; the index grows where it must."""
@@ -161,11 +175,12 @@ class Bench:
         return index
 
     def timed(
-        self, name: str, work: Callable[..., None], index: Index, then: Callable[..., None] | None = None
+        self, name: str, work: Callable[..., None], index: Index | LiveModel, then: Callable[..., None] | None = None
     ) -> None:
         """Do the work slice by slice, and after each slice, not timed, ``then``."""
         for i in range(SLICES):
             own = (index, self.cuts[i], self.cuts[i + 1])
+            self.pace()
             start = time.thread_time()
             work(*own)
             self.best[name][i] = min(self.best[name][i], time.thread_time() - start)
@@ -184,23 +199,18 @@ class Bench:
         copy = Index.from_arrays(self.params, self.learned.to_arrays())
         copy.make_room(self.stream.n_features, self.stream.n_classes, 1, 1_000_000)
         self.timed("again", self.learn, copy)
+        self.model = LiveModel(self.config, (1, 2))
+        for name in ("names", "names_again"):
+            self.at = 0
+            self.timed(name, self.learn_names, self.model)
 
-    def names(self) -> dict[str, Any]:
-        """Instances learned a second from string keys, growing from nothing, and again; and the digest in the end."""
-        n = self.stream.n_instances
-        buffer, seconds = records(self.stream, n), np.full(2, np.inf)
-        for _ in range(2):
-            model = LiveModel(self.config, (1, 2))
-            for turn in range(2):
-                applying = model.begin(buffer, n, [])
-                ranks, updated, at, done = applying.ranks, applying.updated, 0, 0
-                start = time.thread_time()
-                while done < n:
-                    at, now = model.apply(buffer, at, ranks[done : done + 32], updated[done : done + 32])
-                    done += now
-                seconds[turn] = min(seconds[turn], time.thread_time() - start)
-        first, again = (n / seconds).tolist()
-        return {"names_per_s": first, "names_again_per_s": again, "names_digest": model.index.digest().hex()}
+    def learn_names(self, model: LiveModel, first: int, last: int) -> None:
+        """Learn the next slice of the stream from records with string keys; the model grows where it must."""
+        n, done = last - first, 0
+        ranks, updated = np.zeros(n, np.int32), np.zeros(n, np.bool_)
+        while done < n:
+            self.at, now = model.apply(self.buffer, self.at, ranks[done : done + 32], updated[done : done + 32])
+            done += now
 
     def figures(self) -> dict[str, Any]:
         """Speeds, sizes and ratios."""
@@ -218,8 +228,10 @@ class Bench:
             "bytes_per_connection": self.learned.n_bytes_used / connections,
             "bytes_per_connection_with_room": self.learned.n_bytes / connections,
             "digest": self.learned.digest().hex(),
-            **self.names(),
+            "names_digest": self.model.index.digest().hex(),
         }
+        for name in ("names", "names_again"):
+            result[f"{name}_per_s"] = n / float(self.best[name].sum())
         for name, floor in FLOORS.items():
             best = float(self.best[name].sum())
             result |= {
@@ -232,10 +244,12 @@ class Bench:
         return result
 
 
-def measured(stream: Stream, turns: int, memory: float | None) -> dict[str, Any]:
+def measured(
+    stream: Stream, turns: int, memory: float | None, pace: Callable[[], None] = lambda: None
+) -> dict[str, Any]:
     """The figures of ``fsu``, and of ``sls`` under its name."""
     configs = CONFIGS | {"fsu": replace(CONFIGS["fsu"], memory=memory)}
-    benches = {update: Bench(stream, config) for update, config in configs.items()}
+    benches = {update: Bench(stream, config, pace) for update, config in configs.items()}
     for _ in range(turns):
         for bench in benches.values():
             bench.turn()
@@ -321,23 +335,46 @@ def other_code(commit: str) -> Iterator[Path]:
             subprocess.run(["git", "worktree", "remove", "--force", tree], check=True, cwd=ROOT)
 
 
-def rounds(arguments: list[str], code: dict[str, Path], turns: int) -> dict[str, dict[str, dict[str, Any]]]:
-    """Run this program alternately with each code; for each the best figures by "stream update"."""
-    best: dict[str, dict[str, dict[str, Any]]] = {name: {} for name in code}
-    with tempfile.TemporaryDirectory() as caches:
-        for turn in range(turns):
-            for name in list(code)[:: 1 if turn % 2 == 0 else -1]:
-                environment = os.environ | {
-                    "PYTHONPATH": f"{code[name]}:{ROOT}",
-                    "NUMBA_CACHE_DIR": f"{caches}/{name}",
-                }
-                run = [sys.executable, "-P", "-m", "benchmarks.kernel", "--json", *arguments]
-                done = subprocess.run(run, check=True, env=environment, stdout=subprocess.PIPE)
-                for stream, figures in json.loads(done.stdout).items():
-                    for update, own in (("fsu", figures), ("sls", figures.pop("sls"))):
-                        kept = best[name].setdefault(f"{stream} {update}", own)
-                        kept |= {key: max(kept[key], own[key]) for key in own if key.endswith("_per_s")}
-    return best
+def in_turns(arguments: list[str], code: dict[str, Path]) -> dict[str, dict[str, dict[str, Any]]]:
+    """Run this program with each code, slice by slice in turns; for each the figures by "stream update"."""
+    run = [sys.executable, "-P", "-m", "benchmarks.kernel", "--json", "--paced", *arguments]
+    processes, figures = {}, {}
+    with tempfile.TemporaryDirectory() as caches, ExitStack() as running:
+        for name, folder in code.items():
+            paths = {"PYTHONPATH": f"{folder}:{ROOT}", "NUMBA_CACHE_DIR": f"{caches}/{name}"}
+            pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+            process = subprocess.Popen(run, env=os.environ | paths, **pipes)
+            processes[name] = running.enter_context(process)
+        for process in processes.values():
+            answer_of(process)
+        for name in itertools.cycle((*code, *reversed(code))):
+            if not processes:
+                break
+            if name in processes:
+                print(file=processes[name].stdin, flush=True)
+                answer = answer_of(processes[name])
+                if answer != "\n":
+                    figures[name] = json.loads(answer)
+                    del processes[name]
+    return {name: by_update(own) for name, own in figures.items()}
+
+
+def answer_of(process: subprocess.Popen[str]) -> str:
+    """Wait until a process has done its slice; return an empty line, or all of its figures."""
+    assert process.stdout is not None
+    answer = process.stdout.readline()
+    if not answer:
+        raise subprocess.CalledProcessError(process.wait(), process.args)
+    return answer
+
+
+def by_update(streams: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """The figures of each "stream update"."""
+    return {
+        f"{stream} {update}": own
+        for stream, figures in streams.items()
+        for update, own in (("fsu", figures), ("sls", figures["sls"]))
+    }
 
 
 def compared(this: dict[str, dict[str, Any]], other: dict[str, dict[str, Any]]) -> str:
@@ -362,7 +399,7 @@ def main() -> None:
     )
     parser.add_argument("--turns", type=int, help="how often floors and kernels take turns")
     parser.add_argument("--against", metavar="COMMIT", help="compare this checkout with a commit")
-    parser.add_argument("--rounds", type=int, default=3, help="processes of each, with --against")
+    parser.add_argument("--paced", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--arrays", type=Path, help=f"the file with the arrays of {DATA_SET}; made if not given")
     options = parser.parse_args()
     streams = options.stream or [*STREAMS, *[DATA_SET] * ("ABOUND_DATA" in os.environ)]
@@ -374,8 +411,8 @@ def main() -> None:
             given = getattr(options, name)
             chosen += [f"--{name}", str(given)] if given is not None else []
         with other_code(options.against) as other:
-            best = rounds(chosen, {"this": ROOT, "other": other}, options.rounds)
-        print(compared(best["this"], best["other"]))
+            figures = in_turns(chosen, {"this": ROOT, "other": other})
+        print(compared(figures["this"], figures["other"]))
         return
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     results = {}
@@ -384,7 +421,8 @@ def main() -> None:
         if options.quick and n is None and name in STREAMS:
             n = STREAMS[name].n_instances // 10
         turns = options.turns or (2 if options.quick or name == "sparse" else 5)
-        results[name] = measured(stream_of(name, n, options.arrays), turns, MEMORY.get(name))
+        pace = [take_turns] * options.paced
+        results[name] = measured(stream_of(name, n, options.arrays), turns, MEMORY.get(name), *pace)
         if not options.json:
             print(shown(name, results[name]), flush=True)
     if options.json:

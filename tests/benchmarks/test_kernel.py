@@ -51,7 +51,7 @@ def test_a_tenth_of_a_synthetic_stream_is_shorter():
 @pytest.mark.long
 @pytest.mark.timeout(1800)  # compiles the kernels of both
 def test_this_code_is_compared_with_a_commit():
-    words = ["--against", "HEAD", "--stream", "wide", "--instances", "100", "--turns", "1", "--rounds", "1"]
+    words = ["--against", "HEAD", "--stream", "wide", "--instances", "100", "--turns", "1"]
     run = [sys.executable, "-m", "benchmarks.kernel", *words]
     done = subprocess.run(run, check=True, cwd=ROOT, stdout=subprocess.PIPE, text=True)
     title, *lines = done.stdout.splitlines()

@@ -35,7 +35,12 @@ def damaged(kind: str) -> dict[str, bytes]:
 
 @pytest.mark.parametrize(
     ("kind", "what"),
-    [("checksum", "checksum is wrong"), ("bytes", "cannot be read"), ("fields", "two fields"), ("newer", "version 3")],
+    [
+        ("checksum", "checksum is wrong"),
+        ("bytes", "cannot be read"),
+        ("fields", "two fields"),
+        ("newer", f"version {APPLY_VERSION + 1}"),
+    ],
 )
 async def test_an_entry_that_cannot_be_applied_stops_the_model_and_is_never_skipped(
     server: Server, start_replica: StartReplica, kind: str, what: str

@@ -115,7 +115,7 @@ def note_features(memory, ids):
 
 @inlined
 def rank_one(memory, n_touched, class_id, ranks_out, best):
-    """Compute the rank of the one true class, write the best classes, return the margin, and zero the scores."""
+    """Compute the rank of the one true class, note all in ``best``, return the margin, and zero the scores."""
     true_score = pop_score(memory, class_id)
     note_score(best, np.int32(class_id), true_score)
     n_better, best_other = U0, 0.0
@@ -133,8 +133,8 @@ def rank_one(memory, n_touched, class_id, ranks_out, best):
 def rank_several(memory, n_touched, class_ids, ranks_out, best):
     """Compute the ranks of all true classes, return the best score of another class, and zero the scores.
 
-    The best classes are written into ``best``, unless it is None. Afterwards ``scratch`` holds the bits of the true
-    scores, and the places of the true classes, best to worst.
+    All classes are noted in ``best``. Afterwards ``scratch`` holds the bits of the true scores, and the places of the
+    true classes, best to worst.
     """
     m = np.uint64(len(class_ids))
     scores, order = memory.scratch, memory.scratch + m * np.uint64(8)
@@ -191,7 +191,7 @@ def mark_wrong(memory, params, class_ids, wrong):
 
 @inner
 def learn_fsu(arrays, params, ids, values, class_ids, feedback, counted, ranks_out, best):
-    """Run ``learn_feedback`` for ``fsu``, and write the best classes before learning into ``best``, unless None."""
+    """Run ``learn_feedback`` for ``fsu``, and note the classes that were ranked in ``best``, an empty Best or None."""
     memory = memory_of(arrays)
     if len(class_ids) == 1 and feedback.n_true == 1:
         class_id = np.uint64(class_ids[0])

@@ -232,7 +232,10 @@ def add_weighted(memory, params, ids, values):
 
 @inlined
 def order_true(memory, class_ids, own, order, best):
-    """Move the scores of the true classes into ``own``, and write their places, best first, into ``order``."""
+    """Move the scores of the true classes into ``own``, and write their places, best first, into ``order``.
+
+    They are noted in ``best``.
+    """
     for j in range(np.uint64(len(class_ids))):
         class_id, at = np.uint64(class_ids[j]), j
         score = load_float(memory.scores, class_id)
@@ -250,7 +253,7 @@ def order_true(memory, class_ids, own, order, best):
 
 @inner
 def rank_true(memory, params, n_touched, class_ids, ranks_out, most, best):
-    """Compute the ranks of the true classes, select the best other classes, and zero all scores.
+    """Compute the ranks of the true classes, select the best other classes, note all in ``best``, and zero all scores.
 
     ``scratch`` receives the scores of the true classes, then their places from best to worst. From ``2 m`` on it
     receives classes and scores of up to ``most`` others, best first: those above ``theta_negative`` within ``reach``
@@ -426,7 +429,7 @@ def put_errors(memory, params, names, heights, n, share, inserted, n_inserted):
 def learn_squares(memory, params, ids, values, class_ids, feedback, counted, ranks_out, best):
     """Learn one instance by ``sls`` in lists: rank, and take a step for the true, the wrong and the best other classes.
 
-    Parameters and result are those of ``learning.learn_feedback``; ``values`` are overwritten.
+    Parameters and result are those of ``learning.learn_fsu``; ``values`` are overwritten.
     """
     if counted:
         count_features(memory, ids)

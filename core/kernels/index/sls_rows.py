@@ -281,7 +281,7 @@ def correct_all(memory, params, ids, values, n, weight):
 def learn_rows(memory, params, ids, values, class_ids, feedback, counted, ranks_out, best):
     """Learn one instance by ``sls`` in rows: rank, then take a step for every class.
 
-    Parameters and result are those of ``learning.learn_feedback``; ``values`` are overwritten. ``N_FEATURES`` and
+    Parameters and result are those of ``learning.learn_fsu``; ``values`` are overwritten. ``N_FEATURES`` and
     ``N_CLASSES`` already include this instance (``change_form``).
     """
     if counted:

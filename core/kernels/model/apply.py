@@ -32,7 +32,7 @@ skipped. A record without true labels is learned and has no rank.
 
 For a model that calibrates, the ranking of step 3 also gives the best classes and their scores, and the probabilities
 of these scores are learned after the instance. That kernel is compiled separately, so that other models do not pay for
-it. Another kernel is for models that re-rank.
+it. Another kernel is for models that re-rank: an instance with a vector is ranked, and calibrated, before these steps.
 """
 
 import numpy as np
@@ -81,8 +81,8 @@ features and classes of the next record have an id in the scratch (with ``INDEX_
 """
 
 PREPARED, REGISTERED = 5, 6
-"""Further places in the cursor: the byte of the record from which the re-ranker has learned last, and of the record
-with details that is to be learned; -1 if there is none.
+"""Further places in the cursor: the byte of the record that the re-ranker has seen last, and of the record with details
+that is to be learned; -1 if there is none.
 """
 
 ENTRY, POSITION = 7, 9
@@ -134,11 +134,11 @@ def apply_records(buffer, cursor, held, ranks, updated):
     updated : bool array, shape (n,)
         Written: whether the index changed.
     """
-    apply_ranked(buffer, cursor, held, ranks, updated, np.empty(0, np.int32), None, False)
+    apply_ranked(buffer, cursor, held, ranks, updated, np.empty(0, np.int32), None)
 
 
 @inner
-def apply_ranked(buffer, cursor, held, ranks, updated, given, best, calibrates):
+def apply_ranked(buffer, cursor, held, ranks, updated, given, best):
     """Run ``apply_records``, with ranks of the true labels that take the place of the index's.
 
     Parameters
@@ -147,9 +147,8 @@ def apply_ranked(buffer, cursor, held, ranks, updated, given, best, calibrates):
         The ranks: of length 0, or as long as the labels of the one record to apply. A label with 0 keeps its rank in
         the index.
     best : Best, optional
-        Empty, before and after. None, known at compile time: nothing is calibrated.
-    calibrates : bool
-        Whether the calibration learns from the scores of the index.
+        Empty, before and after: the calibration learns from the scores of the index. None, known at compile time:
+        nothing is calibrated.
     """
     live, scratch, data, size = held.live, held.scratch, pointer(buffer), len(buffer)
     learn = by_rule(live.params, learn_fsu, learn_sls)
@@ -190,7 +189,7 @@ def apply_ranked(buffer, cursor, held, ranks, updated, given, best, calibrates):
         feedback = Feedback(m, n_rejected, shape.weight)
         changed = learn(live.postings, live.params, ids, values, class_ids, feedback, YES, own_ranks, best)
         if best is not None:
-            if calibrates and not registers:
+            if not registers:
                 calibrate(held.calibration, best, class_ids, m, n_rejected)
             empty(best)
         ranks[done] = I0
@@ -404,17 +403,17 @@ def calibrate(calibration, best, class_ids, n_true, n_rejected):
 @kernel
 def apply_calibrated(buffer, cursor, held, ranks, updated):
     """Run ``apply_records`` for a model that calibrates."""
-    apply_ranked(buffer, cursor, held, ranks, updated, np.empty(0, np.int32), held.scratch.best, True)
+    apply_ranked(buffer, cursor, held, ranks, updated, np.empty(0, np.int32), held.scratch.best)
 
 
 @kernel
 def apply_reranked(buffer, cursor, held, ranks, updated):
     """Run ``apply_records`` for a model that re-ranks, and may calibrate.
 
-    Before a record with a dense part is learned, the re-ranker learns from its candidates; afterwards its vector is
-    added to the means of its true classes. A model with a memory then keeps the instance, unless it registers a label
-    or has no true label. Other records are applied as by ``apply_records``. The counted ranks of true labels are those
-    of the answer.
+    Before a record with a dense part is learned, the re-ranker and the calibration learn from its candidates;
+    afterwards its vector is added to the means of its true classes. A model with a memory then keeps the instance,
+    unless it registers a label or has no true label. Other records are applied as by ``apply_records``. The counted
+    ranks of true labels are those of the answer.
 
     Parameters
     ----------
@@ -449,9 +448,11 @@ def apply_reranked(buffer, cursor, held, ranks, updated):
             if has_dense:
                 rerank(held, data, own.dense_at, source, shape, given)
             cursor[PREPARED] = at
-        calibrates = len(held.calibration.weights) > 0 and not has_dense
         own_ranks, own_updated = ranks[done : done + 1], updated[done : done + 1]
-        apply_ranked(buffer, cursor, held, own_ranks, own_updated, given, scratch.best, calibrates)
+        if len(held.calibration.weights) > 0 and not has_dense:
+            apply_ranked(buffer, cursor, held, own_ranks, own_updated, given, scratch.best)
+        else:
+            apply_ranked(buffer, cursor, held, own_ranks, own_updated, given, None)
         if cursor[DONE] == 0:
             break
         if has_dense:

@@ -1,8 +1,9 @@
 """Probabilities of scores: a logistic model of five terms and a constant, learned by Newton steps with forgetting.
 
-While an instance is learned, it is ranked first, after its features were counted. Each of its best ``CALIBRATED``
-labels with a score above 0 gives a **pair**: the terms of the score, and whether the label is true. Labels of which
-that is not known give none. The estimates of all pairs are computed and counted first. Then the model takes one step
+An instance is ranked as it is learned, after its features were counted; with a vector, in a model that re-ranks, it is
+ranked as ``/classify`` does before it is learned. Each of its best ``CALIBRATED`` labels with a score above 0 gives a
+**pair**: the terms of the score, and whether the label is true. Labels of which that is not known give none. The
+estimates of all pairs are computed and counted first. Then the model takes one step
 for all of them. With p their estimates and x their terms:
 
     H <- k H + (1 - k) r I + sum p (1 - p) x x',    w <- w + H^-1 sum (y - p) x,    k = 1 - pairs / ``REMEMBERED``
@@ -106,7 +107,7 @@ def estimate(weights, class_ids, scores, best_ids, best_scores, estimates):
         best_at = i if class_ids[i] == best_ids[0] else best_at
     best = clip_score(best_scores[0]) if len(best_scores) > 0 else 0.0
     second = clip_score(best_scores[1]) if len(best_scores) > 1 else 0.0
-    estimate_all(pointer(weights), pointer(clipped), n, best, second, best_at, pointer(logs), pointer(estimates))
+    estimate_all(weights, clipped, n, best, second, best_at, logs, estimates)
 
 
 @inlined
@@ -117,8 +118,10 @@ def solve(curvature, gradient, step, n, ridge):
 
     Parameters
     ----------
-    curvature, gradient, step : pointers to float64
-        n times n numbers, n and n. ``step`` is written.
+    curvature : pointer to float64
+        n times n numbers.
+    gradient, step : float64 arrays or pointers
+        n numbers each. ``step`` is written.
     n : int
         At most ``MOST_SOLVED``.
     ridge : float

@@ -342,7 +342,7 @@ def take_step(reranker, found, n, true):
                     curvature[a, b] += shares[i] * (terms[i, a] - mean[a]) * (terms[i, b] - mean[b])
     for a in range(n_terms):
         gradient[a] -= mean[a]
-    solve(pointer(curvature), pointer(gradient), pointer(step), n_terms, RIDGE)
+    solve(pointer(curvature), gradient, step, n_terms, RIDGE)
     for a in range(n_terms):
         weights[a] += step[a]
 

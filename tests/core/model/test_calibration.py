@@ -13,10 +13,11 @@ from numba import njit
 
 from abound.core.config import ModelConfig
 from abound.core.errors import Corrupted, InvalidInstance
-from abound.core.instances.record import pack_labels
+from abound.core.instances.record import add_details, pack_labels
 from abound.core.kernels.exp_log import exponential
 from abound.core.kernels.intrinsics import pointer
-from abound.core.kernels.model.calibration import learn_pairs, solve
+from abound.core.kernels.model import reranker
+from abound.core.kernels.model.calibration import MOST_SOLVED, N_TERMS, learn_pairs, solve
 from abound.core.limits import Limits
 from abound.core.model.calibration import Calibration, binned, reliability_of
 from abound.core.model.entry_application import Unit
@@ -45,17 +46,20 @@ def ranked(model: LiveModel, keys: list[str]) -> list[tuple[int, float]]:
     return list(zip(ranking.class_ids.tolist(), ranking.scores.tolist(), strict=True))
 
 
-def counted(model: LiveModel, keys: list[str]) -> LiveModel:
-    """Return a copy of the model that has only counted the features of an instance: what learning it begins with."""
+def counted(model: LiveModel, vector: bytes) -> LiveModel:
+    """Return a copy of the model that has only counted the features of an instance: what learning it begins with.
+
+    For at most ``max_features`` features: learning leaves others out, and ranking weighs them as unknown ones.
+    """
     copy = LiveModel.from_arrays(model.meta(), model.to_arrays(), (3, 4))
-    copy.begin(vector_of(keys) + pack_labels([], Limits(), [], ["unknown"]), 1, [Unit(1)]).finish()
+    copy.begin(vector + pack_labels([], Limits(), [], ["unknown"]), 1, [Unit(1)]).finish()
     return copy
 
 
 def followed(model: LiveModel, instances: list[Instance], oracle: Oracle) -> None:
     """Learn instances one by one, and show each to the oracle as the model ranks it with its features counted."""
     for keys, labels in instances:
-        best = ranked(counted(model, keys), keys)
+        best = ranked(counted(model, vector_of(keys)), keys)
         learn(model, [(keys, labels)])
         oracle.learn(best, {model.labels.find(label.encode()) for label in labels})
 
@@ -75,16 +79,20 @@ def test_the_exponential_is_one() -> None:
 
 
 def test_the_step_solves_the_equations() -> None:
+    assert max(N_TERMS, reranker.N_TERMS + reranker.N_MEMORY_TERMS) <= MOST_SOLVED
     rng = np.random.default_rng(2)
     for _ in range(200):
-        rows = rng.normal(size=(rng.integers(1, 20), 6)) * rng.uniform(0.1, 30)
-        curvature, gradient, step = np.eye(6) + rows.T @ rows, rng.normal(size=6), np.empty(6)
+        n = int(rng.integers(1, MOST_SOLVED + 1))
+        rows = rng.normal(size=(rng.integers(1, 20), n)) * rng.uniform(0.1, 30)
+        curvature, gradient, step = np.eye(n) + rows.T @ rows, rng.normal(size=n), np.empty(n)
         solved(np.tril(curvature), gradient, step, 1.0)
         np.testing.assert_allclose(step, np.linalg.solve(curvature, gradient), rtol=1e-7, atol=1e-10)
 
 
 @pytest.mark.parametrize("update", UPDATES)
-@pytest.mark.parametrize(("seed", "n_labels", "more"), [(1, 1, {}), (2, 3, {}), (3, 2, {"max_features": 20})])
+@pytest.mark.parametrize(
+    ("seed", "n_labels", "more"), [(1, 1, {}), (2, 3, {}), (3, 2, {"max_features": 20}), (4, 5, {})]
+)
 def test_learns_as_the_oracle_does_bit_for_bit(update: str, seed: int, n_labels: int, more: dict[str, Any]) -> None:
     """What is learned is what an instance's ranking is worth when it is learned, after its features were counted."""
     model, oracle = learned([], update=update, calibrate=True, **more), Oracle()
@@ -93,6 +101,7 @@ def test_learns_as_the_oracle_does_bit_for_bit(update: str, seed: int, n_labels:
     assert state.weights.tolist() == oracle.weights
     assert state.curvature.tolist() == oracle.curvature
     assert state.bins[0, :, 0].sum() == len(oracle.stretches[0]) > 300
+    assert model.index.in_rows or update == "fsu" or n_labels < 5
 
 
 def test_probabilities_are_the_oracles_whatever_is_asked_for() -> None:
@@ -247,6 +256,17 @@ def test_later_passes_teach_it_nothing() -> None:
     ids = np.arange(3, dtype=np.int32)
     model.learn_again(ids, np.full(3, 0.5, np.float32), np.zeros(1, np.int32))
     assert model.calibration.digest_bytes() == before
+
+
+def test_a_registration_teaches_it_nothing() -> None:
+    model = learned(stream(100, 20), calibrate=True)
+    before, (keys, labels) = model.calibration.digest_bytes(), stream(1, 21)[0]
+    assert ranked(model, keys)
+    named = add_details(vector_of(keys) + pack_labels(labels, Limits()), b'{"name":"One"}')
+    model.begin(named, 1, [Unit(1)]).finish()
+    assert model.calibration.digest_bytes() == before
+    learn(model, [(keys, labels)])
+    assert model.calibration.digest_bytes() != before
 
 
 def test_whatever_scores_come_the_numbers_stay_finite() -> None:

@@ -175,22 +175,23 @@ def test_batch_methods_get_true_labels_only() -> None:
     assert made.Y.toarray().tolist() == [[1, 0], [0, 1]]
 
 
-@pytest.mark.parametrize("update", ["fsu", "sls"])
-def test_without_a_true_label_only_rejected_ones_calibrate(update: str) -> None:
+@pytest.mark.parametrize(("update", "n_labels"), [("fsu", 1), ("fsu", 3), ("sls", 1), ("sls", 3)])
+def test_without_a_true_label_only_rejected_ones_calibrate(update: str, n_labels: int) -> None:
     rng = np.random.default_rng(5)
     model, oracle = learned([], update=update, calibrate=True), Oracle()
     for count in range(300):
-        kind = int(rng.integers(0, 6))
-        keys = sorted({f"k{kind}w{rng.integers(4)}", f"k{rng.integers(6)}w{rng.integers(4)}", "n"})
-        best = ranked(counted(model, keys), keys)
+        kinds = rng.permutation(6)[:n_labels].tolist()
+        keys = sorted({*(f"k{kind}w{rng.integers(4)}" for kind in kinds), f"k{rng.integers(6)}w{rng.integers(4)}", "n"})
+        best = ranked(counted(model, vector_of(keys)), keys)
         if count % 3 or not best:
-            learn_plain(model, [(keys, [f"c{kind}"])])
-            oracle.learn(best, {model.labels.find(f"c{kind}".encode())})
+            learn_plain(model, [(keys, [f"c{kind}" for kind in kinds])])
+            oracle.learn(best, {model.labels.find(f"c{kind}".encode()) for kind in kinds})
         else:
             rejected = [class_id for class_id, _ in best[: int(rng.integers(1, 4))]]
             oracle.learn(best, set(), set(rejected))
             learn(model, [Event(keys, [], [model.label(class_id) for class_id in rejected])])
     assert model.calibration.arrays.weights.tolist() == oracle.weights
+    assert model.index.in_rows == (update == "sls" and n_labels > 1)
 
 
 LABELS, WORDS = 40, 8

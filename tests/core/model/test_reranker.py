@@ -21,6 +21,8 @@ from abound.core.model.live_model import RERANKED, LiveModel
 from abound.core.model.refit import Refitter
 from abound.core.model.reranker import Reranker
 from abound.core.types import START, Offset
+from tests.core.model.test_calibration import counted
+from tests.core.oracles.calibration import Oracle as CalibrationOracle
 from tests.core.oracles.reranker import Oracle, Ranked
 from tests.randomness import examples
 
@@ -313,6 +315,19 @@ def test_with_calibrate_the_probability_is_that_of_the_share() -> None:
     reliability = model.calibration.reliability()
     assert reliability is not None
     assert reliability["all"]["n"] > 500
+
+
+def test_it_calibrates_by_the_answer_of_a_vector_and_by_the_index_without_one() -> None:
+    model, oracle = model_of([], calibrate=True), CalibrationOracle()
+    for words, q, labels in stream(300, 19, n_labels=2, p_vector=0.6):
+        vector = vector_of(words, q)
+        asked = counted(model, vector) if q is None or model.dimension == 0 else model
+        ranking = asked.rank(vector, 1000)
+        learn(model, [(words, q, labels)])
+        best = list(zip(ranking.class_ids.tolist(), ranking.scores.tolist(), strict=True))
+        oracle.learn(best, {model.labels.find(label.encode()) for label in labels})
+    assert model.calibration.arrays.weights.tolist() == oracle.weights
+    assert model.reranker.figures()["n"] > 100
 
 
 def test_a_probability_can_be_required_of_vectors() -> None:
