@@ -48,7 +48,7 @@ def pointer(typing_context, array):
     """``pointer(array)``: the address of the elements of a contiguous array, indexed like the array.
 
     It holds no reference, so passing it on costs nothing; the caller of the kernel keeps the array alive. An array that
-    a kernel makes is freed after its last use, in spite of pointers to it. There is no size and no check, and a negative
+    a kernel makes is freed after its last use, in spite of pointers to it. There is no size and no check; a negative
     index reads memory before the array. Elements of an array with several dimensions are in C order.
     """
     if not isinstance(array, types.CPointer) and not (isinstance(array, Buffer) and array.layout == "C"):
