@@ -192,7 +192,7 @@ class Index:
         self._scores = _grown(self._scores, n_classes)
         self._touched = _grown(self._touched, len(self._scores) + 1)
         self._scratch = _grown(self._scratch, n_scratch)
-        self._arena = _grown(self._arena, int(self._counters[layout.USED]) + n_units)
+        self._arena = _grown(self._arena, int(self._counters[layout.USED]) + n_units, MAX_UNITS)
         if self._lengths() != before:
             n_pages, n_old = len(self._headers) // 512 + 1, len(self._dirty)
             self._dirty = _grown(self._dirty, n_pages)
@@ -357,9 +357,9 @@ class Index:
         is_squares = params.update == "sls"
         parts = check_parts(arrays, is_squares)
         index, lengths = cls(params), parts[0]
-        index.make_room(
-            len(lengths), int(arrays["class_ids"].max(initial=0)) + 1, 1, int(export.units_to_import(lengths))
-        )
+        counts = arrays.get("counts", np.zeros(0))
+        n_units = int(export.units_to_import(lengths, arrays["class_ids"], counts))
+        index.make_room(len(lengths), int(arrays["class_ids"].max(initial=0)) + 1, 1, n_units)
         import_index(index.arrays, parts, is_squares)
         if index.kernel_params.most_cells:
             highest = int(arrays["class_ids"].max()) if len(arrays["class_ids"]) else -1
@@ -371,9 +371,12 @@ class Index:
         return index
 
 
-def _grown(array: npt.NDArray[Any], n: int) -> npt.NDArray[Any]:
-    """Return an array of at least ``n`` elements: the same, or one that is an eighth longer with zeros at its end."""
-    return array if n <= len(array) else longer(array, max(n, len(array) + len(array) // 8 + 64))
+def _grown(array: npt.NDArray[Any], n: int, most: int = 2**63) -> npt.NDArray[Any]:
+    """Return an array of at least ``n`` elements: the same, or one that is an eighth longer with zeros at its end.
+
+    It has at most ``most`` elements.
+    """
+    return array if n <= len(array) else longer(array, min(most, max(n, len(array) + len(array) // 8 + 64)))
 
 
 def warmup(update: Literal["fsu", "sls"]) -> None:

@@ -246,7 +246,7 @@ class LiveModel(ModelState):
         done : int
             Records applied; ``ranks[:done]`` and ``updated[:done]`` are written.
         """
-        self._cursor[AT], self._cursor[PREPARED], self._cursor[REGISTERED] = at, -1, -1
+        self._cursor[AT], self._cursor[PREPARED:ENTRY] = at, -1
         if self.config.memory_instances:
             self._cursor[ENTRY:] = offset
         done = self._apply(buffer, ranks, updated)
@@ -258,14 +258,16 @@ class LiveModel(ModelState):
         """Apply records from the cursor on; return their number, 0 if the first one registers a label."""
         done, ranks_left, updated_left = 0, ranks, updated
         while True:
-            prepares = self.reranker.on
-            apply_next = apply_reranked if prepares else apply_calibrated if self.calibration.on else apply_records
+            reranks = self.reranker.on
+            prepares = reranks or self.config.max_features is not None
+            apply_next = apply_reranked if reranks else apply_calibrated if self.calibration.on else apply_records
             apply_next(buffer, self._cursor, self._held, ranks_left, updated_left)
             done += int(self._cursor[DONE])
             status = self._cursor[STATUS]
             if status in (ENOUGH, REGISTERS) or (done > 0 and (not prepares or status == FIRST_VECTOR)):
                 return done
-            # Apply a record that is already prepared in this call; the next call would prepare it a second time.
+            # Apply a record that is already prepared, or for which features were evicted, in this call; the next call
+            # would do that a second time.
             ranks_left, updated_left = ranks[done : done + 1], updated[done : done + 1]
             shape = record_shape(buffer, int(self._cursor[AT]))
             if status == FIRST_VECTOR:
@@ -290,7 +292,7 @@ class LiveModel(ModelState):
         vector, part = buffer[at:labels_at], buffer[labels_at : shape.details_at]
         label = part[6 : 6 + int.from_bytes(part[4:6], "little")]
         name = vector if self.details.is_new(self.labels.find(label), vector) else EMPTY_VECTOR
-        self._cursor[AT] = self._cursor[PREPARED] = self._cursor[REGISTERED] = 0
+        self._cursor[AT], self._cursor[PREPARED:ENTRY], self._cursor[REGISTERED] = 0, -1, 0
         self._apply(add_details(name + part, b""), ranks[:1], updated[:1])
         self.details.put(self.labels.find(label), details_of(buffer, shape), vector)
         return int(shape.end)
@@ -674,7 +676,7 @@ def _warm_naming() -> None:
     data = numba_types.CPointer(numba_types.uint8)
     shape = numba_type(record_shape(_WARMING + pack_labels(["a"], Limits()), 0))
     of_model = numba_types.NamedTuple([*live.values()], LivePointers)
-    _compile(intern_bounded, of_model, data, shape, ids, values)
+    _compile(intern_bounded, of_model, data, shape, ids, values, numba_types.boolean)
     _compile(intern_labels, of_model, data, shape, class_ids)
     _compile(count_ranks, live["score"], live["label_counts"], class_ids, ranks, numba_types.boolean)
 

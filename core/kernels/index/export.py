@@ -7,9 +7,10 @@ weights take the place of the connections.
 
 import numpy as np
 
-from abound.core.kernels.decorators import inner, kernel
+from abound.core.kernels.decorators import inlined, inner, kernel
 from abound.core.kernels.index.layout import (
     FORM,
+    LINE,
     LONGEST,
     N_CONNECTIONS,
     N_FEATURES,
@@ -34,7 +35,6 @@ from abound.core.kernels.intrinsics import (
     U0,
     U1,
     U2,
-    YES,
     as_bits,
     load_float,
     load_word,
@@ -123,12 +123,28 @@ def is_ordered(class_ids, counts, first, end):
     return True
 
 
+@inlined
+def must_be_wide(class_ids, counts, first, end):
+    """Return whether one of the connections ``first`` to ``end`` does not fit into a narrow record."""
+    wide = False
+    for at in range(first, end):
+        wide |= narrow_record(counts[at], np.uint64(class_ids[at])) == U0
+    return wide
+
+
 @kernel
-def units_to_import(lengths):
-    """Return a bound of the arena units for ``import_features``: all blocks wide, half of the cache lines skipped."""
-    units = U0
+def units_to_import(lengths, class_ids, counts):
+    """Return a bound of the arena units for ``import_features``, or without ``counts`` for ``import_squares``.
+
+    Before a block at most its own size or seven units are skipped. Without counts no block is wide.
+    """
+    units, first = U0, U0
     for feature in range(len(lengths)):
-        units += U2 * UNITS[size_for(np.uint64(lengths[feature]), YES)]
+        end = first + np.uint64(lengths[feature])
+        wide = len(counts) > 0 and must_be_wide(class_ids, counts, first, end)
+        size = UNITS[size_for(end - first, wide)]
+        units += size + min(size, LINE - U1)
+        first = end
     return units
 
 
@@ -143,9 +159,7 @@ def import_features(arrays, lengths, seen, totals, class_ids, counts):
             return False
         if not is_ordered(class_ids, counts, first, end) or (length and totals[feature] == 0.0):
             return False
-        wide = False
-        for at in range(first, end):
-            wide |= narrow_record(counts[at], np.uint64(class_ids[at])) == U0
+        wide = must_be_wide(class_ids, counts, first, end)
         flags = (np.uint64(seen[feature]) << SEEN_SHIFT) | (WIDE_FLAG if wide else U0)
         size = size_for(length, wide)
         header = make_header(reserve(memory, size) if length else U0, length, size, flags)

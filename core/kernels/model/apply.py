@@ -8,7 +8,7 @@ For each record, in log order:
 
 Arrays never grow in here. If a record might need more space than there is, the kernel stops before step 3 and reports
 which arrays are full. The caller grows them, and the same record is applied again; steps 1 and 2 then find what they
-did the first time.
+did the first time, and no features are evicted again.
 
 **Eviction** is the generalised clock algorithm. A feature gets a credit each time it is seen again, at most
 ``MAX_CREDIT``. A hand goes round the feature ids; it takes one credit from each feature it passes and evicts the
@@ -80,17 +80,18 @@ AT, DONE, STATUS, ACTIVE, CLASSES = range(5)
 features and classes of the next record have an id in the scratch (with ``INDEX_FULL``).
 """
 
-PREPARED, REGISTERED = 5, 6
-"""Further places in the cursor: the byte of the record that the re-ranker has seen last, and of the record with details
-that is to be learned; -1 if there is none.
+PREPARED, REGISTERED, SPACED = 5, 6, 7
+"""Further places in the cursor: the byte of the record that the re-ranker has seen last, of the record with details
+that is to be learned, and, with ``max_features``, of the record for which features were evicted last; -1 if there is
+none.
 """
 
-ENTRY, POSITION = 7, 9
+ENTRY, POSITION = 8, 10
 """Further places in the cursor, for a model with a memory: the two numbers of the log entry, and the position in it of
 the next record.
 """
 
-N_CURSOR = 10
+N_CURSOR = 11
 
 ENOUGH, NAMES_FULL, INDEX_FULL, REGISTERS, FIRST_VECTOR = range(5)
 """Reasons to stop: all records or enough work are done; the vocabularies must grow first; the index must grow first;
@@ -125,7 +126,9 @@ def apply_records(buffer, cursor, held, ranks, updated):
     buffer : bytes
         Checked records (``abound.core.instances.record.check_records``).
     cursor : int64 array, shape (N_CURSOR,)
-        ``AT`` is the byte to begin with; all five are written. ``REGISTERED`` is read.
+        ``AT`` is the byte to begin with; the first five are written. ``REGISTERED`` is read. With ``SPACED``, if the
+        index must grow first (``STATUS``), features were already evicted for the next record. The caller must apply
+        that record before anything else, and then set this to -1.
     held : ModelHandle
         The arrays of its model change.
     ranks : int32 array, shape (n,)
@@ -179,7 +182,8 @@ def apply_ranked(buffer, cursor, held, ranks, updated, given, best):
             add_missing(live.features, source, shape.lengths_at, n, ids)
             read_values(source, shape, values)
         else:
-            n = intern_bounded(live, source, shape, ids, values)
+            n = intern_bounded(live, source, shape, ids, values, cursor[SPACED] != at)
+            cursor[SPACED] = at
             ids, values = ids[:n], values[:n]
         if not has_room(live.postings, live.params, ids, class_ids):
             cursor[STATUS] = INDEX_FULL
@@ -288,8 +292,12 @@ def count_outcome(live, shape, true, ranks, changed):
 
 
 @inner
-def intern_bounded(live, data, shape, ids, values):
-    """Write feature ids and values under ``max_features``; return the number of features to learn."""
+def intern_bounded(live, data, shape, ids, values, evicts):
+    """Write feature ids and values under ``max_features``; return the number of features to learn.
+
+    ``evicts`` is whether space is made for new ones. It is false for a record that is applied again: when arrays grow
+    depends on the layout in memory, and what is evicted must not.
+    """
     most = live.control[MAX_FEATURES]
     at, n_new, n_pinned = shape.keys_at, I0, I0
     for i in range(shape.n_features):
@@ -306,7 +314,8 @@ def intern_bounded(live, data, shape, ids, values):
             n_pinned += 1
             if live.credits[ids[i]] < PINNED:
                 live.credits[ids[i]] = PINNED | min(live.credits[ids[i]] + 1, MAX_CREDIT)
-    make_space(live, n_new, n_pinned)
+    if evicts:
+        make_space(live, n_new, n_pinned)
     at, kept = shape.keys_at, 0
     for i in range(shape.n_features):
         length = np.int64(load_u16(data, shape.lengths_at + 2 * i))

@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from numba import njit
 
 from abound.core.config import ModelConfig
+from abound.core.index import index as index_module
 from abound.core.index.index import Index
 from abound.core.index.params import IndexParams
-from abound.core.kernels.index import layout, learning
+from abound.core.kernels.index import export, layout, learning
 from abound.core.kernels.index.layout import Feedback, IndexArrays
 
 EAGER = replace(IndexParams.of(ModelConfig()), margin=math.inf)
@@ -132,3 +133,42 @@ def test_long_lists_of_the_first_features_do_not_slow_down_what_comes_later():
     index.learn(np.array([2**16], np.int32), value, np.zeros(1, np.int32))
     assert index.to_arrays()["lengths"].max() == 1024
     assert most_of_any(index.arrays, index.kernel_params, m) < 5 * 64
+
+
+@pytest.mark.parametrize("update", ["fsu", "sls"])
+def test_a_loaded_index_takes_no_more_than_was_asked_for(update):
+    """Neither do lists of which some are wide, because their counts have many bits."""
+    rng = np.random.default_rng(7)
+    memory = 2.0 if update == "fsu" else None
+    index = Index(IndexParams.of(ModelConfig(update=update, d_max=100, w_min=0.0, margin=0.9, memory=memory)))
+    for _ in range(2_000):
+        ids = np.minimum(rng.geometric(0.02, 12), 400).astype(np.int32)
+        ids = np.unique(ids)
+        index.learn(ids, rng.random(len(ids)).astype(np.float32) + 0.1, rng.integers(0, 90, 1).astype(np.int32))
+    arrays = index.to_arrays()
+    counts = arrays.get("counts", np.zeros(0))
+    units = int(export.units_to_import(arrays["lengths"], arrays["class_ids"], counts))
+    loaded = Index.from_arrays(index.params, arrays)
+    assert 0.5 * units < int(loaded.arrays.counters[layout.USED]) <= units
+    assert loaded.digest() == index.digest()
+
+
+def test_full_lists_are_loaded_in_little_more_than_their_own_size():
+    lengths, class_ids = np.full(1_000, 64, np.uint16), np.tile(np.arange(64, dtype=np.uint32), 1_000)
+    assert int(export.units_to_import(lengths, class_ids, np.zeros(0))) <= 1_000 * (64 + 7)
+    assert int(export.units_to_import(lengths, class_ids, np.ones(64_000))) <= 1_000 * (64 + 7)
+    assert int(export.units_to_import(lengths, class_ids, np.full(64_000, 1 / 3))) >= 1_000 * 96
+
+
+def test_the_arena_never_grows_past_what_positions_can_name(monkeypatch):
+    monkeypatch.setattr(index_module, "MAX_UNITS", 4096)
+    index, value = Index(EAGER), np.ones(1, np.float32)
+
+    def learn_ever_more() -> None:
+        for number in range(100_000):
+            index.learn(np.array([number % 600], np.int32), value, np.array([number % 97], np.int32))
+            assert len(index.arrays.arena) <= 4096
+
+    with pytest.raises(MemoryError, match="32 GiB"):
+        learn_ever_more()
+    assert len(index.arrays.arena) > 3600

@@ -146,6 +146,21 @@ def test_a_bound_that_is_far_below_is_met_step_by_step() -> None:
     assert "fresh" in live_features(model)
 
 
+@pytest.mark.parametrize("update", ["fsu", "sls"])
+def test_a_bound_far_below_is_met_in_the_same_way_whatever_room_the_arrays_have(update: str) -> None:
+    """A model that was just loaded must grow for its first record, after features were evicted for it."""
+    model = learned([], update=update)
+    learn(model, [([f"k{i}" for i in range(at, at + 9_000)], ["x"]) for at in range(0, 36_000, 9_000)])
+    model.index.make_room(0, 0, n_units=1_000_000)
+    model.configure({"max_features": 10})
+    loaded = LiveModel.from_arrays(model.meta(), model.to_arrays(), (5, 6))
+    after: list[Instance] = [([f"k{i}" for i in range(first, first + 8)], ["x", "y"]) for first in (0, 8)]
+    for one in (model, loaded):
+        learn(one, after)
+        assert len(one.features) == 36_000 - 2 * 16_384
+    assert loaded.digest() == model.digest()
+
+
 @settings(max_examples=examples(60), deadline=None)
 @given(instances, st.integers(1, 9), st.sampled_from([None, 5, 12]))
 def test_slices_and_secrets_change_nothing(stream: list[Instance], slices: int, most: int | None) -> None:

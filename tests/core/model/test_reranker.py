@@ -289,6 +289,18 @@ def test_the_first_vector_may_be_of_a_registration() -> None:
     assert_equal(models[3], models[2])
 
 
+def test_the_first_vector_of_a_registration_counts_whatever_room_the_arrays_have() -> None:
+    named = add_details(vector_of([], [1] * D) + pack_labels(["c1"], Limits()), b"{}")
+    model = model_of(stream(50, 1, p_vector=0), rerank=None, rows=False)
+    model.index.make_room(1_000, 100, 10, 1_000_000, 1_000)
+    model.configure({"implicit": 0.1})
+    loaded = LiveModel.from_arrays(model.meta(), model.to_arrays(), (5, 6))
+    for one in (model, loaded):
+        one.begin(named, 1, [Unit(1)]).finish()
+        assert one.reranker.arrays.counts[one.labels.find(b"c1")] == 1
+    assert loaded.digest() == model.digest()
+
+
 def test_a_model_from_before_the_default_stays_without_it() -> None:
     model = model_of(stream(20, 1), rerank=False)
     meta = model.meta()
