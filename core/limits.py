@@ -6,6 +6,8 @@ from dataclasses import dataclass, fields
 
 MOST_FEATURES = 2**20
 MOST_KEY_BYTES = 2**15
+MOST_LABELS = 2**16 - 1
+"""A record counts labels of a kind in 16 bits."""
 
 MODEL_NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$"
 NAME_RULE = "must begin with a letter or digit and have up to 64 letters, digits, '_', '.' and '-'"
@@ -40,8 +42,8 @@ class Limits:
         Distinct active features of an instance, including the terms of its text.
     max_key_bytes : int, 1 to 32,768
         UTF-8 bytes of a whole feature key, such as ``country=FI``.
-    max_labels : int, 1 to 1,048,576
-        Labels of an instance to learn.
+    max_labels : int, 1 to 65,535
+        Labels of an instance to learn, at most 65,535.
     max_label_bytes : int, 1 to 32,768
         UTF-8 bytes of a label.
     max_text_bytes : int >= 0
@@ -55,7 +57,12 @@ class Limits:
     max_text_bytes: int = 2**20
 
     def __post_init__(self) -> None:
-        most = {"max_key_bytes": MOST_KEY_BYTES, "max_label_bytes": MOST_KEY_BYTES, "max_text_bytes": 2**40}
+        most = {
+            "max_key_bytes": MOST_KEY_BYTES,
+            "max_labels": MOST_LABELS,
+            "max_label_bytes": MOST_KEY_BYTES,
+            "max_text_bytes": 2**40,
+        }
         for field in fields(self):
             value, high = getattr(self, field.name), most.get(field.name, MOST_FEATURES)
             if not 1 <= value <= high:
@@ -63,6 +70,6 @@ class Limits:
 
 
 DATASET_LIMITS = Limits(
-    max_features=2**20, max_key_bytes=2**15, max_labels=2**20, max_label_bytes=2**15, max_text_bytes=2**26
+    max_features=2**20, max_key_bytes=2**15, max_labels=MOST_LABELS, max_label_bytes=2**15, max_text_bytes=2**26
 )
 """Limits for data sets, which may hold larger instances than a service accepts."""

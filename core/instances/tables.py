@@ -40,7 +40,7 @@ ROWS_AT_ONCE = 1024
 SHOWN_COLUMNS = 20
 """Number of columns that an error lists."""
 
-_NUMBER = re.compile(r"-?(?:0|[1-9]\d{0,17})(?:\.\d{1,17})?(?:[eE][-+]?\d{1,2})?")
+_NUMBER = re.compile(r"-?(?:0|[1-9]\d{0,17})(?:\.\d+)?(?:[eE][-+]?\d{1,3})?")
 """A number as in JSON. ``007`` is a string."""
 
 
@@ -167,8 +167,8 @@ def feature_value(name: str, cell: Any) -> float | bool | str | list[str] | None
     raise Malformed(f"{name}: {kind} is no feature; ignore the column, or name it as vector")
 
 
-def _parsed_feature(name: str, cell: str) -> float | bool | str | None:
-    return float(cell) if _NUMBER.fullmatch(cell) else _BOOLEANS.get(cell, cell or None)
+def _parsed_feature(name: str, cell: str) -> float | bool | str | list[str] | None:
+    return feature_value(name, float(cell)) if _NUMBER.fullmatch(cell) else _BOOLEANS.get(cell, cell or None)
 
 
 def _listed_labels(cell: str) -> str | list[str]:

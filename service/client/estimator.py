@@ -238,7 +238,9 @@ class AboundClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             self._add_classes(np.arange(y.shape[1]))
             if y.shape[1] != len(self.classes_):
                 raise ValueError(f"y has {y.shape[1]} columns, and there are {len(self.classes_)} classes")
-            rows = sparse.csr_matrix(y)
+            rows = sparse.csr_matrix(y, copy=True)
+            rows.sum_duplicates()
+            rows.eliminate_zeros()
             columns = (rows.indices[at:end].tolist() for at, end in zip(rows.indptr[:-1], rows.indptr[1:], strict=True))
             labels = [[str(column) for column in row] for row in columns]
         else:

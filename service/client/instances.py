@@ -186,6 +186,8 @@ def learn_encoder(keyed: bool) -> Callable[[Labelled | Fields], bytes]:
 
     def encode(given: Labelled | Fields) -> bytes:
         instance = _struct(given, Labelled)
+        if instance.weight != 1.0:
+            client_requests.encode_document({"weight": instance.weight})  # raises Refused
         line = client_requests.encode(instance)
         if not keyed or instance.key is not None:
             return line

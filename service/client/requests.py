@@ -63,7 +63,7 @@ def encode_vector(vector: Any) -> Any:
 
 
 encode = msgspec.json.Encoder(enc_hook=to_builtin).encode
-"""Encode a line of a stream. NaN and the infinities become null, which the service refuses in an instance."""
+"""Encode a line of a stream. NaN and the infinities become null, which the service refuses in features and vectors."""
 
 
 def encode_document(body: object) -> bytes:

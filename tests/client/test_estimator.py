@@ -365,6 +365,15 @@ def test_rows_may_have_several_classes(as_given: Callable[[Any], Any], config: d
         AboundClassifier().fit(TEXTS, TOPICS).partial_fit(TEXTS, as_given(y))
 
 
+def test_a_zero_that_a_sparse_indicator_holds_is_no_class() -> None:
+    y = sparse.csr_matrix(np.array([[1, 1, 0], [0, 1, 1], [1, 0, 0], [1, 1, 0], [0, 0, 1]]))
+    y.data[[1, 2]] = 0
+    stored = y.nnz
+    dense, given = (AboundClassifier().fit(TEXTS, one).decision_function(TEXTS) for one in (y.toarray(), y))
+    np.testing.assert_array_equal(given, dense)
+    assert y.nnz == stored
+
+
 COLUMNS: dict[str, list[Any]] = {
     "subject": ["broken screen", "the screen broke", None, "late bill"] * 10,
     "colour": ["red", None, "blue", "blue"] * 10,

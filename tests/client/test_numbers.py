@@ -62,6 +62,20 @@ def test_no_number_of_a_document_becomes_none(ask: Callable[[Client], object], w
         ask(model().client)
 
 
+@pytest.mark.parametrize("number", NONE_TO_JSON)
+async def test_a_weight_that_is_no_number_is_not_sent_as_none(number: float) -> None:
+    one: Any = {"text": "a", "labels": ["x"], "weight": number}
+    for ask in (
+        lambda: model().learn(text="a", labels=["x"], weight=number),
+        lambda: list(model().learn_many([Labelled(**one)])),
+        lambda: list(model().learn_many([one], keyed=False)),
+    ):
+        with pytest.raises(Refused, match=r"^weight: a number must be finite, not -?(nan|inf) \(422\)$"):
+            ask()
+    with pytest.raises(Refused, match=r"^weight: "):
+        _ = [answer async for answer in amodel().learn_many([one])]
+
+
 def test_what_is_none_and_what_says_null_is_sent() -> None:
     assert model().classify(text="null and void", threshold=None).labels == []
     assert model().client.classify("m", {"text": "a", "threshold": None, "k": 3})["labels"] == []

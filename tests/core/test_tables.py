@@ -72,6 +72,19 @@ def test_only_numbers_are_numbers():
     assert list(features(one).values()) == [1, -2.5, 1000, *cells[3:]]
 
 
+@given(st.floats(1e-4, 1e-1))
+def test_a_number_that_is_written_in_full_is_that_number(value):
+    (one,) = rows(f"text,x,y\na,{value!r},{Decimal(value):f}\n")
+    assert features(one) == {"x": value, "y": value}
+
+
+def test_exponents_of_numbers():
+    (one,) = rows("text,x,y\na,1e-100,-2E+300\n")
+    assert features(one) == {"x": 1e-100, "y": -2e300}
+    with pytest.raises(Malformed, match=r"line 2: x: a number must be finite and below 1\.8e308"):
+        rows("text,x\na,1e400\n")
+
+
 def test_booleans_are_read_however_they_are_written():
     [row] = rows("text,a,b,c,d\nx,True,false,TRUE,tRue\n")
     assert features(row) == {"a": True, "b": False, "c": True, "d": "tRue"}

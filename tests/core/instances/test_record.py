@@ -318,6 +318,17 @@ def test_labels_up_to_the_limits():
     assert unpack(EMPTY_VECTOR + pack_labels(labels, LIMITS)).labels == labels
 
 
+def test_as_many_labels_as_can_be_counted():
+    limits, many = Limits(max_labels=65_535), [f"{n}" for n in range(70_000)]
+    for kind in ("rejected", "ignored"):
+        with pytest.raises(InvalidInstance, match=f"{kind} must be at most 65535, not 70000"):
+            pack_labels([], limits, **{kind: many})
+        found = unpack(EMPTY_VECTOR + pack_labels([], limits, **{kind: many[:65_535]}))
+        assert getattr(found, kind) == many[:65_535]
+    with pytest.raises(ValueError, match="max_labels must be from 1 to 65535, not 65536"):
+        Limits(max_labels=65_536)
+
+
 @given(st.integers(-(2**40), 2**40))
 def test_limits_know_their_range(most):
     assume(not 1 <= most <= 2**15)
