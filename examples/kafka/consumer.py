@@ -65,14 +65,16 @@ def run(
 def learn(producer: Producer, model: Model, messages: list[Message], source: str) -> int:
     """Learn messages. Those that are wrong go to the topic ``<topic>.rejected``, with the reason as a header.
 
-    Raises ClientError where the service refused for another reason, or did not answer.
+    Raises ClientError where the service refused for another reason, or did not answer. Nothing is rejected then: the
+    same messages come again.
     """
     instances, readable = [], []
+    rejected: list[tuple[Message, str]] = []
     for message in messages:
         try:
             routed = msgspec.json.decode(message.value() or b"", type=Routed)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            reject(producer, message, str(error))
+            rejected.append((message, str(error)))
             continue
         key = f"{source}-{message.topic()}-{message.partition()}-{message.offset()}"
         instances.append(Labelled(text=routed.text, labels=routed.labels, key=key, source=source))
@@ -82,9 +84,11 @@ def learn(producer: Producer, model: Model, messages: list[Message], source: str
         if not isinstance(answer, Refused):
             learned += 1
         elif answer.status in PERMANENT:
-            reject(producer, message, str(answer))
+            rejected.append((message, str(answer)))
         else:
             raise answer
+    for message, reason in rejected:
+        reject(producer, message, reason)
     if producer.flush(10.0):
         raise ClientError("the broker did not take the rejected messages")
     return learned

@@ -11,6 +11,7 @@ the service and its key, ``ABOUND_MODEL`` the model, ``ABOUND_THRESHOLD`` the le
 from __future__ import annotations
 
 import argparse
+import hashlib
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -101,11 +102,16 @@ def learn(paperless: Paperless, model: Model, since: str | None) -> int:
 
 
 def labelled(documents: Iterator[Json], names: dict[int, str]) -> Iterator[Labelled]:
-    """Yield the documents that have tags; the key is the id and the time of the last change."""
+    """Yield the documents that have tags.
+
+    The key is the id, the time of the last change and a hash of the tags: a tag may get another name while the document
+    stays unchanged.
+    """
     for one in documents:
         tags = sorted(names[tag] for tag in one["tags"] if tag in names)
         if tags:
-            key = f"{SOURCE}-{one['id']}-{one['modified']}"
+            digest = hashlib.blake2b("\0".join(tags).encode(), digest_size=8).hexdigest()
+            key = f"{SOURCE}-{one['id']}-{one['modified']}-{digest}"
             yield Labelled(text=text_of(one), labels=tags, key=key, source=SOURCE)
 
 

@@ -162,7 +162,6 @@ async def forget(context: JobContext, params: ForgetParams, progress: Progress) 
         progress,
         make,
         clear=clear,
-        pinned=START,
         padded=True,
     )
 
@@ -212,7 +211,6 @@ async def _rebuild_and_adopt(
     *,
     clear: Callable[[Adoption, Offset], Awaitable[Outcome]] | None = None,
     until: Offset | None = None,
-    pinned: Offset | None = None,
     padded: bool = False,
 ) -> Outcome:
     """Build a state from the events up to ``until`` and adopt it, or resume the adoption of an earlier attempt.
@@ -225,7 +223,7 @@ async def _rebuild_and_adopt(
     def waiting() -> None:
         progress("waiting for another rebuild of the model", 0.0)
 
-    async with begin(place, name, pinned, waiting) as adoption:
+    async with begin(place, name, waiting) as adoption:
         at = None
         if context.job.committed:
             found = await find_adoption(place, name, START)

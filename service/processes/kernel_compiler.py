@@ -32,7 +32,7 @@ import structlog
 from numba.core.caching import IndexDataCacheFile
 
 from abound.core.config import ModelConfig
-from abound.core.errors import NotReady
+from abound.core.errors import CannotStart, NotReady
 from abound.core.instances import vectorizer
 from abound.core.model.live_model import DEFAULT_GROUPS, GROUPS, READING_GROUP, STATE_GROUP, groups_of, warmup
 from abound.service.processes import kernel_cache
@@ -66,12 +66,22 @@ def load_all() -> None:
 
     If another process compiles them already, wait for it. Call this from the main thread, before any other thread
     is started.
+
+    Raises
+    ------
+    CannotStart
+        The process that compiles a part of them failed.
     """
     if not kernel_cache.is_complete():
         with _compile_lock():
             other = _start(_compile_answering_and_methods)
             warmup("learning", STATE_GROUP, "sls", "reranked")
             other.join()
+            if other.exitcode:
+                raise CannotStart(
+                    f"the process that compiles kernels ended with exit code {other.exitcode} (-9: it was killed, "
+                    "mostly for lack of memory). Start again: the kernels compiled so far are kept"
+                )
     load()
 
 

@@ -9,9 +9,11 @@ from abound.core.errors import InsufficientMemory
 
 _MEMINFO = Path("/proc/meminfo")
 _GROUPS = (
-    (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")),
-    (Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"), Path("/sys/fs/cgroup/memory/memory.usage_in_bytes")),
+    (Path("/sys/fs/cgroup"), "memory.max", "memory.current", "inactive_file"),
+    (Path("/sys/fs/cgroup/memory"), "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
 )
+"""Directory of the control group, its files of the limit and the usage, and the field of ``memory.stat`` with the
+bytes of cached files that the kernel reclaims first."""
 
 SHARE = 0.8
 """Fraction of the machine's memory that all processes may use for models, if no bound is set."""
@@ -51,20 +53,30 @@ def total_memory() -> int | None:
     if _MEMINFO.exists():
         fields = dict(line.split(":", 1) for line in _MEMINFO.read_text().splitlines())
         whole.append(int(fields["MemTotal"].split()[0]) * 1024)
-    whole += [int(text) for most, _ in _GROUPS if most.exists() and (text := most.read_text().strip()).isdigit()]
+    whole += [limit for group, most, *_ in _GROUPS if (limit := _limit(group / most)) is not None]
     return min(whole) if whole else None
 
 
 def free_memory() -> int | None:
-    """Return the bytes that can be allocated without swapping; None if the system does not report them."""
+    """Return the bytes that can be allocated without swapping; None if the system does not report them.
+
+    In a control group, the cache of files not used lately counts as free, as in the working set of Kubernetes.
+    """
     left = []
     if _MEMINFO.exists():
         fields = dict(line.split(":", 1) for line in _MEMINFO.read_text().splitlines())
         left.append(int(fields["MemAvailable"].split()[0]) * 1024)
-    for most, used in _GROUPS:
-        if most.exists() and used.exists() and most.read_text().strip().isdigit():
-            left.append(int(most.read_text()) - int(used.read_text()))
+    for group, most, used, cache in _GROUPS:
+        if (limit := _limit(group / most)) is not None and (group / used).exists():
+            stat = group / "memory.stat"
+            fields = dict(line.split() for line in stat.read_text().splitlines()) if stat.exists() else {}
+            left.append(limit - max(0, int((group / used).read_text()) - int(fields.get(cache, 0))))
     return max(0, min(left)) if left else None
+
+
+def _limit(path: Path) -> int | None:
+    """Return the limit of a control group; None if it has none."""
+    return int(text) if path.exists() and (text := path.read_text().strip()).isdigit() else None
 
 
 def require_memory(name: str, parts: Mapping[str, int], about: str, free: int, whose: str) -> None:

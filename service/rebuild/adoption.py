@@ -1,13 +1,13 @@
 """Adoption: switch all replicas to a rebuilt model state at one offset, while learning goes on.
 
  1. ``begin`` takes the model's adoption lease (``service/store/lease.py``), so that no other adoption
-    runs. It pins the log after its present end A, so that retention keeps those entries.
+    runs. It pins all of history, which the caller may read several times. A is the present end of the log.
  2. The caller builds a state that stands for everything up to A, and writes it as a state file.
  3. ``PrepareEvent`` is appended; the replicas build standby states from the state file.
  4. When every ready replica reports its standby state, or after ``prepare_seconds``, the job is committed.
     ``AdoptEvent`` is then appended, unless another adoption has come first.
  5. The caller takes a snapshot past the adoption, so that no start needs the state file any more. Only then is
-    A unpinned.
+    history unpinned.
 
 A failure before ``AdoptEvent`` leaves the model unchanged: replicas drop their standby states when no adoption is
 pending, and the state file is deleted. After ``AdoptEvent`` the adoption is final. A second ``AdoptEvent`` of the same
@@ -190,14 +190,12 @@ class Adoption:
 
 @contextlib.asynccontextmanager
 async def begin(
-    place: AdoptionContext, name: str, pinned: Offset | None = None, waiting: Callable[[], None] | None = None
+    place: AdoptionContext, name: str, waiting: Callable[[], None] | None = None
 ) -> AsyncIterator[Adoption]:
     """Begin an adoption. If its job dies, it can begin again under the same name once the lease has expired.
 
     Parameters
     ----------
-    pinned : Offset or None
-        Hold back retention from here on, if this is before the end of the log.
     waiting : callable or None
         Wait until no other adoption runs, however long that takes, and call this repeatedly meanwhile. The lease
         of a job that died expires after ``LEASE_SECONDS``.
@@ -217,8 +215,7 @@ async def begin(
     patience = COLLECT_SECONDS if waiting is None else math.inf
     async with acquire(place.store, place.keys, purpose=ADOPTION, wait_seconds=patience, waiting=between) as lease:
         after = (await stream.tail(place.store, place.keys.log)).last
-        oldest = after if pinned is None else min(after, pinned)
-        async with pins.hold_pin(place.store, place.keys, secrets.token_hex(8), oldest):
+        async with pins.hold_pin(place.store, place.keys, secrets.token_hex(8), START):
             yield Adoption(place, name, after, lease)
 
 

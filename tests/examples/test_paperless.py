@@ -112,6 +112,18 @@ def test_reviewed_documents_are_learned_and_new_ones_tagged(service: Served, pap
     assert service.learned(name) == 4
 
 
+def test_documents_with_a_renamed_tag_are_learned_once_more(
+    service: Served, paperless: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = fresh_model(service)
+    assert run(paperless, service.url, name, "--learn").stdout == "3 documents learned\n"
+    monkeypatch.setattr(Paperless, "tags", ((INBOX, "inbox"), (BILL, "invoice"), (CONTRACT, "contract")))
+    for _ in range(2):
+        done = run(paperless, service.url, name, "--learn")
+        assert (done.returncode, done.stdout) == (0, "3 documents learned\n"), done.stderr
+    assert service.learned(name) == 5
+
+
 def test_a_failure_leaves_the_document_as_it_is(service: Served, paperless: str) -> None:
     done = run(paperless, service.url, "absent", DOCUMENT_ID="4")
     assert done.returncode == 1

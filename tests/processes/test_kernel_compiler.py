@@ -16,11 +16,11 @@ import httpx
 import pytest
 
 from abound.core.config import ModelConfig
-from abound.core.errors import NotReady
+from abound.core.errors import CannotStart, NotReady
 from abound.core.instances.record import pack_labels
 from abound.core.model.entry_application import Unit
 from abound.core.model.live_model import LiveModel, groups_of
-from abound.service.processes import kernel_compiler
+from abound.service.processes import kernel_cache, kernel_compiler
 from tests.support.served import Served, problem, served
 
 ROOT = Path(__file__).parents[2]
@@ -67,6 +67,21 @@ def test_the_kernels_of_the_default_model_are_compiled_first_and_by_two_processe
     assert sorted(lines[:first]) == ["other answering", "other learning"]
     for group in ("reading", "state", "sls", "reranked", "calibrated"):
         assert first < lines.index(f"other {group}") < lines.index(f"parent {group}")
+
+
+def test_kernels_are_not_complete_when_the_process_that_compiles_a_part_has_died(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(kernel_compiler, "warmup", lambda *groups: None)
+    monkeypatch.setattr(kernel_compiler, "_save_one_at_a_time", lambda: None)
+    monkeypatch.setattr(kernel_compiler, "_compile_answering_and_methods", lambda: os._exit(1))
+    with pytest.raises(CannotStart, match="exit code 1"):
+        kernel_compiler.load_all()
+    assert not kernel_cache.is_complete()
+    monkeypatch.setattr(kernel_compiler, "_compile_answering_and_methods", lambda: None)
+    kernel_compiler.load_all()
+    assert kernel_cache.is_complete()
 
 
 @pytest.mark.parametrize(

@@ -7,15 +7,21 @@ from typing import Any, cast
 import pytest
 
 from abound.core.errors import Cancelled
-from abound.core.types import Offset
+from abound.core.types import START, Offset
+from abound.service.history.archive import ArchiveContext
+from abound.service.history.history_manifest import History, HistoryParams
+from abound.service.history.lineage import Lineage, trace_lineage
+from abound.service.history.retention import enforce_retention
+from abound.service.jobs import rebuild
 from abound.service.jobs.rebuild import RestoreParams, forget, refit, restore
 from abound.service.log.catalog import DEFAULT_MODEL
 from abound.service.log.events import AdoptEvent
 from abound.service.rebuild.redaction import ForgetParams
 from abound.service.rebuild.refit import RefitParams
 from abound.service.snapshots import state_files
+from abound.service.store.lease import acquire
 from tests.support.adoption_house import House, digest_at, events
-from tests.support.rebuild_context import Context, learned_units, run, teach
+from tests.support.rebuild_context import Context, archived, learned_units, run, teach
 
 
 async def test_a_refit_that_is_cancelled_leaves_nothing(house: House) -> None:
@@ -111,3 +117,34 @@ async def test_a_rebuild_says_which_events_it_reads(house: House) -> None:
         (None, offsets[4].entry),
         (None, offsets[2].entry),
     ]
+
+
+async def test_retention_cuts_no_history_between_two_passes_of_a_refit(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = await house.replica()
+    await teach(house, *events(300))
+    await archived(house)
+    history = History(house.store, house.artifacts, (await house.living()).keys)
+
+    async def cut() -> None:
+        async with acquire(house.store, history.keys) as lease:
+            to = ArchiveContext(
+                house.store, house.artifacts, await house.living(), lease, HistoryParams(keep_bytes=4096)
+            )
+            contents = await history.manifest()
+            assert contents is not None
+            await enforce_retention(to, contents)
+
+    async def trace_and_cut(*given: Any) -> Lineage:
+        found = await trace_lineage(*given)
+        await cut()
+        return found
+
+    monkeypatch.setattr(rebuild, "trace_lineage", trace_and_cut)
+    await run(house, refit, RefitParams(passes=2, search={}))
+    assert await digest_at(one, (await house.elements())[-1][0]) == await house.expected()
+    await cut()
+    contents = await history.manifest()
+    assert contents is not None
+    assert contents.start != START

@@ -10,7 +10,7 @@
  4. Every ``weigh_every`` scored instances, new blend weights are appended if they changed. When a version
     becomes active, the weights learned so far are appended at once; until that entry is read back, the blend is
     even.
- 5. ``save`` writes the standings, guarded by the contest's lease.
+ 5. ``save`` writes the standings if they changed, guarded by the contest's lease.
 
 None of this is replicated state. If the worker dies, replicas learn and answer as before, and the next worker
 starts at step 1 and reaches the same decisions. A contest that falls behind reads from history and catches up later.
@@ -93,6 +93,7 @@ class ContestFollower:
         self._lease = lease
         self._params = params or ContendingParams()
         self._log_params = log_params or LogParams()
+        self._saved = b""
         self._source = ReplaySource(store, artifacts, log_params)
         self._challengers = LoadedChallengers(store, artifacts, living.keys, self._params.loaded_bytes)
         self._gate = Gate(
@@ -333,6 +334,7 @@ class ContestFollower:
     # 5
 
     async def save(self) -> None:
-        """Write the standings. Raises LeaseLost, StoreUnavailable."""
+        """Write the standings if they changed since the last call. Raises LeaseLost, StoreUnavailable."""
         await self._flush()
-        await standing.save(self._lease, self.standing)
+        self._check()
+        self._saved = await standing.save(self._lease, self.standing, self._saved)

@@ -40,6 +40,9 @@ log = structlog.get_logger(__name__)
 
 LOOK_SECONDS = 0.25
 STOP_SECONDS = 3.0
+READ_SECONDS = 30.0
+"""Longest pause between two reads of a log, in case ``FollowedModel.update`` missed an entry."""
+
 DRIFT_DELAY_SECONDS = 30.0
 """A worker that has run for this long is not short-lived, and follows models for drift marks."""
 
@@ -200,14 +203,17 @@ class PromotionRunner:
 
     async def _run(self, one: FollowedModel, contest: ContestFollower) -> None:
         loop = asyncio.get_running_loop()
-        saved = retry_at = 0.0
+        saved = retry_at = read = 0.0
+        reached = False
         while True:
             if one.changed or (contest.standing.trouble and loop.time() >= retry_at):
                 one.changed = False
                 await contest.reload_challengers()
                 retry_at = loop.time() + (AWAY_SECONDS if contest.is_store_away else DAMAGED_VERSION_SECONDS)
-            one.wake.clear()
-            reached = await contest.follow_log()
+            if not reached or one.wake.is_set() or loop.time() - read >= READ_SECONDS:
+                one.wake.clear()
+                reached = await contest.follow_log()
+                read = loop.time()
             if not self._fits(one, contest.model.live.n_bytes):
                 return
             going = one.should_follow and not self._stopping.is_set()

@@ -115,9 +115,15 @@ async def read(store: Store, keys: ModelKeys) -> Standings | None:
     return standing
 
 
-async def save(lease: Lease, standing: Standings) -> None:
-    """Write the standings. Raises StoreUnavailable, and LeaseLost when another worker follows the model."""
-    await lease.swap([("SET", lease.keys.key("contending"), msgspec.json.encode(standing))])
+async def save(lease: Lease, standing: Standings, saved: bytes = b"") -> bytes:
+    """Write the standings unless they equal ``saved``, and return them packed.
+
+    Raises StoreUnavailable, and LeaseLost when another worker follows the model.
+    """
+    packed = msgspec.json.encode(standing)
+    if packed != saved:
+        await lease.swap([("SET", lease.keys.key("contending"), packed)])
+    return packed
 
 
 async def drop(lease: Lease) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,8 +14,9 @@ from abound.core.model.live_model import warmup
 from abound.service.api.routes.contenders import contest_of
 from abound.service.replica import heartbeat
 from abound.service.settings import Settings
+from abound.service.store.lease import Command, Lease
 from abound.service.versions.promotion import challengers, runner, standings
-from abound.service.versions.promotion.runner import PromotionRunner
+from abound.service.versions.promotion.runner import FollowedModel, PromotionRunner
 from abound.service.versions.promotion.standings import Standings
 from tests.support.adoption_house import House
 from tests.support.contest_streams import GATE, changed, familiar, n_scored, teach, wise
@@ -175,3 +177,48 @@ async def test_a_version_is_tried_again_until_it_can_be_had(house: House, monkey
         await waited(is_none)
         await teach(replica, familiar(20, 20))
         assert n_scored(await until_kept(house, replica.model("default").offset), version) == 20
+
+
+async def test_an_idle_model_is_neither_read_nor_written(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    replica = await house.replica()
+    await entered(house)
+    await teach(replica, familiar(20))
+    done: list[object] = []
+    swap, open_connection = Lease.swap, house.store.open_connection
+
+    async def noted_swap(lease: Lease, commands: Iterable[Command]) -> None:
+        commands = list(commands)
+        done.extend(command[0] for command in commands)
+        await swap(lease, commands)
+
+    async def noted_open(purpose: str, on_lost: Any = None) -> Any:
+        done.append(purpose)
+        return await open_connection(purpose, on_lost)
+
+    async with running(house):
+        await until_kept(house, replica.model("default").offset)
+        monkeypatch.setattr(Lease, "swap", noted_swap)
+        monkeypatch.setattr(house.store, "open_connection", noted_open)
+        await asyncio.sleep(2)
+        assert done.count("SET") <= 1
+        assert done.count("past") <= 1
+        await teach(replica, familiar(20, 20))
+        await until_kept(house, replica.model("default").offset)
+        assert {"SET", "past"} <= set(done)
+
+
+async def test_entries_that_woke_nobody_are_read_later(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    update = FollowedModel.update
+
+    def sleep_on(one: FollowedModel, *given: Any) -> None:
+        update(one, *given)
+        one.wake.clear()
+
+    monkeypatch.setattr(FollowedModel, "update", sleep_on)
+    monkeypatch.setattr(runner, "READ_SECONDS", 0.2)
+    replica = await house.replica()
+    await teach(replica, familiar(20))
+    async with running(house):
+        await until_kept(house, replica.model("default").offset)
+        await teach(replica, familiar(20, 20))
+        await until_kept(house, replica.model("default").offset)
