@@ -209,6 +209,7 @@ class PromotionRunner:
             if one.changed or (contest.standing.trouble and loop.time() >= retry_at):
                 one.changed = False
                 await contest.reload_challengers()
+                reached = False
                 retry_at = loop.time() + (AWAY_SECONDS if contest.is_store_away else DAMAGED_VERSION_SECONDS)
             if not reached or one.wake.is_set() or loop.time() - read >= READ_SECONDS:
                 one.wake.clear()
