@@ -130,8 +130,9 @@ def test_a_refit_learns_names_and_does_not_score_them():
     assert fitting.learn(b"".join(records), units, START) == []
     learn(live, *records)
     assert fitting.live.digest() == live.digest()
-    held = Refitter(model_of(), 4).learn(b"".join(records), units, START)
-    assert held == records[5::2]
+    holding = Refitter(model_of(), 3)
+    assert holding.learn(b"".join(records), units, START) == records[7::2]
+    assert (holding.live.n_learned, len(holding.live.details)) == (3, 8)
     fitting.next_pass()
     fitting.learn(b"".join(records), units, START)
 
