@@ -40,6 +40,7 @@ class Refitter:
         self.live = live
         self.n_read = 0
         self._receipts = live.receipts.to_arrays()
+        self._names_before = live.details.without_details()
         self._most = most
         self._pass = 0
         self._outcomes = self._fresh()
@@ -49,6 +50,7 @@ class Refitter:
         self._pass += 1
         self.n_read = 0
         self._outcomes = self._fresh()
+        self._names = self._names_before.without_details()
 
     def learn(self, records: bytes, units: Sequence[Unit], entry: Offset) -> list[bytes]:
         """Learn the next entry of the stream; return its records with a true label that are held out."""
@@ -95,9 +97,16 @@ class Refitter:
         self.live.begin(b"".join(records), end, units, entry).finish()
 
     def _learn_again(self, record: bytes) -> None:
-        ids, values = self.live.active(record[: int(vector_end(record, 0))])
-        known = ids >= 0  # all, unless max_features evicted some
+        vector = record[: int(vector_end(record, 0))]
         _, _, labels, rejected, ignored, weight, _ = unpack(record)
+        if record_shape(record, 0).details_at >= 0:
+            class_id = self.live.labels.find(labels[0].encode())
+            is_new = self._names.is_new(class_id, vector)
+            self._names.put(class_id, b"", vector)
+            if not is_new:
+                return
+        ids, values = self.live.active(vector)
+        known = ids >= 0  # all, unless max_features evicted some
         true, wrong = self._known_classes(labels), self._known_classes(rejected)
         unwanted = self._known_classes(ignored if self.live.config.implicit else [])
         class_ids = np.array(true + wrong + unwanted, np.int32)
