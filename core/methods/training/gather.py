@@ -59,6 +59,7 @@ class MatrixBuilder:
         known = [] if like is None else like.labels
         self._label_ids = {label: column for column, label in enumerate(known)}
         self._names = DetailsTable()
+        self._name_rows: list[int] = []
         self._text = False
         self._dense: list[bytes] | None = [] if dense_bytes else None
         self._dense_bytes = dense_bytes
@@ -112,6 +113,7 @@ class MatrixBuilder:
                 self.add(vector, labels)
             return
         if shape.n_features and self._names.is_new(self._label_ids.get(labels[0], -1), vector):
+            self._name_rows.append(self._n)
             self.add(vector, labels)
         if labels[0] in self._label_ids:
             self._names.put(self._label_ids[labels[0]], b"", vector)
@@ -147,7 +149,11 @@ class MatrixBuilder:
         )
         Y.sort_indices()
         ordered = [labels[i] for i in order]
-        return Matrices(X=X, Y=Y, features=features, labels=ordered, text=self._text, dense=self._dense)
+        names = None
+        if self._name_rows:
+            names = np.zeros(self._n, np.bool_)
+            names[self._name_rows] = True
+        return Matrices(X=X, Y=Y, features=features, labels=ordered, text=self._text, dense=self._dense, names=names)
 
 
 def needs(sizes: DataSizes) -> dict[str, int]:
