@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from abound.core.instances.record import RecordShape, record_ends, record_shape, unpack, unpack_labels
+from abound.core.instances.record import record_ends, record_shape, unpack, unpack_labels
 from abound.core.kernels.index.layout import Feedback
 from abound.core.kernels.records.record import vector_end
 from abound.core.model.entry_application import OutcomeReplay, Unit
@@ -25,18 +25,22 @@ MAX_RANKED = 50
 class Refitter:
     """A refit in progress: call ``learn`` for each entry of the stream, and ``next_pass`` between two passes.
 
+    ``n_read`` is the number of instances of the stream so far in this pass, learned or held out.
+
     Parameters
     ----------
     live : LiveModel
         An empty model, or a state to learn on top of.
     most : int or None
-        Number of instances to learn; later instances are held out.
+        Number of instances to learn; later instances are held out. Registrations of labels are no instances: they do
+        not count, and are always learned.
     """
 
     def __init__(self, live: LiveModel, most: int | None = None) -> None:
         self.live = live
-        self.n_learned = 0
+        self.n_read = 0
         self._receipts = live.receipts.to_arrays()
+        self._names_before = live.details.without_details()
         self._most = most
         self._pass = 0
         self._outcomes = self._fresh()
@@ -44,8 +48,9 @@ class Refitter:
     def next_pass(self) -> None:
         """Start the next pass."""
         self._pass += 1
-        self.n_learned = 0
+        self.n_read = 0
         self._outcomes = self._fresh()
+        self._names = self._names_before.without_details()
 
     def learn(self, records: bytes, units: Sequence[Unit], entry: Offset) -> list[bytes]:
         """Learn the next entry of the stream; return its records with a true label that are held out."""
@@ -60,18 +65,25 @@ class Refitter:
                 positions += range(position, position + unit.n)
             at += 0 if unit.emptied else unit.n
             position += unit.n
-        room = len(places) if self._most is None else max(0, self._most - self.n_learned)
-        now, held = places[:room], places[room:]
-        if now:
-            wanted = [records[ends[place] : ends[place + 1]] for place in now]
-            if self._pass == 0:
-                self._learn_first(wanted, positions, entry)
-            else:
-                for record in wanted:
-                    self._learn_again(record)
-        self.n_learned += len(places)
-        kept = [records[ends[place] : ends[place + 1]] for place in held]
-        return [record for record in kept if _is_scored(record_shape(record, 0))]
+        wanted: list[bytes] = []
+        wanted_positions: list[int] = []
+        held: list[bytes] = []
+        for place, position in zip(places, positions, strict=True):
+            record = records[ends[place] : ends[place + 1]]
+            shape = record_shape(record, 0)
+            registers = shape.details_at >= 0
+            if registers or self._most is None or self.n_read < self._most:
+                wanted.append(record)
+                wanted_positions.append(position)
+            elif shape.n_true > 0:
+                held.append(record)
+            self.n_read += not registers
+        if self._pass > 0:
+            for record in wanted:
+                self._learn_again(record)
+        elif wanted:
+            self._learn_first(wanted, wanted_positions, entry)
+        return held
 
     def _fresh(self) -> OutcomeReplay:
         return OutcomeReplay(type(self.live.receipts).from_arrays(self._receipts))
@@ -79,15 +91,22 @@ class Refitter:
     def _learn_first(self, records: list[bytes], positions: list[int], entry: Offset) -> None:
         """Learn the records of an entry, which stand at these positions in it. Other positions have no record."""
         units, end = [], 0
-        for position in positions[: len(records)]:
+        for position in positions:
             units += [Unit(position - end, emptied=True)] * (position > end) + [Unit(1)]
             end = position + 1
         self.live.begin(b"".join(records), end, units, entry).finish()
 
     def _learn_again(self, record: bytes) -> None:
-        ids, values = self.live.active(record[: int(vector_end(record, 0))])
-        known = ids >= 0  # all, unless max_features evicted some
+        vector = record[: int(vector_end(record, 0))]
         _, _, labels, rejected, ignored, weight, _ = unpack(record)
+        if record_shape(record, 0).details_at >= 0:
+            class_id = self.live.labels.find(labels[0].encode())
+            is_new = self._names.is_new(class_id, vector)
+            self._names.put(class_id, b"", vector)
+            if not is_new:
+                return
+        ids, values = self.live.active(vector)
+        known = ids >= 0  # all, unless max_features evicted some
         true, wrong = self._known_classes(labels), self._known_classes(rejected)
         unwanted = self._known_classes(ignored if self.live.config.implicit else [])
         class_ids = np.array(true + wrong + unwanted, np.int32)
@@ -96,11 +115,6 @@ class Refitter:
     def _known_classes(self, labels: Sequence[str]) -> list[int]:
         found = [self.live.labels.find(label.encode()) for label in labels]
         return [class_id for class_id in found if class_id >= 0]
-
-
-def _is_scored(shape: RecordShape) -> bool:
-    """Return whether a record is ranked for the score: it has a true label, and does not register one."""
-    return shape.n_true > 0 and shape.details_at < 0
 
 
 def reciprocal_rank(live: LiveModel, record: bytes) -> float:

@@ -3,7 +3,7 @@
 1. Read the instances as matrices (``service/jobs/training_data.py``, ``service/datasets/repository.py``), in the
    order in which they arrived.
 2. Fit the method on all but the newest instances, and evaluate it on the newest. The live index learns and ranks
-   the same instances, as the baseline.
+   the same instances, as the baseline. Names of labels are never held out.
 3. Fit it on all instances, with the same parameters and the same seed.
 4. Write the version without its card, commit, then write the card, which makes the version visible. A job that dies
    after it has committed is started again and continues from there.
@@ -239,12 +239,13 @@ def _evaluate_and_fit(
     """Fit the method on all data, and return its metrics on the newest instances.
 
     The metrics are those of a fit without these instances, and those of a live index with this configuration that
-    has learned the others.
+    has learned the others. Names of labels are never held out.
     """
-    n = data.X.shape[0]
+    n = data.X.shape[0] if data.names is None else int(np.count_nonzero(~data.names))
     n_held = min(math.floor(n * params.held_out), params.most_held_out)
     metrics: dict[str, Any] = {"held_out": n_held}
     own: Any = "auto" if params.auto else params.method_params
+    older, newest = data.hold_out(n_held)
     room = free_memory()
 
     def on(rows: Matrices, given: Any, report: Progress) -> FittedMethod:
@@ -255,16 +256,16 @@ def _evaluate_and_fit(
     judged_by = 0.5 if again else 0.9
     fitted = None
     if n_held:
-        older = data.first(n - n_held)
         if data.X.nnz <= MAX_BASELINE_VALUES and data.dense is not None:
-            metrics |= baseline_metrics(config, older, data.last(n_held), subrange(progress, 0.0, 0.05))
+            metrics |= baseline_metrics(config, older, newest, subrange(progress, 0.0, 0.05))
             clock.lap("baseline")
         fitted = on(older, own, _named("evaluating: ", subrange(progress, 0.05, judged_by - 0.1)))
         clock.lap("fit")
         ranking = subrange(progress, judged_by - 0.1, judged_by)
-        metrics |= held_out_metrics(fitted, older, data.last(n_held), ranking)
+        metrics |= held_out_metrics(fitted, older, newest, ranking)
         clock.lap("rank")
         own = fitted.params
+    del older, newest
     if again:
         fitted = None  # memory suffices for one fitted method
         fitted = on(data, own, _named("", subrange(progress, judged_by if n_held else 0.0, 1.0)))

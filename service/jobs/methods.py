@@ -63,6 +63,16 @@ class ModelSizes(NamedTuple):
     label_pairs: int | None = None
     feature_labels: int | None = None
 
+    def kept(self, share: float) -> ModelSizes:
+        """Return the sizes of the data if only this share of the instances is left, with labels as frequent as in all.
+
+        Features and classes stay: the model knows all of them.
+        """
+        assertions = int(self.assertions * share)
+        pairs = None if self.pairs is None else max(assertions, int(self.pairs * share**2))
+        instances, nnz = int(self.instances * share), int(self.nnz * share)
+        return self._replace(instances=instances, assertions=assertions, nnz=nnz, pairs=pairs)
+
 
 Needs = Callable[[ModelSizes, Any], dict[str, int]]
 """Most bytes that a job needs, by purpose: ``{"the new state": 10_000, "the current state": 10_000}``."""

@@ -98,7 +98,8 @@ async def refit(context: JobContext, params: RefitParams, progress: Progress) ->
         live = await refitting.fit(chosen.setting, chosen.passes)
         live.continue_score(before)
         recipe = {"method": "refit", "setting": chosen.setting, "passes": chosen.passes}
-        return RebuiltModel(live, recipe, {**recipe, "metrics": {"MRR": chosen.score, "held_out": chosen.n_held_out}})
+        outcome = {**recipe, "metrics": {"MRR": chosen.score, "held_out": chosen.n_held_out}}
+        return RebuiltModel(live, recipe, outcome | ({"note": chosen.note} if chosen.note else {}))
 
     return await _rebuild_and_adopt(context, place, params.reason or "refit", progress, make)
 

@@ -17,6 +17,7 @@ from msgspec import Meta, Struct
 from abound.core.errors import ArtifactsUnavailable, InvalidInstance, UnknownDataset, UnknownJob, did_you_mean
 from abound.service.artifacts.artifact_store import ArtifactStore
 from abound.service.datasets.repository import DatasetCard, DatasetRepository
+from abound.service.history.history_manifest import History
 from abound.service.jobs.record import KINDS, Job, id_of_key, new_id
 from abound.service.jobs.repository import JobParams, JobRepository
 from abound.service.jobs.workers import registered_for
@@ -159,6 +160,8 @@ class JobSubmission:
         )
         if dataset is not None:
             counted = counted._replace(**{size: getattr(dataset, size) for size in DATASET_SIZES})
+        elif method.kind == "fit":
+            counted = counted.kept(await self._share_kept(model))
         workers = [worker for worker in await registered_for(self.jobs.store, method.kind) if worker.memory is not None]
         largest = max(workers, key=lambda worker: worker.memory or 0, default=None)
         here = self.jobs.params.memory_limit
@@ -167,6 +170,13 @@ class JobSubmission:
                 require_memory_for(name, method, params, counted, largest.memory, f"the worker on {largest.host}")
             elif here is not None:
                 require_memory_for(name, method, params, counted, here, "this machine (no worker is registered)")
+
+    async def _share_kept(self, model: ReplicatedModel) -> float:
+        """Return the share of a model's log, by bytes, that retention has not deleted."""
+        contents = await History(self._store, self._artifacts, model.keys).manifest()
+        if contents is None or contents.base is None or not model.log_bytes:
+            return 1.0
+        return max(0.0, 1.0 - contents.base.log_bytes / model.log_bytes)
 
 
 async def load_methods() -> dict[str, JobMethod]:

@@ -30,6 +30,11 @@ from abound.service.store.keys import ModelKeys
 
 MOST_TRIES = 100
 
+NOTHING_HELD_OUT = (
+    "no instance with a label was held out, so nothing was compared: fields to search keep their present values, and "
+    "all passes were made"
+)
+
 MARGINS = (0.0, 0.1, 0.5)
 """Margins that are tried if ``search`` is not given."""
 
@@ -103,6 +108,12 @@ class RefitParams:
                 "held_out must be more than 0 if several settings are tried; give search {} to try only settings"
             )
 
+    @property
+    def uncompared(self) -> dict[str, Any]:
+        """Return the setting if nothing can be compared: fields with several values keep their present one."""
+        alone = {name: values[0] for name, values in (self.search or {}).items() if len(values) == 1}
+        return self.settings | alone
+
     def tried(self, config: ModelConfig) -> list[dict[str, Any]]:
         """Return all settings to try, for a model with this configuration."""
         search = self.search
@@ -117,13 +128,15 @@ class RefitParams:
 class RefitChoice(NamedTuple):
     """Best setting and number of passes.
 
-    ``score`` is their mean reciprocal rank on the held-out part, None if nothing was held out.
+    ``score`` is their mean reciprocal rank on the held-out part, None if nothing was held out. ``note`` says why
+    nothing was, if something had to be compared.
     """
 
     setting: dict[str, Any]
     passes: int
     score: float | None
     n_held_out: int
+    note: str | None = None
 
 
 class Refit:
@@ -155,6 +168,7 @@ class Refit:
         self._config = config
         self._past = past
         self._n_learned = n_learned
+        self._n_events = n_learned  # instances in the events, without those in the state at the beginning
         self._report_progress = tell
         self._work = 0
         self._of = 1
@@ -173,19 +187,24 @@ class Refit:
 
     async def choose(self, params: RefitParams) -> RefitChoice:
         """Try the settings; return the one, and the number of passes, that score best on the held-out instances."""
-        n_held = min(int(self._n_learned * params.held_out), params.most_held_out)
         tried = params.tried(self._config)
         self._of = params.passes * (len(tried) + 1)
-        if n_held == 0 or (len(tried) == 1 and params.passes == 1):
-            return RefitChoice(tried[0], params.passes, None, 0)
+        uncompared = RefitChoice(params.uncompared, params.passes, None, 0)
+        if params.held_out == 0 or (len(tried) == 1 and params.passes == 1):
+            return uncompared
         best: RefitChoice | None = None
         for number, setting in enumerate(tried, start=1):
-            fitting = Refitter(await self._beginning(setting), self._n_learned - n_held)
+            live = await self._beginning(setting)
+            n_held = min(int(self._n_events * params.held_out), params.most_held_out)
+            fitting = Refitter(live, self._n_events - n_held)
             for n_passes in range(1, params.passes + 1):
                 stage = f"trying setting {number} of {len(tried)}, pass {n_passes}"
-                score, n = await self._score(fitting.live, await self._pass(fitting, stage), stage)
+                held = await self._pass(fitting, stage)
+                if not held:
+                    return uncompared._replace(note=NOTHING_HELD_OUT)
+                score = await self._score(fitting.live, held, stage)
                 if best is None or score > (best.score or 0.0):
-                    best = RefitChoice(setting, n_passes, score, n)
+                    best = RefitChoice(setting, n_passes, score, len(held))
                 fitting.next_pass()
         if best is None:
             raise AssertionError("at least one setting is tried")
@@ -207,6 +226,7 @@ class Refit:
             return LiveModel(config, new_secret(), Limits())
         live = await state_files.load(self._artifacts, self._keys, start.name, start.digest, Limits())
         live.configure(config.to_dict())
+        self._n_events = self._n_learned - live.n_learned
         return live
 
     async def _pass(self, fitting: Refitter, stage: str) -> list[bytes]:
@@ -219,16 +239,16 @@ class Refit:
                         if type(event) is LearnEvent:
                             held += fitting.learn(event.records, event.units, at)
                             await asyncio.sleep(0)
-                    done = min(1.0, fitting.n_learned / max(1, self._n_learned))
+                    done = min(1.0, fitting.n_read / max(1, self._n_events))
                     self._report_progress(stage, (self._work + done) / self._of)
         self._work += 1
         return held
 
-    async def _score(self, live: LiveModel, held: list[bytes], stage: str) -> tuple[float, int]:
+    async def _score(self, live: LiveModel, held: list[bytes], stage: str) -> float:
         total = 0.0
         for i, record in enumerate(held):
             total += reciprocal_rank(live, record)
             if i % 256 == 0:
                 self._report_progress(stage, self._work / self._of)
                 await asyncio.sleep(0)
-        return total / max(1, len(held)), len(held)
+        return total / len(held)

@@ -11,12 +11,13 @@ import pytest
 
 from abound.core.config import ModelConfig
 from abound.core.instances.data_formats import DatasetInstance
+from abound.core.instances.record import add_details, pack_labels
 from abound.core.instances.vectorizer import Vectorizer
 from abound.core.limits import DATASET_LIMITS
 from abound.core.methods import fitted, registry
 from abound.core.methods.neighbors import swnn
 from abound.core.methods.training import rankings
-from abound.core.methods.training.gather import gather
+from abound.core.methods.training.gather import MatrixBuilder, gather
 from abound.core.methods.training.progress import no_progress
 from abound.service.jobs import fit as fitting
 from abound.service.jobs.fit import baseline_metrics, held_out_metrics
@@ -57,6 +58,36 @@ def test_the_fit_that_was_judged_is_gone_when_all_are_fitted(monkeypatch: pytest
     )
     assert len(models) == 2
     assert metrics["held_out"] == 30
+
+
+@pytest.mark.parametrize("n_last", [0, 5, 60], ids=["none last", "some last", "all last"])
+def test_names_of_labels_are_never_held_out(n_last: int) -> None:
+    vectorize = Vectorizer(ModelConfig(), DATASET_LIMITS).vectorize
+    instances, names = [], []
+    for i in range(200):
+        vector = vectorize(None, f"word{i % 10}")
+        instances.append(vector + pack_labels([f"label {i % 10}"], DATASET_LIMITS))
+    for i in range(60):
+        vector = vectorize(None, f"unheard{i}")
+        names.append(add_details(vector + pack_labels([f"other {i}"], DATASET_LIMITS), b"{}"))
+    first, last = names[: 60 - n_last], names[60 - n_last :]
+    records = [*instances[:180], *first, *instances[180:190], *last[:3], *instances[190:], *last[3:]]
+    gathering, at = MatrixBuilder(SECRET, dense_bytes=1), 0
+    for record in records:
+        gathering.add_record(b"".join(records), at)
+        at += len(record)
+    data = gathering.matrices()
+    given = METHODS["swnn"].check({"S": 5}), data, True, ModelConfig(), no_progress, fitting.Stopwatch()
+    model, metrics = fitting._evaluate_and_fit(*given)
+    assert metrics["held_out"] == 20
+    assert metrics["R@1"] == metrics["live R@1"] == 1.0
+    assert model.model.X.shape[0] == len(records)  # type: ignore[attr-defined]
+    older, newest = data.hold_out(20)
+    assert (older.X.shape[0], newest.X.shape[0]) == (240, 20)
+    assert newest.names is not None
+    assert not newest.names.any()
+    assert older.names is not None
+    assert older.names.sum() == 60
 
 
 def test_the_baseline_is_the_live_index_on_the_same_instances() -> None:

@@ -15,9 +15,11 @@ import pytest
 
 from abound.core.errors import InsufficientMemory
 from abound.service.artifacts.artifact_store import ArtifactStore
+from abound.service.artifacts.checksums import seal
 from abound.service.datasets.repository import DatasetCard
+from abound.service.history.history_manifest import FORMAT, Base, HistoryManifest, history_key
 from abound.service.jobs.methods import METHODS, ModelSizes
-from abound.service.jobs.submission import JobRequest, JobSubmission
+from abound.service.jobs.submission import JobRequest, JobSubmission, active_features
 from abound.service.settings import Settings
 from abound.service.store.client import Store
 from tests.support.fixtures import StartReplica
@@ -112,6 +114,30 @@ async def test_pairs_of_a_feature_and_a_label_count_where_a_data_set_is_fitted(
             monkeypatch.setattr(submission._datasets, "get", card_of(**counts, feature_labels=pairs))
             refusal = "10,000,000 pairs of a feature and a label"
             assert await is_taken(submission, JobRequest(method=method, data="a"), model, refusal) == fits
+
+
+async def test_only_instances_that_history_still_has_count(
+    server: Server, start_replica: StartReplica, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replica = await start_replica(server)
+    await replica.learn("default", drafts(4 * N, n_labels=40))
+    model = replica.model("default")
+    live, needs = model.live, METHODS["swnn"].needs
+    assert needs is not None
+    sizes = ModelSizes(
+        live.n_learned, len(live.features), 40, 0, 0, live.n_assertions, active_features(model), live.n_pairs
+    )
+    room = sum(needs(sizes, METHODS["swnn"].check({})).values()) // 5
+    monkeypatch.setenv("ABOUND_JOBS_MEMORY_BYTES", str(room))
+    at = model.position._replace(log_bytes=model.log_bytes * 9 // 10)
+    base = Base(index="a", digest="a", size=1, **Base.fields_of(at))
+    contents = HistoryManifest(
+        format=FORMAT, model=model.name, incarnation=model.incarnation, artifacts="a", base=base, segments=[]
+    )
+    async with opened(server, tmp_path) as submission:
+        assert not await is_taken(submission, JobRequest(method="swnn"), model, "8,000 instances")
+        await replica.store.client.set(history_key(model.keys), msgspec.json.encode(seal(contents)))
+        assert await is_taken(submission, JobRequest(method="swnn"), model, "")
 
 
 @pytest.mark.parametrize(("threads", "cluster", "fits"), [(1, None, True), (8, None, False), (8, "dask://a:1", True)])

@@ -7,11 +7,17 @@ from typing import Any
 import pytest
 
 from abound.core.config import ModelConfig
+from abound.core.instances.record import EMPTY_VECTOR, pack_labels
+from abound.core.limits import Limits
+from abound.core.model.entry_application import Unit
 from abound.service.history.replay import rebuild
 from abound.service.jobs.rebuild import RestoreParams, refit, restore
 from abound.service.log.catalog import DEFAULT_MODEL
+from abound.service.log.events import ConfigureEvent, LearnEvent
+from abound.service.rebuild.adoption import begin
 from abound.service.rebuild.refit import RefitParams
-from tests.support.adoption_house import House, digest_at, events, learning
+from tests.rebuild.test_names import registrations
+from tests.support.adoption_house import House, digest_at, events, learning, model_of
 from tests.support.rebuild_context import keyed, run, teach
 
 
@@ -88,6 +94,41 @@ async def test_refit_leaves_out_what_was_taken_back(house: House) -> None:
     assert expected.live.n_learned == 40
     await run(house, refit, RefitParams(passes=1, search={}), job="refit")
     assert await digest_at(one, (await house.elements())[-1][0]) == await expected.compute_digest()
+
+
+async def test_the_newest_events_are_held_out_after_an_import(house: House) -> None:
+    await house.replica()
+    async with begin(await house.place(), "import") as one:
+        index = await house.index(model_of(300, 9), one.after, {"method": "import"})
+        await one.adopt(index, "import")
+    await teach(house, *events(60, 1))
+    outcome = await run(house, refit, RefitParams(passes=2))
+    assert outcome["metrics"]["held_out"] == 6
+    assert outcome["metrics"]["MRR"] > 0
+    assert "note" not in outcome
+
+
+async def test_registrations_are_learned_and_not_held_out(house: House) -> None:
+    await house.replica()
+    await teach(house, *registrations(100, "good"), *events(40, 1), *registrations(10, "late"))
+    outcome = await run(house, refit, RefitParams(passes=2))
+    assert outcome["metrics"]["held_out"] == 4
+    assert outcome["metrics"]["MRR"] > 0
+
+
+@pytest.mark.parametrize("n_feedback", [0, 3])
+async def test_a_refit_that_can_compare_nothing_keeps_the_margin_and_says_so(house: House, n_feedback: int) -> None:
+    one = await house.replica()
+    feedback = EMPTY_VECTOR + pack_labels([], Limits(), rejected=["label 1"])
+    await teach(house, ConfigureEvent({"margin": 0.4}), *events(9 + 8 * (n_feedback > 0), 1))
+    await teach(house, *[LearnEvent(feedback, 1, [Unit(1)])] * n_feedback)
+    params = RefitParams(passes=2, settings={"leak": False}, search={"margin": [0.0, 0.3], "d_max": [12]})
+    outcome = await run(house, refit, params)
+    assert (outcome["setting"], outcome["passes"]) == ({"leak": False, "d_max": 12}, 2)
+    assert outcome["metrics"] == {"MRR": None, "held_out": 0}
+    assert "nothing was compared" in outcome["note"]
+    await digest_at(one, one.model(DEFAULT_MODEL).offset)
+    assert one.model(DEFAULT_MODEL).live.config.margin == 0.4
 
 
 @pytest.mark.parametrize(

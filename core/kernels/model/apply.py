@@ -43,7 +43,7 @@ from abound.core.kernels.index.layout import Feedback, by_rule
 from abound.core.kernels.index.learning import has_room, learn_fsu, learn_sls
 from abound.core.kernels.index.rank import rank_classes
 from abound.core.kernels.index.sls_rows import forget
-from abound.core.kernels.intrinsics import I0, YES, load_f32, load_u16, load_u32, pointer
+from abound.core.kernels.intrinsics import I0, NO, YES, load_f32, load_u16, load_u32, pointer
 from abound.core.kernels.model.calibration import CALIBRATED, learn_pairs
 from abound.core.kernels.model.instance_memory import is_full, keep_instance, remembers, work_of
 from abound.core.kernels.model.prequential import UPDATED, count_ranks
@@ -191,7 +191,9 @@ def apply_ranked(buffer, cursor, held, ranks, updated, given, best):
             cursor[CLASSES] = n_classes
             break
         feedback = Feedback(m, n_rejected, shape.weight)
-        changed = learn(live.postings, live.params, ids, values, class_ids, feedback, YES, own_ranks, best)
+        changed = NO
+        if n > 0 or not registers:  # a name that is known, or a label without one, is no instance
+            changed = learn(live.postings, live.params, ids, values, class_ids, feedback, YES, own_ranks, best)
         if best is not None:
             if not registers:
                 calibrate(held.calibration, best, class_ids, m, n_rejected)

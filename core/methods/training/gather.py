@@ -26,6 +26,7 @@ from abound.core.kernels.names.table import find_vector, intern_vector
 from abound.core.kernels.records.codes import WINNERS
 from abound.core.limits import DATASET_LIMITS, Limits
 from abound.core.methods.training.matrices import DataSizes, Matrices, l2_normalise, without_unknown
+from abound.core.model.label_details import DetailsTable
 
 
 class MatrixBuilder:
@@ -57,6 +58,8 @@ class MatrixBuilder:
         self._n = 0
         known = [] if like is None else like.labels
         self._label_ids = {label: column for column, label in enumerate(known)}
+        self._names = DetailsTable()
+        self._name_rows: list[int] = []
         self._text = False
         self._dense: list[bytes] | None = [] if dense_bytes else None
         self._dense_bytes = dense_bytes
@@ -100,13 +103,20 @@ class MatrixBuilder:
         """Add the record (``core/instances/record.py``) that begins at this byte of ``records``.
 
         Only its true labels count; a record without one is left out. A record that registers a label is an instance
-        of it, unless its vector is empty.
+        of it, unless it has no features, or the same vector as the label's last registration.
         """
         shape = record_shape(records, start)
         second = shape.label_lengths_at - 4
-        labels = unpack_labels(records, second)
-        if labels and (shape.n_features or shape.details_at < 0):
-            self.add(records[start:second], labels)
+        labels, vector = unpack_labels(records, second), records[start:second]
+        if shape.details_at < 0:
+            if labels:
+                self.add(vector, labels)
+            return
+        if shape.n_features and self._names.is_new(self._label_ids.get(labels[0], -1), vector):
+            self._name_rows.append(self._n)
+            self.add(vector, labels)
+        if labels[0] in self._label_ids:
+            self._names.put(self._label_ids[labels[0]], b"", vector)
 
     def __len__(self) -> int:
         """Return the number of instances so far."""
@@ -139,7 +149,11 @@ class MatrixBuilder:
         )
         Y.sort_indices()
         ordered = [labels[i] for i in order]
-        return Matrices(X=X, Y=Y, features=features, labels=ordered, text=self._text, dense=self._dense)
+        names = None
+        if self._name_rows:
+            names = np.zeros(self._n, np.bool_)
+            names[self._name_rows] = True
+        return Matrices(X=X, Y=Y, features=features, labels=ordered, text=self._text, dense=self._dense, names=names)
 
 
 def needs(sizes: DataSizes) -> dict[str, int]:
@@ -147,7 +161,7 @@ def needs(sizes: DataSizes) -> dict[str, int]:
     per_value, per_row = 8 + 8 + 4, 16 + 8 + 16
     return {
         f"data, {per_value} B x {sizes.nnz:,} active features, {per_row} B x {sizes.n:,} instances, names": (
-            per_value * sizes.nnz + per_row * sizes.n + 9 * sizes.assertions + 200 * sizes.d + 300 * sizes.L
+            per_value * sizes.nnz + per_row * sizes.n + 9 * sizes.assertions + 200 * sizes.d + 500 * sizes.L
         )
     }
 

@@ -13,6 +13,9 @@ Weights = npt.NDArray[np.float32]
 LEAST = 0.01
 """The minimum weight of a feature."""
 
+LEAST_VALUE = np.finfo(np.float32).tiny
+"""The minimum weighted value, before rows are scaled: a smaller one could become 0."""
+
 
 def weights(X: Csr) -> Weights:
     """Return each feature's weight, shape (d,): ln((n + 1) / (df + 1/2)), df of n instances have it; at least 0.01.
@@ -25,6 +28,8 @@ def weights(X: Csr) -> Weights:
 
 def weighted(X: Csr, factors: Weights) -> Csr:
     """Return the rows with each value multiplied by its feature's weight, scaled to length 1 again."""
-    result = sparse.csr_matrix((X.data * factors[X.indices], X.indices, X.indptr), shape=X.shape)
+    values = X.data * factors[X.indices]
+    np.maximum(values, LEAST_VALUE, out=values)
+    result = sparse.csr_matrix((values, X.indices, X.indptr), shape=X.shape)
     l2_normalise(result)
     return result

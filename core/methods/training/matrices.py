@@ -112,6 +112,8 @@ class Matrices:
     dense : list of bytes, n of them, or None
         The dense part of each vector (``core/instances/record.py``), or empty; None if they were not kept. No method
         reads them.
+    names : bool array, shape (n,), or None
+        Whether each instance is the name of a label that was registered; None: none is.
 
     Raises
     ------
@@ -127,6 +129,7 @@ class Matrices:
     cooccurrence: Csr | None = None
     hierarchy: Hierarchy | None = None
     dense: list[bytes] | None = None
+    names: npt.NDArray[np.bool_] | None = None
 
     def __post_init__(self) -> None:
         n, n_labels = self.Y.shape
@@ -184,7 +187,8 @@ class Matrices:
     def rows(self, places: npt.NDArray[np.int64]) -> Matrices:
         """Return some of the instances, with all columns."""
         dense = self.dense and [self.dense[place] for place in places.tolist()]
-        return replace(self, X=self.X[places], Y=self.Y[places], dense=dense)
+        names = None if self.names is None else self.names[places]
+        return replace(self, X=self.X[places], Y=self.Y[places], dense=dense, names=names)
 
     def first(self, n: int) -> Matrices:
         """Return the first ``n`` instances, with all columns, without copying."""
@@ -194,9 +198,20 @@ class Matrices:
         """Return the last ``n`` instances, with all columns, without copying."""
         return self._between(self.X.shape[0] - n, self.X.shape[0])
 
+    def hold_out(self, n: int) -> tuple[Matrices, Matrices]:
+        """Return the data without its newest ``n`` instances that are not names, and these.
+
+        Copies only if names are among them.
+        """
+        if self.names is None or not self.names[self.X.shape[0] - n :].any():
+            return self.first(self.X.shape[0] - n), self.last(n)
+        held = np.flatnonzero(~self.names)[-n:]
+        return self.rows(np.delete(np.arange(self.X.shape[0]), held)), self.rows(held)
+
     def _between(self, first: int, end: int) -> Matrices:
         dense = self.dense and self.dense[first:end]
-        return replace(self, X=_span(self.X, first, end), Y=_span(self.Y, first, end), dense=dense)
+        names = None if self.names is None else self.names[first:end]
+        return replace(self, X=_span(self.X, first, end), Y=_span(self.Y, first, end), dense=dense, names=names)
 
     def with_values(self, X: Csr) -> Matrices:
         """Return the same data with other values for the same instances and features."""

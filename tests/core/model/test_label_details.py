@@ -17,6 +17,7 @@ from abound.core.instances.record import (
     record_shape,
 )
 from abound.core.limits import MAX_DETAILS_BYTES, Limits
+from abound.core.methods.training.gather import MatrixBuilder
 from abound.core.model.entry_application import Unit
 from abound.core.model.live_model import LiveModel
 from abound.core.model.refit import Refitter
@@ -130,10 +131,50 @@ def test_a_refit_learns_names_and_does_not_score_them():
     assert fitting.learn(b"".join(records), units, START) == []
     learn(live, *records)
     assert fitting.live.digest() == live.digest()
-    held = Refitter(model_of(), 4).learn(b"".join(records), units, START)
-    assert held == records[5::2]
+    holding = Refitter(model_of(), 3)
+    assert holding.learn(b"".join(records), units, START) == records[7::2]
+    assert (holding.live.n_learned, len(holding.live.details)) == (3, 8)
     fitting.next_pass()
     fitting.learn(b"".join(records), units, START)
+
+
+@pytest.mark.parametrize("rule", [{"margin": 7.0}, {"update": "sls", "idf": False}], ids=["fsu", "sls"])
+def test_a_refit_learns_a_name_once_in_each_pass(rule):
+    """As the live model does: the same name again is not learned, and a former name is new once more."""
+    base = model_of(**rule)
+    learn(base, named(base, "c7", "wheat"), labelled(base, "gold silver", "c9", "c7"))
+    corn, wheat, oil = named(base, "c7", "corn"), named(base, "c7", "wheat"), named(base, "c8", "crude oil")
+    instance, bare = labelled(base, "oil corn", "c8"), named(base, "c8")
+    once = refitted(base, [corn, instance, oil])
+    assert refitted(base, [wheat, corn, corn, instance, oil, bare, oil]) == once
+    assert refitted(base, [corn, wheat, corn, instance, oil]) != once
+
+
+def refitted(base: LiveModel, records: list[bytes]) -> dict[str, list[float]]:
+    """Three passes on top of a state. In ``sls`` a registration without a vector counts among the instances."""
+    fitting = Refitter(LiveModel.from_arrays(base.meta(), base.to_arrays(), SECRET))
+    for _ in range(3):
+        fitting.learn(b"".join(records), [Unit(len(records))], START)
+        fitting.next_pass()
+    arrays = fitting.live.to_arrays()
+    return {name: arrays[name].tolist() for name in sorted(arrays.keys() - {"index/counted", "index/form"})}
+
+
+def test_batch_methods_learn_a_name_once():
+    model = model_of()
+    wheat, oil = named(model, "c7", "wheat"), named(model, "c8", "oil")
+    for records, expected in (
+        ([wheat, oil, labelled(model, "gold", "c7")], ["c7", "c8", "c7"]),
+        ([wheat, wheat, oil, named(model, "c7"), wheat, labelled(model, "gold", "c7"), oil], ["c7", "c8", "c7"]),
+        ([named(model, "c8"), wheat, named(model, "c7", "corn"), wheat, oil], ["c7", "c7", "c7", "c8"]),
+    ):
+        gathering, at = MatrixBuilder(SECRET), 0
+        for record in records:
+            gathering.add_record(b"".join(records), at)
+            at += len(record)
+        data = gathering.matrices()
+        assert [data.labels[column] for column in data.Y.indices] == expected
+        assert data.X.nnz == len(expected)
 
 
 def test_records_with_details_are_checked():

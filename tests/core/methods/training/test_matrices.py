@@ -226,6 +226,17 @@ def test_idf_weights() -> None:
     np.testing.assert_allclose(np.linalg.norm(rows, axis=1), 1, rtol=1e-6)
 
 
+def test_a_value_next_to_0_stays_above_it_when_weighted() -> None:
+    rows = [DatasetInstance(features=b'{"p": 1}', labels=(f"{i % 2}",)) for i in range(100)]
+    data = read([*rows, DatasetInstance(features=b'{"p": 1e-44, "q": 1}', labels=("2",))])
+    before = data.X.copy()
+    params, rng = registry.params_of("swnn", {"S": 1}), np.random.default_rng(0)
+    model = fitted.fit("swnn", data, params, rng, no_progress, use_idf=True)
+    vector = vectorizer().vectorize(b'{"p": 1e-44, "q": 1}', None)
+    assert model.labels[model.rank_vectors([vector], 1).ids[0]] == "2"
+    assert (before != data.X).nnz == 0
+
+
 @pytest.mark.parametrize(
     ("rows", "use_idf", "expected"),
     [(ROWS, None, True), (ROWS[1:], None, False), (ROWS, False, False), (ROWS[1:], True, True)],
