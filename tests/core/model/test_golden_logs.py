@@ -36,7 +36,7 @@ DIGESTS = {
     "configure": "f04848ebc8770f967b99e3aa834aaf6e",
     "feedback_fsu": "29574153bec0150e425689017ed0c1e8",
     "feedback_sls": "d166418aeec884f8a58e7c075d09f526",
-    "names": "131edd9e7e2f65c370b9280843c0ab1a",
+    "names": "b29437e93686281980d1def51f66ff19",
     "default_rerank": "d947d814e3961a45c4639087d96b1d33",
     "memory_instances": "f700a3b377fe1aca26d454fd4dd1dc12",
 }
