@@ -10,7 +10,7 @@ import numpy as np
 
 from abound.core.config import ModelConfig
 from abound.core.instances.data_formats import Dataset
-from abound.core.kernels.model.calibration import CALIBRATED
+from abound.core.kernels.top_k import N_BEST
 from abound.core.measures import Ints, LabelSets, Propensity, Rankings, evaluate
 from abound.core.model.calibration import binned, reliability_of
 from abound.core.model.entry_application import Unit
@@ -140,7 +140,7 @@ def measure_calibration(live: LiveModel, test: Dataset, ranked: RankedDataset) -
     starts, labels = test.labels
     estimates, scores, true = [], [], []
     for i, ranking in enumerate(ranked.rankings):
-        best = Ranking(ranking.class_ids[:CALIBRATED], ranking.scores[:CALIBRATED])
+        best = Ranking(ranking.class_ids[:N_BEST], ranking.scores[:N_BEST])
         kept = best.scores > 0.0
         estimates.append(live.calibration.probabilities(best)[kept])
         scores.append(np.clip(best.scores[kept], 0.0, 1.0))

@@ -55,13 +55,6 @@ class DetailsTable:
         if details or learned != _NOTHING:
             self._add(class_id, learned + details)
 
-    def without_details(self) -> DetailsTable:
-        """Return a table of the same labels and the vectors that were learned for them, without details."""
-        found = DetailsTable()
-        for class_id, row in self._rows.items():
-            found._add(class_id, row[:FINGERPRINT])
-        return found
-
     def _add(self, class_id: int, row: bytes) -> None:
         self._rows[class_id] = row
         self._count(class_id, row, 1)

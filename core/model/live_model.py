@@ -39,7 +39,6 @@ from abound.core.instances.record import (
     unpack_vector,
 )
 from abound.core.instances.vectorizer import Vectorizer
-from abound.core.kernels.heap import new_best
 from abound.core.kernels.index import learning
 from abound.core.kernels.index.layout import Feedback
 from abound.core.kernels.model.answer import (
@@ -77,6 +76,7 @@ from abound.core.kernels.model.prequential import count_ranks
 from abound.core.kernels.names.table import find_vector
 from abound.core.kernels.records.codes import EXPANSION, MAX_KEY_BYTES, PREFIX, WINNERS, expand_vector
 from abound.core.kernels.records.record import HAS_DENSE, record_shape
+from abound.core.kernels.top_k import new_best
 from abound.core.limits import Limits
 from abound.core.model.active_version import LIVE
 from abound.core.model.calibration import Calibration
@@ -645,18 +645,8 @@ def _warm_learning() -> None:
     live, scratch = _handle_types()
     ids, values, class_ids, ranks, *_ = scratch.values()
     feedback = numba_type(Feedback(1, 0, 1.0))
-    arguments = (
-        live["postings"],
-        live["params"],
-        ids,
-        values,
-        class_ids,
-        feedback,
-        numba_types.boolean,
-        ranks,
-        numba_types.none,
-    )
-    _compile(learning.learn_fsu, *arguments)
+    arguments = live["postings"], live["params"], ids, values, class_ids, feedback
+    _compile(learning.learn_fsu, *arguments, numba_types.boolean, ranks, numba_types.none)
     _compile(learning.has_room, live["postings"], live["params"], ids, class_ids)
     _learned(ModelConfig())  # the other process has compiled the kernels of _warm_naming that this needs
 

@@ -15,6 +15,7 @@ from abound.core.instances.record import record_ends, record_shape, unpack, unpa
 from abound.core.kernels.index.layout import Feedback
 from abound.core.kernels.records.record import vector_end
 from abound.core.model.entry_application import OutcomeReplay, Unit
+from abound.core.model.label_details import DetailsTable
 from abound.core.model.live_model import LiveModel
 from abound.core.types import Offset
 
@@ -40,7 +41,7 @@ class Refitter:
         self.live = live
         self.n_read = 0
         self._receipts = live.receipts.to_arrays()
-        self._names_before = live.details.without_details()
+        self._details = live.details.to_arrays()
         self._most = most
         self._pass = 0
         self._outcomes = self._fresh()
@@ -50,7 +51,7 @@ class Refitter:
         self._pass += 1
         self.n_read = 0
         self._outcomes = self._fresh()
-        self._names = self._names_before.without_details()
+        self._names = DetailsTable.from_arrays(self._details, self.live.labels.n_ids)
 
     def learn(self, records: bytes, units: Sequence[Unit], entry: Offset) -> list[bytes]:
         """Learn the next entry of the stream; return its records with a true label that are held out."""
@@ -65,24 +66,24 @@ class Refitter:
                 positions += range(position, position + unit.n)
             at += 0 if unit.emptied else unit.n
             position += unit.n
-        wanted: list[bytes] = []
-        wanted_positions: list[int] = []
+        first: list[bytes] = []
+        first_positions: list[int] = []
         held: list[bytes] = []
         for place, position in zip(places, positions, strict=True):
             record = records[ends[place] : ends[place + 1]]
             shape = record_shape(record, 0)
             registers = shape.details_at >= 0
             if registers or self._most is None or self.n_read < self._most:
-                wanted.append(record)
-                wanted_positions.append(position)
+                if self._pass > 0:
+                    self._learn_again(record, registers)
+                else:
+                    first.append(record)
+                    first_positions.append(position)
             elif shape.n_true > 0:
                 held.append(record)
             self.n_read += not registers
-        if self._pass > 0:
-            for record in wanted:
-                self._learn_again(record)
-        elif wanted:
-            self._learn_first(wanted, wanted_positions, entry)
+        if first:
+            self._learn_first(first, first_positions, entry)
         return held
 
     def _fresh(self) -> OutcomeReplay:
@@ -96,10 +97,10 @@ class Refitter:
             end = position + 1
         self.live.begin(b"".join(records), end, units, entry).finish()
 
-    def _learn_again(self, record: bytes) -> None:
+    def _learn_again(self, record: bytes, registers: bool) -> None:
         vector = record[: int(vector_end(record, 0))]
         _, _, labels, rejected, ignored, weight, _ = unpack(record)
-        if record_shape(record, 0).details_at >= 0:
+        if registers:
             class_id = self.live.labels.find(labels[0].encode())
             is_new = self._names.is_new(class_id, vector)
             self._names.put(class_id, b"", vector)

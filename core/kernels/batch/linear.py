@@ -4,7 +4,7 @@ import numpy as np
 
 from abound.core.kernels.batch.projection import splitmix64
 from abound.core.kernels.decorators import inlined, inner, kernel
-from abound.core.kernels.heap import offer, sort_kept
+from abound.core.kernels.top_k import offer, sort_kept
 
 _RETRIEVED, _TRUE = np.uint8(1), np.uint8(2)
 _STEP, _S11 = np.uint64(0x9E3779B97F4A7C15), np.uint64(11)

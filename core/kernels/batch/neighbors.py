@@ -33,8 +33,8 @@ from typing import NamedTuple
 import numpy as np
 
 from abound.core.kernels.decorators import inlined, inner, kernel
-from abound.core.kernels.heap import offer, sort_kept
 from abound.core.kernels.intrinsics import U0, U1, address_of, prefetch_word
+from abound.core.kernels.top_k import offer, sort_kept
 
 SCALE = 2.0**31
 """Scale of the values in postings and queries."""

@@ -4,7 +4,7 @@ import numpy as np
 from numba import njit
 
 from abound.core.kernels.decorators import inner, kernel
-from abound.core.kernels.heap import offer
+from abound.core.kernels.top_k import offer
 
 regrouped = njit(cache=True, nogil=True, error_model="numpy", fastmath={"reassoc", "contract", "nsz"})
 """A kernel whose sums may be split into partial sums, in a way that is fixed for a kind of processor."""

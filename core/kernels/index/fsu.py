@@ -9,7 +9,6 @@ inserted.
 import numpy as np
 
 from abound.core.kernels.decorators import inlined, inner
-from abound.core.kernels.heap import comes_before
 from abound.core.kernels.index.layout import (
     CLASS_MASK,
     LINE,
@@ -46,6 +45,7 @@ from abound.core.kernels.intrinsics import (
     store_id,
     store_word,
 )
+from abound.core.kernels.top_k import comes_before
 
 
 @inner

@@ -3,7 +3,6 @@
 import numpy as np
 
 from abound.core.kernels.decorators import inlined, inner, kernel
-from abound.core.kernels.heap import comes_before, note_score
 from abound.core.kernels.index.fsu import (
     only_adds,
     scale_values,
@@ -47,6 +46,7 @@ from abound.core.kernels.index.sls_rows import (
 )
 from abound.core.kernels.index.votes import add_votes, pop_score
 from abound.core.kernels.intrinsics import NO, U0, U1, U2, YES, load_float, load_id, load_word, store_float, store_word
+from abound.core.kernels.top_k import comes_before, note_score
 
 MARGIN_CLASSES = 50
 """A true class that is ranked below this counts as not scored in its margin."""

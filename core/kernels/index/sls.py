@@ -35,7 +35,6 @@ import numpy as np
 
 from abound.core.kernels.decorators import inlined, inner, kernel
 from abound.core.kernels.exp_log import logarithm
-from abound.core.kernels.heap import comes_before, note_score
 from abound.core.kernels.index.fsu import find_narrow, move
 from abound.core.kernels.index.layout import (
     CLASS_MASK,
@@ -77,6 +76,7 @@ from abound.core.kernels.intrinsics import (
     store_id,
     store_word,
 )
+from abound.core.kernels.top_k import comes_before, note_score
 
 LEAST_IDF = 0.01
 TOGETHER = np.uint64(64)

@@ -34,7 +34,6 @@ form only by growth.
 import numpy as np
 
 from abound.core.kernels.decorators import inlined, inner, kernel
-from abound.core.kernels.heap import comes_before, make_heap, note_score, sift_down, sort_heap
 from abound.core.kernels.index import layout
 from abound.core.kernels.index.layout import (
     FORM,
@@ -89,6 +88,7 @@ from abound.core.kernels.intrinsics import (
     store_word,
 )
 from abound.core.kernels.names.siphash import mix, mix_end
+from abound.core.kernels.top_k import comes_before, make_heap, note_score, sift_down, sort_heap
 
 LISTS, ROWS = np.uint64(0), np.uint64(1)
 """The values of ``FORM``."""

@@ -3,7 +3,6 @@
 import numpy as np
 
 from abound.core.kernels.decorators import inlined, inner
-from abound.core.kernels.heap import comes_before, keep_best, offer, sort_kept
 from abound.core.kernels.index.layout import (
     CLASS_MASK,
     LINE,
@@ -39,6 +38,7 @@ from abound.core.kernels.intrinsics import (
     store_id,
     store_word,
 )
+from abound.core.kernels.top_k import comes_before, keep_best, offer, sort_kept
 
 HEADERS_AHEAD = np.uint64(16)
 BLOCKS_AHEAD = np.uint64(8)

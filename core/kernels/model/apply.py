@@ -38,13 +38,12 @@ it. Another kernel is for models that re-rank: an instance with a vector is rank
 import numpy as np
 
 from abound.core.kernels.decorators import inlined, inner, kernel
-from abound.core.kernels.heap import Best, empty
 from abound.core.kernels.index.layout import Feedback, by_rule
 from abound.core.kernels.index.learning import has_room, learn_fsu, learn_sls
 from abound.core.kernels.index.rank import rank_classes
 from abound.core.kernels.index.sls_rows import forget
 from abound.core.kernels.intrinsics import I0, NO, YES, load_f32, load_u16, load_u32, pointer
-from abound.core.kernels.model.calibration import CALIBRATED, learn_pairs
+from abound.core.kernels.model.calibration import learn_pairs
 from abound.core.kernels.model.instance_memory import is_full, keep_instance, remembers, work_of
 from abound.core.kernels.model.prequential import UPDATED, count_ranks
 from abound.core.kernels.model.reranker import (
@@ -74,6 +73,7 @@ from abound.core.kernels.names.table import (
 )
 from abound.core.kernels.records.codes import EXPANSION, WINNERS, expand_record, is_code
 from abound.core.kernels.records.record import DENSE, nowhere, record_shape, shape_at
+from abound.core.kernels.top_k import N_BEST, Best, empty
 
 AT, DONE, STATUS, ACTIVE, CLASSES = range(5)
 """Places in the cursor: byte of the next record, records applied by the last call, why it stopped, and how many
@@ -403,9 +403,9 @@ def calibrate(calibration, best, class_ids, n_true, n_rejected):
     ``class_ids`` begin with ``n_true`` true and ``n_rejected`` rejected classes. Without a true class only the rejected
     ones are known to be false.
     """
-    true, known = np.zeros(CALIBRATED, np.bool_), np.full(CALIBRATED, n_true > 0, np.bool_)
+    true, known = np.zeros(N_BEST, np.bool_), np.full(N_BEST, n_true > 0, np.bool_)
     for j in range(n_true + n_rejected):
-        for i in range(CALIBRATED):
+        for i in range(N_BEST):
             if best.class_ids[i] == class_ids[j]:
                 true[i], known[i] = j < n_true, True
     learn_pairs(calibration, best.scores, true, known)
@@ -508,7 +508,7 @@ def rerank(held, vector, dense_at, data, shape, ranks):
         return
     put_softmax(found, n)
     if len(held.calibration.weights) > 0:
-        out_ids, out_scores, shares = np.full(CALIBRATED, -1, np.int32), np.zeros(CALIBRATED), np.empty(CALIBRATED)
+        out_ids, out_scores, shares = np.full(N_BEST, -1, np.int32), np.zeros(N_BEST), np.empty(N_BEST)
         write_answer(reranker, found, n, n_index, best_ids[:n_ranked], scores, out_ids, out_scores, shares)
         calibrate(held.calibration, Best(out_ids, out_scores), class_ids, shape.n_true, shape.n_rejected)
     if shape.n_true == 0:

@@ -1,7 +1,7 @@
 """Probabilities of scores: a logistic model of five terms and a constant, learned by Newton steps with forgetting.
 
 An instance is ranked as it is learned, after its features were counted; with a vector, in a model that re-ranks, it is
-ranked as ``/classify`` does before it is learned. Each of its best ``CALIBRATED`` labels with a score above 0 gives a
+ranked as ``/classify`` does before it is learned. Each of its best ``N_BEST`` labels with a score above 0 gives a
 **pair**: the terms of the score, and whether the label is true. Labels of which that is not known give none. The
 estimates of all pairs are computed and counted first. Then the model takes one step
 for all of them. With p their estimates and x their terms:
@@ -20,11 +20,10 @@ import numpy as np
 
 from abound.core.kernels.decorators import inlined, inner, kernel
 from abound.core.kernels.exp_log import exponential, logarithm
-from abound.core.kernels.heap import N_BEST
 from abound.core.kernels.intrinsics import floats_on_stack, pointer
+from abound.core.kernels.top_k import N_BEST
 
 N_TERMS = 6
-CALIBRATED = N_BEST
 REMEMBERED = 10_000.0
 RIDGE = 1.0
 LEAST_VARIANCE = 0.02
@@ -179,23 +178,23 @@ def learn_pairs(state, scores, true, known):
     Parameters
     ----------
     state : CalibrationArrays
-    scores : float64 array, shape (CALIBRATED,)
+    scores : float64 array, shape (N_BEST,)
         Scores of the best labels, best first. Those from the first one on that is not above 0 are left out.
-    true, known : bool array, shape (CALIBRATED,)
+    true, known : bool array, shape (N_BEST,)
         Whether each label is true, and whether that is known.
     """
     weights, curvature, bins = pointer(state.weights), pointer(state.curvature), state.bins
     n_scored, n_pairs = 0, 0
-    while n_scored < CALIBRATED and scores[n_scored] > 0.0:
+    while n_scored < N_BEST and scores[n_scored] > 0.0:
         n_pairs += known[n_scored]
         n_scored += 1
     if n_pairs == 0:
         return
-    clipped, logs, estimates = floats_on_stack(CALIBRATED), floats_on_stack(CALIBRATED), floats_on_stack(CALIBRATED)
-    for at in range(CALIBRATED):
+    clipped, logs, estimates = floats_on_stack(N_BEST), floats_on_stack(N_BEST), floats_on_stack(N_BEST)
+    for at in range(N_BEST):
         clipped[at] = clip_score(scores[at])
     best, second = clipped[0], clipped[1]
-    estimate_all(weights, clipped, CALIBRATED, best, second, 0, logs, estimates)
+    estimate_all(weights, clipped, N_BEST, best, second, 0, logs, estimates)
     keep = 1.0 - n_pairs / REMEMBERED
     gradient, terms, step = floats_on_stack(N_TERMS), floats_on_stack(N_TERMS), floats_on_stack(N_TERMS)
     for i in range(N_TERMS):

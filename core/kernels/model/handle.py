@@ -18,11 +18,11 @@ from numba import types
 from numba.experimental import structref
 
 from abound.core.kernels.decorators import inlined, kernel
-from abound.core.kernels.heap import Best
 from abound.core.kernels.index.layout import IndexArrays, KernelParams, Memory, memory_of
 from abound.core.kernels.intrinsics import borrowed, pointer
 from abound.core.kernels.model.prequential import ScorePointers, score_pointers
 from abound.core.kernels.names.table import KeyArrays, TablePointers, pointers_of
+from abound.core.kernels.top_k import Best
 
 
 class LiveArrays(NamedTuple):

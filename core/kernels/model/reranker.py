@@ -35,7 +35,6 @@ import numpy as np
 
 from abound.core.kernels.decorators import inlined, inner, kernel
 from abound.core.kernels.exp_log import exponential, logarithm
-from abound.core.kernels.heap import keep_best
 from abound.core.kernels.index.votes import may_rank
 from abound.core.kernels.intrinsics import I0, load_u32, pointer
 from abound.core.kernels.model.calibration import HIGHEST_SCORE, OFFSET, solve
@@ -47,6 +46,7 @@ from abound.core.kernels.model.instance_memory import (
     share_of,
 )
 from abound.core.kernels.records.record import DENSE
+from abound.core.kernels.top_k import keep_best
 
 N_TERMS = 5
 N_MEMORY_TERMS = 3

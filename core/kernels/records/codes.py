@@ -20,7 +20,6 @@ from __future__ import annotations
 import numpy as np
 
 from abound.core.kernels.decorators import inner, kernel
-from abound.core.kernels.heap import comes_before, make_heap, sift_down
 from abound.core.kernels.intrinsics import (
     I0,
     copy_bytes,
@@ -33,6 +32,7 @@ from abound.core.kernels.intrinsics import (
     store_u32,
 )
 from abound.core.kernels.records.record import DENSE, shape_at, vector_shape
+from abound.core.kernels.top_k import comes_before, make_heap, sift_down
 
 WINNERS = 64
 """Codes of a vector."""

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from abound.core.kernels.heap import top_of_rows
+from abound.core.kernels.top_k import top_of_rows
 from abound.core.measures import Ints, Rankings
 from abound.core.methods.training.parallel import spread
 
