@@ -132,7 +132,7 @@ async def test_a_store_that_is_full_can_still_be_made_smaller(own_server: Server
     with own_server.client() as client:
         for i in range(200):
             client.xadd(KEYS.log, {"e": b"x" * 10_000, "c": b"0"}, id=f"{i + 1}-0")
-        client.config_set("maxmemory", client.info("memory")["used_memory"] - 100_000)
+        client.config_set("maxmemory", client.info("memory")["used_memory"] - 1_000_000)
         with pytest.raises(redis.exceptions.OutOfMemoryError):
             client.set("x", "y")
         async with acquire(store, KEYS) as lease:
