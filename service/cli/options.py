@@ -239,7 +239,13 @@ def print_rows(
 
 
 def format_value(value: object) -> str:
-    """Format a value for people."""
+    """Format a value for people, a mapping with one line for each of its values."""
+    if isinstance(value, Mapping):
+        return "\n".join(f"{name}: {_format_line(item)}" for name, item in value.items())
+    return _format_line(value)
+
+
+def _format_line(value: object) -> str:
     if value is None:
         return "-"
     if isinstance(value, bool):
@@ -248,7 +254,11 @@ def format_value(value: object) -> str:
         return f"{value:,}"
     if isinstance(value, float):
         return f"{value:.4g}" if abs(value) < 1000 else f"{value:,.0f}"
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {_format_line(item)}" for name, item in value.items())
+    if isinstance(value, list):
+        return ", ".join(map(_format_line, value))
+    return str(value)
 
 
 def format_time(seconds: float) -> str:

@@ -41,13 +41,22 @@ def test_a_job_is_asked_for_and_followed(run: Run) -> None:
     assert (ran.code, job["state"], job["outcome"], job["reason"]) == (0, "succeeded", {"written": 4}, "to see")
     shown = run("show", job["id"])
     assert shown.code == 0
-    for word in ("succeeded", "100%", "to see", job["id"]):
+    for word in ("succeeded", "100%", "to see", job["id"], "written: 4"):
         assert word in shown.out
     listed = run("list", "--json")
     assert last_json(listed)["jobs"][0]["id"] == job["id"]
     table = run("list", "--state", "succeeded")
     assert job["id"] in table.out
     assert last_json(run("follow", job["id"], "--json"))["state"] == "succeeded"
+
+
+def test_metrics_are_shown_for_people(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    outcome = {"params": {"ridge": 1.0, "auto": False}, "bytes": 2147759, "deleted": ["a", "b"]}
+    job = {"metrics": {"R@1": 0.9413333333333334, "held_out": 1500}, "outcome": outcome, "progress": 1.0}
+    monkeypatch.setattr(Client, "job", lambda self, job_id: job)
+    shown = run("show", "x").out
+    for line in ("R@1: 0.9413", "held_out: 1,500", "params: ridge 1, auto no", "bytes: 2,147,759", "deleted: a, b"):
+        assert line in shown
 
 
 @pytest.mark.parametrize("columns", ["80", "40", None])
