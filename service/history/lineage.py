@@ -57,7 +57,7 @@ class Lineage(NamedTuple):
 
 
 async def trace_lineage(read: Read, store: Store, artifacts: ArtifactStore, keys: ModelKeys, until: Offset) -> Lineage:
-    """Return the ranges that count at ``until``, on top of the last import or of the base of history.
+    """Return the ranges that count at ``until``, on top of an import, the base of history, or a restore to before it.
 
     Raises
     ------
@@ -67,10 +67,11 @@ async def trace_lineage(read: Read, store: Store, artifacts: ArtifactStore, keys
     """
     contents = await History(store, artifacts, keys).manifest()
     base = contents.base if contents is not None else None
-    start = LineageStart(base.index, base.digest) if base is not None else None
     beginning = START if contents is None else contents.start
     until = entry_end(until)
-    found = [LineageRange(beginning, until)]
+    start = LineageStart(base.index, base.digest) if base is not None else None
+    current = Lineage(start, [LineageRange(beginning, until)])
+    replaced: list[tuple[Offset, Lineage]] = []  # by the adoption at this offset
     adopted = START
     async with contextlib.aclosing(read(beginning, until)) as reading:
         async for elements in reading:
@@ -82,12 +83,17 @@ async def trace_lineage(read: Read, store: Store, artifacts: ArtifactStore, keys
                 event = decode_entry(element[1]).event
                 if not isinstance(event, AdoptEvent):
                     continue
+                replaced.append((adopted, current))
                 recipe = (await state_files.read_manifest(artifacts, keys, event.index)).recipe
-                if recipe.get("method") == "restore":
-                    found = [*clip_ranges(found, Offset.parse(recipe["to"])), LineageRange(after, until)]
-                elif recipe.get("method") == "import":
-                    start, found = LineageStart(event.index, event.digest), [LineageRange(after, until)]
-    return Lineage(start, [one for one in found if one.after < one.until])
+                file = LineageStart(event.index, event.digest)
+                if recipe.get("method") == "import":
+                    current = Lineage(file, [LineageRange(after, until)])
+                elif recipe.get("method") == "restore":
+                    to = Offset.parse(recipe["to"])
+                    then = next(one for at, one in replaced if at[:2] > to[:2])
+                    kept = Lineage(file, []) if to < beginning else Lineage(then.start, clip_ranges(then.ranges, to))
+                    current = Lineage(kept.start, [*kept.ranges, LineageRange(after, until)])
+    return Lineage(current.start, [one for one in current.ranges if one.after < one.until])
 
 
 def entry_end(offset: Offset) -> Offset:
