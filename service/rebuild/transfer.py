@@ -195,13 +195,12 @@ async def _write(
 
 
 def _refuse_taught(replica: Replica, name: str) -> None:
-    """Raise Conflict if a model has learned instances, which the import would replace."""
+    """Raise Conflict if a model has learned instances or has registered labels, which the import would replace."""
     with contextlib.suppress(UnknownModel):
-        learned = replica.model(name).live.n_learned
-        if learned:
-            raise Conflict(
-                f"the model {name} has learned {learned} instances; import under another name, or delete it first"
-            )
+        live = replica.model(name).live
+        if not live.is_untaught:
+            what = f"learned {live.n_learned} instances" if live.n_learned else "registered labels"
+            raise Conflict(f"the model {name} has {what}; import under another name, or delete it first")
 
 
 def _refuse_read_otherwise(replica: Replica, name: str, config: ModelConfig) -> None:

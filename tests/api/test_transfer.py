@@ -102,6 +102,10 @@ def test_the_names_of_labels_go_with_a_model(service: Served) -> None:
     file = service.http.get("/models/named/export").content
     after = service.http.put("/models/named-elsewhere/import", content=file).json()
     assert after["digest"] == service.http.get("/models/named").json()["digest"]
+    service.http.put("/models/named-before", json={}).raise_for_status()
+    service.http.put("/models/named-before/labels", json={"labels": labels}).raise_for_status()
+    refused = service.http.put("/models/named-before/import", content=file)
+    assert "has registered labels" in problem(refused, 409, "conflict")["detail"]
     told = [service.http.get(f"/models/{name}/labels").json() for name in ("named", "named-elsewhere")]
     assert told[0]["details"] == told[1]["details"]
     assert told[1]["details"]["c1"]["metadata"] == {"colour": "red"}
