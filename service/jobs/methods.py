@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 from pydantic import TypeAdapter, ValidationError
 
+from abound.core.config import ModelConfig
 from abound.core.errors import InvalidInstance, did_you_mean
 from abound.core.methods.registry import METHODS as BATCH_METHODS
 from abound.service.jobs.fit import fit, needs
@@ -98,6 +99,9 @@ class JobMethod:
         Whether it can read a data set instead of history.
     versions : bool
         Whether it makes versions, which may be activated if they are better.
+    check_config : callable or None
+        Takes validated parameters and the configuration of the model; raises InvalidInstance if they do not go
+        together.
     """
 
     params: type[Any]
@@ -107,6 +111,7 @@ class JobMethod:
     summary: str = ""
     data: bool = False
     versions: bool = False
+    check_config: Callable[[Any, ModelConfig], None] | None = None
 
     @property
     def about(self) -> str:
@@ -194,6 +199,6 @@ def _fit_of(name: str) -> JobMethod:
 METHODS: dict[str, JobMethod] = {
     **{name: _fit_of(name) for name in BATCH_METHODS},
     "forget": JobMethod(ForgetParams, forget, rebuild_memory),
-    "refit": JobMethod(RefitParams, refit, rebuild_memory),
+    "refit": JobMethod(RefitParams, refit, rebuild_memory, check_config=RefitParams.check_config),
     "restore": JobMethod(RestoreParams, restore, rebuild_memory),
 }

@@ -84,6 +84,8 @@ class JobSubmission:
                 f"method: there is no {request.method[:64]!r}; choose one of: {known}{hint}", "method"
             )
         params = method.check(request.params)
+        if method.check_config is not None:
+            method.check_config(params, model.live.config)
         if request.data != HISTORY and not method.data:
             raise InvalidInstance(
                 f"data: {request.method} takes no data set; it learns from the model's history", "data"

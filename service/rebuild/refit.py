@@ -97,15 +97,19 @@ class RefitParams:
             raise ValueError("search must have at least one value for each of its fields")
         if math.prod(len(values) for values in search.values()) > MOST_TRIES:  # checked before they are built
             raise ValueError(f"search must lead to at most {MOST_TRIES} settings")
+
+    def check_config(self, config: ModelConfig) -> None:
+        """Raise InvalidInstance if a model with this configuration cannot be refitted with these parameters."""
         try:
-            tried = self.tried(ModelConfig())
+            tried = self.tried(config)
             for setting in tried:
-                ModelConfig().with_user_changes(setting)
+                config.with_user_changes(setting)
         except InvalidInstance as error:
-            raise ValueError(str(error)) from None
+            raise InvalidInstance(f"params: {error}", "params") from None
         if len(tried) > 1 and self.held_out == 0:
-            raise ValueError(
-                "held_out must be more than 0 if several settings are tried; give search {} to try only settings"
+            raise InvalidInstance(
+                "params.held_out must be more than 0 if several settings are tried; search {} tries only settings",
+                "params.held_out",
             )
 
     @property

@@ -110,6 +110,22 @@ def test_the_parameter_that_is_wrong_is_named(client: Client) -> None:
         assert refused.value.problem["field"] == f"params.{next(iter(params))}"
 
 
+def test_settings_are_checked_for_the_model_that_is_refitted(client: Client) -> None:
+    client.configure("corrects", {"update": "sls"})
+    teach(client, "corrects", 50)
+    job = done(client, "refit", "corrects", passes=1, search={"memory_instances": [None, 20]})
+    assert job["outcome"]["setting"].keys() == {"memory_instances"}
+    refused = [
+        ("corrects", {"settings": {"memory": 50}}, "params"),
+        ("refitted", {"settings": {"rerank": True}}, "params"),
+        ("refitted", {"search": {"margin": [0.0, 0.1]}, "held_out": 0}, "params.held_out"),
+    ]
+    for model, params, field in refused:
+        with pytest.raises(Refused) as refusal:
+            client.submit({"method": "refit", "model": model, "params": params})
+        assert refusal.value.problem["field"] == field
+
+
 def test_a_job_is_cancelled_and_the_model_stays_as_it_was(client: Client) -> None:
     client.configure("kept", {})
     teach(client, "kept", 500)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from abound.core.config import ModelConfig
+from abound.core.errors import InvalidInstance
 from abound.core.instances.record import EMPTY_VECTOR, pack_labels
 from abound.core.limits import Limits
 from abound.core.model.entry_application import Unit
@@ -148,5 +149,5 @@ async def test_a_refit_that_can_compare_nothing_keeps_the_margin_and_says_so(hou
     ],
 )
 def test_what_a_refit_cannot_do_is_refused_with_the_reason(wrong: dict[str, Any], what: str) -> None:
-    with pytest.raises(ValueError, match=what):
-        RefitParams(**wrong)
+    with pytest.raises((ValueError, InvalidInstance), match=what):
+        RefitParams(**wrong).check_config(ModelConfig())
