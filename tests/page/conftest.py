@@ -52,7 +52,7 @@ def browser() -> Iterator[Any]:
     if CHROMIUM is None:
         pytest.skip("chromium is not installed")
     with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=CHROMIUM)
+        browser = driver.chromium.launch(executable_path=CHROMIUM, timeout=2 * PATIENCE_MS)
         yield browser
         browser.close()
 

@@ -55,7 +55,7 @@ class WorkerProcess:
         )
         name = f"-{self.process.pid}-".encode()
         with self.server.client() as client:
-            until(lambda: any(name in one for one in client.hkeys(WORKERS_KEY)), 60)
+            until(lambda: any(name in one for one in client.hkeys(WORKERS_KEY)), 120)
 
     def kill(self) -> None:
         """SIGKILL, as a lack of memory or a power cut would."""
