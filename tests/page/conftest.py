@@ -52,7 +52,7 @@ def browser() -> Iterator[Any]:
     if CHROMIUM is None:
         pytest.skip("chromium is not installed")
     with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=CHROMIUM)
+        browser = driver.chromium.launch(executable_path=CHROMIUM, timeout=2 * PATIENCE_MS)
         yield browser
         browser.close()
 
@@ -204,6 +204,20 @@ def cut_url() -> Iterator[str]:
 def fresh(create_model: Create) -> str:
     """The address of a model that has learned nothing."""
     return create_model("fresh")
+
+
+REPLICA = {"replica": "one", "host": "host", "pid": 1, "ready": True, "lag": 0, "offset": "1-0.0"}
+REPLICA |= {"digest": None, "digest_offset": None}
+
+
+def show_one_replica(page: Any) -> None:
+    """Let the page see the same replica in each answer: the service leaves out those whose status comes late."""
+
+    def with_one(route: Any) -> None:
+        answer = route.fetch()
+        route.fulfill(response=answer, json=answer.json() | {"replicas": [REPLICA]})
+
+    page.route("**/models/default/stats", with_one)
 
 
 SERVED, CONTENDING = "a" * 32, "b" * 32

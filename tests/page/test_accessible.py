@@ -10,7 +10,7 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import expect
 
 from benchmarks.serving import Serving
-from tests.page.conftest import VIEWS, Open, serve_version
+from tests.page.conftest import VIEWS, Open, serve_version, show_one_replica
 from tests.page.newsroom import news
 
 pytestmark = pytest.mark.long
@@ -272,7 +272,9 @@ def test_all_by_keyboard(open_page: Open) -> None:
 
 
 def test_what_is_shown_anew_keeps_the_focus_and_stays_scrolled(open_page: Open) -> None:
-    page = open_page("overview", viewport={"width": 360, "height": 700}, has_touch=True, is_mobile=True)
+    page = open_page("datasets", viewport={"width": 360, "height": 700}, has_touch=True, is_mobile=True)
+    show_one_replica(page)  # without any, there is no table to keep the focus
+    page.evaluate("location.hash = 'overview/default'")
     focused = "document.activeElement.getAttribute('aria-label') ?? document.activeElement.textContent"
     replicas = page.get_by_role("region", name="Table: Replicas")
     replicas.focus()

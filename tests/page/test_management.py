@@ -12,7 +12,7 @@ import pytest
 from playwright.sync_api import expect
 
 from benchmarks.serving import Serving
-from tests.page.conftest import Create, Open, click_twice, give, http, until_drawn_again
+from tests.page.conftest import Create, Open, click_twice, give, http, show_one_replica, until_drawn_again
 from tests.page.newsroom import news
 from tests.page.test_accessible import barriers
 from tests.support.served import Served
@@ -360,7 +360,9 @@ def test_words_of_the_field_are_explained(open_page: Open) -> None:
 
 
 def test_requests_and_their_latency_are_shown(open_page: Open, serving: Serving) -> None:
-    page = open_page("overview")
+    page = open_page("datasets")
+    show_one_replica(page)  # the counts begin again when a replica comes or goes
+    page.get_by_role("link", name="Overview").click()
     tile = page.locator(".tile").filter(has_text="Requests to /classify")
     expect(tile).to_be_visible()
     for _ in range(20):

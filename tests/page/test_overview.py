@@ -9,7 +9,7 @@ import pytest
 from playwright.sync_api import expect
 
 from benchmarks.serving import Serving
-from tests.page.conftest import Create, Open, http, painted, serve_version, stats, until_drawn_again
+from tests.page.conftest import REPLICA, Create, Open, http, painted, serve_version, stats, until_drawn_again
 from tests.page.newsroom import SUBJECTS, news
 
 DRAWN = """(canvas) => Object.fromEntries(
@@ -82,9 +82,8 @@ def test_requests_begin_again_when_a_replica_comes(open_page: Open) -> None:
         counts[1] += 4
         answer = route.fetch()
         classify = {"bounds": [0.001, 0.01], "counts": counts}
-        said = answer.json()
-        shown = [said["replicas"][0] | {"replica": one} for one in replicas]
-        route.fulfill(response=answer, json=said | {"classify": classify, "replicas": shown})
+        shown = [REPLICA | {"replica": one} for one in replicas]
+        route.fulfill(response=answer, json=answer.json() | {"classify": classify, "replicas": shown})
 
     page.route("**/models/default/stats", counted)
     page.get_by_role("link", name="Overview").click()

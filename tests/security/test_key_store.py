@@ -9,35 +9,39 @@ import pytest
 
 from abound.core.errors import StoreUnavailable
 from abound.service.security import key_store
-from abound.service.security.key import KeyTerms
+from abound.service.security.key import Key, KeyTerms
 from abound.service.store.client import Store
 from benchmarks.serving import free_port
-from tests.support.valkey import QUICK, Server
+from tests.support.valkey import PATIENT, Server
+
+
+async def until_copied(store: Store, key: Key) -> None:
+    """Wait until a copy confirms a key; it may stand still for longer than one check waits."""
+    async with asyncio.timeout(60):
+        while True:
+            with suppress(StoreUnavailable):
+                return await key_store.check_copied(store, key, "the key is changed")
 
 
 async def test_a_change_that_no_copy_of_the_store_confirms_is_an_error() -> None:
     port = free_port()
     primary = Server(port=str(port), **{"repl-diskless-sync-delay": "0"})
     copy = Server(replicaof=f"127.0.0.1 {port}")
-    store = Store(primary.url, QUICK)
+    store = Store(primary.url, PATIENT)
     try:
         made = await key_store.create(store, KeyTerms(["learn"]))
         with copy.client() as client:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 while client.hlen(key_store.KEYS_KEY) < 1:  # noqa: ASYNC110
                     await asyncio.sleep(0.02)
-        await key_store.check_copied(store, made.key, "the key is created")
+        await until_copied(store, made.key)
         copy.pause()
         revoked = await key_store.revoke(store, made.key.id)
         with pytest.raises(StoreUnavailable, match="the key is revoked, but no copy of the store has confirmed it"):
             await key_store.check_copied(store, revoked, "the key is revoked")
         copy.resume()
         assert await key_store.revoke(store, made.key.id) == revoked
-        async with asyncio.timeout(20):
-            while True:
-                with suppress(StoreUnavailable):
-                    await key_store.check_copied(store, revoked, "the key is revoked")
-                    break
+        await until_copied(store, revoked)
     finally:
         await store.close()
         copy.close()
