@@ -88,10 +88,10 @@ def test_a_worker_is_healthy_while_its_event_loop_runs(server: Server, tmp_path:
             assert worker.poll() is None
             time.sleep(0.1)
 
+    assert not is_healthy(), "it has not begun"
     with subprocess.Popen(
         [sys.executable, "-m", "abound", "worker"], env=environment, preexec_fn=dies_with_parent()
     ) as worker:
-        assert not is_healthy(), "it has not begun"
         until(is_healthy)
         worker.send_signal(signal.SIGSTOP)
         an_hour_ago = time.time() - 3600
