@@ -31,7 +31,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     warmup()
     before, heartbeat.TICK_SECONDS = heartbeat.TICK_SECONDS, 0.05
     folder = tmp_path_factory.mktemp("artifacts")
-    with served(artifacts_url=str(folder), prepare_seconds=5.0) as service:
+    with served(artifacts_url=str(folder)) as service:
         service.folder = folder  # type: ignore[attr-defined]
         yield service
     heartbeat.TICK_SECONDS = before

@@ -21,7 +21,7 @@ from tests.support.small_versions import FEATURES, fitted, write
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     warmup()
     folder = tmp_path_factory.mktemp("artifacts")
-    with served(artifacts_url=str(folder), prepare_seconds=5.0) as service:
+    with served(artifacts_url=str(folder)) as service:
         service.folder = folder  # type: ignore[attr-defined]
         yield service
 

@@ -115,6 +115,16 @@ def counted(service: Served, version: str) -> int:
     return found[0] if found else 0
 
 
+def contest_serving(service: Served, version: str) -> Any:
+    """The contest once this version is served; the statistics are without a contest while the store is slow."""
+    return until(lambda: (contest := stats(service)["contenders"]) and contest["served"] == version and contest)
+
+
+def is_served(service: Served, version: str) -> bool:
+    """Whether the replica has applied the worker's activation, too."""
+    return bool(service.http.get(f"/models/{DEFAULT_MODEL}").json()["version"] == version)
+
+
 def test_promotes_is_killed_goes_on_and_rolls_back(service: Served, folder: Path, worker: Worker) -> None:
     version, living = made(service, folder)
     client: Any = service.server.client()
@@ -132,20 +142,20 @@ def test_promotes_is_killed_goes_on_and_rolls_back(service: Served, folder: Path
     client.delete(keys.key("contending-lease"))  # it would expire; nobody has to wait for that here
     worker.start()
     until(lambda: counted(service, version) == 60)
-    found = until(lambda: (contest := stats(service)["contenders"])["served"] == version and contest)
+    found = contest_serving(service, version)
     assert found["promotions"] == 1
     assert [one["outcome"].split()[0] for one in found["decisions"]] == ["done"]
-    assert service.http.get(f"/models/{DEFAULT_MODEL}").json()["version"] == version
+    until(lambda: is_served(service, version))
 
     for first in range(0, 60 * LABELS, 20):
         teach(service, changed(20, first))
-    found = until(lambda: (contest := stats(service)["contenders"])["served"] == "live" and contest)
+    found = contest_serving(service, "live")
     assert (found["promotions"], found["rollbacks"]) == (1, 1)
     total = stats(service)["learned"]
-    assert until(lambda: counted(service, "live") == total)
-    assert counted(service, version) == total
+    until(lambda: counted(service, "live") == total)
+    until(lambda: counted(service, version) == total)
     assert found["gaps"] == 0
-    assert service.http.get(f"/models/{DEFAULT_MODEL}").json()["version"] == "live"
+    until(lambda: is_served(service, "live"))
     marks = stats(service)["drift_marks"]
     assert all(set(mark) == {"offset", "learned", "measure", "before", "after"} for mark in marks)
 

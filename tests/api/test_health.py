@@ -39,7 +39,7 @@ def test_alive(service: Served) -> None:
 
 def test_ready(service: Served) -> None:
     deadline = time.monotonic() + 60
-    while (body := service.http.get("/readyz").json())["lag"] is None:
+    while (body := service.http.get("/readyz").json())["lag"] != 0:
         assert time.monotonic() < deadline
         time.sleep(0.1)
     durability = {"appendfsync": "always", "levels": ["log", "fsync"], "warning": None}

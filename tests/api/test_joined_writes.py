@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import time
 
 from abound.service.api.protocol import MAX_JOINED_BYTES, JoinedWrites
 from tests.support.served import served
@@ -89,9 +88,7 @@ def test_a_client_that_asks_first_is_told_to_go_on() -> None:
         assert connection.recv(4096) == b"HTTP/1.1 100 Continue\r\n\r\n"
         connection.sendall(body)
         assert connection.recv(4096).startswith(b"HTTP/1.1 200 OK\r\n")
-        started = time.monotonic()
         connection.sendall(b"HEAD /livez HTTP/1.1\r\nHost: localhost\r\n\r\n")
         answer = connection.recv(4096)
         assert answer.startswith(b"HTTP/1.1 200 OK\r\n")
         assert answer.endswith(b"\r\n\r\n")
-        assert time.monotonic() - started < 4

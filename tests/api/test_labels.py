@@ -12,6 +12,7 @@ import pytest
 
 from abound.service.api.routes import labels as routes
 from abound.service.client import Client
+from tests.support.replicas import until
 from tests.support.served import Served, fresh_model, problem, served
 
 
@@ -133,22 +134,23 @@ def test_searches_are_bounded(service: Served, monkeypatch: pytest.MonkeyPatch) 
 def test_a_burst_of_searches_is_bounded(service: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     name = fresh_model(service)
     learn(service, name, ({"f": 1}, "x"))
-    running, peak = 0, 0
+    begun = 0
+    go = asyncio.Event()
 
     async def search(*given: object) -> tuple[list[Any], int]:
-        nonlocal running, peak
-        running += 1
-        peak = max(peak, running)
-        await asyncio.sleep(0.1)
-        running -= 1
+        nonlocal begun
+        begun += 1
+        await go.wait()
         return [], 0
 
-    async def burst() -> set[int]:
+    async def burst() -> list[int]:
         transport = httpx.ASGITransport(service.app)
         async with httpx.AsyncClient(transport=transport, base_url=service.url) as client:
-            answers = await asyncio.gather(*(client.get(f"/models/{name}/labels/x") for _ in range(32)))
-        return {answer.status_code for answer in answers}
+            asked = [asyncio.create_task(client.get(f"/models/{name}/labels/x")) for _ in range(32)]
+            await until(lambda: sum(one.done() for one in asked) == 28)
+            go.set()
+            return sorted([(await one).status_code for one in asked])
 
     monkeypatch.setattr(routes, "_voting_features", search)
-    assert asyncio.run_coroutine_threadsafe(burst(), service.loop).result(30) == {200, 503}
-    assert peak == 4
+    assert asyncio.run_coroutine_threadsafe(burst(), service.loop).result(90) == [200] * 4 + [503] * 28
+    assert begun == 4

@@ -139,7 +139,7 @@ def test_answers_after_the_log_or_after_applying(service: Served, model: str) ->
 
 
 def test_applying_that_takes_longer_than_the_bound() -> None:
-    with served(wait_seconds=1.0, min_offset_seconds=0.05) as slow:
+    with served(wait_seconds=3.0, min_offset_seconds=0.05) as slow:
         replica = slow.app.state.parts.replica
         turn = replica.model("default")._turn
         held, go = threading.Event(), threading.Event()
@@ -151,7 +151,7 @@ def test_applying_that_takes_longer_than_the_bound() -> None:
                     await __import__("asyncio").sleep(0.005)
 
         slow.loop.call_soon_threadsafe(lambda: slow.loop.create_task(hold()))
-        assert held.wait(5)
+        assert held.wait(60)
         answer = slow.http.post("/learn", json=WHEAT)
         body = answer.json()
         assert answer.status_code == 202
@@ -164,7 +164,7 @@ def test_applying_that_takes_longer_than_the_bound() -> None:
         found = problem(keyed, 504, "outcome-unknown")
         assert "Idempotency-Key" in found["detail"]
         go.set()
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while slow.learned() < 2:
             assert time.monotonic() < deadline
             time.sleep(0.01)
@@ -395,8 +395,8 @@ def test_classify_outlives_the_store() -> None:
         stats = service.http.get("/models/default/stats").json()
         assert (stats["learned"], stats["replicas"]) == (1, [])
         service.server.start()
-        deadline = time.monotonic() + 20
-        while service.http.post("/learn", json=WHEAT).status_code != 200:
+        deadline = time.monotonic() + 60
+        while service.http.post("/learn", json=WHEAT | {"key": "again"}).status_code != 200:
             assert time.monotonic() < deadline
             time.sleep(0.05)
         assert service.learned() == 2

@@ -235,7 +235,7 @@ def test_the_memory_of_a_deleted_model_is_freed(service: Served) -> None:
     gc.freeze()  # as a replica does when it is ready: the cycles of models that exist by then are never collected
     weakref.finalize(service.live(name), freed.set)
     service.http.delete(f"/models/{name}").raise_for_status()
-    assert freed.wait(20)
+    assert freed.wait(60)
     gc.unfreeze()
 
 
@@ -261,7 +261,8 @@ def test_a_number_out_of_range_is_named(service: Served, body: str, field: str) 
     problem(service.http.put("/models/huge", content=body), 422, "invalid-field", field)
 
 
-def test_stats_do_not_wait_for_a_store_that_hangs() -> None:
+def test_stats_do_not_wait_for_a_store_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ABOUND_STORE_REPLY_SECONDS", "50")
     with served() as own:
         own.http.post("/learn", json={"text": "a", "labels": ["b"]}).raise_for_status()
         own.server.pause()
@@ -272,7 +273,7 @@ def test_stats_do_not_wait_for_a_store_that_hangs() -> None:
         finally:
             own.server.resume()
     assert (stats["learned"], stats["replicas"]) == (1, [])
-    assert took < 4  # of the two replies that it would wait for each takes five
+    assert took < 25  # a wait for a reply takes 50
 
 
 def test_stats(service: Served) -> None:
@@ -341,8 +342,11 @@ def test_stats_count_the_requests_of_all_models_by_duration() -> None:
         def requests() -> Any:
             return own.http.get("/models/default/stats").json()["classify"]
 
-        until(lambda: sum((requests() or {"counts": []})["counts"]) == 6)  # replicas report every other second
-        assert len(requests()["counts"]) == len(requests()["bounds"]) + 1
+        def counted() -> bool:
+            found = requests()
+            return bool(found) and sum(found["counts"]) == 6 and len(found["counts"]) == len(found["bounds"]) + 1
+
+        until(counted)  # replicas report every other second
 
 
 def test_a_worker_makes_the_snapshot_that_is_asked_for(service: Served) -> None:
@@ -352,7 +356,7 @@ def test_a_worker_makes_the_snapshot_that_is_asked_for(service: Served) -> None:
     assert "worker" in found["detail"]
     worker = asyncio.run_coroutine_threadsafe(_work(service.server.url), service.loop)
     try:
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while (made := service.http.post(f"/models/{name}/snapshots")).status_code == 503:
             assert time.monotonic() < deadline, made.text
             time.sleep(0.1)

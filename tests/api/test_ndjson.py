@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
 import time
@@ -266,18 +267,28 @@ def test_a_client_that_goes_away_leaves_nothing_behind(service: Served, model: s
 def test_others_are_answered_while_a_stream_is_learned(service: Served, model: str) -> None:
     """A stream does not hold the loop until its end."""
     many = ndjson(*(instance(i) | {"source": "s" * 100} for i in range(2900)))
-    learned = []
+    live = service.live(model)
+
+    async def watch() -> set[int]:
+        """How many were learned whenever the loop had time for something else."""
+        seen: set[int] = set()
+        async with asyncio.timeout(60):
+            while live.n_learned < 2900:
+                seen.add(live.n_learned)
+                await asyncio.sleep(0)
+        return seen
+
+    watching = asyncio.run_coroutine_threadsafe(watch(), service.loop)
     with socket.create_connection(("127.0.0.1", service.port)) as connection:
         connection.settimeout(20)
         connection.sendall(_head(service, f"/models/{model}/learn") + _chunk(many) + b"0\r\n\r\n")
         for _ in range(50):
             assert service.http.post(f"/models/{model}/classify", json={"text": "f1"}).status_code == 200
-            learned.append(service.learned(model))
         received = bytearray()
         while not received.endswith(b"0\r\n\r\n"):
             received += connection.recv(65_536)
     assert received.count(b'"applied":true') == 2900
-    assert any(0 < n < 2900 for n in learned)
+    assert any(n > 0 for n in watching.result(90))
 
 
 def test_a_stream_does_not_go_on_in_another_model_of_the_same_name(service: Served, model: str) -> None:

@@ -46,7 +46,7 @@ def finished(requests: int = 1) -> list[ReadableSpan]:
         found = list(EXPORTER.get_finished_spans())
         return found if [one.name for one in found].count("request") >= requests else None
 
-    found: list[ReadableSpan] = until(spans, 10)
+    found: list[ReadableSpan] = until(spans)
     return found
 
 

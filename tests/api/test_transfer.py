@@ -29,7 +29,7 @@ class WorkerThread:
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), daemon=True)
         self._made = threading.Event()
         self._thread.start()
-        self._made.wait(10)
+        assert self._made.wait(60)
 
     async def _run(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -42,7 +42,7 @@ class WorkerThread:
 
     def stop(self) -> None:
         self._loop.call_soon_threadsafe(self._worker.stop)
-        self._thread.join(10)
+        self._thread.join(60)
 
 
 @pytest.fixture(scope="module")
@@ -207,8 +207,9 @@ def test_a_model_that_there_is_no_memory_for_is_refused(tmp_path: Path) -> None:
 
 
 def last(told: Ran) -> dict[str, Any]:
-    """What a command said, behind what the service of this process logged."""
-    said: dict[str, Any] = json.loads(told.out.splitlines()[-1])
+    """What a command said, among what the service and the worker of this process logged."""
+    [line] = [line for line in told.out.splitlines() if line.startswith("{")]
+    said: dict[str, Any] = json.loads(line)
     return said
 
 

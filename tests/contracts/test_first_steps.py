@@ -23,7 +23,7 @@ case "$*" in
     *" exec deploy/worker -- "*) while [ "$1" != -- ]; do shift; done; shift; exec "$@" --new-store ;;
     *" port-forward "*) echo "$@" > forwarded ;;
     *" create secret "*) {kubectl} "$@" --dry-run=client -o json | {kubectl} create --validate=false -f - ;;
-    *" rollout status "*) exec {kubectl} "$@" --timeout=30s ;;
+    *" rollout status "*) exec {kubectl} "$@" --timeout=120s ;;
     apply*) exec {kubectl} "$@" --validate=false ;;
     *) exec {kubectl} "$@" ;;
 esac
@@ -88,7 +88,7 @@ def test_the_steps_of_the_manual_start_all_that_there_is(tmp_path: Path) -> None
             env=environment,
             capture_output=True,
             text=True,
-            timeout=200,
+            timeout=280,
         )
     assert done.returncode == 0, done.stdout + done.stderr
     assert cluster.changed == [], "the second apply asks for something else than the first"

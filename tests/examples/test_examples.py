@@ -7,9 +7,11 @@ import os
 import re
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import httpx
 import pytest
@@ -130,6 +132,8 @@ def test_a_message_that_the_model_does_not_take_now_keeps_up_no_other(
         client.configure(name, {"max_classes": 4})
         monkeypatch.setattr(queue_consumer, "AGAIN_SECONDS", 0.0)
         original, looks = queue_consumer.taken, []
+        clock = SimpleNamespace(monotonic=lambda: float(len(looks)), sleep=time.sleep)  # a look takes a second
+        monkeypatch.setattr(queue_consumer, "time", clock)
 
         def taken(store: redis.Redis, queue: str, behind: bytes | None = None) -> list[queue_consumer.Message]:
             looks.append(behind)
@@ -138,7 +142,7 @@ def test_a_message_that_the_model_does_not_take_now_keeps_up_no_other(
             return original(store, queue, behind)
 
         monkeypatch.setattr(queue_consumer, "taken", taken)
-        assert consume(["b"], idle_seconds=1.0) == 5
+        assert consume(["b"], idle_seconds=6.0) == 5
         assert looks.count(None) > 2
         assert store.xpending("routed", queue_consumer.GROUP)["pending"] == 0
         assert (service.learned(name), store.llen("routed:rejected")) == (9, 0)

@@ -18,10 +18,14 @@ from pydantic import SecretStr
 from abound.service.api.app import Application, create_app
 from abound.service.api.server import ReplicaServer
 from abound.service.processes.status_pipe import Reporter
+from abound.service.replica import model_directory
 from abound.service.settings import Settings
 from tests.support.valkey import Server
 
 NDJSON = {"content-type": "application/x-ndjson"}
+
+CATALOG_SECONDS = 10.0
+"""How long requests wait for the catalog in the store: a slow machine is no outage."""
 
 
 class Served:
@@ -47,6 +51,8 @@ class Served:
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def start(self) -> None:
+        self._catalog_seconds = model_directory.CATALOG_SECONDS
+        model_directory.CATALOG_SECONDS = CATALOG_SECONDS
         self._thread.start()
         self._ready.wait(120)
         if self._failure is not None:
@@ -56,6 +62,7 @@ class Served:
         self.http.close()
         self.loop.call_soon_threadsafe(self._stop.set)
         self._thread.join(30)
+        model_directory.CATALOG_SECONDS = self._catalog_seconds
         self._listening.close()
         assert not self._thread.is_alive()
 
