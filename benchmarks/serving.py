@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import re
+import secrets
 import signal
 import socket
 import subprocess
@@ -35,11 +37,16 @@ def tree(root: int) -> list[int]:
     return found
 
 
+_ports = itertools.count(secrets.randbelow(20_000))
+
+
 def free_port() -> int:
-    """A port of loopback that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port of loopback that nobody listens on, below those that Linux gives to connections."""
+    while True:
+        port = 10_000 + next(_ports) % 20_000
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 class Serving:
