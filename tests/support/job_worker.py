@@ -24,7 +24,7 @@ from tests.support.valkey import Server
 
 QUICK = {
     "ABOUND_JOBS_BEAT_SECONDS": "0.2",
-    "ABOUND_JOBS_LOST_SECONDS": "2",
+    "ABOUND_JOBS_LOST_SECONDS": "6",
     "ABOUND_JOBS_CANCEL_SECONDS": "1",
     "ABOUND_LOG_LEVEL": "warning",
 }
@@ -63,13 +63,13 @@ class WorkerProcess:
         below = tree(self.process.pid)[1:]
         self.process.kill()
         self.process.wait()
-        until(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in below), 10)
+        until(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in below))
 
     def stop(self) -> int:
         """SIGTERM; its exit code."""
         assert self.process is not None
         self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(20)
+        return self.process.wait(60)
 
     def close(self) -> None:
         if self.process is not None and self.process.poll() is None:
