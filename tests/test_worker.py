@@ -73,6 +73,15 @@ async def newest(replica: Replica, count: int, name: str = "default", seconds: f
     return found
 
 
+async def trouble(replica: Replica) -> str:
+    """What the worker reports of the default model, once it does; other models may come before it."""
+    key = replica.model("default").keys.key("worker-status")
+    async with asyncio.timeout(60):
+        while (said := worker_status.parse(await replica.store.client.hgetall(key)).trouble) is None:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+    return said
+
+
 async def test_a_snapshot_that_is_asked_for_is_made_of_the_state_that_is_served(
     server: Server, start_replica: StartReplica, work: Work
 ) -> None:
@@ -187,8 +196,7 @@ async def test_a_model_that_cannot_be_rebuilt_leaves_the_other_models_their_work
     monkeypatch.setattr(service_worker, "compact", compact_small)
     work.start(SnapshotParams(every_bytes=100))
     await newest(replica, 1, "good")
-    status = worker_status.parse(await replica.store.client.hgetall(replica.model("default").keys.key("worker-status")))
-    assert status.trouble == f"no snapshot can be made: {str(error) or 'MemoryError()'}"
+    assert await trouble(replica) == f"no snapshot can be made: {str(error) or 'MemoryError()'}"
 
 
 async def test_a_snapshot_that_the_store_has_no_room_for_leaves_no_parts_and_the_others_their_worker(
@@ -206,14 +214,8 @@ async def test_a_snapshot_that_the_store_has_no_room_for_leaves_no_parts_and_the
     work = Work(own_server)
     work.start(SnapshotParams(every_bytes=100, part_bytes=16_384))
     (made,) = await newest(replica, 1, "small")
-    async with asyncio.timeout(60):
-        while True:
-            status = worker_status.parse(await client.hgetall(keys.key("worker-status")))
-            if status.trouble is not None:
-                break
-            await asyncio.sleep(0.05)
+    assert "used memory > 'maxmemory'" in await trouble(replica)
     assert await snapshots.unlisted_keys(replica.store, keys) == {}
-    assert "used memory > 'maxmemory'" in status.trouble
     assert await replica.snapshots("default") == []
     await work.stop()
     await client.config_set("maxmemory", 0)
