@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import sys
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,7 @@ from tests.support.fixtures import StartReplica
 from tests.support.streams import drafts
 from tests.support.valkey import Server
 
-NEVER = SnapshotParams(every_bytes=2**40, every_seconds=1e9, wanted_seconds=10.0)
+NEVER = SnapshotParams(every_bytes=2**40, every_seconds=1e9)
 
 
 class Work:
@@ -52,7 +53,7 @@ class Work:
     async def stop(self) -> None:
         for worker, task, store in self.running:
             worker.stop()
-            await asyncio.wait_for(task, 30)
+            await asyncio.wait_for(task, 60)
             await store.close()
         self.running = []
 
@@ -72,6 +73,15 @@ async def newest(replica: Replica, count: int, name: str = "default", seconds: f
     return found
 
 
+async def trouble(replica: Replica) -> str:
+    """What the worker reports of the default model, once it does; other models may come before it."""
+    key = replica.model("default").keys.key("worker-status")
+    async with asyncio.timeout(60):
+        while (said := worker_status.parse(await replica.store.client.hgetall(key)).trouble) is None:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+    return said
+
+
 async def test_a_snapshot_that_is_asked_for_is_made_of_the_state_that_is_served(
     server: Server, start_replica: StartReplica, work: Work
 ) -> None:
@@ -80,7 +90,7 @@ async def test_a_snapshot_that_is_asked_for_is_made_of_the_state_that_is_served(
     with pytest.raises(NotReady, match="abound worker"):
         await replica.request_snapshot("default")
     work.start()
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while not await schedule.live_workers(replica.store):  # noqa: ASYNC110
             await asyncio.sleep(0.02)
     first = await replica.request_snapshot("default")
@@ -149,7 +159,7 @@ async def test_a_lease_that_another_worker_holds_is_respected(
     assert await replica.snapshots("default") == []
     await replica.store.client.pexpire(lease, 1)
     await newest(replica, 1)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while await replica.store.client.get(lease) is not None:  # noqa: ASYNC110  let go of after the snapshot is there
             await asyncio.sleep(0.02)
 
@@ -186,8 +196,7 @@ async def test_a_model_that_cannot_be_rebuilt_leaves_the_other_models_their_work
     monkeypatch.setattr(service_worker, "compact", compact_small)
     work.start(SnapshotParams(every_bytes=100))
     await newest(replica, 1, "good")
-    status = worker_status.parse(await replica.store.client.hgetall(replica.model("default").keys.key("worker-status")))
-    assert status.trouble == f"no snapshot can be made: {str(error) or 'MemoryError()'}"
+    assert await trouble(replica) == f"no snapshot can be made: {str(error) or 'MemoryError()'}"
 
 
 async def test_a_snapshot_that_the_store_has_no_room_for_leaves_no_parts_and_the_others_their_worker(
@@ -205,14 +214,8 @@ async def test_a_snapshot_that_the_store_has_no_room_for_leaves_no_parts_and_the
     work = Work(own_server)
     work.start(SnapshotParams(every_bytes=100, part_bytes=16_384))
     (made,) = await newest(replica, 1, "small")
-    async with asyncio.timeout(60):
-        while True:
-            status = worker_status.parse(await client.hgetall(keys.key("worker-status")))
-            if status.trouble is not None:
-                break
-            await asyncio.sleep(0.05)
+    assert "used memory > 'maxmemory'" in await trouble(replica)
     assert await snapshots.unlisted_keys(replica.store, keys) == {}
-    assert "used memory > 'maxmemory'" in status.trouble
     assert await replica.snapshots("default") == []
     await work.stop()
     await client.config_set("maxmemory", 0)
@@ -242,7 +245,7 @@ async def test_a_full_store_is_trimmed_and_read(
     assert again.storage_status.failure is None
     work = Work(own_server)
     work.start(SnapshotParams(every_bytes=2**40, every_seconds=1.0), ArtifactStore(str(tmp_path)))
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while (await trim_of(replica.store, model.keys.log)).n_entries == 0:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
     await work.stop()
@@ -258,7 +261,7 @@ async def test_a_report_that_the_store_refuses_ends_no_pass_over_the_models(
     monkeypatch.setattr(service_worker, "compact", AsyncMock(side_effect=MemoryError))
     with capture_logs() as logs:
         work.start(SnapshotParams(every_bytes=100))
-        async with asyncio.timeout(8):
+        async with asyncio.timeout(60):
             while not reports.await_count:  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
         await work.stop()
@@ -273,9 +276,13 @@ async def test_a_failed_sweep_is_repeated_after_its_interval(
     monkeypatch.setattr(Worker, "sweep", sweeps)
     monkeypatch.setattr(service_worker, "LOOK_SECONDS", 0.02)
     monkeypatch.setattr(service_worker, "SWEEP_SECONDS", 0.5)
+    began = time.monotonic()
     work.start()
-    await asyncio.sleep(1.8)
-    assert 1 <= sweeps.await_count <= 3
+    async with asyncio.timeout(60):
+        while not sweeps.await_count:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+    await asyncio.sleep(1.3)
+    assert sweeps.await_count <= (time.monotonic() - began) / 0.5
 
 
 async def test_what_nothing_points_to_is_swept(server: Server, start_replica: StartReplica, work: Work) -> None:

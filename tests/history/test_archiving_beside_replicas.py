@@ -33,7 +33,7 @@ from abound.service.store.lease import acquire
 from abound.service.worker import Worker
 from tests.support.fixtures import StartReplica
 from tests.support.streams import drafts, flip
-from tests.support.valkey import QUICK, Server
+from tests.support.valkey import Server
 
 OFTEN = SnapshotParams(every_bytes=3000, every_seconds=1e9, part_bytes=16_384)
 SMALL = HistoryParams(segment_bytes=1024)
@@ -61,7 +61,7 @@ async def start_worker(server: Server, tmp_path: Path) -> AsyncIterator[Start]:
     yield start
     for worker, task, store in running:
         worker.stop()
-        await asyncio.wait_for(task, 20)
+        await asyncio.wait_for(task, 60)
         await store.close()
 
 
@@ -177,7 +177,7 @@ async def test_a_snapshot_that_cannot_be_made_is_told_by_replicas(
         await replica.storage_status.refresh()
         return replica.status().history or ""
 
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not (said := await told()):  # noqa: ASYNC110
             await asyncio.sleep(0.1)
     assert said.startswith("default: no snapshot can be made: ")
@@ -214,7 +214,7 @@ async def test_a_start_does_not_wait_for_an_artifact_store_that_is_slow_to_answe
             return await super().join(store)
 
     replica = Replica(Store(server.url, server.store_params), artifacts=Slow(str(tmp_path / "artifacts")))
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(60):
         await replica.start()
     try:
         status = replica.status()
@@ -235,8 +235,8 @@ async def test_a_full_log_takes_more_once_it_is_archived(
     await compact(store, await the_model(store), OFTEN)
     with pytest.raises(Overloaded, match="holds its limit"):
         await teach(replica, 1000, 2)
-    await archived(store, artifacts)
     before = replica.model("default").held_log_bytes
+    await archived(store, artifacts)
     await until(lambda: replica.model("default").held_log_bytes < before)
     await teach(replica, 10, 100)
 
@@ -250,7 +250,7 @@ async def test_without_an_artifact_store_the_log_is_bounded_by_refusing(
     with pytest.raises(Overloaded, match="artifact store"):
         await teach(replica, 1000, 2)
     keys = replica.model("default").keys
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while len(await replica.snapshots("default")) < 1:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
     assert (await stream.tail(replica.store, keys.log)).n_removed == 0
@@ -405,7 +405,7 @@ async def test_a_worker_that_was_stopped_comes_back_too_late_and_damages_nothing
         "ABOUND_HISTORY_SEGMENT_BYTES": "1024",
     }
     process = await asyncio.create_subprocess_exec(sys.executable, "-m", "abound.service.worker", env=environment)
-    own = Store(own_server.url, QUICK)
+    own = Store(own_server.url, own_server.store_params)
     worker = Worker(own, OFTEN, artifacts=ArtifactStore(url), history_params=SMALL)
     running = None
     try:
@@ -438,14 +438,14 @@ async def test_a_worker_that_was_stopped_comes_back_too_late_and_damages_nothing
             seed += 1
             await teach(replica, 10, seed)
         process.send_signal(signal.SIGTERM)
-        assert await asyncio.wait_for(process.wait(), 20) == 0
+        assert await asyncio.wait_for(process.wait(), 60) == 0
     finally:
         if process.returncode is None:
             process.kill()
             await process.wait()
         if running is not None:
             worker.stop()
-            await asyncio.wait_for(running, 20)
+            await asyncio.wait_for(running, 60)
         await own.close()
     visible = ArtifactStore(url)
     await visible.join(store)

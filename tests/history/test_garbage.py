@@ -123,6 +123,7 @@ async def test_who_adopts_waits_for_the_sweep_and_not_for_another_adoption(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place = await house.place()
+    monkeypatch.setattr(adoption, "COLLECT_SECONDS", 60.0)
 
     async def waits() -> None:
         async with adoption.begin(place, "import"):

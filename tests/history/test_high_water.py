@@ -23,7 +23,7 @@ from abound.service.store.client import Store
 from abound.service.worker import Worker
 from tests.support.fixtures import StartReplica
 from tests.support.replicas import teach, until
-from tests.support.valkey import QUICK, Server
+from tests.support.valkey import PATIENT, Server
 
 
 async def ended(store: Store, marks: HighWaterMarks, artifacts: ArtifactStore | None = None) -> None:
@@ -36,19 +36,19 @@ async def ended(store: Store, marks: HighWaterMarks, artifacts: ArtifactStore | 
 
 async def taught(url: str, data: Path | None, artifacts: ArtifactStore | None, seed: int = 0, n: int = 50) -> None:
     """A service at this store, from its start to its end, that learns."""
-    store = Store(url, QUICK)
+    store = Store(url, PATIENT)
     await HighWaterMarks(store, data, artifacts).check()
     replica = Replica(store, artifacts=artifacts)
     await replica.start()
     await teach(replica, n, seed)
     await replica.stop()
-    store = Store(url, QUICK)
+    store = Store(url, PATIENT)
     await ended(store, HighWaterMarks(store, data, artifacts), artifacts)
     await store.close()
 
 
 async def checked(url: str, data: Path | None, artifacts: ArtifactStore | None = None) -> None:
-    store = Store(url, QUICK)
+    store = Store(url, PATIENT)
     try:
         await HighWaterMarks(store, data, artifacts).check()
     finally:

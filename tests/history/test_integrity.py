@@ -92,7 +92,7 @@ async def test_a_start_waits_for_a_lost_state_file_and_names_the_way_out(house: 
     code, said = await run(house, "mend", "--yes")
     assert (code, at.entry in said, index.id in said, "from a backup" in said) == (1, True, True, True)
     await flip_state_file(house, index.id)  # it is restored
-    await asyncio.wait_for(starting, 20)
+    await asyncio.wait_for(starting, 60)
     assert await digest_at(stuck, at) == expected
     await stuck.stop()
     assert await run(house, "mend") == (0, "nothing is wrong\n")

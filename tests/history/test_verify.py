@@ -60,6 +60,7 @@ async def test_a_replica_that_serves_something_else_is_found(
     one, other = await start_replica(server), await start_replica(server)
     await one.learn("default", drafts(50))
     await other.wait_for("default", one.model("default").offset, 60)
+    await shown(store, one, other)
     other.model("default").live.configure({"margin": 0.25})  # behind the log's back
     verified = await verify(store, "default")
     assert not verified.good
@@ -132,6 +133,7 @@ async def test_what_was_killed_is_let_go_by_the_next_on_its_host(
     server: Server, start_replica: StartReplica, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(heartbeat, "CLEAR_TICKS", 1)
+    monkeypatch.setattr(replica_status, "FRESH_SECONDS", 60.0)
     ended = await asyncio.create_subprocess_exec("true")
     await ended.wait()
     first = await start_replica(server)
@@ -146,7 +148,7 @@ async def test_what_was_killed_is_let_go_by_the_next_on_its_host(
         "container": {"pid": ended.pid, "numbering": "its own"},
     }
     for name, changed in said.items():
-        age = 0 if name == "now" else 60
+        age = 0 if name == "now" else 300
         await publish_aged(store, keys, age, msgspec.structs.replace(own, replica=name, **changed))
     other = await start_replica(server)
     async with asyncio.timeout(60):

@@ -136,10 +136,11 @@ async def test_the_attempts_of_a_job_outlast_a_short_outage(settings: Settings, 
     job = await running(jobs)
     async with keeping(settings, jobs):
         for least in (8.0, 16.0):
+            before = await store.now()
             await jobs.update(await jobs.get(job.id), gone="its process ended with exit code 1")
             waits = await reached(jobs, job, "queued")
             assert waits.due is not None
-            assert waits.due - await store.now() > least
+            assert waits.due - before > least
             await store.client.hdel(f"abound:jobs:job:{job.id}", "due")
             await claimed_again(jobs, job)
 
@@ -174,10 +175,10 @@ async def test_a_committed_job_does_not_fail_and_says_why_it_waits(
 
 
 async def test_a_job_that_says_that_it_is_at_work_is_left_alone(settings: Settings, store: Store) -> None:
-    jobs = JobRepository(store, JobParams(beat_seconds=0.1, lost_seconds=3.0))
+    jobs = JobRepository(store, JobParams(beat_seconds=0.1, lost_seconds=6.0))
     job = await running(jobs)
     async with keeping(settings, jobs):
-        for _ in range(7):
+        for _ in range(14):
             assert await jobs.heartbeat(job)
             await asyncio.sleep(0.5)
     assert (await jobs.get(job.id)).holder == "dead:1"
@@ -201,7 +202,7 @@ async def test_silence_is_not_counted_while_the_store_is_away(settings: Settings
         own_server.kill()
         await asyncio.sleep(2.5)
         own_server.start()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not await _beats(jobs, job):  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
         assert (await jobs.get(job.id)).holder == "dead:1"

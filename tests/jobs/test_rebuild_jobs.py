@@ -130,7 +130,7 @@ def test_a_job_is_cancelled_and_the_model_stays_as_it_was(client: Client) -> Non
     client.configure("kept", {})
     teach(client, "kept", 500)
     before = client.describe("kept")
-    params = {"passes": 100, "search": {"margin": [0.0, 0.1, 0.2, 0.3]}}
+    params = {"passes": 100, "search": {"margin": [i / 100 for i in range(100)]}}
     job = client.submit({"method": "refit", "model": "kept", "params": params})
     while (now := client.job(job["id"]))["state"] == "queued":
         assert now["ended"] is None

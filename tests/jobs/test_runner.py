@@ -175,7 +175,7 @@ def test_a_job_that_has_committed_is_not_cancelled(place: Office) -> None:
 
 
 def test_a_job_that_stands_still_is_taken_over_and_cannot_change_anything_any_more(place: Office) -> None:
-    job_id = place.submit("steps", steps=30, seconds=0.05)
+    job_id = place.submit("steps", steps=100, seconds=0.05)
     place.at_work(job_id)
     process = job_process_of(place, job_id)
     os.kill(process, signal.SIGSTOP)
@@ -183,7 +183,7 @@ def test_a_job_that_stands_still_is_taken_over_and_cannot_change_anything_any_mo
     os.kill(process, signal.SIGCONT)
     job = place.ended(job_id)
     assert (job["state"], job["attempt"]) == ("succeeded", 2)
-    assert place.files() == sorted(f"tests/{job_id}-2/part-{i}" for i in range(30))
+    assert place.files() == sorted(f"tests/{job_id}-2/part-{i}" for i in range(100))
 
 
 @pytest.mark.parametrize("how", ["child", "child and wait"])
@@ -203,7 +203,7 @@ def test_what_a_job_has_started_ends_with_it(place: Office, how: str) -> None:
 
 def test_a_job_of_a_deleted_model_fails(place: Office) -> None:
     place.http.put("/models/short").raise_for_status()
-    first = place.submit("steps", steps=100, seconds=0.02)
+    first = place.submit("steps", steps=10_000, seconds=0.02)
     job_id = place.submit("steps", "short")
     place.http.delete("/models/short").raise_for_status()
     place.http.put("/models/short").raise_for_status()
@@ -275,7 +275,7 @@ def test_a_worker_that_stops_gives_its_job_back(place: Office) -> None:
 
 
 def test_a_killed_worker_s_job_is_found_and_begun_again(place: Office) -> None:
-    job_id = place.submit("steps", steps=60, seconds=0.05)
+    job_id = place.submit("steps", steps=120, seconds=0.05)
     place.at_work(job_id, progress=0.05)
     process = job_process_of(place, job_id)
     place.worker.kill()
@@ -285,16 +285,16 @@ def test_a_killed_worker_s_job_is_found_and_begun_again(place: Office) -> None:
     place.worker.start()
     job = place.ended(job_id)
     assert (job["state"], job["attempt"]) == ("succeeded", 2)
-    assert place.files() == sorted(f"tests/{job_id}-2/part-{i}" for i in range(60))
+    assert place.files() == sorted(f"tests/{job_id}-2/part-{i}" for i in range(120))
 
 
 def test_a_worker_whose_process_that_starts_jobs_is_killed_ends_and_gives_its_job_back(place: Office) -> None:
     """Whatever keeps the worker starts it again."""
-    job_id = place.submit("steps", steps=60, seconds=0.05)
+    job_id = place.submit("steps", steps=120, seconds=0.05)
     place.at_work(job_id, progress=0.05)
     assert place.worker.process is not None
     os.kill(tree(place.worker.process.pid)[1], signal.SIGKILL)
-    assert place.worker.process.wait(20) == EXIT_REFUSED
+    assert place.worker.process.wait(60) == EXIT_REFUSED
     assert place.job(job_id)["state"] == "queued"
     place.worker.start()
     assert place.ended(job_id)["state"] == "succeeded"

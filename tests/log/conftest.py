@@ -12,7 +12,7 @@ from abound.service.log.append_group import LearnDraft, LearnOutcome
 from abound.service.replica.replica import Replica
 from abound.service.store.client import Store
 from tests.support.proxy import Proxy
-from tests.support.valkey import QUICK, Server
+from tests.support.valkey import Server
 
 
 async def length(replica: Replica) -> int:
@@ -40,9 +40,9 @@ async def proxy(server: Server, tmp_path: Path) -> AsyncIterator[Proxy]:
 
 
 @pytest.fixture
-async def through(proxy: Proxy) -> AsyncIterator[Replica]:
+async def through(server: Server, proxy: Proxy) -> AsyncIterator[Replica]:
     """A replica that reaches its store through a proxy."""
-    replica = Replica(Store(proxy.url, QUICK))
+    replica = Replica(Store(proxy.url, server.store_params))
     await replica.start()
     yield replica
     await replica.stop()

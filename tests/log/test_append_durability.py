@@ -16,6 +16,7 @@ from abound.service.replica.replica import ReplicaParams
 from benchmarks.serving import free_port
 from tests.log.conftest import learn, length
 from tests.support.fixtures import StartReplica
+from tests.support.replicas import until
 from tests.support.streams import draft
 from tests.support.valkey import Server
 
@@ -42,7 +43,7 @@ async def test_fsync_by_waiting(start_replica: StartReplica, monkeypatch: pytest
     monkeypatch.setattr("abound.service.store.server_info._waitaof_holds", lambda server: True)
     server = Server(appendfsync="everysec")
     try:
-        replica = await start_replica(server)
+        replica = await start_replica(server, ReplicaParams(log=LogParams(wait_store_seconds=8.0)))
         one = draft('{"a": 1}', "x")
         careful = asyncio.create_task(learn(replica, one, durability="fsync"))
         quick = await learn(replica, one)
@@ -73,13 +74,10 @@ async def test_a_level_is_claimed_only_when_it_is_reached(start_replica: StartRe
     primary = Server(port=str(port), **{"repl-diskless-sync-delay": "0"})
     copy = Server(replicaof=f"127.0.0.1 {port}")
     try:
-        replica = await start_replica(primary, ReplicaParams(log=LogParams(wait_store_seconds=3.0)))
+        replica = await start_replica(primary, ReplicaParams(log=LogParams(wait_store_seconds=8.0)))
         appender = replica.model("default").appender
         assert appender is not None
-        for _ in range(100):
-            if (facts := replica.server_info()) is not None and facts.replicas:
-                break
-            await asyncio.sleep(0.1)
+        await until(lambda: (facts := replica.server_info()) is not None and facts.replicas)
         with primary.client() as client:
             while client.info("replication")["slave0"]["state"] != "online":  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
@@ -94,10 +92,7 @@ async def test_a_level_is_claimed_only_when_it_is_reached(start_replica: StartRe
         learned = await learn(replica, one, durability="replica")
         assert (learned.durability, learned.applied) == ("fsync", True)
         copy.kill()
-        for _ in range(50):
-            if (facts := replica.server_info()) is not None and not facts.replicas:
-                break
-            await asyncio.sleep(0.1)
+        await until(lambda: (facts := replica.server_info()) is not None and not facts.replicas)
         with pytest.raises(InvalidInstance, match="no connected replica"):
             await learn(replica, one, durability="replica")
         await replica.stop()
@@ -154,8 +149,9 @@ async def test_a_store_that_could_lose_the_log_from_now_on_is_told_nothing(
 
 
 async def test_an_append_under_way_claims_nothing_of_a_store_that_was_found_unsafe(
-    server: Server, start_replica: StartReplica
+    server: Server, start_replica: StartReplica, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("abound.service.store.reconnecting_connection.INFO_SECONDS", 60.0)
     replica = await start_replica(server)
     appender, info = replica.model("default").appender, replica.server_info()
     assert appender is not None
@@ -177,7 +173,7 @@ async def test_a_store_is_looked_at_while_a_long_entry_is_applied(start_replica:
             await asyncio.sleep(2.5)  # a digest is due and waits for its turn
             with server.client() as client:
                 client.config_set("maxmemory-policy", "allkeys-lru")
-            async with asyncio.timeout(4):
+            async with asyncio.timeout(60):
                 while (facts := replica.server_info()) is None or facts.danger is None:  # noqa: ASYNC110
                     await asyncio.sleep(0.05)
         await replica.stop()

@@ -108,15 +108,15 @@ async def test_waiting_for_the_log_does_not_wait_for_applying(server: Server, st
     model = replica.model("default")
     async with model._turn:  # nothing can be applied
         learned = await learn(replica, draft('{"a": 1}', "x"), wait="log")
-        unkeyed = learn(replica, draft('{"a": 1}', "y"), timeout=1.0)
-        keyed = learn(replica, draft('{"a": 1}', "z", key="k", body=b"h"), timeout=1.0)
+        unkeyed = learn(replica, draft('{"a": 1}', "y"), timeout=3.0)
+        keyed = learn(replica, draft('{"a": 1}', "z", key="k", body=b"h"), timeout=3.0)
         late, unknown = await asyncio.gather(unkeyed, keyed, return_exceptions=True)
     assert learned == LearnOutcome(learned.offset, 1, None, None, False, "log")
     assert isinstance(late, LearnOutcome)
     assert late == LearnOutcome(late.offset, 1, None, None, False, "log")
     assert isinstance(unknown, OutcomeUnknown)
     assert "not applied in time" in str(unknown)
-    await replica.wait_for("default", late.offset, 10)
+    await replica.wait_for("default", late.offset, 60)
     assert model.live.n_learned >= 2
 
 

@@ -16,8 +16,9 @@ from abound.service.store.client import Store, store_errors, sync_client
 from tests.log.conftest import connected, learn, length
 from tests.support.fixtures import StartReplica
 from tests.support.proxy import Proxy
+from tests.support.replicas import until
 from tests.support.streams import draft
-from tests.support.valkey import QUICK, Server
+from tests.support.valkey import Server
 
 
 async def test_a_lost_reply_is_no_lost_event_and_no_event_twice(through: Replica, proxy: Proxy) -> None:
@@ -85,14 +86,14 @@ async def test_a_lost_reply_is_made_up_for_only_where_the_log_is_kept(own_server
     """The follower has met the event; what it is in keeps no file any more."""
     proxy = Proxy(tmp_path / "proxy", own_server.url.removeprefix("unix://"))
     await proxy.start()
-    replica = Replica(Store(proxy.url, QUICK))
+    replica = Replica(Store(proxy.url, own_server.store_params))
     await replica.start()
     with own_server.client() as client:
         client.config_set("appendonly", "no")
     proxy.lose_replies_to = b"XADD"
     with pytest.raises(OutcomeUnknown):
         await learn(replica, draft('{"a": 1}', "x"), timeout=1.0)
-    assert replica.model("default").live.n_learned == 1
+    await until(lambda: replica.model("default").live.n_learned == 1)
     await replica.stop()
     await proxy.stop()
 
@@ -117,7 +118,7 @@ async def test_a_store_that_has_become_a_copy_is_left_for_the_primary(
 
 
 async def test_a_pooled_connection_to_a_store_that_has_become_a_copy_is_closed(own_server: Server) -> None:
-    store = Store(own_server.url, QUICK)
+    store = Store(own_server.url, own_server.store_params)
     before = await store.client.client_id()
     with own_server.client() as client:
         client.execute_command("REPLICAOF", "127.0.0.1", "1")
@@ -125,7 +126,7 @@ async def test_a_pooled_connection_to_a_store_that_has_become_a_copy_is_closed(o
             await store.client.set("x", "y")
         assert client.info("commandstats")["cmdstat_set"]["rejected_calls"] == 1  # it is not repeated
     assert await store.client.client_id() != before
-    with closing(sync_client(own_server.url, 1.0)) as waiting:
+    with closing(sync_client(own_server.url, 10.0)) as waiting:
         before = waiting.client_id()
         with pytest.raises(redis.exceptions.ReadOnlyError):
             waiting.set("x", "y")

@@ -40,7 +40,7 @@ from abound.service.store.keys import ModelKeys
 from tests.randomness import examples
 from tests.snapshots.test_snapshots import SMALL_PARTS, append, create, loaded
 from tests.support.streams import drafts, record
-from tests.support.valkey import QUICK, Server
+from tests.support.valkey import Server
 
 RECORDS = record('{"wheat": 2, "price": 1}', "grain") + record('{"oil": 1, "é": 3}', "crude", "gas")
 
@@ -193,7 +193,7 @@ class Kept:
         assert None not in self.values
 
     async def _prepare(self) -> tuple[CatalogModel, StateManifest, StateManifest]:
-        store = Store(self.server.url, QUICK)
+        store = Store(self.server.url, self.server.store_params)
         living = await create(store)
         await append(store, living, 60, 0)
         older = await compact(store, living, SMALL_PARTS)
@@ -206,7 +206,7 @@ class Kept:
         """Which snapshot a start loads when one value is another, and why it passes others over."""
 
         async def look(then: Callable[[Store, CatalogModel], Awaitable[tuple[str | None, list[str]]]]) -> Any:
-            store = Store(self.server.url, QUICK)
+            store = Store(self.server.url, self.server.store_params)
             try:
                 return await then(store, self.living)
             finally:

@@ -31,7 +31,7 @@ async def fill(store: Store, n: int, size: int = 10) -> list[Offset]:
 
 async def test_replies_come_in_the_order_of_the_commands(store: Store) -> None:
     connection = await store.open_connection("test")
-    replies = await asyncio.gather(*(connection.call("ECHO", str(i), seconds=1) for i in range(100)))
+    replies = await asyncio.gather(*(connection.call("ECHO", str(i), seconds=10) for i in range(100)))
     connection.close()
     assert replies == [str(i).encode() for i in range(100)]
 
@@ -39,22 +39,22 @@ async def test_replies_come_in_the_order_of_the_commands(store: Store) -> None:
 async def test_a_command_that_the_store_refuses_does_not_end_the_link(store: Store) -> None:
     connection = await store.open_connection("test")
     with pytest.raises(hiredis.ReplyError, match="unknown command"):
-        await connection.call("NONSENSE", seconds=1)
-    assert await connection.call("PING", seconds=1) == b"PONG"
+        await connection.call("NONSENSE", seconds=10)
+    assert await connection.call("PING", seconds=10) == b"PONG"
     connection.close()
 
 
 async def test_a_lost_link_ends_what_waits_on_it(store: Store) -> None:
     lost = []
     connection = await store.open_connection("test", lambda: lost.append(True))
-    waiting = connection.call("BLPOP", "nothing", "5", seconds=10)
+    waiting = connection.call("BLPOP", "nothing", "0", seconds=60)
     await asyncio.sleep(0.05)
     await store.client.client_kill_filter(skipme=True)
     with pytest.raises(ConnectionLost):
         await waiting
     assert lost == [True]
     with pytest.raises(ConnectionLost):
-        await connection.call("PING", seconds=1)
+        await connection.call("PING", seconds=10)
 
 
 async def test_a_store_that_does_not_answer_is_lost_after_a_while(own_server: Server) -> None:
@@ -72,14 +72,14 @@ async def test_nothing_is_appended_twice_when_a_reply_is_lost(server: Server, tm
     """The client's own defaults would send the command again: retries must be off, in both ways to the store."""
     proxy = Proxy(tmp_path / "p", server.url.removeprefix("unix://"))
     await proxy.start()
-    store = Store(proxy.url, QUICK)
+    store = Store(proxy.url, server.store_params)
     proxy.lose_replies_to = b"XADD"
     with pytest.raises(Exception, match="onnection"):
         await store.client.xadd("by client", {"e": b"x"})
     connection = await store.open_connection("test")
     proxy.lose_replies_to = b"XADD"
     with pytest.raises(ConnectionLost):
-        await connection.call("XADD", "by connection", "*", "e", "x", seconds=1)
+        await connection.call("XADD", "by connection", "*", "e", "x", seconds=10)
     await asyncio.sleep(0.2)
     await store.close()
     await proxy.stop()
@@ -93,7 +93,7 @@ async def test_reading_gives_every_entry_once_and_in_order(store: Store) -> None
 
     async def read(after: Offset, until: Offset | None = None) -> list[Offset]:
         found = []
-        async for elements in stream.read(connection, KEY, after, until, read_bytes=5_000, seconds=1):
+        async for elements in stream.read(connection, KEY, after, until, read_bytes=5_000, seconds=10):
             assert sum(stream.entry_size(fields) for _, fields in elements) < 20_000
             found += [Offset.of_entry(entry_id) for entry_id, _ in elements]
         return found
@@ -109,7 +109,7 @@ async def test_no_reply_is_much_larger_than_what_is_read_at_a_time(store: Store)
     offsets = await fill(store, 100, size=10) + await fill(store, 120, size=100_000)
     connection = await store.open_connection("test")
     counts, found = [], []
-    async for elements in stream.read(connection, KEY, START, read_bytes=200_000, seconds=1):
+    async for elements in stream.read(connection, KEY, START, read_bytes=200_000, seconds=10):
         counts.append(len(elements))
         found += [Offset.of_entry(entry_id) for entry_id, _ in elements]
     connection.close()
@@ -178,15 +178,15 @@ async def test_a_store_with_a_password_on_tcp() -> None:
     port = free_port()
     server = Server(port=str(port), requirepass="secret")
     try:
-        store = Store(f"redis://:secret@127.0.0.1:{port}/2", QUICK)
+        store = Store(f"redis://:secret@127.0.0.1:{port}/2", server.store_params)
         assert (await store.check()).appendfsync == "always"
         connection = await store.open_connection("test")
-        await connection.call("SET", "a", "b", seconds=1)
+        await connection.call("SET", "a", "b", seconds=10)
         assert await store.client.get("a") == b"b"
-        assert await connection.call("CLIENT", "GETNAME", seconds=1) == b"abound-test"
+        assert await connection.call("CLIENT", "GETNAME", seconds=10) == b"abound-test"
         connection.close()
         await store.close()
-        store = Store(f"redis://:wrong@127.0.0.1:{port}", QUICK)
+        store = Store(f"redis://:wrong@127.0.0.1:{port}", StoreParams(start_seconds=0.3))
         with pytest.raises(CannotStart, match="no store answers"):
             await store.check()
         with pytest.raises(StoreUnavailable, match="WRONGPASS") as caught:
@@ -206,7 +206,7 @@ async def test_a_store_with_a_password_on_tcp() -> None:
 )
 async def test_a_store_that_could_lose_the_log_is_refused(settings: dict[str, str], mend: str) -> None:
     server = Server(**settings)
-    store = Store(server.url, QUICK)
+    store = Store(server.url, server.store_params)
     try:
         with pytest.raises(CannotStart, match=mend):
             await store.check()
@@ -217,7 +217,7 @@ async def test_a_store_that_could_lose_the_log_is_refused(settings: dict[str, st
 
 async def test_a_store_that_does_not_tell_its_configuration_is_taken() -> None:
     own = Server(**{"rename-command": "CONFIG hidden", "appendfsync": "everysec"})
-    store = Store(own.url, QUICK)
+    store = Store(own.url, own.store_params)
     try:
         facts = await store.check()
         assert facts.appendfsync is None

@@ -129,7 +129,7 @@ def test_a_request_waits_for_the_kernels_of_its_model_and_others_go_on(
     assert "small" not in service.http.get("/models").text
     coming["sls"].set_result(None)
     coming["reranked"].set_result(None)
-    asking.join(30)
+    asking.join(60)
     assert answers[0].status_code == 201
     assert service.http.post("/models/small/learn", json={"text": "wheat", "labels": ["grain"]}).is_success
 

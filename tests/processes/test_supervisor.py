@@ -208,7 +208,7 @@ class Kept:
         return self
 
     async def __aexit__(self, *_):
-        await self.child.stop(5)
+        await self.child.stop(30)
         await self.task
 
 

@@ -29,7 +29,7 @@ from tests.support.adoption_house import House, adopt, digest_at, events, model_
 from tests.support.proxy import Proxy
 from tests.support.replicas import until
 from tests.support.streams import drafts
-from tests.support.valkey import QUICK, Server
+from tests.support.valkey import Server
 
 
 async def test_an_adoption_that_is_given_up_leaves_nothing(house: House) -> None:
@@ -141,7 +141,7 @@ async def test_an_adoption_whose_reply_was_lost_is_appended_once(house: House, t
         await adopt(house, seed=3, name="other")
     proxy = Proxy(tmp_path / "proxy", house.server.socket)
     await proxy.start()
-    store = Store(proxy.url, QUICK)
+    store = Store(proxy.url, house.server.store_params)
     try:
         proxy.lose_replies_to = b"\xa5adopt"
         at = await adopt(house, store=store)

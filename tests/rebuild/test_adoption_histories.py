@@ -83,7 +83,7 @@ async def live_through(house: House, story: list[tuple[str, int]]) -> None:
     last = everything[-1][0]
     for replica in replicas:
         model = replica.model("default")
-        await until(lambda model=model: model.offset[:2] == last[:2] and model.ready, 20)
+        await until(lambda model=model: model.offset[:2] == last[:2] and model.ready)
         assert await digest_at(replica, last) == expected
         model.check_serving()
     for from_start in (True, False):

@@ -49,7 +49,7 @@ async def test_history_gives_way_where_something_was_forgotten_in_it(house: Hous
     assert kept.base is not None
     assert kept.base.log_bytes == sum(segment.log_bytes for segment in contents.segments[:keep])
     made = await rebuild(house.store, await house.living(), from_start=True, artifacts=house.artifacts)
-    await before.wait_for(DEFAULT_MODEL, made.offset, 10)
+    await before.wait_for(DEFAULT_MODEL, made.offset, 60)
     assert made.position == before.model(DEFAULT_MODEL).position
 
 
@@ -77,6 +77,6 @@ async def test_replicas_agree_on_the_size_of_a_log_in_which_something_was_forgot
     for name in await snapshots.ids(house.store, keys):
         await house.store.client.delete(snapshots.file_key(keys, name, MANIFEST))
     after = (await house.replica()).model(DEFAULT_MODEL)
-    await (house.replicas[0]).wait_for(DEFAULT_MODEL, after.offset, 10)
+    await (house.replicas[0]).wait_for(DEFAULT_MODEL, after.offset, 60)
     assert after.position == before.position
     assert after.held_log_bytes > 0

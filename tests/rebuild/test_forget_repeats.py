@@ -54,7 +54,7 @@ async def test_a_repeat_that_comes_while_it_is_forgotten_is_forgotten_as_well(ho
     """It was answered as a repeat, and would be learned on top of the index that is adopted."""
     one = await house.replica()
     offsets = await teach(house, *events(20, 1), *keyed(10, 3, "k", "bad"), *keyed(5, 4, "good"))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while int((await house.store.client.time())[0]) <= offsets[-1].milliseconds / 1000 + 0.001:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
     params = ForgetParams(source=None if by_time else "bad", until=offsets[-1].milliseconds / 1000, reason="r")

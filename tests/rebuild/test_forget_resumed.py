@@ -37,7 +37,6 @@ from tests.support.rebuild_context import (
     without,
 )
 from tests.support.streams import record
-from tests.support.valkey import QUICK
 
 
 async def died_forgetting(
@@ -64,7 +63,7 @@ async def test_forgetting_goes_on_when_the_reply_to_its_adoption_was_lost(house:
     await archived(house)
     proxy = Proxy(tmp_path / "proxy", house.server.socket)
     await proxy.start()
-    direct, house.store = house.store, Store(proxy.url, QUICK)
+    direct, house.store = house.store, Store(proxy.url, house.server.store_params)
     try:
         proxy.lose_replies_to = b"\xa5adopt"
         outcome = await run(house, forget, ForgetParams(source="bad", reason="r"), job="forget")

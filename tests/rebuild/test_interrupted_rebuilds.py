@@ -88,7 +88,7 @@ async def test_a_committed_job_whose_index_cannot_be_adopted_any_more_makes_it_a
     outcome = await run(house, forget, params, job="forget", committed=True)
     assert outcome["forgotten"]["instances"] == 5
     assert not any(unit.source == "bad" for unit in learned_units(await house.elements()))
-    await one.wait_for(DEFAULT_MODEL, Offset.parse(outcome["adopted"]), 10)
+    await one.wait_for(DEFAULT_MODEL, Offset.parse(outcome["adopted"]), 60)
     assert one.model(DEFAULT_MODEL).live.n_learned == 20
 
 
@@ -99,11 +99,13 @@ async def _left_there(*given: Any) -> None:
 async def test_of_two_rebuilds_at_one_time_one_waits_and_can_be_cancelled(house: House) -> None:
     await teach(house, *events(5))
     living = await house.living()
-    await house.store.client.set(living.keys.key("adoption-lease"), b"", px=1500)
+    lease = living.keys.key("adoption-lease")
+    await house.store.client.set(lease, b"", px=60_000)
     context = Context(house, living)
     context.stop_at = "waiting for another rebuild"
     with pytest.raises(Cancelled):
         await refit(cast("Any", context), RefitParams(), context.progress)
+    await house.store.client.pexpire(lease, 1000)
     await run(house, refit, RefitParams(), job="another")
     assert [type(event) for _, event in await house.elements()][-1] is AdoptEvent
 

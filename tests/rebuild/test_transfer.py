@@ -40,7 +40,7 @@ class Upload:
         yield self._file[-100:]
 
 
-async def imported(replica: Replica, name: str, seconds: float = 10, most: MemoryBudget | None = None) -> Any:
+async def imported(replica: Replica, name: str, seconds: float = 60, most: MemoryBudget | None = None) -> Any:
     return await import_model(replica, name, in_pieces(FILE, 10_000), LIMIT, seconds, most or MemoryBudget(None))
 
 
@@ -65,7 +65,7 @@ async def test_what_another_replica_was_taught_is_not_put_aside(house: House) ->
 
 async def test_nobody_knows_of_a_model_before_its_file_has_come_whole(house: House) -> None:
     one, upload = await house.replica(), Upload()
-    importing = asyncio.create_task(import_model(one, "m", upload.pieces(), LIMIT, 10, MemoryBudget(None)))
+    importing = asyncio.create_task(import_model(one, "m", upload.pieces(), LIMIT, 60, MemoryBudget(None)))
     await upload.stopped.wait()
     with pytest.raises(UnknownModel):
         await one.learn("m", drafts(1))
@@ -79,7 +79,7 @@ async def test_nobody_knows_of_a_model_before_its_file_has_come_whole(house: Hou
 async def test_what_a_model_was_taught_while_its_file_came_stays(house: House, how: str) -> None:
     one, other = await house.replica(), await house.replica()
     upload = Upload(FILE[:-1] + b"~" if how == "damaged" else FILE[:-1] if how == "broken off" else FILE)
-    importing = asyncio.create_task(import_model(one, "m", upload.pieces(), LIMIT, 10, MemoryBudget(None)))
+    importing = asyncio.create_task(import_model(one, "m", upload.pieces(), LIMIT, 60, MemoryBudget(None)))
     await upload.stopped.wait()
     await other.models.create("m", other.model("default").live.config)
     await other.learn("m", drafts(3), durability="fsync")
@@ -159,7 +159,7 @@ async def test_a_model_that_there_is_no_memory_for_is_refused_before_anything_is
     one = await house.replica()
 
     async def take(name: str, most: MemoryBudget, file: bytes = LARGE) -> None:
-        await import_model(one, name, in_pieces(file, 10_000), LIMIT, 10, most)
+        await import_model(one, name, in_pieces(file, 10_000), LIMIT, 60, most)
 
     await take("probe", MemoryBudget(None))
     size, there = needed_bytes(one.model("probe")), needed_bytes(one.model("default"))
@@ -189,7 +189,7 @@ async def test_of_two_models_that_come_at_one_time_and_do_not_fit_in_together_on
     default = one.model("default")
     there = needed_bytes(default)
     most = MemoryBudget(there + 2 * SIZE - 1)
-    importing = asyncio.create_task(import_model(one, "a", upload.pieces(), LIMIT, 10, most))
+    importing = asyncio.create_task(import_model(one, "a", upload.pieces(), LIMIT, 60, most))
     await upload.stopped.wait()
     with pytest.raises(MemoryLimitExceeded, match=f"states that are being prepared need {SIZE}:"):
         await imported(one, "b", most=most)

@@ -11,7 +11,7 @@ from abound.core.types import Offset
 from abound.service.replica.predictions import RememberParams, recall, remember
 from abound.service.store.client import Store
 from abound.service.store.keys import ModelKeys
-from tests.support.valkey import QUICK, Server
+from tests.support.valkey import Server
 
 KEYS = ModelKeys("news", "1-0")
 PARAMS = RememberParams()
@@ -72,7 +72,7 @@ async def test_what_is_too_old_is_forgotten(store: Store) -> None:
 
 
 async def test_without_the_store_nothing_is_remembered(own_server: Server) -> None:
-    store = Store(own_server.url, QUICK)
+    store = Store(own_server.url, own_server.store_params)
     given = await remember(store, KEYS, b"vector", PARAMS)
     own_server.kill()
     with pytest.raises(StoreUnavailable):

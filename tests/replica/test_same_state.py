@@ -115,7 +115,7 @@ async def test_entries_too_large_for_one_reply_get_through(own_server: Server, s
             payload, checksum = encode(Entry(APPLY_VERSION, b"somebody", i, LearnEvent(records, 1, [Unit(1)])))
             pipe.xadd(model.keys.log, {"e": payload, "c": checksum})
         pipe.execute()
-    await until(lambda: model.live.n_learned == 500, 20)
+    await until(lambda: model.live.n_learned == 500)
     other = await start_replica(own_server, params)
     assert other.model("default").live.n_learned == 500
     assert len(await digests(one, other)) == 1

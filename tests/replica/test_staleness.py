@@ -12,7 +12,7 @@ def test_a_replica_cut_off_is_ready_up_to_the_bound(bound, status):
     with served(max_staleness=bound) as service:
         assert service.http.get("/readyz").json()["log"] == "connected"
         service.server.kill()
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while True:
             answer = service.http.get("/readyz")
             cut_off = answer.json().get("since", 0) > 0.3 or answer.status_code == 503

@@ -44,7 +44,7 @@ def hurt(place: Office, random_: random.Random) -> None:
         with contextlib.suppress(ProcessLookupError, IndexError):
             os.kill(killed := random_.choice(below), signal.SIGKILL)
             if killed == below[0]:  # the one that forks; the worker ends after it
-                place.worker.process.wait(20)
+                place.worker.process.wait(60)
     else:
         place.worker.process.kill()
         place.worker.process.wait()
@@ -66,7 +66,7 @@ def run(seed: int, kills: int) -> dict[str, int]:
         states: dict[str, int] = {}
         expected = []
         for job_id in ids:
-            job = place.ended(job_id, 60)
+            job = place.ended(job_id, 120)
             states[job["state"]] = states.get(job["state"], 0) + 1
             assert job["state"] in ("succeeded", "failed", "cancelled")
             assert (job["error"] is None) == (job["state"] == "succeeded"), job

@@ -20,7 +20,7 @@ from abound.service.store.replication import rewrite_aof
 from benchmarks.serving import free_port
 from tests.snapshots.test_snapshots import create
 from tests.support.streams import record
-from tests.support.valkey import QUICK, Server
+from tests.support.valkey import PATIENT, Server
 
 ABOUND = (sys.executable, "-m", "abound")
 
@@ -29,7 +29,7 @@ async def test_the_files_of_copies_are_theirs_and_that_is_said() -> None:
     port = free_port()
     primary = Server(port=str(port), **{"repl-diskless-sync-delay": "0"})
     copy = Server(replicaof=f"127.0.0.1 {port}")
-    store = Store(primary.url, QUICK)
+    store = Store(primary.url, primary.store_params)
     try:
         with primary.client() as client:
             async with asyncio.timeout(60):
@@ -45,6 +45,10 @@ async def test_the_files_of_copies_are_theirs_and_that_is_said() -> None:
         assert said.startswith("rewritten; ")
         assert "send BGREWRITEAOF to each: 1 connected" in said
         assert not holds(primary, b"unspeakable")
+        with copy.client() as client:
+            async with asyncio.timeout(60):
+                while client.info("persistence")["aof_rewrite_in_progress"]:  # noqa: ASYNC110  it moves its files
+                    await asyncio.sleep(0.05)
         assert holds(copy, b"unspeakable")
         copy.kill()
         with primary.client() as client:
@@ -64,7 +68,7 @@ async def test_what_was_deleted_is_gone_from_the_file_once_the_command_was_given
     embedded = EmbeddedStore(tmp_path)
     url = embedded.start()
     try:
-        store = Store(url, QUICK)
+        store = Store(url, PATIENT)
         living = await create(store, "gone")
         payload, checksum = encode(
             Entry(APPLY_VERSION, b"somebody", 1, LearnEvent(record('{"a": 1}', "unspeakable"), 1, [Unit(1)]))

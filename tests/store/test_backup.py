@@ -24,7 +24,7 @@ from abound.service.store.client import Store
 from abound.service.store.lease import acquire
 from tests.support.adoption_house import SMALL, House, events
 from tests.support.fixtures import StartReplica
-from tests.support.valkey import QUICK, Server
+from tests.support.valkey import Server
 
 SEGMENT = HistoryParams(segment_bytes=4096)
 
@@ -97,9 +97,9 @@ async def test_what_is_restored_from_a_backup_is_what_was_there(
 
     for folder, is_whole in ((backup, True), (early, False)):
         server = restored(dump)
-        store, artifacts = Store(server.url, QUICK), ArtifactStore(str(folder))
+        store, artifacts = Store(server.url, server.store_params), ArtifactStore(str(folder))
         try:
-            replica = Replica(Store(server.url, QUICK), artifacts=ArtifactStore(str(folder)))
+            replica = Replica(Store(server.url, server.store_params), artifacts=ArtifactStore(str(folder)))
             await replica.start()
             assert replica.model(DEFAULT_MODEL).offset == end
             assert await replica.model(DEFAULT_MODEL).compute_digest() == expected

@@ -22,9 +22,14 @@ from tests.support.valkey import Server
 N_KEYS = 60
 
 
-@pytest.fixture(params=[("yes", None), ("no", None)])
+def slow_down(client: redis.Redis, seconds: float) -> None:
+    """Let the next rewrites take this long at least."""
+    client.config_set("rdb-key-save-delay", int(1e6 * seconds / N_KEYS))
+
+
+@pytest.fixture
 def slow_server(request: pytest.FixtureRequest) -> Iterator[Server]:
-    """A store that takes a second or two to write its file anew."""
+    """A store that takes ten minutes to write its file anew, if it is let."""
     appendonly, binary = request.param
     if binary is not None and shutil.which(binary) is None:
         pytest.skip(f"there is no {binary} here")
@@ -32,8 +37,9 @@ def slow_server(request: pytest.FixtureRequest) -> Iterator[Server]:
     with server.client() as client:
         for i in range(N_KEYS):
             client.set(f"other{i}", b"x")
-        client.config_set("rdb-key-save-delay", 2_000_000 // N_KEYS)
-    yield server
+        slow_down(client, 600)
+        yield server
+        client.config_set("appendonly", "no")  # ends the process that rewrites
     server.close()
 
 
@@ -51,12 +57,15 @@ def facts(replica: Replica) -> ServerInfo:
 async def test_a_start_waits_until_the_first_file_is_written(slow_server: Server, start_replica: StartReplica) -> None:
     with slow_server.client() as client:
         client.config_set("appendonly", "yes")
-        began = time.monotonic()
         impatient = Replica(Store(slow_server.url, StoreParams(start_seconds=0.2)))
         with pytest.raises(CannotStart, match="for the first time"):
             await impatient.start()
         await impatient.stop()
         assert is_rewriting(client)
+        client.config_set("appendonly", "no")
+        slow_down(client, 2)
+        began = time.monotonic()
+        client.config_set("appendonly", "yes")
         replica = await start_replica(slow_server)
         assert time.monotonic() - began > 1
         assert not is_rewriting(client)
@@ -76,7 +85,9 @@ async def test_fsync_is_claimed_only_of_a_file_that_a_crash_leaves(
 
     with slow_server.client() as client:
         for is_first in (False, True):
+            await until(lambda: not is_rewriting(client) and facts(replica).confirms_fsync)
             assert await level() == "fsync"
+            slow_down(client, 600)
             if is_first:
                 client.config_set("appendonly", "no")
                 client.config_set("appendonly", "yes")
@@ -87,4 +98,6 @@ async def test_fsync_is_claimed_only_of_a_file_that_a_crash_leaves(
             assert await level() == ("fsync" if is_told and not is_first else "log")
             assert await replica.confirmed_durability() == "log"
             assert is_rewriting(client)
-            await until(lambda: not is_rewriting(client) and not facts(replica).rewriting, 10)
+            slow_down(client, 0)
+            client.config_set("appendonly", "no")  # ends the rewrite
+            client.config_set("appendonly", "yes")

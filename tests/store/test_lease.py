@@ -12,15 +12,27 @@ from abound.core.types import Offset
 from abound.service.store.client import Store
 from abound.service.store.keys import ModelKeys
 from abound.service.store.lease import ADOPTION, Lease, LeaseLost, acquire, read_payloads
-from tests.support.valkey import QUICK, Server
+from tests.support.valkey import Server
 
 KEYS = ModelKeys("m", "1-0")
 KEY = KEYS.key("pointer")
+
+SECONDS = 8.0
+"""How long a lease lasts that is renewed in the test, every quarter of that: longer than the test may stand still."""
 
 
 def number_of(lease: Lease) -> int:
     """The number in the token."""
     return int(lease.token.partition(b":")[0])
+
+
+async def renewed(store: Store, name: str = "lease") -> None:
+    """Wait until a lease of ``SECONDS`` has been renewed."""
+    key, left = KEYS.key(name), int(700 * SECONDS)
+    await store.client.pexpire(key, left)
+    async with asyncio.timeout(60):
+        while await store.client.pttl(key) <= left:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
 
 
 async def test_one_at_a_time_has_a_model_and_each_has_a_greater_token(store: Store) -> None:
@@ -38,9 +50,9 @@ async def test_one_at_a_time_has_a_model_and_each_has_a_greater_token(store: Sto
 
 
 async def test_it_is_renewed_for_as_long_as_it_is_held(store: Store) -> None:
-    async with acquire(store, KEYS, 1.0) as lease:
-        for _ in range(5):
-            await asyncio.sleep(0.4)
+    async with acquire(store, KEYS, SECONDS) as lease:
+        for _ in range(2):
+            await renewed(store)
             with pytest.raises(Conflict):
                 async with acquire(store, KEYS):
                     pass
@@ -54,16 +66,16 @@ async def test_it_is_renewed_for_as_long_as_it_is_held(store: Store) -> None:
 
 async def test_a_clock_that_was_set_back_does_not_make_it_last(store: Store) -> None:
     """To the store it is as if it stayed for as much longer: who died is followed in time, who lives renews it."""
-    async with acquire(store, KEYS, 1.0) as lease:
+    async with acquire(store, KEYS, SECONDS) as lease:
         await store.client.pexpire(KEYS.key("lease"), 3_600_000)
         with pytest.raises(Conflict):
-            async with acquire(store, KEYS, 1.0):
+            async with acquire(store, KEYS, SECONDS):
                 pass
-        assert await store.client.pttl(KEYS.key("lease")) <= 1000
-        await asyncio.sleep(1.5)
+        assert await store.client.pttl(KEYS.key("lease")) <= 1000 * SECONDS
+        await renewed(store)
         await lease.swap([("SET", KEY, "x")])
         with pytest.raises(Conflict):
-            async with acquire(store, KEYS, 1.0):
+            async with acquire(store, KEYS, SECONDS):
                 pass
     await store.client.set(KEYS.key("lease"), "9:of one that died", px=3_600_000)
     with pytest.raises(Conflict):
@@ -75,7 +87,7 @@ async def test_a_clock_that_was_set_back_does_not_make_it_last(store: Store) -> 
 
 
 async def test_whoever_was_stopped_for_too_long_changes_nothing(store: Store) -> None:
-    async with acquire(store, KEYS) as late:
+    async with acquire(store, KEYS, 60.0) as late:  # it does not notice by renewing
         await late.swap([("SET", KEY, "late")])
         await store.client.delete(KEYS.key("lease"))  # its time is over while it is stopped
         async with acquire(store, KEYS) as next_one:
@@ -128,7 +140,7 @@ async def test_a_command_that_fails_says_so(store: Store) -> None:
 
 
 async def test_a_store_that_is_full_can_still_be_made_smaller(own_server: Server) -> None:
-    store = Store(own_server.url, QUICK)
+    store = Store(own_server.url, own_server.store_params)
     with own_server.client() as client:
         for i in range(200):
             client.xadd(KEYS.log, {"e": b"x" * 10_000, "c": b"0"}, id=f"{i + 1}-0")
@@ -143,14 +155,14 @@ async def test_a_store_that_is_full_can_still_be_made_smaller(own_server: Server
 
 
 async def test_a_store_that_goes_away_leaves_the_lease_to_run_out(own_server: Server) -> None:
-    store = Store(own_server.url, QUICK)
-    async with acquire(store, KEYS) as lease:
+    store = Store(own_server.url, own_server.store_params)
+    async with acquire(store, KEYS, 60.0) as lease:
         own_server.kill()
         with pytest.raises(StoreUnavailable):
             await lease.check()
     own_server.start()
     with own_server.client() as client:
-        assert 0 < client.pttl(KEYS.key("lease")) <= 15_000
+        assert 0 < client.pttl(KEYS.key("lease")) <= 60_000
     await store.close()
 
 
@@ -159,10 +171,10 @@ async def test_a_payload_is_there_for_as_long_as_its_lease(store: Store) -> None
         return await read_payloads(store, [KEYS, ModelKeys("other", "1-0")], ADOPTION, list[int])
 
     assert await read() == [None, None]
-    async with acquire(store, KEYS, 1.0, ADOPTION) as lease, acquire(store, KEYS):
+    async with acquire(store, KEYS, SECONDS, ADOPTION) as lease, acquire(store, KEYS):
         assert await read() == [None, None]
         await lease.renew(b"[1,2]")
-        await asyncio.sleep(1.5)
+        await renewed(store, "adoption-lease")
         assert await read() == [[1, 2], None]
         await lease.renew(b"written by another release")
         assert await read() == [None, None]
@@ -193,24 +205,24 @@ async def test_an_entry_is_appended_once_and_by_the_holder_only(store: Store) ->
 
 
 async def test_it_is_waited_for_as_long_as_asked(store: Store) -> None:
-    n_waits = 0
+    n_waits, several = 0, asyncio.Event()
 
     async def waiting() -> None:
         nonlocal n_waits
         n_waits += 1
+        if n_waits == 5:  # at most three of them in the first 0.3 s
+            several.set()
+
+    async def hold(seconds: float) -> None:
+        async with acquire(store, KEYS, wait_seconds=seconds, waiting=waiting):
+            pass
 
     async with acquire(store, KEYS):
         with pytest.raises(Conflict):
-            async with acquire(store, KEYS, wait_seconds=0.3, waiting=waiting):
-                pass
-        assert n_waits > 1
-        after = asyncio.create_task(held(store))
-        await asyncio.sleep(0.3)
+            await hold(0.3)
+        assert n_waits > 0
+        after = asyncio.create_task(hold(60))
+        async with asyncio.timeout(60):
+            await several.wait()
         assert not after.done()
     await after
-
-
-async def held(store: Store) -> None:
-    """Wait for the lease and release it."""
-    async with acquire(store, KEYS, wait_seconds=10):
-        pass

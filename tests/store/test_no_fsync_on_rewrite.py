@@ -15,7 +15,7 @@ from abound.service.store.client import Store, fetch_server_info
 from tests.support.fixtures import StartReplica
 from tests.support.served import served
 from tests.support.streams import draft
-from tests.support.valkey import QUICK, Server
+from tests.support.valkey import Server
 
 SETTING = "no-appendfsync-on-rewrite"
 
@@ -48,12 +48,12 @@ async def test_fsync_is_not_claimed_and_the_setting_is_named(pausing: Server, st
 
 
 async def test_both_ways_of_asking_say_the_same(pausing: Server) -> None:
-    store = Store(pausing.url, QUICK)
+    store = Store(pausing.url, pausing.store_params)
     connection = await store.open_connection("test")
     for value in ("yes", "no"):
         with pausing.client() as client:
             client.config_set(SETTING, value)
-        for facts in (await store.server_info(), await fetch_server_info(connection, 1.0)):
+        for facts in (await store.server_info(), await fetch_server_info(connection, 10.0)):
             assert (facts.appendfsync, facts.pauses, facts.syncs_writes) == ("always", value == "yes", value == "no")
     connection.close()
     await store.close()
@@ -83,14 +83,14 @@ async def test_what_waitaof_confirms_counts(
 
 
 async def test_fsync_by_default_is_refused_at_the_start(pausing: Server) -> None:
-    replica = Replica(Store(pausing.url, QUICK), ReplicaParams(durability="fsync"))
+    replica = Replica(Store(pausing.url, pausing.store_params), ReplicaParams(durability="fsync"))
     with pytest.raises(CannotStart, match=f"ABOUND_DURABILITY is fsync, but .*{SETTING} no"):
         await replica.start()
     await replica.stop()
 
 
 async def test_the_start_says_so(pausing: Server) -> None:
-    store = Store(pausing.url, QUICK)
+    store = Store(pausing.url, pausing.store_params)
     with structlog.testing.capture_logs() as lines:
         await store.check()
     await store.close()

@@ -7,7 +7,7 @@ import pytest
 
 from abound.service.store.client import Store
 from abound.service.store.raw_connection import ConnectionLost, pack_command
-from tests.support.valkey import QUICK, Server
+from tests.support.valkey import Server
 
 
 async def test_commands_in_one_piece(store: Store) -> None:
@@ -50,7 +50,7 @@ async def test_nothing_of_another_comes_between_commands_in_one_piece(
 
 
 async def test_commands_and_a_link_that_is_lost(own_server: Server) -> None:
-    store = Store(own_server.url, QUICK)
+    store = Store(own_server.url, own_server.store_params)
     connection = await store.open_connection("test")
     own_server.pause()
     both = connection.call_all(("INCR", "n"), ("GET", "n"), seconds=5)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
 from abound.core.config import ModelConfig
@@ -22,11 +20,9 @@ async def test_a_store_that_is_emptied_under_open_connections_is_started_anew(
     await replica.models.create("news", ModelConfig())
     await teach(replica)
     before = replica.model("default").incarnation
-    began = time.monotonic()
     with server.client() as client:
         client.flushall()
-    await until(lambda: replica.models.names() == ["default"] and replica.model("default").incarnation != before, 10)
-    assert time.monotonic() - began < 8
+    await until(lambda: replica.models.names() == ["default"] and replica.model("default").incarnation != before)
     await until(lambda: replica.status().ready)
     assert replica.model("default").live.n_learned == 0
     await teach(replica, 7)
@@ -70,7 +66,7 @@ async def test_a_catalog_that_is_taken_away_under_open_connections_is_noticed(
     before = replica.model("default").incarnation
     with server.client() as client:
         assert client.delete(CATALOG_KEY) == 1
-    await until(lambda: replica.models.names() == ["default"] and replica.model("default").incarnation != before, 10)
+    await until(lambda: replica.models.names() == ["default"] and replica.model("default").incarnation != before)
 
 
 async def test_a_catalog_that_grows_is_not_doubted(server: Server, start_replica: StartReplica) -> None:
@@ -98,7 +94,7 @@ async def test_what_min_offset_promises_when_the_store_has_lost_the_event(
         before = client.dump(key)
         lost = await teach(replica, 1, seed=2)
         client.restore(key, 0, before, replace=True)
-        await until(lambda: replica.model("default").live.n_learned == 5, 10)
+        await until(lambda: replica.model("default").live.n_learned == 5)
         await until(lambda: replica.status().ready)
         with pytest.raises(InvalidInstance, match="beyond the end of the log"):
             await replica.wait_for("default", lost, 30)

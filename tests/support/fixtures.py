@@ -13,14 +13,14 @@ from abound.service.artifacts.artifact_store import ArtifactStore
 from abound.service.replica.replica import Replica, ReplicaParams
 from abound.service.store.client import Store
 from tests.support.adoption_house import House
-from tests.support.valkey import PATIENT, Server
+from tests.support.valkey import Server
 
 StartReplica = Callable[..., Awaitable[Replica]]
 
 
 @pytest.fixture(scope="session")
 def _server() -> Iterator[Server]:
-    server = Server(store_params=PATIENT)
+    server = Server()
     yield server
     server.close()
 

@@ -72,7 +72,7 @@ def place(
     store: Store, artifacts: ArtifactStore | None, keys: ModelKeys, **fields: Any
 ) -> activation.ActivationContext:
     """Where to activate."""
-    return activation.ActivationContext(store, artifacts, keys, **({"prepare_seconds": 10.0} | fields))
+    return activation.ActivationContext(store, artifacts, keys, **({"prepare_seconds": 60.0} | fields))
 
 
 __all__ = ["DEFAULT_MODEL", "FEATURES", "fitted", "keys_of", "place", "ranked", "vector", "write"]

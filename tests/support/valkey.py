@@ -17,10 +17,10 @@ from abound.service.processes.lifetime import dies_with_parent
 from abound.service.store.client import StoreParams
 
 QUICK = StoreParams(connect_seconds=1.0, reply_seconds=1.0, start_seconds=3.0)
-"""How long a store is waited for that a test pauses or kills."""
+"""How long a store is waited for that a test pauses."""
 
 PATIENT = StoreParams(connect_seconds=10.0, reply_seconds=10.0)
-"""How long a store is waited for that stays there: a slow machine is no outage."""
+"""How long any other store is waited for: a slow machine is no outage, and a killed store is noticed at once."""
 
 
 class Server:
@@ -32,7 +32,7 @@ class Server:
         How long its clients wait for it.
     """
 
-    def __init__(self, binary: str | None = None, store_params: StoreParams = QUICK, **settings: str) -> None:
+    def __init__(self, binary: str | None = None, store_params: StoreParams = PATIENT, **settings: str) -> None:
         self.store_params = store_params
         self.binary = binary or str(get_binary_path())
         self.directory = Path(tempfile.mkdtemp(prefix="abound-"))

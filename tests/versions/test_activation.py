@@ -111,7 +111,7 @@ async def test_a_replica_that_is_not_ready_halts_before_the_activation_and_goes_
     await one.learn("default", drafts(40))
     card = await version(house)
     with structlog.testing.capture_logs() as logs:
-        at = await activate(await here(house, prepare_seconds=2), card.id, "a test")
+        at = await activate(await here(house, prepare_seconds=6), card.id, "a test")
     assert [line["without"] for line in logs if "before all replicas" in line["event"]] == [[slow.id]]
     await one.learn("default", drafts(5, 77))
     await until(lambda: model(slow).halted is not None)
@@ -141,7 +141,7 @@ async def test_a_replica_that_cannot_map_the_active_version_tries_again(
 
     with monkeypatch.context() as broken:
         broken.setattr(versions, "map_array", fail)
-        late = await asyncio.wait_for(house.replica(), 10)
+        late = await asyncio.wait_for(house.replica(), 60)
         await until(lambda: "cannot be loaded" in str(model(late).halted))
         assert not late.status().ready
     await until(lambda: late.status().ready)

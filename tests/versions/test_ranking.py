@@ -104,7 +104,7 @@ class Gated:
 
     def __call__(self, items: Sequence[int]) -> list[int]:
         self.begun.set()
-        self.gate.wait(10)
+        self.gate.wait(60)
         self.together.append(list(items))
         return [100 // item for item in items]
 
@@ -113,7 +113,7 @@ async def test_what_waits_for_a_thread_is_bounded_and_done_together() -> None:
     work = Gated()
     pool = BatchingPool(work, 1, 2)
     first = asyncio.create_task(pool.run([1]))
-    await asyncio.to_thread(work.begun.wait, 10)
+    await asyncio.to_thread(work.begun.wait, 60)
     waiting = [asyncio.create_task(pool.run(items)) for items in ([2], [4, 5])]
     await asyncio.sleep(0)
     with pytest.raises(Overloaded) as refused:
@@ -132,7 +132,7 @@ async def test_none_fails_for_another_one() -> None:
     work = Gated()
     pool = BatchingPool(work, 1, 8)
     first = asyncio.create_task(pool.run([1]))
-    await asyncio.to_thread(work.begun.wait, 10)
+    await asyncio.to_thread(work.begun.wait, 60)
     good, bad, gone = (asyncio.create_task(pool.run(items)) for items in ([2], [0], [5]))
     await asyncio.sleep(0)
     gone.cancel()

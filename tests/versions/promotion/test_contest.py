@@ -69,7 +69,7 @@ async def entered(house: House, **fields: object) -> Card:
     return card
 
 
-async def go_on_until(contending: ContestFollower, condition: object, seconds: float = 20.0) -> None:
+async def go_on_until(contending: ContestFollower, condition: object, seconds: float = 60.0) -> None:
     """Follow until something holds."""
     async with asyncio.timeout(seconds):
         while not condition():  # type: ignore[operator]

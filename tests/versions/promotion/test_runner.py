@@ -51,7 +51,7 @@ async def running(house: House, **fields: object) -> AsyncIterator[PromotionRunn
             yield keeper
         finally:
             stopping.set()
-            await asyncio.wait_for(task, 20)
+            await asyncio.wait_for(task, 60)
 
 
 async def kept(house: House) -> Standings | None:
@@ -60,7 +60,7 @@ async def kept(house: House) -> Standings | None:
 
 async def waited(condition: Callable[[], Awaitable[bool]]) -> None:
     """Return once a condition holds."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not await condition():  # noqa: ASYNC110
             await asyncio.sleep(0.02)
 
