@@ -87,7 +87,7 @@ async def collect_keys(store: Store, catalog: Catalog) -> int:
 
 
 class FileCollector:
-    """Deletes files that nothing refers to; remembers since when from one pass to the next."""
+    """Deletes files that nothing refers to; remembers since when each has been unreferenced."""
 
     def __init__(self, store: Store, params: LogParams | None = None) -> None:
         self._store = store
