@@ -28,6 +28,7 @@ from abound.service.replica.replica import Replica, ReplicaParams
 from abound.service.snapshots import schedule, snapshots
 from abound.service.snapshots.snapshots import SnapshotParams
 from abound.service.snapshots.state_image import StateManifest
+from abound.service.store import expiring
 from abound.service.store.client import Store
 from abound.service.worker import Worker
 from tests.support.fixtures import StartReplica
@@ -105,6 +106,28 @@ async def test_a_snapshot_that_is_asked_for_is_made_of_the_state_that_is_served(
     await work.stop()
     with pytest.raises(NotReady, match="no worker"):
         await replica.request_snapshot("default")
+
+
+async def test_a_request_at_an_earlier_offset_does_not_replace_one_at_a_later_offset(
+    server: Server, start_replica: StartReplica, work: Work
+) -> None:
+    replica = await start_replica(server, ReplicaParams(snapshots=NEVER))
+    store, keys = replica.store, replica.model("default").keys
+    await replica.learn("default", drafts(5))
+    living = (await read_catalog(store)).get("default")
+    assert living is not None
+    made = await compact(store, living, NEVER)
+    await replica.learn("default", drafts(1, 2))
+    last = replica.model("default").offset
+    await expiring.put(store, schedule.WORKERS_KEY, "a worker that is busy")
+    later = asyncio.create_task(schedule.request_snapshot(store, keys, last, 20))
+    async with asyncio.timeout(10):
+        while not await store.client.exists(keys.key("snapshot-wanted")):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    assert await schedule.request_snapshot(store, keys, made.position.offset, 20) == made
+    assert await schedule.why_due(store, keys, made, NEVER) == "requested"
+    work.start()
+    assert (await later).position.offset == last
 
 
 async def test_a_snapshot_is_made_when_the_log_has_grown(

@@ -237,6 +237,8 @@ async def _begin_at(to: ArchiveContext, good: list[StateManifest]) -> HistoryMan
 async def _trim_before(to: ArchiveContext, base: Base) -> Trim | None:
     """Return the trim that makes the log begin with the entry of a base; None if the log begins there already."""
     at, key = base.position.offset, to.keys.log
+    if at == START:
+        return None
     with store_errors():
         before = await to.store.client.xrevrange(key, f"({at.entry}", "-", count=1)
         own = await to.store.client.xrange(key, at.entry, at.entry)

@@ -8,9 +8,10 @@ A process that dies, or loses its lease, between writing and pointing leaves suc
    lost the lease and cannot set it.
 4. Read the pointer. Delete what was listed and is not referenced.
 
-A file is deleted only if it was unreferenced in the pass before, too. The store may lose its last seconds, or fail over
-to a server that is behind, and then refers to the file or has the model again. Keys in the store need no such delay,
-because they return together with the pointer.
+A file is deleted only once it has been unreferenced in every pass of the last hour. The store may lose its last
+seconds, or fail over to a server that is behind, and then refers to the file or has the model again. A backup saves the
+store first and copies the files afterwards (``docs/guides/backups.md``). Keys in the store need no such delay, because
+they return together with the pointer.
 
 State files are referenced by adoptions in history and log, and by the base of history. Retention removes adoptions. A
 job that dies between writing a state file and adopting it leaves the file. Such a job holds the lease of adoptions, so
@@ -20,6 +21,7 @@ the collector takes that lease too. A job that has made a state file deletes unr
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import re
 
@@ -39,6 +41,9 @@ from abound.service.store.keys import ModelKeys
 from abound.service.store.lease import ADOPTION, LeaseLost, acquire
 
 log = structlog.get_logger(__name__)
+
+UNREFERENCED_SECONDS = 3600.0
+"""A file without a reference is deleted after this long."""
 
 _TAG = re.compile(rb"abound:\{(?P<name>[^{}]+):(?P<incarnation>\d+-\d+)\}:(?P<part>.+)", re.DOTALL)
 _SNAPSHOT = re.compile(rb"snapshot:(?P<id>.+):(?:manifest|\d+)")
@@ -82,26 +87,28 @@ async def collect_keys(store: Store, catalog: Catalog) -> int:
 
 
 class FileCollector:
-    """Deletes files that nothing refers to; remembers the candidates from one pass to the next."""
+    """Deletes files that nothing refers to; remembers since when each has been unreferenced."""
 
     def __init__(self, store: Store, params: LogParams | None = None) -> None:
         self._store = store
         self._params = params or LogParams()
-        self._unreferenced: set[str] = set()
+        self._unreferenced: dict[str, float] = {}
         self._all_referenced: dict[ModelKeys, set[str]] = {}
 
     async def collect(self, artifacts: ArtifactStore, catalog: Catalog) -> int:
         """Delete files of deleted models, segments, state files, and files half written; return their number.
 
-        Only files that were unreferenced in the pass before are deleted. Versions of existing models are collected
-        elsewhere. Skips a model that another process works on, and one whose history or log cannot be read.
+        Only files that have been unreferenced for ``UNREFERENCED_SECONDS`` are deleted. Versions of existing models are
+        collected elsewhere. Skips a model that another process works on, and one whose history or log cannot be read.
         Raises ArtifactsUnavailable, StoreUnavailable.
         """
         swept = await artifacts.sweep_unfinished()
         living = {(one.keys.name, one.keys.incarnation): one.keys for one in catalog}
         found: dict[ModelKeys, set[str]] = {keys: set() for keys in living.values()}
         self._all_referenced = {keys: known for keys, known in self._all_referenced.items() if keys in found}
-        before, self._unreferenced = self._unreferenced, set()
+        now = asyncio.get_running_loop().time()
+        before, self._unreferenced = self._unreferenced, {}
+        expired = {name for name, since in before.items() if now - since >= UNREFERENCED_SECONDS}
         for name in await artifacts.names():
             match = _ARTIFACT.fullmatch(name)
             if match is None:
@@ -112,23 +119,29 @@ class FileCollector:
                     found[one].add(name)
             elif Offset.of_entry(match["incarnation"]) > catalog.offset:
                 continue
-            elif name in before:
+            elif name in expired:
                 await artifacts.delete(name)
                 swept += 1
             else:
-                self._unreferenced.add(name)
+                self._unreferenced[name] = before.get(name, now)
         for one, names in found.items():
             try:
-                swept += await self._collect_model(artifacts, one, names, before) if names else 0
+                unneeded = await self._collect_model(artifacts, one, names, expired) if names else set()
             except Conflict:
                 continue
             except (Corrupted, UnknownApplyVersion, UnknownArtifact) as error:
                 log.warning("garbage collection of a model's files skipped", model=one.name, reason=str(error))
+                continue
+            swept += len(unneeded & expired)
+            self._unreferenced |= {name: before.get(name, now) for name in unneeded - expired}
         if swept:
             log.info("garbage collection deleted files from the artifact store", files=swept)
         return swept
 
-    async def _collect_model(self, artifacts: ArtifactStore, keys: ModelKeys, names: set[str], before: set[str]) -> int:
+    async def _collect_model(
+        self, artifacts: ArtifactStore, keys: ModelKeys, names: set[str], expired: set[str]
+    ) -> set[str]:
+        """Delete the files of a model that are unreferenced and expired. Return all unreferenced ones."""
         start = f"{state_files.folder(keys)}/"
         states = {name.removeprefix(start).partition("/")[0] for name in names if name.startswith(start)}
         async with acquire(self._store, keys, purpose=ADOPTION) as lock, acquire(self._store, keys) as lease:
@@ -142,14 +155,13 @@ class FileCollector:
                 unneeded |= {start + state for state in gone}
                 if not gone:
                     self._all_referenced[keys] = states
-            self._unreferenced |= unneeded - before
-            for name in sorted(unneeded & before):
+            for name in sorted(unneeded & expired):
                 await lock.check()
                 if name.startswith(start):
                     await state_files.delete(artifacts, keys, name.removeprefix(start))
                 else:
                     await artifacts.delete(name)
-            return len(unneeded & before)
+            return unneeded
 
 
 async def referenced_state_files(

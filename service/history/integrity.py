@@ -55,7 +55,9 @@ async def find_damage(store: Store, artifacts: ArtifactStore | None, living: Cat
         except Corrupted as error:
             wrong.append(Damage(name, "", str(error)))
         except UnknownArtifact as error:
-            wrong.append(Damage(name, "", f"{error}. {WAY_OUT}"))
+            present = await history.manifest()
+            if present is not None and segment in present.segments:  # else the worker has replaced it meanwhile
+                wrong.append(Damage(name, "", f"{error}. {WAY_OUT}"))
     model = ReplicatedModel(living.keys, living.config)
     try:
         await restore_first_state(store, artifacts, model)

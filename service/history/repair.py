@@ -24,12 +24,10 @@ from abound.service.history.integrity import Damage, find_damage, offset_of_star
 from abound.service.log import stream
 from abound.service.log.catalog import read_catalog
 from abound.service.log.events import APPLY_VERSION, Entry, MarkEvent, encode
-from abound.service.log.stream import Element
+from abound.service.log.stream import LogParams
 from abound.service.snapshots import snapshots
 from abound.service.store.client import Store, store_errors
 from abound.service.store.lease import Lease, acquire
-
-READ_ENTRIES = 256
 
 
 async def find_problems(store: Store, artifacts: ArtifactStore | None) -> list[Damage]:
@@ -82,11 +80,12 @@ async def _rewrite(store: Store, lease: Lease, replaced: str, snapshots: Sequenc
     key, beside = lease.keys.log, stream.repaired_key(lease.keys.log)
     payload, checksum = encode(Entry(APPLY_VERSION, b"mending", 0, MarkEvent(f"mended {replaced}")))
     after, n_copied = START, 0
+    pace = stream.ReadPacer(LogParams().read_bytes)
     with store_errors():
         await store.client.delete(beside)
         while True:
             first = "-" if after == START else f"({after.entry}"
-            elements: list[Element] = await store.client.xrange(key, first, "+", READ_ENTRIES)
+            elements: list[tuple[bytes, dict[bytes, bytes]]] = await store.client.xrange(key, first, "+", pace.count)
             if not elements:
                 break
             async with store.client.pipeline(transaction=False) as pipe:
@@ -94,6 +93,7 @@ async def _rewrite(store: Store, lease: Lease, replaced: str, snapshots: Sequenc
                     mark = {"e": payload, "c": checksum}
                     pipe.xadd(beside, mark if entry_id.decode() == replaced else fields, id=entry_id)
                 await pipe.execute()
+            pace.on_reply(len(elements), sum(len(part) for _, fields in elements for part in fields.values()))
             after, n_copied = Offset.of_entry(elements[-1][0]), n_copied + len(elements)
         async with store.client.pipeline(transaction=True) as pipe:
             try:

@@ -123,7 +123,8 @@ async def _newest_whole(
     progress: Callable[[float], None],
 ) -> tuple[StateManifest, LiveModel] | None:
     """Return the newest good snapshot whose offset fits, with its state; append the faults of others to ``bad``."""
-    for name in await snapshots.ids(store, model.keys):
+    names = await snapshots.ids(store, model.keys)
+    for name in names:
         try:
             manifest = await snapshots.read_manifest(store, model.keys, name)
             if not fits(manifest.position.offset):
@@ -134,4 +135,7 @@ async def _newest_whole(
         except (Corrupted, UnknownApplyVersion, UnknownSnapshot) as error:
             log.warning("snapshot skipped", model=model.name, snapshot=name, reason=str(error))
             bad.append(f"{name}: {error}")
+    if names != await snapshots.ids(store, model.keys):  # newer ones have replaced those that could not be read
+        bad.clear()
+        return await _newest_whole(store, model, fits, bad, progress)
     return None

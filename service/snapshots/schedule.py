@@ -42,12 +42,17 @@ async def request_snapshot(store: Store, keys: ModelKeys, offset: Offset, timeou
     """
     if not await live_workers(store):
         raise NotReady("no worker is running to make a snapshot: start one with `abound worker`", retry_after=5.0)
-    with store_errors():
-        await store.client.set(keys.key("snapshot-wanted"), str(offset), ex=max(1, int(timeout)))
+    wanted = keys.key("snapshot-wanted")
 
     async def made() -> StateManifest | None:
         manifest = await snapshots.newest(store, keys)
-        return manifest if manifest is not None and manifest.position.offset >= offset else None
+        if manifest is not None and manifest.position.offset >= offset:
+            return manifest
+        with store_errors():
+            asked = _requested(await store.client.get(wanted))
+            if asked is None or asked < offset:  # in each round, because another request may be written meanwhile
+                await store.client.set(wanted, str(offset), ex=max(1, int(timeout)))
+        return None
 
     manifest = await wait_until(made, POLL_SECONDS, timeout)
     if manifest is None:

@@ -216,3 +216,41 @@ def test_a_backup_has_what_the_store_points_to_and_the_newest_seven_stay(tmp_pat
             time.sleep(0.05)
         assert client.get("log") == b"entries"
         process.terminate()
+
+
+def test_a_file_whose_copy_was_cut_off_is_copied_again(tmp_path: Path) -> None:
+    secrets, artifacts, backups = tmp_path / "secrets", tmp_path / "artifacts", tmp_path / "backups"
+    for directory in (secrets, artifacts, backups):
+        directory.mkdir()
+    run_password(SERVICES["password"], secrets)
+    for name in ("segment", "state"):
+        (artifacts / name).write_text("events")
+        os.utime(artifacts / name, (1e9, 1e9))
+    environment = environment_with(tmp_path / "programs")
+    cp = tmp_path / "programs" / "cp"
+    cp.write_text(
+        f"""#!/bin/sh
+        [ -e {tmp_path}/failed ] && exec {shutil.which("cp")} "$@"
+        {shutil.which("cp")} "$@"
+        touch {tmp_path}/failed
+        printf ev > {backups}/unfinished/artifacts/segment
+        exit 1
+        """
+    )
+    cp.chmod(0o755)
+    with store_of(secrets, tmp_path / "data") as (port, _):
+        environment |= {
+            "STORE": "127.0.0.1",
+            "STORE_PORT": str(port),
+            "PASSWORD": str(secrets / "password"),
+            "ARTIFACTS": str(artifacts),
+            "BACKUPS": str(backups),
+        }
+        done = subprocess.run(["sh", str(BACKUP)], env=environment, capture_output=True)
+        assert done.returncode == 0, done.stderr
+    [made] = backups.iterdir()
+    assert (tmp_path / "failed").exists()
+    assert {one.name: one.read_text() for one in (made / "artifacts").iterdir()} == dict.fromkeys(
+        ("segment", "state"), "events"
+    )
+    assert {one.name for one in made.iterdir()} == {"artifacts", "dump.rdb"}

@@ -1,4 +1,4 @@
-"""A model with snapshots, of which nothing is archived yet."""
+"""A model with snapshots, of which nothing is archived yet; garbage is collected in the second pass that finds it."""
 
 from __future__ import annotations
 
@@ -7,9 +7,15 @@ from pathlib import Path
 import pytest
 
 from abound.service.artifacts.artifact_store import ArtifactStore
+from abound.service.history import garbage
 from abound.service.store.client import Store
 from tests.snapshots.test_snapshots import create
 from tests.support.archived_model import Archived
+
+
+@pytest.fixture(autouse=True)
+def _collect_without_delay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(garbage, "UNREFERENCED_SECONDS", 0.0)
 
 
 @pytest.fixture

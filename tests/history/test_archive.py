@@ -10,10 +10,10 @@ from abound.core.errors import ArtifactsUnavailable, Corrupted
 from abound.core.model.entry_application import Unit
 from abound.core.types import START, Offset
 from abound.service.history import full_log, history_manifest
-from abound.service.history.archive import ArchiveContext, archive
+from abound.service.history.archive import ArchiveContext, archive, restart_history
 from abound.service.history.garbage import FileCollector
 from abound.service.history.history_manifest import HistoryParams
-from abound.service.history.replay import rebuild
+from abound.service.history.replay import compact, rebuild
 from abound.service.history.retention import (
     enforce_retention,
 )
@@ -25,7 +25,7 @@ from abound.service.snapshots import snapshots
 from abound.service.snapshots.state_image import MANIFEST
 from abound.service.store.lease import LeaseLost, acquire
 from tests.snapshots.test_snapshots import create
-from tests.support.archived_model import SMALL, Archived
+from tests.support.archived_model import PARTS, SMALL, Archived
 from tests.support.streams import drafts
 
 
@@ -214,3 +214,19 @@ async def test_a_late_compactor_damages_nothing(model: Archived) -> None:
     for from_start in (True, False):
         made = await rebuild(store, model.living, from_start=from_start, artifacts=model.artifacts)
         assert made.live.n_learned == 200
+
+
+async def test_history_begins_anew_at_a_snapshot_of_an_empty_model(model: Archived) -> None:
+    living = await create(model.store, "empty")
+    await compact(model.store, living, PARTS)
+    async with acquire(model.store, living.keys) as lease:
+        begun = await restart_history(ArchiveContext(model.store, model.artifacts, living, lease))
+    assert begun.start == START
+    empty = Archived(model.store, model.artifacts, living, [])
+    for seed in range(3):
+        await empty.grow(20, seed)
+    contents = await empty.archive()
+    assert contents.n_entries == 39
+    assert await empty.past() == empty.every
+    again = await rebuild(model.store, living, from_start=True, artifacts=model.artifacts)
+    assert again.live.n_learned == 60

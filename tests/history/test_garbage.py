@@ -8,6 +8,7 @@ import pytest
 
 from abound.core.errors import Conflict
 from abound.core.types import START
+from abound.service.history import garbage
 from abound.service.history.archive import ArchiveContext, archive
 from abound.service.history.garbage import FileCollector
 from abound.service.history.history_manifest import History, HistoryParams
@@ -117,6 +118,22 @@ async def test_what_a_dead_import_left_goes_and_what_is_being_made_stays(house: 
     assert [await swept(house, sweep) for _ in range(2)] == [0, 1]
     assert await there(house) == set()
     assert await house.store.client.exists(place.keys.key("adoption-lease")) == 0
+
+
+async def test_a_file_stays_until_it_has_been_unreferenced_for_a_while(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(garbage, "UNREFERENCED_SECONDS", 3600.0)
+    sweep = FileCollector(house.store)
+    await house.append(*events(3))
+    left = await house.index(model_of(5, 1), START)
+    assert await swept(house, sweep) == 0
+    await asyncio.sleep(0.5)
+    assert [await swept(house, sweep) for _ in range(2)] == [0, 0]
+    assert await there(house) == {left.id}
+    monkeypatch.setattr(garbage, "UNREFERENCED_SECONDS", 0.5)  # counted from the first pass, not from the last
+    assert await swept(house, sweep) == 1
+    assert await there(house) == set()
 
 
 async def test_who_adopts_waits_for_the_sweep_and_not_for_another_adoption(

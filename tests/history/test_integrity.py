@@ -16,17 +16,22 @@ from abound.core.types import Offset
 from abound.service.artifacts.artifact_store import ArtifactStore
 from abound.service.cli.main import app
 from abound.service.history.archive import ArchiveContext, archive
-from abound.service.history.history_manifest import HistoryParams, history_key
+from abound.service.history.garbage import FileCollector
+from abound.service.history.history_manifest import History, HistoryParams, Segment, history_key
+from abound.service.history.integrity import find_damage
 from abound.service.history.replay import compact
 from abound.service.history.retention import enforce_retention
 from abound.service.history.verify import verify
+from abound.service.log.catalog import read_catalog
 from abound.service.log.events import AdoptEvent
+from abound.service.log.stream import Element
 from abound.service.replica.replica import Replica
 from abound.service.snapshots import state_files
 from abound.service.snapshots.state_image import MANIFEST, StateManifest
 from abound.service.store.client import Store
 from abound.service.store.lease import acquire
 from tests.support.adoption_house import SMALL, House, digest_at, events, model_of
+from tests.support.archived_model import Archived
 from tests.support.replicas import until
 from tests.support.valkey import Server
 
@@ -141,3 +146,30 @@ async def test_a_state_file_of_another_release_is_reported(house: House) -> None
     await house.artifacts.put(path, json.dumps(changed).encode())
     code, said = await run(house, "mend", "--yes")
     assert (code, "has the format 99" in said, "run the release that wrote it" in said) == (1, True, True)
+
+
+async def test_a_segment_that_the_worker_replaces_during_the_read_is_no_damage(
+    model: Archived, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    params = HistoryParams(segment_bytes=14_000)
+    before = await model.archive(params)
+    read = History.elements
+
+    async def overtaken(history: History, segment: Segment) -> list[Element]:
+        if segment == before.segments[-1] and len(model.every) == 180:
+            await model.grow(20, 7)
+            await model.grow(20, 8)
+            await model.archive(params)
+            collector = FileCollector(model.store)
+            for _ in range(2):
+                await collector.collect(model.artifacts, await read_catalog(model.store))
+        return await read(history, segment)
+
+    monkeypatch.setattr(History, "elements", overtaken)
+    assert await find_damage(model.store, model.artifacts, model.living) == []
+    after = await model.contents()
+    assert before.segments[-1] not in after.segments
+    await model.artifacts.delete(after.segments[0].name)
+    missing = await find_damage(model.store, model.artifacts, model.living)
+    assert len(missing) == 1
+    assert after.segments[0].name in missing[0].reason

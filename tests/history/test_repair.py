@@ -17,6 +17,7 @@ from abound.core.config import ModelConfig
 from abound.core.errors import CannotStart, Conflict
 from abound.core.types import Offset
 from abound.service.cli.main import app
+from abound.service.history.integrity import Damage
 from abound.service.history.repair import find_problems, replace_entry
 from abound.service.history.replay import compact, rebuild
 from abound.service.history.verify import verify
@@ -140,6 +141,30 @@ async def test_damaged_snapshots_past_a_replaced_entry_go(
     assert len(await snapshots.ids(store, living.keys)) == 1
     assert (await verify(store, "default", offline=True)).good
     assert (await start_replica(server)).model("default").live.n_learned == 20
+
+
+async def test_a_log_of_large_entries_is_copied_a_few_at_a_time(
+    damaged: Damaged, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, living, lost = damaged
+    await damage_newest_snapshot(store, living)
+    payload, checksum = encode(Entry(APPLY_VERSION, b"somebody", 1, MarkEvent("m" * 2**20)))
+    for _ in range(40):
+        await store.client.xadd(living.keys.log, {"e": payload, "c": checksum})
+    read = store.client.xrange
+    sizes = []
+
+    async def measured(*given: Any) -> Any:
+        found = await read(*given)
+        sizes.append(sum(len(fields[b"e"]) for _, fields in found))
+        return found
+
+    length = await store.client.xlen(living.keys.log)
+    monkeypatch.setattr(store.client, "xrange", measured)
+    await replace_entry(store, None, Damage("default", lost.entry, ""))
+    assert await store.client.xlen(living.keys.log) == length
+    assert sum(sizes) > 40 * 2**20
+    assert max(sizes) < 10 * 2**20
 
 
 async def append(store: Store, log: bytes) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from abound.core.errors import ArtifactsUnavailable, Corrupted, NotReady, UnknownOffset
@@ -13,6 +15,7 @@ from abound.service.history.restore import restore_newest
 from abound.service.history.retention import (
     enforce_retention,
 )
+from abound.service.model.replicated_model import ReplicatedModel
 from abound.service.snapshots import snapshots
 from abound.service.store.lease import acquire
 from tests.support.archived_model import Archived
@@ -46,3 +49,24 @@ async def test_the_newest_snapshot_before_an_offset_or_the_beginning(model: Arch
         await enforce_retention(to, contents)
     with pytest.raises(UnknownOffset):
         await restore_newest(model.store, early, until=model.offset(5), artifacts=model.artifacts)
+
+
+async def test_snapshots_that_are_made_during_a_load_are_used(model: Archived, monkeypatch: pytest.MonkeyPatch) -> None:
+    await model.archive()
+    load, replaced = snapshots.load, False
+
+    async def overtaken(*given: Any) -> Any:
+        nonlocal replaced
+        if not replaced:
+            replaced = True
+            for seed in (3, 4):
+                await model.grow(5, seed)
+        return await load(*given)
+
+    monkeypatch.setattr(snapshots, "load", overtaken)
+    fresh = ReplicatedModel(model.living.keys, model.living.config)
+    manifest = await restore_newest(model.store, fresh)
+    assert replaced
+    assert manifest is not None
+    assert manifest.id == (await snapshots.ids(model.store, model.living.keys))[0]
+    assert fresh.offset == model.offset(-1)

@@ -35,6 +35,7 @@ from abound.core.model.active_version import ServingState
 from abound.core.model.live_model import LiveModel, warmup
 from abound.core.types import Offset
 from abound.service import worker as worker_module
+from abound.service.history import garbage
 from abound.service.history.replay import rebuild
 from abound.service.log import catalog
 from abound.service.log.catalog import read_catalog
@@ -374,6 +375,7 @@ def _without_the_world(seed: int) -> Iterator[None]:
         (versions, "libraries", dict),
         (lease, "LEASE_SECONDS", 1.2),
         (worker_module, "SWEEP_SECONDS", 1.0),
+        (garbage, "UNREFERENCED_SECONDS", 1.0),
         (worker_module, "LOOK_SECONDS", 0.25),
     ]
     before = [(where, name, getattr(where, name)) for where, name, _ in puts]

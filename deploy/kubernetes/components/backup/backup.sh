@@ -8,10 +8,15 @@ backup="$BACKUPS/$(date -u +%Y-%m-%dT%H-%M-%SZ)"
 part="$BACKUPS/unfinished"
 rm -rf "$part"
 mkdir "$part"
+touch "$part/begun"
+sleep 1  # times of files may be whole seconds
 # Files may be removed while they are copied; the second copy has all that the store points to.
 cp -Rp "$ARTIFACTS" "$part/artifacts" || true
 REDISCLI_AUTH="$(cat "$PASSWORD")" valkey-cli -h "$STORE" -p "${STORE_PORT:-6379}" --rdb "$part/dump.rdb"
 test -s "$part/dump.rdb"
+# A copy that was cut off is newer than its original, so `cp -u` would keep it; a whole copy has its original's time.
+find "$part/artifacts" -type f -newer "$part/begun" -delete
+rm "$part/begun"
 cp -Rpu "$ARTIFACTS/." "$part/artifacts"
 sync
 mv "$part" "$backup"
