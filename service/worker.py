@@ -301,8 +301,11 @@ class Worker:
             contents = await archive(to)
             if contents is not None:
                 await enforce_retention(to, contents)
+        except LeaseLost:
+            raise
         except (
             ArtifactsUnavailable,
+            Conflict,
             Corrupted,
             MemoryError,
             NotReady,

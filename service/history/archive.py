@@ -40,7 +40,7 @@ from abound.service.snapshots import snapshots, state_files
 from abound.service.snapshots.state_image import StateManifest
 from abound.service.store.client import Store, store_errors
 from abound.service.store.keys import ModelKeys
-from abound.service.store.lease import Command, Lease
+from abound.service.store.lease import ADOPTION, Command, Lease, acquire
 
 log = structlog.get_logger(__name__)
 
@@ -174,7 +174,7 @@ async def restart_history(to: ArchiveContext) -> HistoryManifest:
     """Start history again at the oldest good snapshot, without anything before it.
 
     Use it for a history that is damaged or lost. Garbage collection deletes its files later. Raises what ``archive``
-    raises, and NotReady if no snapshot is good.
+    raises, Conflict while a state is rebuilt, and NotReady if no snapshot is good and past all adoptions.
     """
     return await _begin_at(to, await good_snapshots(to.store, to.keys))
 
@@ -243,16 +243,21 @@ async def _current_manifest(to: ArchiveContext, good: list[StateManifest]) -> Hi
 
 
 async def _begin_at(to: ArchiveContext, good: list[StateManifest]) -> HistoryManifest:
-    for manifest in reversed(good):
-        model = ReplicatedModel(to.keys, to.living.config, limits=Limits())
-        try:
-            live = await snapshots.load(to.store, to.keys, manifest, model.limits)
-        except Corrupted as error:
-            log.warning("snapshot skipped", model=to.keys.name, snapshot=manifest.id, reason=str(error))
-            continue
-        model.restore(live, manifest.position)
-        base = await make_base(to, model)
-        return await swap_manifest(to, _empty(to, base), await _trim_before(to, base))
+    async with acquire(to.store, to.keys, purpose=ADOPTION):  # an adoption replays entries since its job began
+        for manifest in reversed(good):
+            offset = manifest.position.offset
+            needed = await least_replay_offset(to, offset)
+            if needed is not None and needed[:2] < offset[:2]:
+                continue  # without a later snapshot, every start replays this adoption
+            model = ReplicatedModel(to.keys, to.living.config, limits=Limits())
+            try:
+                live = await snapshots.load(to.store, to.keys, manifest, model.limits)
+            except Corrupted as error:
+                log.warning("snapshot skipped", model=to.keys.name, snapshot=manifest.id, reason=str(error))
+                continue
+            model.restore(live, manifest.position)
+            base = await make_base(to, model)
+            return await swap_manifest(to, _empty(to, base), await _trim_before(to, base))
     raise NotReady(
         f"no usable snapshot of {to.keys.name} to start its history at; retry after the next snapshot", retry_after=60.0
     )
