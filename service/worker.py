@@ -216,6 +216,7 @@ class Worker:
                     ArtifactsUnavailable,
                     Corrupted,
                     MemoryError,
+                    StoreUnavailable,  # a reply may have been too large to arrive in time
                     UnknownApplyVersion,
                     UnknownArtifact,
                     UnknownOffset,
@@ -226,11 +227,11 @@ class Worker:
                 await self._archive(living, lease)
 
     async def _pause_model(self, living: CatalogModel, error: Exception) -> None:
-        """Report the error and pause work on a model."""
+        """Report the error and pause work on a model. Raises StoreUnavailable if the whole store is."""
         why = str(error) or repr(error)
+        await self._report_trouble(living, "snapshots", f"no snapshot can be made: {why}")
         log.error("no snapshot can be made", model=living.keys.name, reason=why)
         self._resting[living.keys.incarnation] = asyncio.get_running_loop().time() + DAMAGED_PAUSE_SECONDS
-        await self._report_trouble(living, "snapshots", f"no snapshot can be made: {why}")
 
     async def _report_trouble(self, living: CatalogModel, work: str, trouble: str) -> None:
         """Publish why some work on a model fails, for the replicas. A full store refuses it."""
@@ -301,19 +302,23 @@ class Worker:
             contents = await archive(to)
             if contents is not None:
                 await enforce_retention(to, contents)
+        except LeaseLost:
+            raise
         except (
             ArtifactsUnavailable,
+            Conflict,
             Corrupted,
             MemoryError,
             NotReady,
+            StoreUnavailable,
             UnknownApplyVersion,
             UnknownArtifact,
             UnknownOffset,
         ) as error:
             why = str(error) or repr(error)
+            await self._report_trouble(living, "history", f"{NO_HISTORY}: {why}")
             log.error(NO_HISTORY, model=living.keys.name, reason=why)
             self._without_history[living.keys.incarnation] = now + DAMAGED_PAUSE_SECONDS
-            await self._report_trouble(living, "history", f"{NO_HISTORY}: {why}")
             return
         await self._clear_trouble(living, "history")
 

@@ -201,7 +201,9 @@ async def test_a_log_that_cannot_be_applied_leaves_the_other_models_their_worker
 
 
 @pytest.mark.parametrize(
-    "error", [MemoryError(), UnknownOffset("history begins later", START)], ids=["MemoryError", "UnknownOffset"]
+    "error",
+    [MemoryError(), UnknownOffset("history begins later", START), StoreUnavailable("no answer in time")],
+    ids=["MemoryError", "UnknownOffset", "StoreUnavailable"],
 )
 async def test_a_model_that_cannot_be_rebuilt_leaves_the_other_models_their_worker(
     server: Server, start_replica: StartReplica, work: Work, monkeypatch: pytest.MonkeyPatch, error: Exception
@@ -306,6 +308,19 @@ async def test_a_failed_sweep_is_repeated_after_its_interval(
             await asyncio.sleep(0.02)
     await asyncio.sleep(1.3)
     assert sweeps.await_count <= (time.monotonic() - began) / 0.5
+
+
+async def test_a_log_that_cannot_be_read_in_time_ends_no_sweep(
+    server: Server, start_replica: StartReplica, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    replica = await start_replica(server)
+    worker = Worker(replica.store, NEVER, artifacts=ArtifactStore(str(tmp_path)))
+    monkeypatch.setattr(service_worker, "archive", AsyncMock(side_effect=StoreUnavailable("no answer in time")))
+    collect = AsyncMock(return_value=3)
+    monkeypatch.setattr(worker._collector, "collect", collect)
+    assert await worker.sweep(await read_catalog(replica.store)) == 3
+    status = worker_status.parse(await replica.store.client.hgetall(replica.model("default").keys.key("worker-status")))
+    assert status.trouble == f"{service_worker.NO_HISTORY}: no answer in time"
 
 
 async def test_what_nothing_points_to_is_swept(server: Server, start_replica: StartReplica, work: Work) -> None:

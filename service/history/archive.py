@@ -40,8 +40,7 @@ from abound.service.snapshots import snapshots, state_files
 from abound.service.snapshots.state_image import StateManifest
 from abound.service.store.client import Store, store_errors
 from abound.service.store.keys import ModelKeys
-from abound.service.store.lease import Command, Lease
-from abound.service.store.raw_connection import StoreConnection
+from abound.service.store.lease import ADOPTION, Command, Lease, acquire
 
 log = structlog.get_logger(__name__)
 
@@ -103,36 +102,61 @@ async def archive(to: ArchiveContext) -> HistoryManifest | None:
     contents = await _current_manifest(to, good)
     elements, size, n_old, old = await _extendable_segment(to, contents)
     begun = msgspec.structs.replace(contents, segments=contents.segments[:-1]) if old is not None else contents
-    connection = await to.store.open_connection("archive")
-    try:
-        async with contextlib.aclosing(_read(to, connection, contents.end, until)) as reading:
-            async for read in reading:
-                for element in read:
-                    if Offset.of_entry(element[0])[:2] >= until[:2]:
-                        break
-                    _check(to, element)
-                    elements.append(element)
-                    size += entry_size(element[1])
-                    if size >= to.params.segment_bytes or adoption_after(element) is not None:
-                        contents = begun = await _add(to, begun, elements, size)
-                        elements, size, n_old = [], 0, 0
-    except stream.LogTrimmed as error:
-        raise Corrupted(
-            f"the history of {to.keys.name} ends at {contents.end.entry} and {error}: the entries between are lost. "
-            f"{history_manifest.BEGIN_ANEW_HINT}"
-        ) from None
-    finally:
-        connection.close()
+    async with contextlib.aclosing(_read(to, contents.end, until)) as reading:
+        async for read in reading:
+            for element in read:
+                if Offset.of_entry(element[0])[:2] >= until[:2]:
+                    break
+                _check(to, element)
+                elements.append(element)
+                size += entry_size(element[1])
+                if size >= to.params.segment_bytes or adoption_after(element) is not None:
+                    contents = begun = await _add(to, begun, elements, size)
+                    elements, size, n_old = [], 0, 0
     if len(elements) > n_old:
         contents = await _add(to, begun, elements, size)
     return contents
 
 
-def _read(
-    to: ArchiveContext, connection: StoreConnection, after: Offset, until: Offset
-) -> AsyncGenerator[list[Element]]:
-    seconds = to.store.params.reply_seconds
-    return stream.read(connection, to.keys.log, after, until, read_bytes=to.log_params.read_bytes, seconds=seconds)
+async def least_replay_offset(to: ArchiveContext, after: Offset) -> Offset | None:
+    """Return the least offset from which an adoption in the log after ``after`` replays.
+
+    Raises what ``archive`` raises.
+    """
+    found = []
+    async with contextlib.aclosing(_read(to, after)) as reading:
+        async for elements in reading:
+            found += [since for element in elements if (since := adoption_after(element)) is not None]
+            await to.between()
+    return min(found, default=None)
+
+
+async def _read(to: ArchiveContext, after: Offset, until: Offset | None = None) -> AsyncGenerator[list[Element]]:
+    """Yield the entries of the log after ``after``, up to and including ``until`` (default: all).
+
+    Raise Corrupted if the log begins later, and LeaseLost if another process has archived the entries meanwhile.
+    """
+    connection = await to.store.open_connection("archive")
+    try:
+        reading = stream.read(
+            connection,
+            to.keys.log,
+            after,
+            until,
+            read_bytes=to.log_params.read_bytes,
+            seconds=to.store.params.reply_seconds,
+        )
+        async with contextlib.aclosing(reading):
+            async for elements in reading:
+                yield elements
+    except stream.LogTrimmed as error:
+        await to.lease.check()
+        raise Corrupted(
+            f"the history of {to.keys.name} ends at {after.entry} and {error}: the entries between are lost. "
+            f"{history_manifest.BEGIN_ANEW_HINT}"
+        ) from None
+    finally:
+        connection.close()
 
 
 def _check(to: ArchiveContext, element: Element) -> None:
@@ -150,7 +174,7 @@ async def restart_history(to: ArchiveContext) -> HistoryManifest:
     """Start history again at the oldest good snapshot, without anything before it.
 
     Use it for a history that is damaged or lost. Garbage collection deletes its files later. Raises what ``archive``
-    raises, and NotReady if no snapshot is good.
+    raises, Conflict while a state is rebuilt, and NotReady if no snapshot is good and past all adoptions.
     """
     return await _begin_at(to, await good_snapshots(to.store, to.keys))
 
@@ -219,16 +243,21 @@ async def _current_manifest(to: ArchiveContext, good: list[StateManifest]) -> Hi
 
 
 async def _begin_at(to: ArchiveContext, good: list[StateManifest]) -> HistoryManifest:
-    for manifest in reversed(good):
-        model = ReplicatedModel(to.keys, to.living.config, limits=Limits())
-        try:
-            live = await snapshots.load(to.store, to.keys, manifest, model.limits)
-        except Corrupted as error:
-            log.warning("snapshot skipped", model=to.keys.name, snapshot=manifest.id, reason=str(error))
-            continue
-        model.restore(live, manifest.position)
-        base = await make_base(to, model)
-        return await swap_manifest(to, _empty(to, base), await _trim_before(to, base))
+    async with acquire(to.store, to.keys, purpose=ADOPTION):  # an adoption replays entries since its job began
+        for manifest in reversed(good):
+            offset = manifest.position.offset
+            needed = await least_replay_offset(to, offset)
+            if needed is not None and needed[:2] < offset[:2]:
+                continue  # without a later snapshot, every start replays this adoption
+            model = ReplicatedModel(to.keys, to.living.config, limits=Limits())
+            try:
+                live = await snapshots.load(to.store, to.keys, manifest, model.limits)
+            except Corrupted as error:
+                log.warning("snapshot skipped", model=to.keys.name, snapshot=manifest.id, reason=str(error))
+                continue
+            model.restore(live, manifest.position)
+            base = await make_base(to, model)
+            return await swap_manifest(to, _empty(to, base), await _trim_before(to, base))
     raise NotReady(
         f"no usable snapshot of {to.keys.name} to start its history at; retry after the next snapshot", retry_after=60.0
     )

@@ -19,11 +19,11 @@ import structlog
 from abound.core.errors import Corrupted, UnknownArtifact
 from abound.core.types import Offset
 from abound.service.history import pins
-from abound.service.history.archive import BASE_PREFIX, ArchiveContext, make_base, swap_manifest
+from abound.service.history.archive import BASE_PREFIX, ArchiveContext, least_replay_offset, make_base, swap_manifest
 from abound.service.history.history_manifest import History, HistoryManifest, HistoryParams, Segment
 from abound.service.history.replay import rebuild
 from abound.service.log import stream
-from abound.service.log.events import adopted_state_files, adoption_after
+from abound.service.log.events import adopted_state_files
 from abound.service.snapshots import state_files
 
 log = structlog.get_logger(__name__)
@@ -46,7 +46,8 @@ async def enforce_retention(to: ArchiveContext, contents: HistoryManifest) -> Hi
     )
     if not n:
         return contents
-    n = deletable_segments(contents, n, await pins.oldest(to.store, to.keys), await _least_replay_offset(to))
+    log_needs = await least_replay_offset(to, (await stream.trim_of(to.store, to.keys.log)).last)
+    n = deletable_segments(contents, n, await pins.oldest(to.store, to.keys), log_needs)
     if not n:
         return contents
     until = Offset.of_entry(contents.segments[n - 1].last)
@@ -136,24 +137,6 @@ async def _needed(to: ArchiveContext, contents: HistoryManifest) -> list[int]:
                     needed[i] += sizes.pop(name, 0)
             await to.between()
     return needed
-
-
-async def _least_replay_offset(to: ArchiveContext) -> Offset | None:
-    """Return the least offset from which an adoption in the log replays."""
-    connection = await to.store.open_connection("retain")
-    found = []
-    try:
-        first = (await stream.trim_of(to.store, to.keys.log)).last
-        reading = stream.read(
-            connection, to.keys.log, first, read_bytes=to.log_params.read_bytes, seconds=to.store.params.reply_seconds
-        )
-        async with contextlib.aclosing(reading):
-            async for elements in reading:
-                found += [after for element in elements if (after := adoption_after(element)) is not None]
-                await to.between()
-    finally:
-        connection.close()
-    return min(found, default=None)
 
 
 def _ended(segment: Segment) -> int:

@@ -8,6 +8,7 @@ without a reply ends with :class:`ConnectionLost`, and whether the store execute
 from __future__ import annotations
 
 import asyncio
+import math
 import ssl
 from collections import deque
 from collections.abc import Callable
@@ -23,6 +24,11 @@ Reply = Any
 """bytes, int, None, a list of replies, or hiredis.ReplyError when the store refused the command."""
 
 TICK = 0.25
+
+PING_SECONDS = 15.0
+"""A connection that sent no command for this long sends a ``PING``, because many stores close idle connections. The
+connection counts as lost if the reply takes as long.
+"""
 
 
 def pack_command(words: tuple[str | bytes | int, ...]) -> bytes:
@@ -92,6 +98,7 @@ class StoreConnection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._ticker: asyncio.TimerHandle | None = None
         self._cause: BaseException | None = None
+        self._ping_at = math.inf
 
     @classmethod
     async def open(
@@ -142,11 +149,10 @@ class StoreConnection(asyncio.Protocol):
             for _ in range(n):
                 on_reply(ConnectionLost("the connection is closed"))
             return
-        until = self._loop.time() + seconds
+        now = self._loop.time()
+        self._ping_at = now + PING_SECONDS
         for _ in range(n):
-            self._waiting.append((on_reply, until))
-        if self._ticker is None:
-            self._ticker = self._loop.call_later(TICK, self._tick)
+            self._waiting.append((on_reply, now + seconds))
         self._transport.write(commands)
 
     def call(self, *words: str | bytes | int, seconds: float) -> asyncio.Future[Reply]:
@@ -196,6 +202,7 @@ class StoreConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Store the transport."""
         self._transport = transport  # type: ignore[assignment]
+        self._ticker = self._loop.call_later(TICK, self._tick)
 
     def data_received(self, data: bytes) -> None:
         """Pass each complete reply to the oldest waiting command."""
@@ -217,15 +224,15 @@ class StoreConnection(asyncio.Protocol):
         self._end()
 
     def _tick(self) -> None:
-        """Close the connection when its oldest command has timed out."""
-        self._ticker = None
-        if not self._waiting or self._transport is None:
-            return
-        if self._waiting[0][1] < self._loop.time():
+        """Close the connection when its oldest command has timed out; ping the store when the connection is idle."""
+        now = self._loop.time()
+        if self._waiting and self._waiting[0][1] < now:
             self._cause = TimeoutError("the store did not answer in time")
             self.close()
-        else:
-            self._ticker = self._loop.call_later(TICK, self._tick)
+            return
+        if self._ping_at < now:
+            self.send(pack_command(("PING",)), lambda _: None, PING_SECONDS)
+        self._ticker = self._loop.call_later(TICK, self._tick)
 
     def _end(self) -> None:
         if self._ticker is not None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+from collections.abc import AsyncGenerator
+from typing import Any
 
 import pytest
 
@@ -20,7 +22,7 @@ from abound.service.history.retention import (
 from abound.service.log import stream
 from abound.service.log.catalog import read_catalog
 from abound.service.log.events import APPLY_VERSION, AdoptEvent, Entry, LearnEvent, adoption_after, encode
-from abound.service.log.stream import Trim
+from abound.service.log.stream import Element, Trim
 from abound.service.snapshots import snapshots
 from abound.service.snapshots.state_image import MANIFEST
 from abound.service.store.lease import LeaseLost, acquire
@@ -230,3 +232,28 @@ async def test_history_begins_anew_at_a_snapshot_of_an_empty_model(model: Archiv
     assert await empty.past() == empty.every
     again = await rebuild(model.store, living, from_start=True, artifacts=model.artifacts)
     assert again.live.n_learned == 60
+
+
+@pytest.mark.parametrize("work", ["archive", "retention"])
+async def test_entries_that_another_worker_has_archived_are_not_reported_as_lost(
+    model: Archived, monkeypatch: pytest.MonkeyPatch, work: str
+) -> None:
+    """A worker was suspended for longer than its lease before it reads the log."""
+    contents = await model.archive() if work == "retention" else None
+    await model.grow(60, 3)
+    await model.grow(60, 4)
+    read = stream.read
+
+    async def suspended(*given: Any, **named: Any) -> AsyncGenerator[list[Element]]:
+        monkeypatch.undo()
+        await model.store.client.delete(model.living.keys.key("lease"))
+        await model.archive()
+        async for elements in read(*given, **named):
+            yield elements
+
+    async with acquire(model.store, model.living.keys) as late:
+        to = ArchiveContext(model.store, model.artifacts, model.living, late, HistoryParams(keep_bytes=1000))
+        monkeypatch.setattr(stream, "read", suspended)
+        with pytest.raises(LeaseLost):
+            await (archive(to) if contents is None else enforce_retention(to, contents))
+    assert await model.past() == model.every

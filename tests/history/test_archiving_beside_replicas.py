@@ -14,7 +14,7 @@ import pytest
 from abound.core.errors import CannotStart, Overloaded
 from abound.core.types import START, Offset
 from abound.service.artifacts.artifact_store import ArtifactStore
-from abound.service.history import full_log, history_manifest
+from abound.service.history import full_log, history_manifest, worker_status
 from abound.service.history.archive import BASE_PREFIX, ArchiveContext, archive, restart_history
 from abound.service.history.garbage import FileCollector
 from abound.service.history.history_manifest import HistoryParams
@@ -29,7 +29,7 @@ from abound.service.replica.storage_status import NO_ARTIFACTS
 from abound.service.snapshots import snapshots, state_files
 from abound.service.snapshots.snapshots import SnapshotParams
 from abound.service.store.client import Store
-from abound.service.store.lease import acquire
+from abound.service.store.lease import ADOPTION, acquire
 from abound.service.worker import Worker
 from tests.support.fixtures import StartReplica
 from tests.support.streams import drafts, flip
@@ -455,3 +455,24 @@ async def test_a_worker_that_was_stopped_comes_back_too_late_and_damages_nothing
     verified = await verify(store, "default", artifacts=visible)
     assert verified.good
     assert len(await snapshots.read_manifests(store, keys)) == 2
+
+
+async def test_a_lost_history_starts_again_when_no_rebuild_runs(
+    server: Server, artifacts: ArtifactStore, start_replica: StartReplica, store: Store
+) -> None:
+    replica = await start_replica(server, artifacts=artifacts)
+    for seed in range(3):
+        await teach(replica, 20, seed)
+        await archived(store, artifacts)
+    living = await the_model(store)
+    history = history_manifest.History(store, artifacts, living.keys)
+    await store.client.delete(history_manifest.history_key(living.keys))
+    worker, catalog = Worker(store, OFTEN, artifacts=artifacts, history_params=SMALL), await read_catalog(store)
+    async with acquire(store, living.keys, purpose=ADOPTION):
+        await worker.sweep(catalog)
+    assert await history.manifest() is None
+    status = worker_status.parse(await store.client.hgetall(living.keys.key("worker-status")))
+    assert "another rebuild" in (status.trouble or "")
+    worker._without_history.clear()  # it tries again after a while
+    await worker.sweep(catalog)
+    assert await history.manifest() is not None

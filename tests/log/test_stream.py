@@ -119,6 +119,10 @@ async def test_no_reply_is_much_larger_than_what_is_read_at_a_time(store: Store)
     assert counts[-5:] == [1] * 5
 
 
+def test_a_reply_of_the_largest_entries_arrives_in_time_over_a_gigabit_per_second() -> None:
+    assert MAX_ENTRIES * LogParams().request_bytes / 125e6 < StoreParams().reply_seconds
+
+
 def test_a_pace_starts_small_and_follows_the_size_of_entries() -> None:
     pace = ReadPacer(1000, 64)
     counts = []

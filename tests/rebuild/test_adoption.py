@@ -13,19 +13,21 @@ from abound.core.errors import (
     ArtifactsUnavailable,
     Cancelled,
     Conflict,
+    NotReady,
     StoreUnavailable,
 )
 from abound.core.model.live_model import warmup
-from abound.core.types import START
+from abound.core.types import START, Offset
 from abound.service.artifacts.artifact_store import ARTIFACTS_KEY, ArtifactStore
-from abound.service.history.replay import rebuild
+from abound.service.history.archive import ArchiveContext, restart_history
+from abound.service.history.replay import compact, rebuild
 from abound.service.log.events import AdoptEvent, PrepareEvent
 from abound.service.log.stream import Trim, trimmed_key
 from abound.service.rebuild import adoption
 from abound.service.replica import standbys
 from abound.service.store.client import Store
 from abound.service.store.lease import ADOPTION, LeaseLost, acquire
-from tests.support.adoption_house import House, adopt, digest_at, events, model_of
+from tests.support.adoption_house import SMALL, House, adopt, digest_at, events, model_of
 from tests.support.proxy import Proxy
 from tests.support.replicas import until
 from tests.support.streams import drafts
@@ -277,3 +279,31 @@ async def test_an_adoption_gets_through_to_a_store_that_comes_back(own_server: S
             assert await digest_at(replica, last) == await house.expected()
     finally:
         await house.close()
+
+
+async def test_history_does_not_begin_anew_past_what_an_adoption_replays(house: House) -> None:
+    await house.append(*events(20))
+    place = await house.place()
+    living = place.living
+
+    async def begin_anew() -> Offset:
+        async with acquire(house.store, living.keys) as lease:
+            return (await restart_history(ArchiveContext(house.store, house.artifacts, living, lease))).start
+
+    async with adoption.begin(place, "one") as one:
+        index = await house.index(model_of(30, 9), one.after)
+        for seed in (2, 3):
+            await house.append(*events(5, seed))
+            await compact(house.store, living, SMALL, artifacts=house.artifacts)
+        with pytest.raises(Conflict, match="another rebuild"):
+            await begin_anew()
+        at = await one.adopt(index, "a test")
+    with pytest.raises(NotReady, match="after the next snapshot"):
+        await begin_anew()
+    made = await adoption.snapshot_past(place, at)
+    await house.append(*events(5, 4))
+    expected = await house.expected()
+    assert await begin_anew() == made.position.offset
+    for from_start in (False, True):
+        model = await rebuild(house.store, living, from_start=from_start, artifacts=house.artifacts)
+        assert await model.compute_digest() == expected

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import hiredis
 import pytest
 
+from abound.service.store import raw_connection
 from abound.service.store.client import Store
 from abound.service.store.raw_connection import ConnectionLost, pack_command
 from tests.support.valkey import Server
@@ -60,3 +63,15 @@ async def test_commands_and_a_link_that_is_lost(own_server: Server) -> None:
     with pytest.raises(ConnectionLost):
         await both
     await store.close()
+
+
+async def test_an_idle_connection_stays_open_in_a_store_that_closes_idle_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(raw_connection, "PING_SECONDS", 0.3)
+    server = Server(timeout="1")
+    store = Store(server.url, QUICK)
+    connection = await store.open_connection("test")
+    await asyncio.sleep(3.5)
+    assert await connection.call("PING", seconds=5) == b"PONG"
+    connection.close()
+    await store.close()
+    server.close()
