@@ -68,7 +68,7 @@ async def test_commands_and_a_link_that_is_lost(own_server: Server) -> None:
 async def test_an_idle_connection_stays_open_in_a_store_that_closes_idle_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(raw_connection, "PING_SECONDS", 0.3)
     server = Server(timeout="1")
-    store = Store(server.url, QUICK)
+    store = Store(server.url, PATIENT)
     connection = await store.open_connection("test")
     await asyncio.sleep(3.5)
     assert await connection.call("PING", seconds=5) == b"PONG"
