@@ -10,7 +10,7 @@ import pytest
 from abound.service.store import raw_connection
 from abound.service.store.client import Store
 from abound.service.store.raw_connection import ConnectionLost, pack_command
-from tests.support.valkey import Server
+from tests.support.valkey import PATIENT, Server
 
 
 async def test_commands_in_one_piece(store: Store) -> None:
