@@ -112,7 +112,7 @@ class Settings(BaseSettings):
     )
     worker_kinds: str = Field(
         "rebuild,fit",
-        pattern=r"^[a-z]*(,[a-z]+)*$",
+        pattern=r"^(none|(rebuild|fit)(,(rebuild|fit))*)$",
         description="comma-separated kinds of jobs that a worker runs, one job of each at once; none: snapshots only",
     )
     cluster: str | None = Field(

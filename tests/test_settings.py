@@ -9,6 +9,7 @@ import pytest
 
 from abound.core.errors import CannotStart
 from abound.core.limits import Limits
+from abound.service.jobs.record import KINDS
 from abound.service.settings import Settings, is_loopback, mask_password, unknown_variables
 
 
@@ -84,12 +85,21 @@ def test_a_secret_file_that_cannot_be_used_is_named(monkeypatch, tmp_path, conte
         ("ABOUND_WAIT_SECONDS", "nan"),
         ("ABOUND_LOG_LEVEL", "loud"),
         ("ABOUND_DURABILITY", "sometimes"),
+        ("ABOUND_WORKER_KINDS", "rebuild,fits"),
+        ("ABOUND_WORKER_KINDS", "none,fit"),
     ],
 )
 def test_a_wrong_value_is_refused_by_the_name_of_its_variable(monkeypatch, variable, value):
     monkeypatch.setenv(variable, value)
     with pytest.raises(CannotStart, match=f"^{variable}: "):
         Settings.load()
+
+
+def test_kinds_of_jobs_are_those_that_there_are():
+    for kinds in ("none", ",".join(KINDS), ",".join(reversed(KINDS)), *KINDS):
+        assert Settings.load(worker_kinds=kinds).worker_kinds == kinds
+    with pytest.raises(CannotStart, match=r"^--worker-kinds: "):
+        Settings.load(worker_kinds="")  # a child process would take an empty variable for unset
 
 
 def test_a_wrong_option_is_refused_by_the_name_of_the_option():

@@ -1482,22 +1482,6 @@ export interface components {
             warning: string | null;
         };
         /**
-         * EnterRequest
-         * @description A version to be scored on live traffic.
-         */
-        EnterRequest: {
-            /**
-             * Version
-             * @description Id of the version.
-             */
-            version: string;
-            /**
-             * Reason
-             * @default asked for
-             */
-            reason?: string;
-        };
-        /**
          * EnteredShape
          * @description A version that contends.
          */
@@ -3098,6 +3082,13 @@ export interface components {
              * @description Stored with the event.
              * @default
              */
+            reason?: string;
+        };
+        /** @description A version to be scored on live traffic. */
+        EnterRequest: {
+            /** @description Id of the version. */
+            version: string;
+            /** @default asked for */
             reason?: string;
         };
         /** @description A requested job. */

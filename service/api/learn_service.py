@@ -141,9 +141,8 @@ class LearnService:
             field = "features" if has_features else "text" if instance.prediction is None else "prediction"
             why = " (numbers below 0 are active only with `negative: split`)" if has_features else ""
             raise InvalidInstance(f"{field}: no feature is active{why}, so there is nothing to learn from", field)
-        new.check(instance.labels or ())
-        if not model.live.dimension and (dense := dense_of(vector)) is not None:
-            new.check_dimension(len(dense))
+        first = None if model.live.dimension else dense_of(vector)
+        new.check(instance.labels or (), 0 if first is None else len(first))
         return vector + labels
 
     async def append(
@@ -288,17 +287,22 @@ class RequestAdditions:
         self._new = new
         self._dimension = 0
 
-    def check(self, labels: Collection[str]) -> None:
-        """Raise Conflict when these labels, with all pending ones, would be too many classes."""
-        self._new.reserve(labels, self.labels)
+    def check(self, labels: Collection[str], dimension: int = 0) -> None:
+        """Count what an instance adds; an instance that is refused counts for nothing.
 
-    def check_dimension(self, d: int) -> None:
-        """Raise InvalidInstance unless the first dense vector of the request has ``d`` numbers as well."""
-        if self._dimension not in (0, d):
+        Raises
+        ------
+        InvalidInstance
+            The first dense vector of the request does not have ``dimension`` numbers; 0: nothing is checked.
+        Conflict
+            These labels, with all pending ones, would be too many classes.
+        """
+        if dimension and self._dimension not in (0, dimension):
             raise InvalidInstance(
-                f"vector has {d} numbers; the first one of this request has {self._dimension}", "vector"
+                f"vector has {dimension} numbers; the first one of this request has {self._dimension}", "vector"
             )
-        self._dimension = d
+        self._new.reserve(labels, self.labels)
+        self._dimension = self._dimension or dimension
 
 
 class ConfigChanges:

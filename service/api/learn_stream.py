@@ -228,4 +228,4 @@ async def _answer_groups(groups: asyncio.Queue[PendingGroup | None], answers: An
                 answers.put(encoder.encode(answer))
             if pace.due():
                 await pace.pause()
-        answers.flush()
+        await answers.wait_for_client()

@@ -22,11 +22,8 @@ _sourced = msgspec.json.Decoder(_Sourced)
 
 async def admit_lines(rates: RateLimiter, grant: Grant | None, lines: list[NdjsonLine], learns: bool) -> None:
     """Count as many lines as the rates allow; the other lines get the error."""
-    await _as_many(lines, partial(rates.admit, grant, learns=learns))
-    if not learns:
-        return
     by_source: dict[str, list[NdjsonLine]] = {}
-    for line in lines:
+    for line in lines if learns else ():
         if line.error is None and (source := _source_of(line.body)) is not None:
             by_source.setdefault(source, []).append(line)
     away: StoreUnavailable | None = None
@@ -35,6 +32,7 @@ async def admit_lines(rates: RateLimiter, grant: Grant | None, lines: list[Ndjso
             away = await _as_many(some, partial(rates.admit_source, grant, source=source))
         else:
             _refuse(some, away)
+    await _as_many(lines, partial(rates.admit, grant, learns=learns))
 
 
 async def _as_many(lines: list[NdjsonLine], take: Callable[[int], Awaitable[None]]) -> StoreUnavailable | None:

@@ -16,6 +16,7 @@ from fastapi.openapi.utils import get_openapi
 from abound.core.config import AnalyzerConfig, ModelConfig
 from abound.core.limits import MODEL_NAME, Limits
 from abound.service.api.problems import INTERNAL, KINDS, PROBLEM_JSON, Problem
+from abound.service.api.schemas.contenders import EnterRequest
 from abound.service.api.schemas.labels import RegisterRequest
 from abound.service.api.schemas.learn_classify import (
     FEATURES_SCHEMA,
@@ -157,7 +158,7 @@ def document(app: FastAPI) -> dict[str, Any]:
     )
     shapes = (ClassifyRequest, ClassifyAnswer, ClassifyBatchAnswer, LearnRequest, LearnAnswer, LearnBatchAnswer)
     _, schemas = msgspec.json.schema_components(
-        (*shapes, RegisterRequest, ActivateRequest, JobRequest, Problem), ref_template=REF
+        (*shapes, RegisterRequest, ActivateRequest, EnterRequest, JobRequest, Problem), ref_template=REF
     )
     settings = app.state.parts.settings
     _add_constraints(schemas, settings.group(Limits), settings.max_batch)

@@ -16,6 +16,10 @@ much as ranking. A POST skips them when:
 
 In all other cases the request takes the normal path as if nothing had happened; refusals and failures do too.
 Pipelined requests are answered in order, a few per turn of the event loop, so that other connections get a turn.
+
+**Upgrades.** Java's ``HttpClient`` and others offer HTTP/2 with every request, in a header ``Upgrade``. RFC 9110,
+section 7.8, lets a server ignore it. The parser treats such a request as complete after its head, and stops.
+Another parser then reads the head without this header, and after it the rest of the data.
 """
 
 from __future__ import annotations
@@ -28,6 +32,7 @@ from http import HTTPStatus
 from typing import Any, ClassVar
 
 import msgspec
+from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from abound.service.api.request_body import JSON, Headers
@@ -153,7 +158,22 @@ class FastPathConnection(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         """Parse data; move a request whose body is incomplete to the normal path."""
         self._left = MAX_FAST_REQUESTS
-        super().data_received(data)
+        self._unset_keepalive_if_required()
+        pieces: list[bytes | memoryview] = [data]
+        while pieces:
+            piece = pieces.pop()
+            try:
+                self.parser.feed_data(piece)
+            except HttpParserUpgrade as stopped:
+                if self._offers_upgrade():
+                    head = self._head_without_upgrade()
+                    self.parser = HttpRequestParser(self)  # the other one skips what follows Connection: close
+                    self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn does
+                    pieces += [memoryview(piece)[stopped.args[0] :], head]
+            except HttpParserError:
+                self.logger.warning("Invalid HTTP request received.")
+                self.send_400_response("")
+                break
         if self._fast_answer is not None:
             self._fall_back()  # the rest of the body has not arrived
 
@@ -172,7 +192,8 @@ class FastPathConnection(HttpToolsProtocol):
                 self._left -= 1
                 self._body = b""
                 return
-        self._use_normal_path()
+        if not self._offers_upgrade():
+            self._use_normal_path()
 
     def on_body(self, body: bytes) -> None:
         """Collect a piece of the body, or pass it to the normal path."""
@@ -195,7 +216,17 @@ class FastPathConnection(HttpToolsProtocol):
                 self.transport.send(self._response_bytes(*answer))
                 return
             self._fall_back()
-        super().on_message_complete()
+        if not self._offers_upgrade():
+            super().on_message_complete()
+
+    def _offers_upgrade(self) -> bool:
+        """Return whether the parser stops at the end of this head because of a header ``Upgrade``."""
+        return self.parser.should_upgrade() and b"upgrade" in self._headers
+
+    def _head_without_upgrade(self) -> bytes:
+        lines = [b"%b %b HTTP/%b" % (self.parser.get_method(), self.url, self.parser.get_http_version().encode())]
+        lines += [b"%b: %b" % header for header in self.headers if header[0] != b"upgrade"]
+        return b"\r\n".join([*lines, b"", b""])
 
     def _is_plain(self) -> bool:
         """Return whether this is a keep-alive POST, no answer is in progress and no bytes wait to be sent."""

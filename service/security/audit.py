@@ -37,6 +37,9 @@ MAX_DETAILS_BYTES = 4096
 If they take more, each large value is replaced by the beginning of its JSON text.
 """
 
+MAX_NESTING = 32
+"""Maximum levels of lists and objects in the details; deeper ones are cut off."""
+
 DONE, REFUSED, UNKNOWN = "done", "refused", "unknown"
 
 
@@ -99,8 +102,8 @@ async def record(
     action : str
         A noun and a verb: ``model.delete``.
     details : mapping
-        JSON values under a few names. Texts are cut at ``MAX_TEXT`` characters, the whole at ``MAX_DETAILS_BYTES``.
-        No secrets.
+        JSON values under a few names. Texts are cut at ``MAX_TEXT`` characters, lists and objects at ``MAX_NESTING``
+        levels, the whole at ``MAX_DETAILS_BYTES``. No secrets.
     """
     plain = {name: _short(value) for name, value in details.items()}
     packed = msgspec.json.encode(plain)
@@ -172,12 +175,14 @@ def _cut(value: Any) -> Any:
     return value if len(packed) <= MAX_TEXT else _short(packed[: MAX_TEXT + 1].decode("ascii", "replace"))
 
 
-def _short(value: Any) -> Any:
-    """Return ``value`` with its texts cut."""
+def _short(value: Any, levels: int = MAX_NESTING) -> Any:
+    """Return ``value`` with its texts cut, and lists and objects below ``levels`` replaced by ``...``."""
     if isinstance(value, str):
         return value if len(value) <= MAX_TEXT else value[:MAX_TEXT] + "..."
+    if not isinstance(value, (Mapping, list, tuple)):
+        return value
+    if not levels:
+        return "..."
     if isinstance(value, Mapping):
-        return {str(name): _short(inner) for name, inner in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_short(inner) for inner in value]
-    return value
+        return {str(name): _short(inner, levels - 1) for name, inner in value.items()}
+    return [_short(inner, levels - 1) for inner in value]

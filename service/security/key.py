@@ -15,7 +15,7 @@ from collections.abc import Collection, Container
 from typing import Annotated, Final, NamedTuple
 
 import msgspec
-from limits import RateLimitItem, parse
+from limits import RateLimitItem, parse_many
 from msgspec import Meta
 
 from abound.core.errors import InvalidInstance
@@ -158,7 +158,7 @@ def id_of(text: bytes) -> bytes:
 def rate_of(text: str) -> RateLimitItem:
     """Parse a rate such as ``100/second`` or ``10 per 5 minutes``. Raise ValueError if it is invalid."""
     try:
-        rate = parse(text)
+        [rate] = parse_many(text)
     except ValueError:
         raise ValueError(f"must be a rate like 100/second or 5000/minute, not {text[:40]!r}") from None
     if not (1 <= rate.amount <= 10**9 and 1 <= rate.get_expiry() <= MAX_WINDOW_SECONDS):

@@ -91,11 +91,14 @@ class RateLimiter:
         return grant is not None and (self.key is not None or grant.is_limited)
 
     async def admit(self, grant: Grant | None, n: int, source: str | None = None, *, learns: bool = False) -> None:
-        """Count ``n`` instances of one sender, and of one source under it. Raise what ``count`` raises."""
-        if grant is not None and (rate := grant.rate or self.key) is not None:
-            await self.count(rate, "key", grant.id, n, learns)
+        """Count ``n`` instances of one source, if there is one, and of the sender. Raise what ``count`` raises.
+
+        The source comes first: instances that exceed its rate must not use up the rate of the key.
+        """
         if source is not None:
             await self.admit_source(grant, n, source)
+        if grant is not None and (rate := grant.rate or self.key) is not None:
+            await self.count(rate, "key", grant.id, n, learns)
 
     async def admit_source(self, grant: Grant | None, n: int, source: str) -> None:
         """Count ``n`` instances to learn with one source. Raise what ``count`` raises."""

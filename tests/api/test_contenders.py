@@ -125,6 +125,16 @@ def is_served(service: Served, version: str) -> bool:
     return bool(service.http.get(f"/models/{DEFAULT_MODEL}").json()["version"] == version)
 
 
+def test_a_body_is_read_as_other_routes_read_theirs(service: Served) -> None:
+    known = b'{"version": "aaaaaaaa"}'
+    problem(service.http.post(CONTENDERS, content=known), 404, "unknown-version")  # without a Content-Type, too
+    problem(service.http.post(CONTENDERS, content=known, headers={"content-type": "text/plain"}), 415)
+    problem(service.http.post(CONTENDERS, content=b'{"version":'), 400, "malformed")
+    problem(service.http.post(CONTENDERS, content=known + b" " * 2**24), 413, "too-large")
+    for body, field in ((b"", "version"), (b'{"version": "A"}', "version"), (known[:-1] + b', "why": 1}', "why")):
+        assert problem(service.http.post(CONTENDERS, content=body), 422, "invalid-field")["field"] == field
+
+
 def test_promotes_is_killed_goes_on_and_rolls_back(service: Served, folder: Path, worker: Worker) -> None:
     version, living = made(service, folder)
     client: Any = service.server.client()

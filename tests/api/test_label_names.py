@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -148,6 +149,7 @@ def test_a_large_batch_and_names_in_batches_and_lines(service: Served) -> None:
 
 
 LONG = {"metadata": {"a": "x" * MAX_DETAILS_BYTES}}
+DEEP = {"metadata": {"a": json.loads("[" * 32 + "]" * 32)}}
 WRONG: dict[str, tuple[Any, str]] = {
     "no labels": ({"labels": []}, "labels"),
     "unknown field": ({"labels": [{"label": "a", "colour": "red"}]}, "labels[0].colour"),
@@ -159,6 +161,7 @@ WRONG: dict[str, tuple[Any, str]] = {
     "long description": ({"labels": [{"label": "a", "description": "x" * 4097}]}, "labels[0].description"),
     "metadata": ({"labels": [{"label": "a", "metadata": [1]}]}, "labels[0].metadata"),
     "long metadata": ({"labels": [{"label": "a", **LONG}]}, "labels[0].metadata"),
+    "deep metadata": ({"labels": [{"label": "a", **DEEP}]}, "labels[0].metadata"),
     "own parent": ({"labels": [{"label": "a", "parent": "a"}]}, "labels[0].parent"),
     "twice": ({"labels": [{"label": "b"}, {"label": "a"}, {"label": "a"}]}, "labels[2].label"),
     "wait": ({"labels": [{"label": "a"}], "wait": "soon"}, "wait"),

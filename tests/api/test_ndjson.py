@@ -250,6 +250,24 @@ def test_a_client_may_send_everything_before_it_reads_anything(service: Served, 
     assert received.count(b'"offset"') == 2999
 
 
+@pytest.mark.parametrize("route", ["learn", "classify"])
+def test_a_client_that_does_not_read_gets_no_work_done(route: str) -> None:
+    last = {"features": {"f": 1}} | ({"labels": ["a"]} if route == "learn" else {})
+    body = ndjson(*[{}] * 60_000, last)  # the answers are many times what the buffers of the connection hold
+    with served() as service, socket.create_connection(("127.0.0.1", service.port)) as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
+        connection.settimeout(20)
+        connection.sendall(_head(service, f"/{route}") + _chunk(body) + b"0\r\n\r\n")
+        time.sleep(3)
+        model = service.app.state.parts.replica.model("default")
+        assert model.live.n_learned + model.n_classified == 0
+        received = bytearray()
+        while not received.endswith(b"0\r\n\r\n"):
+            received += connection.recv(65_536)
+    assert received.count(b'"status":422') == 60_000
+    assert received.count(b'"offset"') == 1
+
+
 def test_a_client_that_goes_away_leaves_nothing_behind(service: Served, model: str) -> None:
     parts = service.app.state.parts
     for _ in range(5):

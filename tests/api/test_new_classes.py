@@ -18,7 +18,7 @@ from abound.core.index.index import Index
 from abound.core.index.params import IndexParams
 from abound.core.model.live_model import LiveModel
 from abound.service.api.learn_service import PendingClasses, RequestAdditions
-from tests.support.served import served
+from tests.support.served import NDJSON, lines, ndjson, served
 
 
 def model(live: LiveModel) -> Any:
@@ -71,6 +71,23 @@ async def test_classes_that_are_on_their_way_count_for_all_requests() -> None:
         live.labels.add(b"c")
     with pytest.raises(Conflict, match="1 classes and 2 more"), new.track_request(60) as last:
         last.check(["d"])
+
+
+def test_a_line_that_is_refused_counts_for_nothing() -> None:
+    def line(label: str, dimension: int) -> dict[str, Any]:
+        return {"vector": [1.0] * dimension, "labels": [label]}
+
+    def statuses(*sent: dict[str, Any]) -> list[int]:
+        answer = service.http.post("/models/bounded/learn", content=ndjson(*sent), headers=NDJSON)
+        return [one.get("status", 200) for one in lines(answer)]
+
+    with served() as service:
+        service.http.put("/models/bounded", json={"update": "sls", "max_classes": 2}).raise_for_status()
+        assert statuses(line("a", 4), line("b", 5), line("c", 4), line("d", 4)) == [200, 422, 200, 409]
+        service.http.delete("/models/bounded").raise_for_status()
+        service.http.put("/models/bounded", json={"update": "sls", "max_classes": 1}).raise_for_status()
+        text = {"text": "wheat", "labels": ["a"]}
+        assert statuses(text, line("b", 4), line("a", 5)) == [200, 409, 200]
 
 
 async def test_what_never_came_into_the_log_counts_no_more_after_a_while() -> None:

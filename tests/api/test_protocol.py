@@ -113,6 +113,37 @@ async def test_a_head_of_two_minds_is_refused_and_nothing_behind_it_is_read(head
         assert await closed(reader)
 
 
+def upgrading(body, more=b""):
+    """A request as Java's HttpClient sends it by default: it offers to go on in HTTP/2."""
+    offer = b"Connection: Upgrade, HTTP2-Settings\r\nHTTP2-Settings: AAEAAEAA\r\nUpgrade: h2c\r\n"
+    return HEAD + offer + more + b"Content-Length: %d\r\n\r\n" % len(body) + body
+
+
+@pytest.mark.parametrize("cut", [10, 30, -12, -10, -1])
+async def test_an_offer_to_upgrade_is_ignored_and_the_body_is_read(cut):
+    async with served() as (port, _), connected(port) as (reader, writer):
+        for sent in (upgrading(b"0123456789"), upgrading(b"0123456789")):
+            await in_pieces(writer, sent[:cut], sent[cut:])
+            assert await answer(reader) == (200, b"0123456789")
+
+
+async def test_requests_behind_an_offer_to_upgrade_are_answered_in_order():
+    async with served() as (port, _), connected(port) as (reader, writer):
+        bodies = [b"%d" % i for i in range(600)]
+        offer = b"Connection: upgrade\r\nUpgrade: h2c\r\nTransfer-Encoding: chunked\r\n\r\n"
+        chunked = HEAD + offer + b"3\r\nend\r\n0\r\n\r\n"
+        writer.write(b"".join(map(upgrading, bodies)) + chunked)
+        for body in [*bodies, b"end"]:
+            assert await answer(reader) == (200, body)
+
+
+async def test_a_connection_that_is_to_close_closes_after_an_offer_to_upgrade():
+    async with served() as (port, _), connected(port) as (reader, writer):
+        writer.write(upgrading(b"body", b"Connection: close\r\n"))
+        assert await answer(reader) == (200, b"body")
+        assert await closed(reader)
+
+
 async def test_http_1_0_needs_no_host():
     async with served() as (port, _), connected(port) as (reader, writer):
         writer.write(b"POST / HTTP/1.0\r\nContent-Length: 2\r\n\r\nab")

@@ -12,7 +12,8 @@ import pytest
 from abound.core.errors import CannotStart, RateLimited, StoreUnavailable, TooLarge
 from abound.service.api.ndjson import NdjsonLine
 from abound.service.api.ndjson_rates import admit_lines
-from abound.service.security.key import CreatedKey, rate_of
+from abound.service.security.key import CreatedKey, KeyTerms, create_key, rate_of
+from abound.service.security.key_ring import Grant
 from abound.service.security.rate_limits import RateLimiter, RateParams
 from abound.service.settings import Settings
 from abound.service.store.client import Store
@@ -108,10 +109,27 @@ def test_a_wrong_rate_is_refused_at_the_start(monkeypatch: pytest.MonkeyPatch) -
         Settings.load().group(RateParams)
 
 
-@pytest.mark.parametrize("text", ["", "5", "5/fortnight", "0/second", "-1/second", "9999999999/second", "1/year"])
+@pytest.mark.parametrize(
+    "text", ["", "5", "5/fortnight", "0/second", "-1/second", "9999999999/second", "1/year", "9/second;2/minute"]
+)
 def test_what_is_no_rate(text: str) -> None:
     with pytest.raises(ValueError, match="must"):
         rate_of(text)
+
+
+async def test_a_source_over_its_rate_uses_up_nothing_of_its_key(store: Store) -> None:
+    terms = KeyTerms(["learn"], rate="8/minute", source_rate="2/minute")
+    rates, grant = RateLimiter(store), Grant(create_key(terms, 0.0, ()).key)
+    for source in ("one", "two"):
+        await rates.admit(grant, 2, source, learns=True)
+        with pytest.raises(RateLimited, match="this source"):
+            await rates.admit(grant, 2, source, learns=True)
+    noisy = [NdjsonLine(number, b'{"source": "one"}') for number in range(1, 6)]
+    await admit_lines(rates, grant, noisy, learns=True)
+    assert [type(line.error) for line in noisy] == [RateLimited] * 5
+    await rates.admit(grant, 4, learns=True)
+    with pytest.raises(RateLimited, match="this key"):
+        await rates.admit(grant, 1, learns=True)
 
 
 async def test_the_wait_that_is_told_is_long_enough_and_not_much_longer(store: Store) -> None:

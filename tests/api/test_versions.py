@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import select
+import socket
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -158,6 +161,30 @@ def test_a_damaged_file_leaves_nothing(place: Place, made: list[dict[str, Any]])
         assert answer.status_code in (400, 422), answer.text
         assert answer.headers["content-type"] == "application/problem+json"
     assert place.files() == before
+
+
+def test_slow_imports_leave_the_artifact_store_to_others(place: Place, made: list[dict[str, Any]]) -> None:
+    url = httpx.URL(place.client.url)
+    file = b"".join(place.client.export_version("default", made[0]["id"]))
+    head = f"POST /models/other/versions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(file)}\r\n\r\n".encode()
+    with ExitStack() as opened:
+        slow = [opened.enter_context(socket.create_connection((url.host, url.port or 80))) for _ in range(20)]
+        for connection in slow:
+            connection.sendall(head + file[:-20])
+        refused: set[socket.socket] = set()
+        while len(refused) < 16:
+            answered, _, _ = select.select([one for one in slow if one not in refused], [], [], 60)
+            assert answered
+            for connection in answered:
+                assert connection.recv(65_536).startswith(b"HTTP/1.1 503 ")
+            refused.update(answered)
+        assert httpx.get(f"{url}/models/default/versions", timeout=60).status_code == 200
+        last = next(one for one in slow if one not in refused)
+        last.sendall(file[-20:])
+        last.settimeout(60)
+        assert last.recv(65_536).startswith(b"HTTP/1.1 201 ")
+    [card] = place.client.versions("other")["versions"]
+    place.client.delete_version("other", card["id"])
 
 
 def test_what_is_not_there_is_not_found(place: Place) -> None:

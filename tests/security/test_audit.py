@@ -94,6 +94,14 @@ async def test_many_details_are_cut_as_one_and_long_ones_too(store: Store, param
     assert len(act.details["params"]) < 600
 
 
+async def test_details_are_cut_where_they_are_nested_too_deeply(store: Store) -> None:
+    deep = msgspec.json.decode("[" * 900 + "]" * 900)
+    await audit.record(store, WHO, "job.submit", {"model": "m", "params": {"a": deep, "b": [1]}})
+    [act] = await audit.newest_acts(store)
+    assert act.details["params"]["b"] == [1]
+    assert len(msgspec.json.encode(act.details["params"]["a"])) < 100
+
+
 async def test_what_a_job_is_usually_told_is_kept_whole(store: Store) -> None:
     params = {"reason": "asked for", "source": "\u20ac" * 256, "since": 1.5, "settings": {"margin": [0.1, 0.2, None]}}
     await audit.record(store, WHO, "job.submit", {"model": "m", "params": params})

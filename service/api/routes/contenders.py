@@ -6,8 +6,9 @@ from fastapi import APIRouter, Response
 
 from abound.core.comparison.sequential_test import GateParams
 from abound.core.errors import Corrupted, UnknownVersion
-from abound.service.api.dependencies import ActorDep, ArtifactsDep, ModelName, PartsDep, VersionId
-from abound.service.api.openapi import problems
+from abound.service.api.decoding import convert
+from abound.service.api.dependencies import ActorDep, ArtifactsDep, JsonObject, ModelName, PartsDep, VersionId
+from abound.service.api.openapi import JSON, REF, problems
 from abound.service.api.schemas.contenders import ContendersAnswer, ContestShape, EnteredShape, EnterRequest
 from abound.service.replica.replica import Replica
 from abound.service.security.audit import audited
@@ -19,6 +20,10 @@ from abound.service.versions.card import refuse_other_reading
 from abound.service.versions.promotion import challengers, standings
 
 router = APIRouter(tags=["versions"])
+
+BODY = {
+    "requestBody": {"required": True, "content": {JSON: {"schema": {"$ref": REF.format(name="EnterRequest")}}}},
+}
 
 
 @router.get("/models/{model}/contenders", summary="The contenders and their scores", responses=problems(404, 422, 503))
@@ -35,14 +40,16 @@ async def get_contenders(model: ModelName, parts: PartsDep) -> ContendersAnswer:
     status_code=201,
     summary="Enter a version as a contender",
     responses=problems(400, 404, 409, 413, 415, 422, 503),
+    openapi_extra=BODY,
 )
 async def enter(
-    model: ModelName, request: EnterRequest, parts: PartsDep, place: ArtifactsDep, actor: ActorDep
+    model: ModelName, given: JsonObject, parts: PartsDep, place: ArtifactsDep, actor: ActorDep
 ) -> ContendersAnswer:
     """Score a version from now on, and activate it once it proves better than the served one.
 
     At most four versions contend at a time.
     """
+    request = convert(given, EnterRequest)
     replica = parts.replica
     known = replica.model(model)
     keys = known.keys

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from heapq import nlargest
 from operator import itemgetter
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
@@ -41,6 +41,9 @@ from abound.service.log.append_group import LearnDraft
 
 MAX_LABELS_LISTED = 10_000
 MAX_FEATURES_LISTED = 1000
+
+MAX_NESTING = 32
+"""Most levels of lists and objects in the metadata of a label."""
 
 SLICE = 4096
 """Features that are read before other tasks get a turn."""
@@ -199,6 +202,8 @@ def _record(live: LiveModel, registration: LabelRegistration, learn: bool) -> by
     label = registration.label
     if registration.parent == label:
         raise InvalidInstance("parent is the label itself", "parent")
+    if _is_nested(registration.metadata):
+        raise InvalidInstance(f"metadata has at most {MAX_NESTING} levels of lists and objects", "metadata")
     labels = pack_labels([label], live.limits)
     found = LabelDetails(registration.name, registration.description, registration.parent, registration.metadata)
     details = encoder.encode(found) if found != NO_DETAILS else b""
@@ -211,6 +216,13 @@ def _record(live: LiveModel, registration: LabelRegistration, learn: bool) -> by
     text = "\n".join(part for part in (name, registration.description) if part)
     vector = live.vectorizer.vectorize(None, text) if learn and text else EMPTY_VECTOR
     return add_details(vector + labels, details)
+
+
+def _is_nested(value: Any, levels: int = MAX_NESTING) -> bool:
+    """Return whether lists and objects of ``value`` are nested in more than ``levels`` levels."""
+    if not isinstance(value, (dict, list)):
+        return False
+    return not levels or any(_is_nested(x, levels - 1) for x in (value.values() if isinstance(value, dict) else value))
 
 
 @router.get(

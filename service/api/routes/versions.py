@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import Response, StreamingResponse
 
-from abound.service.api.dependencies import ActorDep, ArtifactsDep, ModelName, PartsDep, VersionId
+from abound.service.api.dependencies import ActorDep, ArtifactsDep, ModelName, PartsDep, RequestBound, VersionId
 from abound.service.api.openapi import problems
 from abound.service.api.request_body import check_coding, check_length
 from abound.service.api.routes.transfer import pieces_of
@@ -19,6 +19,9 @@ from abound.service.versions import retention as version_retention
 from abound.service.versions.version_file import MEDIA_TYPE, export_version, import_version
 
 MAX_COMPARED = 20
+
+imports = RequestBound(4, "imports of versions", retry_after=10.0)
+"""An import holds a thread of the artifact store until its file has arrived; the others are left to other requests."""
 
 router = APIRouter(tags=["versions"])
 
@@ -101,7 +104,13 @@ async def export(
     openapi_extra={"requestBody": {"required": True, "content": FILE}},
 )
 async def import_(
-    model: ModelName, request: Request, parts: PartsDep, place: ArtifactsDep, actor: ActorDep, response: Response
+    model: ModelName,
+    request: Request,
+    parts: PartsDep,
+    place: ArtifactsDep,
+    actor: ActorDep,
+    response: Response,
+    room: Annotated[None, Depends(imports, scope="function")],
 ) -> CardAnswer:
     """Import a version under a new id. It answers once it is activated.
 

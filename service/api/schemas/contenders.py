@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
+from msgspec import Meta, Struct
 from pydantic import Field
 
 from abound.core.comparison.sequential_test import Decision
@@ -105,8 +106,8 @@ class ContendersAnswer(Shape):
     contest: ContestShape | None = Field(description="Null until the worker has followed the contest.")
 
 
-class EnterRequest(Shape):
+class EnterRequest(Struct, forbid_unknown_fields=True, kw_only=True):
     """A version to be scored on live traffic."""
 
-    version: str = Field(pattern=r"^[0-9a-z]{8,32}$", description="Id of the version.")
-    reason: str = Field("asked for", min_length=1, max_length=1000)
+    version: Annotated[str, Meta(pattern=r"^[0-9a-z]{8,32}$", description="Id of the version.")]
+    reason: Annotated[str, Meta(min_length=1, max_length=1000)] = "asked for"
