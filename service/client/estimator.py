@@ -15,9 +15,12 @@ rank alike within the bounds of a request. A service refuses a row with too many
 labels; the index in this process has no such bounds.
 """
 
+# ruff: noqa: E402  the modules of the kernels are imported below ``set_cache_dir``
+
 from __future__ import annotations
 
 import os
+import sys
 import uuid
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -33,6 +36,12 @@ from sklearn.utils import Tags, check_array, check_consistent_length, column_or_
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
 from sklearn.utils.validation import check_is_fitted, validate_data
+
+from abound.service.processes.kernel_cache import set_cache_dir
+
+set_cache_dir()
+if "numba" in sys.modules:  # it has read the environment
+    sys.modules["numba"].config.reload_config()
 
 from abound.core.config import ModelConfig
 from abound.core.instances import text_encoder

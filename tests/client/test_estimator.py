@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import gc
 import io
+import os
 import pickle
+import subprocess
+import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -38,6 +42,20 @@ def test_scikit_learn_takes_it_for_a_classifier_over_a_service_too() -> None:
     with served() as service:
         results = check_estimator(AboundClassifier(url=service.url), on_skip=None)
     assert sum(one["status"] == "passed" for one in results) > 40
+
+
+@pytest.mark.parametrize("before", ["", "import numba; "])
+def test_compiled_kernels_of_every_release_have_a_directory_of_their_own(before: str, tmp_path: Path) -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "NUMBA_CACHE_DIR"}
+    program = before + "import abound; abound.AboundClassifier; import numba; print(numba.config.CACHE_DIR)"
+    out = subprocess.run(
+        [sys.executable, "-c", program],
+        env=environment | {"XDG_CACHE_HOME": str(tmp_path)},
+        capture_output=True,
+        check=True,
+        text=True,
+    )
+    assert [str(path) for path in (tmp_path / "abound").glob("kernels-*")] == [out.stdout.strip()]
 
 
 def test_labels_that_a_model_learned_elsewhere_are_none_of_the_classes() -> None:
