@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -250,6 +251,31 @@ def test_entries_of_one_place_count_together() -> None:
     found = AboundClassifier(passes=1).fit(split, labels).decision_function(split)
     assert np.array_equal(found, expected)
     assert split.nnz == 7  # what was given stays as it is
+
+
+@pytest.mark.parametrize("config", [{}, {"calibrate": True}], ids=["scores", "calibrated"])
+def test_threads_that_share_an_estimator_get_the_same_scores_as_one(config: dict[str, Any]) -> None:
+    X = [f"word{i} common{i % 7} other{i % 11}" for i in range(400)]
+    made = AboundClassifier(passes=1, config=config).fit(X, [f"c{i % 200}" for i in range(400)])
+    expected = made.decision_function(X)
+
+    def score(at: int) -> bool:
+        return np.array_equal(made.decision_function(X[at : at + 20]), expected[at : at + 20])
+
+    with ThreadPoolExecutor(4) as threads:
+        assert all(threads.map(score, [20 * (i % 20) for i in range(400)]))
+
+
+def test_a_thread_predicts_while_another_one_adds_classes() -> None:
+    X, y = ["wheat", "oil"], ["m-grain", "m-crude"]
+    made = AboundClassifier(passes=1).fit(X, y)
+    with ThreadPoolExecutor(1) as threads:
+        learning = threads.submit(
+            lambda: [made.partial_fit([f"new{i}"] * 40, [f"c{i:04}-{j % 20}" for j in range(40)]) for i in range(40)]
+        )
+        while not learning.done():
+            assert made.predict(X * 150).tolist() == y * 150
+        learning.result()
 
 
 def test_a_row_without_a_feature_is_passed_over_and_gets_no_score() -> None:
