@@ -50,7 +50,7 @@ def test_what_was_learned_in_part_does_not_end_as_if_nothing_was(keyed: bool, aw
     assert [answer["n"] for answer in raised.value.answers] == [0]
     assert raised.value.sent == 4
     assert isinstance(raised.value.__cause__, away)
-    assert calls == ([4, 2] if away is Refused else [4] + [2] * (ATTEMPTS - 1))
+    assert calls == ([4, 2] if away is Refused else [4] + [2] * ATTEMPTS)
 
 
 @pytest.mark.parametrize("last", ["away", "refused", "lines refused"])
