@@ -204,8 +204,9 @@ class LinesRequest:
     def record_failure(self, error: ClientError) -> float:
         """Return the pause before the next attempt at the open lines, or raise if there is none left."""
         if isinstance(error, Interrupted):
-            self._record(error.answers)
-            self._set_open(self._open[len(error.answers) :])
+            refused = self._record(error.answers)
+            unanswered = self._open[len(error.answers) :]
+            self._set_open([*refused, *unanswered] if self._attempts.repeatable else unanswered)
         pause = self._attempts.start_pause(error)
         if pause is not None:
             return pause
