@@ -138,11 +138,6 @@ def sole_features(body: bytes) -> bytes | None:
     return body[13:-1] if body[12:13] == b" " else body[12:-1]
 
 
-def is_empty(vector: bytes) -> bool:
-    """Return whether a vector has no active feature."""
-    return vector[:4] == b"\0\0\0\0"
-
-
 def _refuse_bad_utf8(raw: bytes) -> None:
     try:
         raw.decode()

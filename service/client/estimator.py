@@ -48,7 +48,7 @@ from abound.core.config import ModelConfig
 from abound.core.instances import text_encoder
 from abound.core.instances.data_formats import DatasetInstance
 from abound.core.instances.dense_vector import quantize
-from abound.core.instances.record import pack_labels
+from abound.core.instances.record import is_empty, pack_labels
 from abound.core.instances.tables import LABEL_COLUMNS, TableColumns, read_batches
 from abound.core.limits import DATASET_LIMITS
 from abound.core.model.entry_application import Unit
@@ -481,6 +481,8 @@ Estimates = tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]
 LEARN_BATCH = 256
 """Number of instances that the index in this process learns per batch."""
 
+NO_FEATURES = "/problems/no-features"
+
 DELETE_SECONDS = 5.0
 """Timeout of the request that deletes the model of an estimator at the end of its life."""
 
@@ -489,7 +491,7 @@ class EstimatorBackend(Protocol):
     """Learns rows in order and ranks labels for rows."""
 
     def learn(self, rows: Iterable[tuple[Row, list[str]]]) -> None:
-        """Learn rows with their labels, in order."""
+        """Learn rows with their labels, in order. Rows without an active feature, such as "?!", are left out."""
         ...
 
     def rank(self, rows: Iterable[Row], k: int) -> Iterator[Ranked]:
@@ -517,7 +519,10 @@ class InProcessBackend:
         at_hand = iter(rows)
         while batch := list(islice(at_hand, LEARN_BATCH)):
             with self._lock:
-                records = [self._record(row, labels) for row, labels in batch]
+                vectors = ((self._vector(row), labels) for row, labels in batch)
+                records = [
+                    vector + pack_labels(labels, DATASET_LIMITS) for vector, labels in vectors if not is_empty(vector)
+                ]
                 self._live.begin(b"".join(records), len(records), [Unit(n=len(records))]).finish()
 
     def rank(self, rows: Iterable[Row], k: int) -> Iterator[Ranked]:
@@ -539,9 +544,6 @@ class InProcessBackend:
         arrays: Mapping[str, npt.NDArray[Any]] = {name: np.array(array) for name, array in state["arrays"].items()}
         self._live = LiveModel.from_arrays(state["meta"], arrays, _secret(), DATASET_LIMITS)
         self._lock = threading.Lock()
-
-    def _record(self, row: Row, labels: list[str]) -> bytes:
-        return self._vector(row) + pack_labels(labels, DATASET_LIMITS)
 
     def _vector(self, row: Row) -> bytes:
         vectorizer = self._live.vectorizer
@@ -601,9 +603,10 @@ class ServiceBackend:
         instances = (Labelled(**_input(row), labels=labels) for row, labels in rows)
         with Client(self._url, key=self._key) as client:
             for answer in client.model(self.name).learn_many(instances):
-                if isinstance(answer, Refused):
+                if not isinstance(answer, Refused):
+                    self._offset = answer.offset
+                elif answer.problem.get("type") != NO_FEATURES:
                     raise answer
-                self._offset = answer.offset
 
     def rank(self, rows: Iterable[Row], k: int) -> Iterator[Ranked]:
         """Yield at most ``k`` labels for each row. The ranking reflects everything learned through this object."""

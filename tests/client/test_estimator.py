@@ -313,8 +313,9 @@ def test_texts_are_rows(as_given: Callable[[list[str]], Any]) -> None:
 def test_texts_over_a_service_are_answered_as_in_process() -> None:
     config = {"calibrate": True}
     with served() as service:
-        here = AboundClassifier(config=config).fit(TEXTS, TOPICS)
-        there = AboundClassifier(config=config, url=service.url).fit(TEXTS, TOPICS)
+        texts, topics = ["?!", *TEXTS], [TOPICS[1], *TOPICS]
+        here = AboundClassifier(config=config).fit(texts, topics)
+        there = AboundClassifier(config=config, url=service.url).fit(texts, topics)
         for texts in (TEXTS, ["", "..."]):
             np.testing.assert_array_equal(here.decision_function(texts), there.decision_function(texts))
             np.testing.assert_array_equal(here.predict_proba(texts), there.predict_proba(texts))
