@@ -143,6 +143,23 @@ def test_an_instance_without_features_is_told_from_a_wrong_one(
     assert service.learned(model) == 0
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        rb'{"text": "wheat \ud83d", "labels": ["b"]}',
+        rb'{"text": "\ude00 wheat", "labels": ["b"]}',
+        rb'{"text": "\ud83d\u0061", "labels": ["b"]}',
+        rb'{"text": "a", "labels": ["\ud83d"]}',
+    ],
+    ids=["at the end", "second half", "before a letter", "label"],
+)
+def test_half_of_a_surrogate_pair_is_named(service: Served, model: str, body: bytes) -> None:
+    assert "half of a surrogate pair" in problem(learn(service, model, body), 400, "malformed")["detail"]
+    cut = problem(learn(service, model, rb'{"text": "\ud83d\ude00", "labels": ["b"]'), 400, "malformed")
+    assert "truncated" in cut["detail"]
+    assert service.learned(model) == 0
+
+
 @pytest.mark.parametrize(("body", "field"), INVALID.values(), ids=INVALID.keys())
 def test_a_wrong_field_is_named(service: Served, model: str, body: bytes, field: str) -> None:
     found = problem(learn(service, model, body), 422, "invalid-field")
