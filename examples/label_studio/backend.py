@@ -127,7 +127,7 @@ async def webhook(request: Request) -> Json:
     annotations, tasks = body["annotation"], body["task"]
     if action != CREATED_MANY:
         annotations, tasks = [annotations], [tasks]
-    texts = {task["id"]: task["data"].get(control.field, "") for task in tasks}
+    texts = {task["id"]: str(task["data"].get(control.field, "")) for task in tasks}
     learned = 0
     for annotation in annotations:
         labels = labels_of(annotation, control)

@@ -80,6 +80,15 @@ async def test_a_task_without_a_text_has_no_prediction(service: Served, monkeypa
         assert [len(one["result"]) for one in results] == [1, 0, 1]
 
 
+async def test_a_task_may_have_a_number_as_its_text(service: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = fresh_model(service)
+    body = copy.deepcopy(BILLING)
+    body["task"]["data"]["text"] = 12345
+    async with label_studio(monkeypatch, service.url, name) as client:
+        assert (await client.post("/webhook", json=body)).json() == {"learned": 1}
+    assert service.learned(name) == 1
+
+
 async def test_failures_are_answered_with_their_reason(service: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     async with label_studio(monkeypatch, service.url, "absent") as client:
         answer = await client.post("/webhook", json=BILLING)
