@@ -74,6 +74,13 @@ PREDICT_BATCH = 256
 """Number of rows that are predicted together; memory holds the scores of all classes for each."""
 
 
+class ApiKey(str):
+    """An API key that its representation, and so that of an estimator, a pipeline or a notebook, does not show."""
+
+    def __repr__(self) -> str:
+        return "'***'"
+
+
 def _check_calibrates(estimator: AboundClassifier) -> bool:
     if not (estimator.config or {}).get("calibrate"):
         raise AttributeError('predict_proba needs a model that calibrates: config={"calibrate": True}')
@@ -117,7 +124,7 @@ class AboundClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         scores of other labels. None: each ``fit`` creates a model with a unique name. That model is deleted with the
         fitted estimator, or by ``discard`` if the estimator was pickled or copied.
     key : str or None
-        API key, sent to the service as bearer token.
+        API key, sent to the service as bearer token. The representation of the estimator does not show it.
 
     Attributes
     ----------
@@ -153,6 +160,16 @@ class AboundClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.url = url
         self.model = model
         self.key = key
+
+    @property
+    def key(self) -> str | None:
+        """The API key."""
+        key: str | None = self.__dict__["key"]
+        return key
+
+    @key.setter
+    def key(self, key: str | None) -> None:
+        self.__dict__["key"] = ApiKey(key) if type(key) is str else key  # scikit-learn clones an ApiKey as it is
 
     def fit(self, X: Any, y: Any) -> Self:
         """Forget everything learned before, then learn all rows ``passes`` times."""

@@ -20,6 +20,7 @@ import polars
 import pytest
 from joblib import parallel_config
 from scipy import sparse
+from sklearn.base import clone
 from sklearn.datasets import make_blobs
 from sklearn.exceptions import DataConversionWarning
 from sklearn.feature_extraction.text import CountVectorizer
@@ -81,6 +82,22 @@ def test_rows_of_known_classes_cost_nothing_for_all_the_others(classes: Any) -> 
     made.partial_fit([[0, 1.0], [1.0, 0]], [classes[1], classes[0]], classes=classes)
     assert made.classes_ is known
     assert made.predict([[0, 1.0], [1.0, 0]]).tolist() == [classes[1], classes[0]]
+
+
+def test_the_key_is_not_shown() -> None:
+    made = AboundClassifier(url="http://service", key="abk_secret")
+    for estimator in (
+        made,
+        clone(made),
+        pickle.loads(pickle.dumps(made)),
+        AboundClassifier().set_params(key="abk_secret"),
+    ):
+        assert estimator.get_params()["key"] == estimator.key == "abk_secret"
+        for shown in (estimator, make_pipeline(CountVectorizer(), estimator), [estimator]):
+            assert "key='***'" in repr(shown)
+            assert "secret" not in repr(shown)
+        assert "secret" not in estimator._repr_html_()
+    assert AboundClassifier().get_params()["key"] is None
 
 
 def test_an_object_that_only_reads_like_a_known_one_is_another() -> None:
