@@ -3,6 +3,7 @@
     AboundError
     ├── Malformed            the body does not match its content type
     ├── InvalidInstance      well formed, but a field breaks a rule; names the field
+    │   └── NoFeatures       an instance to learn has no active feature
     ├── TooLarge             a size limit is exceeded
     ├── UnknownModel  UnknownVersion  UnknownPrediction  UnknownSnapshot
     ├── UnknownArtifact  UnknownOffset  UnknownJob  UnknownDataset  UnknownKey
@@ -72,7 +73,11 @@ class InvalidInstance(AboundError):
 
     def inside(self, outer: str) -> InvalidInstance:
         """Return the same error with ``outer`` in front of its field, such as ``instances[3]`` + ``labels``."""
-        return InvalidInstance(str(self), f"{outer}.{self.field}" if self.field else outer)
+        return type(self)(str(self), f"{outer}.{self.field}" if self.field else outer)
+
+
+class NoFeatures(InvalidInstance):
+    """An instance to learn has no active feature, such as a text without words."""
 
 
 class Contradiction(InvalidInstance):

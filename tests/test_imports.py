@@ -46,7 +46,7 @@ ALLOWED: dict[str, set[str]] = {
     "jobs": SERVING | {"replica", "rebuild", "datasets"},
     "api": SERVING | {"replica", "rebuild", "datasets", "security", "jobs"},
     "worker": SERVING | {"replica", "rebuild", "datasets", "jobs"},
-    "client": {"api.schemas", "processes.encoder_files"},
+    "client": {"api.schemas", "processes.encoder_files", "processes.kernel_cache"},
     "evaluation": {"processes"},
     "cli": {
         "client", "evaluation", "processes", "store", "artifacts", "log", "snapshots", "history", "datasets",

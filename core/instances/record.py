@@ -160,6 +160,11 @@ def dense_of(vector: bytes) -> npt.NDArray[np.int8] | None:
     return np.frombuffer(vector, np.int8, d, at + kernels.DENSE)
 
 
+def is_empty(vector: bytes) -> bool:
+    """Return whether a vector has no active feature."""
+    return vector[:4] == b"\0\0\0\0"
+
+
 def pack_labels(
     labels: Sequence[str],
     limits: Limits,

@@ -56,6 +56,12 @@ def labels_of(annotation: Json, control: Control) -> list[str]:
     return [label for region in regions for label in region["value"].get("choices", [])]
 
 
+def text_of(task: Json, control: Control) -> str:
+    """Return the text of a task, which may be a number; empty where there is none."""
+    value = task["data"].get(control.field)
+    return "" if value is None else str(value)
+
+
 @asynccontextmanager
 async def lifespan(app: FastAPI) -> AsyncIterator[None]:
     """Keep one client for all requests."""
@@ -101,7 +107,7 @@ async def predict(request: Request) -> Json:
     body = await request.json()
     control = control_of(body["label_config"])
     model: AsyncModel = request.app.state.model
-    instances = [InputInstance(text=str(task["data"].get(control.field, ""))) for task in body["tasks"]]
+    instances = [InputInstance(text=text_of(task, control)) for task in body["tasks"]]
     results = []
     async for answer in model.classify_many(instances, k=1, include=control.choices or None):
         if isinstance(answer, Refused) or not answer.labels:
@@ -127,7 +133,7 @@ async def webhook(request: Request) -> Json:
     annotations, tasks = body["annotation"], body["task"]
     if action != CREATED_MANY:
         annotations, tasks = [annotations], [tasks]
-    texts = {task["id"]: task["data"].get(control.field, "") for task in tasks}
+    texts = {task["id"]: text_of(task, control) for task in tasks}
     learned = 0
     for annotation in annotations:
         labels = labels_of(annotation, control)

@@ -34,6 +34,8 @@ def decode(decoder: msgspec.json.Decoder[_T], body: bytes) -> _T:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         if not body or body.isspace():
             raise Malformed("the body is empty") from None
+        if _is_for_half_pair(error, body):
+            raise Malformed("a string has half of a surrogate pair, such as \\ud83d; send whole characters") from None
         refusal = decoding_error(error, getattr(decoder.type, "__struct_fields__", ()))
         if isinstance(refusal, InvalidInstance) and "[...]" in refusal.field and "out of range" in str(refusal):
             refusal = _out_of_range(body) or refusal
@@ -46,6 +48,17 @@ def convert(body: dict[str, Any], kind: type[_S]) -> _S:
         return msgspec.convert(body, kind)
     except msgspec.ValidationError as error:
         raise decoding_error(error, kind.__struct_fields__) from None
+
+
+def _is_for_half_pair(error: Exception, body: bytes) -> bool:
+    """Return whether the decoder failed at half of a surrogate pair, which it may report as a truncated body."""
+    if type(error) is not msgspec.DecodeError or "truncated" not in str(error):
+        return type(error) is msgspec.DecodeError and "surrogate" in str(error)
+    try:
+        json.loads(body)
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 def _out_of_range(body: bytes) -> InvalidInstance | None:
@@ -136,11 +149,6 @@ def sole_features(body: bytes) -> bytes | None:
     if body[:12] != b'{"features":' or body[-1:] != b"}":
         return None
     return body[13:-1] if body[12:13] == b" " else body[12:-1]
-
-
-def is_empty(vector: bytes) -> bool:
-    """Return whether a vector has no active feature."""
-    return vector[:4] == b"\0\0\0\0"
 
 
 def _refuse_bad_utf8(raw: bytes) -> None:

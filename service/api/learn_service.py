@@ -25,16 +25,17 @@ from abound.core.config import VECTOR_FIELDS, ModelConfig
 from abound.core.errors import (
     Conflict,
     InvalidInstance,
+    NoFeatures,
     NotReady,
     OutcomeUnknown,
     StoreUnavailable,
     TooLarge,
     UnknownModel,
 )
-from abound.core.instances.record import dense_of, pack_labels
+from abound.core.instances.record import dense_of, is_empty, pack_labels
 from abound.core.limits import MAX_KEY_CHARACTERS, Limits
 from abound.core.types import Offset
-from abound.service.api.decoding import ABSENT, is_empty, vector_of
+from abound.service.api.decoding import ABSENT, vector_of
 from abound.service.api.request_body import Headers
 from abound.service.api.schemas.learn_classify import (
     LabelledInstance,
@@ -140,7 +141,7 @@ class LearnService:
         if is_empty(vector):
             field = "features" if has_features else "text" if instance.prediction is None else "prediction"
             why = " (numbers below 0 are active only with `negative: split`)" if has_features else ""
-            raise InvalidInstance(f"{field}: no feature is active{why}, so there is nothing to learn from", field)
+            raise NoFeatures(f"{field}: no feature is active{why}, so there is nothing to learn from", field)
         first = None if model.live.dimension else dense_of(vector)
         new.check(instance.labels or (), 0 if first is None else len(first))
         return vector + labels

@@ -268,9 +268,9 @@ def _csv_rows(answer: dict[str, Any], line: int) -> Iterator[tuple[object, ...]]
 def _client(url: str, key: str | None, model: str) -> Iterator[Client]:
     """Provide a client once the service is ready and has the model. Waits for a starting service, as streams do."""
     from abound.service.client import Client, Refused
-    from abound.service.client.retries import NOT_READY, START_SECONDS
+    from abound.service.client.retries import MAX_WAIT, NOT_READY
 
-    deadline = time.monotonic() + START_SECONDS
+    deadline = time.monotonic() + MAX_WAIT
     with Client(url, key=key) as client:
         while True:
             try:

@@ -15,9 +15,13 @@ rank alike within the bounds of a request. A service refuses a row with too many
 labels; the index in this process has no such bounds.
 """
 
+# ruff: noqa: E402  the modules of the kernels are imported below ``set_cache_dir``
+
 from __future__ import annotations
 
 import os
+import sys
+import threading
 import uuid
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -34,11 +38,17 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from abound.service.processes.kernel_cache import set_cache_dir
+
+set_cache_dir()
+if "numba" in sys.modules:  # it has read the environment
+    sys.modules["numba"].config.reload_config()
+
 from abound.core.config import ModelConfig
 from abound.core.instances import text_encoder
 from abound.core.instances.data_formats import DatasetInstance
 from abound.core.instances.dense_vector import quantize
-from abound.core.instances.record import pack_labels
+from abound.core.instances.record import is_empty, pack_labels
 from abound.core.instances.tables import LABEL_COLUMNS, TableColumns, read_batches
 from abound.core.limits import DATASET_LIMITS
 from abound.core.model.entry_application import Unit
@@ -64,6 +74,13 @@ PREDICT_BATCH = 256
 """Number of rows that are predicted together; memory holds the scores of all classes for each."""
 
 
+class ApiKey(str):
+    """An API key that its representation, and so that of an estimator, a pipeline or a notebook, does not show."""
+
+    def __repr__(self) -> str:
+        return "'***'"
+
+
 def _check_calibrates(estimator: AboundClassifier) -> bool:
     if not (estimator.config or {}).get("calibrate"):
         raise AttributeError('predict_proba needs a model that calibrates: config={"calibrate": True}')
@@ -76,6 +93,8 @@ class AboundClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     ``X`` is a sequence of texts, an array or sparse matrix of shape (n, n_features), or a frame. ``y`` has one class
     per row, or several as a binary indicator of shape (n, n_classes), dense or sparse, with a fixed number of columns.
     Rows of an indicator without a class are not learned.
+
+    Threads may share a fitted estimator to predict, also while one of them learns with ``partial_fit``.
 
     Parameters
     ----------
@@ -105,7 +124,7 @@ class AboundClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         scores of other labels. None: each ``fit`` creates a model with a unique name. That model is deleted with the
         fitted estimator, or by ``discard`` if the estimator was pickled or copied.
     key : str or None
-        API key, sent to the service as bearer token.
+        API key, sent to the service as bearer token. The representation of the estimator does not show it.
 
     Attributes
     ----------
@@ -142,6 +161,16 @@ class AboundClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.model = model
         self.key = key
 
+    @property
+    def key(self) -> str | None:
+        """The API key."""
+        key: str | None = self.__dict__["key"]
+        return key
+
+    @key.setter
+    def key(self, key: str | None) -> None:
+        self.__dict__["key"] = ApiKey(key) if type(key) is str else key  # scikit-learn clones an ApiKey as it is
+
     def fit(self, X: Any, y: Any) -> Self:
         """Forget everything learned before, then learn all rows ``passes`` times."""
         X, y = self._validate(X, y, reset=True)
@@ -172,10 +201,11 @@ class AboundClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Return the best class of each row, shape (n,), or the indicator of its classes, shape (n, n_classes)."""
         if self._is_multilabel():
             calibrates = (self.config or {}).get("calibrate")
-            parts = [self._estimates(block)[1 if calibrates else 0] for block in self._blocks(X)]
+            parts = [part[1 if calibrates else 0] for part in self._estimates(X)[1]]
             return (np.concatenate(parts) >= self.threshold).astype(np.int64)
-        best = [np.argmax(self._estimates(block)[0], axis=1) for block in self._blocks(X)]
-        predicted: npt.NDArray[Any] = self.classes_[np.concatenate(best)]
+        classes, estimates = self._estimates(X)
+        best = [np.argmax(scores, axis=1) for scores, _ in estimates]
+        predicted: npt.NDArray[Any] = classes[np.concatenate(best)]
         return predicted
 
     @available_if(_check_calibrates)  # type: ignore[untyped-decorator]
@@ -186,19 +216,21 @@ class AboundClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         sum; a row without any gets equal probabilities. The estimates consider more than the score, so their order can
         differ from that of ``decision_function``, which ``predict`` follows.
         """
-        probabilities = np.concatenate([self._estimates(block)[1] for block in self._blocks(X)])
+        classes, estimates = self._estimates(X)
+        probabilities = np.concatenate([block for _, block in estimates])
         if self._is_multilabel():
             return probabilities
         sums = probabilities.sum(axis=1, keepdims=True)
-        return np.where(sums > 0, probabilities / np.where(sums > 0, sums, 1.0), 1.0 / len(self.classes_))
+        return np.where(sums > 0, probabilities / np.where(sums > 0, sums, 1.0), 1.0 / len(classes))
 
     def decision_function(self, X: Any) -> npt.NDArray[np.float64]:
         """Return scores, shape (n, n_classes). With two classes and one per row, return score 2 minus score 1, (n,).
 
         A class without a vote by any active feature scores slightly below 0 and below every other score of its row.
         """
-        scores = np.concatenate([self._estimates(block)[0] for block in self._blocks(X)])
-        return scores if self._is_multilabel() or len(self.classes_) != 2 else scores[:, 1] - scores[:, 0]
+        classes, estimates = self._estimates(X)
+        scores = np.concatenate([block for block, _ in estimates])
+        return scores if self._is_multilabel() or len(classes) != 2 else scores[:, 1] - scores[:, 0]
 
     def discard(self) -> None:
         """Delete the model from the service. Pickled or copied estimators that share it can no longer predict."""
@@ -230,8 +262,7 @@ class AboundClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             over = ServiceBackend(self.url, self.key, name, owned=self.model is None)
             over.create_model(config, anew)
             self._backend, self.model_ = over, name
-        self.classes_: npt.NDArray[Any] = np.empty(0)
-        self._columns: dict[str, int] = {}
+        self._set_classes(np.empty(0))
 
     def _learn(self, X: Any, y: npt.NDArray[Any], passes: int) -> None:
         if y.ndim == 2:
@@ -256,18 +287,24 @@ class AboundClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             if self._are_known(given):
                 return given
         try:
-            self.classes_ = np.union1d(self.classes_, given) if len(self.classes_) else np.unique(given)
+            classes = np.union1d(self.classes_, given) if len(self.classes_) else np.unique(given)
         except TypeError as error:  # objects of types without a common order
             raise ValueError(
                 f"classes {given[:3].tolist()} cannot be ordered among the classes before: {error}; use one type"
             ) from error
-        self._columns = {str(one): place for place, one in enumerate(self.classes_.tolist())}
+        self._set_classes(classes)
         return given
+
+    def _set_classes(self, classes: npt.NDArray[Any]) -> None:
+        """Set the classes, and the column of each label; ``_known`` has both, for threads that predict meanwhile."""
+        self.classes_ = classes
+        self._known = classes, {str(one): place for place, one in enumerate(classes.tolist())}
 
     def _are_known(self, given: npt.NDArray[Any]) -> bool:
         """Return whether all are in ``classes_``. Labels are compared, and for object arrays the values as well."""
         values = given.ravel().tolist()
-        places = [self._columns[str(one)] for one in values if str(one) in self._columns]
+        _, columns = self._known
+        places = [columns[str(one)] for one in values if str(one) in columns]
         if len(places) < len(values):
             return False
         return given.dtype.kind != "O" or bool(self.classes_[places].tolist() == values)
@@ -356,14 +393,19 @@ class AboundClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             places, values = X.indices[at:end].tolist(), X.data[at:end].tolist()
             yield always | {named[place]: value for place, value in zip(places, values, strict=True) if value} or None
 
-    def _estimates(self, X: Any) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-        """Return scores and probabilities, each of shape (n, n_classes). Without calibration the latter are 0."""
+    def _estimates(self, X: Any) -> tuple[npt.NDArray[Any], Iterator[Estimates]]:
+        """Return the classes, and for each block of rows the estimates of these classes."""
+        blocks = self._blocks(X)
+        classes, columns = self._known
+        return classes, (self._estimate(block, columns) for block in blocks)
+
+    def _estimate(self, X: Any, columns: Mapping[str, int]) -> Estimates:
         rows = list(self._rows(X))
-        scores = np.full((len(rows), len(self.classes_)), np.nan)
+        scores = np.full((len(rows), len(columns)), np.nan)
         probabilities = np.zeros_like(scores)
-        k = MOST_RANKED if self.url is not None else max(1, len(self.classes_))
+        k = MOST_RANKED if self.url is not None else sys.maxsize
         for i, ranked in enumerate(self._rank_rows(rows, k)):
-            known = [(self._columns[label], score, p) for label, score, p in ranked if label in self._columns]
+            known = [(columns[label], score, p) for label, score, p in ranked if label in columns]
             least = min([0.0, *(score for _, score, _ in known)])
             scores[i] = least if not known else least - max(1e-9, abs(least) * 1e-9)
             for place, score, probability in known:
@@ -450,8 +492,13 @@ Row = Mapping[str, float] | str | npt.NDArray[np.float32] | DatasetInstance
 Ranked = list[tuple[str, float, float]]
 """Labels with score and probability, best first. The probability is 0 if the model does not calibrate."""
 
+Estimates = tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]
+"""Scores and probabilities, each of shape (n, n_classes). Without calibration the probabilities are 0."""
+
 LEARN_BATCH = 256
 """Number of instances that the index in this process learns per batch."""
+
+NO_FEATURES = "/problems/no-features"
 
 DELETE_SECONDS = 5.0
 """Timeout of the request that deletes the model of an estimator at the end of its life."""
@@ -461,7 +508,7 @@ class EstimatorBackend(Protocol):
     """Learns rows in order and ranks labels for rows."""
 
     def learn(self, rows: Iterable[tuple[Row, list[str]]]) -> None:
-        """Learn rows with their labels, in order."""
+        """Learn rows with their labels, in order. Rows without an active feature, such as "?!", are left out."""
         ...
 
     def rank(self, rows: Iterable[Row], k: int) -> Iterator[Ranked]:
@@ -470,7 +517,7 @@ class EstimatorBackend(Protocol):
 
 
 class InProcessBackend:
-    """Backend that keeps the live index in this process.
+    """Backend that keeps the live index in this process. Threads may share it.
 
     Parameters
     ----------
@@ -482,32 +529,38 @@ class InProcessBackend:
         if text_encoder.source is None:
             use_encoders(None)
         self._live = LiveModel(ModelConfig.from_dict(dict(config)), _secret(), DATASET_LIMITS)
+        self._lock = threading.Lock()  # the vectorizer and the index reuse their scratch memory
 
     def learn(self, rows: Iterable[tuple[Row, list[str]]]) -> None:
         """Learn rows with their labels, in order."""
         at_hand = iter(rows)
-        while records := [self._record(row, labels) for row, labels in islice(at_hand, LEARN_BATCH)]:
-            self._live.begin(b"".join(records), len(records), [Unit(n=len(records))]).finish()
+        while batch := list(islice(at_hand, LEARN_BATCH)):
+            with self._lock:
+                vectors = ((self._vector(row), labels) for row, labels in batch)
+                records = [
+                    vector + pack_labels(labels, DATASET_LIMITS) for vector, labels in vectors if not is_empty(vector)
+                ]
+                self._live.begin(b"".join(records), len(records), [Unit(n=len(records))]).finish()
 
     def rank(self, rows: Iterable[Row], k: int) -> Iterator[Ranked]:
         """Yield at most ``k`` labels for each row."""
         live = self._live
         rank = live.rank_estimated if live.calibration.on else live.rank
         for row in rows:
-            ranking = rank(self._vector(row), k)
+            with self._lock:
+                ranking = rank(self._vector(row), k)
+                labels = [live.label(class_id) for class_id in ranking.class_ids.tolist()]
             estimates = np.zeros(len(ranking.scores)) if ranking.probabilities is None else ranking.probabilities
-            labels = [live.label(class_id) for class_id in ranking.class_ids.tolist()]
             yield list(zip(labels, ranking.scores.tolist(), estimates.tolist(), strict=True))
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"meta": self._live.meta(), "arrays": self._live.to_arrays()}
+        with self._lock:
+            return {"meta": self._live.meta(), "arrays": self._live.to_arrays()}
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
         arrays: Mapping[str, npt.NDArray[Any]] = {name: np.array(array) for name, array in state["arrays"].items()}
         self._live = LiveModel.from_arrays(state["meta"], arrays, _secret(), DATASET_LIMITS)
-
-    def _record(self, row: Row, labels: list[str]) -> bytes:
-        return self._vector(row) + pack_labels(labels, DATASET_LIMITS)
+        self._lock = threading.Lock()
 
     def _vector(self, row: Row) -> bytes:
         vectorizer = self._live.vectorizer
@@ -567,9 +620,10 @@ class ServiceBackend:
         instances = (Labelled(**_input(row), labels=labels) for row, labels in rows)
         with Client(self._url, key=self._key) as client:
             for answer in client.model(self.name).learn_many(instances):
-                if isinstance(answer, Refused):
+                if not isinstance(answer, Refused):
+                    self._offset = answer.offset
+                elif answer.problem.get("type") != NO_FEATURES:
                     raise answer
-                self._offset = answer.offset
 
     def rank(self, rows: Iterable[Row], k: int) -> Iterator[Ranked]:
         """Yield at most ``k`` labels for each row. The ranking reflects everything learned through this object."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import math
 import sys
 from collections.abc import Mapping
@@ -62,8 +63,18 @@ def encode_vector(vector: Any) -> Any:
     return {"base64": base64.b64encode(data).decode("ascii"), "dtype": name}
 
 
-encode = msgspec.json.Encoder(enc_hook=to_builtin).encode
-"""Encode a line of a stream. NaN and the infinities become null, which the service refuses in features and vectors."""
+_encode = msgspec.json.Encoder(enc_hook=to_builtin).encode
+
+
+def encode(body: object) -> bytes:
+    """Return a line of a stream. NaN and the infinities become null, which the service refuses in features and vectors.
+
+    Half of a surrogate pair in a string is sent as its escape, which the service refuses.
+    """
+    try:
+        return _encode(body)
+    except UnicodeEncodeError:
+        return json.dumps(msgspec.to_builtins(body, enc_hook=to_builtin)).encode()
 
 
 def encode_document(body: object) -> bytes:

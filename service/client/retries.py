@@ -7,23 +7,29 @@
 * After such an attempt, a later attempt that never reaches the service ends as Interrupted, not as Unreachable.
 * Streams and followed jobs wait for a service that reports that it is starting. Its start takes as long as it has
   state to load and log to replay, so the seconds of waiting are bounded, not the attempts.
+* A request over a rate (429) waits as long as the service asks, and the seconds are bounded as well. It fails at once
+  if the service asks for more.
 * A single request to a service that has never answered fails at once: a wrong URL is more likely than a restart.
 """
 
 from __future__ import annotations
 
-from abound.service.client.errors import Answer, ClientError, Interrupted, Refused, Unreachable
+from abound.service.client.errors import ClientError, Interrupted, Refused, Unreachable
 
 ATTEMPTS = 6
 """Number of attempts after which a request has failed."""
 
 MAX_PAUSE = 10.0
-"""Longest pause before another attempt, in seconds."""
+"""Longest pause before another attempt, in seconds, unless a rate is exceeded."""
 
-START_SECONDS = 120.0
-"""Longest wait for a service that reports that it is not ready, as the sum of the pauses."""
+MAX_WAIT = 120.0
+"""Longest wait for a service that reports that it is not ready, or for a rate, as the sum of the pauses."""
 
-NOT_TAKEN = (429, 503)
+MIN_WAIT = 0.25
+"""Shortest pause of such a wait, in seconds."""
+
+RATE_EXCEEDED = 429
+NOT_TAKEN = (RATE_EXCEEDED, 503)
 NOT_READY = "/problems/not-ready"
 OUTCOME_UNKNOWN = (502, 504)
 
@@ -58,6 +64,12 @@ class Attempts:
 
     def pause_after(self, error: ClientError) -> float:
         """Return the seconds to wait before the next attempt, or raise the error if there is none left."""
+        if isinstance(error, Refused) and error.status == RATE_EXCEEDED:
+            pause = max(requested_pause(error), MIN_WAIT)
+            if pause > MAX_WAIT - self._waited:
+                raise error
+            self._waited += pause
+            return pause
         self._failed += 1
         if self._failed >= ATTEMPTS or not self._is_retryable(error):
             if self.outcome_unknown and isinstance(error, Unreachable):
@@ -66,13 +78,13 @@ class Attempts:
         self.outcome_unknown |= (
             error.status in OUTCOME_UNKNOWN if isinstance(error, Refused) else isinstance(error, Interrupted)
         )
-        return requested_pause(error.problem) if isinstance(error, Refused) else backoff(self._failed)
+        return requested_pause(error) if isinstance(error, Refused) else backoff(self._failed)
 
     def start_pause(self, error: ClientError) -> float | None:
         """Return the seconds to wait for a starting service. None if it is not starting, or takes too long."""
-        if not isinstance(error, Refused) or error.problem.get("type") != NOT_READY or self._waited >= START_SECONDS:
+        if not isinstance(error, Refused) or error.problem.get("type") != NOT_READY or self._waited >= MAX_WAIT:
             return None
-        pause = max(requested_pause(error.problem), 0.25)
+        pause = max(requested_pause(error), MIN_WAIT)
         self._waited += pause
         return pause
 
@@ -87,10 +99,11 @@ def is_retryable(refused: Refused, repeatable: bool) -> bool:
     return refused.status in NOT_TAKEN or (repeatable and refused.status in OUTCOME_UNKNOWN)
 
 
-def requested_pause(problem: Answer) -> float:
-    """Return the pause that the service asks for, in seconds, at most ``MAX_PAUSE``."""
-    asked = problem.get("retry_after")
-    return float(min(asked, MAX_PAUSE)) if isinstance(asked, (int, float)) and asked >= 0 else 1.0
+def requested_pause(error: Refused) -> float:
+    """Return the pause that the service asks for, in seconds, at most ``MAX_PAUSE`` unless a rate is exceeded."""
+    asked = error.problem.get("retry_after")
+    pause = asked if isinstance(asked, (int, float)) and asked >= 0 else 1.0
+    return pause if error.status == RATE_EXCEEDED else min(pause, MAX_PAUSE)
 
 
 def backoff(attempt: int) -> float:

@@ -187,34 +187,26 @@ class LinesRequest:
 
     def record_answers(self, answers: list[Answer]) -> float | None:
         """Record an answer for each open line. Returns the pause before the next attempt, None if no line is left."""
-        again: list[int] = []
-        error: Refused | None = None
-        pause = 0.0
-        for i, answer in zip(self._open, answers, strict=True):
-            self._record(i, answer)
-            refusal = refusal_of(answer)
-            if refusal is not None and is_retryable(refusal, self._attempts.repeatable):
-                again.append(i)
-                error, pause = refusal, max(pause, requested_pause(answer))
-        if error is None:
+        refused = self._record(answers)
+        if not refused:
             self._open = []
             return None
-        self._set_open(again)
+        self._set_open(list(refused))
+        error = min(refused.values(), key=requested_pause)  # lines accepted then let the others wait further
         try:
-            self._attempts.pause_after(error)
+            return self._attempts.pause_after(error)
         except ClientError:
             if self._attempts.outcome_unknown and error.status in NOT_TAKEN:
                 raise self._interrupted(error) from error  # refused now, but perhaps processed by an earlier attempt
             self._open = []  # the refusals are the answers
             return None
-        return pause
 
     def record_failure(self, error: ClientError) -> float:
         """Return the pause before the next attempt at the open lines, or raise if there is none left."""
         if isinstance(error, Interrupted):
-            for i, answer in zip(self._open, error.answers, strict=False):
-                self._record(i, answer)
-            self._set_open(self._open[len(error.answers) :])
+            refused = self._record(error.answers)
+            unanswered = self._open[len(error.answers) :]
+            self._set_open([*refused, *unanswered] if self._attempts.repeatable else unanswered)
         pause = self._attempts.start_pause(error)
         if pause is not None:
             return pause
@@ -230,9 +222,18 @@ class LinesRequest:
         """Return an answer for each line, in order. Call it when no line is open."""
         return [answer for answer in self._answers if answer is not None]
 
-    def _record(self, i: int, answer: Answer) -> None:
-        """Record an answer. The service numbers the lines of an attempt; the answer gets the number in the stream."""
-        self._answers[i] = answer | {"line": self._before + i + 1} if "line" in answer else answer
+    def _record(self, answers: list[Answer]) -> dict[int, Refused]:
+        """Record answers of the first open lines. Return the lines that are refused for now, with their refusals.
+
+        The service numbers the lines of an attempt; the answer gets the number in the stream.
+        """
+        refused = {}
+        for i, answer in zip(self._open, answers, strict=False):
+            self._answers[i] = answer | {"line": self._before + i + 1} if "line" in answer else answer
+            refusal = refusal_of(answer)
+            if refusal is not None and is_retryable(refusal, self._attempts.repeatable):
+                refused[i] = refusal
+        return refused
 
     def _set_open(self, still_open: list[int]) -> None:
         if len(still_open) < len(self._open):

@@ -208,7 +208,10 @@ class Client(Resources[Answer, None, Iterable[bytes], Iterator[bytes]]):
                     pieces.append(piece)
                 return read_answers(b"".join(pieces), sent, self.url)
         except Interrupted as error:
-            raise Interrupted(str(error), complete_answers(b"".join(pieces), sent), sent) from error
+            answers = complete_answers(b"".join(pieces), sent)
+            if len(answers) == sent:
+                return answers
+            raise Interrupted(str(error), answers, sent) from error
 
     # Requests
 

@@ -122,12 +122,42 @@ INVALID: dict[str, tuple[bytes, str]] = {
         b'{"features": {' + b",".join(b'"f%d":1' % i for i in range(10_001)) + b'}, "labels": ["a"]}',
         "features",
     ),
-    "nothing active": (b'{"features": {"f": 0, "g": -3, "h": false, "i": []}, "labels": ["a"]}', "features"),
-    "empty features": (b'{"features": {}, "labels": ["a"]}', "features"),
-    "empty text": (b'{"text": "  ", "labels": ["a"]}', "text"),
     "unknown field": (b'{"text": "a", "labels": ["a"], "strength": 2}', "strength"),
     "unknown field with a strange name": (b'{"text": "a", "labels": ["a"], "a`b.c\\u00e9": 2}', "a`b.cé"),
 }
+
+
+EMPTY = {
+    "nothing active": (b'{"features": {"f": 0, "g": -3, "h": false, "i": []}, "labels": ["a"]}', "features"),
+    "empty features": (b'{"features": {}, "labels": ["a"]}', "features"),
+    "empty text": (b'{"text": "  ", "labels": ["a"]}', "text"),
+}
+
+
+@pytest.mark.parametrize(("body", "field"), EMPTY.values(), ids=EMPTY.keys())
+def test_an_instance_without_features_is_told_from_a_wrong_one(
+    service: Served, model: str, body: bytes, field: str
+) -> None:
+    problem(learn(service, model, body), 422, "no-features", field)
+    problem(learn(service, model, b'{"instances": [' + body + b"]}"), 422, "no-features", f"instances[0].{field}")
+    assert service.learned(model) == 0
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        rb'{"text": "wheat \ud83d", "labels": ["b"]}',
+        rb'{"text": "\ude00 wheat", "labels": ["b"]}',
+        rb'{"text": "\ud83d\u0061", "labels": ["b"]}',
+        rb'{"text": "a", "labels": ["\ud83d"]}',
+    ],
+    ids=["at the end", "second half", "before a letter", "label"],
+)
+def test_half_of_a_surrogate_pair_is_named(service: Served, model: str, body: bytes) -> None:
+    assert "half of a surrogate pair" in problem(learn(service, model, body), 400, "malformed")["detail"]
+    cut = problem(learn(service, model, rb'{"text": "\ud83d\ude00", "labels": ["b"]'), 400, "malformed")
+    assert "truncated" in cut["detail"]
+    assert service.learned(model) == 0
 
 
 @pytest.mark.parametrize(("body", "field"), INVALID.values(), ids=INVALID.keys())

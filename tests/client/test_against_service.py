@@ -106,6 +106,19 @@ def vars_of(one: Labelled) -> dict[str, object]:
     return {"features": one.features, "labels": one.labels}
 
 
+def test_half_of_a_surrogate_pair_ends_no_stream(service: Served) -> None:
+    name = fresh_model(service)
+    with Client(service.url) as client:
+        model = client.model(name)
+        texts = ["wheat", "oil \ud83d", "corn"]
+        learned = list(model.learn_many(Labelled(text=text, labels=["x"]) for text in texts))
+        assert [isinstance(one, Refused) for one in learned] == [False, True, False]
+        assert [isinstance(one, Refused) for one in model.classify_many(texts)] == [False, True, False]
+        with pytest.raises(Refused, match="half of a surrogate pair"):
+            model.learn("oil \ud83d", ["x"])
+    assert service.learned(name) == 2
+
+
 async def test_an_event_loop_teaches_and_asks_at_once(service: Served) -> None:
     name = fresh_model(service)
     async with AsyncClient(service.url) as client:

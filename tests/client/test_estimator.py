@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import gc
 import io
+import os
 import pickle
+import subprocess
+import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +20,7 @@ import polars
 import pytest
 from joblib import parallel_config
 from scipy import sparse
+from sklearn.base import clone
 from sklearn.datasets import make_blobs
 from sklearn.exceptions import DataConversionWarning
 from sklearn.feature_extraction.text import CountVectorizer
@@ -40,6 +46,20 @@ def test_scikit_learn_takes_it_for_a_classifier_over_a_service_too() -> None:
     assert sum(one["status"] == "passed" for one in results) > 40
 
 
+@pytest.mark.parametrize("before", ["", "import numba; "])
+def test_compiled_kernels_of_every_release_have_a_directory_of_their_own(before: str, tmp_path: Path) -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "NUMBA_CACHE_DIR"}
+    program = before + "import abound; abound.AboundClassifier; import numba; print(numba.config.CACHE_DIR)"
+    out = subprocess.run(
+        [sys.executable, "-c", program],
+        env=environment | {"XDG_CACHE_HOME": str(tmp_path)},
+        capture_output=True,
+        check=True,
+        text=True,
+    )
+    assert [str(path) for path in (tmp_path / "abound").glob("kernels-*")] == [out.stdout.strip()]
+
+
 def test_labels_that_a_model_learned_elsewhere_are_none_of_the_classes() -> None:
     X, y = [[1.0, 0], [0, 1]], ["a", "b"]
     with served() as service:
@@ -62,6 +82,22 @@ def test_rows_of_known_classes_cost_nothing_for_all_the_others(classes: Any) -> 
     made.partial_fit([[0, 1.0], [1.0, 0]], [classes[1], classes[0]], classes=classes)
     assert made.classes_ is known
     assert made.predict([[0, 1.0], [1.0, 0]]).tolist() == [classes[1], classes[0]]
+
+
+def test_the_key_is_not_shown() -> None:
+    made = AboundClassifier(url="http://service", key="abk_secret")
+    for estimator in (
+        made,
+        clone(made),
+        pickle.loads(pickle.dumps(made)),
+        AboundClassifier().set_params(key="abk_secret"),
+    ):
+        assert estimator.get_params()["key"] == estimator.key == "abk_secret"
+        for shown in (estimator, make_pipeline(CountVectorizer(), estimator), [estimator]):
+            assert "key='***'" in repr(shown)
+            assert "secret" not in repr(shown)
+        assert "secret" not in estimator._repr_html_()
+    assert AboundClassifier().get_params()["key"] is None
 
 
 def test_an_object_that_only_reads_like_a_known_one_is_another() -> None:
@@ -234,6 +270,31 @@ def test_entries_of_one_place_count_together() -> None:
     assert split.nnz == 7  # what was given stays as it is
 
 
+@pytest.mark.parametrize("config", [{}, {"calibrate": True}], ids=["scores", "calibrated"])
+def test_threads_that_share_an_estimator_get_the_same_scores_as_one(config: dict[str, Any]) -> None:
+    X = [f"word{i} common{i % 7} other{i % 11}" for i in range(400)]
+    made = AboundClassifier(passes=1, config=config).fit(X, [f"c{i % 200}" for i in range(400)])
+    expected = made.decision_function(X)
+
+    def score(at: int) -> bool:
+        return np.array_equal(made.decision_function(X[at : at + 20]), expected[at : at + 20])
+
+    with ThreadPoolExecutor(4) as threads:
+        assert all(threads.map(score, [20 * (i % 20) for i in range(400)]))
+
+
+def test_a_thread_predicts_while_another_one_adds_classes() -> None:
+    X, y = ["wheat", "oil"], ["m-grain", "m-crude"]
+    made = AboundClassifier(passes=1).fit(X, y)
+    with ThreadPoolExecutor(1) as threads:
+        learning = threads.submit(
+            lambda: [made.partial_fit([f"new{i}"] * 40, [f"c{i:04}-{j % 20}" for j in range(40)]) for i in range(40)]
+        )
+        while not learning.done():
+            assert made.predict(X * 150).tolist() == y * 150
+        learning.result()
+
+
 def test_a_row_without_a_feature_is_passed_over_and_gets_no_score() -> None:
     made = AboundClassifier(intercept=False).fit(sparse.csr_matrix([[1.0, 0], [0, 1], [0, 0]]), ["a", "b", "b"])
     assert made.predict([[0, 1], [0, 0]]).tolist() == ["b", "a"]
@@ -269,8 +330,9 @@ def test_texts_are_rows(as_given: Callable[[list[str]], Any]) -> None:
 def test_texts_over_a_service_are_answered_as_in_process() -> None:
     config = {"calibrate": True}
     with served() as service:
-        here = AboundClassifier(config=config).fit(TEXTS, TOPICS)
-        there = AboundClassifier(config=config, url=service.url).fit(TEXTS, TOPICS)
+        texts, topics = ["?!", *TEXTS], [TOPICS[1], *TOPICS]
+        here = AboundClassifier(config=config).fit(texts, topics)
+        there = AboundClassifier(config=config, url=service.url).fit(texts, topics)
         for texts in (TEXTS, ["", "..."]):
             np.testing.assert_array_equal(here.decision_function(texts), there.decision_function(texts))
             np.testing.assert_array_equal(here.predict_proba(texts), there.predict_proba(texts))

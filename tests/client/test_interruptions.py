@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import AsyncIterator
 
 import httpx
 import pytest
 
 from abound.service.client import (
     ATTEMPTS,
+    AsyncClient,
     ClientError,
     Interrupted,
     Refused,
@@ -50,7 +52,7 @@ def test_what_was_learned_in_part_does_not_end_as_if_nothing_was(keyed: bool, aw
     assert [answer["n"] for answer in raised.value.answers] == [0]
     assert raised.value.sent == 4
     assert isinstance(raised.value.__cause__, away)
-    assert calls == ([4, 2] if away is Refused else [4] + [2] * (ATTEMPTS - 1))
+    assert calls == ([4, 2] if away is Refused else [4] + [2] * ATTEMPTS)
 
 
 @pytest.mark.parametrize("last", ["away", "refused", "lines refused"])
@@ -103,6 +105,35 @@ def test_an_interrupted_request_that_may_be_repeated_is(stream: str) -> None:
         made.classify_stream("m", lines(3)) if stream == "classify" else made.learn_stream("m", lines(3), keyed=True)
     )
     assert [answer["n"] for answer in answers] == [0, 1, 2]
+
+
+def test_lines_that_were_refused_for_now_before_the_answer_broke_off_are_sent_again() -> None:
+    busy = json.dumps(problem(429, retry_after=0))
+    bodies = []
+
+    def once_cut(request: httpx.Request) -> httpx.Response:
+        bodies.append([json.loads(line)["n"] for line in request.read().splitlines()])
+        if len(bodies) == 1:
+            return httpx.Response(200, stream=Cut(f'{{"n": 0}}\n{busy}\n{{"n": 2}}\n'.encode()))
+        return echo(request)
+
+    answers = client(once_cut).learn_stream("m", lines(5), keyed=True)
+    assert [answer.get("n") for answer in answers] == [0, 1, 2, 3, 4]
+    assert bodies == [[0, 1, 2, 3, 4], [1, 3, 4]]
+
+
+async def test_an_answer_with_all_lines_is_complete_although_its_end_was_lost() -> None:
+    class CutAsync(Cut, httpx.AsyncByteStream):
+        async def __aiter__(self) -> AsyncIterator[bytes]:
+            for piece in self:
+                yield piece
+
+    def cut(request: httpx.Request) -> httpx.Response:
+        return httpx.Response(200, stream=CutAsync(request.read()))
+
+    assert [answer["n"] for answer in client(cut).learn_stream("m", lines(3))] == [0, 1, 2]
+    async with AsyncClient("http://test", transport=httpx.MockTransport(cut)) as made:
+        assert [answer["n"] async for answer in made.learn_stream("m", lines(3))] == [0, 1, 2]
 
 
 def test_an_answer_that_lacks_lines_is_interrupted() -> None:

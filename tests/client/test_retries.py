@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import httpx
 import pytest
 
@@ -16,7 +18,7 @@ from abound.service.client import (
 from abound.service.client import (
     requests as calls,
 )
-from abound.service.client.retries import START_SECONDS
+from abound.service.client.retries import MAX_WAIT
 from tests.client.mock_service import client, echo, lines, problem, starting
 
 
@@ -57,7 +59,7 @@ def test_a_service_that_never_becomes_ready_is_given_up() -> None:
     pauses: list[float] = []
     with pytest.raises(Refused, match="warming"):
         list(client(starting(10**6), pauses).learn_stream("m", lines(3)))
-    assert START_SECONDS <= sum(pauses) <= START_SECONDS + 2 * ATTEMPTS
+    assert MAX_WAIT <= sum(pauses) <= MAX_WAIT + 2 * ATTEMPTS
 
 
 def test_whoever_follows_a_job_waits_for_a_service_that_is_starting() -> None:
@@ -74,7 +76,7 @@ def test_a_single_request_does_not_wait_until_a_service_has_started() -> None:
     assert len(pauses) == ATTEMPTS - 1
 
 
-@pytest.mark.parametrize(("status", "times"), [(429, ATTEMPTS), (503, ATTEMPTS), (507, 1), (422, 1), (500, 1)])
+@pytest.mark.parametrize(("status", "times"), [(503, ATTEMPTS), (507, 1), (422, 1), (500, 1)])
 def test_which_refusals_are_tried_again(status: int, times: int) -> None:
     calls, pauses = [], list[float]()
 
@@ -86,6 +88,17 @@ def test_which_refusals_are_tried_again(status: int, times: int) -> None:
         client(refuse, pauses).learn("m", {"text": "a", "labels": ["x"], "wait": "log"})
     assert len(calls) == times
     assert pauses == [4.0] * (times - 1)
+
+
+@pytest.mark.parametrize(("asked", "times"), [(60, 2), (4, 30), (0, 480), (121, 0)])
+def test_a_rate_is_waited_for_as_long_as_the_service_asks_up_to_a_bound(asked: int, times: int) -> None:
+    single, stream = list[float](), list[float]()
+    busy = problem(429, retry_after=asked)
+    with pytest.raises(Refused):
+        client(lambda request: httpx.Response(429, json=busy), single).classify("m", {"text": "a"})
+    made = client(lambda request: httpx.Response(200, content=json.dumps(busy)), stream)
+    assert [answer["status"] for answer in made.learn_stream("m", lines(1))] == [429]
+    assert single == stream == [max(asked, 0.25)] * times
 
 
 def test_a_service_that_never_answered_is_not_waited_for_and_one_that_did_is() -> None:

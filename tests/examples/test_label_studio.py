@@ -71,13 +71,26 @@ async def test_a_recorded_project_is_learned_and_predicted(service: Served, monk
         assert service.learned(name) == 3
 
 
-async def test_a_task_without_a_text_has_no_prediction(service: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    body = copy.deepcopy(PREDICT)
-    body["tasks"][1]["data"] = {"other": 1}
+@pytest.mark.parametrize("data", [{"other": 1}, {"text": None}], ids=["absent", "null"])
+async def test_a_task_without_a_text_is_neither_learned_nor_predicted(
+    service: Served, monkeypatch: pytest.MonkeyPatch, data: dict[str, object]
+) -> None:
+    body, annotated = copy.deepcopy(PREDICT), copy.deepcopy(BUG)
+    body["tasks"][1]["data"] = annotated["task"]["data"] = data
     async with label_studio(monkeypatch, service.url, fresh_model(service)) as client:
         await client.post("/webhook", json=BILLING)
+        assert (await client.post("/webhook", json=annotated)).status_code == 502
         results = (await client.post("/predict", json=body)).json()["results"]
         assert [len(one["result"]) for one in results] == [1, 0, 1]
+
+
+async def test_a_task_may_have_a_number_as_its_text(service: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = fresh_model(service)
+    body = copy.deepcopy(BILLING)
+    body["task"]["data"]["text"] = 12345
+    async with label_studio(monkeypatch, service.url, name) as client:
+        assert (await client.post("/webhook", json=body)).json() == {"learned": 1}
+    assert service.learned(name) == 1
 
 
 async def test_failures_are_answered_with_their_reason(service: Served, monkeypatch: pytest.MonkeyPatch) -> None:
