@@ -103,6 +103,7 @@ class Worker:
         artifacts: ArtifactStore | None = None,
         history_params: HistoryParams | None = None,
         marks: HighWaterMarks | None = None,
+        jobs: JobRepository | None = None,
     ) -> None:
         self.id = f"{socket.gethostname()}-{os.getpid()}"
         self._store = store
@@ -112,6 +113,7 @@ class Worker:
         self._history_params = history_params or HistoryParams()
         self._joining = AvailabilityMonitor(store, artifacts, LOST) if artifacts is not None else None
         self._marks = marks or HighWaterMarks(store, None, artifacts)
+        self._jobs = jobs or JobRepository(store)
         self._stopping = asyncio.Event()
         self._resting: dict[str, float] = {}
         self._without_history: dict[str, float] = {}
@@ -175,7 +177,9 @@ class Worker:
         try:
             swept += await self._collector.collect(artifacts, catalog)
             for living in catalog:
-                swept += await version_retention.collect_garbage(self._store, artifacts, living.keys)
+                swept += await version_retention.collect_garbage(
+                    self._store, artifacts, living.keys, self._jobs.committed_prefixes
+                )
                 await self._publish_state_file_size(artifacts, living)
             swept += await DatasetRepository(self._store).collect_garbage(artifacts)
         except (ArtifactsUnavailable, Corrupted) as error:
@@ -363,6 +367,7 @@ async def _work(settings: Settings, reporter: Reporter, fork_server: ForkServer)
     cache = cache_in(settings.data_dir, settings.group(VersionParams).cache_bytes)
     artifacts = ArtifactStore(place, cache, PATIENCE_SECONDS) if place is not None else None
     marks = HighWaterMarks.from_settings(settings, store)
+    jobs = JobRepository(jobs_store, settings.group(JobParams))
     worker = Worker(
         store,
         settings.group(SnapshotParams),
@@ -370,8 +375,9 @@ async def _work(settings: Settings, reporter: Reporter, fork_server: ForkServer)
         artifacts,
         settings.group(HistoryParams),
         marks,
+        jobs,
     )
-    keeper = JobDispatcher(settings, store, JobRepository(jobs_store, settings.group(JobParams)), fork_server)
+    keeper = JobDispatcher(settings, store, jobs, fork_server)
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

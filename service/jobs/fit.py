@@ -85,8 +85,7 @@ async def fit(context: JobContext, params: FitParams, progress: Progress) -> dic
     keys, job = context.living.keys, context.job
     if job.committed:
         name = job.kept[0].rpartition("/")[2]
-        async with version_retention.writing(context.store, keys, name):
-            card = await version_retention.publish(context.store, context.artifacts, keys, name)
+        card = await version_retention.publish(context.store, context.artifacts, keys, name)
         return _outcome(card, {}) | await _enter_and_retain(context, card)
     progress = monotonic(progress)
     config = ModelConfig.from_stored(job.config)

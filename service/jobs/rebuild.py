@@ -230,6 +230,7 @@ async def _rebuild_and_adopt(
             found = await find_adoption(place, name, START)
             if found is not None:
                 adoption.after, at = found
+                outcome |= context.job.outcome
         if at is None and clear is None:
             await _refuse_unfinished(place)
         if at is None:
@@ -238,6 +239,8 @@ async def _rebuild_and_adopt(
             outcome |= made.outcome
             if made.live is None:
                 return outcome
+            if clear is None:  # forget keeps a record of its own
+                await context.so_far(outcome)
             index_id = state_files.new_id()
             try:
                 progress("writing the state file", 0.8)

@@ -269,6 +269,10 @@ class JobRepository:
         with store_errors():
             return sorted(prefix.decode() for prefix in await self.store.client.smembers(f"{job_key(job_id)}:wrote"))
 
+    async def committed_prefixes(self) -> set[str]:
+        """Return the prefixes that jobs have committed which have not ended."""
+        return {prefix for job in await self.all(limit=10**9) if not job.has_ended for prefix in job.kept}
+
     # statistics
 
     async def counts(self) -> dict[str, int]:

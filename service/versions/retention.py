@@ -11,13 +11,14 @@ A version can be entered as a challenger while it is being deleted. Entering che
 exists, and deletion withdraws it afterwards, so a deleted version never stays a challenger.
 
 Files of an unfinished version have no card. Garbage collection deletes them once no process reports that it is
-writing the version. It lists the files first, then the writers, then the cards, so a version finished meanwhile
-stays.
+writing the version, unless a job committed the version and has not ended: the job will write the card. It lists the
+files first, then the writers, then the committed versions, then the cards, so a version finished meanwhile stays.
 """
 
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 import structlog
@@ -174,14 +175,26 @@ async def written_bytes(store: Store, artifacts: ArtifactStore, keys: ModelKeys)
     return sum((coming | there).values())
 
 
-async def collect_garbage(store: Store, artifacts: ArtifactStore, keys: ModelKeys) -> int:
-    """Delete the files of unfinished versions that no process is writing; return the number of files."""
+async def collect_garbage(
+    store: Store, artifacts: ArtifactStore, keys: ModelKeys, committed: Callable[[], Awaitable[set[str]]]
+) -> int:
+    """Delete the files of unfinished versions that no process is writing; return the number of files.
 
-    async def finished(unmarked: set[str]) -> set[str]:
-        listed = set(await versions.ids(artifacts, keys))
-        return listed | {name for name in unmarked - listed if await _has_card(artifacts, keys, name)}
+    Parameters
+    ----------
+    committed : async callable
+        Returns the folders of versions whose card will still be written.
+    """
 
-    return await collect_unmarked(store, artifacts, versions.folder(keys), keys.key("writing"), finished)
+    async def needed(unmarked: set[str]) -> set[str]:
+        found = set(await versions.ids(artifacts, keys))
+        if unmarked <= found:
+            return found
+        folders = await committed()
+        found |= {name for name in unmarked if versions.folder(keys, name) in folders}
+        return found | {name for name in unmarked - found if await _has_card(artifacts, keys, name)}
+
+    return await collect_unmarked(store, artifacts, versions.folder(keys), keys.key("writing"), needed)
 
 
 async def _has_card(artifacts: ArtifactStore, keys: ModelKeys, name: str) -> bool:

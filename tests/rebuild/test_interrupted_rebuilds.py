@@ -61,6 +61,31 @@ async def test_a_job_that_died_after_its_commit_comes_to_the_same_end(house: Hou
     assert await digest_at(one, (await house.elements())[-1][0]) == await house.expected()
 
 
+@pytest.mark.parametrize("method", ["refit", "restore"])
+async def test_a_job_that_died_after_its_adoption_reports_its_whole_outcome(house: House, method: str) -> None:
+    offsets = await teach(house, *events(50))
+
+    class Died(Exception):
+        pass
+
+    def dying(stage: str, fraction: float) -> None:
+        if stage == "making a snapshot":
+            raise Died
+
+    params: RefitParams | RestoreParams = RefitParams(search={})
+    if method == "restore":
+        params = RestoreParams(to=str(offsets[30]), reason="a mistake")
+    run_method: Any = {"refit": refit, "restore": restore}[method]
+    context = Context(house, await house.living())
+    with pytest.raises(Died):
+        await run_method(context, params, dying)
+    outcome = await run(house, run_method, params, committed=True, outcome=context.job.outcome)
+    again = await run(house, run_method, params, job="another")
+    changing = {"adopted", "after", "snapshot"}
+    assert outcome.keys() == again.keys() > changing
+    assert all(outcome[name] == again[name] for name in outcome.keys() - changing)
+
+
 async def test_a_committed_job_whose_index_cannot_be_adopted_any_more_makes_it_anew(house: House) -> None:
     """It died before its adoption came to the store, and another index was adopted then."""
     one = await house.replica()

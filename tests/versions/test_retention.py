@@ -21,6 +21,10 @@ from abound.service.artifacts.artifact_store import ArtifactStore
 from abound.service.datasets.repository import FOLDER, WRITING_KEY, DatasetRepository
 from abound.service.jobs import fit as fitting
 from abound.service.jobs.fit_params import fit_params
+from abound.service.jobs.record import Job
+from abound.service.jobs.record import new_id as job_id
+from abound.service.jobs.repository import JobRepository
+from abound.service.log.catalog import read_catalog
 from abound.service.rebuild import erase
 from abound.service.store import expiring
 from abound.service.store.client import Store
@@ -29,7 +33,11 @@ from abound.service.versions import repository as versions
 from abound.service.versions import retention as version_retention
 from abound.service.versions.card import Card, new_id
 from abound.service.versions.promotion import challengers
+from abound.service.worker import Worker
 from tests.core.methods.toy import made
+from tests.support.adoption_house import House
+from tests.support.small_versions import fitted
+from tests.support.small_versions import write as write_small
 from tests.versions.test_repository import KEYS, fit, write
 
 
@@ -40,19 +48,42 @@ async def artifacts(store: Store, tmp_path: Path) -> ArtifactStore:
     return artifacts
 
 
+async def collect(store: Store, artifacts: ArtifactStore) -> int:
+    return await version_retention.collect_garbage(store, artifacts, KEYS, JobRepository(store).committed_prefixes)
+
+
 async def test_what_nobody_writes_any_more_is_swept(store: Store, artifacts: ArtifactStore) -> None:
     whole = await write(artifacts, fit("frequency"))
     begun = [new_id() for _ in range(2)]
     for name in begun:
         await artifacts.put(f"{versions.folder(KEYS, name)}/000-x.npy", b"x")
     async with version_retention.writing(store, KEYS, begun[0]):
-        assert await version_retention.collect_garbage(store, artifacts, KEYS) == 1
+        assert await collect(store, artifacts) == 1
         left = {name.split("/")[3] for name in await artifacts.names(versions.folder(KEYS))}
         assert left == {whole.id, begun[0]}
-    assert await version_retention.collect_garbage(store, artifacts, KEYS) == 1
+    assert await collect(store, artifacts) == 1
     assert await versions.ids(artifacts, KEYS) == [whole.id]
     assert (await versions.load(artifacts, KEYS, whole.id)).card == whole
-    assert await version_retention.collect_garbage(store, artifacts, KEYS) == 0
+    assert await collect(store, artifacts) == 0
+
+
+async def test_a_committed_version_waits_for_its_job_until_that_has_ended(house: House) -> None:
+    """The store was full when its card was to be written."""
+    keys, jobs = (await house.living()).keys, JobRepository(house.store)
+    waiting, ended = [await write_small(house.artifacts, keys, fitted("a"), whole=False) for _ in range(2)]
+    for card in (ended, waiting):
+        await jobs.submit(Job(id=job_id(), state="queued", model=keys.name, incarnation="1-0", method="m", kind="fit"))
+        job = await jobs.claim("fit", "a worker")
+        assert job is not None
+        assert await jobs.commit(job, versions.folder(keys, card.id))
+        if card is ended:
+            assert await jobs.end(job, "cancelled")
+        else:
+            assert await jobs.requeue(job, "no space left on device", delay=640.0)
+    await Worker(house.store, artifacts=house.artifacts).sweep(await read_catalog(house.store))
+    assert await versions.ids(house.artifacts, keys, versions.READY) == [waiting.id]
+    assert await version_retention.publish(house.store, house.artifacts, keys, waiting.id) == waiting
+    assert (await versions.load(house.artifacts, keys, waiting.id)).card == waiting
 
 
 async def test_a_folder_that_cannot_be_read_loses_no_version(
@@ -69,7 +100,7 @@ async def test_a_folder_that_cannot_be_read_loses_no_version(
 
     monkeypatch.setattr(os, "scandir", scan)
     with pytest.raises(ArtifactsUnavailable, match="Input/output error"):
-        await version_retention.collect_garbage(store, artifacts, KEYS)
+        await collect(store, artifacts)
     assert (await versions.load(artifacts, KEYS, whole.id)).card == whole
 
 
@@ -78,7 +109,7 @@ async def test_a_listing_that_lacks_a_version_loses_no_version(
 ) -> None:
     whole = await write(artifacts, fit("frequency"))
     monkeypatch.setattr(versions, "ids", AsyncMock(return_value=[]))
-    assert await version_retention.collect_garbage(store, artifacts, KEYS) == 0
+    assert await collect(store, artifacts) == 0
     assert (await versions.load(artifacts, KEYS, whole.id)).card == whole
 
 
@@ -86,7 +117,7 @@ async def test_whoever_died_while_writing_is_not_waited_for_for_ever(store: Stor
     name = new_id()
     await artifacts.put(f"{versions.folder(KEYS, name)}/000-x.npy", b"x")
     await store.client.hset(KEYS.key("writing"), name, expiring.pack(1.0, b"0"))
-    assert await version_retention.collect_garbage(store, artifacts, KEYS) == 1
+    assert await collect(store, artifacts) == 1
 
 
 async def test_nothing_is_deleted_while_a_version_is_activated(store: Store, artifacts: ArtifactStore) -> None:

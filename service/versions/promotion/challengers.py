@@ -9,6 +9,7 @@ loaded versions, and the reasons why others failed to load.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Annotated
 
@@ -26,10 +27,16 @@ from abound.service.versions import repository as versions
 from abound.service.versions.repository import LoadedVersion
 
 _ENTER = """
-if redis.call('HEXISTS', KEYS[1], ARGV[1]) == 1 then return 1 end
-if redis.call('HLEN', KEYS[1]) >= tonumber(ARGV[3]) then return 0 end
+local is_new = redis.call('HEXISTS', KEYS[1], ARGV[1]) == 0
+if is_new and redis.call('HLEN', KEYS[1]) >= tonumber(ARGV[3]) then return 0 end
 redis.call('HSET', KEYS[1], ARGV[1], ARGV[2])
 return 1
+"""
+
+_WITHDRAW = """
+local packed = redis.call('HGET', KEYS[1], ARGV[1])
+if not packed or cjson.decode(packed).since >= tonumber(ARGV[2]) then return 0 end
+return redis.call('HDEL', KEYS[1], ARGV[1])
 """
 
 
@@ -45,7 +52,7 @@ _entered = msgspec.json.Decoder(Challenger)
 
 
 async def enter(store: Store, keys: ModelKeys, version: str, reason: str) -> None:
-    """Enter a version as a challenger; does nothing if it is one already.
+    """Enter a version as a challenger. If it is one already, its reason and time are replaced.
 
     Raises
     ------
@@ -62,10 +69,10 @@ async def enter(store: Store, keys: ModelKeys, version: str, reason: str) -> Non
         )
 
 
-async def withdraw(store: Store, keys: ModelKeys, version: str) -> bool:
-    """Withdraw a challenger; return whether it was one. Raises StoreUnavailable."""
+async def withdraw(store: Store, keys: ModelKeys, version: str, before: float = math.inf) -> bool:
+    """Withdraw a challenger if it was entered before a time; return whether it was. Raises StoreUnavailable."""
     with store_errors():
-        return bool(await store.client.hdel(keys.key("contenders"), version))
+        return bool(await store.client.eval(_WITHDRAW, 1, keys.key("contenders"), version, before))
 
 
 async def list_challengers(store: Store, keys: ModelKeys) -> list[Challenger]:

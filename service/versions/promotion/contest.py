@@ -262,8 +262,10 @@ class ContestFollower:
         if serving.version == before.version:
             return
         if not self._gate.on_activated(self.standing, serving, reason) and not before.is_live:
-            # An operator replaced this version: withdraw it, so that the gate does not promote it again.
-            await challengers.withdraw(self._store, self._keys, before.version)
+            # An operator replaced this version: withdraw it, so that the gate does not promote it again. A version
+            # that was entered after its deactivation stays.
+            at = Offset.parse(serving.at).milliseconds / 1000
+            await challengers.withdraw(self._store, self._keys, before.version, at)
         self.standing.contest.set_served(serving.version)
         self.standing.weighed = NEVER_WEIGHED
         await self.reload_challengers()

@@ -5,8 +5,8 @@ implementation) keeps a window that grows while nothing changes. It drops the ol
 two parts differ by more than chance explains. It receives the means of ``BLOCK_SIZE`` instances.
 
 ADWIN drops the older part piece by piece and therefore detects one change several times. Detections of the same
-direction within ``MERGE_WITHIN`` instances become one mark. A new model is marked as well, since its score
-rises.
+direction within ``MERGE_WITHIN`` instances become one mark. After a restore fewer instances are learned than at
+the last mark, so a new mark begins. A new model is marked as well, since its score rises.
 
 The persisted state holds the values that the detector received, so a detector rebuilt from it continues as if
 it had never stopped.
@@ -82,7 +82,7 @@ def _with(marks: list[DriftMark], mark: DriftMark) -> list[DriftMark]:
     )
     if (
         last is not None
-        and mark.learned - last.learned < MERGE_WITHIN
+        and 0 <= mark.learned - last.learned < MERGE_WITHIN
         and (mark.after > mark.before) == (last.after > last.before)
     ):
         again = msgspec.structs.replace(last, after=mark.after)

@@ -281,6 +281,24 @@ async def test_what_somebody_took_out_of_service_contends_no_more(house: House) 
         assert contending.standing.promotions == 1
 
 
+@pytest.mark.parametrize("is_challenger", [True, False])
+async def test_a_version_that_is_entered_after_its_deactivation_contends(house: House, is_challenger: bool) -> None:
+    """The contest reads the deactivation when the version has been entered already."""
+    card = await (entered if is_challenger else version)(house)
+    keys = (await house.living()).keys
+    at = place(house.store, house.artifacts, keys)
+    async with contest(house, gate=NEVER) as contending:
+        await activation.activate(at, card.id, "by hand")
+        await contending.follow_log()
+        assert contending.standing.contest.served == card.id
+        await activation.activate(at, LIVE, "by hand")
+        await challengers.enter(house.store, keys, card.id, "score it again")
+        await contending.follow_log()
+        assert contending.standing.contest.served == LIVE
+        (found,) = await challengers.list_challengers(house.store, keys)
+        assert (found.version, found.reason) == (card.id, "score it again")
+
+
 async def test_a_version_is_not_asked_about_what_it_was_fitted_on(house: House) -> None:
     replica = await house.replica()
     await teach(replica, familiar(20))
@@ -386,4 +404,4 @@ async def test_no_more_than_four_contend(house: House) -> None:
     assert await challengers.withdraw(house.store, keys, "b" * 16)
     assert not await challengers.withdraw(house.store, keys, "b" * 16)
     await challengers.enter(house.store, keys, "e" * 16, "now it fits")
-    assert [one.version[0] for one in await challengers.list_challengers(house.store, keys)] == ["a", "c", "d", "e"]
+    assert [one.version[0] for one in await challengers.list_challengers(house.store, keys)] == ["c", "d", "a", "e"]

@@ -25,6 +25,18 @@ def test_marks_a_fall_soon_and_says_how_far() -> None:
     assert first["R@1"].after < first["R@1"].before - 0.1
 
 
+def test_a_fall_after_a_restore_is_no_part_of_one_before_it() -> None:
+    detector = Detector(Drift())
+    feed(detector, 8000, 0.8, 1, 20_000)
+    feed(detector, 3000, 0.5, 2, 28_000)
+    before = detector.drift.marks
+    assert before
+    feed(detector, 6000, 0.5, 3, 10_000)  # restored: so many had been learned there
+    feed(detector, 3000, 0.2, 4, 16_000)
+    assert detector.drift.marks[: len(before)] == before
+    assert {mark.measure for mark in detector.drift.marks[len(before) :] if mark.learned > 16_000} == {"R@1", "MRR"}
+
+
 def test_seldom_marks_what_does_not_change() -> None:
     marks = 0
     for seed in range(10):
