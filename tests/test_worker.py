@@ -233,9 +233,9 @@ async def test_a_snapshot_that_the_store_has_no_room_for_leaves_no_parts_and_the
     await replica.learn("default", drafts(16_000, n_features=10**6))
     await replica.learn("small", drafts(10))
     keys = replica.model("default").keys
-    await client.setrange(keys.key("snapshot:1-0.0-00000000:0"), 1_200_000, b"x")  # of a dead worker
+    await client.setrange(keys.key("snapshot:1-0.0-00000000:0"), 700_000, b"x")  # of a dead worker
     memory = await client.info("memory")  # buffers of clients come and go
-    await client.config_set("maxmemory", memory["used_memory"] - memory["mem_clients_normal"] + 300_000)
+    await client.config_set("maxmemory", memory["used_memory"] - memory["mem_clients_normal"] + 700_000)
     work = Work(own_server)
     work.start(SnapshotParams(every_bytes=100, part_bytes=16_384))
     (made,) = await newest(replica, 1, "small")

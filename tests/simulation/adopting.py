@@ -81,11 +81,12 @@ class AdoptingHost(Host):
             store=store,
             artifacts=artifacts,
             living=living,
-            job=SimpleNamespace(id=name, committed=self._committed),
+            job=SimpleNamespace(id=name, committed=self._committed, outcome={}),
             settings=SimpleNamespace(prepare_seconds=0.5, group=PARAMS.__getitem__),
             check=lambda: None,
             will_write=_nothing,
             range=_nothing,
+            so_far=_nothing,
             commit=self._commit,
         )
         if name in self.restored:

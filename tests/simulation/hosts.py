@@ -156,6 +156,13 @@ class ReplicaHost(Host):
         return await answer
 
 
+class NoJobs:
+    """A repository of no jobs, which the store in memory does not keep."""
+
+    async def committed_prefixes(self) -> set[str]:
+        return set()
+
+
 class WorkerHost(Host):
     """Where a worker runs."""
 
@@ -163,6 +170,7 @@ class WorkerHost(Host):
 
     async def serve(self) -> None:
         store = Store(URL, QUICK)
-        self.worker = Worker(store, SNAPSHOTS, LOG, self.artifacts, HISTORY)
+        jobs: Any = NoJobs()
+        self.worker = Worker(store, SNAPSHOTS, LOG, self.artifacts, HISTORY, jobs=jobs)
         await self.worker.run()
         await store.close()
