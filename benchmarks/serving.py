@@ -37,7 +37,7 @@ def tree(root: int) -> list[int]:
 
 
 def free_port() -> int:
-    """A port of loopback that nobody listens on, and that the system gives to nobody who asks for any port."""
+    """Return a free port of 127.0.0.1, below the range from which the system chooses ports."""
     while True:
         port = random.SystemRandom().randrange(10_000, 32_768)
         with socket.socket() as probe, contextlib.suppress(OSError):

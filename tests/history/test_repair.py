@@ -45,7 +45,7 @@ def run(server: Server, *words: str) -> tuple[int, str]:
 
 
 def good_entry() -> dict[str, bytes]:
-    payload, checksum = encode(Entry(APPLY_VERSION, b"somebody", 1, MarkEvent("later")))
+    payload, checksum = encode(Entry(APPLY_VERSION, b"other", 1, MarkEvent("later")))
     return {"e": payload, "c": checksum}
 
 
@@ -148,7 +148,7 @@ async def test_a_log_of_large_entries_is_copied_a_few_at_a_time(
 ) -> None:
     store, living, lost = damaged
     await damage_newest_snapshot(store, living)
-    payload, checksum = encode(Entry(APPLY_VERSION, b"somebody", 1, MarkEvent("m" * 2**20)))
+    payload, checksum = encode(Entry(APPLY_VERSION, b"other", 1, MarkEvent("m" * 2**20)))
     for _ in range(40):
         await store.client.xadd(living.keys.log, {"e": payload, "c": checksum})
     read = store.client.xrange

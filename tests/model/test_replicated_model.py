@@ -24,7 +24,7 @@ def elements(n_entries: int, n: int) -> list[Element]:
     for entry in range(n_entries):
         drafts = [draft(f'{{"a": 1, "b{entry} {i}": 2, "c{entry} {i}": 3}}', f"label {entry} {i}") for i in range(n)]
         event = LearnEvent(b"".join(one.records for one in drafts), n, [Unit(1)] * n)
-        payload, checksum = encode(Entry(APPLY_VERSION, b"somebody", entry, event))
+        payload, checksum = encode(Entry(APPLY_VERSION, b"other", entry, event))
         made.append((b"%d-0" % (entry + 1), [b"e", payload, b"c", checksum]))
     return made
 

@@ -29,7 +29,7 @@ def slow_down(client: redis.Redis, seconds: float) -> None:
 
 @pytest.fixture
 def slow_server(request: pytest.FixtureRequest) -> Iterator[Server]:
-    """A store that takes ten minutes to write its file anew, if it is let."""
+    """A store whose first rewrite of its append-only file would take ten minutes."""
     appendonly, binary = request.param
     if binary is not None and shutil.which(binary) is None:
         pytest.skip(f"there is no {binary} here")
