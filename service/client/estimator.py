@@ -40,9 +40,9 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from abound.service.processes.kernel_cache import set_cache_dir
 
-set_cache_dir()
+_cache = set_cache_dir()
 if "numba" in sys.modules:  # it has read the environment
-    sys.modules["numba"].config.reload_config()
+    sys.modules["numba"].config.CACHE_DIR = str(_cache)
 
 from abound.core.config import ModelConfig
 from abound.core.instances import text_encoder

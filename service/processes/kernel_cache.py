@@ -4,7 +4,8 @@ To decide whether a compiled kernel is current, numba looks only at that kernel'
 inlined kernels. After an upgrade it could mix old and new kernels that disagree on the memory layout. A directory
 named after a digest of all sources makes that impossible.
 
-``set_cache_dir`` must run before numba is imported; every entry point and the scikit-learn classifier call it first.
+``set_cache_dir`` must run before numba is imported, so every entry point calls it first. The scikit-learn classifier
+may be imported later than numba; it then changes numba's own setting as well.
 """
 
 from __future__ import annotations
