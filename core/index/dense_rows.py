@@ -12,18 +12,19 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from abound.core.array_spec import MOST_EVENTS, MOST_WEIGHT, ArraySpec
 from abound.core.errors import Corrupted
 from abound.core.kernels.index import layout, sls_rows
 from abound.core.kernels.index.sls_rows import MOST_CELLS, MOST_IN_ROW
 
-PARTS = {
-    "form": np.int64,
-    "row_weights": np.float32,
-    "row_steps": np.float64,
-    "intercepts": np.float64,
-    "class_times": np.float64,
+ARRAYS = {
+    "form": ArraySpec(np.int64, (4,), 0, MOST_EVENTS),
+    "row_weights": ArraySpec(np.float32, ("cells",)),
+    "row_steps": ArraySpec(np.float64, ("row_features",), 0, MOST_WEIGHT),
+    "intercepts": ArraySpec(np.float64, ("row_classes",)),
+    "class_times": ArraySpec(np.float64, ("row_classes",), 0, MOST_EVENTS),
 }
-"""Names and types of the additional arrays of an index that may use rows.
+"""The additional arrays of an index that may use rows.
 
 ``form`` holds the form, the number of classes, the labels learned in total and the instances learned in rows. The
 other arrays are empty while the index is in lists. ``row_weights`` has one row after the other; ``class_times`` is
@@ -112,12 +113,12 @@ class DenseRows:
     # --- as arrays
 
     def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """Return new arrays, ``PARTS``."""
+        """Return new arrays, ``ARRAYS``."""
         n_features, n_classes = self._size() if self.in_use else (0, 0)
         form = self._counters[STATE].astype(np.int64)
         of_classes = self._classes[:, :n_classes].copy()
         weights = self._weights[:n_features, :n_classes].ravel().copy()
-        return dict(zip(PARTS, (form, weights, self._steps[:n_features].copy(), *of_classes), strict=True))
+        return dict(zip(ARRAYS, (form, weights, self._steps[:n_features].copy(), *of_classes), strict=True))
 
     def digest_bytes(self) -> bytes:
         """Return the bytes that the digest of an index covers in addition to its pages."""
@@ -127,7 +128,7 @@ class DenseRows:
     def load_arrays(
         self, arrays: Mapping[str, npt.NDArray[Any]], n_features: int, n_connections: int, highest: int
     ) -> None:
-        """Load the arrays that ``to_arrays`` returned.
+        """Load the arrays that ``to_arrays`` returned, after they were checked.
 
         Parameters
         ----------
@@ -136,25 +137,20 @@ class DenseRows:
         highest : int
             The highest class id of a connection, -1 without connections.
 
-        Raises
-        ------
-        Corrupted
-            Arrays are missing, have other types, or contradict each other.
+        Raises Corrupted if they contradict each other.
         """
-        form, weights, steps, intercepts, times = self._checked(arrays)
+        form, weights, steps, intercepts, times = (arrays[name] for name in ARRAYS)
         in_rows, n_classes = bool(form[0]), int(form[1])
+        if form[0] > 1 or n_classes > 2**31:
+            raise Corrupted("the form of the index is unknown")
         of = (n_features, n_classes) if in_rows else (0, 0)
-        if [len(part) for part in (weights, steps, intercepts, times)] != [of[0] * of[1], of[0], of[1], of[1]]:
+        if [len(part) for part in (weights, steps, times)] != [of[0] * of[1], of[0], of[1]]:
             raise Corrupted("the rows of the index do not have matching lengths")
         too_large = max(n_features, 1) * n_classes > MOST_CELLS or n_classes > MOST_IN_ROW
         if in_rows and (n_connections or too_large):
             raise Corrupted("an index in rows has connections, or is too large for rows")
         if highest >= n_classes or (not in_rows and form[3]):
             raise Corrupted("the index has connections to classes beyond its number of classes, or its form is unknown")
-        if not all(np.isfinite(part).all() for part in (weights, steps, intercepts, times)):
-            raise Corrupted("a number in the rows of the index is not finite")
-        if (steps < 0).any() or (times < 0).any():
-            raise Corrupted("a number in the rows of the index is below 0")
         if in_rows and weights.reshape(of)[(steps == 0) & (arrays["totals"] == 0)].any():
             raise Corrupted("a feature that was never learned has weights")
         self._counters[STATE] = form.astype(np.uint64)
@@ -163,16 +159,6 @@ class DenseRows:
             self._weights[:] = weights.reshape(of)
             self._steps[:] = steps
             self._classes[:] = intercepts, times
-
-    def _checked(self, arrays: Mapping[str, npt.NDArray[Any]]) -> list[npt.NDArray[Any]]:
-        if any(
-            name not in arrays or arrays[name].dtype != dtype or arrays[name].ndim != 1 for name, dtype in PARTS.items()
-        ):
-            raise Corrupted(f"an index with rows also needs the arrays {', '.join(PARTS)}, each with its own type")
-        form = arrays["form"]
-        if len(form) != len(STATE) or form[0] not in (0, 1) or (form < 0).any() or form[1] > 2**31:
-            raise Corrupted("the form of the index is unknown")
-        return [arrays[name] for name in PARTS]
 
 
 def _roomy(n_features: int, n_classes: int) -> tuple[int, int]:

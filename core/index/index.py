@@ -22,8 +22,11 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from abound.core.array_spec import check_arrays
+from abound.core.errors import Corrupted
 from abound.core.growth import longer
-from abound.core.index.arrays import check_parts, export_index, import_index
+from abound.core.index.arrays import ARRAYS, SQUARES_ARRAYS, export_index, import_index
+from abound.core.index.dense_rows import ARRAYS as ROWS_ARRAYS
 from abound.core.index.dense_rows import DenseRows
 from abound.core.index.params import IndexParams
 from abound.core.kernels.index import export, layout, learning, sls_rows
@@ -346,24 +349,24 @@ class Index:
         return export_index(self.arrays, self.kernel_params.squares) | of_rows
 
     @classmethod
-    def from_arrays(cls, params: IndexParams, arrays: dict[str, npt.NDArray[Any]]) -> Index:
-        """Load an index from the output of ``to_arrays``.
+    def from_arrays(cls, params: IndexParams, arrays: dict[str, npt.NDArray[Any]], n_classes: int = 2**31) -> Index:
+        """Load an index of at most ``n_classes`` from the output of ``to_arrays``.
 
-        Raises
-        ------
-        Corrupted
-            Arrays are missing, have other types, or contradict each other.
+        Raises Corrupted if arrays are missing, wrong, or contradict each other.
         """
-        is_squares = params.update == "sls"
-        parts = check_parts(arrays, is_squares)
-        index, lengths = cls(params), parts[0]
-        counts = arrays.get("counts", np.zeros(0))
-        n_units = int(export.units_to_import(lengths, arrays["class_ids"], counts))
-        index.make_room(len(lengths), int(arrays["class_ids"].max(initial=0)) + 1, 1, n_units)
-        import_index(index.arrays, parts, is_squares)
-        if index.kernel_params.most_cells:
-            highest = int(arrays["class_ids"].max()) if len(arrays["class_ids"]) else -1
-            index._rows.load_arrays(arrays, len(lengths), len(arrays["class_ids"]), highest)
+        index, is_squares = cls(params), params.update == "sls"
+        has_rows = bool(index.kernel_params.most_cells)
+        specs = (SQUARES_ARRAYS if is_squares else ARRAYS) | (ROWS_ARRAYS if has_rows else {})
+        arrays = check_arrays("an index", arrays, specs, classes=n_classes)
+        lengths, class_ids = arrays["lengths"], arrays["class_ids"]
+        if int(lengths.sum(dtype=np.int64)) != len(class_ids):
+            raise Corrupted("the lengths of the index do not add up to its connections")
+        highest = int(class_ids.max()) if len(class_ids) else -1
+        n_units = int(export.units_to_import(lengths, class_ids, arrays.get("counts", np.zeros(0))))
+        index.make_room(len(lengths), highest + 1, 1, n_units)
+        import_index(index.arrays, arrays, is_squares)
+        if has_rows:
+            index._rows.load_arrays(arrays, len(lengths), len(class_ids), highest)
             if index.in_rows:
                 index.make_room(0, index.n_classes)
         index._arena.resize(int(index._counters[layout.USED]) + 64, refcheck=False)  # shrink from the worst-case size

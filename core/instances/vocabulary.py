@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from abound.core.array_spec import ArraySpec, check_arrays
 from abound.core.errors import Corrupted
 from abound.core.growth import longer
 from abound.core.kernels.names import table as kernels
@@ -31,6 +32,15 @@ PAGE = 1 << kernels.PAGE_BITS
 LARGE_TABLE = 1 << 17
 """Number of slots from which a table can be ``is_crowded``. A smaller table is doubled in about a millisecond or
 less.
+"""
+
+ARRAYS = {
+    "lengths": ArraySpec(np.uint16, ("ids",)),
+    "bytes": ArraySpec(np.uint8, ("bytes",)),
+    "free": ArraySpec(np.int32, ("free",), 0, "ids"),
+}
+"""The arrays of ``Vocabulary.to_arrays``: the length of the key of each id, 0 for an id without one; the keys in the
+order of their ids; and the ids without a key in the order in which they will be assigned.
 """
 
 _SMALLEST_STEP = 1024
@@ -218,14 +228,7 @@ class Vocabulary:
         return bool(np.all(parts["bytes"][starts] & 0xC0 != 0x80))
 
     def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """Return copies of the logical state.
-
-        Returns
-        -------
-        arrays : dict
-            ``lengths`` uint16, one per id, 0 for an id without a key; ``bytes`` uint8, the keys in id order; ``free``
-            int32, the ids without a key in the order in which they will be assigned.
-        """
+        """Return copies of the logical state, ``ARRAYS``."""
         n_bytes = int(self._state[kernels.USED] - self._state[kernels.GARBAGE])
         arrays: dict[str, npt.NDArray[Any]] = {
             "lengths": np.zeros(self.n_ids, np.uint16),
@@ -238,18 +241,12 @@ class Vocabulary:
     @classmethod
     def from_arrays(cls, secret: tuple[int, int], arrays: Mapping[str, npt.NDArray[Any]]) -> Vocabulary:
         """Load the vocabulary from the output of ``to_arrays``. Raises Corrupted if the arrays do not fit together."""
-        parts = {}
-        for name, kind in (("lengths", np.uint16), ("bytes", np.uint8), ("free", np.int32)):
-            part = arrays.get(name)
-            if part is None or part.ndim != 1 or part.dtype != kind:
-                raise Corrupted(f"a vocabulary needs an array {name} of one dimension and type {np.dtype(kind).name}")
-            parts[name] = np.ascontiguousarray(part)
-        lengths, data = parts["lengths"], parts["bytes"]
+        lengths, data, free = map(np.ascontiguousarray, check_arrays("a vocabulary", arrays, ARRAYS).values())
         if lengths.size > MAX_IDS or int(lengths.sum(dtype=np.int64)) != data.size:
             raise Corrupted("the key lengths of a vocabulary do not fit its bytes")
         vocabulary = cls(secret)
         vocabulary.make_room(lengths.size, data.size)
-        if not kernels.import_keys(vocabulary.arrays, lengths, data, parts["free"]):
+        if not kernels.import_keys(vocabulary.arrays, lengths, data, free):
             raise Corrupted("a vocabulary has a key twice, or free ids that are not those without a key")
         return vocabulary
 

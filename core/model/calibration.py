@@ -18,11 +18,15 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from abound.core.array_spec import MOST_EVENTS, ArraySpec, check_arrays
+from abound.core.errors import Corrupted
 from abound.core.kernels.model.calibration import (
     ALL,
     BEFORE,
     ERRORS,
     ESTIMATES,
+    MOST_CURVATURE,
+    MOST_LOGIT_WEIGHT,
     N_BINS,
     N_COLUMNS,
     N_ROWS,
@@ -39,6 +43,13 @@ FIRST_WEIGHTS = (-2.0, 4.0, 0.0, 0.0, 0.0, 0.0)
 """The prior before the first event: a score of one half means an even chance."""
 
 Floats = npt.NDArray[np.float64]
+
+ARRAYS = {
+    "weights": ArraySpec(np.float64, (N_TERMS,), -MOST_LOGIT_WEIGHT, MOST_LOGIT_WEIGHT),
+    "curvature": ArraySpec(np.float64, (N_TERMS, N_TERMS), -MOST_CURVATURE, MOST_CURVATURE),
+    "bins": ArraySpec(np.float64, (N_ROWS, N_BINS, N_COLUMNS), 0, MOST_EVENTS),
+}
+"""The arrays of ``Calibration.to_arrays``; without calibration there are none."""
 
 
 class CalibrationArrays(NamedTuple):
@@ -96,20 +107,15 @@ class Calibration:
 
     @classmethod
     def from_arrays(cls, on: bool, arrays: Mapping[str, npt.NDArray[Any]]) -> Calibration:
-        """Load the state from the output of ``to_arrays``. Raises ValueError if it is invalid."""
+        """Load the state from the output of ``to_arrays``. Raises Corrupted if it is invalid."""
         fresh = cls(on)
-        if set(arrays) != set(fresh.to_arrays()):
-            raise ValueError(f"a calibration needs the arrays {sorted(fresh.to_arrays())}, not {sorted(arrays)}")
-        for name, own in fresh.to_arrays().items():
-            given = arrays[name]
-            if given.shape != own.shape or given.dtype != own.dtype or not np.all(np.isfinite(given)):
-                raise ValueError(
-                    f"calibration {name} must have dtype {own.dtype}, shape {own.shape} and only finite numbers"
-                )
-            own[...] = given
-        bins = fresh.arrays.bins
-        if np.any(bins < 0) or np.any(bins[..., [TRUE, ESTIMATES, ERRORS]] > bins[..., [PAIRS]]):
-            raise ValueError("calibration bins have negative or contradictory counts")
+        given = check_arrays("a calibration", arrays, ARRAYS if on else {})
+        if not on:
+            return fresh
+        bins = given["bins"]
+        if np.any(bins[..., [TRUE, ESTIMATES, ERRORS]] > bins[..., [PAIRS]]):
+            raise Corrupted("the bins of a calibration have contradictory counts")
+        fresh.arrays = CalibrationArrays(**{name: array.copy() for name, array in given.items()})
         return fresh
 
     def digest_bytes(self) -> bytes:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from abound.core.array_spec import MOST_EVENTS, ArraySpec, check_arrays
 from abound.core.kernels.model.apply import (
     AWAITS_VECTOR,
     CODES,
@@ -28,13 +29,15 @@ from abound.core.limits import MAX_DIMENSION
 
 _FEEDBACK = {"unlabelled": UNLABELLED, "rejected": REJECTED, "ignored": IGNORED, "weighted": WEIGHTED}
 _FEEDBACK_PLACES = list(_FEEDBACK.values())
-_PARTS = {
-    "label_counts": np.int64,
-    "credits": np.uint8,
-    "hand": np.int64,
-    "dimension": np.int64,
-    "feedback": np.int64,
+
+ARRAYS = {
+    "label_counts": ArraySpec(np.int64, ("classes",), 0, MOST_EVENTS),
+    "credits": ArraySpec(np.uint8, ("credits",), 0, MAX_CREDIT),
+    "hand": ArraySpec(np.int64, (1,), 0, "hands"),
+    "dimension": ArraySpec(np.int64, (1,), 0, MAX_DIMENSION),
+    "feedback": ArraySpec(np.int64, (len(_FEEDBACK),), 0, MOST_EVENTS),
 }
+"""The arrays of ``Counters.to_arrays``."""
 
 
 class Counters:
@@ -120,19 +123,11 @@ class Counters:
     def load_arrays(self, arrays: Mapping[str, npt.NDArray[Any]], n_features: int, n_classes: int) -> None:
         """Load the output of ``to_arrays`` of counters with the same bound.
 
-        Raises ValueError if it does not fit the ids.
+        Raises Corrupted if it is invalid, or does not fit the ids.
         """
         arrays = {"feedback": np.zeros(len(_FEEDBACK), np.int64), **arrays}
-        n_credits = n_features if self.is_bounded else 0
-        sizes = {"label_counts": n_classes, "credits": n_credits, "hand": 1, "dimension": 1, "feedback": len(_FEEDBACK)}
-        for name, dtype in _PARTS.items():
-            part = arrays[name]
-            if part.dtype != dtype or part.shape != (sizes[name],) or int(part.min(initial=0)) < 0:
-                raise ValueError(f"{name} does not fit the ids of the model")
-        if int(arrays["credits"].max(initial=0)) > MAX_CREDIT or int(arrays["hand"][0]) > n_features:
-            raise ValueError("the eviction clock of the model has credits or a hand out of range")
-        if int(arrays["dimension"][0]) > MAX_DIMENSION:
-            raise ValueError("the dimension of the model's vectors is out of range")
+        sizes = {"classes": n_classes, "credits": n_features if self.is_bounded else 0, "hands": n_features + 1}
+        arrays = check_arrays("the counters", arrays, ARRAYS, **sizes)
         self.control[_FEEDBACK_PLACES] = arrays["feedback"]
         self.label_counts, self.credits = arrays["label_counts"].copy(), arrays["credits"].copy()
         self.control[HAND], self.control[DIMENSION] = arrays["hand"][0], arrays["dimension"][0]

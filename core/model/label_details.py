@@ -14,11 +14,22 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from abound.core.array_spec import ArraySpec, check_arrays
+from abound.core.errors import Corrupted
+from abound.core.limits import MAX_DETAILS_BYTES
+
 FINGERPRINT = 16
 """Bytes of the fingerprint of the vector that was learned for a label; zeros if none was."""
 
 HASH = 32
 """Bytes of the hash of a row."""
+
+ARRAYS = {
+    "class_ids": ArraySpec(np.int32, ("labels",), 0, "classes"),
+    "lengths": ArraySpec(np.int64, ("labels",), FINGERPRINT, FINGERPRINT + MAX_DETAILS_BYTES),
+    "bytes": ArraySpec(np.uint8, ("bytes",)),
+}
+"""The arrays of ``DetailsTable.to_arrays``: ids ascend. Without registered labels there are none."""
 
 _WORD = re.compile(r"[^\W\d_]+")
 
@@ -66,7 +77,7 @@ class DetailsTable:
         self._hash_sum = (self._hash_sum + sign * int.from_bytes(hashed, "little")) % 2 ** (8 * HASH)
 
     def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """Return ``class_ids`` (int32, ascending), ``lengths`` (int64), ``bytes`` (uint8); nothing without labels."""
+        """Return the details as named arrays, ``ARRAYS``."""
         if not self._rows:
             return {}
         rows = sorted(self._rows.items())
@@ -78,19 +89,13 @@ class DetailsTable:
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]], n_classes: int) -> DetailsTable:
-        """Load the output of ``to_arrays``. Raises ValueError if it does not fit the classes."""
+        """Load the output of ``to_arrays``. Raises Corrupted if it does not fit the classes."""
         found = cls()
         if not arrays:
             return found
-        class_ids, lengths, data = arrays["class_ids"], arrays["lengths"], arrays["bytes"]
-        if class_ids.dtype != np.int32 or lengths.dtype != np.int64 or data.dtype != np.uint8:
-            raise ValueError("the details of labels have the wrong types")
-        if class_ids.ndim != 1 or class_ids.shape != lengths.shape or data.shape != (int(lengths.sum()),):
-            raise ValueError("the details of labels have the wrong sizes")
-        if np.any(np.diff(class_ids) <= 0) or np.any(class_ids < 0) or np.any(class_ids >= n_classes):
-            raise ValueError("details belong to no label")
-        if np.any(lengths < FINGERPRINT):
-            raise ValueError("the details of a label are too short")
+        class_ids, lengths, data = check_arrays("the details", arrays, ARRAYS, classes=n_classes).values()
+        if len(data) != int(lengths.sum()) or np.any(np.diff(class_ids) <= 0):
+            raise Corrupted("the details of labels have the wrong size, or ids that do not ascend")
         payload, at = data.tobytes(), 0
         for class_id, length in zip(class_ids.tolist(), lengths.tolist(), strict=True):
             found._add(class_id, payload[at : at + length])

@@ -19,6 +19,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from abound.core.array_spec import MOST_EVENTS, ArraySpec, check_arrays
+from abound.core.errors import Corrupted
 from abound.core.kernels.model.prequential import (
     GROUP_BITS,
     HITS_AT_1,
@@ -26,7 +28,7 @@ from abound.core.kernels.model.prequential import (
     LABELS,
     LEARNED,
     N_COUNTS,
-    N_GROUPS,
+    N_ROWS,
     UPDATED,
 )
 
@@ -39,23 +41,34 @@ FIRST_STRIDE = 10
 GROUPS = ("tail", "torso", "head")
 MEASURES = ("R@1", "R@5", "MRR")
 
+ARRAYS = {
+    "counts": ArraySpec(np.int64, (N_ROWS, N_COUNTS), 0, MOST_EVENTS),
+    "reciprocal": ArraySpec(np.float64, (N_ROWS,), 0, MOST_EVENTS),
+    "window": ArraySpec(np.int32, (WINDOW,), 0),
+    "label_window": ArraySpec(np.int32, (WINDOW,), 0),
+    "trace_counts": ArraySpec(np.int64, (TRACE_POINTS, N_ROWS, N_COUNTS), 0, MOST_EVENTS),
+    "trace_reciprocal": ArraySpec(np.float64, (TRACE_POINTS, N_ROWS), 0, MOST_EVENTS),
+    "stride": ArraySpec(np.int64, (1,), FIRST_STRIDE, MOST_EVENTS),
+}
+"""The arrays of ``Prequential.to_arrays``."""
+
 
 class PrequentialArrays(NamedTuple):
     """The arrays that the kernels use.
 
     Attributes
     ----------
-    counts : int64 array, shape (N_GROUPS + 1, N_COUNTS)
+    counts : int64 array, shape (N_ROWS, N_COUNTS)
         Row 0 for the instances, then one row per group of labels.
-    reciprocal : float64 array, shape (N_GROUPS + 1,)
+    reciprocal : float64 array, shape (N_ROWS,)
         Sums of 1/rank.
     window : int32 array, shape (WINDOW,)
         Ring buffer of the newest instances' ranks, 0 where no true label was retrieved.
     label_window : int32 array, shape (WINDOW,)
         Ring buffer of the newest labels: rank << GROUP_BITS | group.
-    trace_counts : int64 array, shape (TRACE_POINTS, N_GROUPS + 1, N_COUNTS)
+    trace_counts : int64 array, shape (TRACE_POINTS, N_ROWS, N_COUNTS)
         ``counts`` after each ``stride`` instances; 0 after the last point.
-    trace_reciprocal : float64 array, shape (TRACE_POINTS, N_GROUPS + 1)
+    trace_reciprocal : float64 array, shape (TRACE_POINTS, N_ROWS)
         ``reciprocal`` at the same points.
     stride : int64 array, shape (1,)
         Instances from one point to the next.
@@ -74,15 +87,8 @@ class Prequential:
     """The running score of a model; changed only by the apply kernel."""
 
     def __init__(self) -> None:
-        self.arrays = PrequentialArrays(
-            counts=np.zeros((N_GROUPS + 1, N_COUNTS), np.int64),
-            reciprocal=np.zeros(N_GROUPS + 1, np.float64),
-            window=np.zeros(WINDOW, np.int32),
-            label_window=np.zeros(WINDOW, np.int32),
-            trace_counts=np.zeros((TRACE_POINTS, N_GROUPS + 1, N_COUNTS), np.int64),
-            trace_reciprocal=np.zeros((TRACE_POINTS, N_GROUPS + 1), np.float64),
-            stride=np.full(1, FIRST_STRIDE, np.int64),
-        )
+        self.arrays = PrequentialArrays(**{name: spec.zeros() for name, spec in ARRAYS.items()})
+        self.arrays.stride[0] = FIRST_STRIDE
 
     @property
     def n_learned(self) -> int:
@@ -146,25 +152,16 @@ class Prequential:
 
     @classmethod
     def from_arrays(cls, arrays: dict[str, npt.NDArray[Any]]) -> Prequential:
-        """Load the state from the output of ``to_arrays``.
-
-        Raises ValueError if a shape, a dtype or a number is wrong.
-        """
-        fresh = cls()
-        for name, own in fresh.arrays._asdict().items():
-            given = arrays[name]
-            if given.shape != own.shape or given.dtype != own.dtype:
-                raise ValueError(f"prequential {name} has shape {given.shape} and dtype {given.dtype}")
-            if not np.all(given >= 0):
-                raise ValueError(f"prequential {name} has a negative number or NaN")
-            own[...] = given
+        """Load the state from the output of ``to_arrays``. Raises Corrupted if it is invalid."""
+        fresh, given = cls(), check_arrays("a prequential score", arrays, ARRAYS)
+        fresh.arrays = PrequentialArrays(**{name: array.copy() for name, array in given.items()})
         stride = int(fresh.arrays.stride[0])
-        if stride < FIRST_STRIDE or fresh.n_learned // stride > TRACE_POINTS:
-            raise ValueError(f"prequential stride is {stride} after {fresh.n_learned} instances")
+        if fresh.n_learned // stride > TRACE_POINTS:
+            raise Corrupted(f"the stride of a prequential score is {stride} after {fresh.n_learned} instances")
         n_points = fresh.n_learned // stride
         learned = fresh.arrays.trace_counts[:, 0, LEARNED]
         if not np.array_equal(learned[:n_points], stride * np.arange(1, n_points + 1)) or np.any(learned[n_points:]):
-            raise ValueError("prequential trace has points that do not match its stride")
+            raise Corrupted("the trace of a prequential score has points that do not match its stride")
         return fresh
 
     def digest_bytes(self) -> bytes:

@@ -14,6 +14,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from abound.core.array_spec import MOST_EVENTS, ArraySpec, check_arrays
+from abound.core.errors import Corrupted
+from abound.core.kernels.model.calibration import MOST_CURVATURE, MOST_LOGIT_WEIGHT
 from abound.core.kernels.model.reranker import (
     ALLOWANCE,
     COUNTED,
@@ -52,10 +55,21 @@ TERMS = (
 )
 """The terms of a class, in words; the last three only with a memory of instances."""
 
-MOST_NUMBER = 2049
-"""Most that a vector adds to a number of a sum, in absolute value, with a halving."""
+MOST_LENGTH = 2144.0
+"""Most that a vector adds to the length of a sum: ``UNIT``, and half for each of up to 2,048 numbers that are rounded
+once and halved at times.
+"""
 
 Floats = npt.NDArray[np.float64]
+
+ARRAYS = {
+    "weights": ArraySpec(np.float64, ("terms",), -MOST_LOGIT_WEIGHT, MOST_LOGIT_WEIGHT),
+    "curvature": ArraySpec(np.float64, ("terms", "terms"), -MOST_CURVATURE, MOST_CURVATURE),
+    "guard": ArraySpec(np.float64, (N_GUARD,), -MOST_EVENTS, MOST_EVENTS),
+    "counts": ArraySpec(np.int64, ("classes",), 0, MOST_COUNTED - 1),
+    "sums": ArraySpec(np.int32, ("classes", "d")),
+}
+"""The arrays of ``Reranker.to_arrays``, up to the last class with a vector; without re-ranking there are none."""
 
 
 class RerankerArrays(NamedTuple):
@@ -208,34 +222,23 @@ class Reranker:
     ) -> Reranker:
         """Load the output of ``to_arrays`` for a model with ``n_classes`` and vectors of ``d`` numbers.
 
-        Raises ValueError if it is invalid.
+        Raises Corrupted if it is invalid.
         """
         fresh = cls(on, most)
-        if set(arrays) != set(fresh.to_arrays()):
-            raise ValueError(f"a re-ranker needs the arrays {sorted(fresh.to_arrays())}, not {sorted(arrays)}")
+        of_memory = {name: array for name, array in arrays.items() if name.startswith("memory/")}
+        own = {name: array for name, array in arrays.items() if name not in of_memory}
+        given = check_arrays("a re-ranker", own, ARRAYS if on else {}, terms=len(fresh.arrays.weights))
         if not on:
             return fresh
+        counts, sums, n = given["counts"], given["sums"], len(given["counts"])
+        if given["guard"][VARIANCE:].min() < 0:
+            raise Corrupted("the guard of a re-ranker has negative counts")
+        if n > n_classes or (n and sums.shape[1] != d):
+            raise Corrupted("the sums of a re-ranker do not fit its classes or the dimension of the vectors")
+        if np.any(np.einsum("ij,ij->i", sums, sums, dtype=np.float64) > (counts * MOST_LENGTH) ** 2):
+            raise Corrupted("a sum of a re-ranker is too large for its count")
         for name in ("weights", "curvature", "guard"):
-            own, given = getattr(fresh.arrays, name), arrays[name]
-            if given.shape != own.shape or given.dtype != own.dtype or not np.all(np.isfinite(given)):
-                raise ValueError(f"re-ranker {name} must have dtype {own.dtype}, shape {own.shape} and finite numbers")
-            own[...] = given
-        if fresh.arrays.guard[VARIANCE:].min() < 0:
-            raise ValueError("the guard of a re-ranker has negative counts")
-        counts, sums = arrays["counts"], arrays["sums"]
-        n = len(counts)
-        if (
-            counts.dtype != np.int64
-            or counts.ndim != 1
-            or n > n_classes
-            or np.any((counts < 0) | (counts >= MOST_COUNTED))
-        ):
-            raise ValueError("the counts of a re-ranker do not fit its classes")
-        if sums.dtype != np.int32 or sums.shape != (n, d if n else sums.shape[-1]):
-            raise ValueError("the sums of a re-ranker do not fit its classes or the dimension of the vectors")
-        if np.any(np.abs(sums.astype(np.int64)) > (counts * MOST_NUMBER)[:, None]):
-            raise ValueError("a sum of a re-ranker is too large for its count")
-        of_memory = {name: array for name, array in arrays.items() if name.startswith("memory/")}
+            getattr(fresh.arrays, name)[...] = given[name]
         fresh.memory = InstanceMemory.from_arrays(fresh.memory.most, of_memory, n_classes, d)
         fresh.make_room(n, 0, d)
         fresh.arrays.counts[:n], fresh.arrays.sums[:n] = counts, sums

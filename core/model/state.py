@@ -144,7 +144,7 @@ class ModelState:
     @property
     def n_assertions(self) -> int:
         """Total number of labels of all learned instances."""
-        return int(self._tallies.label_counts[: self.labels.n_ids].sum())
+        return int(self._tallies.label_counts[: self.labels.n_ids].sum(dtype=np.float64))
 
     @property
     def n_pairs(self) -> int:
@@ -152,7 +152,7 @@ class ModelState:
 
         Each instance is also paired with itself.
         """
-        counts = self._tallies.label_counts[: self.labels.n_ids]
+        counts = self._tallies.label_counts[: self.labels.n_ids].astype(np.float64)  # 64 bits overflow
         return int(counts @ counts)
 
     @property
@@ -250,10 +250,7 @@ class ModelState:
             state = cls(ModelConfig.from_stored(meta["config"]), secret)
             state.features = Vocabulary.from_arrays(secret, parts["features"])
             state.labels = Vocabulary.from_arrays(secret, parts["labels"])
-            _check_ids(
-                parts["index"], state.features.n_ids, state.labels.n_ids
-            )  # before memory is allocated for the ids
-            state.index = Index.from_arrays(IndexParams.of(state.config), parts["index"])
+            state.index = Index.from_arrays(IndexParams.of(state.config), parts["index"], state.labels.n_ids)
             state.serving = msgspec.convert(meta["serving"], ServingState)
             state.prequential = Prequential.from_arrays(parts["prequential"])
             state.receipts = Receipts.from_arrays(parts["receipts"])
@@ -271,12 +268,10 @@ class ModelState:
             raise Corrupted(f"the arrays of a model do not fit together: {error}") from error
         if not (state.features.is_text() and state.labels.is_text()):
             raise Corrupted("a feature key or a label is not UTF-8")
-        if state.index.n_classes > state.labels.n_ids or len(state.labels) != state.labels.n_ids:
+        if (
+            state.index.n_features > state.features.n_ids
+            or state.index.n_classes > state.labels.n_ids
+            or len(state.labels) != state.labels.n_ids
+        ):
             raise Corrupted("the index of a model does not fit its vocabularies")
         return state
-
-
-def _check_ids(index: Mapping[str, npt.NDArray[Any]], n_features: int, n_labels: int) -> None:
-    """Raise Corrupted if the arrays of an index have features or classes without a name."""
-    if len(index["lengths"]) > n_features or (len(index["class_ids"]) and index["class_ids"].max() >= n_labels):
-        raise Corrupted("the index of a model does not fit its vocabularies")

@@ -145,7 +145,7 @@ async def _adopt_imported(
     config = manifest.config
     _refuse_read_otherwise(replica, name, config)
     expect(manifest.size)  # reading it takes no more memory than this
-    live = await state_image.load(manifest, parts, Limits())
+    live = await state_image.load(manifest, parts, Limits(), foreign=True)
     expect(live.n_bytes + live.growth_bytes)
     _refuse_taught(replica, name)
     await replica.models.create(name, config)

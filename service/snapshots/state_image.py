@@ -18,6 +18,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from abound.core.array_spec import check_room
 from abound.core.config import ModelConfig
 from abound.core.errors import Corrupted, InvalidInstance
 from abound.core.limits import Limits
@@ -181,8 +182,10 @@ async def load(
     parts: AsyncIterator[bytes],
     limits: Limits,
     progress: Callable[[float], None] = lambda done: None,
+    *,
+    foreign: bool = False,
 ) -> LiveModel:
-    """Return the model in the parts of an image.
+    """Return the model in the parts of an image; ``foreign``: of an imported one, whose counts must leave room.
 
     Raises
     ------
@@ -211,6 +214,8 @@ async def load(
         shape.name: np.frombuffer(data, shape.dtype).reshape(shape.shape)
         for shape, data in zip(manifest.arrays, filled, strict=True)
     }
+    if foreign:
+        check_room(arrays)
     await kernel_compiler.wait_for_groups([*groups_of(manifest.config), STATE_GROUP])
     # In a thread: a replica serves requests while it loads a standby state.
     live = await asyncio.to_thread(LiveModel.from_arrays, manifest.state, arrays, new_secret(), limits)

@@ -17,8 +17,8 @@ from abound.service.rebuild.transfer import import_model
 from abound.service.replica import memory_budget
 from abound.service.replica.memory_budget import MemoryBudget, needed_bytes
 from abound.service.replica.replica import Replica
-from tests.snapshots.test_model_file import DIGEST, FILE, HEAD, LARGE, LIMIT, in_pieces
-from tests.support.adoption_house import House
+from tests.snapshots.test_model_file import DIGEST, FILE, HEAD, LARGE, LIMIT, file_of, in_pieces
+from tests.support.adoption_house import House, model_of
 from tests.support.replicas import until
 from tests.support.streams import drafts
 
@@ -61,6 +61,21 @@ async def test_what_another_replica_was_taught_is_not_put_aside(house: House) ->
     with pytest.raises(Conflict, match="has learned 5 instances"):
         await importing
     assert [replica.model("m").live.n_learned for replica in house.replicas] == [5, 5]
+
+
+@pytest.mark.parametrize(
+    ("part", "array", "value"), [("calibration", "curvature", 1e308), ("prequential", "counts", 2**53 - 1)]
+)
+async def test_a_forged_model_is_refused_and_not_created(house: House, part: str, array: str, value: float) -> None:
+    """Its checksums and its digest are right."""
+    live = model_of(25, 1)
+    live.configure({"calibrate": True})
+    getattr(getattr(live, part).arrays, array).reshape(-1)[-1] = value
+    file, _ = await asyncio.to_thread(file_of, live)
+    one = await house.replica()
+    with pytest.raises(Malformed, match=array):
+        await import_model(one, "m", in_pieces(file, 10_000), LIMIT, 60, MemoryBudget(None))
+    assert one.models.names() == ["default"]
 
 
 async def test_nobody_knows_of_a_model_before_its_file_has_come_whole(house: House) -> None:

@@ -29,7 +29,7 @@ def sigmoid(score):
     """Return 1 / (1 + exp(-score)) from a table, to 0.005."""
     if score >= _LARGEST:
         return np.float32(1.0)
-    if score <= -_LARGEST:
+    if not score > -_LARGEST:  # also for NaN
         return np.float32(0.0)
     return SIGMOID[int((score + _LARGEST) * (_STEPS / (2.0 * _LARGEST)))]
 

@@ -15,7 +15,6 @@ from abound.core.kernels.index.layout import (
     N_CONNECTIONS,
     N_FEATURES,
     PAGE_BITS,
-    SEEN_FULL,
     SEEN_SHIFT,
     UNITS,
     WIDE_FLAG,
@@ -43,6 +42,10 @@ from abound.core.kernels.intrinsics import (
     store_word,
 )
 from abound.core.kernels.names.siphash import mix, mix_end
+from abound.core.kernels.top_k import comes_before
+
+MOST_SHARE = 1.000001
+"""Connections may add up to this part of the total of their feature, since both sums are rounded."""
 
 
 @inner
@@ -112,15 +115,23 @@ def export_features(arrays, lengths, seen, totals, class_ids, counts):
 
 @inner
 def is_ordered(class_ids, counts, first, end):
-    """Return whether connections ``first`` to ``end`` are >= 0, finite, and in order; equal counts by class id."""
-    for at in range(first, end):
-        if not 0.0 <= counts[at] < np.inf:
-            return False
-        if at > first and not (
-            counts[at - U1] > counts[at] or (counts[at - U1] == counts[at] and class_ids[at - U1] < class_ids[at])
-        ):
+    """Return whether connections ``first`` to ``end`` are in order; equal counts by class id."""
+    for at in range(first + U1, end):
+        if not comes_before(counts[at - U1], class_ids[at - U1], counts[at], class_ids[at]):
             return False
     return True
+
+
+@inlined
+def fit_total(counts, first, end, total):
+    """Return whether connections ``first`` to ``end`` add up to at most ``total``, apart from rounding.
+
+    Otherwise a weight may be infinite, or the total become 0 when connections are dropped.
+    """
+    together = 0.0
+    for at in range(first, end):
+        together += counts[at]
+    return first == end or (total > 0.0 and together <= total * MOST_SHARE)
 
 
 @inlined
@@ -150,14 +161,15 @@ def units_to_import(lengths, class_ids, counts):
 
 @kernel
 def import_features(arrays, lengths, seen, totals, class_ids, counts):
-    """Fill an empty index that is large enough, the reverse of ``export_features``; return False for invalid arrays."""
+    """Fill an empty index that is large enough, the reverse of ``export_features``.
+
+    Each array is valid by itself (``abound.core.index.arrays``). Returns False if they contradict each other.
+    """
     memory, first = memory_of(arrays), U0
     for feature in range(np.uint64(len(lengths))):
         length = np.uint64(lengths[feature])
         end = first + length
-        if seen[feature] > SEEN_FULL or not 0.0 <= totals[feature] < np.inf or end > np.uint64(len(counts)):
-            return False
-        if not is_ordered(class_ids, counts, first, end) or (length and totals[feature] == 0.0):
+        if not is_ordered(class_ids, counts, first, end) or not fit_total(counts, first, end, totals[feature]):
             return False
         wide = must_be_wide(class_ids, counts, first, end)
         flags = (np.uint64(seen[feature]) << SEEN_SHIFT) | (WIDE_FLAG if wide else U0)
@@ -176,4 +188,4 @@ def import_features(arrays, lengths, seen, totals, class_ids, counts):
         first = end
     store_word(memory.counters, N_CONNECTIONS, first)
     store_word(memory.counters, N_FEATURES, np.uint64(len(lengths)))
-    return first == np.uint64(len(counts))
+    return True

@@ -35,7 +35,7 @@ import numpy as np
 
 from abound.core.kernels.decorators import inlined, inner, kernel
 from abound.core.kernels.exp_log import logarithm
-from abound.core.kernels.index.fsu import find_narrow, move
+from abound.core.kernels.index.fsu import MOST_VALUE, find_narrow, move
 from abound.core.kernels.index.layout import (
     CLASS_MASK,
     LINE,
@@ -168,6 +168,7 @@ def weigh(memory, params, ids, values):
             value = np.float64(values[first + i])
             if params.idf:
                 value *= load_float(memory.scratch, i)
+            value = value if value < MOST_VALUE else MOST_VALUE
             values[first + i] = value
             squares += value * value
         first += size
@@ -503,7 +504,8 @@ def steps_of(record):
 def weighted_record(class_id, weight, steps):
     """Return a record; the weight is rounded to 16 bits of mantissa, the step sum to 1/4096 and at most 16."""
     bits = (single_bits(weight) + WEIGHT_ROUNDING) >> WEIGHT_SHIFT
-    units = np.uint64(min(steps * STEPS_ONE + 0.5, STEPS_FULL))
+    units = steps * STEPS_ONE + 0.5
+    units = np.uint64(units if units < STEPS_FULL else STEPS_FULL)
     return (bits << U40) | (units << U24) | (CLASS_MASK - class_id)
 
 
@@ -535,13 +537,14 @@ def export_squares(arrays, lengths, totals, class_ids, weights, steps, counted):
 
 @kernel
 def import_squares(arrays, lengths, totals, class_ids, weights, steps, counted):
-    """Fill an empty index that is large enough, the reverse of ``export_squares``; return False for invalid arrays."""
+    """Fill an empty index that is large enough, the reverse of ``export_squares``.
+
+    Each array is valid by itself (``abound.core.index.arrays``). Returns False if they contradict each other.
+    """
     memory, first = memory_of(arrays), U0
-    if counted[0] < 0:
-        return False
     for feature in range(np.uint64(len(lengths))):
         length = np.uint64(lengths[feature])
-        if not 0.0 <= totals[feature] <= np.float64(counted[0]) or (length and totals[feature] == 0.0):
+        if totals[feature] > np.float64(counted[0]) or (length and totals[feature] == 0.0):
             return False
         size = size_for(length, NO)
         header = make_header(reserve(memory, size) if length else U0, length, size, U0)
@@ -549,7 +552,7 @@ def import_squares(arrays, lengths, totals, class_ids, weights, steps, counted):
         for at in range(length):
             class_id, weight = np.uint64(class_ids[first + at]), np.float64(weights[first + at])
             record = weighted_record(class_id, weight, np.float64(steps[first + at]) / STEPS_ONE)
-            if class_id > CLASS_MASK or not abs(weight) < np.inf or weight_of(record) != weight:
+            if class_id > CLASS_MASK or weight_of(record) != weight:
                 return False
             if find_narrow(memory.arena, block, block + at, class_id) != block + at:
                 return False

@@ -30,6 +30,12 @@ LEAST_VARIANCE = 0.02
 HIGHEST_SCORE = 1e6
 OFFSET = 0.02
 MOST_LOGIT = 30.0
+MOST_LOGIT_WEIGHT = 2.0**30
+"""Range of a weight: with terms up to ``HIGHEST_SCORE`` no sum overflows. Learned ones stay far below."""
+
+MOST_CURVATURE = 2.0**60
+"""Range of a number of H, which stays below .25 ``HIGHEST_SCORE`` ^2 ``REMEMBERED``, about 2^51."""
+
 MOST_SOLVED = 8
 MOST_IN_MATRIX = MOST_SOLVED * MOST_SOLVED
 
@@ -146,10 +152,23 @@ def solve(curvature, gradient, step, n, ridge):
         step[i] = total
 
 
+@inlined
+def add_step(weights, step, n):
+    """Add a step to ``n`` weights, unless it takes one of them out of their range or is not finite.
+
+    No instances lead to such a step, but a state of foreign origin may.
+    """
+    for i in range(n):
+        if not abs(weights[i] + step[i]) <= MOST_LOGIT_WEIGHT:
+            return
+    for i in range(n):
+        weights[i] += step[i]
+
+
 @inner
 def count_pair(bins, estimate, is_true):
     """Count a pair in the rows ``ALL`` and ``NOW``."""
-    at = min(np.int64(estimate * N_BINS), N_BINS - 1)
+    at = np.int64(min(estimate * N_BINS, N_BINS - 1.0)) if estimate > 0.0 else 0  # also for NaN
     error = (1.0 if is_true else 0.0) - estimate
     for row in (ALL, NOW):
         bins[row, at, PAIRS] += 1.0
@@ -216,5 +235,4 @@ def learn_pairs(state, scores, true, known):
                 curvature[i * N_TERMS + j] += variance * terms[i] * terms[j]
     start_period(bins)
     solve(curvature, gradient, step, N_TERMS, RIDGE)
-    for i in range(N_TERMS):
-        weights[i] += step[i]
+    add_step(weights, step, N_TERMS)

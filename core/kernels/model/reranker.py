@@ -37,7 +37,7 @@ from abound.core.kernels.decorators import inlined, inner, kernel
 from abound.core.kernels.exp_log import exponential, logarithm
 from abound.core.kernels.index.votes import may_rank
 from abound.core.kernels.intrinsics import I0, load_u32, pointer
-from abound.core.kernels.model.calibration import HIGHEST_SCORE, OFFSET, solve
+from abound.core.kernels.model.calibration import HIGHEST_SCORE, OFFSET, add_step, solve
 from abound.core.kernels.model.instance_memory import (
     MOST_LABELS,
     NEIGHBOURS,
@@ -343,8 +343,7 @@ def take_step(reranker, found, n, true):
     for a in range(n_terms):
         gradient[a] -= mean[a]
     solve(pointer(curvature), gradient, step, n_terms, RIDGE)
-    for a in range(n_terms):
-        weights[a] += step[a]
+    add_step(weights, step, n_terms)
 
 
 @inner

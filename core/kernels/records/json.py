@@ -290,7 +290,7 @@ def _read_terms(draft, source, to):
                 return to
         at = end + 1
     for i in range(draft.rules[N_KEYS]):
-        if draft.values[i] >= MOST_COUNTED:
+        if not draft.values[i] < MOST_COUNTED:
             return np.int64(UNUSUAL)
         draft.values[i] = _WEIGHTS[np.int64(draft.values[i])]
     return to

@@ -174,18 +174,15 @@ class Model:
         while f"centres/{len(learners)}" in arrays:
             number = len(learners)
             centres = array_checks.require_array(arrays, f"centres/{number}", np.float32, None, d)
-            counts = array_checks.require_array(arrays, f"counts/{number}", np.int64, len(centres), 2)
-            array_checks.require_range(f"counts/{number}", counts, 0, max(d, Y.shape[0]))
+            n = Y.shape[0]
+            counts = array_checks.require_array(
+                arrays, f"counts/{number}", np.int64, len(centres), 2, low=0, high=max(d, n)
+            )
             totals = counts.sum(axis=0).tolist()
-            for name, kind, *shape in (
-                ("features", np.int32, totals[0]),
-                ("weights", np.float32, totals[0] + len(counts), None),
-                ("rows", np.int32, totals[1]),
-                ("vectors", np.float32, totals[1], None),
-            ):
-                array_checks.require_array(arrays, f"{name}/{number}", kind, *shape)
-            array_checks.require_indices(f"features/{number}", arrays[f"features/{number}"], d)
-            array_checks.require_indices(f"rows/{number}", arrays[f"rows/{number}"], Y.shape[0])
+            array_checks.require_array(arrays, f"features/{number}", np.int32, totals[0], low=0, high=d - 1)
+            array_checks.require_array(arrays, f"weights/{number}", np.float32, totals[0] + len(counts), None)
+            array_checks.require_array(arrays, f"rows/{number}", np.int32, totals[1], low=0, high=n - 1)
+            array_checks.require_array(arrays, f"vectors/{number}", np.float32, totals[1], None)
             if arrays[f"weights/{number}"].shape[1] != arrays[f"vectors/{number}"].shape[1]:
                 raise Corrupted("the instances and the queries of an ensemble are projected to different dimensions")
             cuts = np.cumsum(counts, axis=0)[:-1]

@@ -141,10 +141,8 @@ class Model:
         )
         if len(array_checks.require_array(arrays, "lengths", np.uint16, None)) > d:
             raise Corrupted("the index has more features than names")
-        array_checks.require_indices(
-            "class_ids", array_checks.require_array(arrays, "class_ids", np.uint32, None), n_labels
-        )
-        return cls(params, Index.from_arrays(params.index, {name: arrays[name] for name in arrays if name != "params"}))
+        of_index = {name: arrays[name] for name in arrays if name != "params"}
+        return cls(params, Index.from_arrays(params.index, of_index, n_labels))
 
 
 def needs(sizes: DataSizes, params: Params) -> dict[str, int]:

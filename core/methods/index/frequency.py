@@ -50,11 +50,7 @@ class Model:
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]], d: int, n_labels: int) -> Model:
         """Load the model from the arrays of ``to_arrays``. Raises Corrupted unless they fit ``d``, ``n_labels``."""
-        return cls(
-            array_checks.require_range(
-                "shares", array_checks.require_array(arrays, "shares", np.float64, n_labels), 0.0, 1.0
-            )
-        )
+        return cls(array_checks.require_array(arrays, "shares", np.float64, n_labels, low=0.0, high=1.0))
 
 
 def needs(sizes: DataSizes, params: Params) -> dict[str, int]:

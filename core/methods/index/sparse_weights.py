@@ -75,9 +75,9 @@ class Weights:
         shape = array_checks.require_array(arrays, "shape", np.int64, 3).tolist()
         if shape[:2] != [d, n_labels]:
             raise Corrupted("the shape of the weights does not match the features and labels")
-        matrix = array_checks.require_rows(arrays, "starts", "labels", "weights", (d, n_labels))
         # A label with the score 0 counts as untouched, and the kernel has space for each label only once.
-        array_checks.require_range("weights", matrix.data, 0.0, MOST)
+        array_checks.require_array(arrays, "weights", np.float32, None, low=0.0, high=MOST)
+        matrix = array_checks.require_rows(arrays, "starts", "labels", "weights", (d, n_labels))
         return cls(matrix, bool(shape[2]))
 
 

@@ -163,17 +163,12 @@ class Model:
         n_stored, n_nodes = array_checks.require_array(arrays, "sizes", np.int64, 2).tolist()
         if n_stored != n_labels or not n_labels <= n_nodes <= MOST_NODES:
             raise Corrupted("the number of nodes of the hierarchy does not match the labels")
-        sizes = array_checks.require_range(
-            "nodes", array_checks.require_array(arrays, "nodes", np.int64, None, 3), 0, MOST_NODES
-        )
+        sizes = array_checks.require_array(arrays, "nodes", np.int64, None, 3, low=0, high=MOST_NODES)
         sigmoids = array_checks.require_array(arrays, "sigmoids", np.float64, len(sizes), 2)
         whole = np.array((sizes[:, 1].sum(), sizes[:, 2].sum(), (sizes[:, 1] * (sizes[:, 2] + 1)).sum()))
-        for name, kind, n in zip(
-            ("children", "features", "weights"), (np.int32, np.int32, np.float32), whole, strict=True
-        ):
-            array_checks.require_array(arrays, name, kind, int(n))
-        array_checks.require_indices("children", arrays["children"], n_nodes)
-        array_checks.require_indices("features", arrays["features"], d)
+        array_checks.require_array(arrays, "children", np.int32, int(whole[0]), low=0, high=n_nodes - 1)
+        array_checks.require_array(arrays, "features", np.int32, int(whole[1]), low=0, high=d - 1)
+        array_checks.require_array(arrays, "weights", np.float32, int(whole[2]))
         nodes, at = [], np.zeros(3, np.int64)
         for (place, c, f), sigmoid in zip(sizes.tolist(), sigmoids.tolist(), strict=True):
             ends = at + np.array((c, f, (f + 1) * c))

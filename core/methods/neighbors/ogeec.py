@@ -179,9 +179,7 @@ class Model:
         learners = []
         for number, seed in enumerate(array_checks.require_array(arrays, "seeds", np.uint64, n_learners)):
             vectors = array_checks.require_array(arrays, f"vectors/{number}", np.float32, n, dim)
-            order = array_checks.require_indices(
-                f"order/{number}", array_checks.require_array(arrays, f"order/{number}", np.int32, n), n
-            )
+            order = array_checks.require_array(arrays, f"order/{number}", np.int32, n, low=0, high=n - 1)
             graph = (
                 Graph(vectors, array_checks.require_array(arrays, f"graph/{number}", np.uint8, None))
                 if index == "graph"

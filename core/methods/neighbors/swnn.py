@@ -133,10 +133,10 @@ class Model:
         """Load the model from the arrays of ``to_arrays``. Raises Corrupted unless they fit ``d``, ``n_labels``."""
         if array_checks.require_array(arrays, "shape", np.int64, 2).tolist() != [d, n_labels]:
             raise Corrupted("the instances do not match the numbers of features and labels")
+        # A posting has 32 bits for a value and a sum has 40 for a dot product; a repeated feature would count twice.
+        array_checks.require_array(arrays, "values", np.float32, None, low=0.0, high=MAX_SQUARED_LENGTH)
         X = array_checks.require_rows(arrays, "starts", "features", "values", (None, d))
         Y = array_checks.require_rows(arrays, "label_starts", "labels", None, (X.shape[0], n_labels))
-        # A posting has 32 bits for a value and a sum has 40 for a dot product; a repeated feature would count twice.
-        array_checks.require_range("values", X.data, 0.0, MAX_SQUARED_LENGTH)
         if not X.has_canonical_format or (X.multiply(X).sum(axis=1) > MAX_SQUARED_LENGTH).any():
             raise Corrupted("the instances are not rows of length 1")
         size, alpha, beta, prune = array_checks.require_array(arrays, "params", np.float64, 4).tolist()

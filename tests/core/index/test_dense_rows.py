@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from abound.core.config import ModelConfig
 from abound.core.errors import Conflict, Corrupted, InvalidInstance
-from abound.core.index.dense_rows import PARTS
+from abound.core.index.dense_rows import ARRAYS
 from abound.core.index.index import Index
 from abound.core.index.params import IndexParams
 from abound.core.instances.record import pack_labels
@@ -288,7 +288,7 @@ def test_an_index_that_was_written_and_read_goes_on_as_if_nothing_had_been(n, mo
 def test_the_digest_is_over_all_that_is_in_rows():
     index = grown()
     arrays = index.to_arrays()
-    for name in PARTS:
+    for name in ARRAYS:
         for at in (0, -1):
             if (name, at) == ("form", 0):
                 continue
@@ -330,7 +330,7 @@ def test_arrays_that_are_no_index_are_refused(name, change):
 def test_an_index_in_rows_has_no_connections_and_lists_know_their_classes():
     lists, in_rows = grown(6), grown()
     assert not lists.in_rows
-    mixed = lists.to_arrays() | {name: in_rows.to_arrays()[name] for name in PARTS}
+    mixed = lists.to_arrays() | {name: in_rows.to_arrays()[name] for name in ARRAYS}
     with pytest.raises(Corrupted):
         Index.from_arrays(lists.params, mixed)
     few = lists.to_arrays()
@@ -357,7 +357,7 @@ def test_without_rows_an_index_learns_the_same_bits_in_every_release(update):
                 index.forget_feature(int(ids[0]))
     expected = {"sls": "b61d2fee50d8c3c6a6cd26f0f806212d", "fsu": "50abff65f0dd926822b9777de19ee719"}
     assert index.digest().hex() == expected[update]
-    assert not set(index.to_arrays()) & set(PARTS)
+    assert not set(index.to_arrays()) & set(ARRAYS)
 
 
 # --- the configuration

@@ -7,7 +7,7 @@ import pytest
 
 from abound.core.config import ModelConfig
 from abound.core.errors import Corrupted
-from abound.core.index.arrays import PARTS
+from abound.core.index.arrays import ARRAYS
 from abound.core.index.index import Index
 from abound.core.index.params import IndexParams
 
@@ -297,4 +297,6 @@ def test_damaged_arrays_are_refused(damage):
 
 def test_parts_are_what_is_written():
     arrays = some_history(Index(PLAIN)).to_arrays()
-    assert {name: array.dtype.type for name, array in arrays.items()} == PARTS
+    assert {name: array.dtype.type for name, array in arrays.items()} == {
+        name: spec.dtype for name, spec in ARRAYS.items()
+    }

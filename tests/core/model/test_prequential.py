@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from abound.core.errors import Corrupted
 from abound.core.kernels.model.prequential import count_ranks
 from abound.core.model import prequential
 from abound.core.model.prequential import Prequential
@@ -112,5 +113,5 @@ def test_a_trace_that_does_not_fit_is_refused() -> None:
     for name, wrong in (("stride", 0), ("stride", 20), ("trace_counts", 3)):
         arrays = {key: array.copy() for key, array in score.to_arrays().items()}
         arrays[name][...] = wrong
-        with pytest.raises(ValueError, match="prequential"):
+        with pytest.raises(Corrupted, match="prequential"):
             Prequential.from_arrays(arrays)

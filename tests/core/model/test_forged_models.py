@@ -1,0 +1,135 @@
+"""A model whose arrays were changed is refused when it is loaded, or serves: no crash, no number that is not finite."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from abound.core.array_spec import MOST_EVENTS, check_room
+from abound.core.errors import Corrupted
+from abound.core.instances.record import pack_labels, pack_vector
+from abound.core.kernels.model.calibration import (
+    MOST_CURVATURE,
+    MOST_LOGIT_WEIGHT,
+    N_BINS,
+    N_COLUMNS,
+    N_ROWS,
+    learn_pairs,
+)
+from abound.core.limits import Limits
+from abound.core.model.calibration import Calibration
+from abound.core.model.entry_application import Unit
+from abound.core.model.live_model import LiveModel
+from tests.core.model.forging import CONFIGS, Forgery
+
+
+def forged(seed: int, n: int, *names: str) -> None:
+    """Try ``n`` changes of each model in a process of its own; the last line before its end names the change."""
+    done = subprocess.run(
+        [sys.executable, "-X", "faulthandler", "-m", "tests.core.model.forging", str(seed), str(n), *names],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    lines = done.stdout.splitlines()
+    assert done.returncode == 0, f"{lines[-1:]}\n{done.stderr[-3000:]}"
+    told = [line.split() for line in lines if line.startswith("done ")]
+    assert len(told) == len(names)
+    assert min(int(number) for row in told for number in row[-2:]) > n / 10  # refused, served
+
+
+def test_changed_models_are_refused_or_serve() -> None:
+    forged(random.randrange(10**6), 40, *CONFIGS)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("name", CONFIGS)
+def test_20_000_changed_models_are_refused_or_serve(name: str) -> None:
+    forged(random.randrange(10**6), 20_000 // len(CONFIGS) + 1, name)
+
+
+@pytest.mark.parametrize(
+    ("name", "array", "value"),
+    [
+        ("fsu calibrated", "calibration/curvature", 1e308),
+        ("fsu calibrated", "calibration/weights", 2 * MOST_LOGIT_WEIGHT),
+        ("reranked", "reranker/curvature", 1e308),
+        ("reranked", "reranker/guard", 1e308),
+        ("fsu", "tallies/feedback", 2**63 - 1),
+        ("fsu", "tallies/label_counts", 2**63 - 1),
+        ("fsu", "prequential/counts", 2**63 - 1),
+        ("fsu", "prequential/reciprocal", np.inf),
+        ("fsu", "index/counts", 1e300),
+        ("fsu", "details/lengths", 2**62),
+        ("sls", "index/weights", 1e38),
+        ("sls", "index/counted", 2**63 - 1),
+        ("rows", "index/intercepts", 1e308),
+    ],
+)
+def test_numbers_that_learning_cannot_reach_are_refused(name: str, array: str, value: float) -> None:
+    forgery = Forgery(name)
+    arrays = {**forgery.arrays, array: forgery.arrays[array].copy()}
+    arrays[array].reshape(-1)[-1] = value
+    with pytest.raises(Corrupted, match=array.partition("/")[2]):
+        LiveModel.from_arrays(forgery.meta, arrays, (1, 2))
+
+
+def test_connections_above_the_total_of_their_feature_are_refused() -> None:
+    """Their weights may be infinite: a count of 1 by a total of 5e-324."""
+    forgery = Forgery("fsu")
+    with pytest.raises(Corrupted, match="exceed the total"):
+        LiveModel.from_arrays(
+            forgery.meta,
+            forgery.arrays | {"index/totals": np.full_like(forgery.arrays["index/totals"], 5e-324)},
+            (1, 2),
+        )
+
+
+def test_an_imported_model_has_room_for_further_events() -> None:
+    counts = np.array([MOST_EVENTS // 2])
+    check_room({"tallies/label_counts": counts})
+    with pytest.raises(Corrupted, match="tallies/label_counts has a count above"):
+        check_room({"tallies/label_counts": counts + 1})
+
+
+@pytest.mark.parametrize("part", ["calibration", "reranker"])
+@pytest.mark.parametrize("seed", range(5))
+def test_whatever_curvature_is_loaded_the_weights_stay_in_their_range(part: str, seed: int) -> None:
+    forgery, rng = Forgery("reranked"), np.random.default_rng(seed)
+    curvature = forgery.arrays[f"{part}/curvature"]
+    wild = rng.choice([-MOST_CURVATURE, MOST_CURVATURE, 0.0], curvature.shape)
+    assert forgery.try_one(forgery.arrays | {f"{part}/curvature": wild})
+
+
+def test_an_estimate_that_is_no_number_is_counted_within_the_bins() -> None:
+    calibration = Calibration(True)
+    guarded = np.zeros((N_ROWS + 2, N_BINS, N_COLUMNS))
+    arrays = calibration.arrays._replace(bins=guarded[1:-1])
+    arrays.weights[:] = np.nan
+    learn_pairs(arrays, np.array([0.9, 0.5, 0.3, 0.2, 0.1]), np.zeros(5, np.bool_), np.ones(5, np.bool_))
+    assert not guarded[[0, -1]].any()
+    assert guarded[1:-1, :, 0].sum() == 10
+
+
+@pytest.mark.parametrize("name", ["sls", "rows", "fsu calibrated"])
+def test_values_at_the_end_of_float32_leave_a_model_that_can_be_loaded(name: str) -> None:
+    """No check of records bounds them further; in a model of ``numbers`` raw they are numbers that clients send."""
+    model, rng = LiveModel(Forgery(name).config, (1, 2)), random.Random(1)
+    made = []
+    for _ in range(200):
+        words = rng.sample(["a", "b", "c", "d"], 2)
+        values = np.array([rng.choice([3.4e38, 1e38, 1.0, 1e-45]) for _ in words], np.float32)
+        vector = pack_vector([word.encode() for word in words], values)
+        made.append(vector + pack_labels(rng.sample(["x", "y", "z"], 2 if name == "rows" else 1), Limits()))
+        if len(made) > 100:
+            made[-1] = vector + pack_labels(["x"], Limits(), rejected=["y"], weight=100.0)
+    model.begin(b"".join(made), len(made), [Unit(len(made))]).finish()
+    assert LiveModel.from_arrays(model.meta(), model.to_arrays(), (3, 4)).digest() == model.digest()
+    ranking = model.rank(pack_vector([b"a", b"b"], np.array([3.4e38, 1e38], np.float32)), 5)
+    assert len(ranking.scores)
+    assert np.isfinite(ranking.scores).all()
