@@ -50,10 +50,10 @@ class ArraySpec(NamedTuple):
     low: float | None = None
     high: float | str | None = None
 
-    def zeros(self, **sizes: int) -> Array:
-        """Return an array of zeros."""
+    def empty(self, **sizes: int) -> Array:
+        """Return an array that is not filled yet."""
         shape = [sizes[size] if isinstance(size, str) else size for size in self.shape]
-        return np.zeros(shape, np.dtype(self.dtype[0] if isinstance(self.dtype, tuple) else self.dtype))
+        return np.empty(shape, np.dtype(self.dtype[0] if isinstance(self.dtype, tuple) else self.dtype))
 
 
 def check_arrays(what: str, arrays: Arrays, specs: Mapping[str, ArraySpec], **sizes: int) -> dict[str, Array]:

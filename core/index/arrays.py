@@ -40,7 +40,7 @@ def export_index(index: IndexArrays, squares: bool) -> dict[str, npt.NDArray[Any
     """Return the logical state as new arrays, ``ARRAYS`` or ``SQUARES_ARRAYS``."""
     counters = index.counters
     sizes = {"features": int(counters[layout.N_FEATURES]), "connections": int(counters[layout.N_CONNECTIONS])}
-    arrays = {name: spec.zeros(**sizes) for name, spec in (SQUARES_ARRAYS if squares else ARRAYS).items()}
+    arrays = {name: spec.empty(**sizes) for name, spec in (SQUARES_ARRAYS if squares else ARRAYS).items()}
     (sls.export_squares if squares else export.export_features)(index, *arrays.values())
     return arrays
 

@@ -87,7 +87,7 @@ class Prequential:
     """The running score of a model; changed only by the apply kernel."""
 
     def __init__(self) -> None:
-        self.arrays = PrequentialArrays(**{name: spec.zeros() for name, spec in ARRAYS.items()})
+        self.arrays = PrequentialArrays(**{name: np.zeros_like(spec.empty()) for name, spec in ARRAYS.items()})
         self.arrays.stride[0] = FIRST_STRIDE
 
     @property
