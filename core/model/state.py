@@ -29,10 +29,11 @@ from abound.core.model.prequential import Prequential
 from abound.core.model.receipts import Receipts
 from abound.core.model.reranker import Reranker
 
-STATE_FORMAT = 3
+STATE_FORMAT = 4
 """Version of the arrays of a state and of the bytes that its digest covers; raised when either changes.
 
-3: receipts lie in pages, each receipt packed separately. (2: packed by pages. 1: no pages.)
+4: the sums of a re-ranker have a row only for each class with a vector. (3: receipts lie in pages, each receipt packed
+separately. 2: packed by pages. 1: no pages.)
 """
 
 DIGEST_SLICE = 8
