@@ -146,6 +146,10 @@ class Reranker:
         (n, d), n_classes = self.arrays.sums.shape, len(self.arrays.counts)
         return (12 * _roomy(n_classes + 1) + 6 * d * _roomy(n + 1) if self.on else 0) + self.memory.growth_bytes
 
+    def first_bytes(self, n_classes: int) -> int:
+        """Return the bytes that the first vector of a model with ``n_classes`` needs if it starts the re-ranker."""
+        return 0 if self.on else 12 * _roomy(n_classes)
+
     def remember(self, most: int) -> None:
         """Remember so many instances from now on; keep the newest ones. The weights of terms that stay are kept."""
         if not self.on or most == self.memory.most:
