@@ -13,9 +13,10 @@ import os
 import socket
 import sys
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, MutableMapping, Sequence
 from contextvars import ContextVar
 from importlib import metadata
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import structlog
@@ -34,6 +35,8 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 
+from abound.service.model_figures import ModelFigures
+
 MULTIPROCESS_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
 
 REQUEST_ID: ContextVar[str | None] = ContextVar("request_id", default=None)
@@ -41,8 +44,6 @@ REQUEST_ID: ContextVar[str | None] = ContextVar("request_id", default=None)
 
 TRACE_ID: ContextVar[str | None] = ContextVar("trace_id", default=None)
 """Id of the trace that the request belongs to, if requests are logged or traced. Log lines carry it, too."""
-
-GaugeMode = Literal["livemax", "livemin", "livesum", "liveall"]
 
 
 class JobStatistics(NamedTuple):
@@ -108,16 +109,14 @@ class RequestMeter:
 class LiveModelsCollector(Collector):
     """Collects the metrics of a registry without the samples of deleted models."""
 
-    def __init__(self, every: CollectorRegistry, models: set[str]) -> None:
+    def __init__(self, every: CollectorRegistry, models: Collection[str]) -> None:
         self._every = every
-        self._models = models
+        self._known = {"", *models}
 
     def collect(self) -> Iterator[Metric]:
         """Yield the metrics that still have samples."""
         for metric in self._every.collect():
-            metric.samples = [
-                sample for sample in metric.samples if sample.labels.get("model", "") in ("", *self._models)
-            ]
+            metric.samples = [sample for sample in metric.samples if sample.labels.get("model", "") in self._known]
             if metric.samples:
                 yield metric
 
@@ -149,51 +148,13 @@ class Telemetry:
             multiprocess_mode="livemax",
             registry=registry,
         ).labels(metadata.version("abound"), socket.gethostname()).set(1)
-        self._learned = self._gauge("abound_model_learned_instances", "Instances learned.", "livemax")
-        self._features = self._gauge("abound_model_features", "Features in the index.", "livemax")
-        self._classes = self._gauge("abound_model_classes", "Classes in the index.", "livemax")
-        self._connections = self._gauge("abound_model_connections", "Connections in the index.", "livemax")
-        self._bytes = self._gauge("abound_model_memory_bytes", "Memory of the models in all processes.", "livesum")
-        self._lag = self._gauge("abound_log_lag_entries", "Entries behind the log, of the slowest process.", "livemax")
-        self._kept = {
-            "log_entries": self._gauge("abound_log_entries", "Entries of the log in the store.", "livemax"),
-            "log_bytes": self._gauge("abound_log_bytes", "Size of the log in the store, as far as applied.", "livemax"),
-            "log_max_bytes": self._gauge("abound_log_max_bytes", "Size at which learning is refused.", "livemin"),
-            "history_bytes": self._gauge("abound_history_bytes", "Size of history.", "livemax"),
-            "history_segments": self._gauge("abound_history_segments", "Number of history segments.", "livemax"),
-            "history_beginning": self._gauge(
-                "abound_history_beginning_timestamp_seconds", "First time in history; 0: the first event.", "livemax"
-            ),
-            "snapshot_age": self._gauge(
-                "abound_snapshot_age_seconds", "Age of the newest snapshot; 0 without one.", "livemax"
-            ),
-            "untrimmed": self._gauge(
-                "abound_log_untrimmed", "1 while the worker cannot make a snapshot or trim the log.", "livemax"
-            ),
-            "index_bytes": self._gauge(
-                "abound_index_bytes", "Size of the state files for adoptions in the artifact store.", "livemax"
-            ),
-            "contenders": self._gauge("abound_contenders", "Challengers that are compared.", "livemax"),
-            "promotions": self._gauge("abound_gate_promotions", "Promotions of a version by the gate.", "livemax"),
-            "rollbacks": self._gauge("abound_gate_rollbacks", "Rollbacks by the gate.", "livemax"),
-            "drift_marks": self._gauge("abound_drift_marks", "Number of stored drift marks.", "livemax"),
-            "blend_weight": self._gauge(
-                "abound_blend_version_weight", "Weight of the version in the leading blend.", "livemax"
-            ),
-        }
         self._appends = BatchHistogram(
             "abound_append_duration_seconds",
             "Seconds from sending a group of events to the store's confirmation that they are durable, by queue.",
-            ("model", "queue"),
+            ("queue",),
             buckets=BOUNDS,
             registry=registry,
         )
-        self._waiting = {
-            "waiting_requests": self._gauge(
-                "abound_append_waiting_requests", "Requests in the append queues.", "livesum"
-            ),
-            "waiting_bytes": self._gauge("abound_append_waiting_bytes", "Bytes in the append queues.", "livesum"),
-        }
         self._rankings = BatchHistogram(
             "abound_rank_duration_seconds",
             "Seconds of one batch of rankings by versions; kind blend if one of them was a blend.",
@@ -201,14 +162,6 @@ class Telemetry:
             buckets=BOUNDS,
             registry=registry,
         )
-        self._serving = {
-            "activated": self._gauge(
-                "abound_model_activated_timestamp_seconds",
-                "Time of the activation of the active version; 0: the index is active.",
-                "livemax",
-            ),
-            "loaded": self._gauge("abound_model_loaded_versions", "Versions in memory of all processes.", "livesum"),
-        }
         self._refused = Counter(
             "abound_refused", "Requests and lines answered with a problem, by reason.", ("reason",), registry=registry
         )
@@ -224,16 +177,13 @@ class Telemetry:
             multiprocess_mode="livemin",
             registry=registry,
         )
-        self._models: set[str] = set()
+        self._figures = ModelFigures(Path(os.environ[MULTIPROCESS_VARIABLE]) if self._several else None)
         self._jobs = self._of_jobs("abound_jobs", "Jobs by state.", ("state",))
         self._jobs_ended = self._of_jobs("abound_jobs_ended", "Jobs that have ended so far.", ("method", "state"))
         self._jobs_seconds = self._of_jobs(
             "abound_jobs_ended_seconds", "Total run time of ended jobs.", ("method", "state")
         )
         self._jobs_workers = self._of_jobs("abound_jobs_workers", "Live workers, by kind of job.", ("kind",))
-
-    def _gauge(self, name: str, documentation: str, mode: GaugeMode) -> Gauge:
-        return Gauge(name, documentation, ("model",), multiprocess_mode=mode, registry=self._registry)
 
     def _of_jobs(self, name: str, documentation: str, labels: tuple[str, ...]) -> Gauge:
         # Every process reads the same figures from the store; the newest value is the best.
@@ -264,12 +214,13 @@ class Telemetry:
 
     def count_classified(self, model: str, n: int) -> None:
         """Count ``n`` instances that a model classified. With 0 the model has a sample before its first request."""
-        self._classified.labels(model).inc(n)
+        if n or model not in self._figures.models:
+            self._classified.labels(model).inc(n)
 
-    def add_appends(self, model: str, queue: str, counts: Sequence[int], total: float) -> None:
+    def add_appends(self, queue: str, counts: Sequence[int], total: float) -> None:
         """Add groups of events that were appended: durations by bucket, and their sum in seconds."""
         if any(counts):
-            self._appends.labels(model, queue).add(counts, total)
+            self._appends.labels(queue).add(counts, total)
 
     def add_rankings(self, kind: str, counts: Sequence[int], total: float) -> None:
         """Add rankings by versions: durations by bucket, and their sum in seconds."""
@@ -281,26 +232,11 @@ class Telemetry:
         self._connected.set(connected)
 
     def set_models(self, figures: dict[str, dict[str, float]]) -> None:
-        """Set the figures by model: learned, features, ..., and ``ModelStorage.figures``. Drop all other models."""
-        gauges = {
-            "learned": self._learned,
-            "features": self._features,
-            "classes": self._classes,
-            "connections": self._connections,
-            "memory": self._bytes,
-            "lag": self._lag,
-            **self._kept,
-            **self._waiting,
-            **self._serving,
-        }
-        for model, values in figures.items():
-            for name, gauge in gauges.items():
-                gauge.labels(model).set(values.get(name, 0))
-        for model in self._models - figures.keys():
-            for gauge in gauges.values():
-                if not self._several:  # values in the files of several processes cannot be removed
-                    gauge.remove(model)
-        self._models = set(figures)
+        """Set the figures by model (``GAUGES``). Drop all other models."""
+        if not self._several:  # values in the files of several processes cannot be removed
+            for model in self._figures.models - figures.keys():
+                self._classified.remove(model)
+        self._figures.set(figures)
 
     def set_jobs(self, figures: JobStatistics) -> None:
         """Set the metrics of jobs from the counts in the store."""
@@ -314,13 +250,13 @@ class Telemetry:
 
     def exposition(self) -> bytes:
         """Return all metrics in Prometheus' text format, over all processes if there are several."""
-        if not self._several:
-            return generate_latest(self._registry)
-        every = CollectorRegistry()
-        MultiProcessCollector(every)  # type: ignore[no-untyped-call]
-        living = CollectorRegistry(auto_describe=False)
-        living.register(LiveModelsCollector(every, self._models))
-        return generate_latest(living)
+        registry = self._registry
+        if self._several:
+            every = CollectorRegistry()
+            MultiProcessCollector(every)  # type: ignore[no-untyped-call]
+            registry = CollectorRegistry(auto_describe=False)
+            registry.register(LiveModelsCollector(every, self._figures.models))
+        return generate_latest(registry) + self._figures.exposition()
 
     content_type = CONTENT_TYPE_LATEST
 

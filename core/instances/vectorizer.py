@@ -32,7 +32,9 @@ import math
 import re
 from collections.abc import Mapping
 from contextlib import suppress
+from threading import get_ident
 from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 
@@ -64,10 +66,50 @@ use_kernel = True
 """Whether instances are read by the kernel. False while it is being compiled; plain Python gives the same vectors."""
 
 
+class _Scratch:
+    """Working memory of one thread for reading instances, 630 KB with the usual limits.
+
+    All vectorizers of a thread with the same rules use the same, so that a model without traffic takes none.
+    """
+
+    def __init__(self, thread: int, known: tuple[int, ...]) -> None:
+        max_features, max_key_bytes, *_ = known
+        self.thread = thread
+        self.rules = np.array([*known, *[0] * 6])
+        self.values = np.zeros(2 * max_features)
+        self.norms = np.zeros(2)
+        self.spans = np.zeros(max_features, np.uint64)
+        self.table = np.zeros(max(64, 1 << (2 * max_features - 1).bit_length()), np.uint64)
+        self._keys_at = 6 * max_features + 4
+        self._make_memory(self._keys_at + 4 * max_key_bytes + _ROOM)
+
+    def _make_memory(self, size: int) -> None:
+        self.memory = np.zeros(size, np.uint8)
+        self._view = self.memory.data
+
+    def read(self, lines: bytes, features: bytes, added_squares: float) -> bytes | None:
+        """Return the vector, or None if the instance is unusual or invalid."""
+        self.norms[kernels.ADDED_SQUARES] = added_squares
+        while True:
+            packed: int = kernels.read_instance(
+                lines, features, self.rules, self.values, self.norms, self.spans, self.table, self.memory
+            )
+            if packed >= 0:
+                start = self._keys_at - 4 - 6 * (packed >> 32)
+                return self._view[start : start + (packed & 0xFFFFFFFF)].tobytes()
+            if packed == UNUSUAL:
+                return None
+            self._make_memory(2 * self.memory.size)
+
+
+_scratches: WeakValueDictionary[tuple[int, tuple[int, ...]], _Scratch] = WeakValueDictionary()
+"""The scratch of each thread and rules, as long as a vectorizer uses it."""
+
+
 class Vectorizer:
     """A vectorizer for one configuration of a model.
 
-    Not thread-safe: scratch memory is reused between calls.
+    Not thread-safe. Different vectorizers can be used in different threads.
 
     Parameters
     ----------
@@ -88,18 +130,20 @@ class Vectorizer:
         if config.analyzer.embed is not None:
             with suppress(InvalidInstance):  # a machine without the encoder can still learn what others have encoded
                 text_encoder.load(config.analyzer.embed)
-        known = [limits.max_features, limits.max_key_bytes, self._split, self._boolean, self._scaled]
-        self._rules = np.array([*known, *[0] * 6])
-        self._values = np.zeros(2 * limits.max_features)
-        self._norms = np.zeros(2)
-        self._spans = np.zeros(limits.max_features, np.uint64)
-        self._table = np.zeros(max(64, 1 << (2 * limits.max_features - 1).bit_length()), np.uint64)
-        self._keys_at = 6 * limits.max_features + 4
-        self._make_memory(self._keys_at + 4 * limits.max_key_bytes + _ROOM)
+        self._known = (limits.max_features, limits.max_key_bytes, self._split, self._boolean, self._scaled)
+        self._last_scratch: _Scratch | None = None
 
-    def _make_memory(self, size: int) -> None:
-        self._memory = np.zeros(size, np.uint8)
-        self._view = self._memory.data
+    @property
+    def _scratch(self) -> _Scratch:
+        """The scratch of this thread."""
+        scratch, thread = self._last_scratch, get_ident()
+        if scratch is None or scratch.thread != thread:
+            place = thread, self._known
+            scratch = _scratches.get(place)
+            if scratch is None:
+                scratch = _scratches[place] = _Scratch(*place)
+            self._last_scratch = scratch
+        return scratch
 
     def vectorize(self, features: bytes | None, text: Text | None, dense: bytes | None = None) -> bytes:
         """Return the vector of an instance.
@@ -161,13 +205,11 @@ class Vectorizer:
 
     def _read_with(self, dense: bytes, lines: bytes, features: bytes | None) -> bytes | None:
         """Return the vector with a dense part by the kernel, or None if the instance is unusual or invalid."""
-        self._norms[kernels.ADDED_SQUARES] = CODES_NORM * CODES_NORM
-        vector = self._read(lines, features)
-        self._norms[kernels.ADDED_SQUARES] = 0.0
-        norm = 1.0 if self._boolean else float(self._norms[kernels.NORM])
+        vector = self._read(lines, features, CODES_NORM * CODES_NORM)
+        norm = 1.0 if self._boolean else float(self._scratch.norms[kernels.NORM])
         return None if vector is None else _with_dense(vector, norm, dense)
 
-    def _read(self, lines: bytes, features: bytes | None) -> bytes | None:
+    def _read(self, lines: bytes, features: bytes | None, added_squares: float = 0.0) -> bytes | None:
         """Return the vector by the kernel, or None if the instance is unusual or invalid."""
         if not use_kernel:
             return None
@@ -180,16 +222,7 @@ class Vectorizer:
                 features.decode()
             except UnicodeDecodeError:
                 return None
-        while True:
-            packed: int = kernels.read_instance(
-                lines, features, self._rules, self._values, self._norms, self._spans, self._table, self._memory
-            )
-            if packed >= 0:
-                start = self._keys_at - 4 - 6 * (packed >> 32)
-                return self._view[start : start + (packed & 0xFFFFFFFF)].tobytes()
-            if packed == UNUSUAL:
-                return None
-            self._make_memory(2 * self._memory.size)
+        return self._scratch.read(lines, features, added_squares)
 
     def _field_weights(self, fields: dict[str, str]) -> dict[str, float]:
         """Return the values of the terms of all fields, and of the terms of each."""

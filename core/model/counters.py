@@ -78,6 +78,11 @@ class Counters:
         """Set whether the first vector starts the re-ranker. It follows from the configuration and the re-ranker."""
         self.control[AWAITS_VECTOR] = awaits_vector
 
+    @property
+    def awaits_vector(self) -> bool:
+        """Whether the first vector starts the re-ranker."""
+        return bool(self.control[AWAITS_VECTOR])
+
     def set_bound(self, max_features: int | None) -> None:
         """Set ``max_features``. Without a bound the credits are dropped."""
         if max_features is None:
@@ -105,6 +110,11 @@ class Counters:
             self.label_counts.resize(n_classes + n_classes // 8 + 64, refcheck=False)
         if self.is_bounded and n_features > len(self.credits):
             self.credits.resize(n_features + n_features // 8 + 64, refcheck=False)
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of memory, including the reserve for growth."""
+        return self.label_counts.nbytes + self.credits.nbytes
 
     def to_arrays(self, n_features: int, n_classes: int) -> dict[str, npt.NDArray[Any]]:
         """Return copies of the counters of the first ids: ``label_counts``, ``credits``, ``hand``, ``dimension``.

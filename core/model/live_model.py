@@ -176,7 +176,7 @@ class LiveModel(ModelState):
             self.reranker = Reranker(self.reranks(config), config.memory_instances or 0)
         self.reranker.remember(config.memory_instances or 0)
         self._tallies.set_awaiting(config.rerank is None and not self.reranker.on)
-        self._make_room(0, 0, 0, 0)
+        self._make_room(0, 0, 0, 0, 0)
 
     def check_change(self, changes: dict[str, Any]) -> ModelConfig:
         """Return the configuration that results from ``changes``.
@@ -273,13 +273,14 @@ class LiveModel(ModelState):
             if status == FIRST_VECTOR:
                 self.reranker = Reranker(True, self.config.memory_instances or 0)
                 self._tallies.set_awaiting(False)
-                self._make_room(0, 0, 0, 0)
+                self._make_room(0, 0, 0, 0, 0)
             elif status == NAMES_FULL:
                 n, key_bytes, label_bytes = shape.n_features, shape.end - shape.keys_at, shape.end - shape.labels_at
                 if shape.dense_at >= 0:
                     n, key_bytes = n + WINNERS, key_bytes + WINNERS * MAX_KEY_BYTES
                     self._make_scratch(n, shape.n_labels, shape.end - int(self._cursor[AT]) + EXPANSION)
-                self._make_room(n, key_bytes, shape.n_labels, label_bytes)
+                n_vectors = shape.n_true if shape.dense_at >= 0 else 0
+                self._make_room(n, key_bytes, shape.n_labels, label_bytes, n_vectors)
             elif status == INDEX_FULL:
                 ids, class_ids = self._scratch.ids, self._scratch.class_ids
                 self.index.make_room_for(ids[: self._cursor[ACTIVE]], class_ids[: self._cursor[CLASSES]])
@@ -354,14 +355,14 @@ class LiveModel(ModelState):
             self.labels.replace_table(tables.labels)
         self._bind()
 
-    def _make_room(self, n_features: int, key_bytes: int, n_labels: int, label_bytes: int) -> None:
+    def _make_room(self, n_features: int, key_bytes: int, n_labels: int, label_bytes: int, n_vectors: int) -> None:
         """Allocate space for the names of one more record: ids, key bytes, and counters of each id."""
         self.features.make_room(n_features, key_bytes)
         self.labels.make_room(n_labels, label_bytes)
         features, classes = self.features.n_ids + n_features, self.labels.n_ids + n_labels
         self.index.make_room(features, classes, n_labels)
         self._tallies.make_room(features, classes)
-        self.reranker.make_room(classes, n_labels, self.dimension)
+        self.reranker.make_room(classes, n_labels, n_vectors, self.dimension)
         self._make_scratch(n_features, n_labels, 0)
         self._bind()
 

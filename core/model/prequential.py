@@ -91,6 +91,11 @@ class Prequential:
         self.arrays.stride[0] = FIRST_STRIDE
 
     @property
+    def n_bytes(self) -> int:
+        """Bytes of memory; the same for every model."""
+        return sum(array.nbytes for array in self.arrays)
+
+    @property
     def n_learned(self) -> int:
         """Instances learned so far."""
         return int(self.arrays.counts[0, LEARNED])

@@ -67,7 +67,7 @@ ARRAYS = {
     "curvature": ArraySpec(np.float64, ("terms", "terms"), -MOST_CURVATURE, MOST_CURVATURE),
     "guard": ArraySpec(np.float64, (N_GUARD,), -MOST_EVENTS, MOST_EVENTS),
     "counts": ArraySpec(np.int64, ("classes",), 0, MOST_COUNTED - 1),
-    "sums": ArraySpec(np.int32, ("classes", "d")),
+    "sums": ArraySpec(np.int32, ("classes with vectors", "d")),
 }
 """The arrays of ``Reranker.to_arrays``, up to the last class with a vector; without re-ranking there are none."""
 
@@ -83,10 +83,14 @@ class RerankerArrays(NamedTuple):
     guard : float64 array, shape (N_GUARD,)
     counts : int64 array, shape (classes,)
         Instances with a vector, by class.
-    sums : int32 array, shape (classes, d)
-        Sums of their vectors.
-    means : int16 array, shape (classes, d)
+    sums : int32 array, shape (rows, d)
+        Sums of their vectors. Row 0 is zero.
+    means : int16 array, shape (rows, d)
         The sums, scaled to one length.
+    rows : int32 array, shape (classes,)
+        The row of each class, given with its first vector; 0 before.
+    used : int64 array, shape (1,)
+        The next row to give.
     dirty : uint8 array, shape (pages,)
         1 for a page of classes that changed since its last digest.
     ranks : int32 array, shape (labels,)
@@ -100,6 +104,8 @@ class RerankerArrays(NamedTuple):
     counts: npt.NDArray[np.int64]
     sums: npt.NDArray[np.int32]
     means: npt.NDArray[np.int16]
+    rows: npt.NDArray[np.int32]
+    used: npt.NDArray[np.int64]
     dirty: npt.NDArray[np.uint8]
     ranks: npt.NDArray[np.int32]
     memory: InstanceMemoryArrays
@@ -127,6 +133,8 @@ class Reranker:
             np.zeros(0, np.int64),
             np.zeros((0, 0), np.int32),
             np.zeros((0, 0), np.int16),
+            np.zeros(0, np.int32),
+            np.ones(1, np.int64),
             np.zeros(0, np.uint8),
             np.zeros(0, np.int32),
             self.memory.arrays,
@@ -143,13 +151,18 @@ class Reranker:
     @property
     def n_bytes(self) -> int:
         """Bytes of memory, including the reserve for growth, without the remembered instances."""
-        return sum(array.nbytes for array in (self.arrays.counts, self.arrays.sums, self.arrays.means))
+        _, _, _, counts, sums, means, rows, *_ = self.arrays
+        return counts.nbytes + sums.nbytes + means.nbytes + rows.nbytes
 
     @property
     def growth_bytes(self) -> int:
         """Bytes that the arrays need when they grow next: the old arrays may stay until they are copied."""
-        n, d = self.arrays.sums.shape
-        return (_roomy(n + 1) * (8 + 6 * d) if self.on else 0) + self.memory.growth_bytes
+        (n, d), n_classes = self.arrays.sums.shape, len(self.arrays.counts)
+        return (12 * _roomy(n_classes + 1) + 6 * d * _roomy(n + 1) if self.on else 0) + self.memory.growth_bytes
+
+    def first_bytes(self, n_classes: int) -> int:
+        """Return the bytes that the first vector of a model with ``n_classes`` needs if it starts the re-ranker."""
+        return 0 if self.on else 12 * _roomy(n_classes)
 
     def remember(self, most: int) -> None:
         """Remember so many instances from now on; keep the newest ones. The weights of terms that stay are kept."""
@@ -161,22 +174,27 @@ class Reranker:
         self.memory = self.memory.resized(most)
         self.arrays = old._replace(weights=fresh.weights, curvature=fresh.curvature, memory=self.memory.arrays)
 
-    def make_room(self, n_classes: int, n_labels: int, d: int) -> None:
-        """Grow to ``n_classes``, ``n_labels`` of a record and dimension ``d`` (0: not known yet); arrays may move."""
+    def make_room(self, n_classes: int, n_labels: int, n_vectors: int, d: int) -> None:
+        """Grow to ``n_classes``, a record of ``n_labels``, and ``n_vectors`` more classes with a vector.
+
+        ``d`` is the dimension of vectors, 0 if it is not known yet. Arrays may move.
+        """
         if not self.on:
             return
         if d != self.arrays.sums.shape[1]:
-            shape = len(self.arrays.counts), d
-            self.arrays = self.arrays._replace(sums=np.zeros(shape, np.int32), means=np.zeros(shape, np.int16))
+            self.arrays = self.arrays._replace(sums=np.zeros((0, d), np.int32), means=np.zeros((0, d), np.int16))
         self.memory.make_room(d)
         self.arrays = self.arrays._replace(memory=self.memory.arrays)
-        _, _, _, counts, sums, means, dirty, ranks, _ = self.arrays
+        _, _, _, counts, sums, means, rows, used, dirty, ranks, _ = self.arrays
         if n_classes > len(counts):
             n = _roomy(n_classes)
             counts.resize(n, refcheck=False)
+            rows.resize(n, refcheck=False)
+            dirty.resize(n // PAGE, refcheck=False)
+        if int(used[0]) + n_vectors > len(sums):
+            n = _roomy(int(used[0]) + n_vectors)
             sums.resize((n, d), refcheck=False)
             means.resize((n, d), refcheck=False)
-            dirty.resize(n // PAGE, refcheck=False)
         if n_labels > len(ranks):
             ranks.resize(n_labels, refcheck=False)
 
@@ -206,13 +224,13 @@ class Reranker:
         if not self.on:
             return {}
         n = int(np.flatnonzero(self.arrays.counts).max(initial=-1)) + 1
-        weights, curvature, guard, counts, sums, *_ = self.arrays
+        weights, curvature, guard, counts, sums, _, rows, *_ = self.arrays
         return {
             "weights": weights.copy(),
             "curvature": curvature.copy(),
             "guard": guard.copy(),
             "counts": counts[:n].copy(),
-            "sums": sums[:n].copy(),
+            "sums": sums[rows[:n][rows[:n] > 0]],
             **self.memory.to_arrays(),
         }
 
@@ -233,16 +251,19 @@ class Reranker:
         counts, sums, n = given["counts"], given["sums"], len(given["counts"])
         if given["guard"][VARIANCE:].min() < 0:
             raise Corrupted("the guard of a re-ranker has negative counts")
-        if n > n_classes or (n and sums.shape[1] != d):
+        class_ids = np.flatnonzero(counts)
+        n_sums = len(class_ids)
+        if n > n_classes or len(sums) != n_sums or (n_sums and sums.shape[1] != d):
             raise Corrupted("the sums of a re-ranker do not fit its classes or the dimension of the vectors")
-        if np.any(np.einsum("ij,ij->i", sums, sums, dtype=np.float64) > (counts * MOST_LENGTH) ** 2):
+        if np.any(np.einsum("ij,ij->i", sums, sums, dtype=np.float64) > (counts[class_ids] * MOST_LENGTH) ** 2):
             raise Corrupted("a sum of a re-ranker is too large for its count")
         for name in ("weights", "curvature", "guard"):
             getattr(fresh.arrays, name)[...] = given[name]
         fresh.memory = InstanceMemory.from_arrays(fresh.memory.most, of_memory, n_classes, d)
-        fresh.make_room(n, 0, d)
-        fresh.arrays.counts[:n], fresh.arrays.sums[:n] = counts, sums
-        put_means(fresh.arrays, n, d)
+        fresh.make_room(n, 0, n_sums, d)
+        fresh.arrays.counts[:n], fresh.arrays.sums[1 : n_sums + 1] = counts, sums
+        fresh.arrays.rows[class_ids], fresh.arrays.used[0] = np.arange(1, n_sums + 1), n_sums + 1
+        put_means(fresh.arrays, n_sums + 1, d)
         fresh.arrays.dirty[:] = fresh.arrays.counts.reshape(-1, PAGE).any(axis=1)
         return fresh
 
@@ -252,7 +273,7 @@ class Reranker:
         for page in changed[:limit].tolist():
             part = slice(page * PAGE, (page + 1) * PAGE)
             hashed = hashlib.blake2b(self.arrays.counts[part].tobytes(), digest_size=16)
-            hashed.update(self.arrays.sums[part].tobytes())
+            hashed.update(self.arrays.sums[self.arrays.rows[part]].tobytes())
             self._hashes[page] = hashed.digest()
             self.arrays.dirty[page] = 0
         return self.memory.digest_pages(limit) and len(changed) <= limit

@@ -29,10 +29,11 @@ from abound.core.model.prequential import Prequential
 from abound.core.model.receipts import Receipts
 from abound.core.model.reranker import Reranker
 
-STATE_FORMAT = 3
+STATE_FORMAT = 4
 """Version of the arrays of a state and of the bytes that its digest covers; raised when either changes.
 
-3: receipts lie in pages, each receipt packed separately. (2: packed by pages. 1: no pages.)
+4: the sums of a re-ranker have a row only for each class with a vector. (3: receipts lie in pages, each receipt packed
+separately. 2: packed by pages. 1: no pages.)
 """
 
 DIGEST_SLICE = 8
@@ -102,6 +103,7 @@ class ModelState:
                 "index": self.index.n_bytes,
                 "features": self.features.n_bytes,
                 "labels": self._labels_bytes,
+                "counters": self._tallies.n_bytes + self.prequential.n_bytes,
                 "receipts": self.receipts.n_bytes,
             }
             | reranker,
@@ -160,17 +162,22 @@ class ModelState:
         """Bytes of memory, including the reserve for growth."""
         names = self.features.n_bytes + self._labels_bytes
         reranker = self.reranker.n_bytes + self.reranker.memory.n_bytes
-        return self.index.n_bytes + names + self.receipts.n_bytes + reranker
+        counters = self._tallies.n_bytes + self.prequential.n_bytes
+        return self.index.n_bytes + names + counters + self.receipts.n_bytes + reranker
 
     @property
     def _labels_bytes(self) -> int:
-        return self.labels.n_bytes + self._tallies.label_counts.nbytes + self.details.n_bytes
+        return self.labels.n_bytes + self.details.n_bytes
 
     @property
     def growth_bytes(self) -> int:
-        """Bytes that growth may need soon. Learning stops when less than this is left below ``max_memory``."""
-        names = self.features.growth_bytes + self.labels.growth_bytes
-        return self.index.growth_bytes + names + self.reranker.growth_bytes
+        """Bytes that growth may need soon. Learning stops when less than this is left below ``max_memory``.
+
+        An event needs that and memory for its own keys, labels and vector (the table in ``docs/security.md``).
+        """
+        names = self.features.growth_bytes + self.labels.growth_bytes + self._tallies.n_bytes // 8
+        started = self.reranker.first_bytes(self.labels.n_ids) if self._tallies.awaits_vector else 0
+        return self.index.growth_bytes + names + self.reranker.growth_bytes + started
 
     def digest_steps(self) -> Iterator[None]:
         """Do the work of ``digest`` in slices of about a millisecond. The model must not learn in between."""

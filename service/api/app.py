@@ -327,7 +327,7 @@ class Application(FastAPI):
 async def _update_metrics(parts: Parts) -> None:
     while True:
         await asyncio.sleep(FLUSH_SECONDS)
-        parts.update_metrics()
+        await parts.update_metrics()
 
 
 async def _update_job_metrics(parts: Parts) -> None:

@@ -4,6 +4,9 @@ Each model has its ``max_memory``, if its configuration sets one; the process ha
 check uses the replica's own state plus the next growth of its tables. So a bound is exceeded at most by the events
 already on their way through the log. Entries in the log are always applied.
 
+A model that its own bound stops does not grow. So only the memory that it holds counts among all models, and its
+next growth does not stop the others.
+
 A standby state that is being prepared counts towards the bound of all models, even before it is loaded, so that both
 states fit. It does not count towards the model's own bound, which is for the final state.
 
@@ -75,7 +78,7 @@ class MemoryBudget:
             self._expected.pop(this, None)
             there = list(models())
             self.update_sizes(there)
-            taken, preparing = sum(needed_bytes(model) for model in there), self._preparing()
+            taken, preparing = sum(_counted_bytes(model, needed_bytes(model)) for model in there), self._preparing()
             if self.most is not None and taken + preparing + n_bytes > self.most:
                 also = f", states that are being prepared need {preparing}" if preparing else ""
                 raise MemoryLimitExceeded(
@@ -110,8 +113,9 @@ class MemoryBudget:
         if now - looked > LOOK_SECONDS or (bound is not None and 2 * size > bound):
             size = needed_bytes(model)
             self._looked[model.name] = (now, size)
-            self._total += size - self._sizes.get(model.name, 0)
-            self._sizes[model.name] = size
+            counted = _counted_bytes(model, size)
+            self._total += counted - self._sizes.get(model.name, 0)
+            self._sizes[model.name] = counted
             self._standby_bytes[model.name] = model.n_standby_bytes
         if bound is not None and size > bound:
             raise MemoryLimitExceeded(
@@ -138,3 +142,9 @@ class MemoryBudget:
 def needed_bytes(model: ReplicatedModel) -> int:
     """Return the memory of a model in bytes, including the next growth of its tables."""
     return model.live.n_bytes + model.live.growth_bytes + model.n_loaded_bytes
+
+
+def _counted_bytes(model: ReplicatedModel, needed: int) -> int:
+    """Return the bytes that a model counts among all models: what it needs, or holds if it may not grow."""
+    bound = model.live.config.max_memory
+    return needed if bound is None or needed <= bound else model.live.n_bytes + model.n_loaded_bytes

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from abound.core.config import ModelConfig
+from abound.core.errors import MemoryLimitExceeded
 from abound.core.instances.record import pack_labels
 from abound.core.model.entry_application import Unit
 from abound.core.model.live_model import LiveModel
@@ -87,6 +89,37 @@ def test_all_models_together_have_the_memory_of_the_process() -> None:
         assert service.http.post(f"/models/{other}/learn", json=batch(0)).status_code == 200
 
 
+def test_the_first_vector_of_a_model_with_many_labels_does_not_stop_other_models() -> None:
+    with served(max_memory=16 * MIB) as service:
+        many, other = fresh_model(service, update="sls", max_memory=8 * MIB), fresh_model(service)
+        for first in range(0, 5000, 1000):
+            labelled = [{"features": {"f": 1}, "labels": [f"label {at}"]} for at in range(first, first + 1000)]
+            service.http.post(f"/models/{many}/learn", json={"instances": labelled}).raise_for_status()
+        vector = {"vector": [1.0] * 2048, "labels": ["label 7"]}
+        assert service.http.post(f"/models/{many}/learn", json=vector).status_code == 200
+        sizes = {model["name"]: model["memory"] for model in service.http.get("/models").json()["models"]}
+        assert sizes[many] <= 8 * MIB
+        assert service.http.post(f"/models/{many}/learn", json=vector).status_code == 200
+        assert service.http.post(f"/models/{other}/learn", json=batch(0)).status_code == 200
+
+
+def test_the_growth_of_a_model_over_its_own_bound_does_not_stop_other_models() -> None:
+    full, other = sized("full", 60, 60, max_memory=100), sized("other", 10, 10, max_memory=None)
+    budget = MemoryBudget(100)
+    with pytest.raises(MemoryLimitExceeded, match="its max_memory"):
+        budget.check(full, lambda: [full, other])
+    budget.check(other, lambda: [full, other])
+    with budget.reserve("new", lambda: [full, other]) as expect:
+        expect(20)
+
+
+def sized(name: str, n_bytes: int, growth_bytes: int, max_memory: int | None) -> Any:
+    """Return a model of this size."""
+    config = SimpleNamespace(max_memory=max_memory)
+    live = SimpleNamespace(n_bytes=n_bytes, growth_bytes=growth_bytes, config=config)
+    return SimpleNamespace(name=name, live=live, n_loaded_bytes=0, n_standby_bytes=0)
+
+
 def refused_at_last(service: Served, model: str) -> str:
     for at in range(200):
         answer = service.http.post(f"/models/{model}/learn", json=batch(at))
@@ -112,19 +145,6 @@ def test_models_are_bounded_in_number(service: Served) -> None:
     assert service.http.put("/models/many0", json={"w_min": 0.02}).status_code == 200
     for at in range(created):
         service.http.delete(f"/models/many{at}").raise_for_status()
-
-
-def test_what_growing_will_take_is_never_less_than_what_it_takes() -> None:
-    rng = np.random.default_rng(3)
-    model = LiveModel(ModelConfig(), (1, 2))
-    for _ in range(400):
-        foretold = model.n_bytes + model.growth_bytes
-        features = ",".join(f'"{rng.integers(2**60)}": 1' for _ in range(20))
-        record = model.vectorizer.vectorize(b"{" + features.encode() + b"}", None) + pack_labels(["x"], model.limits)
-        model.begin(record, 1, [Unit(1)]).finish()
-        assert model.n_bytes <= foretold + 65_536  # small models grow by the least steps
-    assert model.n_learned == 400
-    assert model.n_bytes > 400_000
 
 
 def test_without_a_setting_the_machine_sets_the_bound() -> None:

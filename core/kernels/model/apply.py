@@ -51,6 +51,7 @@ from abound.core.kernels.model.reranker import (
     add_vector,
     count_answer,
     find_candidates,
+    has_rows,
     is_trusted,
     is_usable,
     length_of_vector,
@@ -450,7 +451,7 @@ def apply_reranked(buffer, cursor, held, ranks, updated):
             cursor[STATUS] = NAMES_FULL
             break
         is_ready = is_usable(reranker, live.control[DIMENSION], data, own.dense_at) and not is_full(reranker.memory)
-        if has_dense and not is_ready:
+        if has_dense and not (is_ready and has_rows(reranker, own.n_true)):
             cursor[STATUS] = NAMES_FULL
             break
         given = reranker.ranks[: own.n_labels]

@@ -131,9 +131,9 @@ def length_of_vector(data, at, d):
 
 
 @inner
-def similarity(data, at, d, length, means, class_id):
-    """Return the cosine of a vector of this length and the mean of a class; 0 if that is zero."""
-    total, first = np.int32(0), np.int64(class_id) * d
+def similarity(data, at, d, length, means, row):
+    """Return the cosine of a vector of this length and the mean of a class, in this row; 0 if that is zero."""
+    total, first = np.int32(0), np.int64(row) * d
     for i in range(d):
         total = np.int32(total + np.int32(np.int8(data[at + i])) * np.int32(means[first + i]))
     return np.float64(total) / (length * LENGTH)
@@ -155,14 +155,16 @@ def put_terms(reranker, class_id, score, cosine, terms):
 @inner
 def find_similar(reranker, data, at, d, length, n_classes, mask, found, n):
     """Append the most similar classes that are not candidates yet, with score 0; return the number of candidates."""
-    means, taken, masked = pointer(reranker.means), np.zeros(n_classes, np.uint8), len(mask) > 0
+    means, rows = pointer(reranker.means), pointer(reranker.rows)
+    taken, masked = np.zeros(n_classes, np.uint8), len(mask) > 0
     for i in range(n):
         taken[found.class_ids[i]] = 1
     ids, cosines, n_kept = np.empty(MORE, np.int32), np.empty(MORE, np.float64), I0
     for class_id in range(n_classes):
-        if taken[class_id] or reranker.counts[class_id] == 0 or (masked and not may_rank(mask, np.uint64(class_id))):
+        row = np.int64(rows[class_id])
+        if taken[class_id] or row == 0 or (masked and not may_rank(mask, np.uint64(class_id))):
             continue
-        cosine = similarity(data, at, d, length, means, class_id)
+        cosine = similarity(data, at, d, length, means, row)
         if n_kept < MORE or cosine > cosines[MORE - 1]:
             n_kept = keep_best(cosine, np.int32(class_id), ids, cosines, n_kept, len(ids))
     for i in range(n_kept):
@@ -187,7 +189,7 @@ def add_neighbours(reranker, data, at, d, length, mask, found, n):
                 is_new &= found.class_ids[other] != class_id
             if is_new:
                 found.class_ids[n], found.scores[n] = class_id, 0.0
-                cosine = similarity(data, at, d, length, means, class_id)
+                cosine = similarity(data, at, d, length, means, reranker.rows[class_id])
                 put_terms(reranker, class_id, 0.0, cosine, found.terms[n])
                 n += 1
     return n
@@ -220,11 +222,12 @@ def find_candidates(reranker, n_classes, data, dense_at, mask, ids, scores, foun
         Candidates, and those of them that the index ranks.
     """
     d, at = np.int64(load_u32(data, dense_at)), dense_at + DENSE
-    length, means = length_of_vector(data, at, d), pointer(reranker.means)
+    length, means, rows = length_of_vector(data, at, d), pointer(reranker.means), pointer(reranker.rows)
     n_index = min(len(ids), INDEX_CANDIDATES)
     for i in range(n_index):
         found.class_ids[i], found.scores[i] = ids[i], scores[i]
-        put_terms(reranker, ids[i], scores[i], similarity(data, at, d, length, means, ids[i]), found.terms[i])
+        cosine = similarity(data, at, d, length, means, rows[ids[i]])
+        put_terms(reranker, ids[i], scores[i], cosine, found.terms[i])
     n = n_index
     if n_classes <= MANY:
         n = find_similar(reranker, data, at, d, length, n_classes, mask, found, n)
@@ -346,12 +349,22 @@ def take_step(reranker, found, n, true):
     add_step(weights, step, n_terms)
 
 
+@inlined
+def has_rows(reranker, n):
+    """Return whether ``n`` more classes can get a row."""
+    return reranker.used[0] + n <= len(reranker.sums)
+
+
 @inner
 def add_vector(reranker, data, dense_at, class_id):
-    """Add a vector to the sum of a class, and compute its mean."""
+    """Add a vector to the sum of a class, and compute its mean. The first one gives the class the next row."""
     d, at = np.int64(load_u32(data, dense_at)), dense_at + DENSE
     scale = UNIT / length_of_vector(data, at, d)
-    sums, first = pointer(reranker.sums), np.int64(class_id) * d
+    if reranker.rows[class_id] == 0:
+        reranker.rows[class_id] = reranker.used[0]
+        reranker.used[0] += 1
+    row = np.int64(reranker.rows[class_id])
+    sums, first = pointer(reranker.sums), row * d
     for i in range(d):
         number = np.float64(np.int8(data[at + i]))
         sums[first + i] = np.int32(sums[first + i] + np.int32(np.rint(number * scale)))
@@ -360,14 +373,14 @@ def add_vector(reranker, data, dense_at, class_id):
         reranker.counts[class_id] >>= 1
         for i in range(d):
             sums[first + i] >>= 1
-    put_mean(reranker, class_id, d)
+    put_mean(reranker, row, d)
     reranker.dirty[class_id // PAGE] = 1
 
 
 @inner
-def put_mean(reranker, class_id, d):
+def put_mean(reranker, row, d):
     """Compute the mean of a class from its sum."""
-    sums, means, first = pointer(reranker.sums), pointer(reranker.means), np.int64(class_id) * d
+    sums, means, first = pointer(reranker.sums), pointer(reranker.means), np.int64(row) * d
     total = np.int64(0)
     for i in range(d):
         number = np.int64(sums[first + i])
@@ -378,7 +391,7 @@ def put_mean(reranker, class_id, d):
 
 
 @kernel
-def put_means(reranker, n_classes, d):
-    """Compute the means of all classes from their sums, after a state was loaded."""
-    for class_id in range(n_classes):
-        put_mean(reranker, class_id, d)
+def put_means(reranker, n_rows, d):
+    """Compute the means of the first rows from their sums, after a state was loaded."""
+    for row in range(n_rows):
+        put_mean(reranker, row, d)

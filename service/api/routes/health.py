@@ -99,8 +99,9 @@ async def readyz(request: Request, parts: PartsDep) -> ReadyAnswer:
 )
 async def metrics(parts: PartsDep) -> Response:
     """Return the metrics of all processes of this service on this host."""
-    parts.update_metrics()
-    return Response(parts.telemetry.exposition(), media_type=parts.telemetry.content_type)
+    await parts.update_metrics()
+    text = await asyncio.to_thread(parts.telemetry.exposition)
+    return Response(text, media_type=parts.telemetry.content_type)
 
 
 @router.get("/openapi.json", include_in_schema=False)

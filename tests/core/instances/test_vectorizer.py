@@ -5,6 +5,8 @@ import math
 import random
 import re
 import time
+import weakref
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -533,13 +535,13 @@ def test_damaged_json(features, data, configuration):
 @given(objects(), st.integers(0, 60))
 def test_the_kernel_reads_nothing_outside_of_the_object(features, cut):
     """The same bytes with different ones behind them."""
-    v = VECTORIZERS[Limits(), 0, 0, 1]
+    v = VECTORIZERS[Limits(), 0, 0, 1]._scratch
     answers = set()
     for poison in (b"\0" * 32, b'"' * 32, b"}" * 32, b"1" * 32):
         view = np.frombuffer(features[:cut] + poison, np.uint8)[: min(cut, len(features))]
-        packed = reading.read_instance(view[:0], view, v._rules, v._values, v._norms, v._spans, v._table, v._memory)
+        packed = reading.read_instance(view[:0], view, v.rules, v.values, v.norms, v.spans, v.table, v.memory)
         start = v._keys_at - 4 - 6 * (packed >> 32)
-        answers.add((packed, v._memory[start : start + (packed & 0xFFFFFFFF)].tobytes() if packed >= 0 else b""))
+        answers.add((packed, v.memory[start : start + (packed & 0xFFFFFFFF)].tobytes() if packed >= 0 else b""))
     assert len(answers) == 1
 
 
@@ -559,9 +561,21 @@ def test_random_large_instances():
 def test_one_vectorizer_for_many_instances():
     """More calls than there are generations of the scratch table in a smaller one."""
     v = vectorizer()
-    v._rules[draft.GENERATION] = 2**24 - 3
+    v._scratch.rules[draft.GENERATION] = 2**24 - 3
     for n in range(6):
         assert taken_apart(v.vectorize(b'{"a": 3, "b": 2, "b": 2}', None)) == pytest.approx({"a": 0.6, "b": 0.8}), n
+
+
+def test_vectorizers_of_one_thread_share_their_scratch():
+    one, other, another = vectorizer(), vectorizer(), vectorizer(boolean=True)
+    assert one._scratch is other._scratch is not another._scratch
+    with ThreadPoolExecutor(1) as pool:
+        elsewhere = pool.submit(lambda: other._scratch).result()
+        assert elsewhere is not one._scratch
+    known = weakref.ref(elsewhere)
+    del elsewhere
+    assert other._scratch is one._scratch
+    assert known() is None  # no vectorizer uses it any more
 
 
 @njit

@@ -106,8 +106,8 @@ def check(model: LiveModel, oracle: Oracle) -> None:
     assert state.guard[:3].tolist() == [oracle.gain, oracle.variance, oracle.allowance]
     counts = {i: n for i, n in enumerate(state.counts.tolist()) if n}
     assert counts == oracle.counts
-    assert {i: state.sums[i].tolist() for i in counts} == oracle.sums
-    assert {i: state.means[i].tolist() for i in counts} == {i: oracle.mean(i) for i in counts}
+    assert {i: state.sums[state.rows[i]].tolist() for i in counts} == oracle.sums
+    assert {i: state.means[state.rows[i]].tolist() for i in counts} == {i: oracle.mean(i) for i in counts}
     figures = model.reranker.figures()
     assert figures is not None
     assert figures["n"] == len(oracle.told)
@@ -194,7 +194,8 @@ def test_slices_secrets_and_snapshots_change_nothing(seed: int, slices: int, cal
 def test_every_part_of_the_state_is_in_the_digest() -> None:
     model = model_of(stream(100, 10))
     seen = {model.digest()}
-    for array in model.reranker.arrays[:5]:
+    arrays = model.reranker.arrays
+    for array in (*arrays[:4], arrays.sums[1:]):  # row 0 belongs to no class
         array.flat[0] += 1
         model.reranker.arrays.dirty[:] = 1
         seen.add(model.digest())
@@ -387,7 +388,8 @@ def test_a_refit_learns_it_in_the_first_pass() -> None:
 
 def test_full_counts_are_halved() -> None:
     reranker, oracle = Reranker(True), Oracle()
-    reranker.make_room(3, 1, D)
+    reranker.make_room(3, 1, 1, D)
+    reranker.arrays.rows[1], reranker.arrays.used[0] = 1, 2
     q = [127, -3, 0, 5, -128, 60, 1, 1]
     oracle.counts[1], oracle.sums[1] = MOST_COUNTED - 2, [2**29, -(2**29), 1, -1, 0, 7, 8, 9]
     reranker.arrays.counts[1], reranker.arrays.sums[1] = oracle.counts[1], oracle.sums[1]
@@ -439,9 +441,22 @@ def test_a_state_that_cannot_be_is_refused(name: str, value: object) -> None:
         LiveModel.from_arrays(model.meta(), broken(model.to_arrays(), f"reranker/{name}", value), (1, 2))
 
 
+def test_the_first_vector_takes_memory_for_its_own_classes_only() -> None:
+    model = model_of([(["w"], None, [f"c{i}"]) for i in range(3000)])
+    before = model.n_bytes
+    learn(model, [(["w"], [1] * 2048, ["c5", "c2999"])])
+    assert model.dimension == 2048
+    assert model.n_bytes - before < 2**20
+    assert model.to_arrays()["reranker/sums"].shape == (2, 2048)
+    loaded = LiveModel.from_arrays(model.meta(), model.to_arrays(), (7, 8))
+    learn(model, [(["w"], [2] * 2048, ["c7"])])
+    learn(loaded, [(["w"], [2] * 2048, ["c7"])])
+    assert loaded.digest() == model.digest()
+
+
 def test_memory_counts_the_means() -> None:
     model = model_of(stream(100, 23))
     plain = model_of(stream(100, 23), rerank=False)
-    assert model.sizes()["memory"]["class_means"] >= 6 * (8 + 6 * D)
+    assert model.sizes()["memory"]["class_means"] >= 6 * (12 + 6 * D)
     assert model.n_bytes - plain.n_bytes == model.reranker.n_bytes
     assert model.growth_bytes > plain.growth_bytes
