@@ -70,6 +70,7 @@ class Analyzer:
 
     def __init__(self, config: AnalyzerConfig) -> None:
         self._config = config
+        self._lowercase, self._least = config.lowercase, config.min_length
         self._is_unicode = config.kind == "word" and config.boundaries == "unicode"
         self._simple = re.compile(r"\w+" if config.min_length == 1 else rf"\w{{{config.min_length},}}")
         self._stop_words: frozenset[str] = frozenset()
@@ -78,6 +79,7 @@ class Analyzer:
             from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
 
             self._stop_words = ENGLISH_STOP_WORDS
+        self._are_tokens = config.kind == "word" and config.ngrams == (1, 1) and not self._stop_words
 
     def __call__(self, text: str) -> list[str]:
         """Return the terms of a text, in order and including repetitions."""
@@ -88,7 +90,7 @@ class Analyzer:
 
         The result can be 18 times as long as the text.
         """
-        if self._config.lowercase:
+        if self._lowercase:
             text = text.lower()
         if text.isascii():
             return text
@@ -98,6 +100,8 @@ class Analyzer:
 
     def terms(self, prepared: str) -> Iterable[str]:
         """Return the terms of a prepared text. N-grams are made as they are read."""
+        if self._are_tokens:
+            return self._tokens(prepared)
         config = self._config
         if config.kind == "word":
             tokens = self._tokens(prepared)
@@ -118,7 +122,7 @@ class Analyzer:
             tokens: list[str] = (_ASCII_TOKEN if _ASCII_SIGN.search(text) else _ASCII_WORD).findall(text)
         else:
             tokens = _unicode_tokens(text)
-        least = self._config.min_length
+        least = self._least
         if least > 1:
             tokens = [token for token in tokens if len(token) >= least or not _is_word(token)]
         return tokens
@@ -213,8 +217,9 @@ def _unicode_tokens(text: str) -> list[str]:
             token = token[1:]
         if len(token) > 1 and _UNSPACED_RUN.match(token):
             characters = _CHARACTER.findall(token)
-            if len(characters) == 1:
-                tokens += characters
+            if len(characters) <= PIECE:
+                tokens += map(operator.add, characters, characters[1:]) if len(characters) > 1 else characters
+                continue
             for at in range(0, len(characters) - 1, PIECE):
                 tokens += map(operator.add, characters[at : at + PIECE], characters[at + 1 : at + PIECE + 1])
         else:

@@ -134,7 +134,8 @@ class Vectorizer:
             if len(prepared) > analyzers.LONG:
                 weights, lines = analyzers.term_weights(self._count_terms(prepared)), None
             else:
-                terms = list(self._analyzer.terms(prepared))
+                found = self._analyzer.terms(prepared)
+                terms = found if type(found) is list else list(found)
                 lines = _lines(terms, text, self._analyzer_config)
         if text is not None and dense is None and self._analyzer_config.embed is not None:
             dense = text_encoder.load(self._analyzer_config.embed).encode(text)
@@ -235,12 +236,13 @@ class Vectorizer:
             raise InvalidInstance(f"{field} has half of a surrogate pair", field)
         self._check_size(text, field)
         prepared = self._analyzer.prepare(text)
-        if not prepared.isascii():
-            self._check_size(prepared, field, _NORMALIZED)
+        self._check_size(prepared, field, _NORMALIZED)
         return prepared
 
     def _check_size(self, text: str, field: str, when: str = "") -> None:
         most = self._limits.max_text_bytes
+        if 4 * len(text) <= most:
+            return
         size = len(text) if text.isascii() else len(text.encode())
         if size > most:
             raise InvalidInstance(f"{field} has at most {most} bytes, not {size}{when}", field)

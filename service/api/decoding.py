@@ -194,7 +194,7 @@ def vector_immediately(live: LiveModel, instance: Instance) -> bytes:
 def is_long(live: LiveModel, instance: Instance) -> bool:
     """Return whether an instance may take more than some milliseconds to analyze."""
     text = instance.text
-    if text is not None:
+    if text is not None and not (type(text) is str and 8 * len(text) <= LONG_TEXT):
         most = LONG_TEXT if live.config.analyzer.ngrams == (1, 1) else LONG_TEXT // 2
         texts = [text] if isinstance(text, str) else text.values()
         if 4 * sum(map(len, texts)) > most and sum(len(x) if x.isascii() else len(x.encode()) for x in texts) > most:

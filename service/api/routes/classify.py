@@ -22,6 +22,7 @@ from abound.core.types import Offset
 from abound.service.api.answer_json import AnswerEncoder, add_names
 from abound.service.api.decoding import (
     ABSENT,
+    LONG_TEXT,
     LineWarnings,
     add_warning,
     decode,
@@ -152,7 +153,9 @@ class Classify:
         request = decode(classify_decoder, body)
         version = model.live.serving.version if request.version is None else request.version
         usual = version == LIVE and request.min_offset is None and request.instances is None
-        if not usual or request.remember or self._rates.limits(grant) or is_long(model.live, request):
+        if not usual or request.remember or self._rates.limits(grant):
+            return None
+        if 2 * len(body) > LONG_TEXT and is_long(model.live, request):
             return None
         vector = vector_immediately(model.live, request)
         answer = self._rank(model, vector, request, model.live.config)[0]
