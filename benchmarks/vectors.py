@@ -17,7 +17,7 @@ import numpy as np
 
 from abound.core.config import AnalyzerConfig, ModelConfig
 from abound.core.instances.record import pack_vector
-from abound.core.instances.text_analyzer import build_analyzer
+from abound.core.instances.text_analyzer import Analyzer
 from abound.core.instances.vectorizer import Vectorizer
 from abound.core.instances.vocabulary import Vocabulary
 from abound.core.kernels.names import table as kernels
@@ -61,7 +61,7 @@ def instances(rng: random.Random, part: int) -> Figures:
 def texts(rng: random.Random, part: int) -> Figures:
     """Texts of several lengths, and the analyzer alone."""
     words = [f"w{int(rng.paretovariate(0.7))}" for _ in range(max(WORDS))]
-    vectorizer, analyzer = Vectorizer(ModelConfig(), Limits()), build_analyzer(AnalyzerConfig())
+    vectorizer, analyzer = Vectorizer(ModelConfig(), Limits()), Analyzer(AnalyzerConfig())
     told = {}
     for n in WORDS:
         text = " ".join(words[:n])

@@ -57,11 +57,14 @@ def quantize(numbers: npt.NDArray[Any], field: str = FIELD) -> bytes:
 
 
 def _decoded(vector: EncodedVector) -> npt.NDArray[Any]:
+    dtype = np.dtype("<f4" if vector.dtype == "float32" else np.int8)
+    n = len(vector.base64) * 3 // 4 // dtype.itemsize
+    if n > 2 * MAX_DIMENSION:  # decoding megabytes takes long
+        raise InvalidInstance(f"vector must have 1 to {MAX_DIMENSION} numbers, not {n}", "vector.base64")
     try:
         data = base64.b64decode(vector.base64, validate=True)
     except (binascii.Error, ValueError) as error:
         raise InvalidInstance(f"vector.base64 is not valid base64: {error}", "vector.base64") from None
-    dtype = np.dtype("<f4" if vector.dtype == "float32" else np.int8)
     if len(data) % dtype.itemsize:
         raise InvalidInstance(
             f"vector.base64 has {len(data)} bytes, which is not a whole number of float32", "vector.base64"

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping
+from json.scanner import py_make_scanner  # type: ignore[attr-defined]
 from typing import Any, NoReturn
 
 import numpy as np
@@ -18,6 +19,9 @@ from abound.core.errors import InvalidInstance
 from abound.core.instances.record import pack_vector
 from abound.core.kernels.records.json import MOST_OF_A_COUNT
 from abound.core.limits import Limits
+
+LONG_JSON = 2**16
+"""Bytes of features up to which they are read in one call."""
 
 _LONGEST_NAME = 64
 _WANTED = "must be a number, a string, true, false or a list of strings"
@@ -42,13 +46,12 @@ def read_json(features: bytes) -> Iterable[tuple[str, Any]]:
 
     Raises InvalidInstance if it is not JSON, not an object, or nested too deeply.
     """
+    decoder = json.JSONDecoder(object_pairs_hook=_Object, parse_int=float, parse_constant=_no_constant)
+    if len(features) > LONG_JSON:
+        # In C it would hold the GIL for half a second.
+        decoder.scan_once = py_make_scanner(decoder)  # type: ignore[attr-defined]
     try:
-        pairs = json.loads(
-            features.decode(),
-            object_pairs_hook=_Object,
-            parse_int=float,
-            parse_constant=_no_constant,
-        )
+        pairs = decoder.decode(features.decode())
     except RecursionError:
         raise InvalidInstance("features are nested too deeply", "features") from None
     except UnicodeDecodeError:
@@ -58,6 +61,16 @@ def read_json(features: bytes) -> Iterable[tuple[str, Any]]:
     if not isinstance(pairs, _Object):
         raise InvalidInstance("features must be an object", "features")
     return pairs
+
+
+def is_usable(term: bytes, limits: Limits) -> bool:
+    """Return whether a term of a text becomes a feature."""
+    return len(term) <= limits.max_key_bytes and term[0] != 0
+
+
+def refuse_terms(limits: Limits) -> NoReturn:
+    """Raise the error of a text with too many terms."""
+    raise InvalidInstance(f"text has more than {limits.max_features} different terms", "text")
 
 
 class ActiveFeatures:
@@ -82,14 +95,13 @@ class ActiveFeatures:
 
     def add_terms(self, weights: Mapping[str, float]) -> None:
         """Add the terms of a text; skip terms of more than ``max_key_bytes``, and those that begin with a zero byte."""
-        most = self._limits.max_key_bytes
         for term, weight in weights.items():
             key = term.encode()
-            if len(key) <= most and key[0]:
+            if is_usable(key, self._limits):
                 self._values[key] = self._values.get(key, 0.0) + weight
         self._has_text = bool(self._values)
         if len(self._values) > self._limits.max_features:
-            raise InvalidInstance(f"text has more than {self._limits.max_features} different terms", "text")
+            refuse_terms(self._limits)
 
     def add_pairs(self, pairs: Iterable[tuple[str, Any]]) -> None:
         """Add names with values as in JSON. Raises InvalidInstance for the first pair that breaks a rule."""

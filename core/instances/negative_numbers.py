@@ -7,6 +7,9 @@ from typing import Any
 
 import msgspec
 
+from abound.core.errors import InvalidInstance
+from abound.core.instances.json_fallback import LONG_JSON, read_json
+
 MIN_EMBEDDING = 64
 """Instances with more numbers than this, of which a third is negative, look like an embedding."""
 
@@ -20,11 +23,12 @@ _NEGATIVE = re.compile(rb":[ \t\r\n]*-")
 
 def warning_of(features: bytes) -> str | None:
     """Return the warning about negative numbers in the JSON of features; None if it has none or is invalid."""
-    if b"-" not in features or _NEGATIVE.search(features) is None:
+    is_long = len(features) > LONG_JSON
+    if b"-" not in features or (not is_long and _NEGATIVE.search(features) is None):
         return None
     try:
-        pairs = msgspec.json.decode(features, type=dict[str, Any])
-    except msgspec.DecodeError:
+        pairs = dict(read_json(features)) if is_long else msgspec.json.decode(features, type=dict[str, Any])
+    except (msgspec.DecodeError, InvalidInstance):
         return None
     numbers = {name: value for name, value in pairs.items() if type(value) in (int, float)}
     ignored = [name for name, value in numbers.items() if value < 0]

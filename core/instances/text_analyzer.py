@@ -3,7 +3,10 @@
 A term is a feature key like any other: the word ``wheat`` of a text and ``wheat`` in the features are one feature.
 
 ``unicode`` boundaries use Unicode's word characters (UTS 18: letters, marks, digits, joiners, ``_``), by the tables of
-the library ``regex``. ``simple`` boundaries and everything else are scikit-learn's analyzers.
+the library ``regex``.
+
+A call of ``re``, ``unicodedata`` or ``Counter`` holds the GIL until it returns; ``regex`` releases it. So that a thread
+can analyze a long text while the event loop goes on, no call of the first kind gets more than a piece of it.
 """
 
 from __future__ import annotations
@@ -13,8 +16,8 @@ import operator
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Callable
-from typing import cast
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Literal, cast
 
 import regex
 
@@ -41,6 +44,14 @@ _CHARACTER = regex.compile(r"\X")
 
 _EMOJI = regex.compile(r"[\p{Regional_Indicator}\p{Extended_Pictographic}]")
 
+PIECE = 2048
+MAX_UNORDERED = 64
+"""Marks at the end of a piece that are left to ``unicodedata.normalize`` to sort."""
+
+LONG = 2**16
+"""Characters of a text up to which one call finds all words."""
+
+_SPACES = re.compile(r"\s\s+")
 _ASCII_WORD = re.compile(r"\w+")
 _ASCII_SIGN = re.compile(r"[#@+]|(?<![\w.])\.[a-zA-Z]")
 _ASCII_TOKEN = re.compile(r"\w+(?:\+\+|#(?!\w))?|(?:(?<!\w)[#@]|(?<![\w.])\.(?=[a-zA-Z]))\w+(?:\+\+|#(?!\w))?")
@@ -50,60 +61,152 @@ _VARIATION_SELECTOR = "\ufe0f"
 """Requests a coloured emoji. It is removed, so that an emoji with it and one without it are the same token."""
 
 
-def build_analyzer(config: AnalyzerConfig) -> Callable[[str], list[str]]:
-    """Return a function that splits a text into its terms, in order and including repetitions.
+class Analyzer:
+    """Splits texts into terms, in two steps, so that the caller can bound the size in between.
 
-    Notes
-    -----
-    With ``simple`` boundaries the result equals ``CountVectorizer(...).build_analyzer()`` of scikit-learn. The import
-    of scikit-learn takes most of a second and 60 MB, so this function imports it only for n-grams,
-    accents and stop words.
-    """
-    words = config.kind == "word"
-    in_unicode = words and config.boundaries == "unicode"
-    pattern = r"\w+" if config.min_length == 1 else rf"\w{{{config.min_length},}}"
-    find = _unicode_tokenizer(config.min_length) if in_unicode else re.compile(pattern).findall
-    if words and config.ngrams == (1, 1) and not config.strip_accents and config.stop_words is None:
-        return (lambda text: find(text.lower())) if config.lowercase else find
-
-    from sklearn.feature_extraction.text import CountVectorizer
-
-    vectorizer = CountVectorizer(
-        analyzer=config.kind,
-        ngram_range=config.ngrams,
-        lowercase=config.lowercase,
-        strip_accents="unicode" if config.strip_accents else None,
-        token_pattern=None if in_unicode else pattern,
-        tokenizer=find if in_unicode else None,
-        stop_words=config.stop_words if words else None,
-    )
-    return cast("Callable[[str], list[str]]", vectorizer.build_analyzer())
-
-
-def _unicode_tokenizer(min_length: int) -> Callable[[str], list[str]]:
-    """Return a function that splits a text into tokens at ``unicode`` boundaries.
-
-    Words of fewer than ``min_length`` characters are left out.
+    With ``simple`` boundaries, and for n-grams, the terms equal those of ``CountVectorizer`` of scikit-learn. All terms
+    of a length come before the longer ones.
     """
 
-    def tokenize(text: str) -> list[str]:
+    def __init__(self, config: AnalyzerConfig) -> None:
+        self._config = config
+        self._lowercase, self._least = config.lowercase, config.min_length
+        self._is_unicode = config.kind == "word" and config.boundaries == "unicode"
+        self._simple = re.compile(r"\w+" if config.min_length == 1 else rf"\w{{{config.min_length},}}")
+        self._stop_words: frozenset[str] = frozenset()
+        if config.kind == "word" and config.stop_words is not None:
+            # Imported here: takes most of a second and 60 MB.
+            from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
+
+            self._stop_words = ENGLISH_STOP_WORDS
+        self._are_tokens = config.kind == "word" and config.ngrams == (1, 1) and not self._stop_words
+
+    def __call__(self, text: str) -> list[str]:
+        """Return the terms of a text, in order and including repetitions."""
+        return list(self.terms(self.prepare(text)))
+
+    def prepare(self, text: str) -> str:
+        """Return a text in lower case, without accents and normalised, as the configuration says.
+
+        The result can be 18 times as long as the text.
+        """
+        if self._lowercase:
+            text = text.lower()
         if text.isascii():
-            tokens = (_ASCII_TOKEN if _ASCII_SIGN.search(text) else _ASCII_WORD).findall(text)
+            return text
+        if self._config.strip_accents:
+            text = "".join([letter for letter in _normalized(text, "NFKD") if not unicodedata.combining(letter)])
+        return _normalized(text, "NFKC").replace(_VARIATION_SELECTOR, "") if self._is_unicode else text
+
+    def terms(self, prepared: str) -> Iterable[str]:
+        """Return the terms of a prepared text. N-grams are made as they are read."""
+        if self._are_tokens:
+            return self._tokens(prepared)
+        config = self._config
+        if config.kind == "word":
+            tokens = self._tokens(prepared)
+            if self._stop_words:
+                tokens = [token for token in tokens if token not in self._stop_words]
+            return tokens if config.ngrams == (1, 1) else _ngrams(tokens, config.ngrams, " ".join)
+        text = "".join([_SPACES.sub(" ", piece) for piece in _pieces(prepared, _is_no_space)])
+        if config.kind == "char":
+            return _ngrams(text, config.ngrams, str)
+        return _ngrams_within_words(text.split(), config.ngrams)
+
+    def _tokens(self, text: str) -> list[str]:
+        if not self._is_unicode:
+            if len(text) <= LONG:
+                return self._simple.findall(text)
+            return [found[0] for found in self._simple.finditer(text)]
+        if text.isascii() and len(text) <= LONG:
+            tokens: list[str] = (_ASCII_TOKEN if _ASCII_SIGN.search(text) else _ASCII_WORD).findall(text)
         else:
-            tokens = _tokens(text)
-        if min_length > 1:
-            tokens = [token for token in tokens if len(token) >= min_length or not _is_word(token)]
+            tokens = _unicode_tokens(text)
+        least = self._least
+        if least > 1:
+            tokens = [token for token in tokens if len(token) >= least or not _is_word(token)]
         return tokens
 
-    return tokenize
+
+def _ngrams(parts: Sequence[str], lengths: tuple[int, int], join: Callable[[Any], str]) -> Iterator[str]:
+    for n in range(lengths[0], lengths[1] + 1):
+        for at in range(len(parts) - n + 1):
+            yield join(parts[at : at + n])
+
+
+def _ngrams_within_words(words: list[str], lengths: tuple[int, int]) -> Iterator[str]:
+    for word in words:
+        padded = f" {word} "
+        for n in range(lengths[0], lengths[1] + 1):
+            yield padded[:n]
+            if len(padded) <= n:
+                break  # a short word counts once
+            for at in range(1, len(padded) - n + 1):
+                yield padded[at : at + n]
+
+
+def _pieces(text: str, begins: Callable[[str], bool]) -> Iterator[str]:
+    """Cut a text into pieces of about ``PIECE`` characters, each from a character on with which one may begin."""
+    first = 0
+    while len(text) - first > PIECE:
+        end = first + PIECE
+        while end < len(text) and not begins(text[end]):
+            end += 1
+        yield text[first:end]
+        first = end
+    yield text[first:]
+
+
+def _is_no_space(letter: str) -> bool:
+    return not letter.isspace()
+
+
+def _is_independent(letter: str) -> bool:
+    """Return whether normalisation never joins or reorders a character with those before it."""
+    if letter.isascii():
+        return True
+    first = unicodedata.normalize("NFKD", letter)[0]
+    # Only marks, and the vowels and final consonants of Hangul, are the second part of a composition.
+    is_mark = unicodedata.combining(first) or unicodedata.category(first)[0] == "M"
+    return not is_mark and not "\u1160" <= first <= "\u11ff"
+
+
+def _normalized(text: str, form: Literal["NFKC", "NFKD"]) -> str:
+    """Return a text in a normal form, piece by piece, because ``unicodedata.normalize`` holds the GIL.
+
+    It also takes quadratic time for marks in a row: minutes for a megabyte of them. In order they take linear time.
+    """
+    if len(text) <= PIECE:
+        return unicodedata.normalize(form, text)
+    return "".join(
+        [
+            unicodedata.normalize(form, piece if len(piece) <= PIECE + MAX_UNORDERED else _in_order(piece))
+            for piece in _pieces(text, _is_independent)
+        ]
+    )
+
+
+def _in_order(text: str) -> str:
+    """Return a decomposed text in canonical order."""
+    parts: list[str] = []
+    marks: dict[int, list[str]] = {}
+    for given in text:
+        for letter in unicodedata.normalize("NFKD", given):
+            if order := unicodedata.combining(letter):
+                marks.setdefault(order, []).append(letter)
+                continue
+            if marks:
+                parts += [mark for order in sorted(marks) for mark in marks[order]]
+                marks = {}
+            parts.append(letter)
+    return "".join(parts + [mark for order in sorted(marks) for mark in marks[order]])
 
 
 def _is_word(token: str) -> bool:
     return not (_UNSPACED_RUN.match(token) or _EMOJI.match(token))
 
 
-def _tokens(text: str) -> list[str]:
-    text = unicodedata.normalize("NFKC", text).replace(_VARIATION_SELECTOR, "")
+def _unicode_tokens(text: str) -> list[str]:
     found = _TOKEN.findall(text)
     if not _UNSPACED_RUN.search(text):
         return cast("list[str]", found)
@@ -114,12 +217,19 @@ def _tokens(text: str) -> list[str]:
             token = token[1:]
         if len(token) > 1 and _UNSPACED_RUN.match(token):
             characters = _CHARACTER.findall(token)
-            tokens += map(operator.add, characters, characters[1:]) if len(characters) > 1 else characters
+            if len(characters) <= PIECE:
+                tokens += map(operator.add, characters, characters[1:]) if len(characters) > 1 else characters
+                continue
+            for at in range(0, len(characters) - 1, PIECE):
+                tokens += map(operator.add, characters[at : at + PIECE], characters[at + 1 : at + PIECE + 1])
         else:
             tokens.append(token)
     return tokens
 
 
-def term_weights(terms: list[str]) -> dict[str, float]:
-    """Return each distinct term in order of first appearance, with 1 + the natural logarithm of its count."""
+def term_weights(terms: Iterable[str]) -> dict[str, float]:
+    """Return each distinct term in order of first appearance, with 1 + the natural logarithm of its count.
+
+    ``terms`` may be a Counter of them.
+    """
     return {term: 1.0 if count == 1 else 1.0 + math.log(count) for term, count in Counter(terms).items()}

@@ -30,8 +30,10 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
+from itertools import islice
 from threading import get_ident
 from typing import Any
 from weakref import WeakValueDictionary
@@ -42,11 +44,12 @@ from abound.core.config import AnalyzerConfig, ModelConfig
 from abound.core.errors import InvalidInstance
 from abound.core.instances import text_analyzer as analyzers
 from abound.core.instances import text_encoder
-from abound.core.instances.json_fallback import ActiveFeatures, read_json
+from abound.core.instances.json_fallback import ActiveFeatures, is_usable, read_json, refuse_terms
 from abound.core.instances.record import add_dense
 from abound.core.kernels.records import json as kernels
 from abound.core.kernels.records.codes import WINNERS
 from abound.core.kernels.records.json import UNUSUAL
+from abound.core.kernels.records.outline import outline
 from abound.core.limits import MAX_FIELD_NAME, MAX_FIELDS, Limits
 from abound.core.types import Text
 
@@ -55,6 +58,8 @@ __all__ = ["Limits", "Vectorizer", "warmup"]
 _ROOM = 2**16
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
+
+_NORMALIZED = " once it is in lower case and normalised"
 
 CODE_VALUE = 0.25
 """Value of a code before the vector is normalised."""
@@ -124,9 +129,7 @@ class Vectorizer:
         self._split = config.negative == "split"
         self._scaled = config.numbers == "scaled" and not config.boolean
         self._analyzer_config = config.analyzer
-        self._analyzer = analyzers.build_analyzer(
-            self._analyzer_config
-        )  # built here because its library may take long to import
+        self._analyzer = analyzers.Analyzer(config.analyzer)
         if config.analyzer.embed is not None:
             with suppress(InvalidInstance):  # a machine without the encoder can still learn what others have encoded
                 text_encoder.load(config.analyzer.embed)
@@ -171,8 +174,13 @@ class Vectorizer:
                 sorted(text.values(), key=lambda field: (len(field), field))
             )  # shortest first: encoders cut the end
         elif text is not None:
-            terms = self._terms(text, "text")
-            lines = _lines(terms, text, self._analyzer_config)
+            prepared = self._prepare(text, "text")
+            if len(prepared) > analyzers.LONG:
+                weights, lines = analyzers.term_weights(self._count_terms(prepared)), None
+            else:
+                found = self._analyzer.terms(prepared)
+                terms = found if type(found) is list else list(found)
+                lines = _lines(terms, text, self._analyzer_config)
         if text is not None and dense is None and self._analyzer_config.embed is not None:
             dense = text_encoder.load(self._analyzer_config.embed).encode(text)
         if lines is not None:
@@ -228,16 +236,25 @@ class Vectorizer:
         """Return the values of the terms of all fields, and of the terms of each."""
         if len(fields) > MAX_FIELDS:
             raise InvalidInstance(f"text has at most {MAX_FIELDS} fields, not {len(fields)}", "text")
-        terms: dict[str, list[str]] = {}
+        prepared: dict[str, str] = {}
         for name, text in sorted(fields.items()):  # in whatever order they were sent
             if not (1 <= len(name) <= MAX_FIELD_NAME and _is_unicode(name)):
                 raise InvalidInstance(f"the name of a field of text has 1 to {MAX_FIELD_NAME} characters", "text")
-            terms[name] = self._terms(text, f"text.{name}")
-        if sum(map(len, fields.values())) > self._limits.max_text_bytes:
-            raise InvalidInstance(f"text has at most {self._limits.max_text_bytes} bytes", "text")
-        weights = analyzers.term_weights([term for own in terms.values() for term in own])
+            prepared[name] = self._prepare(text, f"text.{name}")
+        for texts in (fields, prepared):
+            if (size := sum(map(len, texts.values()))) > self._limits.max_text_bytes:
+                raise InvalidInstance(
+                    f"text has at most {self._limits.max_text_bytes} characters in all fields, not {size}"
+                    + _NORMALIZED * (texts is prepared),
+                    "text",
+                )
+        counts = {name: self._count_terms(text) for name, text in prepared.items()}
+        total: Counter[str] = Counter()
+        for own in counts.values():
+            total.update(own)
+        weights = analyzers.term_weights(total)
         norm = _norm(weights)
-        for name, own in terms.items():
+        for name, own in counts.items():
             if own and self._analyzer_config.field_weight:
                 values = analyzers.term_weights(own)
                 scale = self._analyzer_config.field_weight * norm / _norm(values)
@@ -246,13 +263,38 @@ class Vectorizer:
                     weights[key] = weights.get(key, 0.0) + scale * value
         return weights
 
-    def _terms(self, text: str, field: str) -> list[str]:
-        most = self._limits.max_text_bytes
+    def _prepare(self, text: str, field: str) -> str:
+        """Return a text as the analyzer splits it; refuse one that is too long before or after normalisation."""
         if not _is_unicode(text):
             raise InvalidInstance(f"{field} has half of a surrogate pair", field)
-        if len(text) > most or (not text.isascii() and len(text.encode()) > most):
-            raise InvalidInstance(f"{field} has at most {most} bytes", field)
-        return self._analyzer(text)
+        self._check_size(text, field)
+        prepared = self._analyzer.prepare(text)
+        self._check_size(prepared, field, _NORMALIZED)
+        return prepared
+
+    def _check_size(self, text: str, field: str, when: str = "") -> None:
+        most = self._limits.max_text_bytes
+        if 4 * len(text) <= most:
+            return
+        size = len(text) if text.isascii() else len(text.encode())
+        if size > most:
+            raise InvalidInstance(f"{field} has at most {most} bytes, not {size}{when}", field)
+
+    def _count_terms(self, prepared: str) -> Counter[str]:
+        """Return the distinct terms of a long text with their counts, in order of first appearance.
+
+        Raises InvalidInstance at the first term over ``max_features``, so that n-grams of a long text are not all made.
+        """
+        counts: Counter[str] = Counter()
+        terms, n_usable = iter(self._analyzer.terms(prepared)), 0
+        while some := list(islice(terms, analyzers.PIECE)):
+            n_known = len(counts)
+            counts.update(some)
+            new = islice(reversed(counts), len(counts) - n_known)
+            n_usable += sum([is_usable(term.encode(), self._limits) for term in new])
+            if n_usable > self._limits.max_features:
+                refuse_terms(self._limits)
+        return counts
 
 
 def _is_unicode(text: str) -> bool:
@@ -282,4 +324,7 @@ def _lines(terms: list[str], text: str, config: AnalyzerConfig) -> bytes | None:
 
 def warmup() -> None:
     """Compile every kernel of this module for the types in use."""
-    Vectorizer(ModelConfig(), Limits()).vectorize(b'{"a": 1.5, "b": "c", "d": ["e"], "f": true, "g": false}', None)
+    features = b'{"a": 1.5, "b": "c", "d": ["e"], "f": true, "g": false}'
+    Vectorizer(ModelConfig(), Limits()).vectorize(features, None)
+    bytes_of = np.frombuffer(features, np.uint8)
+    outline(bytes_of, bytes_of, np.zeros((0, 2), np.int64), np.zeros(2, np.int64))

@@ -501,8 +501,8 @@ class LiveModel(ModelState):
             contributions[: len(names)] = parts[: len(names)]
             contributions[-3:] = parts[len(names) :].sum(), self.index.intercept(class_id), 0.0
             contributions[-1] = score - contributions.sum() if reranked else 0.0
-            order = np.argsort(-contributions, kind="stable")
-            order = order[contributions[order] != 0.0]  # zeros lie between the positive and the negative ones
+            order = np.flatnonzero(contributions)
+            order = order[np.argsort(-contributions[order], kind="stable")]
             because.append([(keys[i], float(contributions[i])) for i in order.tolist()])
         return because
 

@@ -13,7 +13,7 @@ from fastapi.dependencies.models import Dependant
 from abound.core.errors import ArtifactsUnavailable, InvalidInstance, Overloaded, UnknownModel, did_you_mean
 from abound.core.limits import MODEL_NAME
 from abound.core.types import Offset
-from abound.service.api.decoding import decode
+from abound.service.api.decoding import MAX_DETAILS_WORK, decode_batch
 from abound.service.api.learn_service import ConfigChanges, LearnService
 from abound.service.api.problems import take_problem_counts
 from abound.service.api.request_body import JSON, BodyBudget, media_of, read_body
@@ -170,7 +170,7 @@ async def json_object(request: Request, found: Annotated[Parts, Depends(parts)])
     headers = dict(request.scope["headers"])
     media_of(headers, (JSON,))
     body = await read_body(request.receive, headers, found.settings.max_body_bytes, found.held)
-    return decode(_object, body) if body else {}
+    return await decode_batch(_object, body, max_work=MAX_DETAILS_WORK) if body else {}
 
 
 _object = msgspec.json.Decoder(dict[str, Any])

@@ -35,7 +35,7 @@ from abound.core.errors import (
 from abound.core.instances.record import dense_of, is_empty, pack_labels
 from abound.core.limits import MAX_KEY_CHARACTERS, Limits
 from abound.core.types import Offset
-from abound.service.api.decoding import ABSENT, vector_of
+from abound.service.api.decoding import ABSENT, LARGE_BODY, in_thread, vector_of
 from abound.service.api.request_body import Headers
 from abound.service.api.schemas.learn_classify import (
     LabelledInstance,
@@ -44,6 +44,7 @@ from abound.service.api.schemas.learn_classify import (
     LearnRequest,
     LearnResult,
 )
+from abound.service.asyncio_tasks import TimeSlice
 from abound.service.log.append_group import LearnDraft, LearnOutcome
 from abound.service.model.replicated_model import ReplicatedModel
 from abound.service.replica.memory_budget import MemoryBudget
@@ -102,7 +103,7 @@ class LearnService:
         """Return the first result of a remembered instance with this key; the instance itself may have expired."""
         if instance.prediction is None or instance.key is None:
             return None
-        return await self.earlier_result(model, instance.key, body_hash([instance], source), durability)
+        return await self.earlier_result(model, instance.key, await body_hash([instance], source), durability)
 
     async def earlier_result(
         self, model: ReplicatedModel, key: str, body: bytes, durability: str | None
@@ -127,7 +128,7 @@ class LearnService:
         labels = _labels_part(instance, model.live.limits)
         has_features = bytes(instance.features) not in ABSENT
         if instance.prediction is None:
-            vector = vector_of(model.live, instance)
+            vector = await vector_of(model.live, instance)
         elif has_features or instance.text is not None or instance.vector is not None:
             raise InvalidInstance(
                 "prediction refers to a remembered instance; omit features, text and vector", "prediction"
@@ -168,9 +169,11 @@ class LearnService:
         return learned
 
 
-def draft_of(instance: LabelledInstance, record: bytes, source: str | None, batch: int = 1) -> LearnDraft:
+async def draft_of(
+    instance: LabelledInstance, record: bytes, source: str | None, batch: int = 1, pace: TimeSlice | None = None
+) -> LearnDraft:
     """Return the draft of one instance; ``batch`` drafts from this one on are learned whole or not at all."""
-    body = body_hash([instance], source) if instance.key is not None else b""
+    body = await body_hash([instance], source, pace) if instance.key is not None else b""
     return LearnDraft(record, 1, instance.key, body, source, batch, predictions_of([instance]))
 
 
@@ -395,13 +398,22 @@ def idempotency_key_of(headers: Headers) -> str | None:
     return given.decode("ascii")
 
 
-def body_hash(instances: list[LabelledInstance], source: str | None) -> bytes:
+async def body_hash(instances: list[LabelledInstance], source: str | None, pace: TimeSlice | None = None) -> bytes:
     """Return the hash of instances as sent, feedback and source, by which requests with one key are compared."""
-    parts = [
-        (one.features, one.text, one.vector, one.labels, one.prediction, one.rejected, one.ignored, one.weight)
-        for one in instances
-    ]
-    return hashlib.blake2b(_encode((parts, source)), digest_size=16).digest()
+    pace, hashed, before = pace or TimeSlice(), hashlib.blake2b(digest_size=16), b"[["
+    for one in instances:
+        parts = (one.features, one.text, one.vector, one.labels, one.prediction, one.rejected, one.ignored, one.weight)
+        part = _encode(parts)
+        hashed.update(before)
+        if len(part) > LARGE_BODY:
+            await in_thread(hashed.update, part)
+        else:
+            hashed.update(part)
+        before = b","
+        if pace.due():
+            await pace.pause()
+    hashed.update(b"],%b]" % _encode(source))
+    return hashed.digest()
 
 
 def earlier_result(model: ReplicatedModel, key: str, body: bytes) -> LearnOutcome | None:
@@ -417,11 +429,11 @@ def earlier_result(model: ReplicatedModel, key: str, body: bytes) -> LearnOutcom
     return LearnOutcome(Offset(*receipt.offset), len(receipt.ranks), receipt.ranks, receipt.updated, True, "log")
 
 
-def check_instance_keys(
+async def check_instance_keys(
     model: ReplicatedModel, request: LearnRequest, instances: list[LabelledInstance], header_key: str | None
 ) -> None:
     """Raise InvalidInstance when the key of an instance is not usable, so that the batch fails as a whole."""
-    seen: set[str] = set()
+    pace, seen = TimeSlice(), set[str]()
     for at, instance in enumerate(instances):
         key, field = instance.key, f"instances[{at}].key"
         if key is None:
@@ -432,5 +444,5 @@ def check_instance_keys(
             raise InvalidInstance(f"{field} occurs twice in this batch", field)
         seen.add(key)
         receipt = model.live.receipts.get(key)
-        if receipt is not None and receipt.body != body_hash([instance], request.source):
+        if receipt is not None and receipt.body != await body_hash([instance], request.source, pace):
             raise InvalidInstance(f"{field} was used before with another body; use a new key", field)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from abound.core.config import ModelConfig
 from abound.core.errors import AboundError, InvalidInstance
-from abound.service.api.decoding import LineWarnings, decode
+from abound.service.api.decoding import LineWarnings, decode_batch, max_work_of
 from abound.service.api.learn_service import (
     AppendOptions,
     LearnService,
@@ -147,7 +147,7 @@ class LearnStream:
         """Return the append options of a line, its draft or its earlier result, and its warning."""
         if line.error is not None:
             raise line.error
-        request = decode(learn_decoder, line.body)
+        request = await decode_batch(learn_decoder, line.body, max_work=max_work_of(model.live.limits))
         if request.instances is not None:
             raise InvalidInstance("instances: a line has one instance; send each on a line of its own", "instances")
         terms = self._learning.append_options(request, request.key is not None)
@@ -156,9 +156,9 @@ class LearnStream:
             return terms, learned, None
         record = await self._learning.record(model, config, request, new)
         VectorBudget(self._request_bytes).reserve(len(record))
-        warning = warnings.of(model.live, request.features)
+        warning = await warnings.of(model.live, request.features)
         warnings.is_given |= warning is not None
-        return terms, draft_of(request, record, request.source), warning
+        return terms, await draft_of(request, record, request.source), warning
 
 
 class _Group:

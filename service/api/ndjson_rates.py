@@ -9,6 +9,7 @@ import msgspec
 
 from abound.core.errors import AboundError, RateLimited, StoreUnavailable, TooLarge
 from abound.service.api.ndjson import NdjsonLine
+from abound.service.asyncio_tasks import TimeSlice
 from abound.service.security.key_ring import Grant
 from abound.service.security.rate_limits import RateLimiter
 
@@ -23,9 +24,12 @@ _sourced = msgspec.json.Decoder(_Sourced)
 async def admit_lines(rates: RateLimiter, grant: Grant | None, lines: list[NdjsonLine], learns: bool) -> None:
     """Count as many lines as the rates allow; the other lines get the error."""
     by_source: dict[str, list[NdjsonLine]] = {}
+    pace = TimeSlice()
     for line in lines if learns else ():
         if line.error is None and (source := _source_of(line.body)) is not None:
             by_source.setdefault(source, []).append(line)
+        if pace.due():
+            await pace.pause()
     away: StoreUnavailable | None = None
     for source, some in by_source.items():
         if away is None:

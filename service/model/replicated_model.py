@@ -48,6 +48,12 @@ from abound.service.model.position import AT_START, Position
 from abound.service.processes import kernel_compiler
 from abound.service.store.keys import ModelKeys
 
+LARGE_ENTRY = 2**20
+"""Bytes of an entry above which a thread checks and decodes it."""
+
+SLICE_BYTES = 2**16
+"""Bytes of records that are applied before other tasks get a turn."""
+
 REPLAY_SLICE = 1024
 
 
@@ -104,6 +110,7 @@ async def learn(
     if live.is_crowded:
         await enlarge(live)
     applying = live.begin(event.records, event.n, event.units, at)
+    slice_events = max(1, min(slice_events, SLICE_BYTES * event.n // max(1, len(event.records))))
     applying.step(slice_events)
     while not applying.done:
         passed(applying.n_done)
@@ -321,7 +328,8 @@ class ReplicatedModel:
         """
         entry_id, fields = element
         try:
-            entry = decode_entry(fields)
+            is_large = sum(map(len, fields)) > LARGE_ENTRY
+            entry = await asyncio.to_thread(decode_entry, fields) if is_large else decode_entry(fields)
             event = entry.event
             first = at = Offset.of_entry(entry_id)
             self._n_wanting += 1

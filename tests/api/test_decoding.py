@@ -12,7 +12,7 @@ from abound.core.config import ModelConfig
 from abound.core.errors import AboundError
 from abound.core.limits import Limits
 from abound.core.model.live_model import LiveModel
-from abound.service.api.decoding import decode, sole_features, vector_of
+from abound.service.api.decoding import decode, sole_features, vector_immediately
 from abound.service.api.schemas.learn_classify import ClassifyRequest, classify_decoder
 from tests.randomness import examples
 
@@ -23,7 +23,7 @@ def read_whole(body: bytes) -> tuple[bytes, ClassifyRequest] | None:
     """Vector and request by the decoder, None where it refuses."""
     try:
         request = decode(classify_decoder, body)
-        return vector_of(LIVE, request), request
+        return vector_immediately(LIVE, request), request
     except AboundError:
         return None
 

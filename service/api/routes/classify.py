@@ -15,10 +15,25 @@ from typing import Any, NamedTuple
 
 from abound.core.config import ModelConfig
 from abound.core.errors import AboundError, InvalidInstance, StoreUnavailable, TooLarge
+from abound.core.instances.json_fallback import LONG_JSON
+from abound.core.instances.negative_numbers import warning_of
 from abound.core.model.active_version import LIVE
 from abound.core.types import Offset
 from abound.service.api.answer_json import AnswerEncoder, add_names
-from abound.service.api.decoding import ABSENT, LineWarnings, decode, sole_features, vector_of, with_warning
+from abound.service.api.decoding import (
+    ABSENT,
+    LONG_TEXT,
+    LineWarnings,
+    add_warning,
+    decode,
+    decode_batch,
+    is_long,
+    max_work_of,
+    sole_features,
+    vector_immediately,
+    vector_of,
+    with_warning,
+)
 from abound.service.api.dependencies import trusted_model
 from abound.service.api.learn_service import VectorBudget
 from abound.service.api.ndjson import AnswerLines, NdjsonLine, RequestLines
@@ -32,6 +47,7 @@ from abound.service.api.schemas.learn_classify import (
     ScoredLabel,
     classify_decoder,
     encoder,
+    instance_decoder,
 )
 from abound.service.asyncio_tasks import TimeSlice
 from abound.service.model.replicated_model import ReplicatedModel
@@ -123,7 +139,9 @@ class Classify:
         self._tracing = tracing
 
     def answer_immediately(self, name: str, body: bytes, grant: Grant | None) -> bytes | None:
-        """Return the answer for one instance that needs nothing from the store, else None."""
+        """Return the answer for one short instance that needs nothing from the store, else None."""
+        if len(body) > LONG_JSON:
+            return None
         model = trusted_model(self._replica, name)
         features = sole_features(body)
         if features is not None and model.live.serving.is_live and not self._rates.limits(grant):
@@ -131,21 +149,30 @@ class Classify:
             if vector is not None:
                 answer = self._rank(model, vector, DEFAULT_OPTIONS, model.live.config)[0]
                 model.n_classified += 1
-                return with_warning(model.live, answer, [features]) if b"-" in features else answer
+                return _with_warning(model, answer, features) if b"-" in features else answer
         request = decode(classify_decoder, body)
         version = model.live.serving.version if request.version is None else request.version
         usual = version == LIVE and request.min_offset is None and request.instances is None
         if not usual or request.remember or self._rates.limits(grant):
             return None
-        vector = vector_of(model.live, request)
+        if 2 * len(body) > LONG_TEXT and is_long(model.live, request):
+            return None
+        vector = vector_immediately(model.live, request)
         answer = self._rank(model, vector, request, model.live.config)[0]
         model.n_classified += 1
-        return with_warning(model.live, answer, [request.features])
+        return _with_warning(model, answer, bytes(request.features))
 
     async def answer(self, name: str, body: bytes, headers: Headers, grant: Grant | None) -> tuple[int, bytes]:
         """Return status and answer for one instance or a batch."""
         model = trusted_model(self._replica, name)
-        request = decode(classify_decoder, body)
+        request = await decode_batch(
+            classify_decoder,
+            body,
+            "instances",
+            instance_decoder,
+            self._max_batch,
+            max_work=max_work_of(model.live.limits),
+        )
         if self._rates.limits(grant):
             await self._rates.admit(grant, 1 if request.instances is None else len(request.instances))
         if request.min_offset is not None:
@@ -154,9 +181,9 @@ class Classify:
             with self._rank_span(len(request.instances)):
                 batch = await self._batch(model, request, request.instances)
             model.n_classified += len(request.instances)
-            return 200, with_warning(model.live, batch, (one.features for one in request.instances))
+            return 200, await with_warning(model.live, batch, (one.features for one in request.instances))
         way = await self._choose(model, request)
-        vector, config = vector_of(model.live, request), model.live.config
+        config, vector = model.live.config, await vector_of(model.live, request)
         with self._rank_span(1):
             if way is None:
                 answer, remembering = self._rank(model, vector, request, config)
@@ -166,7 +193,7 @@ class Classify:
                 answer, remembering = self._deferred_answer(model, later, labels)
         model.n_classified += 1
         answer = answer if remembering is None else await remembering
-        return 200, with_warning(model.live, answer, [request.features])
+        return 200, await with_warning(model.live, answer, [request.features])
 
     async def answer_lines(
         self,
@@ -214,14 +241,14 @@ class Classify:
         """Return the answer to a line, the coroutine that gives its final form, and the bytes of its vector."""
         if line.error is not None:
             raise line.error
-        request = decode(classify_decoder, line.body)
+        request = await decode_batch(classify_decoder, line.body, max_work=max_work_of(model.live.limits))
         if request.instances is not None:
             raise InvalidInstance("instances: a line has one instance; send each on a line of its own", "instances")
         if request.min_offset is not None:
             await self._wait(name, model, request.min_offset)
         way = await self._choose(model, request)
-        vector, config = vector_of(model.live, request), model.live.config
-        warning = warnings.of(model.live, request.features)
+        config, vector = model.live.config, await vector_of(model.live, request)
+        warning = await warnings.of(model.live, request.features)
         answer: bytes | DeferredLine
         if way is None:
             answer, remembering = self._rank(model, vector, request, config, warning)
@@ -269,12 +296,13 @@ class Classify:
         room = VectorBudget(self._request_bytes)
         vectors = []
         for at, instance in enumerate(instances):
+            config = model.live.config
             try:
-                vector = vector_of(model.live, instance)
+                vector = await vector_of(model.live, instance)
             except InvalidInstance as error:
                 raise error.inside(f"instances[{at}]") from None
             room.reserve(len(vector))
-            vectors.append((vector, model.live.config))
+            vectors.append((vector, config))
             if pace.due():
                 await pace.pause()
         while True:
@@ -350,6 +378,10 @@ class Classify:
         except StoreUnavailable:
             answer.remembered = False
         return encoder.encode(answer)
+
+
+def _with_warning(model: ReplicatedModel, answer: bytes, features: bytes) -> bytes:
+    return add_warning(answer, warning_of(features) if model.live.config.negative == "ignore" else None)
 
 
 def ranking_request(

@@ -7,12 +7,15 @@ description.
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Sequence
 from heapq import nlargest
 from operator import itemgetter
 from typing import Annotated, Any
 
+import msgspec
 import numpy as np
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
+from fastapi.responses import StreamingResponse
 from pydantic import Field
 
 from abound.core.errors import InvalidInstance, UnknownLabel
@@ -22,7 +25,7 @@ from abound.core.limits import MAX_DETAILS_BYTES
 from abound.core.model.label_details import words_of
 from abound.core.model.label_features import weights_to
 from abound.core.model.live_model import LiveModel
-from abound.service.api.decoding import decode
+from abound.service.api.decoding import MAX_DETAILS_WORK, decode_batch
 from abound.service.api.dependencies import GrantDep, ModelName, PartsDep, ReplicaDep, RequestBound, trusted_model
 from abound.service.api.learn_service import AppendOptions, VectorBudget
 from abound.service.api.openapi import JSON, REF, problems
@@ -33,6 +36,7 @@ from abound.service.api.schemas.labels import (
     LabelRegistration,
     details_from,
     register_decoder,
+    registration_decoder,
 )
 from abound.service.api.schemas.learn_classify import encoder
 from abound.service.api.schemas.shape import Shape
@@ -44,6 +48,8 @@ MAX_FEATURES_LISTED = 1000
 
 MAX_NESTING = 32
 """Most levels of lists and objects in the metadata of a label."""
+
+PIECE_BYTES = 65_536
 
 SLICE = 4096
 """Features that are read before other tasks get a turn."""
@@ -106,7 +112,12 @@ class LabelAnswer(Shape):
     details: DetailsShape
 
 
-@router.get("/models/{model}/labels", summary="The labels of a model", responses=problems(404, 422, 503))
+@router.get(
+    "/models/{model}/labels",
+    summary="The labels of a model",
+    response_model=LabelsAnswer,
+    responses=problems(404, 422, 503),
+)
 async def get_labels(
     model: ModelName,
     replica: ReplicaDep,
@@ -116,7 +127,7 @@ async def get_labels(
     ] = "",
     limit: Annotated[int, Query(ge=1, le=MAX_LABELS_LISTED, description="Maximum number of labels.")] = 100,
     offset: Annotated[int, Query(ge=0, le=2**31, description="Number of labels to skip.")] = 0,
-) -> LabelsAnswer:
+) -> Response:
     """List labels in the order in which they were first learned.
 
     With `prefix` or `contains` the service scans all labels, in slices.
@@ -124,7 +135,7 @@ async def get_labels(
     live = replica.model(model).live
     if not (prefix or contains):
         n = len(live.labels)
-        return _answer(live, list(range(min(offset, n), min(offset + limit, n))), n)
+        return StreamingResponse(_answer(live, range(min(offset, n), min(offset + limit, n)), n), media_type=JSON)
     begin, part = prefix.encode("utf-8", "surrogatepass"), contains.casefold()
     pace = TimeSlice()
     found = []
@@ -137,7 +148,7 @@ async def get_labels(
             total += 1
         if pace.due():
             await pace.pause()
-    return _answer(live, found, total)
+    return StreamingResponse(_answer(live, found, total), media_type=JSON)
 
 
 def _name(live: LiveModel, class_id: int) -> str:
@@ -166,9 +177,9 @@ async def put_labels(
     headers = dict(request.scope["headers"])
     media_of(headers, (JSON.encode(),))
     body = await read_body(request.receive, headers, parts.settings.max_body_bytes, parts.held)
-    asked = decode(register_decoder, body)
-    if len(asked.labels) > parts.settings.max_batch:
-        most = parts.settings.max_batch
+    most = parts.settings.max_batch
+    asked = await decode_batch(register_decoder, body, "labels", registration_decoder, most, max_work=MAX_DETAILS_WORK)
+    if len(asked.labels) > most:
         raise InvalidInstance(f"labels: a request has at most {most}, not {len(asked.labels)}", "labels")
     known = trusted_model(parts.replica, model)
     await parts.rates.admit(grant, len(asked.labels), asked.source, learns=True)
@@ -289,14 +300,21 @@ async def _voting_features(live: LiveModel, class_id: int, limit: int) -> tuple[
     return [PointingShape(feature=feature, weight=weight) for weight, feature in best], total
 
 
-def _answer(live: LiveModel, class_ids: list[int], total: int) -> LabelsAnswer:
-    return LabelsAnswer(
-        labels=[live.label(class_id) for class_id in class_ids],
-        learned=[live.times_learned(class_id) for class_id in class_ids],
-        total=total,
-        details={
-            live.label(class_id): DetailsShape.of(details_from(stored))
-            for class_id in class_ids
-            if (stored := live.details.get(class_id))
-        },
+async def _answer(live: LiveModel, class_ids: Sequence[int], total: int) -> AsyncIterator[bytes]:
+    """Yield the JSON of a ``LabelsAnswer`` in pieces: with their details, labels take up to 17 KB each."""
+    labels, learned = [live.label(one) for one in class_ids], [live.times_learned(one) for one in class_ids]
+    piece = bytearray(
+        b'{"labels":%b,"learned":%b,"total":%d,"details":{' % (encoder.encode(labels), encoder.encode(learned), total)
     )
+    pace, separator = TimeSlice(), b""
+    for class_id, label in zip(class_ids, labels, strict=True):
+        if stored := live.details.get(class_id):
+            details = msgspec.structs.asdict(details_from(stored))
+            piece += b"%b%b:%b" % (separator, encoder.encode(label), encoder.encode(details))
+            separator = b","
+        if len(piece) > PIECE_BYTES:
+            yield bytes(piece)
+            piece.clear()
+        if pace.due():
+            await pace.pause()
+    yield bytes(piece) + b"}}"

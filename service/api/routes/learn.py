@@ -14,7 +14,7 @@ import msgspec
 
 from abound.core.config import ModelConfig
 from abound.core.errors import InvalidInstance, OutcomeUnknown, UnknownPrediction
-from abound.service.api.decoding import decode, with_warning
+from abound.service.api.decoding import decode_batch, max_work_of, with_warning
 from abound.service.api.dependencies import trusted_model
 from abound.service.api.learn_service import (
     KEY_HEADER,
@@ -34,7 +34,13 @@ from abound.service.api.learn_stream import LearnStream
 from abound.service.api.ndjson import AnswerLines, RequestLines
 from abound.service.api.request_body import Headers
 from abound.service.api.routes.classify import check_batch
-from abound.service.api.schemas.learn_classify import LabelledInstance, LearnRequest, encoder, learn_decoder
+from abound.service.api.schemas.learn_classify import (
+    LabelledInstance,
+    LearnRequest,
+    encoder,
+    labelled_decoder,
+    learn_decoder,
+)
 from abound.service.asyncio_tasks import TimeSlice
 from abound.service.log.append_group import LearnDraft, LearnOutcome
 from abound.service.model.replicated_model import ReplicatedModel
@@ -61,13 +67,20 @@ class LearnHandler:
         """Return status and answer for one instance or a batch."""
         model = trusted_model(self._replica, name)
         header_key = idempotency_key_of(headers)
-        request = decode(learn_decoder, body)
+        request = await decode_batch(
+            learn_decoder,
+            body,
+            "instances",
+            labelled_decoder,
+            self._max_batch,
+            max_work=max_work_of(model.live.limits),
+        )
         if self._rates.limits(grant):
             n = 1 if request.instances is None else len(request.instances)
             await self._rates.admit(grant, n, request.source, learns=True)
         if request.instances is not None:
             status, answer = await self._batch(model, request, request.instances, header_key)
-            return status, with_warning(model.live, answer, (one.features for one in request.instances))
+            return status, await with_warning(model.live, answer, (one.features for one in request.instances))
         if header_key is not None:
             if request.key is not None and request.key != header_key:
                 raise InvalidInstance("key differs from the header Idempotency-Key; give only one of them", "key")
@@ -80,11 +93,11 @@ class LearnHandler:
                 VectorBudget(self._request_bytes).reserve(len(record))
                 terms = self._learning.append_options(request, request.key is not None)
                 [learned] = await self._await_learning(
-                    self._learning.append(model, config, [draft_of(request, record, request.source)], terms)
+                    self._learning.append(model, config, [await draft_of(request, record, request.source)], terms)
                 )
         if learned.refused is not None:
             raise learned.refused
-        answer = with_warning(model.live, encoder.encode(answer_of(learned)), [request.features])
+        answer = await with_warning(model.live, encoder.encode(answer_of(learned)), [request.features])
         return 200 if learned.applied else 202, answer
 
     async def answer_lines(
@@ -112,9 +125,9 @@ class LearnHandler:
             if getattr(request, field) is not None:
                 instead = "use the header Idempotency-Key" if field == "key" else "move it into instances"
                 raise InvalidInstance(f"{field}: a batch has none; {instead}", field)
-        check_instance_keys(model, request, instances, header_key)
+        await check_instance_keys(model, request, instances, header_key)
         if header_key is not None and any(instance.prediction is not None for instance in instances):
-            body = body_hash(instances, request.source)
+            body = await body_hash(instances, request.source)
             first = await self._learning.earlier_result(model, header_key, body, request.durability)
             if first is not None:
                 return 200, encoder.encode(batch_answer_of([first]))
@@ -136,12 +149,13 @@ class LearnHandler:
         if not fresh:
             learned = []
         elif header_key is not None or not keyed:
-            body = body_hash(fresh, request.source) if header_key is not None else b""
+            body = await body_hash(fresh, request.source) if header_key is not None else b""
             draft = LearnDraft(b"".join(records), len(records), header_key, body, request.source)
             drafts = [msgspec.structs.replace(draft, predictions=predictions_of(fresh))]
         else:
+            pace = TimeSlice()
             drafts = [
-                draft_of(instance, record, request.source, len(records) if at == 0 else 1)
+                await draft_of(instance, record, request.source, len(records) if at == 0 else 1, pace)
                 for at, (instance, record) in enumerate(zip(fresh, records, strict=True))
             ]
         if fresh:

@@ -44,6 +44,7 @@ class RegisterRequest(Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 register_decoder = msgspec.json.Decoder(RegisterRequest)
+registration_decoder = msgspec.json.Decoder(LabelRegistration)
 _decoder = msgspec.json.Decoder(LabelDetails)
 NO_DETAILS = LabelDetails()
 

@@ -260,4 +260,6 @@ class LearnBatchAnswer(Struct, omit_defaults=True, gc=False):
 
 classify_decoder = msgspec.json.Decoder(ClassifyRequest)
 learn_decoder = msgspec.json.Decoder(LearnRequest)
+instance_decoder = msgspec.json.Decoder(Instance)
+labelled_decoder = msgspec.json.Decoder(LabelledInstance)
 encoder = msgspec.json.Encoder()

@@ -3,6 +3,7 @@
 import math
 import subprocess
 import sys
+import time
 import unicodedata
 
 import pytest
@@ -13,7 +14,7 @@ from sklearn.feature_extraction.text import CountVectorizer
 from abound.core.config import AnalyzerConfig, ModelConfig
 from abound.core.instances import text_analyzer
 from abound.core.instances.record import pack_labels
-from abound.core.instances.text_analyzer import build_analyzer, term_weights
+from abound.core.instances.text_analyzer import Analyzer, term_weights
 from abound.core.limits import Limits
 from abound.core.model.entry_application import Unit
 from abound.core.model.live_model import LiveModel
@@ -22,7 +23,7 @@ SENTENCE = "The Wheat_2 prices, e.g. in Żółw's U.S.A., and the WHEAT prices!"
 
 
 def test_words_by_default():
-    terms = build_analyzer(AnalyzerConfig())(SENTENCE)
+    terms = Analyzer(AnalyzerConfig())(SENTENCE)
     assert " ".join(terms) == "the wheat_2 prices e g in żółw s u s a and the wheat prices"
 
 
@@ -37,19 +38,19 @@ def test_words_by_default():
     ],
 )
 def test_words(config, terms):
-    assert " ".join(build_analyzer(AnalyzerConfig(**config))(SENTENCE)) == terms
+    assert " ".join(Analyzer(AnalyzerConfig(**config))(SENTENCE)) == terms
 
 
 def test_grams_of_words_and_characters():
-    assert build_analyzer(AnalyzerConfig(ngrams=(1, 2)))("Wheat and grain") == [
+    assert Analyzer(AnalyzerConfig(ngrams=(1, 2)))("Wheat and grain") == [
         "wheat",
         "and",
         "grain",
         "wheat and",
         "and grain",
     ]
-    assert build_analyzer(AnalyzerConfig(kind="char", ngrams=(3, 3)))("A wheat") == ["a w", " wh", "whe", "hea", "eat"]
-    assert build_analyzer(AnalyzerConfig(kind="char_wb", ngrams=(3, 3)))("a bc") == [" a ", " bc", "bc "]
+    assert Analyzer(AnalyzerConfig(kind="char", ngrams=(3, 3)))("A wheat") == ["a w", " wh", "whe", "hea", "eat"]
+    assert Analyzer(AnalyzerConfig(kind="char_wb", ngrams=(3, 3)))("a bc") == [" a ", " bc", "bc "]
 
 
 def test_weights_in_order_of_appearance():
@@ -66,7 +67,7 @@ def test_weights_in_order_of_appearance():
 def test_single_words_are_those_of_scikit_learn(lowercase, min_length, text):
     theirs = CountVectorizer(lowercase=lowercase, token_pattern=rf"\w{{{min_length},}}").build_analyzer()
     simple = AnalyzerConfig(boundaries="simple", lowercase=lowercase, min_length=min_length)
-    assert build_analyzer(simple)(text) == theirs(text)
+    assert Analyzer(simple)(text) == theirs(text)
 
 
 @pytest.mark.parametrize(
@@ -91,7 +92,7 @@ def test_single_words_are_those_of_scikit_learn(lowercase, min_length, text):
     ],
 )
 def test_words_of_every_script(text, terms):
-    assert build_analyzer(AnalyzerConfig())(text) == [unicodedata.normalize("NFC", one) for one in terms.split()]
+    assert Analyzer(AnalyzerConfig())(text) == [unicodedata.normalize("NFC", one) for one in terms.split()]
 
 
 @pytest.mark.parametrize(
@@ -106,12 +107,12 @@ def test_words_of_every_script(text, terms):
     ],
 )
 def test_scripts_without_spaces_are_pairs_of_characters_with_their_marks(text, terms):
-    assert build_analyzer(AnalyzerConfig())(text) == terms.split()
+    assert Analyzer(AnalyzerConfig())(text) == terms.split()
 
 
 def test_unicode_words_with_other_settings():
     def terms(text, **config):
-        return build_analyzer(AnalyzerConfig(**config))(text)
+        return Analyzer(AnalyzerConfig(**config))(text)
 
     assert terms("to C# 東京都 👍", min_length=3) == ["東京", "京都", "👍"]
     assert terms("C# 東京都", ngrams=(1, 2)) == ["c#", "東京", "京都", "c# 東京", "東京 京都"]
@@ -121,14 +122,75 @@ def test_unicode_words_with_other_settings():
 
 @given(text=st.text(st.characters(max_codepoint=127)) | st.text("aB1_.+#@ '-\n"), min_length=st.integers(1, 3))
 def test_ascii_text_has_the_terms_of_the_general_way(text, min_length):
-    found = [one for one in text_analyzer._tokens(text) if len(one) >= min_length]
-    assert build_analyzer(AnalyzerConfig(lowercase=False, min_length=min_length))(text) == found
+    found = [one for one in text_analyzer._unicode_tokens(text) if len(one) >= min_length]
+    assert Analyzer(AnalyzerConfig(lowercase=False, min_length=min_length))(text) == found
+
+
+@pytest.mark.parametrize("ngrams", [(1, 1), (1, 3), (2, 2)])
+@pytest.mark.parametrize("kind", ["word", "char", "char_wb"])
+@pytest.mark.parametrize("strip_accents", [True, False])
+@given(text=st.text() | st.text(st.sampled_from("aB1_ \u0130\u00e9\u0301\u0660.'\n")))
+def test_grams_are_those_of_scikit_learn(kind, ngrams, strip_accents, text):
+    theirs = CountVectorizer(
+        analyzer=kind,
+        ngram_range=ngrams,
+        token_pattern=r"\w+" if kind == "word" else None,
+        strip_accents="unicode" if strip_accents else None,
+        stop_words="english" if kind == "word" else None,
+    ).build_analyzer()
+    stop_words = "english" if kind == "word" else None
+    ours = AnalyzerConfig(
+        kind=kind, boundaries="simple", ngrams=ngrams, strip_accents=strip_accents, stop_words=stop_words
+    )
+    assert Analyzer(ours)(text) == theirs(text)
+
+
+MARKED = "aé1 \u0301\u0323\u0344\u1112\u1161\u11ab\u314f\uff9e\ufdfa\u09c7\u09be\u0e33タจ์👍\u200d\ufe0f#.+\n"
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {},
+        {"boundaries": "simple"},
+        {"strip_accents": True, "min_length": 2},
+        {"kind": "char", "ngrams": (1, 3)},
+        {"kind": "char_wb", "ngrams": (2, 3)},
+    ],
+    ids=["words", "simple", "accents", "characters", "within-words"],
+)
+@given(text=st.text() | st.text(MARKED) | st.text("aB1_.+#@ '-\n"))
+def test_a_text_in_pieces_has_the_terms_of_the_whole(config, text):
+    analyze = Analyzer(AnalyzerConfig(**config))
+    with pytest.MonkeyPatch.context() as changed:
+        changed.setattr(text_analyzer, "PIECE", 2**40)
+        changed.setattr(text_analyzer, "LONG", 2**40)
+        whole = analyze(text)
+        changed.setattr(text_analyzer, "PIECE", 2)
+        changed.setattr(text_analyzer, "LONG", 2)
+        assert analyze(text) == whole
+
+
+@pytest.mark.parametrize("form", ["NFKC", "NFKD"])
+def test_normalisation_in_pieces_is_that_of_the_whole_for_every_character(form, monkeypatch):
+    letters = [chr(i) for i in range(0x110000) if unicodedata.category(chr(i)) not in ("Cn", "Co", "Cs")]
+    text = "".join(pair for one in letters for pair in ("a", one, "\u0301", one))
+    monkeypatch.setattr(text_analyzer, "PIECE", 1)
+    assert text_analyzer._normalized(text, form) == unicodedata.normalize(form, text)
+
+
+def test_half_a_million_marks_in_a_row_are_normalised_in_seconds():
+    marks = "a" + "\u0301\u0323" * 250_000
+    began = time.process_time()
+    terms = Analyzer(AnalyzerConfig())(marks)
+    assert time.process_time() - began < 30  # minutes if the marks are sorted by insertion
+    assert "".join(terms) == "\u1ea1" + "\u0323" * 249_999 + "\u0301" * 250_000
 
 
 @given(st.text() | st.text("aé東タย\u0e31\u0301👍🏽🇫\u200d\ufe0f #+.\n"))
 def test_terms_are_parts_of_the_text_and_fit_the_kernel(text):
     plain = unicodedata.normalize("NFKC", text).replace("\ufe0f", "")
-    for term in build_analyzer(AnalyzerConfig(lowercase=False))(text):
+    for term in Analyzer(AnalyzerConfig(lowercase=False))(text):
         assert term in plain
         assert "\n" not in term
 
