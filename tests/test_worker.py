@@ -239,7 +239,7 @@ async def test_a_snapshot_that_the_store_has_no_room_for_leaves_no_parts_and_the
     work = Work(own_server)
     work.start(SnapshotParams(every_bytes=100, part_bytes=16_384))
     (made,) = await newest(replica, 1, "small")
-    assert "used memory > 'maxmemory'" in await trouble(replica)
+    assert "the store is full (maxmemory)" in await trouble(replica)
     assert await snapshots.unlisted_keys(replica.store, keys) == {}
     assert await replica.snapshots("default") == []
     await work.stop()
