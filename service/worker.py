@@ -40,24 +40,22 @@ from abound.core.errors import (
     UnknownArtifact,
     UnknownOffset,
 )
-from abound.core.types import Offset
 from abound.service.artifacts.artifact_store import PATIENCE_SECONDS, ArtifactStore
 from abound.service.artifacts.availability import AvailabilityMonitor
 from abound.service.artifacts.file_cache import cache_in
 from abound.service.asyncio_tasks import cancel_and_wait, forever, wait_for_event
 from abound.service.datasets.repository import DatasetRepository
-from abound.service.history import worker_status
+from abound.service.history import high_water, worker_status
 from abound.service.history.archive import BASE_PREFIX, ArchiveContext, archive
 from abound.service.history.garbage import FileCollector, collect_keys
-from abound.service.history.high_water import HighWaterMarks, ModelHighWater
 from abound.service.history.history_manifest import HistoryParams
 from abound.service.history.replay import compact
 from abound.service.history.retention import enforce_retention
 from abound.service.jobs.dispatcher import JobDispatcher
 from abound.service.jobs.fork_server import ForkServer
 from abound.service.jobs.repository import JobParams, JobRepository
-from abound.service.log.catalog import Catalog, CatalogModel, compact_catalog, read_catalog, reread_catalog
-from abound.service.log.stream import LogParams
+from abound.service.log.catalog import Catalog, CatalogModel, compact_catalog, reread_catalog
+from abound.service.log.stream import LogGone, LogParams
 from abound.service.processes import child_main
 from abound.service.processes.encoder_files import use_encoders
 from abound.service.processes.status_pipe import Report, Reporter
@@ -102,7 +100,6 @@ class Worker:
         log_params: LogParams | None = None,
         artifacts: ArtifactStore | None = None,
         history_params: HistoryParams | None = None,
-        marks: HighWaterMarks | None = None,
         jobs: JobRepository | None = None,
     ) -> None:
         self.id = f"{socket.gethostname()}-{os.getpid()}"
@@ -112,7 +109,6 @@ class Worker:
         self._artifacts = artifacts
         self._history_params = history_params or HistoryParams()
         self._joining = AvailabilityMonitor(store, artifacts, LOST) if artifacts is not None else None
-        self._marks = marks or HighWaterMarks(store, None, artifacts)
         self._jobs = jobs or JobRepository(store)
         self._stopping = asyncio.Event()
         self._resting: dict[str, float] = {}
@@ -153,7 +149,6 @@ class Worker:
                 except WorkerStopped:
                     break
                 await wait_for_event(self._stopping, LOOK_SECONDS)
-            await self._save_high_water(None)
         finally:
             await cancel_and_wait(showing)
             if self._joining is not None:
@@ -216,6 +211,8 @@ class Worker:
                 await self._archive(living, lease)  # finish an interrupted archiving, which may free space
                 try:
                     await self._compact(living, lease, why)
+                except LogGone:
+                    return  # the model was deleted
                 except (
                     ArtifactsUnavailable,
                     Corrupted,
@@ -271,22 +268,6 @@ class Worker:
             bytes=manifest.size,
             seconds=round(loop.time() - began, 3),
         )
-        await self._save_high_water(living, manifest)
-
-    async def _save_high_water(self, living: CatalogModel | None, manifest: StateManifest | None = None) -> None:
-        """Save the high-water marks of a model after a snapshot, or of the whole store.
-
-        See ``service/history/high_water.py``.
-        """
-        marks = None
-        if living is not None and manifest is not None:
-            last = Offset.parse(manifest.offset).entry
-            marks = {living.keys.incarnation: ModelHighWater(living.keys.name, last, manifest.n_entries)}
-        try:
-            artifacts = await self._joining.poll() if self._joining is not None else None
-            await self._marks.record(await read_catalog(self._store), artifacts, marks)
-        except (ArtifactsUnavailable, Corrupted, OSError, StoreUnavailable, UnknownApplyVersion) as error:
-            log.warning("the high-water marks of the store could not be saved", reason=str(error))
 
     async def _archive(self, living: CatalogModel, lease: Lease) -> None:
         """Archive log entries of a model, and keep its history within bounds. Publish the reason if that fails."""
@@ -366,7 +347,6 @@ async def _work(settings: Settings, reporter: Reporter, fork_server: ForkServer)
     place = settings.artifacts_location()
     cache = cache_in(settings.data_dir, settings.group(VersionParams).cache_bytes)
     artifacts = ArtifactStore(place, cache, PATIENCE_SECONDS) if place is not None else None
-    marks = HighWaterMarks.from_settings(settings, store)
     jobs = JobRepository(jobs_store, settings.group(JobParams))
     worker = Worker(
         store,
@@ -374,7 +354,6 @@ async def _work(settings: Settings, reporter: Reporter, fork_server: ForkServer)
         settings.group(LogParams),
         artifacts,
         settings.group(HistoryParams),
-        marks,
         jobs,
     )
     keeper = JobDispatcher(settings, store, jobs, fork_server)
@@ -385,7 +364,7 @@ async def _work(settings: Settings, reporter: Reporter, fork_server: ForkServer)
     try:
         await store.check()
         await jobs_store.check()
-        await marks.check()
+        await high_water.check(settings, store)
         reporter.send(Report(stage="working", progress=1.0, ready=True))
         contests = PromotionRunner(settings, store, artifacts, stopping)
         parts = [asyncio.create_task(part) for part in (worker.run(), keeper.run(stopping), contests.run())]

@@ -37,7 +37,7 @@ ALLOWED: dict[str, set[str]] = {
     "log": {"processes.tracing", "store"},
     "model": {"processes.kernel_compiler", "processes.lifetime", "store", "log"},
     "snapshots": {"processes.kernel_compiler", "store", "artifacts", "log", "model"},
-    "history": {"processes.embedded_store", "store", "artifacts", "log", "model", "snapshots"},
+    "history": {"store", "artifacts", "log", "model", "snapshots"},
     "versions": STATE | {"processes"},
     "replica": SERVING,
     "rebuild": SERVING | {"replica"},

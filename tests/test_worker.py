@@ -23,7 +23,7 @@ from abound.service.artifacts.artifact_store import ArtifactStore
 from abound.service.history import worker_status
 from abound.service.history.replay import compact
 from abound.service.log.catalog import CatalogModel, read_catalog
-from abound.service.log.stream import LogParams, repaired_key, trim_of
+from abound.service.log.stream import LogGone, LogParams, trim_of
 from abound.service.replica.replica import Replica, ReplicaParams
 from abound.service.snapshots import schedule, snapshots
 from abound.service.snapshots.snapshots import SnapshotParams
@@ -239,7 +239,7 @@ async def test_a_snapshot_that_the_store_has_no_room_for_leaves_no_parts_and_the
     work = Work(own_server)
     work.start(SnapshotParams(every_bytes=100, part_bytes=16_384))
     (made,) = await newest(replica, 1, "small")
-    assert "used memory > 'maxmemory'" in await trouble(replica)
+    assert "the store is full (maxmemory)" in await trouble(replica)
     assert await snapshots.unlisted_keys(replica.store, keys) == {}
     assert await replica.snapshots("default") == []
     await work.stop()
@@ -293,6 +293,22 @@ async def test_a_report_that_the_store_refuses_ends_no_pass_over_the_models(
     assert [one["event"] for one in logs if one["log_level"] != "info"] == ["no snapshot can be made"]
 
 
+async def test_a_model_deleted_during_its_snapshot_is_no_trouble(
+    server: Server, start_replica: StartReplica, work: Work, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replica = await start_replica(server)
+    await replica.learn("default", drafts(10))
+    made = AsyncMock(side_effect=LogGone("the model was deleted"))
+    monkeypatch.setattr(service_worker, "compact", made)
+    with capture_logs() as logs:
+        work.start(SnapshotParams(every_bytes=100))
+        async with asyncio.timeout(60):
+            while not made.await_count:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+        await work.stop()
+    assert [one["event"] for one in logs if one["log_level"] != "info"] == []
+
+
 async def test_a_failed_sweep_is_repeated_after_its_interval(
     server: Server, start_replica: StartReplica, work: Work, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -337,10 +353,9 @@ async def test_what_nothing_points_to_is_swept(server: Server, start_replica: St
     kept = set(await client.keys("*"))
     orphans = {gone.log: "late", gone.key("snapshots"): "x", keys.key("snapshot:1-0.0-00000000:0"): "part"}
     orphans[keys.key("snapshot:1-0.0-00000000:manifest")] = "{}"
-    orphans[repaired_key(keys.log)] = "the copy of a mend that died"
     newer = f"abound:{{newer:{2**60}-0}}:log".encode()
     await client.mset(orphans | {newer: "a model that is newer than the catalog that was read", b"other": "other"})
-    assert await worker.sweep(await read_catalog(replica.store)) == 5
+    assert await worker.sweep(await read_catalog(replica.store)) == 4
     left = set(await client.keys("*"))
     assert not left & orphans.keys()
     assert {newer, b"other"} < left

@@ -23,7 +23,7 @@ import uvloop
 
 from abound.core.errors import CannotStart, StoreUnavailable
 from abound.service.api.protocol import STALL_CHECK_SECONDS, ClientConnection
-from abound.service.history.high_water import HighWaterMarks
+from abound.service.history import high_water
 from abound.service.processes import child_main
 from abound.service.processes.startup_page import BACKLOG
 from abound.service.processes.status_pipe import Report, Reporter
@@ -150,7 +150,7 @@ async def check_store(settings: Settings) -> None:
     store = Store(settings.store_url(), settings.group(StoreParams))
     try:
         await store.check()
-        await HighWaterMarks.from_settings(settings, store).check()
+        await high_water.check(settings, store)
         if not is_loopback(settings.host):
             try:
                 kept = await key_store.read(store)

@@ -206,13 +206,9 @@ class ArtifactStore:
         data: bytes = await self._in_thread(self._filesystem.cat_file, self._path(name), name=name)
         return data
 
-    async def read_by_owner(self, name: str, owner: str | None) -> dict[str, bytes]:
-        """Return the contents of the artifact ``name`` by the id of the store that wrote it.
-
-        With an ``owner`` only that store's artifact is read; with None, those of all stores that use this place. Needs
-        no ``join``. Raises ArtifactsUnavailable.
-        """
-        return await self._in_thread(self._kept_by, name, owner)
+    async def folders(self) -> list[str]:
+        """Return the ids of all stores that use this place. Needs no ``join``. Raises ArtifactsUnavailable."""
+        return await self._in_thread(self._folders)
 
     async def delete(self, name: str) -> None:
         """Delete an artifact, if it exists."""
@@ -336,15 +332,11 @@ class ArtifactStore:
                 self._filesystem.rm_file(path)
             raise
 
-    def _kept_by(self, name: str, owner: str | None) -> dict[str, bytes]:
-        folders = [owner] if owner is not None else []
-        if owner is None and self._filesystem.exists(self._root):
-            folders = [str(path).rpartition("/")[2] for path in self._filesystem.ls(self._root, detail=False)]
-        found = {}
-        for folder in folders:
-            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-                found[folder] = self._filesystem.cat_file(f"{self._root}/{folder}/{name}")
-        return found
+    def _folders(self) -> list[str]:
+        if not self._filesystem.exists(self._root):
+            return []
+        found = [str(path).rstrip("/") for path in self._filesystem.ls(self._root, detail=False)]
+        return [path.rpartition("/")[2] for path in found if self._filesystem.exists(f"{path}/{MARKER}")]
 
     def _clear(self, folder: str) -> None:
         if self._filesystem.exists(folder):

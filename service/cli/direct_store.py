@@ -50,7 +50,7 @@ def with_store(
     ``make`` and ``accept_loss`` are those of ``running_store``. CannotStart if the store has lost data, unless
     ``accept_loss``: whatever a command did to such a store could hide the loss from the next start of the service.
     """
-    from abound.service.history.high_water import HighWaterMarks
+    from abound.service.history import high_water
     from abound.service.processes.embedded_store import running_store
     from abound.service.store.client import Store, StoreParams
 
@@ -58,7 +58,7 @@ def with_store(
         store = Store(url, settings.group(StoreParams))
         try:
             if not accept_loss:
-                await HighWaterMarks.from_settings(settings, store).check()
+                await high_water.check(settings, store)
             return await work(store)
         finally:
             await store.close()

@@ -45,7 +45,7 @@ def show(
         from abound.service.snapshots import state_files
 
         contents = await History(store, artifacts, living.keys).manifest()
-        wrong = [one.reason for one in await find_damage(store, artifacts, living)]
+        wrong = await find_damage(store, artifacts, living)
         return contents, wrong, list((await state_files.sizes(artifacts, living.keys)).values())
 
     contents, wrong, sizes = _with_model(work, model, load_settings(data_dir, redis_url, artifacts_url))
@@ -58,9 +58,9 @@ def show(
         begins = "the first event" if contents.base is None else f"{first} (a base of {contents.base.size} bytes)"
         typer.echo(f"{model}: from {begins} to {last.entry}, {counted(n_segments, 'segment')}, {n_bytes} bytes")
         typer.echo(f"  state files, adopted or the base: {len(sizes)}, {sum(sizes)} bytes")
-        for sentence in wrong:
-            typer.echo(f"  {sentence}")
     if wrong:
+        if not as_json:
+            typer.echo("\n".join(f"  {sentence}" for sentence in wrong))
         raise typer.Exit(1)
 
 

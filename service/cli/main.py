@@ -19,7 +19,6 @@ from abound.service.cli import (
     labels,
     learn_classify,
     mcp,
-    mend,
     models,
     serve,
     store,
@@ -51,7 +50,6 @@ app.add_typer(versions.versions, name="versions")
 app.add_typer(datasets.datasets, name="datasets")
 app.add_typer(history.history, name="history")
 app.command("verify")(verify.verify)
-app.command("mend")(mend.mend)
 app.add_typer(store.store, name="store")
 app.add_typer(keys.keys, name="keys")
 app.command("audit")(keys.audit)

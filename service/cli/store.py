@@ -53,17 +53,21 @@ def accept_loss(
     to restore. The command gives up the events that the store lacks. An unreadable log of an embedded store is moved
     aside in the data directory.
     """
-    from abound.service.history.high_water import HighWaterMarks
+    from abound.service.artifacts.artifact_store import ArtifactStore
+    from abound.service.history import high_water
     from abound.service.security.audit import audited
 
     settings = load_settings(data_dir, redis_url, artifacts_url)
     confirm("Give up the lost events and continue with the rest?", yes)
 
     async def work(opened: Store) -> list[str]:
-        marks = HighWaterMarks.from_settings(settings, opened)
-        if lacking := await marks.losses():
+        place = settings.artifacts_location()
+        if place is None:
+            return []
+        artifacts = ArtifactStore(place)
+        if lacking := await high_water.losses(opened, artifacts):
             async with audited(opened, operator(), "store.accept_loss", lost=lacking):
-                await marks.accept()
+                await high_water.accept(opened, artifacts)
         return lacking
 
     lacking = with_store(settings, work, accept_loss=True)

@@ -1,1 +1,1 @@
-"""The archived log: segments, reading the full log, replay, retention, garbage collection, repair."""
+"""The archived log: segments, reading the full log, replay, retention, garbage collection."""

@@ -99,14 +99,14 @@ def decode_element(element: Element) -> Entry:
     Raises
     ------
     Corrupted
-        The entry is damaged. The message names it and the command that repairs it.
+        The entry is damaged. The message names it and the way out.
     UnknownApplyVersion
     """
     try:
         return decode_entry(element[1])
     except Corrupted as error:
         raise Corrupted(
-            f"the entry {element[0].decode()} cannot be applied: {error}. {stream.REPAIR_ADVICE}"
+            f"the entry {element[0].decode()} cannot be applied: {error}. {stream.DAMAGED_ENTRY_ADVICE}"
         ) from error
 
 

@@ -34,7 +34,7 @@ from abound.service.history.history_manifest import History, HistoryManifest, ar
 from abound.service.log import stream
 from abound.service.log.catalog import Catalog
 from abound.service.log.events import adopted_state_files
-from abound.service.log.stream import LogParams, repaired_key
+from abound.service.log.stream import LogParams
 from abound.service.snapshots import snapshots, state_files
 from abound.service.store.client import Store, store_errors
 from abound.service.store.keys import ModelKeys
@@ -51,7 +51,7 @@ _ARTIFACT = re.compile(r"(?P<name>[^/]+)/(?P<incarnation>\d+-\d+)/.+")
 
 
 async def collect_keys(store: Store, catalog: Catalog) -> int:
-    """Delete keys without a reference: of deleted models, of unfinished snapshots, and copies of logs left by repairs.
+    """Delete keys without a reference: of deleted models, and of unfinished snapshots.
 
     Returns the number of keys. Raises StoreUnavailable.
     """
@@ -67,8 +67,6 @@ async def collect_keys(store: Store, catalog: Catalog) -> int:
             if one is None:
                 if Offset.of_entry(match["incarnation"]) <= catalog.offset:
                     swept += await store.client.unlink(key)
-            elif key == repaired_key(one.log):
-                swept += await store.client.unlink(key)
             elif part := _SNAPSHOT.fullmatch(match["part"]):
                 found.setdefault(one, []).append((key, part["id"].decode()))
     for one, parts in found.items():

@@ -47,7 +47,7 @@ from abound.service.store.durability import Words, confirmation_commands, confir
 from abound.service.store.keys import ModelKeys
 from abound.service.store.raw_connection import ConnectionLost, Reply, pack_command
 from abound.service.store.reconnecting_connection import ReconnectingConnection
-from abound.service.store.server_info import LEVELS, ServerInfo
+from abound.service.store.server_info import LEVELS, ServerInfo, refusal_of
 
 SWEEP_SECONDS = 0.05
 
@@ -449,7 +449,7 @@ class AppendQueue:
             if str(reply).startswith("READONLY") and self.connection.raw is not None:
                 # After a failover, a new connection to the same address reaches the new primary.
                 self.connection.raw.close()
-            self._appender.fail_group(group, StoreUnavailable(f"the store refused to append: {reply}"))
+            self._appender.fail_group(group, StoreUnavailable(f"nothing was appended: {refusal_of(reply)}"))
         self._send()
 
     async def open(self) -> None:

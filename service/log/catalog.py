@@ -36,6 +36,7 @@ from abound.service.store.client import Store, store_errors
 from abound.service.store.keys import ModelKeys
 from abound.service.store.raw_connection import ConnectionLost
 from abound.service.store.reconnecting_connection import ReconnectingConnection
+from abound.service.store.server_info import refusal_of
 
 CATALOG_KEY = b"abound:catalog"
 DEFAULT_MODEL = "default"
@@ -210,7 +211,7 @@ async def append_to_catalog(
     except hiredis.ReplyError as error:
         if str(error).startswith("READONLY"):  # after a failover, a new connection reaches the new primary
             raw.close()
-        raise StoreUnavailable(f"the store refused the change: {error}") from error
+        raise StoreUnavailable(f"nothing was changed: {refusal_of(error)}") from error
     return Offset.of_entry(reply)
 
 

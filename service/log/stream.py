@@ -5,8 +5,6 @@ appends, ``service/replica/follower.py`` follows, and ``service/history/archive.
 
     <log>             the stream
     <log>:trimmed     what was trimmed so far: id of the last removed entry, number of entries, their bytes
-    <log>:mended      a repaired copy that is about to replace the log, or was left behind
-                      (``service/history/repair.py``)
 
 Two races could make a reader skip entries without noticing:
 
@@ -31,8 +29,11 @@ from abound.core.types import START, Offset
 from abound.service.store.client import Store, store_errors
 from abound.service.store.raw_connection import Reply, StoreConnection, pack_command
 
-REPAIR_ADVICE = "`abound mend` says what can be done; restart the service afterwards"
-"""Advice in errors about an unreadable entry of a model's log (``service/history/repair.py``)."""
+DAMAGED_ENTRY_ADVICE = (
+    "Restore the store from a backup; or, once all snapshots are past the entry, `abound history begin-anew` gives up "
+    "everything before the oldest snapshot"
+)
+"""Advice in errors about an unreadable entry of a model's log."""
 
 Fields = list[bytes]
 Element = tuple[bytes, Fields]
@@ -156,6 +157,10 @@ class LogTrimmed(Exception):
         self.trim = trim
 
 
+class LogGone(StoreUnavailable):
+    """Raised when a log that was read before does not exist: its model was deleted, or the store was emptied."""
+
+
 class ReadPacer:
     """Chooses how many entries to request, so that a reply stays around ``read_bytes``.
 
@@ -188,11 +193,6 @@ def xadd(key: bytes, payload: bytes, checksum: bytes, begun: bool = False) -> by
 def trimmed_key(key: bytes) -> bytes:
     """Return the key of the trim record of the log ``key``."""
     return key + b":trimmed"
-
-
-def repaired_key(key: bytes) -> bytes:
-    """Return the key of the copy that a repair makes of the log ``key``. Deleting this key ends a running repair."""
-    return key + b":mended"
 
 
 ROLE = ("ROLE",)
@@ -245,6 +245,8 @@ async def read(
     ------
     LogTrimmed
         The next entry is no longer in the log.
+    LogGone
+        The log does not exist.
     StoreUnavailable
         The store is unreachable, is a replica now, or is not the one that ``after`` came from.
     """
@@ -260,6 +262,10 @@ async def read(
         if checksum and not await holds_over(connection, key, after, checksum, seconds):
             trim = Trim.parse(await connection.call("GET", trimmed_key(key), seconds=seconds))
             if not trim.covers(after):
+                if not await connection.call("EXISTS", key, seconds=seconds):
+                    raise LogGone(
+                        f"there is no log to continue from {after}: the model was deleted, or its log is lost"
+                    )
                 raise StoreUnavailable(f"the log does not continue from {after}: the store has lost its last entries")
         coming = ask()
         while True:

@@ -43,7 +43,7 @@ from abound.service.log.events import (
     checksum_of,
     decode_entry,
 )
-from abound.service.log.stream import REPAIR_ADVICE, UNTRIMMED, Element, log_bytes_with
+from abound.service.log.stream import DAMAGED_ENTRY_ADVICE, UNTRIMMED, Element, log_bytes_with
 from abound.service.model.position import AT_START, Position
 from abound.service.processes import kernel_compiler
 from abound.service.store.keys import ModelKeys
@@ -352,8 +352,8 @@ class ReplicatedModel:
                 )
         except (Corrupted, UnknownApplyVersion) as error:
             self.ready = False
-            mending = f". {REPAIR_ADVICE}" if isinstance(error, Corrupted) else ""
-            self.failure = f"entry {entry_id.decode()} of the log of {self.name} cannot be applied: {error}{mending}"
+            advice = f". {DAMAGED_ENTRY_ADVICE}" if isinstance(error, Corrupted) else ""
+            self.failure = f"entry {entry_id.decode()} of the log of {self.name} cannot be applied: {error}{advice}"
             raise type(error)(self.failure) from error
         if self._awaited:
             self._wake()

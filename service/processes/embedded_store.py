@@ -45,18 +45,8 @@ START_PATIENCE = 30.0
 
 _DAMAGED = re.compile(r"(?:Bad file format|Unrecoverable error) reading the append only file (\S+?):")
 
-HIGH_WATER_FILE = "high-water.json"
-"""Name of the file with the offsets that the store had reached (``service/history/high_water.py``).
-
-It is written with the first snapshot or at the first end of a worker.
-"""
-
 LOG_LINES = 12
 LOG_TAIL_BYTES = 8192
-
-
-def _has_bytes(path: Path) -> bool:
-    return path.exists() and path.stat().st_size > 0
 
 
 class EmbeddedStore:
@@ -100,8 +90,8 @@ class EmbeddedStore:
         return self.data_dir / "store.json"
 
     def has_files(self) -> bool:
-        """Return whether the data directory contains a store."""
-        return any((self.data_dir / name).exists() for name in ("appendonlydir", "appendonly.aof", HIGH_WATER_FILE))
+        """Return whether the data directory contains a store, or the artifacts of one that is lost."""
+        return any((self.data_dir / name).exists() for name in ("appendonlydir", "appendonly.aof", "artifacts"))
 
     def is_run_by_other(self) -> bool:
         """Return whether another process runs the server of this data directory."""
@@ -197,7 +187,7 @@ class EmbeddedStore:
         """
         folder = self.data_dir / "appendonlydir"
         known = [folder / "appendonly.aof.manifest", self.data_dir / "appendonly.aof"]
-        witnesses = [path for path in (self.data_dir / HIGH_WATER_FILE, *folder.glob("*.incr.aof")) if _has_bytes(path)]
+        witnesses = [path for path in folder.glob("*.incr.aof") if path.stat().st_size > 0]
         if not witnesses or any(path.exists() for path in known):
             return
         if not self.accept_loss:

@@ -29,7 +29,6 @@ from abound.service.history.archive import ArchiveContext, archive, swap_manifes
 from abound.service.history.garbage import referenced_state_files
 from abound.service.history.history_manifest import History, Segment, artifact_folder
 from abound.service.history.replay import compact
-from abound.service.log.stream import repaired_key
 from abound.service.model import replica_status
 from abound.service.model.replica_status import SILENT_SECONDS
 from abound.service.rebuild.adoption import AdoptionContext
@@ -122,7 +121,7 @@ class Eraser:
             ) from None
 
     async def _drop_unfinished(self) -> None:
-        """Delete what dead processes left of snapshots and repairs.
+        """Delete what dead processes left of snapshots.
 
         Nothing refers to it, and it may contain the events.
         """
@@ -130,7 +129,6 @@ class Eraser:
         found = await snapshots.unlisted_keys(store, self._place.keys)
         await self._record.add(snapshots_deleted=found)
         with store_errors():
-            await store.client.unlink(repaired_key(self._place.keys.log))
             for some in found.values():
                 await store.client.unlink(*some)
 

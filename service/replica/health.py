@@ -73,7 +73,7 @@ class ReplicaStatus(NamedTuple):
 
 
 class Health:
-    """Tracks the stage of a replica, the time since it was cut off, and whether the store would keep the log."""
+    """Tracks the stage of a replica, the time since it was cut off, and whether the store takes events."""
 
     def __init__(self, follower: Follower, connection: ReconnectingConnection, keeping: StorageStatus) -> None:
         self._follower = follower
@@ -82,7 +82,7 @@ class Health:
         self._stage = "connecting"
         self._progress = 0.0
         self._cut_off_at: float | None = None
-        self._danger: str | None = None
+        self._refusal: str | None = None
 
     def set_stage(self, stage: str, progress: float = 0.0) -> None:
         """Set the stage of the replica and the progress in it."""
@@ -94,10 +94,10 @@ class Health:
             raise NotReady(f"this replica accepts no changes: {self._stage}")
 
     async def run(self) -> None:
-        """Record when the store becomes unavailable, and log when it becomes unsafe. Runs until cancelled."""
+        """Record when the store becomes unavailable, and log when it takes no events. Runs until cancelled."""
         while True:
             self._cut_off()
-            self._log_danger()
+            self._log_refusal()
             await asyncio.sleep(WATCH_SECONDS)
 
     def status(self) -> ReplicaStatus:
@@ -127,14 +127,14 @@ class Health:
             history=_some(self._keeping.failures()),
         )
 
-    def _log_danger(self) -> None:
-        danger = self._connection.info.danger if self._connection.info is not None else None
-        if danger != self._danger:
-            self._danger = danger
-            if danger is not None:
-                log.error("learning is refused", reason=f"the store {danger}")
+    def _log_refusal(self) -> None:
+        refusal = self._connection.info.refusal if self._connection.info is not None else None
+        if refusal != self._refusal:
+            self._refusal = refusal
+            if refusal is not None:
+                log.error("learning is refused", reason=refusal)
             else:
-                log.info("the store is safe again; learning is accepted")
+                log.info("learning is accepted again")
 
     def _cut_off(self) -> float | None:
         """Return for how many seconds reading or appending has been impossible; None when both work."""

@@ -30,6 +30,7 @@ from abound.core.limits import Limits
 from abound.core.types import Offset
 from abound.service.artifacts.artifact_store import ArtifactStore
 from abound.service.asyncio_tasks import cancel_and_wait, wait_until
+from abound.service.history.high_water import HighWaterRecorder
 from abound.service.history.replay import ReplaySource
 from abound.service.log import stream
 from abound.service.log.append_group import LearnDraft, LearnOutcome
@@ -61,6 +62,9 @@ from abound.service.versions.cache_cleanup import CacheCleaner
 log = structlog.get_logger(__name__)
 
 PRESENCE_POLL_SECONDS = 0.05
+
+STOP_RECORDING_SECONDS = 3.0
+"""Longest wait for an artifact store when a replica stops."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,6 +142,12 @@ class Replica:
             self.loaded_versions.wait_loaded,
         )
         self._heartbeat = Heartbeat(store, self.id, self._follower, self._copies, classified)
+        self._recorder = (
+            HighWaterRecorder(store, artifacts, lambda: self._follower.catalog, self._is_first_replica)
+            if artifacts is not None
+            else None
+        )
+        self._recording: asyncio.Task[None] | None = None
         self.crashed = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._errands: set[asyncio.Task[None]] = set()
@@ -204,7 +214,16 @@ class Replica:
         ]
         for task in self._tasks:
             task.add_done_callback(self._on_task_end)
+        if self._recorder is not None:
+            self._recording = asyncio.create_task(self._recorder.run(), name="high-water marks")
+            self._recording.add_done_callback(self._on_task_end)
         self._health.set_stage("ready", 1.0)
+
+    async def _is_first_replica(self) -> bool:
+        """Return whether this is the first of the live replicas, which is the one that records high-water marks."""
+        models = sorted(self._follower.models)
+        live = await self.replicas(models[0]) if models else []
+        return bool(live) and live[0].replica == self.id
 
     def _on_task_end(self, task: asyncio.Task[None]) -> None:
         if task.cancelled() or (error := task.exception()) is None:
@@ -226,6 +245,10 @@ class Replica:
         await self.loaded_versions.stop()
         for model in self._follower.models.values():
             await appender_of(model).stop("the service is stopping")
+        if self._recorder is not None and self._recording is not None:
+            self._recorder.stop()  # it records the end of the logs, for which cancelling it would be too early
+            await asyncio.wait([self._recording], timeout=STOP_RECORDING_SECONDS)
+            await cancel_and_wait(self._recording)
         with contextlib.suppress(StoreUnavailable):
             await self._heartbeat.withdraw()
         await self._connection.stop()

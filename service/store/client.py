@@ -23,7 +23,7 @@ from redis.retry import Retry as SyncRetry
 
 from abound.core.errors import CannotStart, StoreRefused, StoreUnavailable
 from abound.service.store.raw_connection import Address, ConnectionLost, StoreConnection
-from abound.service.store.server_info import FSYNC_PATTERN, ServerInfo, build_server_info, parse_config
+from abound.service.store.server_info import FSYNC_PATTERN, ServerInfo, build_server_info, parse_config, refusal_of
 
 log = structlog.get_logger(__name__)
 
@@ -201,7 +201,7 @@ def store_errors() -> Iterator[None]:
     ) as error:
         raise StoreUnavailable(f"the store is away: {error or 'no answer in time'}") from error
     except (redis.exceptions.ResponseError, hiredis.ReplyError) as error:
-        raise StoreRefused(f"the store refused: {error}") from error
+        raise StoreRefused(refusal_of(error)) from error
 
 
 def _refuse_unsafe(info: ServerInfo, address: Address) -> None:

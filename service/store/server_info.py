@@ -24,6 +24,11 @@ FSYNC_PATTERN = "*appendfsync*"
 
 FSYNC_QUERIES = tuple(("CONFIG", "GET", name) for name in FSYNC_SETTINGS)
 
+FULL = (
+    "the store is full (maxmemory). Give it more memory: CONFIG SET maxmemory (and in its configuration file), "
+    "or delete models"
+)
+
 LEVELS = ("log", "fsync", "replica")
 """Levels of durability that a request can ask for, weakest first."""
 
@@ -53,6 +58,8 @@ class ServerInfo(NamedTuple):
     pauses : bool
         It does not sync during a save or a rewrite, whatever ``appendfsync`` is, or does not report that it does
         (``no-appendfsync-on-rewrite``).
+    full : bool
+        It holds as much as ``maxmemory`` allows, and refuses to append.
     """
 
     version: tuple[int, int]
@@ -64,6 +71,7 @@ class ServerInfo(NamedTuple):
     rewriting: bool = False
     aof_complete: bool = True
     pauses: bool = False
+    full: bool = False
 
     @property
     def syncs_writes(self) -> bool:
@@ -100,6 +108,13 @@ class ServerInfo(NamedTuple):
             "Fix it with: CONFIG SET maxmemory-policy noeviction (and in its configuration file)"
         )
 
+    @property
+    def refusal(self) -> str | None:
+        """Return why nothing is learned, and how to fix it; None while the store takes events."""
+        if self.danger is not None:
+            return f"the store {self.danger}"
+        return FULL if self.full else None
+
     def check_safe(self) -> None:
         """Raise StoreUnavailable when the store could lose the log, since appended events would not be durable."""
         if self.danger is not None:
@@ -108,8 +123,8 @@ class ServerInfo(NamedTuple):
     @property
     def warning(self) -> str | None:
         """Return what this store may lose, as a sentence; None when acknowledged events are safe."""
-        if self.danger is not None:
-            return f"nothing is learned: the store {self.danger}"
+        if self.refusal is not None:
+            return f"nothing is learned: {self.refusal}"
         if self.appendfsync is None:
             return "the store does not report its appendfsync policy, so it is unknown what its crash may lose"
         if self.syncs_writes:
@@ -141,6 +156,11 @@ class ServerInfo(NamedTuple):
         )
 
 
+def refusal_of(error: Exception) -> str:
+    """Return why the store refused a command."""
+    return FULL if "used memory > 'maxmemory'" in str(error) else f"the store refused: {error}"
+
+
 def parse_config(reply: Reply) -> dict[str, str]:
     """Return the reply to a CONFIG GET as a dict; empty when the server refused."""
     if not isinstance(reply, list):
@@ -164,6 +184,8 @@ def build_server_info(
         sum(int(persistence.get(name, 0)) for name in names)
         for names in (("aof_enabled",), ("aof_rewrite_in_progress", "aof_rewrite_scheduled"), ("aof_base_size",))
     )
+    # Buffers of copies and of the append-only file do not count.
+    used = int(memory.get("used_memory", 0)) - int(memory.get("mem_not_counted_for_evict", 0))
     return ServerInfo(
         version=_version(server),
         aof=bool(aof),
@@ -174,6 +196,7 @@ def build_server_info(
         rewriting=bool(rewriting),
         aof_complete=not (aof and rewriting and not base_bytes),
         pauses=appendfsync == "always" and not syncs_every_write(settings),
+        full=0 < int(memory.get("maxmemory", 0)) <= used,
     )
 
 

@@ -108,8 +108,6 @@ OFFLINE = {
     "keys rotate": ("0" * 12,),
     "keys clear": ("--yes",),
     "audit": (),
-    "mend": (),
-    "mend --yes": (),
     "verify": ("--offline",),
     "store rewrite": (),
     "store accept-loss": ("--yes",),

@@ -183,12 +183,17 @@ def test_a_backup_has_what_the_store_points_to_and_the_newest_seven_stay(tmp_pat
         (backups / f"2020-01-0{day}T03-17-00Z").mkdir()
     run_password(SERVICES["password"], secrets)
     (artifacts / "a" / "segment").write_text("events")
+    marks = artifacts / "a" / "high-water.json"
+    marks.write_text("before the store was saved")
     environment = environment_with(tmp_path / "programs") | {
         "STORE": "127.0.0.1",
         "PASSWORD": str(secrets / "password"),
         "ARTIFACTS": str(artifacts),
         "BACKUPS": str(backups),
     }
+    cp = tmp_path / "programs" / "cp"
+    cp.write_text(f'#!/bin/sh\n{shutil.which("cp")} "$@"\ncase "$1" in -Rp*) printf later > {marks};; esac\n')
+    cp.chmod(0o755)
     assert environment.keys() - {"PATH"} == SERVICES["backup"]["environment"].keys()
     with store_of(secrets, tmp_path / "data") as (port, password):
         with redis.Redis(port=port, password=password) as client:
@@ -205,6 +210,7 @@ def test_a_backup_has_what_the_store_points_to_and_the_newest_seven_stay(tmp_pat
         assert sorted(one.name for one in backups.iterdir() if one.name != "unfinished") == kept
     made = backups / kept[-1]
     assert (made / "artifacts" / "a" / "segment").read_text() == "events"
+    assert (made / "artifacts" / "a" / "high-water.json").read_text() == "before the store was saved"
     restored = tmp_path / "restored"
     restored.mkdir()
     shutil.copy(made / "dump.rdb", restored)

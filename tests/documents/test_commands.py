@@ -27,7 +27,6 @@ HARMLESS = (
     "abound jobs submit refit",
     "abound jobs submit swnn",
     "abound keys list",
-    "abound mend",
     "abound snapshots create",
     "abound verify",
     "abound versions activate live",

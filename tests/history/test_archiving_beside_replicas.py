@@ -18,7 +18,6 @@ from abound.service.history import full_log, history_manifest, worker_status
 from abound.service.history.archive import BASE_PREFIX, ArchiveContext, archive, restart_history
 from abound.service.history.garbage import FileCollector
 from abound.service.history.history_manifest import HistoryParams
-from abound.service.history.repair import find_problems
 from abound.service.history.replay import compact, rebuild
 from abound.service.history.verify import verify
 from abound.service.log import stream
@@ -301,19 +300,6 @@ async def test_a_start_without_a_good_snapshot_goes_by_history(
     with pytest.raises(CannotStart, match=rf"{contents.segments[0].name}.*is missing"):
         await broken.start()
     await broken.stop()
-
-
-async def test_history_that_is_only_away_is_reported(
-    server: Server, artifacts: ArtifactStore, start_replica: StartReplica, store: Store, tmp_path: Path
-) -> None:
-    replica = await start_replica(server)
-    for seed in range(3):
-        await teach(replica, 20, seed)
-        await archived(store, artifacts)
-    assert await find_problems(store, artifacts) == []
-    for elsewhere in (None, ArtifactStore(str(tmp_path / "elsewhere"))):
-        (finding,) = await find_problems(store, elsewhere)
-        assert finding.entry == ""
 
 
 async def test_what_nothing_points_to_leaves_the_artifact_store(

@@ -3,182 +3,388 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
+from structlog.testing import capture_logs
 from typer.testing import CliRunner
 
-from abound.core.config import ModelConfig
-from abound.core.errors import CannotStart
+from abound.core.errors import ArtifactsUnavailable, CannotStart, Corrupted
 from abound.service.artifacts.artifact_store import ArtifactStore
-from abound.service.asyncio_tasks import cancel_and_wait
 from abound.service.cli.main import app
-from abound.service.history.high_water import HighWaterMarks
-from abound.service.processes.embedded_store import HIGH_WATER_FILE, EmbeddedStore
-from abound.service.replica.replica import Replica
-from abound.service.snapshots import schedule
+from abound.service.history import high_water
+from abound.service.history.archive import ArchiveContext, restart_history
+from abound.service.history.high_water import HighWaterRecorder
+from abound.service.log.catalog import CATALOG_KEY, Catalog, read_catalog
+from abound.service.log.events import APPLY_VERSION, CatalogEntry, ModelDeleted, encode
+from abound.service.processes.embedded_store import EmbeddedStore
+from abound.service.settings import Settings
+from abound.service.snapshots.snapshots import delete_incarnation
 from abound.service.store.client import Store
-from abound.service.worker import Worker
+from abound.service.store.lease import acquire
+from tests.snapshots.test_snapshots import append, create
+from tests.support.archived_model import Archived
 from tests.support.fixtures import StartReplica
-from tests.support.replicas import teach, until
+from tests.support.replicas import teach
 from tests.support.valkey import PATIENT, Server
 
 
-async def ended(store: Store, marks: HighWaterMarks, artifacts: ArtifactStore | None = None) -> None:
-    """A worker that has come to its end."""
-    worker = Worker(store, artifacts=artifacts, marks=marks)
-    running = asyncio.create_task(worker.run())
-    worker.stop()
-    await running
+class Place:
+    """A store and its artifact store, as the processes of a service use them."""
+
+    def __init__(self, url: str, folder: Path) -> None:
+        self.store = Store(url, PATIENT)
+        self.artifacts = ArtifactStore(str(folder))
+        self.settings = Settings.load(redis_url=url, artifacts_url=str(folder))
+        self.catalog = Catalog()
+
+    async def check(self) -> None:
+        """What each process does at its start."""
+        await high_water.check(self.settings, self.store)
+
+    async def refusal(self) -> str:
+        with pytest.raises(CannotStart) as caught:
+            await self.check()
+        return str(caught.value)
+
+    async def record(self, recorder: HighWaterRecorder | None = None, times: int = 2) -> HighWaterRecorder:
+        """Record what the store has now: what the first time reads, the second one writes."""
+        self.catalog = await read_catalog(self.store)
+        recorder = recorder or HighWaterRecorder(self.store, self.artifacts, lambda: self.catalog, self.is_writer)
+        for _ in range(times):
+            await recorder.record()
+        return recorder
+
+    async def is_writer(self) -> bool:
+        return True
+
+    async def learn(self, n: int, name: str = "default") -> bytes:
+        """Append entries to a model, which is created if there is none; return the key of its log."""
+        living = (await read_catalog(self.store)).get(name) or await create(self.store, name)
+        await append(self.store, living, n, 1)
+        return living.keys.log
+
+    async def delete(self, name: str) -> None:
+        living = (await read_catalog(self.store)).get(name)
+        assert living is not None
+        payload, checksum = encode(CatalogEntry(APPLY_VERSION, ModelDeleted(name, living.keys.incarnation)))
+        await self.store.client.xadd(CATALOG_KEY, {"e": payload, "c": checksum})
+        await delete_incarnation(self.store, living.keys)
+
+    @property
+    def marks(self) -> Path:
+        [folder] = Path(self.artifacts.url).iterdir()
+        return folder / high_water.FILE
 
 
-async def taught(url: str, data: Path | None, artifacts: ArtifactStore | None, seed: int = 0, n: int = 50) -> None:
-    """A service at this store, from its start to its end, that learns."""
-    store = Store(url, PATIENT)
-    await HighWaterMarks(store, data, artifacts).check()
-    replica = Replica(store, artifacts=artifacts)
-    await replica.start()
-    await teach(replica, n, seed)
-    await replica.stop()
-    store = Store(url, PATIENT)
-    await ended(store, HighWaterMarks(store, data, artifacts), artifacts)
-    await store.close()
+@pytest.fixture
+async def place(server: Server, tmp_path: Path) -> Any:
+    place = Place(server.url, tmp_path / "artifacts")
+    yield place
+    await place.store.close()
 
 
-async def checked(url: str, data: Path | None, artifacts: ArtifactStore | None = None) -> None:
-    store = Store(url, PATIENT)
-    try:
-        await HighWaterMarks(store, data, artifacts).check()
-    finally:
-        await store.close()
-
-
-def logs(data: Path, pattern: str = "**/*.aof") -> dict[str, bytes]:
-    """What the files of a store hold, by their names."""
-    return {path.name: path.read_bytes() for path in data.glob(pattern)}
+# what a young service leaves that is killed before its first snapshot
 
 
 @pytest.fixture
 async def data(tmp_path: Path) -> Path:
-    """The data directory of an embedded store that has learned, in many entries, and stopped."""
+    """The data directory of a store that was killed after 20 entries of one model and 10 of another."""
     data = tmp_path / "data"
-    with EmbeddedStore(data) as url:
-        for seed in range(4):
-            await taught(url, data, None, seed, 10)
+    embedded = EmbeddedStore(data)
+    place = Place(embedded.start(), data / "artifacts")
+    await place.check()
+    await place.artifacts.join(place.store)
+    await place.learn(20)
+    await place.learn(10, "news")
+    await place.record()
+    await place.store.close()
+    assert embedded.process is not None
+    embedded.process.kill()
+    embedded.stop()
     return data
 
 
-async def test_a_store_that_lacks_nothing_is_good(data: Path) -> None:
+def files(data: Path, folder: str) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in data.glob(f"{folder}/*.aof")}
+
+
+async def checked(data: Path) -> str | None:
+    """Return why a start is refused, or None."""
     with EmbeddedStore(data) as url:
-        await checked(url, data)
-        await taught(url, data, None, 5)  # further than the marks
-        await checked(url, data)
+        place = Place(url, data / "artifacts")
+        try:
+            await place.check()
+        except CannotStart as error:
+            return str(error)
+        finally:
+            await place.store.close()
+    return None
 
 
-async def test_a_log_that_is_cut_off_is_refused_with_the_numbers(data: Path) -> None:
-    [log] = (data / "appendonlydir").glob("*.incr.aof")
-    written = log.read_bytes()
-    log.write_bytes(written[: len(written) // 2])
-    lacks = r"the model default ends at .* \(\d entries\) .* had reached .* \(\d entries\)"
-    with EmbeddedStore(data) as url, pytest.raises(CannotStart, match=lacks):
-        await checked(url, data)
+def cut(data: Path, part: float) -> None:
+    [log] = data.glob("appendonlydir/*.incr.aof")
+    os.truncate(log, int(log.stat().st_size * part))
 
 
-@pytest.mark.parametrize("command", ["verify --offline", "mend --yes", "store rewrite", "keys list"])
+def lose_all(data: Path) -> None:
+    shutil.rmtree(data / "appendonlydir")
+
+
+EMPTY = (
+    r"it is new, and the artifact store has the folder \w+ of another store; the catalog .*"
+    r"the model default ends at 0-0 \(0 entries\) and had reached .* \(20 entries\)"
+)
+
+
+async def test_a_killed_store_that_lacks_nothing_is_good(data: Path) -> None:
+    assert await checked(data) is None
+
+
+@pytest.mark.parametrize(
+    ("damage", "says"),
+    [
+        (
+            lambda data: cut(data, 0.9),
+            r"the model news ends at [\d-]+ \(\d entries\) and had reached .* \(10 entries\)",
+        ),
+        (
+            lambda data: cut(data, 0.5),
+            r"the catalog .*the model default ends at [\d-]+ \(1?\d entries\) and had reached .* \(20 entries\); "
+            r"the log of the model news ends at 0-0 \(0 entries\) and had reached .* \(10 entries\)",
+        ),
+        (lambda data: cut(data, 0), EMPTY),
+        (lose_all, EMPTY),
+    ],
+    ids=["cut", "half", "emptied", "removed"],
+)
+async def test_a_lost_file_is_refused_with_the_numbers_and_the_ways_out(
+    data: Path, damage: Callable[[Path], None], says: str
+) -> None:
+    damage(data)
+    for _ in range(2):  # the start of the store alone changes nothing
+        reason = await checked(data) or ""
+        assert re.search(says, reason)
+        assert "Restore it from a backup" in reason
+        assert "abound store accept-loss" in reason
+    words = ["store", "accept-loss", "--data-dir", str(data)]
+    assert CliRunner().invoke(app, words).exit_code == 2  # it is not confirmed
+    assert await checked(data) is not None
+    said = await asyncio.to_thread(CliRunner().invoke, app, [*words, "--yes"])
+    assert (said.exit_code, "given up: " in said.output) == (0, True)
+    assert await checked(data) is None
+
+
+async def test_a_lost_manifest_is_refused_and_the_rest_is_moved_aside(data: Path) -> None:
+    (data / "appendonlydir" / "appendonly.aof.manifest").unlink()
+    left = files(data, "appendonlydir")
+    with pytest.raises(CannotStart, match="abound store accept-loss"):
+        EmbeddedStore(data).start()
+    words = ["store", "accept-loss", "--yes", "--data-dir", str(data)]
+    assert (await asyncio.to_thread(CliRunner().invoke, app, words)).exit_code == 0
+    assert files(data, "appendonlydir-lost-*") == left
+    assert await checked(data) is None
+
+
+async def test_accept_loss_comes_before_the_first_start_too(data: Path) -> None:
+    lose_all(data)
+    words = ["store", "accept-loss", "--yes", "--data-dir", str(data)]
+    assert (await asyncio.to_thread(CliRunner().invoke, app, words)).exit_code == 0
+    assert await checked(data) is None
+
+
+@pytest.mark.parametrize("command", ["verify --offline", "history show", "store rewrite", "keys list"])
 async def test_commands_refuse_a_log_that_is_cut_off(data: Path, command: str) -> None:
-    [log] = (data / "appendonlydir").glob("*.incr.aof")
-    written = log.read_bytes()
-    log.write_bytes(written[: len(written) // 2])
+    cut(data, 0.5)
     ran = await asyncio.to_thread(CliRunner().invoke, app, [*command.split(), "--data-dir", str(data)])
     assert isinstance(ran.exception, CannotStart)
     assert re.search("the model default ends at .* had reached .*: abound store accept-loss", str(ran.exception))
 
 
-@pytest.mark.parametrize("lost", ["appendonlydir/appendonly.aof.manifest", "appendonlydir"])
-async def test_a_log_that_is_gone_is_refused_and_what_is_left_stays(data: Path, lost: str) -> None:
-    gone = data / lost
-    shutil.rmtree(gone) if gone.is_dir() else gone.unlink()
-    before = logs(data)
-    with pytest.raises(CannotStart, match="abound store accept-loss"):
-        EmbeddedStore(data).start()
-    assert logs(data) == before
-    runner = CliRunner()
-    where = ["--data-dir", str(data), "--artifacts-url", str(data / "artifacts")]
-    assert runner.invoke(app, ["store", "accept-loss", *where]).exit_code == 2  # it is not confirmed
-    with pytest.raises(CannotStart):
-        EmbeddedStore(data).start()
-    said = await asyncio.to_thread(runner.invoke, app, ["store", "accept-loss", "--yes", *where])
-    assert (said.exit_code, "given up: the model default ends at 0-0" in said.output) == (0, True)
-    with EmbeddedStore(data) as url:
-        await checked(url, data)
-        await taught(url, data, None)
-    assert logs(data, "appendonlydir-lost-*/*.aof") == before
-    with EmbeddedStore(data) as url:  # what was learned after that is there
-        await checked(url, data)
+# the marks
 
 
-async def test_what_is_kept_in_the_data_directory_is_whole_or_what_was_before(data: Path) -> None:
-    (data / HIGH_WATER_FILE).write_bytes(b"torn")
-    with EmbeddedStore(data) as url:
-        await checked(url, data)
-        await taught(url, data, None)
-    assert (data / HIGH_WATER_FILE).read_bytes().startswith(b'{"catalog"')
-    assert logs(data, ".*.part") == {}
+async def test_marks_that_cannot_be_read_refuse_the_start(place: Place) -> None:
+    log = await place.learn(10)
+    await place.record()
+    for content in (b"", b"\x00garbage", b'{"catalog": "yesterday"}'):
+        place.marks.write_bytes(content)
+        assert f"{high_water.FILE} in the artifact store, is damaged" in await place.refusal()
+    await place.store.client.xtrim(log, maxlen=5, approximate=False)
+    with pytest.raises(Corrupted, match="the next start will be refused"):  # nor are they replaced
+        await place.record()
+    assert "is damaged" in await place.refusal()
 
 
-async def test_a_model_that_was_deleted_is_not_missed(
-    tmp_path: Path, server: Server, start_replica: StartReplica
+async def test_without_marks_history_shows_a_loss(model: Archived, server: Server) -> None:
+    place = Place(server.url, Path(model.artifacts.url))
+    await model.archive()
+    await place.check()
+    last = (await model.contents()).segments[-1].first
+    for entry, _ in await place.store.client.xrange(model.living.keys.log):
+        await place.store.client.xdel(model.living.keys.log, entry)
+    assert f"the model default ends at 0-0 (119 entries) and had reached {last}" in await place.refusal()
+    await place.store.client.delete(CATALOG_KEY)
+    assert "the catalog of models ends at 0-0" in await place.refusal()
+    await place.store.close()
+
+
+async def test_an_entry_deleted_from_the_end_of_a_log_is_missed(place: Place) -> None:
+    log = await place.learn(10)
+    await place.record()
+    [(last, _)] = await place.store.client.xrevrange(log, count=1)
+    await place.store.client.xdel(log, last)
+    assert re.search(rf"\(9 entries\) and had reached {last.decode()} \(10 entries\)", await place.refusal())
+
+
+async def test_an_empty_store_beside_the_folder_of_another_is_refused_before_the_first_mark(place: Place) -> None:
+    await place.artifacts.join(place.store)
+    await place.store.client.flushall()
+    assert f"has the folder {place.artifacts.id} of another store" in await place.refusal()
+
+
+async def test_a_tail_lost_since_the_reading_before_is_no_reason_to_refuse(place: Place) -> None:
+    """A failover to a server that had not all of it loses one, and so may a crash without ``appendfsync always``."""
+    log = await place.learn(10)
+    recorder = await place.record()
+    await place.learn(5)
+    await place.record(recorder, times=1)
+    for entry, _ in await place.store.client.xrevrange(log, count=5):
+        await place.store.client.xdel(log, entry)
+    await place.check()
+
+
+async def test_an_idle_store_writes_no_marks(place: Place) -> None:
+    await place.learn(10)
+    recorder = await place.record()
+    before = place.marks.stat()
+    await place.record(recorder)
+    assert place.marks.stat() == before
+    await place.learn(1)
+    await place.record(recorder)
+    assert place.marks.stat().st_mtime_ns > before.st_mtime_ns
+
+
+# legitimate starts
+
+
+async def test_a_new_store_with_new_artifacts_is_good(place: Place, tmp_path: Path) -> None:
+    await place.check()
+    (tmp_path / "artifacts" / "lost+found").mkdir(parents=True)
+    await place.check()
+    await place.artifacts.join(place.store)
+    await place.check()
+
+
+async def test_the_first_processes_of_a_service_may_start_at_once(
+    place: Place, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    artifacts = ArtifactStore(str(tmp_path))
-    replica = await start_replica(server, artifacts=artifacts)
-    await replica.models.create("news", ModelConfig())
-    await teach(replica, name="news")
-    await ended(replica.store, HighWaterMarks(replica.store, None, artifacts), artifacts)
-    await replica.models.delete("news")
-    await checked(server.url, None, artifacts)
+    """Another one joins the artifact store between the two questions of a check."""
+    folders = ArtifactStore.folders
+
+    async def later(artifacts: ArtifactStore) -> list[str]:
+        other = Store(server.url, PATIENT)
+        await ArtifactStore(artifacts.url).join(other)
+        await other.close()
+        return await folders(artifacts)
+
+    monkeypatch.setattr(ArtifactStore, "folders", later)
+    await place.check()
 
 
-async def test_an_emptied_store_is_refused_by_what_the_artifact_store_keeps(
-    tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch
+async def test_a_deleted_and_a_recreated_model_are_not_missed(place: Place) -> None:
+    await place.learn(10)
+    await place.learn(10, "news")
+    await place.record()
+    await place.delete("news")
+    await place.check()
+    await place.learn(1, "news")
+    await place.check()
+
+
+async def test_history_and_a_new_start_of_it_lower_no_mark(model: Archived, server: Server) -> None:
+    place = Place(server.url, Path(model.artifacts.url))
+    recorder = await place.record()
+    await model.archive()
+    await place.check()
+    await model.grow(10, 5)
+    await place.record(recorder)
+    async with acquire(model.store, model.living.keys) as lease:
+        await restart_history(ArchiveContext(model.store, model.artifacts, model.living, lease))
+    await place.check()
+    await place.store.close()
+
+
+async def test_a_restored_copy_of_the_store_is_good_beside_marks_that_were_copied_before_it(place: Place) -> None:
+    log = await place.learn(10)
+    recorder = await place.record()
+    copied = place.marks.read_bytes()
+    await place.learn(5)
+    dump = await place.store.client.dump(log)
+    await place.learn(5)
+    await place.record(recorder)
+    await place.store.client.restore(log, 0, dump, replace=True)
+    assert "(15 entries) and had reached" in await place.refusal()
+    place.marks.write_bytes(copied)
+    await place.check()
+
+
+async def test_a_start_does_not_wait_for_an_artifact_store_that_is_away(
+    place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    artifacts = ArtifactStore(str(tmp_path))
-    await taught(server.url, None, artifacts)
-    with server.client() as client:
-        client.flushall()
-    monkeypatch.setenv("ABOUND_ARTIFACTS_URL", str(tmp_path))
-    for command in (["verify", "--offline"], ["mend", "--yes"]):
-        ran = await asyncio.to_thread(CliRunner().invoke, app, [*command, "--redis-url", server.url])
-        assert "the store has lost data" in str(ran.exception)
-    with pytest.raises(CannotStart, match=r"the model default ends at 0-0 \(0 entries\).* the artifact store, folder"):
-        await checked(server.url, None, artifacts)
-    accept = ["store", "accept-loss", "--yes", "--redis-url", server.url]
-    said = await asyncio.to_thread(CliRunner().invoke, app, accept)
-    assert said.exit_code == 0
-    await taught(server.url, None, artifacts)
-    await checked(server.url, None, artifacts)
+    log = await place.learn(10)
+    await place.record()
+    await place.store.client.delete(log)
+
+    async def away(*_: object) -> None:
+        raise ArtifactsUnavailable("it is away")
+
+    with monkeypatch.context() as patch, capture_logs() as logs:
+        patch.setattr(ArtifactStore, "get", away)
+        await place.check()
+        with pytest.raises(ArtifactsUnavailable):
+            await place.record()
+    assert [line["reason"] for line in logs] == ["it is away"]
+    with pytest.raises(Corrupted, match="the next start will be refused"):  # it is back, and the marks stay
+        await place.record()
+    assert "(0 entries) and had reached" in await place.refusal()
 
 
-async def test_a_tail_that_is_lost_past_the_newest_snapshot_is_no_reason_to_refuse(
-    tmp_path: Path, server: Server, start_replica: StartReplica
+# who writes them
+
+
+async def test_the_first_replica_writes_marks_soon_after_the_first_event_and_at_its_end(
+    place: Place, server: Server, monkeypatch: pytest.MonkeyPatch, start_replica: StartReplica
 ) -> None:
-    """As a failover to a server that had not all of it loses one."""
-    artifacts = ArtifactStore(str(tmp_path))
-    replica = await start_replica(server, artifacts=artifacts)
-    await teach(replica, 20, 1)
-    store = Store(server.url, server.store_params)
-    worker = Worker(store, artifacts=artifacts)
-    running = asyncio.create_task(worker.run())
-    while not await schedule.live_workers(store):  # noqa: ASYNC110  it is in the store
-        await asyncio.sleep(0.01)
-    await replica.request_snapshot("default")
-    await until(lambda: any(tmp_path.glob(f"*/{HIGH_WATER_FILE}")))
-    await cancel_and_wait(running)  # no end of its own: nothing is written down after the snapshot
-    log = replica.model("default").keys.log
-    whole = await store.client.dump(log)
-    await teach(replica, 20, 2)
-    await replica.stop()
-    await store.client.restore(log, 0, whole, replace=True)
-    await store.close()
-    await checked(server.url, None, ArtifactStore(str(tmp_path)))
+    monkeypatch.setattr(high_water, "RECORD_SECONDS", 0.05)
+    written: list[str] = []
+    put = ArtifactStore.put
+
+    async def noted(artifacts: ArtifactStore, name: str, data: bytes) -> None:
+        await put(artifacts, name, data)
+        written.append(artifacts.url)
+
+    monkeypatch.setattr(ArtifactStore, "put", noted)
+    url = place.artifacts.url
+    replicas = [await start_replica(server, artifacts=ArtifactStore(way)) for way in (url, f"{url}/")]
+    async with asyncio.timeout(60):
+        while len(live := await replicas[0].replicas("default")) < 2:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        written.clear()
+        last = await teach(replicas[0])
+        while not (written and f'"last":"{last.entry}"' in place.marks.read_text()):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    replicas.sort(key=lambda replica: [one.replica for one in live].index(replica.id))
+    assert set(written) == {cast("ArtifactStore", replicas[0].artifacts).url}
+    monkeypatch.setattr(high_water, "RECORD_SECONDS", 3600.0)
+    last = await teach(replicas[1])
+    for replica in replicas:
+        await replica.stop()
+    assert f'"last":"{last.entry}"' in place.marks.read_text()
+    await place.store.client.delete(replicas[0].model("default").keys.log)
+    assert f"and had reached {last.entry}" in await place.refusal()

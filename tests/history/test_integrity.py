@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import zlib
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import msgspec
 import pytest
 from typer.testing import CliRunner
 
@@ -23,7 +25,7 @@ from abound.service.history.replay import compact
 from abound.service.history.retention import enforce_retention
 from abound.service.history.verify import verify
 from abound.service.log.catalog import read_catalog
-from abound.service.log.events import AdoptEvent
+from abound.service.log.events import APPLY_VERSION, AdoptEvent
 from abound.service.log.stream import Element
 from abound.service.replica.replica import Replica
 from abound.service.snapshots import state_files
@@ -94,13 +96,13 @@ async def test_a_start_waits_for_a_lost_state_file_and_names_the_way_out(house: 
     reason = str(stuck.status().reason)
     assert index.id in reason
     assert str(at) in reason
-    code, said = await run(house, "mend", "--yes")
+    code, said = await run(house, "history", "show")
     assert (code, at.entry in said, index.id in said, "from a backup" in said) == (1, True, True, True)
     await flip_state_file(house, index.id)  # it is restored
     await asyncio.wait_for(starting, 60)
     assert await digest_at(stuck, at) == expected
     await stuck.stop()
-    assert await run(house, "mend") == (0, "nothing is wrong\n")
+    assert (await run(house, "history", "show"))[0] == 0
 
 
 @pytest.mark.parametrize("of", ["index", "base", "manifest"])
@@ -126,15 +128,13 @@ async def test_damage_that_snapshots_hide_is_found_with_the_way_out(house: House
         await house.store.client.setrange(history_key(living.keys), 20, "damage")
     else:
         await flip_state_file(house, name)
-    for words in (("mend",), ("history", "show")):
-        code, said = await run(house, *words)
-        assert (code, name in said, "history begin-anew" in said) == (1, True, True)
-        assert of != "index" or at.entry in said
+    code, said = await run(house, "history", "show")
+    assert (code, name in said, "history begin-anew" in said) == (1, True, True)
+    assert of != "index" or at.entry in said
     with pytest.raises(Corrupted, match=rf"{name}.*`abound history (show|begin-anew)`"):
         await verify(house.store, "default", artifacts=house.artifacts, offline=True)
     assert (await run(house, "history", "begin-anew", "--yes"))[0] == 0
-    for words in (("mend",), ("history", "show")):
-        assert (await run(house, *words))[0] == 0
+    assert (await run(house, "history", "show"))[0] == 0
     assert (await verify(house.store, "default", artifacts=house.artifacts, offline=True)).good
 
 
@@ -144,7 +144,7 @@ async def test_a_state_file_of_another_release_is_reported(house: House) -> None
     path = state_files.file_name((await house.living()).keys, index.id, MANIFEST)
     changed = json.loads(await house.artifacts.get(path)) | {"format": 99}
     await house.artifacts.put(path, json.dumps(changed).encode())
-    code, said = await run(house, "mend", "--yes")
+    code, said = await run(house, "history", "show")
     assert (code, "has the format 99" in said, "run the release that wrote it" in said) == (1, True, True)
 
 
@@ -172,4 +172,15 @@ async def test_a_segment_that_the_worker_replaces_during_the_read_is_no_damage(
     await model.artifacts.delete(after.segments[0].name)
     missing = await find_damage(model.store, model.artifacts, model.living)
     assert len(missing) == 1
-    assert after.segments[0].name in missing[0].reason
+    assert after.segments[0].name in missing[0]
+
+
+@pytest.mark.parametrize("kind", ["damaged", "newer"])
+async def test_an_unreadable_entry_of_the_log_is_named_with_the_way_out(house: House, kind: str) -> None:
+    await house.append(*events(20))
+    log = (await house.living()).keys.log
+    payload = b"\x94nonsense" if kind == "damaged" else msgspec.msgpack.encode((APPLY_VERSION + 1, b"o", 1, ["new", 1]))
+    entry = (await house.store.client.xadd(log, {"e": payload, "c": b"%08x" % zlib.crc32(payload)})).decode()
+    code, said = await run(house, "history", "show")
+    assert (code, entry in said, "run the release that wrote it" in said) == (1, True, kind == "newer")
+    assert ("from a backup" in said, "history begin-anew" in said) == (kind == "damaged", kind == "damaged")

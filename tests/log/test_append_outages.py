@@ -67,15 +67,25 @@ async def test_a_store_that_hangs_does_not_hold_requests_for_ever(
     assert "y" not in [replica.model("default").live.label(i) for i in range(2)]
 
 
-async def test_a_store_that_refuses_to_write_has_taken_nothing(start_replica: StartReplica) -> None:
+def warning(replica: Replica) -> str:
+    """What /readyz says of the store."""
+    durability = replica.status().durability
+    return durability.warning or "" if durability is not None else ""
+
+
+async def test_a_full_store_takes_nothing_and_readyz_says_so(start_replica: StartReplica) -> None:
     server = Server()
     try:
         replica = await start_replica(server)
         with server.client() as client:
             client.config_set("maxmemory", 1)
-            with pytest.raises(StoreUnavailable, match="refused to append: OOM"):
+            with pytest.raises(
+                StoreUnavailable, match=r"nothing was appended: the store is full .*CONFIG SET maxmemory"
+            ):
                 await learn(replica, draft('{"a": 1}', "x"))
+            await until(lambda: "nothing is learned: the store is full" in warning(replica))
             client.config_set("maxmemory", 0)
+            await until(lambda: "full" not in warning(replica))
         assert (await learn(replica, draft('{"a": 1}', "x"))).applied
         await replica.stop()
     finally:

@@ -11,7 +11,7 @@ import pytest
 from abound.core.errors import CannotStart, InvalidInstance, StoreUnavailable
 from abound.core.types import START, Offset
 from abound.service.log import stream
-from abound.service.log.stream import MAX_ENTRIES, LogParams, ReadPacer
+from abound.service.log.stream import MAX_ENTRIES, LogGone, LogParams, ReadPacer
 from abound.service.store.client import Store, StoreParams
 from abound.service.store.raw_connection import Address, ConnectionLost, StoreConnection
 from abound.service.store.server_info import ServerInfo, _waitaof_holds
@@ -152,6 +152,19 @@ async def test_the_last_entry_is_sent_only_if_it_is_new(store: Store) -> None:
     sent = (await store.client.info("stats"))["total_net_output_bytes"]
     assert await stream.newest_after(store, KEY, Offset(5, 0, 3)) is None
     assert (await store.client.info("stats"))["total_net_output_bytes"] - sent < 100_000
+
+
+async def test_a_deleted_log_is_not_taken_for_one_that_lost_its_end(store: Store) -> None:
+    last = (await fill(store, 3))[-1]
+    connection = await store.open_connection("test")
+    reading = stream.read(connection, KEY, last, read_bytes=1000, seconds=10, checksum=b"another")
+    with pytest.raises(StoreUnavailable, match="lost its last entries"):
+        await anext(reading)
+    await store.client.delete(KEY)
+    reading = stream.read(connection, KEY, last, read_bytes=1000, seconds=10, checksum=b"another")
+    with pytest.raises(LogGone, match="the model was deleted"):
+        await anext(reading)
+    connection.close()
 
 
 async def test_the_tail_of_a_log(store: Store) -> None:

@@ -17,7 +17,6 @@ from abound.service.history.replay import compact, rebuild
 from abound.service.jobs.rebuild import RestoreParams, forget, refit, restore
 from abound.service.log.catalog import DEFAULT_MODEL
 from abound.service.log.events import APPLY_VERSION, AdoptEvent, ConfigureEvent, Entry, LearnEvent, MarkEvent, encode
-from abound.service.log.stream import repaired_key
 from abound.service.rebuild.adoption import begin
 from abound.service.rebuild.redaction import ForgetParams
 from abound.service.rebuild.refit import RefitParams
@@ -238,10 +237,8 @@ async def test_what_those_who_died_have_left_is_forgotten_as_well(own_server: Se
         with pytest.raises(Died):
             await compact(house.store, living, SMALL, between=dying, artifacts=house.artifacts)
         assert list(await snapshots.unlisted_keys(house.store, living.keys)) == [died]
-        await house.store.client.copy(living.keys.log, repaired_key(living.keys.log))  # as a mend that dies leaves it
         outcome = await run(house, forget, ForgetParams(source="spy", reason="asked for"), job="forget")
         assert died in outcome["snapshots_deleted"]
-        assert not await house.store.client.exists(repaired_key(living.keys.log))
         assert [await traces(house, word) for word in (b"unutterable", b"unspeakable")] == [[], []]
         kept = set(await snapshots.ids(house.store, living.keys))
         assert len(kept) == 2

@@ -119,5 +119,5 @@ async def test_what_cannot_be_read_of_the_past_is_named_with_the_way_out(
     lost = (await teach(house, *events(10, 1), *events(5, 2, "bad"), *events(5, 3)))[12]
     await digest_at(one, house.past[-1][0])
     await flip(house.store, (await house.living()).keys.log, lost)
-    with pytest.raises(Corrupted, match=f"entry {lost.entry} .*its checksum is wrong. `abound mend`"):
+    with pytest.raises(Corrupted, match=f"entry {lost.entry} .*its checksum is wrong. Restore the store from a backup"):
         await run(house, method, params)

@@ -26,7 +26,7 @@ from abound.core.errors import (
 from abound.service.artifacts.artifact_store import ArtifactStore
 from abound.service.asyncio_tasks import cancel_and_wait, wait_for_event
 from abound.service.log.catalog import Catalog, CatalogModel, reread_catalog
-from abound.service.log.stream import LogParams, trimmed_key
+from abound.service.log.stream import LogGone, LogParams, trimmed_key
 from abound.service.settings import Settings
 from abound.service.snapshots import snapshots
 from abound.service.store.client import Store, store_errors
@@ -168,8 +168,8 @@ class PromotionRunner:
             await self._follow_leased(one)
         except LeaseLost:
             log.warning("lost the lease: another worker follows the contest", model=name)
-        except Conflict:
-            pass  # another worker follows it
+        except (Conflict, LogGone):
+            pass  # another worker follows it, or it was deleted
         except (StoreUnavailable, ArtifactsUnavailable) as error:
             log.warning("contest interrupted; it will be retried", model=name, reason=str(error))
         except Exception as error:  # a contest must not end the worker
