@@ -256,6 +256,8 @@ class FastPathConnection(HttpToolsProtocol):
                     self.parser = HttpRequestParser(self)  # the other one skips what follows Connection: close
                     self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn does
                     pieces += [memoryview(piece)[stopped.args[0] :], head]
+                else:
+                    self._at = len(self._data)  # what follows CONNECT is no request
             except HttpParserError:
                 self.logger.warning("Invalid HTTP request received.")
                 self.send_400_response("")
