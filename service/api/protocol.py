@@ -16,10 +16,9 @@ much as ranking. A POST skips them when:
 
 In all other cases the request takes the normal path as if nothing had happened; refusals and failures do too.
 
-**Pipelined requests** are answered in order. The connection gives the parser one head at a time, and a few per turn of
-the event loop, so that other connections get a turn. While a request waits for the answer to an earlier one, the
-connection keeps what follows unparsed and reads no more. It thus holds one read and two requests at most, however much
-the client sends.
+**Pipelined requests** are answered in order. A few are parsed in a turn of the event loop, so that other connections
+get a turn. While a parsed request waits for the answer to an earlier one, the connection keeps what follows unparsed,
+and reads no more. It thus holds one read and a few requests at most, however much the client sends.
 
 **Upgrades.** Java's ``HttpClient`` and others offer HTTP/2 with every request, in a header ``Upgrade``. RFC 9110,
 section 7.8, lets a server ignore it. The parser treats such a request as complete after its head, and stops.
@@ -131,7 +130,7 @@ MAX_UNPARSED_BYTES = 2**26
 """Maximum bytes that all connections together keep unparsed; a connection that exceeds it is closed."""
 
 HEAD_END = b"\r\n\r\n"
-"""The end of a head: the parser accepts no other line ends."""
+"""The end of a head. The parser accepts no other line ends, so heads are counted without parsing them."""
 
 FastAnswer = Callable[[Headers, bytes], tuple[bytes, str] | None]
 """Takes headers and a whole body; returns the JSON of an answer of status 200 and the request id, or None."""
@@ -184,33 +183,27 @@ class FastPathConnection(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Parse data."""
-        self._data = self._data[self._at :] + data
+        self._data = self._data[self._at :] + data if self._data else data
         self._at = 0
         self._parse()
 
     def _read_on(self) -> None:
-        """Parse what is kept; read more if nothing is. uvicorn asks for it whenever a request does not have to wait."""
+        """Parse what is kept; read more if nothing is. uvicorn asks for it after answers and for more of a body."""
         if self._kept_bytes:
             self.loop.call_soon(self._parse)  # after uvicorn has started the next request
         else:
             self._socket.resume_reading()
 
     def _parse(self) -> None:
-        """Parse what was read, one head after another, and keep the rest as soon as a request has to wait."""
-        data = self._data
+        """Parse a few requests of what was read, unless a parsed one waits, and keep the rest."""
+        data, begin = self._data, self._at
         if not data:
             return
-        self._unset_keepalive_if_required()
-        for _ in range(MAX_TURN_REQUESTS):
-            begin = self._at
-            if begin == len(data) or self.pipeline or self.flow.read_paused or self.transport.is_closing():
-                break
-            end = data.find(HEAD_END, begin) + len(HEAD_END)
-            if end < len(HEAD_END) or data.find(HEAD_END, end) < 0:
-                end = len(data)  # at most one head: parse it together with its body
-            self._at = end
-            self._feed(memoryview(data)[begin:end])
-        if self._at < len(data) and not self.transport.is_closing():
+        if not self.pipeline and not self.flow.read_paused:
+            self._unset_keepalive_if_required()
+            self._at = end = _end_of_turn(data, begin)
+            self._feed(memoryview(data)[begin:end] if begin or end < len(data) else data)
+        if self._at < len(data) and not self._socket.is_closing():
             self._keep()
             return
         self._discard()
@@ -244,7 +237,7 @@ class FastPathConnection(HttpToolsProtocol):
                 self._socket.resume_reading()
 
     def _feed(self, data: bytes | memoryview) -> None:
-        """Give data with at most one head to the parser."""
+        """Give data to the parser."""
         pieces = [data]
         while pieces:
             piece = pieces.pop()
@@ -351,6 +344,17 @@ class FastPathConnection(HttpToolsProtocol):
         self._use_normal_path()
         if self._body:
             super().on_body(self._body)
+
+
+def _end_of_turn(data: bytes, begin: int) -> int:
+    """Return the end of the last head that is parsed in this turn; of the data, if no head follows."""
+    end = begin
+    for _ in range(MAX_TURN_REQUESTS):
+        found = data.find(HEAD_END, end)
+        if found < 0:
+            return len(data)
+        end = found + len(HEAD_END)
+    return end if data.find(HEAD_END, end) >= 0 else len(data)
 
 
 STALL_CHECK_SECONDS = 5.0
