@@ -15,7 +15,10 @@ much as ranking. A POST skips them when:
 3. the application returns an answer of status 200 without waiting
 
 In all other cases the request takes the normal path as if nothing had happened; refusals and failures do too.
-Pipelined requests are answered in order, a few per turn of the event loop, so that other connections get a turn.
+
+**Pipelined requests** are answered in order. A few are parsed in a turn of the event loop, so that other connections
+get a turn. While a parsed request waits for the answer to an earlier one, the connection keeps what follows unparsed,
+and reads no more. It thus holds one read and a few requests at most, however much the client sends.
 
 **Upgrades.** Java's ``HttpClient`` and others offer HTTP/2 with every request, in a header ``Upgrade``. RFC 9110,
 section 7.8, lets a server ignore it. The parser treats such a request as complete after its head, and stops.
@@ -44,11 +47,12 @@ HEAD = b"HTTP/1.1 "
 
 
 class JoinedWrites(asyncio.Transport):
-    """A transport that sends the head of an answer together with its body."""
+    """A transport that sends the head of an answer together with its body, and asks ``read_on`` to resume reading."""
 
-    def __init__(self, transport: asyncio.Transport) -> None:
+    def __init__(self, transport: asyncio.Transport, read_on: Callable[[], None]) -> None:
         super().__init__()
         self._transport = transport
+        self._read_on = read_on
         self._soon = asyncio.get_running_loop().call_soon
         self._head = b""
 
@@ -99,8 +103,8 @@ class JoinedWrites(asyncio.Transport):
         self._transport.pause_reading()
 
     def resume_reading(self) -> None:
-        """Resume reading."""
-        self._transport.resume_reading()
+        """Let the protocol resume reading, after it has parsed what it keeps."""
+        self._read_on()
 
     def is_reading(self) -> bool:
         """Return whether the transport is reading."""
@@ -119,8 +123,14 @@ class JoinedWrites(asyncio.Transport):
         return self._transport.get_protocol()
 
 
-MAX_FAST_REQUESTS = 16
-"""Requests of one piece of data that may take the fast path; the rest take the normal path."""
+MAX_TURN_REQUESTS = 16
+"""Maximum number of requests of a connection that are parsed in one turn of the event loop."""
+
+MAX_UNPARSED_BYTES = 2**26
+"""Maximum bytes that all connections together keep unparsed; a connection that exceeds it is closed."""
+
+HEAD_END = b"\r\n\r\n"
+"""The end of a head. The parser accepts no other line ends, so heads are counted without parsing them."""
 
 FastAnswer = Callable[[Headers, bytes], tuple[bytes, str] | None]
 """Takes headers and a whole body; returns the JSON of an answer of status 200 and the request id, or None."""
@@ -141,13 +151,18 @@ class FastPathConnection(HttpToolsProtocol):
 
     shortcuts: ClassVar[FastPaths] = staticmethod(no_fast_path)
 
+    unparsed_bytes: ClassVar[int] = 0  # of all connections of the class
+
     transport: JoinedWrites
+    _socket: asyncio.Transport
+    _data = b""  # what was read
+    _at = 0  # where the part of it begins that is not parsed yet
+    _kept_bytes = 0  # of this connection in ``unparsed_bytes``; it reads no more until this is 0
     _fast_answer: FastAnswer | None = None  # the function that may answer the request being read
     _headers: Headers  # of that request, the last of several values
     _body = b""  # of that request
     _defaults: list[tuple[bytes, bytes]] | None = None  # the server's headers, which it replaces every second
     _default_lines = b""  # the same as lines
-    _left = 0  # requests of this piece of data that may still take the fast path
     _answered: object = _NONE  # the scope of the last request that took the fast path
 
     @property
@@ -155,11 +170,75 @@ class FastPathConnection(HttpToolsProtocol):
         """Whether the last request took the fast path and no other has begun since."""
         return self.scope is self._answered
 
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Start the connection."""
+        self._socket = transport
+        super().connection_made(JoinedWrites(transport, self._read_on))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Discard what is unparsed."""
+        self._discard()
+        self._fast_answer = None
+        super().connection_lost(exc)
+
     def data_received(self, data: bytes) -> None:
-        """Parse data; move a request whose body is incomplete to the normal path."""
-        self._left = MAX_FAST_REQUESTS
-        self._unset_keepalive_if_required()
-        pieces: list[bytes | memoryview] = [data]
+        """Parse data."""
+        self._data = self._data[self._at :] + data if self._data else data
+        self._at = 0
+        self._parse()
+
+    def _read_on(self) -> None:
+        """Parse what is kept; read more if nothing is. uvicorn asks for it after answers and for more of a body."""
+        if self._kept_bytes:
+            self.loop.call_soon(self._parse)  # after uvicorn has started the next request
+        else:
+            self._socket.resume_reading()
+
+    def _parse(self) -> None:
+        """Parse a few requests of what was read, unless a parsed one waits, and keep the rest."""
+        data, begin = self._data, self._at
+        if not data:
+            return
+        if not self.pipeline and not self.flow.read_paused:
+            self._unset_keepalive_if_required()
+            self._at = end = _end_of_turn(data, begin)
+            self._feed(memoryview(data)[begin:end] if begin or end < len(data) else data)
+        if self._at < len(data) and not self._socket.is_closing():
+            self._keep()
+            return
+        self._discard()
+        if self._fast_answer is not None:
+            self._fall_back()  # the rest of the body has not arrived
+
+    def _keep(self) -> None:
+        """Stop reading until the rest is parsed; close the connection if all connections keep too much."""
+        kind = type(self)
+        kind.unparsed_bytes += len(self._data) - self._kept_bytes
+        self._kept_bytes = len(self._data)
+        if kind.unparsed_bytes > MAX_UNPARSED_BYTES:
+            # No answer: the client could take it for that of an earlier request, which may have been carried out.
+            self.logger.warning("Closed a connection: clients send more requests than are answered.")
+            self._discard()
+            self.transport.close()
+        elif self.pipeline or self.flow.read_paused:
+            self.flow.pause_reading()
+        else:
+            self._socket.pause_reading()
+            self.loop.call_soon(self._parse)
+
+    def _discard(self) -> None:
+        """Free what was read, and resume reading unless a request has to wait."""
+        self._data = b""
+        self._at = 0
+        if self._kept_bytes:
+            type(self).unparsed_bytes -= self._kept_bytes
+            self._kept_bytes = 0
+            if not self.flow.read_paused:
+                self._socket.resume_reading()
+
+    def _feed(self, data: bytes | memoryview) -> None:
+        """Give data to the parser."""
+        pieces = [data]
         while pieces:
             piece = pieces.pop()
             try:
@@ -170,12 +249,12 @@ class FastPathConnection(HttpToolsProtocol):
                     self.parser = HttpRequestParser(self)  # the other one skips what follows Connection: close
                     self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn does
                     pieces += [memoryview(piece)[stopped.args[0] :], head]
+                else:
+                    self._at = len(self._data)  # what follows CONNECT is no request
             except HttpParserError:
                 self.logger.warning("Invalid HTTP request received.")
                 self.send_400_response("")
                 break
-        if self._fast_answer is not None:
-            self._fall_back()  # the rest of the body has not arrived
 
     def on_message_begin(self) -> None:
         """Begin a request. State that only the normal path needs is created when the request takes it."""
@@ -186,10 +265,9 @@ class FastPathConnection(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         """Choose the fast or the normal path when the head is complete."""
-        if self._left and self._is_plain():
+        if self._is_plain():
             self._fast_answer = type(self).shortcuts(self.url)
             if self._fast_answer is not None:
-                self._left -= 1
                 self._body = b""
                 return
         if not self._offers_upgrade():
@@ -268,6 +346,17 @@ class FastPathConnection(HttpToolsProtocol):
             super().on_body(self._body)
 
 
+def _end_of_turn(data: bytes, begin: int) -> int:
+    """Return the end of the last head that is parsed in this turn; of the data, if no head follows."""
+    end = begin
+    for _ in range(MAX_TURN_REQUESTS):
+        found = data.find(HEAD_END, end)
+        if found < 0:
+            return len(data)
+        end = found + len(HEAD_END)
+    return end if data.find(HEAD_END, end) >= 0 else len(data)
+
+
 STALL_CHECK_SECONDS = 5.0
 """Interval at which connections are checked for stalled requests."""
 
@@ -316,13 +405,13 @@ class ClientConnection(FastPathConnection):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Start the connection; refuse it when there are too many."""
-        super().connection_made(JoinedWrites(transport))
+        super().connection_made(transport)
         if len(self.connections) > self.most_connections:
             self._refuse(HTTPStatus.SERVICE_UNAVAILABLE, "overloaded", "Service overloaded", "too many connections")
 
-    def data_received(self, data: bytes) -> None:
+    def _feed(self, data: bytes | memoryview) -> None:
         """Parse data, and refuse the request when it is too long."""
-        super().data_received(data)
+        super()._feed(data)
         if self.scope is not self._counted:
             self._counted, self._bytes = self.scope, 0
             return
@@ -361,10 +450,14 @@ class ClientConnection(FastPathConnection):
         raise ValueError(self._invalid_detail)  # the parser's caller answers with send_400_response
 
     def close_if_stalled(self) -> None:
-        """Close the connection if its request has stalled. The server calls this every ``STALL_CHECK_SECONDS``."""
-        if self.took_fast_path:
+        """Close the connection if its client has stalled. The server calls this every ``STALL_CHECK_SECONDS``."""
+        seen: tuple[object, int]
+        keep_alive_checks = math.ceil(self.timeout_keep_alive / STALL_CHECK_SECONDS)
+        if unsent := self.transport.get_write_buffer_size():
+            seen, limit = (self.transport, unsent), keep_alive_checks  # the client does not read
+        elif self.took_fast_path:
             # The normal path sets a keep-alive timer; here that would cost more than writing the answer's head.
-            seen, limit = (self.scope, 0), math.ceil(self.timeout_keep_alive / STALL_CHECK_SECONDS)
+            seen, limit = (self.scope, 0), keep_alive_checks
         elif self._in_head():
             seen, limit = (self.scope, 0), MAX_HEAD_CHECKS
         elif self.cycle.more_body and not self.cycle.response_complete and not self.flow.read_paused:
@@ -376,7 +469,7 @@ class ClientConnection(FastPathConnection):
         self._stalled_checks = self._stalled_checks + 1 if same else 0
         self._last_progress = seen
         if self._stalled_checks >= limit:
-            self.transport.close()
+            self.transport.abort()  # close would wait until the client has read everything
 
     def send_400_response(self, msg: str) -> None:
         """Answer a request that is not valid HTTP."""

@@ -24,7 +24,7 @@ import json
 import secrets
 import sys
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -192,6 +192,7 @@ class DatasetRepository:
         filename: str,
         pieces: AsyncIterator[bytes],
         environment: dict[str, str],
+        client_left: Callable[[], Coroutine[Any, Any, None]],
         columns: TableColumns = TableColumns(),
     ) -> tuple[DatasetCard, bool]:
         """Store a file as a data set, replacing the one of this name. Return it, and whether the name is new.
@@ -202,6 +203,9 @@ class DatasetRepository:
             Its extension gives the format; see ``files.format_of``.
         environment : dict
             Environment of the process that checks the file.
+        client_left : coroutine function
+            Called after the last piece; raises when nobody waits for the answer. The check then stops, and this error
+            is raised.
         columns : TableColumns
             The roles of a table's columns.
 
@@ -225,7 +229,7 @@ class DatasetRepository:
             async with hold_write_mark(self._store, WRITING_KEY, upload):
                 try:
                     size = await self._stored(artifacts, file, pieces)
-                    counts = await self._counts(name, file, columns, environment)
+                    counts = await self._counts(name, file, columns, environment, client_left)
                     created = await self._store.now()
                 except BaseException:
                     await artifacts.delete(file)
@@ -310,7 +314,14 @@ class DatasetRepository:
         await artifacts.put_stream(file, counted())
         return size
 
-    async def _counts(self, name: str, file: str, columns: TableColumns, environment: dict[str, str]) -> dict[str, int]:
+    async def _counts(
+        self,
+        name: str,
+        file: str,
+        columns: TableColumns,
+        environment: dict[str, str],
+        client_left: Callable[[], Coroutine[Any, Any, None]],
+    ) -> dict[str, int]:
         """Check a file in another process, and return its counts. Report the share that was read."""
         process = await asyncio.create_subprocess_exec(
             sys.executable,
@@ -326,6 +337,8 @@ class DatasetRepository:
         )
         assert process.stdout is not None
         found: dict[str, Any] = {}
+        leaving = asyncio.create_task(client_left())
+        leaving.add_done_callback(lambda _: _kill(process))  # which ends the loop
         try:
             async with asyncio.timeout(self._params.check_seconds):
                 async for line in process.stdout:
@@ -341,12 +354,13 @@ class DatasetRepository:
                 "split it or raise ABOUND_DATASETS_CHECK_SECONDS"
             ) from None
         finally:
-            if process.returncode is None:
-                with contextlib.suppress(ProcessLookupError):
-                    process.kill()
-                await process.wait()
+            leaving.cancel()
+            _kill(process)
+            await process.wait()
             with contextlib.suppress(StoreUnavailable):
                 await expiring.remove(self._store, CHECKING_KEY, name)
+        if leaving.done() and not leaving.cancelled():
+            leaving.result()
         if not found:
             raise Overloaded("the process that checks the file has died, perhaps for lack of memory; try again")
         if "too_large" in found:
@@ -368,6 +382,13 @@ class DatasetRepository:
         if answer == -2:
             raise Conflict(f"there are {params.most} data sets already; delete one first")
         return _decoded(answer) if isinstance(answer, bytes) else None
+
+
+def _kill(process: asyncio.subprocess.Process) -> None:
+    if process.returncode is not None:
+        return
+    with contextlib.suppress(ProcessLookupError):
+        process.kill()
 
 
 def _first_instances(path: Path, columns: TableColumns, n: int, plain_bytes: int) -> list[DatasetInstance]:

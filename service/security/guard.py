@@ -21,7 +21,8 @@ If no key exists, requests need none, and the service is bound to loopback. It t
 the host is an IP address or a name of this machine, and the page is the service's own or of this machine.
 Browsers are recognized by Accept-Language, which all of them send, and by Origin, which they add to requests
 that change something. A foreign page therefore cannot reach the service by resolving its own name to
-127.0.0.1 (DNS rebinding), nor by sending requests whose answers it cannot read.
+127.0.0.1 (DNS rebinding), nor by sending requests whose answers it cannot read. Images, scripts, frames and links
+of a foreign page carry no Origin. Sec-Fetch-Site tells them apart; they reach only the paths that never need a key.
 """
 
 from __future__ import annotations
@@ -135,7 +136,7 @@ class Guard:
         """Return and raise the same as ``admit``, without logging a refusal."""
         if not self._ring.required:
             if not self._any_host and (b"origin" in headers or b"accept-language" in headers):
-                _check_browser(headers.get(b"host"), headers.get(b"origin"))
+                _check_browser(headers)
             return None
         grant = self._ring.find(headers.get(b"authorization"))
         grant.check(needed, model)
@@ -146,7 +147,7 @@ class Guard:
         need = requirement_of(scope["method"], scope["path"])
         if not self._ring.required:
             if not self._any_host and (b"origin" in headers or b"accept-language" in headers):
-                _check_browser(headers.get(b"host"), headers.get(b"origin"))
+                _check_browser(headers, is_open=need is None)
             return None
         if need is None:
             return None
@@ -170,15 +171,26 @@ class Guard:
         self._last_logged, self._not_logged = now, 0
 
 
-def _check_browser(host: bytes | None, origin: bytes | None) -> None:
-    """Raise Forbidden if the host is a name that anybody could own, or if the asking page is foreign."""
+def _check_browser(headers: Mapping[bytes, bytes], is_open: bool = False) -> None:
+    """Raise Forbidden if the host is a name that anybody could own, or if the asking page is foreign.
+
+    A link on a foreign page may lead to an open path, such as the page.
+    """
+    host, origin = headers.get(b"host"), headers.get(b"origin")
     name = _name_of(host or b"")
     if not _is_local(name) and not _is_address(name):
         raise Forbidden(
             f"without any key this service answers browsers as localhost or by IP address, not as {name[:100]!r}. "
             "Create a key (abound keys create), or start it with --insecure"
         )
-    if origin is not None:
+    if origin is None:
+        if not is_open and headers.get(b"sec-fetch-site") in (b"cross-site", b"same-site"):
+            raise Forbidden(
+                "without any key this service refuses what web pages of other origins load or link to. "
+                "Open it from its own page or the address bar, create a key (abound keys create), "
+                "or start it with --insecure"
+            )
+    else:
         scheme, _, asking = origin.partition(b"://")
         if scheme not in (b"http", b"https") or (asking != host and not _is_local(_name_of(asking))):
             raise Forbidden(

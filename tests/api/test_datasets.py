@@ -8,6 +8,7 @@ import json
 import math
 import os
 import re
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -43,6 +44,7 @@ from abound.service.datasets.repository import DatasetCard, DatasetRepository
 from abound.service.jobs import fit as fitting_job
 from abound.service.jobs.fit import needs, require_fit_memory
 from abound.service.jobs.methods import METHODS, ModelSizes
+from tests.api.test_keys import until
 from tests.jobs.test_fit import Place, instances, same
 
 ENVIRONMENT = {"ABOUND_DATASETS_MAX_BYTES": "200000", "ABOUND_DATASETS_TOTAL_BYTES": "250000"} | {
@@ -195,6 +197,16 @@ def test_the_process_that_checks_is_held_to_its_memory() -> None:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
     assert done.returncode == 1
     assert "MemoryError" in done.stderr
+
+
+def test_a_file_whose_sender_has_gone_before_it_is_checked_is_forgotten(place: Place) -> None:
+    url = httpx.URL(place.client.url)
+    head = f"PUT /datasets/a.jsonl HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(lines(30))}\r\n\r\n"
+    with socket.create_connection((url.host, url.port or 80), timeout=60) as connection:
+        connection.sendall(head.encode() + lines(30))
+        until(lambda: files(place) != [])
+    until(lambda: files(place) == [], 30)
+    assert place.client.datasets() == {"datasets": [], "checking": {}}
 
 
 def test_a_wrong_line_is_refused_and_nothing_is_changed(place: Place) -> None:

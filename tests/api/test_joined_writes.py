@@ -26,9 +26,13 @@ class Wire(asyncio.Transport):
         return 0
 
 
+def no_reading() -> None:
+    raise AssertionError("nothing is read here")
+
+
 async def test_a_head_goes_out_with_its_body() -> None:
     wire = Wire()
-    joined = JoinedWrites(wire)
+    joined = JoinedWrites(wire, no_reading)
     for body in (b"one", b"two"):
         joined.write(HEAD)
         assert joined.get_write_buffer_size() == len(HEAD)
@@ -41,7 +45,7 @@ async def test_a_head_goes_out_with_its_body() -> None:
 
 async def test_a_head_without_a_body_goes_out_at_the_next_turn() -> None:
     wire = Wire()
-    joined = JoinedWrites(wire)
+    joined = JoinedWrites(wire, no_reading)
     joined.write(HEAD)
     assert wire.sent == []
     await asyncio.sleep(0)
@@ -52,7 +56,7 @@ async def test_a_head_without_a_body_goes_out_at_the_next_turn() -> None:
 
 async def test_a_head_goes_out_before_the_end() -> None:
     wire = Wire()
-    joined = JoinedWrites(wire)
+    joined = JoinedWrites(wire, no_reading)
     joined.write(HEAD)
     joined.close()
     assert wire.sent == [HEAD, b"closed"]
@@ -60,7 +64,7 @@ async def test_a_head_goes_out_before_the_end() -> None:
 
 async def test_a_long_body_is_not_copied() -> None:
     wire = Wire()
-    joined = JoinedWrites(wire)
+    joined = JoinedWrites(wire, no_reading)
     body = b"x" * (MAX_JOINED_BYTES + 1)
     joined.write(HEAD)
     joined.write(body)
@@ -69,7 +73,7 @@ async def test_a_long_body_is_not_copied() -> None:
 
 async def test_two_heads_stay_in_order() -> None:
     wire = Wire()
-    joined = JoinedWrites(wire)
+    joined = JoinedWrites(wire, no_reading)
     joined.write(b"HTTP/1.1 100 Continue\r\n\r\n")
     joined.write(HEAD)
     joined.write(b"body")

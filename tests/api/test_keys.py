@@ -323,6 +323,23 @@ def test_without_a_key_pages_of_others_are_not_answered() -> None:
         assert service.http.post("/learn", json=LABELLED, headers=headers).status_code == 200
 
 
+def test_without_a_key_images_frames_and_links_of_other_pages_reach_nothing_and_start_nothing() -> None:
+    with served() as service:
+        service.http.post("/learn", json=LABELLED).raise_for_status()
+        service.http.headers["accept-language"] = "en"
+        asked = ("/models/default/label?name=grain", "/models/default/label?name=none", "/models", "/metrics")
+        for site in ("cross-site", "same-site"):
+            for path in (*asked, "/models/default/export"):
+                problem(service.http.get(path, headers={"sec-fetch-site": site}), 403, "forbidden")
+            for path in ("/", "/docs", "/livez"):
+                assert service.http.get(path, headers={"sec-fetch-site": site}).status_code == 200, path
+        assert [act for act in service.http.get("/audit").json()["acts"] if act["action"] == "model.export"] == []
+        for site in ("same-origin", "none"):
+            assert service.http.get("/models", headers={"sec-fetch-site": site}).status_code == 200
+        headers = {"sec-fetch-site": "same-site", "origin": "http://localhost:3000"}  # a page of this machine
+        assert service.http.get("/models", headers=headers).status_code == 200
+
+
 def test_an_exposed_service_without_a_key_lets_nobody_in_and_an_insecure_one_everybody() -> None:
     with served(listen_on="0.0.0.0") as service:
         problem(service.http.get("/models"), 401, "unauthorized")

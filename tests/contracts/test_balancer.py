@@ -357,6 +357,9 @@ def test_pages_of_others_are_answered_only_once_the_replicas_ask_for_keys(
             monkeypatch.setenv("ABOUND_INSECURE", insecure)
         with balanced(replicas, tmp_path) as url:
             assert httpx.get(f"{url}/readyz", headers=headers, timeout=60).status_code == status, insecure
+            image = {"Host": "localhost", "Accept-Language": "fi", "Sec-Fetch-Site": "cross-site"}
+            assert httpx.get(f"{url}/models", headers=image, timeout=60).status_code == status, insecure
+            assert httpx.get(f"{url}/readyz", headers=image, timeout=60).status_code == 200, insecure
 
 
 def test_a_body_in_chunks_is_not_waited_for(url: str, replicas: tuple[Replica, Replica]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import os
 from collections.abc import AsyncIterator
@@ -10,6 +11,7 @@ from pathlib import Path
 import pyarrow
 import pyarrow.parquet
 import pytest
+import zstandard
 
 from abound.core.errors import ArtifactsUnavailable, StoreUnavailable, TooLarge
 from abound.service.artifacts.artifact_store import ArtifactStore
@@ -24,6 +26,11 @@ LINE = b'{"text": "%s", "labels": ["l"]}\n'
 
 async def pieces(text: bytes) -> AsyncIterator[bytes]:
     yield LINE % text
+
+
+async def stays() -> None:
+    """A client that waits for its answer."""
+    await asyncio.Event().wait()
 
 
 @pytest.fixture
@@ -57,10 +64,10 @@ async def test_a_name_has_a_whole_file_though_the_reply_of_the_store_was_lost(
     server: Server, proxy: Proxy, artifacts: ArtifactStore, known: DatasetRepository
 ) -> None:
     where = environment(server.url, artifacts)
-    await known.put(artifacts, "mine", "a.jsonl", pieces(b"one"), where)
+    await known.put(artifacts, "mine", "a.jsonl", pieces(b"one"), where, stays)
     proxy.lose_replies_to = b"cjson.decode"
     with pytest.raises(StoreUnavailable):
-        await known.put(artifacts, "mine", "a.jsonl", pieces(b"two"), where)
+        await known.put(artifacts, "mine", "a.jsonl", pieces(b"two"), where, stays)
     assert await artifacts.get((await known.get("mine")).file) == LINE % b"two"
     assert await known.collect_garbage(artifacts) == 1
     assert len(await artifacts.names(FOLDER)) == 1
@@ -70,7 +77,7 @@ async def test_a_file_that_cannot_be_checked_now_is_not_wrong(
     artifacts: ArtifactStore, known: DatasetRepository
 ) -> None:
     with pytest.raises(ArtifactsUnavailable, match="could not be checked: the store is away"):
-        await known.put(artifacts, "mine", "a.jsonl", pieces(b"one"), environment("unix:///nowhere", artifacts))
+        await known.put(artifacts, "mine", "a.jsonl", pieces(b"one"), environment("unix:///nowhere", artifacts), stays)
     assert await artifacts.names(FOLDER) == []
 
 
@@ -84,8 +91,34 @@ async def test_rows_of_a_large_parquet_file_in_a_remote_store_are_refused(
     async def body() -> AsyncIterator[bytes]:
         yield file.getvalue()
 
-    await known.put(artifacts, "mine", "a.parquet", body(), environment(server.url, artifacts))
+    await known.put(artifacts, "mine", "a.parquet", body(), environment(server.url, artifacts), stays)
     monkeypatch.setattr(repository, "MAX_BATCH_BYTES", len(file.getvalue()) - 1)
     assert [row.text for row in await known.head(artifacts, "mine", 2)] == ["one", "two"]
     with pytest.raises(TooLarge, match="in a remote artifact store"):
         await known.head(ArtifactStore("memory://remote"), "mine", 2)
+
+
+async def test_a_check_stops_when_the_client_has_gone(
+    server: Server, artifacts: ArtifactStore, known: DatasetRepository
+) -> None:
+    checked = asyncio.Event()
+    lines = zstandard.compress(b"\n" * 2**24) * 300  # some KB that take minutes to read
+
+    async def body() -> AsyncIterator[bytes]:
+        yield zstandard.compress(LINE % b"one") + lines
+
+    async def leaves() -> None:
+        await checked.wait()
+        raise ConnectionError("gone")
+
+    where = environment(server.url, artifacts)
+    putting = asyncio.create_task(known.put(artifacts, "mine", "a.jsonl.zst", body(), where, leaves))
+    async with asyncio.timeout(60):
+        while not await known.checking():  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+    checked.set()
+    async with asyncio.timeout(10):
+        with pytest.raises(ConnectionError):
+            await putting
+    assert await known.checking() == {}
+    assert await artifacts.names(FOLDER) == []

@@ -118,6 +118,9 @@ def test_a_web_page_of_others_neither_reads_nor_changes_anything(running: Compos
                 answer = http.request(method, path, headers=headers, json={"text": "a", "labels": ["pwned"]})
                 assert answer.status_code == 403, (name, method, path)
                 assert answer.json()["type"] == "/problems/forbidden"
+        image = {"Host": own, "Accept-Language": "en", "Sec-Fetch-Site": "cross-site"}
+        assert http.get("/models/victim/export", headers=image).status_code == 403
+        assert http.get("/", headers=image).status_code == 200
         for headers in (
             {"Accept-Language": "en"},
             {"Accept-Language": "en", "Origin": f"http://{own}"},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
@@ -14,7 +15,7 @@ from abound.core.instances.tables import TableColumns
 from abound.service.api.dependencies import ActorDep, ArtifactsDep, PartsDep
 from abound.service.api.openapi import problems
 from abound.service.api.request_body import check_coding, check_length
-from abound.service.api.routes.transfer import pieces_of
+from abound.service.api.routes.transfer import client_left, pieces_of
 from abound.service.api.schemas.shape import Shape
 from abound.service.datasets.files import STANDARD_INPUT, SUFFIXES, check_columns, format_of
 from abound.service.datasets.repository import NAME, DatasetCard, DatasetParams, DatasetRepository
@@ -171,7 +172,9 @@ async def put_dataset(
         raise InvalidInstance(str(error), "filename") from error
     async with audited(parts.replica.store, actor, "dataset.put", dataset=dataset) as details:
         pieces = pieces_of(request, params.max_bytes)
-        card, is_new = await known.put(place, dataset, named, pieces, parts.settings.child_environment(), columns)
+        card, is_new = await known.put(
+            place, dataset, named, pieces, parts.settings.child_environment(), partial(client_left, request), columns
+        )
         details["bytes"] = card.bytes
     if is_new:
         response.status_code = 201

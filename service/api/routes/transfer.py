@@ -84,3 +84,10 @@ async def pieces_of(request: Request, limit: int) -> AsyncIterator[bytes]:
             raise too_large(limit)
         more = message.get("more_body", False)
         yield piece
+
+
+async def client_left(request: Request) -> None:
+    """Wait until the client has closed the connection; then raise Disconnected. Call it after the whole body."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+    raise Disconnected
