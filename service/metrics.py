@@ -177,9 +177,6 @@ class Telemetry:
             "promotions": self._gauge("abound_gate_promotions", "Promotions of a version by the gate.", "livemax"),
             "rollbacks": self._gauge("abound_gate_rollbacks", "Rollbacks by the gate.", "livemax"),
             "drift_marks": self._gauge("abound_drift_marks", "Number of stored drift marks.", "livemax"),
-            "blend_weight": self._gauge(
-                "abound_blend_version_weight", "Weight of the version in the leading blend.", "livemax"
-            ),
         }
         self._appends = BatchHistogram(
             "abound_append_duration_seconds",
@@ -196,8 +193,7 @@ class Telemetry:
         }
         self._rankings = BatchHistogram(
             "abound_rank_duration_seconds",
-            "Seconds of one batch of rankings by versions; kind blend if one of them was a blend.",
-            ("kind",),
+            "Seconds of one batch of rankings by versions.",
             buckets=BOUNDS,
             registry=registry,
         )
@@ -271,10 +267,10 @@ class Telemetry:
         if any(counts):
             self._appends.labels(model, queue).add(counts, total)
 
-    def add_rankings(self, kind: str, counts: Sequence[int], total: float) -> None:
+    def add_rankings(self, counts: Sequence[int], total: float) -> None:
         """Add rankings by versions: durations by bucket, and their sum in seconds."""
         if any(counts):
-            self._rankings.labels(kind).add(counts, total)
+            self._rankings.add(counts, total)
 
     def set_connected(self, connected: bool) -> None:
         """Set whether this process is connected to the log."""

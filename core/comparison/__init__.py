@@ -1,1 +1,1 @@
-"""Comparison of two rankings: the sequential test, and the blend."""
+"""The sequential test that compares two rankings."""

@@ -914,22 +914,6 @@ export interface components {
             acts: components["schemas"]["ActShape"][];
         };
         /**
-         * BlendShape
-         * @description The learned blend.
-         */
-        BlendShape: {
-            /**
-             * Version
-             * @description The version blended with the index; null without one.
-             */
-            version: string | null;
-            /**
-             * Weights
-             * @description The leading weights of the index and the version.
-             */
-            weights: number[];
-        };
-        /**
          * CalibrationShape
          * @description The reliability of the probabilities.
          */
@@ -1193,7 +1177,7 @@ export interface components {
             MRR: number | null;
             /**
              * Version
-             * @description `live`: the index; `blend`; or the id of a version.
+             * @description `live`: the index; or the id of a version.
              */
             version: string;
             /** @description Over the newest 4,500 to 5,000 instances. */
@@ -1245,7 +1229,6 @@ export interface components {
             gaps: number;
             /** Versions */
             versions: components["schemas"]["ContenderShape"][];
-            blend: components["schemas"]["BlendShape"];
             /**
              * Decisions
              * @description The newest, oldest first.
@@ -2379,14 +2362,6 @@ export interface components {
              * @description Offset from which it is active.
              */
             at: string;
-            /**
-             * Weights
-             * @description Weights of the index and the version, for `version=blend`.
-             */
-            weights: [
-                number,
-                number
-            ];
         };
         /**
          * SnapshotShape

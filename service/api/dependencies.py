@@ -79,8 +79,7 @@ class Parts(NamedTuple):
             if (kept := self.replica.storage_status.get(model)) is not None:
                 figures[name] |= kept.figures()
         self.telemetry.set_models(figures)
-        for kind, timer in self.rankers.timers.items():
-            self.telemetry.add_rankings(kind, *timer.drain())
+        self.telemetry.add_rankings(*self.rankers.timer.drain())
         self.budget.update_sizes(self.replica.models.all())
 
 

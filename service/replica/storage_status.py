@@ -184,5 +184,4 @@ def _figures_of(found: Standings | None) -> dict[str, float]:
         "promotions": found.promotions,
         "rollbacks": found.rollbacks,
         "drift_marks": len(found.drift.marks),
-        "blend_weight": found.weighing.weights[1],
     }

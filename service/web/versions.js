@@ -63,7 +63,7 @@ export function versions({ model, signal, problem, refused, lacks, every }) {
 
   function drawNow(about, found) {
     const card = (found || []).find((one) => one.id === about.version);
-    const { former, weights } = about.serving;
+    const { former } = about.serving;
     refill(
       parts.now,
       h(
@@ -77,7 +77,7 @@ export function versions({ model, signal, problem, refused, lacks, every }) {
           about.version === "live" || former === "live" ? null : h("button", { type: "button", onclick: () => activate("live", found, "Serve the index") }, "Serve the live index"),
         ),
       ),
-      about.version === "live" ? null : h("p", { class: "hint" }, `It answers alone, and does not change. Learning goes on in the live index. A request for the version “blend” gets ${percent(weights[0])} of the index and ${percent(weights[1])} of the version.`),
+      about.version === "live" ? null : h("p", { class: "hint" }, `It answers alone, and does not change. Learning goes on in the live index.`),
       lacking ? h("p", { class: "hint" }, lacking) : null,
     );
   }
@@ -260,7 +260,6 @@ function measured(metrics, name) {
 
 function nameOf(version, found) {
   if (version === "live") return "the live index";
-  if (version === "blend") return "the blend";
   const card = (found || []).find((one) => one.id === version);
   return card ? `${card.method} ${version.slice(0, 8)}` : version;
 }

@@ -45,11 +45,6 @@ def changed(n: int, first: int = 0) -> list[Pair]:
     return [(f"f{i % LABELS}", f"l{(i + 1) % LABELS}") for i in range(first, first + n)]
 
 
-def crowded(n: int, first: int = 0) -> list[Pair]:
-    """As ``familiar``, with a feature that is in all, from which the index takes what comes most."""
-    return [(f"f{i} common", f"l{i % LABELS}") for i in range(first, first + n)]
-
-
 def wise() -> FittedMethod:
     """A version that knows all features as they are at first."""
     gathering = MatrixBuilder((1, 2))

@@ -40,7 +40,7 @@ class DifferenceShape(Shape):
 class ContenderShape(RankedShape):
     """One of the versions that are compared. A label below rank 50 counts as not ranked."""
 
-    version: str = Field(description="`live`: the index; `blend`; or the id of a version.")
+    version: str = Field(description="`live`: the index; or the id of a version.")
     window: RankedShape = Field(description="Over the newest 4,500 to 5,000 instances.")
     difference: DifferenceShape | None = Field(description="Null for the served version.")
     decision: Literal["served", "waits", "too few", "better", "worse", "undecided"] = Field(
@@ -68,13 +68,6 @@ class GateShape(Shape):
     needed: float
 
 
-class BlendShape(Shape):
-    """The learned blend."""
-
-    version: str | None = Field(description="The version blended with the index; null without one.")
-    weights: list[float] = Field(description="The leading weights of the index and the version.")
-
-
 class ContestShape(Shape):
     """The versions that rank every instance before the model learns it."""
 
@@ -84,7 +77,6 @@ class ContestShape(Shape):
     gate: GateShape
     gaps: int = Field(description="How often instances were skipped because the data to continue was gone.")
     versions: list[ContenderShape]
-    blend: BlendShape
     decisions: list[DecisionShape] = Field(description="The newest, oldest first.")
     promotions: int
     rollbacks: int

@@ -1,4 +1,4 @@
-"""Follow one model's log, score its challengers, let the gate promote one, and learn the weights of the blend.
+"""Follow one model's log, score its challengers, and let the gate promote one.
 
  1. ``open`` loads the standings that the previous worker saved, and a snapshot at or before their offset. The
     entries between the two are learned without scoring, so no instance is scored twice. If only newer snapshots
@@ -7,10 +7,7 @@
  2. ``follow_log`` reads to the end of the log. All versions rank each learned instance, and the ranks are recorded.
  3. The gate (``service/versions/promotion/gate.py``) may promote a challenger. Only the log decides which
     version is served: a decision counts when its ``ActivateEvent`` entry is read back.
- 4. Every ``weigh_every`` scored instances, new blend weights are appended if they changed. When a version
-    becomes active, the weights learned so far are appended at once; until that entry is read back, the blend is
-    even.
- 5. ``save`` writes the standings if they changed, guarded by the contest's lease.
+ 4. ``save`` writes the standings if they changed, guarded by the contest's lease.
 
 None of this is replicated state. If the worker dies, replicas learn and answer as before, and the next worker
 starts at step 1 and reaches the same decisions. A contest that falls behind reads from history and catches up later.
@@ -22,12 +19,9 @@ import asyncio
 import contextlib
 from collections.abc import Sequence
 
-import numpy as np
-
-from abound.core.comparison.blend import MIXTURES, LabelRanking, ranks_under
 from abound.core.comparison.sequential_test import Contest, GateParams
 from abound.core.errors import ArtifactsUnavailable, Corrupted, UnknownOffset
-from abound.core.model.active_version import BLEND, LIVE, ServingState
+from abound.core.model.active_version import LIVE, ServingState
 from abound.core.types import Offset
 from abound.service.artifacts.artifact_store import ArtifactStore
 from abound.service.asyncio_tasks import TimeSlice
@@ -35,14 +29,12 @@ from abound.service.history import full_log
 from abound.service.history.replay import ReplaySource, apply
 from abound.service.history.restore import restore_newest
 from abound.service.log import stream
-from abound.service.log.appender import append_event
 from abound.service.log.catalog import CatalogModel
-from abound.service.log.events import ActivateEvent, LearnEvent, WeighEvent, decode_entry
+from abound.service.log.events import ActivateEvent, LearnEvent, decode_entry
 from abound.service.log.stream import Element, LogParams
 from abound.service.store.client import Store
 from abound.service.store.lease import Lease, LeaseLost
 from abound.service.versions.activation import ActivationContext
-from abound.service.versions.card import Card
 from abound.service.versions.promotion import challengers
 from abound.service.versions.promotion import standings as standing
 from abound.service.versions.promotion.challengers import LoadedChallengers
@@ -56,7 +48,7 @@ from abound.service.versions.promotion.scoring import (
     rank_by_version,
     rank_in,
 )
-from abound.service.versions.promotion.standings import NEVER_WEIGHED, Standings
+from abound.service.versions.promotion.standings import Standings
 
 AT_ONCE = 256
 """Instances that the versions rank in one call."""
@@ -158,7 +150,7 @@ class ContestFollower:
     # challengers
 
     async def reload_challengers(self) -> None:
-        """Reload the challengers and choose the blend partner.
+        """Reload the challengers.
 
         Versions that fail to load are listed in ``standing.trouble``.
 
@@ -170,40 +162,8 @@ class ContestFollower:
         await self._challengers.reload([serving.version, *self._gate.fallback(self.standing, serving)])
         self.standing.trouble = self._challengers.load_errors
         # A version that failed to load may load later; keep its scores.
-        self.standing.contest.retain([*self._challengers.loaded, *self._challengers.load_errors, LIVE, BLEND])
+        self.standing.contest.retain([*self._challengers.loaded, *self._challengers.load_errors, LIVE])
         self.model.ranking = bool(self._challengers.loaded)
-        self._choose_partner(serving)
-        await self._weigh(serving)
-
-    def _choose_partner(self, serving: ServingState) -> None:
-        """Choose the version to blend with: the served version, else the first challenger.
-
-        A current partner that fails to load is kept while its load is retried.
-        """
-        there = {*self._challengers.loaded, *({self.standing.partner} & self._challengers.load_errors.keys())}
-        names = [name for name in (serving.version, *self._challengers.challengers) if name in there]
-        partner = names[0] if names else None
-        if partner != self.standing.partner:
-            self.standing.partner = partner
-            self.standing.weighing.start_version(
-                self._advantage(self._challengers.loaded[partner].card) if partner else 0.0
-            )
-            self.standing.weighed = NEVER_WEIGHED
-            self.standing.contest.scores.pop(BLEND, None)
-            self.standing.contest.comparisons.pop(BLEND, None)
-
-    def _advantage(self, card: Card) -> float:
-        """Return how much better a version's MRR is than the index's, on the newest instances.
-
-        The version's MRR was measured on held-out instances when it was fitted. The MRR of the index is measured
-        on the same number of instances, but on the newest ones, so the comparison is approximate. Return 0 if
-        the version was evaluated on other data.
-        """
-        n, theirs = card.metrics.get("held_out"), card.metrics.get("MRR")
-        if card.data_range is None or card.origin is not None or not n or theirs is None:
-            return 0.0
-        ours = self.model.live.prequential.newest(n)["MRR"]
-        return theirs - ours if ours is not None else 0.0
 
     @property
     def is_store_away(self) -> bool:
@@ -267,7 +227,6 @@ class ContestFollower:
             at = Offset.parse(serving.at).milliseconds / 1000
             await challengers.withdraw(self._store, self._keys, before.version, at)
         self.standing.contest.set_served(serving.version)
-        self.standing.weighed = NEVER_WEIGHED
         await self.reload_challengers()
 
     async def _flush(self) -> None:
@@ -280,7 +239,6 @@ class ContestFollower:
             serving = self.model.live.serving
             contending = [name for name in self._challengers.challengers if name in self._challengers.loaded]
             await self._gate.decide(self.standing, serving, contending)
-            await self._weigh(serving)
 
     async def _note(self, seen: Sequence[LearnedInstance]) -> None:
         for one in seen:
@@ -293,47 +251,15 @@ class ContestFollower:
         knows = {name: fitted_until(version)[:2] for name, version in loaded.items()}
         time_slice = TimeSlice()
         for i, one in enumerate(seen):
-            ranks = {LIVE: rank_in(one.live.labels, one.true_labels)}
+            ranks = {LIVE: rank_in(one.live, one.true_labels)}
             for name, lists in listed.items():
                 if one.at[:2] > knows[name]:
-                    ranks[name] = rank_in(lists[i].labels, one.true_labels)
-            partner = self.standing.partner
-            if partner is not None and partner in ranks:
-                ranks[BLEND] = self._blended(one, listed[partner][i])
+                    ranks[name] = rank_in(lists[i], one.true_labels)
             self.standing.contest.add(ranks)
             if time_slice.due():
                 await time_slice.pause()
 
-    def _blended(self, one: LearnedInstance, listed: LabelRanking) -> int:
-        """Return the rank under the blend as it is served, and update the blend weights from this instance."""
-        serving, weighing = self.model.live.serving, self.standing.weighing
-        weights = serving.weights if serving.version == self.standing.partner else weighing.weights
-        ranks = weighing.learn(one.live, listed, one.true_labels)
-        if weights in MIXTURES:
-            return int(ranks[MIXTURES.index(weights)])
-        return int(ranks_under(one.live, listed, np.array([weights]), one.true_labels)[0])
-
     # 4
-
-    async def _weigh(self, serving: ServingState) -> None:
-        """Append new blend weights if they changed and an update is due.
-
-        The standings are saved first, with everything up to the model's offset counted. Otherwise a worker
-        that keeps dying before it saves would append the weights each time.
-        """
-        weighing = self.standing.weighing
-        partner, weights = self.standing.partner, self.standing.weighing.weights
-        if partner is None or partner != serving.version:
-            return
-        if not weighing.should_publish(self.standing.weighed, self._params.weigh_every):
-            return
-        self.standing.weighed = weighing.since
-        if weights != serving.weights:
-            self.standing.offset = str(self.model.offset)
-            await standing.save(self._lease, self.standing)
-            await append_event(self._store, self._keys, WeighEvent(partner, weights))
-
-    # 5
 
     async def save(self) -> None:
         """Write the standings if they changed since the last call. Raises LeaseLost, StoreUnavailable."""

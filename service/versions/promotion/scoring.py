@@ -15,7 +15,6 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from abound.core.comparison.blend import DEPTH, LabelRanking
 from abound.core.instances.record import record_shape, unpack_labels
 from abound.core.kernels.records.record import vector_end
 from abound.core.model.entry_application import EntryApplication
@@ -25,6 +24,9 @@ from abound.core.types import START, Offset
 from abound.service.log.events import Event, LearnEvent
 from abound.service.model.replicated_model import ReplicatedModel, enlarge
 from abound.service.versions.repository import LoadedVersion
+
+DEPTH = 50
+"""Number of the best labels that are compared; a label below has rank 0."""
 
 
 class LearnedInstance(NamedTuple):
@@ -41,7 +43,7 @@ class LearnedInstance(NamedTuple):
     vector : bytes
         Empty, like the fields that follow, if there is no version to rank this instance.
     true_labels : set of str
-    live : LabelRanking
+    live : list of str
         The ``DEPTH`` best labels of the index.
     """
 
@@ -50,7 +52,7 @@ class LearnedInstance(NamedTuple):
     learned: int
     vector: bytes = b""
     true_labels: Set[str] = frozenset()
-    live: LabelRanking = LabelRanking((), ())
+    live: Sequence[str] = ()
 
 
 class RankingProxy:
@@ -91,7 +93,7 @@ class RankingProxy:
             end = int(vector_end(buffer, at))
             vector, true = buffer[at:end], frozenset(unpack_labels(buffer, end))
             best = live.rank(vector, DEPTH)
-            listed = LabelRanking([live.label(class_id) for class_id in best.class_ids.tolist()], best.scores)
+            listed = [live.label(class_id) for class_id in best.class_ids.tolist()]
             own = offset._replace(position=offset.position + i)
             at, _ = live.apply(buffer, at, ranks[i : i + 1], updated[i : i + 1], own)
             if true and shape.details_at < 0:
@@ -140,14 +142,11 @@ def rank_in(labels: Sequence[str], true: Set[str]) -> int:
     return next((place for place, label in enumerate(labels, 1) if label in true), 0)
 
 
-def rank_by_version(loaded: LoadedVersion, vectors: Sequence[bytes]) -> list[LabelRanking]:
+def rank_by_version(loaded: LoadedVersion, vectors: Sequence[bytes]) -> list[list[str]]:
     """Return the ``DEPTH`` best labels of a version for each vector."""
     rankings = loaded.fitted.rank_vectors(vectors, DEPTH)
     labels, starts = loaded.fitted.labels, rankings.starts.tolist()
-    return [
-        LabelRanking([labels[i] for i in rankings.ids[start:end].tolist()], rankings.scores[start:end])
-        for start, end in itertools.pairwise(starts)
-    ]
+    return [[labels[i] for i in rankings.ids[start:end].tolist()] for start, end in itertools.pairwise(starts)]
 
 
 def fitted_until(loaded: LoadedVersion) -> Offset:

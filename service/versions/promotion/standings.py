@@ -12,10 +12,9 @@ from typing import Any
 
 import msgspec
 
-from abound.core.comparison.blend import BlendLearner
 from abound.core.comparison.sequential_test import Contest, Decision, GateParams
 from abound.core.errors import Corrupted
-from abound.core.model.active_version import BLEND, LIVE
+from abound.core.model.active_version import LIVE
 from abound.core.types import START
 from abound.service.store.client import Store, store_errors
 from abound.service.store.keys import ModelKeys
@@ -27,9 +26,6 @@ MAX_DECISIONS = 20
 
 PURPOSE = "contending"
 """Purpose of the lease."""
-
-NEVER_WEIGHED = -1
-"""``Standings.weighed`` before any weights were appended."""
 
 
 class DecisionRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,12 +46,6 @@ class Standings(msgspec.Struct, kw_only=True):
     since : str
         Where counting began.
     contest : Contest
-    weighing : BlendLearner
-    partner : str or None
-        The version that is blended with the index.
-    weighed : int
-        Number of instances with the partner (``weighing.since``) at the last update of the blend weights. It is set
-        just before the weights are appended.
     promoted : str
         Id of the activation by which the gate made the served version active; empty if the gate did not activate it.
     decisions : list of DecisionRecord
@@ -72,9 +62,6 @@ class Standings(msgspec.Struct, kw_only=True):
     offset: str = str(START)
     since: str = str(START)
     contest: Contest
-    weighing: BlendLearner = msgspec.field(default_factory=BlendLearner)
-    partner: str | None = None
-    weighed: int = NEVER_WEIGHED
     promoted: str = ""
     decisions: list[DecisionRecord] = msgspec.field(default_factory=list)
     promotions: int = 0
@@ -134,8 +121,7 @@ async def drop(lease: Lease) -> None:
 def to_public(standing: Standings, gate: GateParams) -> dict[str, Any]:
     """Return the contest as the API shows it: see ``ContestShape`` in ``service/api/schemas/contenders.py``."""
     contest = standing.contest
-    order = [LIVE, BLEND]
-    names = sorted(contest.scores, key=lambda name: (order.index(name) if name in order else len(order), name))
+    names = sorted(contest.scores, key=lambda name: (name != LIVE, name))
     return {
         "served": contest.served,
         "offset": standing.offset,
@@ -143,7 +129,6 @@ def to_public(standing: Standings, gate: GateParams) -> dict[str, Any]:
         "gate": {"alpha": gate.alpha, "min_events": gate.min_events, "needed": gate.needed},
         "gaps": standing.gaps,
         "versions": [_public_form(standing, name, gate) for name in names],
-        "blend": {"version": standing.partner, "weights": list(standing.weighing.weights)},
         "decisions": [
             {"offset": one.offset, "outcome": one.outcome, **msgspec.structs.asdict(one.decision)}
             for one in standing.decisions

@@ -8,15 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from abound.core.comparison.blend import DEPTH, MIXTURES, BlendLearner, LabelRanking
 from abound.core.comparison.sequential_test import Contest, Decision, GateParams
 from abound.core.config import ModelConfig
 from abound.core.errors import Conflict
-from abound.core.model.active_version import BLEND, EVEN_WEIGHTS, LIVE
+from abound.core.model.active_version import LIVE
 from abound.core.model.entry_application import Unit
 from abound.core.model.live_model import LiveModel, warmup
 from abound.core.types import START
-from abound.service.log.events import ActivateEvent, LearnEvent, WeighEvent
+from abound.service.log.events import ActivateEvent, LearnEvent
 from abound.service.replica import announcements, heartbeat
 from abound.service.store.lease import LeaseLost, acquire
 from abound.service.versions import activation
@@ -25,8 +24,7 @@ from abound.service.versions.promotion import challengers, standings
 from abound.service.versions.promotion.contest import ContestFollower
 from abound.service.versions.promotion.gate import GATE as BY_GATE
 from abound.service.versions.promotion.gate import reason_of
-from abound.service.versions.promotion.params import ContendingParams
-from abound.service.versions.promotion.scoring import rank_in
+from abound.service.versions.promotion.scoring import DEPTH, rank_in
 from abound.service.versions.promotion.standings import PURPOSE
 from tests.support.adoption_house import House, apply
 from tests.support.contest_streams import (
@@ -34,7 +32,6 @@ from tests.support.contest_streams import (
     LABELS,
     changed,
     contest,
-    crowded,
     draft,
     familiar,
     n_scored,
@@ -85,20 +82,14 @@ async def test_scores_are_those_of_a_plain_loop(house: House) -> None:
         await contending.follow_log()
         found = contending.standing
     live, made = LiveModel(ModelConfig(), (3, 4)), wise()
-    expected, weighing = Contest(served=LIVE, alpha=GATE.alpha), BlendLearner()
+    expected = Contest(served=LIVE, alpha=GATE.alpha)
     for pair in [*familiar(30), *changed(50), *familiar(15, 20)]:
         vector = live.vectorizer.vectorize(f'{{"{pair[0]}": 1}}'.encode(), None)
-        best = live.rank(vector, DEPTH)
-        index = LabelRanking([live.label(i) for i in best.class_ids.tolist()], best.scores)
-        ranking = made.rank_vectors([vector], DEPTH)
-        batch = LabelRanking([made.labels[i] for i in ranking.ids.tolist()], ranking.scores)
-        ranks = {LIVE: rank_in(index.labels, {pair[1]}), card.id: rank_in(batch.labels, {pair[1]})}
-        at = MIXTURES.index(weighing.weights)
-        ranks[BLEND] = int(weighing.learn(index, batch, {pair[1]})[at])
-        expected.add(ranks)
+        index = [live.label(i) for i in live.rank(vector, DEPTH).class_ids.tolist()]
+        batch = [made.labels[i] for i in made.rank_vectors([vector], DEPTH).ids.tolist()]
+        expected.add({LIVE: rank_in(index, {pair[1]}), card.id: rank_in(batch, {pair[1]})})
         apply(live, START, LearnEvent(draft(pair).records, 1, [Unit(1)]))
     assert found.contest == expected
-    assert found.weighing == weighing
     assert found.contest.scores[LIVE].all.measures()["R@1"] == pytest.approx(live.prequential.scores()["all"]["R@1"])
 
 
@@ -125,7 +116,7 @@ async def test_promotes_what_is_better_and_rolls_it_back_when_the_concept_change
     ]
     assert all(one.decision.evidence >= GATE.needed and one.decision.n >= GATE.min_events for one in found.decisions)
     told = standings.to_public(found, GATE)
-    assert {one["version"] for one in told["versions"]} == {LIVE, BLEND, card.id}
+    assert {one["version"] for one in told["versions"]} == {LIVE, card.id}
     assert next(one for one in told["versions"] if one["version"] == card.id)["decision"] == "waits"
 
 
@@ -167,102 +158,6 @@ async def test_a_late_process_writes_nothing(house: House) -> None:
                     pass
         async with acquire(house.store, keys):  # that of snapshots is another one
             pass
-
-
-async def test_weights_of_the_blend_come_as_events_for_what_is_active(house: House) -> None:
-    replica = await house.replica()
-    card = await version(house)
-    keys = (await house.living()).keys
-    await activation.activate(place(house.store, house.artifacts, keys), card.id, "by hand")
-    async with contest(house, ContendingParams(weigh_every=50)) as contending:
-        model = replica.model("default").live
-        await teach(replica, changed(20 * LABELS))
-        await go_on_until(contending, lambda: contending.model.live.serving.weights[1] <= 0.2)
-        await teach(replica, crowded(300, 60))
-        await go_on_until(contending, lambda: contending.model.live.serving.weights[1] > 0.2)
-        await until(lambda: model.serving == contending.model.live.serving)
-        assert contending.standing.contest.served == card.id  # what was activated by hand is left alone
-    weights = [event.weights for _, event in await house.elements() if isinstance(event, WeighEvent)]
-    assert 2 <= len(weights) <= 20
-    assert weights[0] == BlendLearner().weights  # of a version of which nothing is known
-    assert weights[1][1] <= 0.2  # by all that was seen before, and not by the one instance
-
-
-async def test_what_becomes_active_is_blended_as_is_known_before_anything_more_is_learned(house: House) -> None:
-    replica = await house.replica()
-    card = await entered(house)
-    at = place(house.store, house.artifacts, (await house.living()).keys)
-    async with contest(house, gate=NEVER) as contending:
-        await teach(replica, changed(20 * LABELS))
-        await contending.follow_log()
-        known = contending.standing.weighing.weights
-        assert known != EVEN_WEIGHTS
-        await activation.activate(at, card.id, "by hand")
-        await go_on_until(contending, lambda: contending.model.live.serving.weights == known)
-        await activation.activate(at, LIVE, "by hand")
-        await activation.activate(at, card.id, "by hand")
-        await go_on_until(contending, lambda: contending.model.live.serving.former == LIVE)
-        known = contending.standing.weighing.weights
-        assert known != EVEN_WEIGHTS
-        await go_on_until(contending, lambda: contending.model.live.serving.weights == known)
-        for _ in range(3):
-            await contending.reload_challengers()
-        await go_on_until(contending, lambda: replica.model("default").live.serving == contending.model.live.serving)
-    assert [type(event) for _, event in await house.elements()].count(WeighEvent) == 2
-
-
-async def test_what_was_active_before_anybody_followed_is_blended_as_it_was_judged(house: House) -> None:
-    replica = await house.replica()
-    await teach(replica, changed(20 * LABELS))
-    card = await version(house, metrics={"MRR": 0.0, "held_out": 20}, data_range={"after": None, "until": "0-0.0"})
-    keys = (await house.living()).keys
-    await activation.activate(place(house.store, house.artifacts, keys), card.id, "by hand")
-    async with contest(house) as contending:
-        assert contending.standing.weighing.weights != EVEN_WEIGHTS
-        await go_on_until(
-            contending, lambda: contending.model.live.serving.weights == contending.standing.weighing.weights
-        )
-
-
-async def test_who_dies_again_and_again_before_it_writes_appends_weights_once(house: House) -> None:
-    replica = await house.replica()
-    await teach(replica, changed(20 * LABELS))
-    card = await version(house, metrics={"MRR": 0.0, "held_out": 20}, data_range={"after": None, "until": "0-0.0"})
-    keys = (await house.living()).keys
-    async with contest(house) as contending:
-        await contending.save()
-    await activation.activate(place(house.store, house.artifacts, keys), card.id, "by hand")
-    for _ in range(3):
-        async with contest(house) as contending:  # and dies
-            await contending.follow_log()
-    assert [type(event) for _, event in await house.elements()].count(WeighEvent) == 1
-    assert contending.model.live.serving.weights == contending.standing.weighing.weights != EVEN_WEIGHTS
-    for _ in range(2):
-        await teach(replica, changed(20))
-        async with contest(house) as contending:
-            await contending.follow_log()
-    weights = [event.weights for _, event in await house.elements() if isinstance(event, WeighEvent)]
-    assert len(weights) == len(set(weights))
-
-
-@pytest.mark.parametrize(
-    ("fields", "known"),
-    [
-        ({"data_range": {"after": None, "until": "0-0.0"}}, True),
-        ({"data_range": None}, False),  # it was judged on a data set
-    ],
-)
-async def test_the_blend_begins_with_what_the_version_was_judged_to_be(
-    house: House, fields: dict[str, object], known: bool
-) -> None:
-    replica = await house.replica()
-    await teach(replica, changed(20 * LABELS))
-    async with contest(house) as contending:
-        await entered(house, metrics={"MRR": 0.75, "held_out": 20}, **fields)
-        await contending.reload_challengers()
-        ours = contending.model.live.prequential.newest(20)["MRR"]
-        assert contending.standing.weighing.advantage == (0.75 - ours if known else 0.0)
-        assert ours > 0.0
 
 
 async def test_what_somebody_took_out_of_service_contends_no_more(house: House) -> None:
@@ -347,8 +242,7 @@ async def test_nothing_is_forgotten_of_a_version_that_is_out_of_reach_for_a_whil
         await teach(replica, familiar(20, 45))
         await contending.follow_log()
         found = contending.standing
-    assert found.partner == card.id
-    for name in (card.id, other.id, BLEND):
+    for name in (card.id, other.id):
         assert (n_scored(found, name), found.contest.comparisons[name].n) == (60, 60)
 
 
