@@ -154,8 +154,6 @@ async def run(rows: list[Row], options: argparse.Namespace) -> dict[str, Any]:
                 }
                 for one in contending.standing.decisions
             ]
-            marks = contending.standing.drift.marks
-            figures["marks"] = [{"measure": mark.measure, "learned": mark.learned} for mark in marks]
             figures["measures"] = {
                 "live" if name == LIVE else "version" if name == card.id else name: one.all.measures()
                 for name, one in contending.standing.contest.scores.items()

@@ -176,7 +176,6 @@ class Telemetry:
             "contenders": self._gauge("abound_contenders", "Challengers that are compared.", "livemax"),
             "promotions": self._gauge("abound_gate_promotions", "Promotions of a version by the gate.", "livemax"),
             "rollbacks": self._gauge("abound_gate_rollbacks", "Rollbacks by the gate.", "livemax"),
-            "drift_marks": self._gauge("abound_drift_marks", "Number of stored drift marks.", "livemax"),
         }
         self._appends = BatchHistogram(
             "abound_append_duration_seconds",

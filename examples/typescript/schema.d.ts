@@ -1410,28 +1410,6 @@ export interface components {
             evidence: number;
         };
         /**
-         * DriftMarkShape
-         * @description A detected change of the running score.
-         */
-        DriftMarkShape: {
-            /**
-             * Offset
-             * @description Offset at which the change was detected; it began before.
-             */
-            offset: string;
-            /**
-             * Learned
-             * @description Instances learned up to this offset.
-             */
-            learned: number;
-            /** Measure */
-            measure: string;
-            /** Before */
-            before: number;
-            /** After */
-            after: number;
-        };
-        /**
          * DriftShape
          * @description The metrics over the newest window minus those over all time; null before the first event.
          */
@@ -2414,11 +2392,6 @@ export interface components {
             window: components["schemas"]["ScoresShape"];
             /** @description The window minus all time; below 0: the model has become worse. */
             drift: components["schemas"]["DriftShape"];
-            /**
-             * Drift Marks
-             * @description Detected changes of the running score, oldest first.
-             */
-            drift_marks: components["schemas"]["DriftMarkShape"][];
             /** @description Null while no version contends. */
             contenders: components["schemas"]["ContestShape"] | null;
             trace: components["schemas"]["TraceShape"];

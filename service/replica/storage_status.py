@@ -183,5 +183,4 @@ def _figures_of(found: Standings | None) -> dict[str, float]:
         "contenders": len(found.contest.comparisons),
         "promotions": found.promotions,
         "rollbacks": found.rollbacks,
-        "drift_marks": len(found.drift.marks),
     }

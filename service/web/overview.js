@@ -12,9 +12,6 @@ const REFRESH_MS = 2000;
 const REQUESTS_KEPT = 16;
 const KEPT = 150;
 const MOST_POINTS = 48;
-const MOST_MARKS = 12;
-/** A model improves all the time during its first events, so changes there are not marked. */
-const WARM_UP = 2000;
 const GROUPS = [
   ["head", "Head: label seen 100 times or more"],
   ["torso", "Torso: label seen 10 to 99 times"],
@@ -37,7 +34,7 @@ export function show(root, { model, about, signal, problem, every, lacks }) {
   const charts = {
     trace: lines({
       title: "R@1 over time",
-      caption: "Every event is ranked before it is learned; R@1 is the share whose best true label came first. Upright lines mark where a change for the worse (▼) or the better (▲) was noticed; it began somewhat before.",
+      caption: "Every event is ranked before it is learned; R@1 is the share whose best true label came first.",
       x: { title: "events learned", format: compact, said: (n) => `after ${count(n)} events` },
       y: { title: "R@1, % of the events", format: percents, zero: true, most: 1 },
     }),
@@ -183,7 +180,7 @@ export function show(root, { model, about, signal, problem, every, lacks }) {
     refillTiles(parts.tiles, tiles.map(([name, figure, beside]) =>
       h("div", { class: "tile" }, h("dt", {}, name), h("dd", { class: "figure break" }, figure), h("dd", { class: "beside" }, beside)),
     ));
-    drawTrace(trace, marksOf(stats));
+    drawTrace(trace);
     reliable.hidden = stats.calibration === null;
     if (stats.calibration) drawReliability(stats.calibration);
     reranked.hidden = stats.reranking === null;
@@ -194,7 +191,7 @@ export function show(root, { model, about, signal, problem, every, lacks }) {
     drawSize(stats, about);
   }
 
-  function drawTrace(trace, marks) {
+  function drawTrace(trace) {
     if (trace.learned.length === 0) {
       fill(parts.trace, empty("Too few events yet.", "The line begins after some dozens of them."));
       return;
@@ -211,8 +208,7 @@ export function show(root, { model, about, signal, problem, every, lacks }) {
     const last = trace["R@1"].at(-1);
     charts.trace.set({
       series,
-      marks,
-      said: `R@1 over ${count(trace.learned.at(-1))} events, ${percent(trace["R@1"][0])} at first, ${percent(last)} at last.${marks.map((mark) => ` Noticed to be ${mark.isBad ? "worse" : "better"} after about ${count(mark.x)}.`).join("")}`,
+      said: `R@1 over ${count(trace.learned.at(-1))} events, ${percent(trace["R@1"][0])} at first, ${percent(last)} at last.`,
       columns: ["#events", "#R@1", "#head", "#torso", "#tail"],
       rows: trace.learned.map((n, at) => [
         count(n),
@@ -419,12 +415,6 @@ export function blocks(learned, values, weights) {
     found.push([learned[end], n >= LEAST_EVENTS ? sum / n : null]);
   }
   return found;
-}
-
-/** The newest drift marks: where the worker detected a change of the score. */
-function marksOf(stats) {
-  const found = stats.drift_marks.filter((mark) => mark.measure === "R@1" && (mark.learned > WARM_UP || mark.after < mark.before));
-  return found.slice(-MOST_MARKS).map((mark) => ({ x: mark.learned, name: mark.after < mark.before ? "▼" : "▲", isBad: mark.after < mark.before }));
 }
 
 function gauge(name, n, bound, format, setting, unbound = "no bound") {

@@ -166,8 +166,6 @@ def test_promotes_is_killed_goes_on_and_rolls_back(service: Served, folder: Path
     until(lambda: counted(service, version) == total)
     assert found["gaps"] == 0
     until(lambda: is_served(service, "live"))
-    marks = stats(service)["drift_marks"]
-    assert all(set(mark) == {"offset", "learned", "measure", "before", "after"} for mark in marks)
 
     assert service.http.delete(f"{CONTENDERS}/{version}").status_code == 204
     problem(service.http.delete(f"{CONTENDERS}/{version}"), 404, "unknown-version")

@@ -291,7 +291,6 @@ def test_stats(service: Served) -> None:
         "all",
         "window",
         "drift",
-        "drift_marks",
         "contenders",
         "trace",
         "calibration",

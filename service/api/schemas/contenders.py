@@ -10,7 +10,6 @@ from pydantic import Field
 from abound.core.comparison.sequential_test import Decision
 from abound.service.api.schemas.shape import Shape
 from abound.service.versions.promotion.challengers import Challenger
-from abound.service.versions.promotion.drift import DriftMark
 
 
 class RankedShape(Shape):
@@ -81,10 +80,6 @@ class ContestShape(Shape):
     promotions: int
     rollbacks: int
     trouble: dict[str, str] = Field(description="Versions that cannot rank, and why.")
-
-
-class DriftMarkShape(Shape, record=DriftMark):
-    """A detected change of the running score."""
 
 
 class EnteredShape(Shape, record=Challenger):

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from abound.service.api.schemas.contenders import ContestShape, DriftMarkShape
+from abound.service.api.schemas.contenders import ContestShape
 from abound.service.api.schemas.shape import Shape
 from abound.service.model.replica_status import PublishedStatus
 
@@ -174,7 +174,6 @@ class StatsAnswer(Shape):
     all: ScoresShape = Field(description="Over all time.")
     window: ScoresShape = Field(description="Over the newest 10,000.")
     drift: DriftShape = Field(description="The window minus all time; below 0: the model has become worse.")
-    drift_marks: list[DriftMarkShape] = Field(description="Detected changes of the running score, oldest first.")
     contenders: ContestShape | None = Field(description="Null while no version contends.")
     trace: TraceShape
     calibration: CalibrationShape | None = Field(description="Null without `calibrate`.")

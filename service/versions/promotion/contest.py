@@ -3,7 +3,7 @@
  1. ``open`` loads the standings that the previous worker saved, and a snapshot at or before their offset. The
     entries between the two are learned without scoring, so no instance is scored twice. If only newer snapshots
     are left, one of those is loaded; the instances between are never scored, and the standings count a gap.
-    Without standings, the log is replayed for drift marks only, and the contest begins at its end.
+    Without standings, the contest begins at the end of the log.
  2. ``follow_log`` reads to the end of the log. All versions rank each learned instance, and the ranks are recorded.
  3. The gate (``service/versions/promotion/gate.py``) may promote a challenger. Only the log decides which
     version is served: a decision counts when its ``ActivateEvent`` entry is read back.
@@ -38,7 +38,6 @@ from abound.service.versions.activation import ActivationContext
 from abound.service.versions.promotion import challengers
 from abound.service.versions.promotion import standings as standing
 from abound.service.versions.promotion.challengers import LoadedChallengers
-from abound.service.versions.promotion.drift import Detector
 from abound.service.versions.promotion.gate import Gate
 from abound.service.versions.promotion.params import ContendingParams
 from abound.service.versions.promotion.scoring import (
@@ -95,7 +94,7 @@ class ContestFollower:
     # 1
 
     async def open(self) -> None:
-        """Restore the saved standings and the model at their offset; without standings, replay to the end of the log.
+        """Restore the saved standings and the model at their offset; without standings, at the end of the log.
 
         Raises
         ------
@@ -115,17 +114,14 @@ class ContestFollower:
             await restore_newest(self._store, self.model, artifacts=self._artifacts)
         alpha = self._gate.params.alpha
         if found is None or until is None:
-            found = Standings(since=str(self.model.offset), contest=Contest(served=LIVE, alpha=alpha))
             until = (await stream.tail(self._store, self._keys.log)).last
-            self.model.recording = True
+            found = Standings(since=str(until), contest=Contest(served=LIVE, alpha=alpha))
         elif self.model.offset[:2] > until[:2]:
             found.gaps += 1
         if found.contest.alpha != alpha:
             found.contest.alpha, found.contest.comparisons = alpha, {}
         self.standing = found
-        self._detector = Detector(found.drift)
         await self._learn_up_to(until)
-        self.model.recording = True
         found.contest.set_served(self.model.live.serving.version)
         await self.reload_challengers()
 
@@ -140,7 +136,6 @@ class ContestFollower:
             async for elements in reading:
                 for element in elements:
                     await apply(self.model, element, self._source)
-                await self._flush()
                 self._check()
 
     def _check(self) -> None:
@@ -163,7 +158,7 @@ class ContestFollower:
         self.standing.trouble = self._challengers.load_errors
         # A version that failed to load may load later; keep its scores.
         self.standing.contest.retain([*self._challengers.loaded, *self._challengers.load_errors, LIVE])
-        self.model.ranking = bool(self._challengers.loaded)
+        self.model.recording = bool(self._challengers.loaded)
 
     @property
     def is_store_away(self) -> bool:
@@ -235,17 +230,13 @@ class ContestFollower:
         for first in range(0, len(seen), AT_ONCE):
             await self._note(seen[first : first + AT_ONCE])
         self.standing.offset = str(self.model.offset)
-        if seen and self._challengers.loaded:
+        if seen:
             serving = self.model.live.serving
             contending = [name for name in self._challengers.challengers if name in self._challengers.loaded]
             await self._gate.decide(self.standing, serving, contending)
 
     async def _note(self, seen: Sequence[LearnedInstance]) -> None:
-        for one in seen:
-            self._detector.note(one.rank, str(one.at), one.learned)
         loaded = self._challengers.loaded
-        if not loaded:
-            return
         vectors = [one.vector for one in seen]
         listed = {name: await asyncio.to_thread(rank_by_version, version, vectors) for name, version in loaded.items()}
         knows = {name: fitted_until(version)[:2] for name, version in loaded.items()}

@@ -11,22 +11,16 @@ class ContendingParams:
 
     Attributes
     ----------
-    drift : bool
-        Also follow models without challengers, to record drift marks.
-    memory : int
-        Bytes of the indexes of models without challengers, in total; models beyond it are not followed.
     loaded_bytes : int
         Bytes of the versions of one model that are scored; versions beyond it are not scored, and the stats say so.
     keep_seconds : float
         Seconds between two writes of the standings.
     """
 
-    drift: bool = True
-    memory: int = 2**30
     loaded_bytes: int = 4 * 2**30
     keep_seconds: float = 1.0
 
     def __post_init__(self) -> None:
-        for name in ("memory", "loaded_bytes", "keep_seconds"):
+        for name in ("loaded_bytes", "keep_seconds"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be more than 0")

@@ -19,7 +19,6 @@ from abound.core.types import START
 from abound.service.store.client import Store, store_errors
 from abound.service.store.keys import ModelKeys
 from abound.service.store.lease import Lease
-from abound.service.versions.promotion.drift import Drift
 
 FORMAT = 1
 MAX_DECISIONS = 20
@@ -51,7 +50,6 @@ class Standings(msgspec.Struct, kw_only=True):
     decisions : list of DecisionRecord
         The newest ``MAX_DECISIONS``.
     promotions, rollbacks : int
-    drift : Drift
     gaps : int
         Number of times that instances were skipped because no snapshot at or before the standings' offset was left.
     trouble : dict
@@ -66,7 +64,6 @@ class Standings(msgspec.Struct, kw_only=True):
     decisions: list[DecisionRecord] = msgspec.field(default_factory=list)
     promotions: int = 0
     rollbacks: int = 0
-    drift: Drift = msgspec.field(default_factory=Drift)
     gaps: int = 0
     trouble: dict[str, str] = msgspec.field(default_factory=dict)
 
