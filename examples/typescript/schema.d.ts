@@ -1410,18 +1410,6 @@ export interface components {
             evidence: number;
         };
         /**
-         * DriftShape
-         * @description The metrics over the newest window minus those over all time; null before the first event.
-         */
-        DriftShape: {
-            /** R@1 */
-            "R@1": number | null;
-            /** R@5 */
-            "R@5": number | null;
-            /** Mrr */
-            MRR: number | null;
-        };
-        /**
          * DurabilityAnswer
          * @description The durability that the store offers for events in its log.
          */
@@ -2390,8 +2378,8 @@ export interface components {
             all: components["schemas"]["ScoresShape"];
             /** @description Over the newest 10,000. */
             window: components["schemas"]["ScoresShape"];
-            /** @description The window minus all time; below 0: the model has become worse. */
-            drift: components["schemas"]["DriftShape"];
+            /** @description Over the newest 500; below `window`: the model has become worse. */
+            recent: components["schemas"]["ScoresShape"];
             /** @description Null while no version contends. */
             contenders: components["schemas"]["ContestShape"] | null;
             trace: components["schemas"]["TraceShape"];

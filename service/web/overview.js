@@ -3,7 +3,7 @@
 import { announce, card, empty, fill, h, refill, table, term } from "./dom.js";
 import { get, modelPath, newKey, part, post } from "./api.js";
 import { bars, isEnough, LEAST_EVENTS, lines } from "./charts.js";
-import { bytes, change, compact, count, counted, duration, percent, rate } from "./format.js";
+import { bytes, compact, count, counted, duration, percent, rate } from "./format.js";
 import { QUESTION, sample } from "./sample.js";
 import { taught } from "./try.js";
 
@@ -164,14 +164,15 @@ export function show(root, { model, about, signal, problem, every, lacks }) {
   }
 
   function draw(stats, about) {
-    const { window, all, drift, trace } = stats;
+    const { window, recent, all, trace } = stats;
     start.hidden = stats.learned > 0;
     rest.hidden = !start.hidden;
     if (rest.hidden) return;
+    const beside = (name) => [recently(recent[name], window[name]), `, ${percent(all[name])} over all time`];
     const tiles = [
       ["Events a second", rate(former.rate), former.rate === null ? "measuring…" : `${count(stats.learned)} in all`],
-      [[term("R@1"), " of the live index"], ...scored(window, "R@1", drifted(drift["R@1"]))],
-      [[term("R@5"), " of the live index"], ...scored(window, "R@5", `${percent(all["R@5"])} over all time`)],
+      [[term("R@1"), " of the live index"], ...scored(window, "R@1", beside("R@1"))],
+      [[term("R@5"), " of the live index"], ...scored(window, "R@5", beside("R@5"))],
       ...servedTile(stats, about),
       ...requestsTile(requests),
       ["Classes", compact(stats.classes), stats.features === 1 ? "1 feature" : `${compact(stats.features)} features`],
@@ -390,10 +391,10 @@ function isPast(offset, other) {
   return at >= 0 && a[at] > b[at];
 }
 
-function drifted(points) {
-  if (points === null || points === undefined) return "nothing ranked yet";
-  const kind = points < -0.02 ? "worse" : points > 0.02 ? "better" : null;
-  return h("span", { class: kind }, change(points));
+/** The score over the newest 500 events, marked where it differs from that over the newest 10,000 by 2 points. */
+function recently(recent, window) {
+  const kind = recent < window - 0.02 ? "worse" : recent > window + 0.02 ? "better" : null;
+  return h("span", { class: kind }, `${percent(recent)} of the newest 500`);
 }
 
 /**

@@ -34,14 +34,6 @@ class ScoresShape(ScoreShape):
     groups: GroupsShape
 
 
-class DriftShape(Shape):
-    """The metrics over the newest window minus those over all time; null before the first event."""
-
-    r_at_1: float | None = Field(alias="R@1", ge=-1, le=1)
-    r_at_5: float | None = Field(alias="R@5", ge=-1, le=1)
-    mrr: float | None = Field(alias="MRR", ge=-1, le=1)
-
-
 class ReplicaShape(
     Shape, record=PublishedStatus, fields="replica offset digest digest_offset host pid ready lag versions"
 ):
@@ -173,7 +165,7 @@ class StatsAnswer(Shape):
     feedback: FeedbackShape
     all: ScoresShape = Field(description="Over all time.")
     window: ScoresShape = Field(description="Over the newest 10,000.")
-    drift: DriftShape = Field(description="The window minus all time; below 0: the model has become worse.")
+    recent: ScoresShape = Field(description="Over the newest 500; below `window`: the model has become worse.")
     contenders: ContestShape | None = Field(description="Null while no version contends.")
     trace: TraceShape
     calibration: CalibrationShape | None = Field(description="Null without `calibrate`.")
