@@ -173,7 +173,7 @@ class Telemetry:
             "index_bytes": self._gauge(
                 "abound_index_bytes", "Size of the state files for adoptions in the artifact store.", "livemax"
             ),
-            "contenders": self._gauge("abound_contenders", "Challengers that are compared.", "livemax"),
+            "challengers": self._gauge("abound_challengers", "Challengers that are compared.", "livemax"),
             "promotions": self._gauge("abound_gate_promotions", "Promotions of a version by the gate.", "livemax"),
             "rollbacks": self._gauge("abound_gate_rollbacks", "Rollbacks by the gate.", "livemax"),
         }

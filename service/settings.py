@@ -35,7 +35,7 @@ READ_ELSEWHERE = ("ABOUND_DATA", "ABOUND_URL", "ABOUND_KEY", "ABOUND_MODEL")
 """Variables of the product that the service does not read: the tests' data sets, the client's URL, key and model."""
 
 GROUPS = {
-    "contending": "abound.service.versions.promotion.params.ContendingParams",
+    "challenger": "abound.service.versions.promotion.params.ChallengerParams",
     "gate": "abound.core.comparison.sequential_test.GateParams",
     "datasets": "abound.service.datasets.repository.DatasetParams",
     "history": "abound.service.history.history_manifest.HistoryParams",

@@ -334,8 +334,8 @@ export function show(root, { model, about, signal, problem, every, lacks }) {
 }
 
 /** The tile of the active version, if a contest scores it on the learned events. */
-function servedTile({ contenders }, { version }) {
-  const served = version === "live" ? null : contenders?.versions.find((one) => one.version === version);
+function servedTile({ challengers }, { version }) {
+  const served = version === "live" ? null : challengers?.versions.find((one) => one.version === version);
   return served ? [[[term("R@1"), ` of version ${version.slice(0, 8)}`], ...scored(served.window, "R@1", `newest ${count(served.window.n)} events`)]] : [];
 }
 

@@ -290,7 +290,7 @@ def test_stats(service: Served) -> None:
         "all",
         "window",
         "recent",
-        "contenders",
+        "challengers",
         "trace",
         "calibration",
         "feedback",

@@ -13,7 +13,7 @@ from abound.core.errors import Corrupted, StoreUnavailable
 from abound.core.instances import text_encoder
 from abound.service.api.dependencies import ActorDep, GrantDep, JsonObject, ModelName, PartsDep, ReplicaDep
 from abound.service.api.openapi import JSON, config_schema, problems
-from abound.service.api.routes.contenders import contest_of
+from abound.service.api.routes.challengers import contest_of
 from abound.service.api.schemas.models import ModelAnswer, ModelsAnswer, ServingShape
 from abound.service.api.schemas.stats import ReplicaShape, StatsAnswer
 from abound.service.metrics import BOUNDS
@@ -124,7 +124,7 @@ async def get_stats(model: ModelName, parts: PartsDep, grant: GrantDep) -> Stats
     return StatsAnswer.model_validate(
         {
             **figures,
-            "contenders": contest_of(found, parts.settings),
+            "challengers": contest_of(found, parts.settings),
             "kept": _storage_fields(kept) if kept else None,
             "classify": _classified(replicas) if grant is None or grant.is_for(None) else None,
             "replicas": [ReplicaShape.of(one) for one in replicas],

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from abound.service.api.schemas.contenders import ContestShape
+from abound.service.api.schemas.challengers import ContestShape
 from abound.service.api.schemas.shape import Shape
 from abound.service.model.replica_status import PublishedStatus
 
@@ -166,7 +166,7 @@ class StatsAnswer(Shape):
     all: ScoresShape = Field(description="Over all time.")
     window: ScoresShape = Field(description="Over the newest 10,000.")
     recent: ScoresShape = Field(description="Over the newest 500; below `window`: the model has become worse.")
-    contenders: ContestShape | None = Field(description="Null while no version contends.")
+    challengers: ContestShape | None = Field(description="Null while there is no challenger.")
     trace: TraceShape
     calibration: CalibrationShape | None = Field(description="Null without `calibrate`.")
     reranking: RerankingShape | None = Field(description="Null unless the model re-ranks.")

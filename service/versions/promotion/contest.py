@@ -39,7 +39,7 @@ from abound.service.versions.promotion import challengers
 from abound.service.versions.promotion import standings as standing
 from abound.service.versions.promotion.challengers import LoadedChallengers
 from abound.service.versions.promotion.gate import Gate
-from abound.service.versions.promotion.params import ContendingParams
+from abound.service.versions.promotion.params import ChallengerParams
 from abound.service.versions.promotion.scoring import (
     LearnedInstance,
     ScoredModel,
@@ -72,7 +72,7 @@ class ContestFollower:
         artifacts: ArtifactStore | None,
         living: CatalogModel,
         lease: Lease,
-        params: ContendingParams | None = None,
+        params: ChallengerParams | None = None,
         gate: GateParams | None = None,
         log_params: LogParams | None = None,
         prepare_seconds: float = 300.0,
@@ -82,7 +82,7 @@ class ContestFollower:
         self._artifacts = artifacts
         self._keys = living.keys
         self._lease = lease
-        self._params = params or ContendingParams()
+        self._params = params or ChallengerParams()
         self._log_params = log_params or LogParams()
         self._saved = b""
         self._source = ReplaySource(store, artifacts, log_params)
@@ -232,8 +232,8 @@ class ContestFollower:
         self.standing.offset = str(self.model.offset)
         if seen:
             serving = self.model.live.serving
-            contending = [name for name in self._challengers.challengers if name in self._challengers.loaded]
-            await self._gate.decide(self.standing, serving, contending)
+            loaded = [name for name in self._challengers.challengers if name in self._challengers.loaded]
+            await self._gate.decide(self.standing, serving, loaded)
 
     async def _note(self, seen: Sequence[LearnedInstance]) -> None:
         loaded = self._challengers.loaded

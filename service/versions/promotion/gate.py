@@ -65,7 +65,7 @@ class Gate:
             return []
         return list(dict.fromkeys([serving.former, LIVE]))
 
-    async def decide(self, standing: Standings, serving: ServingState, contenders: list[str]) -> None:
+    async def decide(self, standing: Standings, serving: ServingState, challengers: list[str]) -> None:
         """Activate another version if the rule says so, and wait until that is done.
 
         Raises LeaseLost, StoreUnavailable.
@@ -76,7 +76,7 @@ class Gate:
         # The gate's own last activation has not been read back from the log yet.
         if self._due is not None and Offset.parse(standing.offset)[:2] < self._due[:2]:
             return
-        promotable = [name for name in contenders if name != serving.version]
+        promotable = [name for name in challengers if name != serving.version]
         fallback = [name for name in self.fallback(standing, serving) if name not in standing.trouble]
         decision = standing.contest.decide(self.params, promotable, fallback)
         if decision is None:

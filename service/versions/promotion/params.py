@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ContendingParams:
+class ChallengerParams:
     """Settings of contests.
 
     Attributes

@@ -32,7 +32,7 @@ from abound.service.store.lease import LeaseLost, acquire
 from abound.service.versions.cache_cleanup import CacheCleaner
 from abound.service.versions.promotion import standings
 from abound.service.versions.promotion.contest import ContestFollower
-from abound.service.versions.promotion.params import ContendingParams
+from abound.service.versions.promotion.params import ChallengerParams
 
 log = structlog.get_logger(__name__)
 
@@ -89,7 +89,7 @@ class PromotionRunner:
         self, settings: Settings, store: Store, artifacts: ArtifactStore | None, stopping: asyncio.Event
     ) -> None:
         self._settings = settings
-        self._params = settings.group(ContendingParams)
+        self._params = settings.group(ChallengerParams)
         self._store = store
         self._artifacts = artifacts
         self._followed: dict[str, FollowedModel] = {}
@@ -133,7 +133,7 @@ class PromotionRunner:
         async with self._store.client.pipeline(transaction=False) as pipe:
             for one in models:
                 keys = one.living.keys
-                pipe.hkeys(keys.key("contenders"))
+                pipe.hkeys(keys.key("challengers"))
                 pipe.hget(keys.key("active"), "version")
                 pipe.xlen(keys.log)  # not the last entry, which may be large
                 pipe.get(trimmed_key(keys.log))

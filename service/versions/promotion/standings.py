@@ -1,6 +1,6 @@
 """Standings of a contest: its persisted state, and the form in which the API returns it.
 
-    ...:contending    JSON of ``Standings``; swapped under the lease ``contending`` (``service/store/lease.py``)
+    ...:standings    JSON of ``Standings``; swapped under the lease ``challengers`` (``service/store/lease.py``)
 
 The standings name the offset up to which instances are counted, so a worker that continues from them counts no
 instance twice. They hold only numbers, no instance data, and their size is bounded.
@@ -23,7 +23,7 @@ from abound.service.store.lease import Lease
 FORMAT = 1
 MAX_DECISIONS = 20
 
-PURPOSE = "contending"
+PURPOSE = "challengers"
 """Purpose of the lease."""
 
 
@@ -87,7 +87,7 @@ async def read(store: Store, keys: ModelKeys) -> Standings | None:
     StoreUnavailable
     """
     with store_errors():
-        packed = await store.client.get(keys.key("contending"))
+        packed = await store.client.get(keys.key("standings"))
     if packed is None:
         return None
     try:
@@ -106,17 +106,17 @@ async def save(lease: Lease, standing: Standings, saved: bytes = b"") -> bytes:
     """
     packed = msgspec.json.encode(standing)
     if packed != saved:
-        await lease.swap([("SET", lease.keys.key("contending"), packed)])
+        await lease.swap([("SET", lease.keys.key("standings"), packed)])
     return packed
 
 
 async def drop(lease: Lease) -> None:
     """Delete the standings of a model that is no longer followed. Raises LeaseLost, StoreUnavailable."""
-    await lease.swap([("DEL", lease.keys.key("contending"))])
+    await lease.swap([("DEL", lease.keys.key("standings"))])
 
 
 def to_public(standing: Standings, gate: GateParams) -> dict[str, Any]:
-    """Return the contest as the API shows it: see ``ContestShape`` in ``service/api/schemas/contenders.py``."""
+    """Return the contest as the API shows it: see ``ContestShape`` in ``service/api/schemas/challengers.py``."""
     contest = standing.contest
     names = sorted(contest.scores, key=lambda name: (name != LIVE, name))
     return {

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from abound.core.model.live_model import warmup
-from abound.service.api.routes.contenders import contest_of
+from abound.service.api.routes.challengers import contest_of
 from abound.service.replica import heartbeat
 from abound.service.settings import Settings
 from abound.service.store.lease import Command, Lease
@@ -43,7 +43,7 @@ async def running(house: House, **fields: object) -> AsyncIterator[PromotionRunn
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ABOUND_GATE_MIN_EVENTS", str(GATE.min_events))
         for name, value in ({"keep_seconds": 0.05} | fields).items():
-            patch.setenv(f"ABOUND_CONTENDING_{name.upper()}", str(value))
+            patch.setenv(f"ABOUND_CHALLENGER_{name.upper()}", str(value))
         keeper = PromotionRunner(Settings(prepare_seconds=10.0), house.store, house.artifacts, stopping)
         task = asyncio.create_task(keeper.run())
         try:

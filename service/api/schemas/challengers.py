@@ -36,7 +36,7 @@ class DifferenceShape(Shape):
     evidence: float = Field(description="Evidence that it is better than the served version; see `gate`.")
 
 
-class ContenderShape(RankedShape):
+class ComparedShape(RankedShape):
     """One of the versions that are compared. A label below rank 50 counts as not ranked."""
 
     version: str = Field(description="`live`: the index; or the id of a version.")
@@ -75,21 +75,21 @@ class ContestShape(Shape):
     since: str = Field(description="Offset at which the counting began.")
     gate: GateShape
     gaps: int = Field(description="How often instances were skipped because the data to continue was gone.")
-    versions: list[ContenderShape]
+    versions: list[ComparedShape]
     decisions: list[DecisionShape] = Field(description="The newest, oldest first.")
     promotions: int
     rollbacks: int
     trouble: dict[str, str] = Field(description="Versions that cannot rank, and why.")
 
 
-class EnteredShape(Shape, record=Challenger):
-    """A version that contends."""
+class ChallengerShape(Shape, record=Challenger):
+    """A challenger."""
 
 
-class ContendersAnswer(Shape):
-    """The versions that contend, and the state of the contest."""
+class ChallengersAnswer(Shape):
+    """The challengers, and the state of the contest."""
 
-    contenders: list[EnteredShape] = Field(description="In the order of their entry; at most four.")
+    challengers: list[ChallengerShape] = Field(description="In the order of their entry; at most four.")
     contest: ContestShape | None = Field(description="Null until the worker has followed the contest.")
 
 
