@@ -21,7 +21,6 @@ from typing import Any
 
 import numpy as np
 
-from abound.core.comparison.sequential_test import GateParams
 from abound.core.config import ModelConfig
 from abound.core.instances.record import pack_labels
 from abound.core.instances.vectorizer import Vectorizer
@@ -31,6 +30,7 @@ from abound.core.methods import registry
 from abound.core.methods.training.gather import MatrixBuilder
 from abound.core.methods.training.progress import no_progress
 from abound.core.model.active_version import LIVE
+from abound.core.promotion_rule import GateParams
 from abound.core.types import Offset
 from abound.service.artifacts.artifact_store import ArtifactStore
 from abound.service.log.append_group import LearnDraft

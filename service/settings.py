@@ -36,7 +36,7 @@ READ_ELSEWHERE = ("ABOUND_DATA", "ABOUND_URL", "ABOUND_KEY", "ABOUND_MODEL")
 
 GROUPS = {
     "challenger": "abound.service.versions.promotion.params.ChallengerParams",
-    "gate": "abound.core.comparison.sequential_test.GateParams",
+    "gate": "abound.core.promotion_rule.GateParams",
     "datasets": "abound.service.datasets.repository.DatasetParams",
     "history": "abound.service.history.history_manifest.HistoryParams",
     "jobs": "abound.service.jobs.repository.JobParams",

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from abound.core.comparison.sequential_test import GateParams
 from abound.core.instances.record import pack_labels
 from abound.core.limits import Limits
 from abound.core.methods import fitted as fitting
@@ -16,6 +15,7 @@ from abound.core.methods import registry
 from abound.core.methods.fitted import FittedMethod
 from abound.core.methods.training.gather import MatrixBuilder
 from abound.core.methods.training.progress import no_progress
+from abound.core.promotion_rule import GateParams
 from abound.service.log.append_group import LearnDraft
 from abound.service.log.catalog import DEFAULT_MODEL
 from abound.service.replica.replica import Replica

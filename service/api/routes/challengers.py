@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Response
 
-from abound.core.comparison.sequential_test import GateParams
 from abound.core.errors import Corrupted, UnknownVersion
+from abound.core.promotion_rule import GateParams
 from abound.service.api.decoding import convert
 from abound.service.api.dependencies import ActorDep, ArtifactsDep, JsonObject, ModelName, PartsDep, VersionId
 from abound.service.api.openapi import JSON, REF, problems

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct
 from pydantic import Field
 
-from abound.core.comparison.sequential_test import Decision
+from abound.core.promotion_rule import Decision
 from abound.service.api.schemas.shape import Shape
 from abound.service.versions.promotion.challengers import Challenger
 

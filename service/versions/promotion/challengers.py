@@ -3,7 +3,7 @@
     ...:challengers    hash: version -> JSON of ``Challenger``; at most ``MAX_CHALLENGERS``
 
 The hash is a request, not replicated state; replicas do not read it. ``service/versions/promotion/contest.py``
-scores the challengers by the rule in ``core/comparison/sequential_test.py``. ``LoadedChallengers`` holds the
+scores the challengers by the rule in ``core/promotion_rule.py``. ``LoadedChallengers`` holds the
 loaded versions, and the reasons why others failed to load.
 """
 
@@ -17,9 +17,9 @@ import msgspec
 import structlog
 from msgspec import Meta
 
-from abound.core.comparison.sequential_test import MAX_CHALLENGERS
 from abound.core.errors import AboundError, ArtifactsUnavailable, Conflict, Corrupted, StoreUnavailable
 from abound.core.model.active_version import LIVE
+from abound.core.promotion_rule import MAX_CHALLENGERS
 from abound.service.artifacts.artifact_store import ArtifactStore
 from abound.service.store.client import Store, store_errors
 from abound.service.store.keys import ModelKeys

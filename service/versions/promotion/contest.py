@@ -19,9 +19,9 @@ import asyncio
 import contextlib
 from collections.abc import Sequence
 
-from abound.core.comparison.sequential_test import Contest, GateParams
 from abound.core.errors import ArtifactsUnavailable, Corrupted, UnknownOffset
 from abound.core.model.active_version import LIVE, ServingState
+from abound.core.promotion_rule import Contest, GateParams
 from abound.core.types import Offset
 from abound.service.artifacts.artifact_store import ArtifactStore
 from abound.service.asyncio_tasks import TimeSlice

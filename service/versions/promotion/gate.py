@@ -1,6 +1,6 @@
 """Promotion gate: activates a better challenger, and rolls back its own promotions.
 
-The rule is in ``core/comparison/sequential_test.py``.
+The rule is in ``core/promotion_rule.py``.
 
  1. The decision is saved with the standings, so that it is reported whatever happens next.
  2. The version is activated in the ordinary way, provided that the active version has not changed.
@@ -15,9 +15,9 @@ import asyncio
 
 import structlog
 
-from abound.core.comparison.sequential_test import Decision, GateParams
 from abound.core.errors import AboundError
 from abound.core.model.active_version import LIVE, ServingState
+from abound.core.promotion_rule import Decision, GateParams
 from abound.core.types import Offset
 from abound.service.store.lease import Lease
 from abound.service.versions import activation

@@ -13,7 +13,6 @@ import asyncio
 
 import structlog
 
-from abound.core.comparison.sequential_test import GateParams
 from abound.core.errors import (
     AboundError,
     ArtifactsUnavailable,
@@ -22,6 +21,7 @@ from abound.core.errors import (
     StoreUnavailable,
     UnknownApplyVersion,
 )
+from abound.core.promotion_rule import GateParams
 from abound.service.artifacts.artifact_store import ArtifactStore
 from abound.service.asyncio_tasks import cancel_and_wait, wait_for_event
 from abound.service.log.catalog import Catalog, CatalogModel, reread_catalog

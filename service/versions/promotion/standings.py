@@ -12,9 +12,9 @@ from typing import Any
 
 import msgspec
 
-from abound.core.comparison.sequential_test import Contest, Decision, GateParams
 from abound.core.errors import Corrupted
 from abound.core.model.active_version import LIVE
+from abound.core.promotion_rule import Contest, Decision, GateParams
 from abound.core.types import START
 from abound.service.store.client import Store, store_errors
 from abound.service.store.keys import ModelKeys

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from abound.core.comparison.sequential_test import Contest, Decision, GateParams
 from abound.core.config import ModelConfig
 from abound.core.errors import Conflict
 from abound.core.model.active_version import LIVE
 from abound.core.model.entry_application import Unit
 from abound.core.model.live_model import LiveModel, warmup
+from abound.core.promotion_rule import Contest, Decision, GateParams
 from abound.core.types import START
 from abound.service.log.events import ActivateEvent, LearnEvent
 from abound.service.replica import announcements, heartbeat

@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from abound.core.comparison.sequential_test import (
+from abound.core.promotion_rule import (
     BLOCK,
     BLOCKS,
     INSTANCES_PER_GAMBLER,

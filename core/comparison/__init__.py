@@ -1,1 +1,0 @@
-"""The sequential test that compares two rankings."""
