@@ -84,7 +84,6 @@ QUICK := \
 	tests/cli/test_jobs.py \
 	tests/client/test_against_service.py \
 	tests/api/test_protocol.py \
-	tests/versions/promotion/test_drift.py \
 	tests/processes/test_embedded_store.py \
 	tests/client/test_estimator.py \
 	tests/datasets/test_files.py \

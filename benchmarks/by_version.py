@@ -24,7 +24,7 @@ from abound.core.methods import fitted as fitting
 from abound.core.methods import registry
 from abound.core.methods.training.gather import MatrixBuilder
 from abound.core.methods.training.progress import no_progress
-from abound.core.model.active_version import BLEND, LIVE
+from abound.core.model.active_version import LIVE
 from abound.core.model.entry_application import Unit
 from abound.core.model.live_model import warmup
 from abound.core.types import Offset
@@ -104,7 +104,7 @@ async def measure(work: Classify, said: dict[str, Any]) -> Figures:
 
 
 async def run(n: int) -> dict[str, Figures]:
-    """Measure the index, and versions of two methods alone and blended."""
+    """Measure the index, and versions of two methods."""
     warmup()
     model, gathering = taught(n)
     data = gathering.matrices()
@@ -116,7 +116,6 @@ async def run(n: int) -> dict[str, Figures]:
         model.live.serving = model.live.serving.after_activation(method, VERSION, "digest", Offset(4, 0, 0))
         work = classify_of(model, LoadedVersion(card, fitted))
         told[method] = await measure(work, {})
-        told[f"{method}, blend"] = await measure(work, {"version": BLEND})
     return told
 
 

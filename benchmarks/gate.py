@@ -1,7 +1,7 @@
 """The gate on a stream whose concepts change half-way: ``python -m benchmarks.gate [--json] [--data DIR]``.
 
 Real instances in random order. The index of a replica learns all of them. A batch method is fitted on the first part
-and entered as a contender; then comes more of the same, and half-way the labels are permuted: what was called a is
+and entered as a challenger; then comes more of the same, and half-way the labels are permuted: what was called a is
 called b from there on, so all that the version knows is wrong, and the index must learn anew. Everything is the
 service's own: store, replica, follower, activation by events. Told are the decisions, how many instances each took, how
 well the users were served, and how they would have been with the index or the version alone.
@@ -21,7 +21,6 @@ from typing import Any
 
 import numpy as np
 
-from abound.core.comparison.sequential_test import GateParams
 from abound.core.config import ModelConfig
 from abound.core.instances.record import pack_labels
 from abound.core.instances.vectorizer import Vectorizer
@@ -31,6 +30,7 @@ from abound.core.methods import registry
 from abound.core.methods.training.gather import MatrixBuilder
 from abound.core.methods.training.progress import no_progress
 from abound.core.model.active_version import LIVE
+from abound.core.promotion_rule import GateParams
 from abound.core.types import Offset
 from abound.service.artifacts.artifact_store import ArtifactStore
 from abound.service.log.append_group import LearnDraft
@@ -97,11 +97,11 @@ async def teach(replica: Replica, rows: list[Row]) -> None:
     )
 
 
-async def follow(replica: Replica, contending: ContestFollower) -> None:
+async def follow(replica: Replica, follower: ContestFollower) -> None:
     """Score what came, and what a decision appended."""
-    await contending.follow_log()
-    await contending.follow_log()
-    for one in contending.standing.decisions[-1:]:
+    await follower.follow_log()
+    await follower.follow_log()
+    for one in follower.standing.decisions[-1:]:
         if one.outcome.startswith("failed"):
             raise SystemExit(one.outcome)
 
@@ -126,15 +126,15 @@ async def run(rows: list[Row], options: argparse.Namespace) -> dict[str, Any]:
         card = await fitted(stream[:first], options.method, artifacts, living, model.offset)
         await challengers.enter(store, living.keys, card.id, "the benchmark")
         async with acquire(store, living.keys, purpose=PURPOSE) as lease:
-            contending = ContestFollower(store, artifacts, living, lease, gate=GateParams())
-            await contending.open()
+            follower = ContestFollower(store, artifacts, living, lease, gate=GateParams())
+            await follower.open()
             hits = {"live": 0, "version": 0, "served": 0}
             before = {LIVE: 0, card.id: 0}
             for place, part in enumerate(batches(stream[first:]), 1):
-                served = contending.standing.contest.served
+                served = follower.standing.contest.served
                 await teach(replica, part)
-                await follow(replica, contending)
-                scores = contending.standing.contest.scores
+                await follow(replica, follower)
+                scores = follower.standing.contest.scores
                 new = {name: scores[name].all.hits_1 - before[name] for name in before}
                 before = {name: scores[name].all.hits_1 for name in before}
                 for name, n in (("live", new[LIVE]), ("version", new[card.id]), ("served", new[served])):
@@ -152,13 +152,11 @@ async def run(rows: list[Row], options: argparse.Namespace) -> dict[str, Any]:
                     "evidence": round(one.decision.evidence, 1),
                     "outcome": one.outcome,
                 }
-                for one in contending.standing.decisions
+                for one in follower.standing.decisions
             ]
-            marks = contending.standing.drift.marks
-            figures["marks"] = [{"measure": mark.measure, "learned": mark.learned} for mark in marks]
             figures["measures"] = {
                 "live" if name == LIVE else "version" if name == card.id else name: one.all.measures()
-                for name, one in contending.standing.contest.scores.items()
+                for name, one in follower.standing.contest.scores.items()
             }
         await replica.stop()
         await store.close()

@@ -1,6 +1,6 @@
 """How often the rule of the gate is wrong, and how soon it is right: ``python -m benchmarks.rule [--json] [--runs N]``.
 
-Paired differences are drawn and given to ``abound.core.comparison.sequential_test.PairedComparison`` one after the
+Paired differences are drawn and given to ``abound.core.promotion_rule.PairedComparison`` one after the
 other, which is looked at after each of them, as the gate does.
 
 1. Without any difference: drawn evenly from ``NONE``. Told is the share of runs in which the evidence reaches 1 / alpha
@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from abound.core.comparison.sequential_test import GateParams, PairedComparison
+from abound.core.promotion_rule import GateParams, PairedComparison
 
 ALPHA = 0.05
 NONE = (-1.0, -0.5, 0.0, 0.0, 0.5, 1.0)

@@ -157,8 +157,7 @@ class Telemetry:
         )
         self._rankings = BatchHistogram(
             "abound_rank_duration_seconds",
-            "Seconds of one batch of rankings by versions; kind blend if one of them was a blend.",
-            ("kind",),
+            "Seconds of one batch of rankings by versions.",
             buckets=BOUNDS,
             registry=registry,
         )
@@ -222,10 +221,10 @@ class Telemetry:
         if any(counts):
             self._appends.labels(queue).add(counts, total)
 
-    def add_rankings(self, kind: str, counts: Sequence[int], total: float) -> None:
+    def add_rankings(self, counts: Sequence[int], total: float) -> None:
         """Add rankings by versions: durations by bucket, and their sum in seconds."""
         if any(counts):
-            self._rankings.labels(kind).add(counts, total)
+            self._rankings.add(counts, total)
 
     def set_connected(self, connected: bool) -> None:
         """Set whether this process is connected to the log."""

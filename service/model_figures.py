@@ -50,11 +50,9 @@ GAUGES = {
     "snapshot_age": ModelGauge("abound_snapshot_age_seconds", "Age of the newest snapshot; 0 without one."),
     "untrimmed": ModelGauge("abound_log_untrimmed", "1 while the worker cannot make a snapshot or trim the log."),
     "index_bytes": ModelGauge("abound_index_bytes", "Size of the state files for adoptions in the artifact store."),
-    "contenders": ModelGauge("abound_contenders", "Challengers that are compared."),
+    "challengers": ModelGauge("abound_challengers", "Challengers that are compared."),
     "promotions": ModelGauge("abound_gate_promotions", "Promotions of a version by the gate."),
     "rollbacks": ModelGauge("abound_gate_rollbacks", "Rollbacks by the gate."),
-    "drift_marks": ModelGauge("abound_drift_marks", "Number of stored drift marks."),
-    "blend_weight": ModelGauge("abound_blend_version_weight", "Weight of the version in the leading blend."),
     "waiting_requests": ModelGauge("abound_append_waiting_requests", "Requests in the append queues.", sum),
     "waiting_bytes": ModelGauge("abound_append_waiting_bytes", "Bytes in the append queues.", sum),
     "activated": ModelGauge(

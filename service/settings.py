@@ -35,8 +35,8 @@ READ_ELSEWHERE = ("ABOUND_DATA", "ABOUND_URL", "ABOUND_KEY", "ABOUND_MODEL")
 """Variables of the product that the service does not read: the tests' data sets, the client's URL, key and model."""
 
 GROUPS = {
-    "contending": "abound.service.versions.promotion.params.ContendingParams",
-    "gate": "abound.core.comparison.sequential_test.GateParams",
+    "challenger": "abound.service.versions.promotion.params.ChallengerParams",
+    "gate": "abound.core.promotion_rule.GateParams",
     "datasets": "abound.service.datasets.repository.DatasetParams",
     "history": "abound.service.history.history_manifest.HistoryParams",
     "jobs": "abound.service.jobs.repository.JobParams",

@@ -288,7 +288,7 @@ def test_the_list_of_forbidden_modules_is_spelled_right() -> None:
 def test_a_replica_imports_nothing_that_only_jobs_and_contests_need() -> None:
     """Each of them costs a second at the start, and tens of megabytes."""
     methods = "abound.core.methods.registry"
-    heavy = {methods, "dask", "distributed", "matplotlib", "pandas", "river", "scipy.stats", "sklearn"}
+    heavy = {methods, "dask", "distributed", "matplotlib", "pandas", "scipy.stats", "sklearn"}
     program = f"import abound.service.api.app, sys; print({heavy} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
     assert done.stdout == "set()\n"

@@ -16,14 +16,9 @@ from abound.core.types import START, Offset
 LIVE = "live"
 """Id of the index as a version."""
 
-BLEND = "blend"
-"""The index and the active version blended; not a version of its own."""
-
-EVEN_WEIGHTS = (0.5, 0.5)
-
 
 class ServingState(msgspec.Struct, frozen=True):
-    """The active version, and the activation that made it active. The blend weights are >= 0, and not both 0."""
+    """The active version, and the activation that made it active."""
 
     version: Annotated[str, Meta(description="The active version; `live` is the index.")] = LIVE
     digest: Annotated[str, Meta(description="Digest of that version; empty for the index.")] = ""
@@ -31,9 +26,6 @@ class ServingState(msgspec.Struct, frozen=True):
     former_digest: str = ""
     activation: Annotated[str, Meta(description="Id of the activation.")] = ""
     at: Annotated[str, Meta(description="Offset from which it is active.")] = str(START)
-    weights: Annotated[
-        tuple[float, float], Meta(description="Weights of the index and the version, for `version=blend`.")
-    ] = EVEN_WEIGHTS
 
     @property
     def is_live(self) -> bool:
@@ -50,10 +42,6 @@ class ServingState(msgspec.Struct, frozen=True):
         if (version, digest) == (self.version, self.digest):
             return msgspec.structs.replace(self, activation=activation)
         return ServingState(version, digest, self.version, self.digest, activation, str(at))
-
-    def with_weights(self, version: str, weights: tuple[float, float]) -> ServingState:
-        """Return the state with other blend weights, or the same state if ``version`` is not active."""
-        return msgspec.structs.replace(self, weights=weights) if version == self.version else self
 
     def to_bytes(self) -> bytes:
         """Return the bytes that digests cover."""

@@ -1,6 +1,7 @@
 """The prequential score: every event is ranked before it is learned, and the ranks give a running accuracy.
 
-The score is kept over all time and over a window of the newest events. It covers whole instances (the rank of the
+The score is kept over all time and over two windows of the newest events. If the short one falls behind the long one,
+the ranking has become worse. It covers whole instances (the rank of the
 best true label) and single labels, grouped by how often the label had been learned before: **tail** fewer than 10
 times, **torso** fewer than 100, **head** the rest. It is part of a model's state: the same log gives the same figures
 on every replica.
@@ -33,7 +34,10 @@ from abound.core.kernels.model.prequential import (
 )
 
 WINDOW = 10_000
-"""Length of the window, in instances for the total and in labels for the groups."""
+"""Length of the long window, in instances for the total and in labels for the groups."""
+
+RECENT = 500
+"""Length of the short window. It lies within the long one, so it needs no state of its own."""
 
 TRACE_POINTS = 256
 FIRST_STRIDE = 10
@@ -106,30 +110,22 @@ class Prequential:
         return int(self.arrays.counts[0, UPDATED])
 
     def scores(self) -> dict[str, Any]:
-        """Return R@1, R@5 and MRR (0..1, None before the first event) over all time and the window, and by group.
-
-        ``drift`` is the difference of the window and all time: negative where the newest events are ranked worse.
-        """
-        counts, reciprocal, window, label_window = self.arrays[:4]
-        newest = window[: min(self.n_learned, WINDOW)]
-        labels = label_window[: min(int(counts[0, LABELS]), WINDOW)]
-        all_groups, window_groups = {}, {}
-        for group, name in enumerate(GROUPS):
-            row = group + 1
-            all_groups[name] = _of_counts(counts[row], float(reciprocal[row]))
-            window_groups[name] = _of_ranks(labels[(labels & ((1 << GROUP_BITS) - 1)) == group] >> GROUP_BITS)
-        ever, lately = _of_counts(counts[0], float(reciprocal[0])), _of_ranks(newest)
+        """Return R@1, R@5 and MRR (0..1, None before the first event) over all time and both windows, and by group."""
+        ever, *groups = map(_of_counts, self.arrays.counts, self.arrays.reciprocal.tolist())
         return {
-            "all": ever | {"groups": all_groups},
-            "window": lately | {"groups": window_groups},
-            "drift": {name: None if ever["n"] == 0 else lately[name] - ever[name] for name in MEASURES},
+            "all": ever | {"groups": dict(zip(GROUPS, groups, strict=True))},
+            "window": self._newest(WINDOW),
+            "recent": self._newest(RECENT),
         }
 
-    def newest(self, n: int) -> dict[str, Any]:
-        """Return R@1, R@5 and MRR over the newest ``n`` instances, at most ``WINDOW``."""
-        learned = self.n_learned
-        n = min(n, learned, WINDOW)
-        return _of_ranks(self.arrays.window[np.arange(learned - n, learned) % WINDOW])
+    def _newest(self, n: int) -> dict[str, Any]:
+        """Return R@1, R@5 and MRR over the newest ``n`` instances, and by group over the newest ``n`` labels."""
+        counts, window, label_window = self.arrays.counts[0], self.arrays.window, self.arrays.label_window
+        labels = _end_of(label_window, int(counts[LABELS]), n)
+        groups = labels & ((1 << GROUP_BITS) - 1)
+        return _of_ranks(_end_of(window, int(counts[LEARNED]), n)) | {
+            "groups": {name: _of_ranks(labels[groups == group] >> GROUP_BITS) for group, name in enumerate(GROUPS)}
+        }
 
     def trace(self) -> dict[str, Any]:
         """Return R@1, R@5 and MRR over time: each point covers the ``stride`` instances that end with it.
@@ -172,6 +168,11 @@ class Prequential:
     def digest_bytes(self) -> bytes:
         """Return the whole state in a fixed order."""
         return b"".join(array.tobytes() for array in self.arrays)
+
+
+def _end_of(ring: npt.NDArray[np.int32], n_written: int, n: int) -> npt.NDArray[np.int32]:
+    """Return the newest ``n`` numbers of a ring buffer, oldest first; fewer if fewer were written."""
+    return ring[np.arange(max(0, n_written - n), n_written) % len(ring)]
 
 
 def _of_counts(counts: npt.NDArray[np.int64], reciprocal: float) -> dict[str, Any]:

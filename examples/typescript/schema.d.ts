@@ -414,6 +414,54 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/models/{model}/challengers": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * The challengers and their scores
+         * @description Return the challengers and their scores.
+         *
+         *     Every challenger ranks each instance before the model learns it; challengers answer no requests.
+         */
+        get: operations["get_challengers_models__model__challengers_get"];
+        put?: never;
+        /**
+         * Enter a version as a challenger
+         * @description Score a version from now on, and activate it once it proves better than the served one.
+         *
+         *     A model has at most four challengers at a time.
+         */
+        post: operations["enter_models__model__challengers_post"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/models/{model}/challengers/{version}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post?: never;
+        /**
+         * Withdraw a challenger
+         * @description Stop scoring a version. It stays a version, and active if it is.
+         */
+        delete: operations["withdraw_models__model__challengers__version__delete"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/models/{model}/classify": {
         parameters: {
             query?: never;
@@ -449,54 +497,6 @@ export interface paths {
         put?: never;
         post?: never;
         delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/models/{model}/contenders": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /**
-         * The contenders and their scores
-         * @description Return the versions that contend and their scores.
-         *
-         *     Every contender ranks each instance before the model learns it; contenders answer no requests.
-         */
-        get: operations["get_contenders_models__model__contenders_get"];
-        put?: never;
-        /**
-         * Enter a version as a contender
-         * @description Score a version from now on, and activate it once it proves better than the served one.
-         *
-         *     At most four versions contend at a time.
-         */
-        post: operations["enter_models__model__contenders_post"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/models/{model}/contenders/{version}": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
-        post?: never;
-        /**
-         * Withdraw a contender
-         * @description Stop scoring a version. It stays a version, and active if it is.
-         */
-        delete: operations["leave_models__model__contenders__version__delete"];
         options?: never;
         head?: never;
         patch?: never;
@@ -746,7 +746,7 @@ export interface paths {
         post?: never;
         /**
          * Delete a version
-         * @description Delete a version. A version that is active, contends, or is needed for a rollback is kept (409).
+         * @description Delete a version. A version that is active, is a challenger, or is needed for a rollback is kept (409).
          */
         delete: operations["delete_version_models__model__versions__version__delete"];
         options?: never;
@@ -914,22 +914,6 @@ export interface components {
             acts: components["schemas"]["ActShape"][];
         };
         /**
-         * BlendShape
-         * @description The learned blend.
-         */
-        BlendShape: {
-            /**
-             * Version
-             * @description The version blended with the index; null without one.
-             */
-            version: string | null;
-            /**
-             * Weights
-             * @description The leading weights of the index and the version.
-             */
-            weights: number[];
-        };
-        /**
          * CalibrationShape
          * @description The reliability of the probabilities.
          */
@@ -1024,6 +1008,66 @@ export interface components {
              * @description Why it cannot be deleted.
              */
             needed: string | null;
+        };
+        /**
+         * ChallengerShape
+         * @description A challenger.
+         */
+        ChallengerShape: {
+            /** Version */
+            version: string;
+            /** Reason */
+            reason: string;
+            /**
+             * Since
+             * @description Seconds since 1970, of the store's clock.
+             */
+            since: number;
+        };
+        /**
+         * ChallengersAnswer
+         * @description The challengers, and the state of the contest.
+         */
+        ChallengersAnswer: {
+            /**
+             * Challengers
+             * @description In the order of their entry; at most four.
+             */
+            challengers: components["schemas"]["ChallengerShape"][];
+            /** @description Null until the worker has followed the contest. */
+            contest: components["schemas"]["ContestShape"] | null;
+        };
+        /**
+         * ComparedShape
+         * @description One of the versions that are compared. A label below rank 50 counts as not ranked.
+         */
+        ComparedShape: {
+            /**
+             * N
+             * @description Instances that it ranked.
+             */
+            n: number;
+            /** R@1 */
+            "R@1": number | null;
+            /** R@5 */
+            "R@5": number | null;
+            /** Mrr */
+            MRR: number | null;
+            /**
+             * Version
+             * @description `live`: the index; or the id of a version.
+             */
+            version: string;
+            /** @description Over the newest 4,500 to 5,000 instances. */
+            window: components["schemas"]["RankedShape"];
+            /** @description Null for the served version. */
+            difference: components["schemas"]["DifferenceShape"] | null;
+            /**
+             * Decision
+             * @description `better`: it has the needed evidence. `worse`: the whole interval is below 0.
+             * @enum {string}
+             */
+            decision: "served" | "waits" | "too few" | "better" | "worse" | "undecided";
         };
         /**
          * Comparison
@@ -1176,51 +1220,6 @@ export interface components {
             implicit: number;
         };
         /**
-         * ContenderShape
-         * @description One of the versions that are compared. A label below rank 50 counts as not ranked.
-         */
-        ContenderShape: {
-            /**
-             * N
-             * @description Instances that it ranked.
-             */
-            n: number;
-            /** R@1 */
-            "R@1": number | null;
-            /** R@5 */
-            "R@5": number | null;
-            /** Mrr */
-            MRR: number | null;
-            /**
-             * Version
-             * @description `live`: the index; `blend`; or the id of a version.
-             */
-            version: string;
-            /** @description Over the newest 4,500 to 5,000 instances. */
-            window: components["schemas"]["RankedShape"];
-            /** @description Null for the served version. */
-            difference: components["schemas"]["DifferenceShape"] | null;
-            /**
-             * Decision
-             * @description `better`: it has the needed evidence. `worse`: the whole interval is below 0.
-             * @enum {string}
-             */
-            decision: "served" | "waits" | "too few" | "better" | "worse" | "undecided";
-        };
-        /**
-         * ContendersAnswer
-         * @description The versions that contend, and the state of the contest.
-         */
-        ContendersAnswer: {
-            /**
-             * Contenders
-             * @description In the order of their entry; at most four.
-             */
-            contenders: components["schemas"]["EnteredShape"][];
-            /** @description Null until the worker has followed the contest. */
-            contest: components["schemas"]["ContestShape"] | null;
-        };
-        /**
          * ContestShape
          * @description The versions that rank every instance before the model learns it.
          */
@@ -1244,8 +1243,7 @@ export interface components {
              */
             gaps: number;
             /** Versions */
-            versions: components["schemas"]["ContenderShape"][];
-            blend: components["schemas"]["BlendShape"];
+            versions: components["schemas"]["ComparedShape"][];
             /**
              * Decisions
              * @description The newest, oldest first.
@@ -1427,40 +1425,6 @@ export interface components {
             evidence: number;
         };
         /**
-         * DriftMarkShape
-         * @description A detected change of the running score.
-         */
-        DriftMarkShape: {
-            /**
-             * Offset
-             * @description Offset at which the change was detected; it began before.
-             */
-            offset: string;
-            /**
-             * Learned
-             * @description Instances learned up to this offset.
-             */
-            learned: number;
-            /** Measure */
-            measure: string;
-            /** Before */
-            before: number;
-            /** After */
-            after: number;
-        };
-        /**
-         * DriftShape
-         * @description The metrics over the newest window minus those over all time; null before the first event.
-         */
-        DriftShape: {
-            /** R@1 */
-            "R@1": number | null;
-            /** R@5 */
-            "R@5": number | null;
-            /** Mrr */
-            MRR: number | null;
-        };
-        /**
          * DurabilityAnswer
          * @description The durability that the store offers for events in its log.
          */
@@ -1480,21 +1444,6 @@ export interface components {
              * @description What can be lost and how to prevent it; null when nothing can be lost.
              */
             warning: string | null;
-        };
-        /**
-         * EnteredShape
-         * @description A version that contends.
-         */
-        EnteredShape: {
-            /** Version */
-            version: string;
-            /** Reason */
-            reason: string;
-            /**
-             * Since
-             * @description Seconds since 1970, of the store's clock.
-             */
-            since: number;
         };
         /**
          * FeedbackShape
@@ -2379,14 +2328,6 @@ export interface components {
              * @description Offset from which it is active.
              */
             at: string;
-            /**
-             * Weights
-             * @description Weights of the index and the version, for `version=blend`.
-             */
-            weights: [
-                number,
-                number
-            ];
         };
         /**
          * SnapshotShape
@@ -2437,15 +2378,10 @@ export interface components {
             all: components["schemas"]["ScoresShape"];
             /** @description Over the newest 10,000. */
             window: components["schemas"]["ScoresShape"];
-            /** @description The window minus all time; below 0: the model has become worse. */
-            drift: components["schemas"]["DriftShape"];
-            /**
-             * Drift Marks
-             * @description Detected changes of the running score, oldest first.
-             */
-            drift_marks: components["schemas"]["DriftMarkShape"][];
-            /** @description Null while no version contends. */
-            contenders: components["schemas"]["ContestShape"] | null;
+            /** @description Over the newest 500; below `window`: the model has become worse. */
+            recent: components["schemas"]["ScoresShape"];
+            /** @description Null while there is no challenger. */
+            challengers: components["schemas"]["ContestShape"] | null;
             trace: components["schemas"]["TraceShape"];
             /** @description Null without `calibrate`. */
             calibration: components["schemas"]["CalibrationShape"] | null;
@@ -5381,6 +5317,250 @@ export interface operations {
             };
         };
     };
+    get_challengers_models__model__challengers_get: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Name of the model. */
+                model: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ChallengersAnswer"];
+                };
+            };
+            /** @description The request has no API key, or the key is not valid. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key lacks the scope, or is limited to other models. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description No such model, version, prediction or snapshot. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A field is not valid; `field` names it. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The service cannot answer now; see `Retry-After`. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    enter_models__model__challengers_post: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Name of the model. */
+                model: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["EnterRequest"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ChallengersAnswer"];
+                };
+            };
+            /** @description The body is not JSON. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The request has no API key, or the key is not valid. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key lacks the scope, or is limited to other models. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description No such model, version, prediction or snapshot. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The request conflicts with the current state of the model. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A size limit is exceeded. */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Unsupported media type. */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A field is not valid; `field` names it. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The service cannot answer now; see `Retry-After`. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    withdraw_models__model__challengers__version__delete: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Name of the model. */
+                model: string;
+                /** @description Id of the version. */
+                version: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description The request has no API key, or the key is not valid. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The key lacks the scope, or is limited to other models. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description No such model, version, prediction or snapshot. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description A field is not valid; `field` names it. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The service cannot answer now; see `Retry-After`. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
     classify_with_model: {
         parameters: {
             query?: never;
@@ -5532,250 +5712,6 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["Comparison"];
                 };
-            };
-            /** @description The request has no API key, or the key is not valid. */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The key lacks the scope, or is limited to other models. */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description No such model, version, prediction or snapshot. */
-            404: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description A field is not valid; `field` names it. */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The service cannot answer now; see `Retry-After`. */
-            503: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-        };
-    };
-    get_contenders_models__model__contenders_get: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path: {
-                /** @description Name of the model. */
-                model: string;
-            };
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description Successful Response */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ContendersAnswer"];
-                };
-            };
-            /** @description The request has no API key, or the key is not valid. */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The key lacks the scope, or is limited to other models. */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description No such model, version, prediction or snapshot. */
-            404: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description A field is not valid; `field` names it. */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The service cannot answer now; see `Retry-After`. */
-            503: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-        };
-    };
-    enter_models__model__contenders_post: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path: {
-                /** @description Name of the model. */
-                model: string;
-            };
-            cookie?: never;
-        };
-        requestBody: {
-            content: {
-                "application/json": components["schemas"]["EnterRequest"];
-            };
-        };
-        responses: {
-            /** @description Successful Response */
-            201: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ContendersAnswer"];
-                };
-            };
-            /** @description The body is not JSON. */
-            400: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The request has no API key, or the key is not valid. */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The key lacks the scope, or is limited to other models. */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description No such model, version, prediction or snapshot. */
-            404: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The request conflicts with the current state of the model. */
-            409: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description A size limit is exceeded. */
-            413: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Unsupported media type. */
-            415: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description A field is not valid; `field` names it. */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description The service cannot answer now; see `Retry-After`. */
-            503: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-        };
-    };
-    leave_models__model__contenders__version__delete: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path: {
-                /** @description Name of the model. */
-                model: string;
-                /** @description Id of the version. */
-                version: string;
-            };
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description Successful Response */
-            204: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content?: never;
             };
             /** @description The request has no API key, or the key is not valid. */
             401: {

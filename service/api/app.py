@@ -24,7 +24,7 @@ from abound.service.api.protocol import FastAnswer
 from abound.service.api.request_body import BodyBudget, Disconnected, Message, Receive, Scope, Send, request_id_of
 from abound.service.api.routes import (
     activation,
-    contenders,
+    challengers,
     health,
     jobs,
     labels,
@@ -184,7 +184,7 @@ class Application(FastAPI):
             version_routes,
             dataset_routes,
             activation,
-            contenders,
+            challengers,
             jobs,
             key_routes,
             uncertain,

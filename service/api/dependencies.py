@@ -82,8 +82,7 @@ class Parts(NamedTuple):
             if number % MODELS_AT_ONCE == 0:
                 await asyncio.sleep(0)
         self.telemetry.set_models(figures)
-        for kind, timer in self.rankers.timers.items():
-            self.telemetry.add_rankings(kind, *timer.drain())
+        self.telemetry.add_rankings(*self.rankers.timer.drain())
         self.budget.update_sizes(self.replica.models.all())
 
 

@@ -16,7 +16,7 @@ from fastapi.openapi.utils import get_openapi
 from abound.core.config import AnalyzerConfig, ModelConfig
 from abound.core.limits import MODEL_NAME, Limits
 from abound.service.api.problems import INTERNAL, KINDS, PROBLEM_JSON, Problem
-from abound.service.api.schemas.contenders import EnterRequest
+from abound.service.api.schemas.challengers import EnterRequest
 from abound.service.api.schemas.labels import RegisterRequest
 from abound.service.api.schemas.learn_classify import (
     FEATURES_SCHEMA,

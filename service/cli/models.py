@@ -203,13 +203,13 @@ def _exists(client: Any, name: str) -> bool:
 
 
 def _show_score(stats: dict[str, Any]) -> None:
-    """Print the running score over all and over the newest instances, grouped by how often a label was learned."""
+    """Print the running score over all instances and over both windows, grouped by how often a label was learned."""
     from rich.console import Console
     from rich.table import Table
 
     columns = ("n", "R@1", "R@5", "MRR")
     table = Table("running score", *columns, box=None, padding=(0, 2, 0, 0))
-    for part, shown in (("all", "all"), ("window", "newest")):
+    for part, shown in (("all", "all"), ("window", "newest 10,000"), ("recent", "newest 500")):
         score = stats.get(part, {})
         for name, row in {"": score, **score.get("groups", {})}.items():
             table.add_row(f"{shown}, {name} labels" if name else shown, *map(format_value, map(row.get, columns)))

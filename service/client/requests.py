@@ -165,14 +165,14 @@ def version_path(name: str, version: str) -> str:
     return f"{model_path(name)}/versions/{path_segment(version)}"
 
 
-def contenders_path(name: str) -> str:
+def challengers_path(name: str) -> str:
     """Return the path of a model's challengers."""
-    return f"{model_path(name)}/contenders"
+    return f"{model_path(name)}/challengers"
 
 
-def contender_path(name: str, version: str) -> str:
+def challenger_path(name: str, version: str) -> str:
     """Return the path of a challenger."""
-    return f"{contenders_path(name)}/{path_segment(version)}"
+    return f"{challengers_path(name)}/{path_segment(version)}"
 
 
 def dataset_path(name: str) -> str:

@@ -24,8 +24,8 @@ from abound.service.client.requests import (
     SNAPSHOT_SECONDS,
     VERSION_FILE,
     Call,
-    contender_path,
-    contenders_path,
+    challenger_path,
+    challengers_path,
     dataset_path,
     encode_document,
     job_path,
@@ -135,18 +135,18 @@ class Resources(Generic[Document, Nothing, Pieces, Download]):
         body = encode_document({"version": version, "reason": reason})
         return self._ask(Call("POST", f"{model_path(name)}/activate", body, JSON, seconds=ACTIVATE_SECONDS))
 
-    def contenders(self, name: str) -> Document:
+    def challengers(self, name: str) -> Document:
         """Return the challengers and the standings of the contest."""
-        return self._ask(Call("GET", contenders_path(name)))
+        return self._ask(Call("GET", challengers_path(name)))
 
-    def enter_contender(self, name: str, version: str, reason: str = "asked for") -> Document:
+    def enter_challenger(self, name: str, version: str, reason: str = "asked for") -> Document:
         """Enter a version as a challenger: it is scored on learned instances, and activated once it proves better."""
         body = encode_document({"version": version, "reason": reason})
-        return self._ask(Call("POST", contenders_path(name), body, JSON))
+        return self._ask(Call("POST", challengers_path(name), body, JSON))
 
-    def leave_contest(self, name: str, version: str) -> Nothing:
+    def withdraw_challenger(self, name: str, version: str) -> Nothing:
         """Withdraw a version from the contest. The version is kept, and stays active if it is."""
-        return self._delete(contender_path(name, version))
+        return self._delete(challenger_path(name, version))
 
     def datasets(self) -> Document:
         """Return the data sets that jobs can learn from."""

@@ -182,19 +182,19 @@ def require_fit_memory(params: FitParams, n: DataSizes, most: int) -> None:
 async def _enter_and_retain(context: JobContext, card: Card) -> dict[str, Any]:
     """Enter the new version as a challenger if the job asks for it, then delete old versions."""
     store, keys = context.store, context.living.keys
-    contends: bool | str = False
+    entered: bool | str = False
     if context.job.activate == "if_better":
         try:
             await version_retention.enter_challenger(store, context.artifacts, keys, card.id, f"job {context.job.id}")
-            contends = True
+            entered = True
         except (
             Conflict,
             UnknownVersion,
         ) as error:  # no free slot, or it was deleted; the job succeeded anyway
-            contends = str(error)
+            entered = str(error)
     keep = context.settings.group(version_retention.VersionParams).keep
     gone = await version_retention.retain(store, context.artifacts, keys, keep)
-    return {"contends": contends, "deleted": gone}
+    return {"challenger": entered, "deleted": gone}
 
 
 async def _read(context: JobContext, config: ModelConfig, progress: Progress) -> TrainingData:

@@ -8,7 +8,6 @@
         AdoptEvent(adoption, index, after, digest)     from here on: that state file + all that follows ``after``
         PrepareVersionEvent(activation, version, digest)   every replica loads a version that may be activated
         ActivateEvent(activation, version, digest)     from here on this version answers
-        WeighEvent(version, weights)                   from here on the blend weights of index and version
     CatalogEntry{version, event}                       one element of the catalog stream
         ModelCreated(name, config)  ModelDeleted(name, incarnation)
         KnownModels(models)                            all models at this point; earlier entries are not needed
@@ -21,7 +20,6 @@ Readers never skip such an entry.
 
 from __future__ import annotations
 
-import math
 import re
 import zlib
 from collections.abc import Sequence
@@ -31,12 +29,12 @@ import msgspec
 
 from abound.core.errors import Corrupted, UnknownApplyVersion
 from abound.core.instances.record import check_records
-from abound.core.model.active_version import BLEND, LIVE
+from abound.core.model.active_version import LIVE
 from abound.core.model.entry_application import Unit
 from abound.core.types import Offset
 from abound.service.log.stream import Element
 
-APPLY_VERSION = 3
+APPLY_VERSION = 4
 """Version of the log's meaning that this release applies. Any change of how an event changes a model increments it."""
 
 _VERSION = re.compile(r"[0-9a-z]{1,64}")
@@ -160,20 +158,6 @@ class ActivateEvent(msgspec.Struct, array_like=True, tag="activate", frozen=True
     reason: str = ""
 
 
-class WeighEvent(msgspec.Struct, array_like=True, tag="weigh", frozen=True):
-    """Weights for blending the index with a version; ignored unless that version is the active one.
-
-    Attributes
-    ----------
-    version : str
-    weights : (float, float)
-        Of the index and of the version: finite, >= 0, not both 0.
-    """
-
-    version: str
-    weights: tuple[float, float]
-
-
 class ModelCreated(msgspec.Struct, array_like=True, tag="created", frozen=True):
     """Creates a model with its complete configuration. Ignored if the name is in use."""
 
@@ -200,7 +184,7 @@ class KnownModels(msgspec.Struct, array_like=True, tag="known", frozen=True):
     models: list[tuple[str, str, dict[str, Any]]]
 
 
-ControlEvent = ConfigureEvent | MarkEvent | PrepareEvent | AdoptEvent | PrepareVersionEvent | ActivateEvent | WeighEvent
+ControlEvent = ConfigureEvent | MarkEvent | PrepareEvent | AdoptEvent | PrepareVersionEvent | ActivateEvent
 """Events that have an entry of their own."""
 
 Event = LearnEvent | ControlEvent
@@ -291,18 +275,11 @@ def decode_entry(fields: Sequence[bytes]) -> Entry:
             Offset.parse(event.after)
         except ValueError as error:
             raise Corrupted(f"its offset for an adoption is {error}") from None
-    elif type(event) is ActivateEvent or type(event) is PrepareVersionEvent:
-        if not _is_version(event.version) or (event.version == LIVE) != (not event.digest):
-            raise Corrupted("the name that it activates is no version")
-    elif type(event) is WeighEvent:
-        live, batch = event.weights
-        if not (_is_version(event.version) and 0 <= live < math.inf and 0 <= batch < math.inf and live + batch > 0):
-            raise Corrupted("its version or its weights are invalid")
+    elif (type(event) is ActivateEvent or type(event) is PrepareVersionEvent) and (
+        _VERSION.fullmatch(event.version) is None or (event.version == LIVE) != (not event.digest)
+    ):
+        raise Corrupted("the name that it activates is no version")
     return entry
-
-
-def _is_version(name: str) -> bool:
-    return _VERSION.fullmatch(name) is not None and name != BLEND
 
 
 def decode_catalog_entry(fields: Sequence[bytes]) -> CatalogEntry:

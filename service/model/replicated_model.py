@@ -39,7 +39,6 @@ from abound.service.log.events import (
     Event,
     LearnEvent,
     PrepareEvent,
-    WeighEvent,
     checksum_of,
     decode_entry,
 )
@@ -381,8 +380,6 @@ class ReplicatedModel:
             if self.ready:
                 self.check_serving(serving)
             self.live.serving = serving
-        elif type(event) is WeighEvent:
-            self.live.serving = self.live.serving.with_weights(event.version, event.weights)
         return None
 
     def _pass(self, at: Offset, n_done: int) -> None:

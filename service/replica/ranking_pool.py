@@ -1,4 +1,4 @@
-"""Rankers: choose between the index, a version and a blend, and rank by versions in threads.
+"""Rankers: choose between the index and a version, and rank by versions in threads.
 
 A small thread pool keeps long rankings off the event loop and bounds the number of waiting calls. A free thread takes
 all waiting calls at once, since many small calls cost little more than one. No call waits for others to arrive.
@@ -14,13 +14,12 @@ from time import perf_counter
 from typing import Generic, NamedTuple, TypeVar
 
 from abound.core.errors import InvalidInstance, NotReady, Overloaded
-from abound.core.model.active_version import BLEND, LIVE, ServingState
+from abound.core.model.active_version import LIVE, ServingState
 from abound.service.metrics import DurationCounter
 from abound.service.model.replicated_model import ReplicatedModel
 from abound.service.replica.loaded_versions import LoadedVersions, ServingParams
-from abound.service.versions.ranking import Labels, RankingChoice, RankingRequest, rank_all
-
-KINDS = ("version", BLEND)
+from abound.service.versions.ranking import Labels, RankingRequest, rank_all
+from abound.service.versions.repository import LoadedVersion
 
 
 class Rankers:
@@ -28,14 +27,14 @@ class Rankers:
 
     Attributes
     ----------
-    timers : dict of DurationCounter by kind
-        Seconds of each ranking batch in a thread: by versions only, or with at least one blend.
+    timer : DurationCounter
+        Seconds of each ranking batch in a thread.
     """
 
     def __init__(self, loaded_versions: LoadedVersions, params: ServingParams) -> None:
         self._loaded_versions = loaded_versions
         self._pool: BatchingPool[RankingRequest, Labels] = BatchingPool(self._ranked, params.threads, params.waiting)
-        self.timers = {kind: DurationCounter() for kind in KINDS}
+        self.timer = DurationCounter()
 
     def close(self) -> None:
         """Stop the threads."""
@@ -47,11 +46,11 @@ class Rankers:
         version: str | None,
         explain: bool = False,
         min_probability: float | None = None,
-    ) -> RankingChoice | None:
-        """Return the ranker for the fields of a request; None: the index.
+    ) -> LoadedVersion | None:
+        """Return the version to rank by for the fields of a request; None: the index.
 
-        Does not wait if ``version`` leaves the choice to the active version (None), or asks for a blend with it. The
-        ranker is then that of the model's current offset.
+        Does not wait if ``version`` leaves the choice to the active version (None). The version is then that of the
+        model's current offset.
 
         Raises
         ------
@@ -63,7 +62,7 @@ class Rankers:
             It cannot be loaded.
         """
         serving = model.live.serving
-        if version == LIVE or (serving.is_live and version in (None, BLEND)):
+        if version == LIVE or (serving.is_live and version is None):
             return None
         if explain and version is not None:
             raise InvalidInstance(
@@ -74,16 +73,19 @@ class Rankers:
         if min_probability is not None:
             raise InvalidInstance(
                 "min_probability is available for the index only: ask for the version live. Scores of other versions "
-                "and of a blend are not probabilities",
+                "are not probabilities",
                 "min_probability",
             )
-        if version is None or version == BLEND:
-            return self._active(model, serving, version == BLEND)
-        return RankingChoice(await self._loaded_versions.get(model, version))
+        if version is not None:
+            return await self._loaded_versions.get(model, version)
+        loaded = self._loaded_versions.get_loaded(model, serving.version)
+        if loaded is None:
+            raise NotReady(f"the version {serving.version} of {model.name} is being loaded")
+        return loaded
 
     def is_current(self, model: ReplicatedModel, version: str | None, serving: ServingState) -> bool:
         """Return whether the version of a request is still the same; True if the request names one."""
-        return version not in (None, BLEND) or model.live.serving is serving
+        return version is not None or model.live.serving is serving
 
     async def rank(self, asked: Sequence[RankingRequest], patient: bool = False) -> list[Labels]:
         """Return the labels of each query. ``patient``: wait even in a full queue. Raise Overloaded."""
@@ -93,15 +95,8 @@ class Rankers:
         """Rank in a thread."""
         began = perf_counter()
         labels = rank_all(asked)
-        kind = KINDS[any(one.choice.weights is not None for one in asked)]
-        self.timers[kind].observe(perf_counter() - began)
+        self.timer.observe(perf_counter() - began)
         return labels
-
-    def _active(self, model: ReplicatedModel, serving: ServingState, blended: bool) -> RankingChoice:
-        loaded = self._loaded_versions.get_loaded(model, serving.version)
-        if loaded is None:
-            raise NotReady(f"the version {serving.version} of {model.name} is being loaded")
-        return RankingChoice(loaded, serving.weights if blended else None)
 
 
 T = TypeVar("T")

@@ -180,9 +180,7 @@ def _figures_of(found: Standings | None) -> dict[str, float]:
     if found is None:
         return {}
     return {
-        "contenders": len(found.contest.comparisons),
+        "challengers": len(found.contest.comparisons),
         "promotions": found.promotions,
         "rollbacks": found.rollbacks,
-        "drift_marks": len(found.drift.marks),
-        "blend_weight": found.weighing.weights[1],
     }

@@ -8,7 +8,7 @@ path                                           requires
 POST ``.../classify`` and ``.../learn``        that scope, for the model
 PUT ``.../labels``                             ``learn``, for the model
 GET of a model, its stats, labels, label,      any scope, for the model
-snapshots, versions, contenders
+snapshots, versions, challengers
 ``/models`` ``/methods``                       any scope; only the models that the key is for are listed
 ``/metrics``                                   any scope, not limited to models
 everything else under ``/models/{model}``      ``admin``, for the model
@@ -44,7 +44,7 @@ log = structlog.get_logger(__name__)
 READ = ("GET", "HEAD", "OPTIONS")
 OPEN_PATHS = frozenset({"/livez", "/readyz", "/openapi.json", "/docs", "/"})
 LIST_PATHS = frozenset({"/models", "/methods"})
-READABLE = frozenset({"comparison", "stats", "label", "labels", "snapshots", "versions", "contenders"})
+READABLE = frozenset({"comparison", "stats", "label", "labels", "snapshots", "versions", "challengers"})
 
 REFUSAL_LOG_SECONDS = 1.0
 MAX_FORWARDED = 256

@@ -75,7 +75,7 @@ def new_id() -> str:
 
 
 def is_id(text: str) -> bool:
-    """Return whether a text has the form of a version id; ``live`` and ``blend`` do not."""
+    """Return whether a text has the form of a version id; ``live`` does not."""
     return _ID.fullmatch(text) is not None
 
 

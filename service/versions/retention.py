@@ -74,7 +74,7 @@ async def needed_versions(store: Store, keys: ModelKeys) -> dict[str, str]:
     found: dict[str, str] = {}
     active = await activation.read_active(store, keys)
     found[active.former] = "it was active before the current version"
-    found |= {one.version: "it is a contender" for one in await challengers.list_challengers(store, keys)}
+    found |= {one.version: "it is a challenger" for one in await challengers.list_challengers(store, keys)}
     found[active.version] = "it is active"
     return {name: why for name, why in found.items() if name != LIVE}
 

@@ -13,7 +13,6 @@ let loading = null;
 function load() {
   loading ??= import("./chart.js").then(() => {
     const { Chart } = globalThis;
-    Chart.register(marks);
     Chart.defaults.font.family = getComputedStyle(document.body).fontFamily;
     return Chart;
   });
@@ -39,28 +38,6 @@ function shortened(name, most) {
 function tickName(value) {
   return shortened(String(this.getLabelForValue(value)), this.chart.width < 480 ? 18 : 32);
 }
-
-/** Draw vertical lines at values of x, each with a word. */
-const marks = {
-  id: "marks",
-  afterDatasetsDraw(chart, _, options) {
-    const { ctx, chartArea: area, scales } = chart;
-    for (const mark of options.at || []) {
-      const x = scales.x.getPixelForValue(mark.x);
-      if (!(x >= area.left && x <= area.right)) continue;
-      ctx.save();
-      ctx.strokeStyle = ctx.fillStyle = mark.isBad ? options.bad : options.good;
-      ctx.setLineDash([4, 4]);
-      ctx.beginPath();
-      ctx.moveTo(x, area.top);
-      ctx.lineTo(x, area.bottom);
-      ctx.stroke();
-      ctx.textAlign = x > (area.left + area.right) / 2 ? "right" : "left";
-      ctx.fillText(mark.name, x + (ctx.textAlign === "right" ? -5 : 5), area.top + 11);
-      ctx.restore();
-    }
-  },
-};
 
 class Figure {
   constructor(options) {
@@ -161,7 +138,6 @@ class Figure {
           label: (item) => `${item.dataset.label}: ${said ? said(isSideways ? item.parsed.x : item.parsed.y) : item.formattedValue}`,
         },
       },
-      marks: { at: this.shown.marks || [], bad: ink.bad, good: ink.torso },
     };
     return {
       indexAxis: isSideways ? "y" : "x",

@@ -17,11 +17,6 @@ export function points(share) {
   return `${share > 0 ? "+" : ""}${(100 * share).toFixed(1).replace("-", "−")} points`;
 }
 
-export function change(share) {
-  if (share === null || share === undefined) return "–";
-  return Math.abs(share) < 0.0005 ? "as over all time" : `${points(share)} to all time`;
-}
-
 export function rate(n) {
   if (n === null) return "–";
   return n < 10 && !Number.isInteger(n) ? n.toFixed(1) : compact(n);

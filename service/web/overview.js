@@ -3,7 +3,7 @@
 import { announce, card, empty, fill, h, refill, table, term } from "./dom.js";
 import { get, modelPath, newKey, part, post } from "./api.js";
 import { bars, isEnough, LEAST_EVENTS, lines } from "./charts.js";
-import { bytes, change, compact, count, counted, duration, percent, rate } from "./format.js";
+import { bytes, compact, count, counted, duration, percent, rate } from "./format.js";
 import { QUESTION, sample } from "./sample.js";
 import { taught } from "./try.js";
 
@@ -12,9 +12,6 @@ const REFRESH_MS = 2000;
 const REQUESTS_KEPT = 16;
 const KEPT = 150;
 const MOST_POINTS = 48;
-const MOST_MARKS = 12;
-/** A model improves all the time during its first events, so changes there are not marked. */
-const WARM_UP = 2000;
 const GROUPS = [
   ["head", "Head: label seen 100 times or more"],
   ["torso", "Torso: label seen 10 to 99 times"],
@@ -37,7 +34,7 @@ export function show(root, { model, about, signal, problem, every, lacks }) {
   const charts = {
     trace: lines({
       title: "R@1 over time",
-      caption: "Every event is ranked before it is learned; R@1 is the share whose best true label came first. Upright lines mark where a change for the worse (▼) or the better (▲) was noticed; it began somewhat before.",
+      caption: "Every event is ranked before it is learned; R@1 is the share whose best true label came first.",
       x: { title: "events learned", format: compact, said: (n) => `after ${count(n)} events` },
       y: { title: "R@1, % of the events", format: percents, zero: true, most: 1 },
     }),
@@ -167,14 +164,15 @@ export function show(root, { model, about, signal, problem, every, lacks }) {
   }
 
   function draw(stats, about) {
-    const { window, all, drift, trace } = stats;
+    const { window, recent, all, trace } = stats;
     start.hidden = stats.learned > 0;
     rest.hidden = !start.hidden;
     if (rest.hidden) return;
+    const beside = (name) => [recently(recent[name], window[name]), `, ${percent(all[name])} over all time`];
     const tiles = [
       ["Events a second", rate(former.rate), former.rate === null ? "measuring…" : `${count(stats.learned)} in all`],
-      [[term("R@1"), " of the live index"], ...scored(window, "R@1", drifted(drift["R@1"]))],
-      [[term("R@5"), " of the live index"], ...scored(window, "R@5", `${percent(all["R@5"])} over all time`)],
+      [[term("R@1"), " of the live index"], ...scored(window, "R@1", beside("R@1"))],
+      [[term("R@5"), " of the live index"], ...scored(window, "R@5", beside("R@5"))],
       ...servedTile(stats, about),
       ...requestsTile(requests),
       ["Classes", compact(stats.classes), stats.features === 1 ? "1 feature" : `${compact(stats.features)} features`],
@@ -183,7 +181,7 @@ export function show(root, { model, about, signal, problem, every, lacks }) {
     refillTiles(parts.tiles, tiles.map(([name, figure, beside]) =>
       h("div", { class: "tile" }, h("dt", {}, name), h("dd", { class: "figure break" }, figure), h("dd", { class: "beside" }, beside)),
     ));
-    drawTrace(trace, marksOf(stats));
+    drawTrace(trace);
     reliable.hidden = stats.calibration === null;
     if (stats.calibration) drawReliability(stats.calibration);
     reranked.hidden = stats.reranking === null;
@@ -194,7 +192,7 @@ export function show(root, { model, about, signal, problem, every, lacks }) {
     drawSize(stats, about);
   }
 
-  function drawTrace(trace, marks) {
+  function drawTrace(trace) {
     if (trace.learned.length === 0) {
       fill(parts.trace, empty("Too few events yet.", "The line begins after some dozens of them."));
       return;
@@ -211,8 +209,7 @@ export function show(root, { model, about, signal, problem, every, lacks }) {
     const last = trace["R@1"].at(-1);
     charts.trace.set({
       series,
-      marks,
-      said: `R@1 over ${count(trace.learned.at(-1))} events, ${percent(trace["R@1"][0])} at first, ${percent(last)} at last.${marks.map((mark) => ` Noticed to be ${mark.isBad ? "worse" : "better"} after about ${count(mark.x)}.`).join("")}`,
+      said: `R@1 over ${count(trace.learned.at(-1))} events, ${percent(trace["R@1"][0])} at first, ${percent(last)} at last.`,
       columns: ["#events", "#R@1", "#head", "#torso", "#tail"],
       rows: trace.learned.map((n, at) => [
         count(n),
@@ -337,8 +334,8 @@ export function show(root, { model, about, signal, problem, every, lacks }) {
 }
 
 /** The tile of the active version, if a contest scores it on the learned events. */
-function servedTile({ contenders }, { version }) {
-  const served = version === "live" ? null : contenders?.versions.find((one) => one.version === version);
+function servedTile({ challengers }, { version }) {
+  const served = version === "live" ? null : challengers?.versions.find((one) => one.version === version);
   return served ? [[[term("R@1"), ` of version ${version.slice(0, 8)}`], ...scored(served.window, "R@1", `newest ${count(served.window.n)} events`)]] : [];
 }
 
@@ -394,10 +391,10 @@ function isPast(offset, other) {
   return at >= 0 && a[at] > b[at];
 }
 
-function drifted(points) {
-  if (points === null || points === undefined) return "nothing ranked yet";
-  const kind = points < -0.02 ? "worse" : points > 0.02 ? "better" : null;
-  return h("span", { class: kind }, change(points));
+/** The score over the newest 500 events, marked where it differs from that over the newest 10,000 by 2 points. */
+function recently(recent, window) {
+  const kind = recent < window - 0.02 ? "worse" : recent > window + 0.02 ? "better" : null;
+  return h("span", { class: kind }, `${percent(recent)} of the newest 500`);
 }
 
 /**
@@ -419,12 +416,6 @@ export function blocks(learned, values, weights) {
     found.push([learned[end], n >= LEAST_EVENTS ? sum / n : null]);
   }
   return found;
-}
-
-/** The newest drift marks: where the worker detected a change of the score. */
-function marksOf(stats) {
-  const found = stats.drift_marks.filter((mark) => mark.measure === "R@1" && (mark.learned > WARM_UP || mark.after < mark.before));
-  return found.slice(-MOST_MARKS).map((mark) => ({ x: mark.learned, name: mark.after < mark.before ? "▼" : "▲", isBad: mark.after < mark.before }));
 }
 
 function gauge(name, n, bound, format, setting, unbound = "no bound") {

@@ -200,8 +200,6 @@ export function show(root, { model, about, text: wanted, signal, problem, lacks,
     effect.textContent =
       by === "live"
         ? "Learned at once by all replicas; the next answers can change."
-        : by === "blend"
-          ? "Learning changes the live index, which is one part of the blend."
           : `Version ${by.slice(0, 8)} answers, and learning changes only the live index. Choose it under “Ranked by” to see the effect.`;
   }
 
@@ -386,7 +384,6 @@ export function show(root, { model, about, text: wanted, signal, problem, lacks,
       const versions = found.versions.map((one) => [one.id, `${one.method} ${one.id.slice(0, 8)}`]);
       const [, active] = versions.find(([id]) => id === about.version) ?? [null, about.version === "live" ? "live index" : about.version];
       const ways = [["", `active: ${active}`], ["live", "live index"]];
-      if (about.version !== "live") ways.push(["blend", "blend of live index and active version"]);
       ways.push(...versions);
       const chosenWay = version.value;
       fill(version, ways.map(([value, said]) => h("option", { value }, said)));

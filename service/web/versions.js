@@ -12,7 +12,7 @@ const MEASURES = ["R@1", "R@5", "MRR", "P@3", "nDCG@5"];
 /** The versions of the view: `element`, and `again()`, which reloads them. */
 export function versions({ model, signal, problem, refused, lacks, every }) {
   const chosen = new Set();
-  const parts = { beside: h("div", { class: "stack" }), now: h("div", { class: "stack" }), list: h("div", { class: "stack" }), contenders: h("div", { class: "stack" }), said: h("div", { role: "status" }) };
+  const parts = { beside: h("div", { class: "stack" }), now: h("div", { class: "stack" }), list: h("div", { class: "stack" }), challengers: h("div", { class: "stack" }), said: h("div", { role: "status" }) };
   const chart = bars({
     title: "Challengers on live traffic",
     caption: `Each event is ranked by all of them before it is learned; over the newest 4,500 to 5,000 events. Bars of fewer than ${LEAST_EVENTS} are left out.`,
@@ -24,10 +24,10 @@ export function versions({ model, signal, problem, refused, lacks, every }) {
     { class: "view" },
     card("Serving now", parts.now, parts.said),
     card("Versions", parts.list),
-    card("Challengers", parts.contenders),
+    card("Challengers", parts.challengers),
   );
   const lacking = lacks("admin", "To activate or delete a version, or enter it as a challenger,");
-  let isContending = false;
+  let isEntering = false;
   let last = "";
   let askedAgainAt = 0; // earliest time of the next request for versions, if the service has none
 
@@ -36,13 +36,13 @@ export function versions({ model, signal, problem, refused, lacks, every }) {
   async function again() {
     try {
       const path = modelPath(model);
-      const [about, contest, found] = await Promise.all([get(path, { signal }), get(`${path}/contenders`, { signal }), listed()]);
+      const [about, contest, found] = await Promise.all([get(path, { signal }), get(`${path}/challengers`, { signal }), listed()]);
       const seen = JSON.stringify([about.serving, contest, found]);
       if (seen === last) return;
       last = seen;
       drawNow(about, found);
       drawList(about, contest, found);
-      drawContenders(contest, found);
+      drawChallengers(contest, found);
     } catch (error) {
       last = "";
       if (!signal.aborted) refill(parts.now, problem(error));
@@ -63,7 +63,7 @@ export function versions({ model, signal, problem, refused, lacks, every }) {
 
   function drawNow(about, found) {
     const card = (found || []).find((one) => one.id === about.version);
-    const { former, weights } = about.serving;
+    const { former } = about.serving;
     refill(
       parts.now,
       h(
@@ -77,7 +77,7 @@ export function versions({ model, signal, problem, refused, lacks, every }) {
           about.version === "live" || former === "live" ? null : h("button", { type: "button", onclick: () => activate("live", found, "Serve the index") }, "Serve the live index"),
         ),
       ),
-      about.version === "live" ? null : h("p", { class: "hint" }, `It answers alone, and does not change. Learning goes on in the live index. A request for the version “blend” gets ${percent(weights[0])} of the index and ${percent(weights[1])} of the version.`),
+      about.version === "live" ? null : h("p", { class: "hint" }, `It answers alone, and does not change. Learning goes on in the live index.`),
       lacking ? h("p", { class: "hint" }, lacking) : null,
     );
   }
@@ -92,7 +92,7 @@ export function versions({ model, signal, problem, refused, lacks, every }) {
       return;
     }
     for (const id of chosen) if (!found.some((one) => one.id === id)) chosen.delete(id);
-    const contending = new Set(contest.contenders.map((one) => one.version));
+    const entered = new Set(contest.challengers.map((one) => one.version));
     refill(
       parts.list,
       table(
@@ -110,9 +110,9 @@ export function versions({ model, signal, problem, refused, lacks, every }) {
           ...(lacking ? [] : [h(
             "div",
             { class: "row end" },
-            contending.has(one.id)
-              ? h("button", { type: "button", class: "small quiet", "aria-label": `Withdraw the challenger ${one.method} ${one.id.slice(0, 8)}`, onclick: () => contend(one, false) }, "Withdraw")
-              : h("button", { type: "button", class: "small quiet", "aria-label": `Challenge with ${one.method} ${one.id.slice(0, 8)}`, onclick: () => contend(one, true) }, "Challenge"),
+            entered.has(one.id)
+              ? h("button", { type: "button", class: "small quiet", "aria-label": `Withdraw the challenger ${one.method} ${one.id.slice(0, 8)}`, onclick: () => challenge(one, false) }, "Withdraw")
+              : h("button", { type: "button", class: "small quiet", "aria-label": `Challenge with ${one.method} ${one.id.slice(0, 8)}`, onclick: () => challenge(one, true) }, "Challenge"),
             one.id === about.version ? null : h("button", { type: "button", class: "small", "aria-label": `Activate ${one.method} ${one.id.slice(0, 8)}`, onclick: () => activate(one.id, found, "Activate") }, "Activate"),
             one.needed ? null : h("button", { type: "button", class: "small quiet danger", "aria-label": `Delete ${one.method} ${one.id.slice(0, 8)}`, onclick: () => remove(one, found) }, "Delete"),
           )]),
@@ -168,25 +168,25 @@ export function versions({ model, signal, problem, refused, lacks, every }) {
     }
   }
 
-  function drawContenders({ contenders, contest }, found) {
+  function drawChallengers({ challengers, contest }, found) {
     const all = contest?.versions || [];
-    if (contenders.length === 0 && all.length < 2) {
-      fill(parts.contenders, empty("No challengers.", "A challenger is scored on each event, and not served until it proves better."));
+    if (challengers.length === 0 && all.length < 2) {
+      fill(parts.challengers, empty("No challengers.", "A challenger is scored on each event, and not served until it proves better."));
       return;
     }
-    const waiting = contenders.filter((one) => !all.some((other) => other.version === one.version));
+    const waiting = challengers.filter((one) => !all.some((other) => other.version === one.version));
     const notes = [
       waiting.length ? h("p", { class: "note" }, `${waiting.map((one) => nameOf(one.version, found)).join(", ")}: not scored yet; that begins with the next event that is learned.`) : null,
       ...Object.entries(contest?.trouble || {}).map(([version, why]) => h("p", { class: "worry" }, `${nameOf(version, found)}: ${why}`)),
     ];
     if (all.length === 0) {
-      fill(parts.contenders, notes);
+      fill(parts.challengers, notes);
       return;
     }
     const { gate } = contest;
     const names = all.map((one) => nameOf(one.version, found));
     refill(
-      parts.contenders,
+      parts.challengers,
       notes,
       chart.element,
       table(
@@ -231,12 +231,12 @@ export function versions({ model, signal, problem, refused, lacks, every }) {
     }
   }
 
-  async function contend(one, isIn) {
-    if (isContending) return;
+  async function challenge(one, isIn) {
+    if (isEntering) return;
     const pressed = performance.now();
-    isContending = true;
+    isEntering = true;
     try {
-      const path = `${modelPath(model)}/contenders`;
+      const path = `${modelPath(model)}/challengers`;
       if (isIn) await post(path, { version: one.id }, { signal });
       else await ask("DELETE", `${path}/${part(one.id)}`, { signal });
       fill(parts.said, h("p", { class: "better" }, isIn ? `${one.method} is a challenger: it is scored from the next event on.` : `${one.method} is no challenger any more.`));
@@ -245,7 +245,7 @@ export function versions({ model, signal, problem, refused, lacks, every }) {
     } catch (error) {
       fill(parts.said, problem(error));
     } finally {
-      isContending = false;
+      isEntering = false;
     }
   }
 
@@ -260,7 +260,6 @@ function measured(metrics, name) {
 
 function nameOf(version, found) {
   if (version === "live") return "the live index";
-  if (version === "blend") return "the blend";
   const card = (found || []).find((one) => one.id === version);
   return card ? `${card.method} ${version.slice(0, 8)}` : version;
 }

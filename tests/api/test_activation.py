@@ -1,4 +1,4 @@
-"""Versions that answer in the place of the index, over HTTP: activation, blends, late labels."""
+"""Versions that answer in the place of the index, over HTTP: activation, late labels."""
 
 from __future__ import annotations
 
@@ -11,12 +11,9 @@ from typing import Any
 
 import pytest
 
-from abound.core.comparison.blend import LabelRanking, mix
 from abound.core.methods.fitted import FittedMethod
 from abound.core.model.live_model import warmup
 from abound.service.artifacts.artifact_store import ArtifactStore
-from abound.service.log.appender import append_event
-from abound.service.log.events import WeighEvent
 from abound.service.replica import heartbeat
 from abound.service.store.client import Store
 from abound.service.versions import activation
@@ -99,7 +96,7 @@ def test_a_version_leaves_out_labels_without_instances_on_request(model: Model) 
     registered = {"labels": [{"label": "one 0"}, {"label": "one 1"}, {"label": "nobody"}], "learn": False}
     model.http.put(f"{model.path}/labels", json=registered).raise_for_status()
     model.http.post(f"{model.path}/learn", json={"features": FEATURES[1], "labels": ["one 1"]}).raise_for_status()
-    for way in (None, "blend", model.ids[0]):
+    for way in (None, model.ids[0]):
         for options in ({}, {"include": ["one 0", "one 1", "one 2"]}, {"exclude": ["one 1"]}):
             every = model.labels(FEATURES[0], version=way, k=1000, **options)
             asked = {"version": way, "k": 1000, "zero_shot": False} | options
@@ -111,12 +108,13 @@ def test_a_version_leaves_out_labels_without_instances_on_request(model: Model) 
             assert [[(one["label"], one["score"]) for one in answer["labels"]] for answer in batch] == [kept] * 3
 
 
-@pytest.mark.parametrize("way", ["version", "blend"])
 @pytest.mark.parametrize("remember", [False, True])
-def test_a_line_that_a_version_ranks_has_the_warning(model: Model, way: str, remember: bool) -> None:
+def test_a_line_that_a_version_ranks_has_the_warning(model: Model, remember: bool) -> None:
     model.activate(model.ids[0])
-    options = {"remember": remember} | ({"version": "blend"} if way == "blend" else {})
-    asked = [{"features": given} | options for given in (FEATURES[0], FEATURES[1] | {"debt": -1}, {"a": 1, "debt": -1})]
+    asked = [
+        {"features": given, "remember": remember}
+        for given in (FEATURES[0], FEATURES[1] | {"debt": -1}, {"a": 1, "debt": -1})
+    ]
     answer = model.http.post(f"{model.path}/classify", content=ndjson(*asked), headers=NDJSON)
     assert ["debt;" in one.get("warning", "") for one in lines(answer)] == [False, True, False]
     assert all(("id" in one) is remember for one in lines(answer))
@@ -138,7 +136,6 @@ def test_the_active_version_answers_and_others_when_they_are_named(model: Model)
         "digest": model.cards[0].digest,
         "former": "live",
         "at": activated["offset"],
-        "weights": [0.5, 0.5],
     }
     answer = model.classify(features, k=3)
     assert (answer["version"], answer["offset"]) == (model.ids[0], activated["offset"])
@@ -154,35 +151,6 @@ def test_the_active_version_answers_and_others_when_they_are_named(model: Model)
     assert model.about()["memory_parts"]["versions"] >= model.cards[0].n_bytes
 
 
-def test_the_blend_mixes_the_index_and_the_active_version_by_their_weights(model: Model, service: Served) -> None:
-    features, weights = FEATURES[4], (0.25, 0.75)
-    assert model.classify(features, version="blend")["version"] == "live"
-    model.activate(model.ids[0])
-    keys = service.app.state.parts.replica.model(model.name).keys
-
-    async def weigh() -> Any:
-        store = Store(service.server.url)
-        try:
-            return await append_event(store, keys, WeighEvent(model.ids[0], weights))
-        finally:
-            await store.close()
-
-    at = asyncio.run(weigh())
-    by_index = model.labels(features, version="live", k=50)
-    expected = mix(_apart(by_index), _apart(ranked(model.made[0], features, 50)), weights, 4)
-    answer = model.classify(features, version="blend", k=4, min_offset=str(at))
-    assert answer["version"] == "blend"
-    assert [(one["label"], one["score"]) for one in answer["labels"]] == expected
-    first = expected[0][0]
-    left = model.labels(features, version="blend", k=4, exclude=[first])
-    assert first not in [label for label, _ in left]
-    assert model.labels(features, version="blend", k=4, threshold=2.0) == []
-
-
-def _apart(found: list[tuple[str, float]]) -> LabelRanking:
-    return LabelRanking([label for label, _ in found], [score for _, score in found])
-
-
 def test_batches_and_lines_are_answered_by_versions_too_in_order(model: Model) -> None:
     model.activate(model.ids[0])
     batch = model.classify(instances=[{"features": features} for features in FEATURES], k=2)
@@ -193,9 +161,7 @@ def test_batches_and_lines_are_answered_by_versions_too_in_order(model: Model) -
     requests: list[dict[str, Any]] = []
     for i, features in enumerate(FEATURES * 3):
         requests.append({"features": features, "k": 1 + i % 3})
-        requests[-1] |= [{}, {"version": "live"}, {"version": model.ids[1]}, {"version": "blend"}, {"version": "x"}][
-            i % 5
-        ]
+        requests[-1] |= [{}, {"version": "live"}, {"version": model.ids[1]}, {"version": "x"}][i % 4]
     answer = model.http.post(
         f"{model.path}/classify", content=ndjson(*requests), headers={"content-type": "application/x-ndjson"}
     )
@@ -206,7 +172,7 @@ def test_batches_and_lines_are_answered_by_versions_too_in_order(model: Model) -
         alone = model.classify(**request)
         assert alone == line
     # what the index answers goes between what versions do
-    assert len({line.get("version") for line in lines(answer)}) == 5
+    assert len({line.get("version") for line in lines(answer)}) == 4
 
 
 def test_what_a_version_answered_can_be_learned_late(model: Model) -> None:
@@ -231,13 +197,13 @@ def test_what_cannot_be_is_refused(model: Model) -> None:
     for version in ("nosuchversion", "0123456789abcdef", "", "../x", "LIVE"):
         answer = http.post(f"{path}/classify", json={"features": {"a": 1}, "version": version})
         problem(answer, 404, "unknown-version")
-    for version in ("0123456789abcdef", "blend", "../x"):
+    for version in ("0123456789abcdef", "../x"):
         problem(http.post(f"{path}/activate", json={"version": version}), 404, "unknown-version")
     problem(http.post(f"{path}/activate", json={}), 422, "invalid-field", "version")
     problem(http.post(f"{path}/activate", json={"version": "live", "since": 3}), 422, "invalid-field", "since")
     problem(http.post("/models/nosuch/activate", json={"version": "live"}), 404, "unknown-model")
     model.activate(model.ids[0])
-    for version in (*model.ids, "blend"):
+    for version in model.ids:
         answer = http.post(f"{path}/classify", json={"features": {"a": 1}, "explain": True, "version": version})
         assert "version live" in problem(answer, 422, "invalid-field", "explain")["detail"]
 
@@ -294,11 +260,9 @@ def test_a_version_is_activated_from_the_command_line(model: Model, run: Run, mo
 def test_versions_are_measured_without_any_label_of_a_class(model: Model) -> None:
     model.activate(model.ids[0])
     model.classify(FEATURES[0])
-    model.classify(FEATURES[0], version="blend")
     metrics = model.http.get("/metrics").text
     found = {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in metrics.splitlines() if line[0] != "#"}
-    assert found['abound_rank_duration_seconds_count{kind="version"}'] >= 1
-    assert found['abound_rank_duration_seconds_count{kind="blend"}'] >= 1
+    assert found["abound_rank_duration_seconds_count"] >= 1
     assert found[f'abound_model_activated_timestamp_seconds{{model="{model.name}"}}'] > 1e9
     assert found[f'abound_model_loaded_versions{{model="{model.name}"}}'] >= 1
     assert "one 1" not in metrics

@@ -65,7 +65,6 @@ def test_each_label_has_a_probability(service: Served, model: str) -> None:
     assert [{key: value for key, value in one.items() if key != "because"} for one in explained] == labels
     assert all(one["because"] for one in explained)
     assert ask(service, model, text=TEXT, remember=True)["labels"] == labels
-    assert ask(service, model, text=TEXT, version="blend")["labels"] == labels, "only the index is there to be blended"
 
 
 def test_a_probability_does_not_depend_on_what_else_is_asked_for(service: Served, model: str) -> None:
@@ -117,7 +116,7 @@ def test_a_model_that_does_not_calibrate_says_so(service: Served) -> None:
     assert service.http.get(f"/models/{plain}").json()["config"]["calibrate"] is False
 
 
-def test_versions_and_blends_have_no_probability(service: Served) -> None:
+def test_versions_have_no_probability(service: Served) -> None:
     name = taught(service, calibrate=True)
 
     async def make() -> str:
@@ -133,7 +132,7 @@ def test_versions_and_blends_have_no_probability(service: Served) -> None:
     by_version = ask(service, name, features=FEATURES[4], version=version)
     assert {key for one in by_version["labels"] for key in one} == {"label", "score"}
     service.http.post(f"/models/{name}/activate", json={"version": version}).raise_for_status()
-    for fields in ({}, {"version": version}, {"version": "blend"}):
+    for fields in ({}, {"version": version}):
         answer = ask(service, name, features=FEATURES[4], **fields)
         assert {key for one in answer["labels"] for key in one} == {"label", "score"}
         refused = service.http.post(path, json={"features": FEATURES[4], "min_probability": 0.5, **fields})

@@ -123,7 +123,7 @@ def test_a_version_does_not_answer_for_a_model_that_reads_instances_otherwise_by
     place.client.configure("later", {})
     version = place.client.import_version("later", iter([whole]))["id"]
     place.client.configure("later", {"boolean": True})
-    for ask in (place.client.activate, place.client.enter_contender):
+    for ask in (place.client.activate, place.client.enter_challenger):
         with pytest.raises(Refused, match="with boolean false") as refused:
             ask("later", version)
         assert refused.value.problem["status"] == 409
@@ -198,12 +198,12 @@ def test_what_is_not_there_is_not_found(place: Place) -> None:
     assert answer_to(place, "GET", "/models/none/versions").status_code == 404
 
 
-def test_one_that_contends_stays(place: Place, made: list[dict[str, Any]]) -> None:
+def test_a_challenger_stays(place: Place, made: list[dict[str, Any]]) -> None:
     job = place.client.submit({"method": "frequency", "activate": "if_better"})
     job = list(place.client.follow(job["id"]))[-1]
-    assert job["outcome"]["contends"] is True
-    assert place.client.version("default", job["version"])["needed"] == "it is a contender"
-    with pytest.raises(Refused, match="it is a contender") as refused:
+    assert job["outcome"]["challenger"] is True
+    assert place.client.version("default", job["version"])["needed"] == "it is a challenger"
+    with pytest.raises(Refused, match="it is a challenger") as refused:
         place.client.delete_version("default", job["version"])
     assert refused.value.problem["status"] == 409
 
@@ -243,8 +243,8 @@ def test_the_newest_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     with own_service(data_dir=tmp_path, worker=True) as url, Client(url) as client:
         place = Place(client, tmp_path)
         client.learn("default", {"instances": instances(60)})
-        contending = client.submit({"method": "frequency", "activate": "if_better"})
-        first = list(client.follow(contending["id"]))[-1]["version"]
+        entered = client.submit({"method": "frequency", "activate": "if_better"})
+        first = list(client.follow(entered["id"]))[-1]["version"]
         made = [place.done("frequency") for _ in range(4)]
         kept = [card["id"] for card in client.versions("default")["versions"]]
         assert kept == [made[3]["version"], made[2]["version"], first]

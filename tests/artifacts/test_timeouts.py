@@ -167,7 +167,7 @@ ROUTES: list[tuple[str, str, dict[str, Any]]] = [
     ("DELETE", "/models/{model}/versions/{version}", {}),
     ("GET", "/models/{model}/versions/{version}/export", {}),
     ("POST", "/models/{model}/activate", {"json": {"version": VERSION, "reason": "test"}}),
-    ("POST", "/models/{model}/contenders", {"json": {"version": VERSION, "reason": "test"}}),
+    ("POST", "/models/{model}/challengers", {"json": {"version": VERSION, "reason": "test"}}),
     ("POST", "/models/{model}/classify", {"json": {"text": "a", "version": VERSION}}),
     ("PUT", "/datasets/{dataset}", {"content": b"1 1 1\n0 0:1\n", "params": {"filename": "a.txt"}}),
     ("DELETE", "/datasets/{dataset}", {}),

@@ -100,8 +100,8 @@ PATHS = [
     (client_requests.model_path, 1),
     (client_requests.job_path, 1),
     (client_requests.dataset_path, 1),
-    (client_requests.contenders_path, 1),
-    (client_requests.contender_path, 2),
+    (client_requests.challengers_path, 1),
+    (client_requests.challenger_path, 2),
     (client_requests.version_path, 2),
 ]
 
@@ -140,7 +140,7 @@ def test_nothing_is_sent_for_what_is_no_name(name: str) -> None:
         lambda: asking.delete(name),
         lambda: asking.configure(name, {}),
         lambda: asking.delete_version("mine", name),
-        lambda: asking.leave_contest("mine", name),
+        lambda: asking.withdraw_challenger("mine", name),
         lambda: asking.delete_dataset(name),
         lambda: asking.put_dataset("a.jsonl", name, pieces=[]),
         lambda: asking.cancel(name),

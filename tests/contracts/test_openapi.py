@@ -26,7 +26,8 @@ PROMISED = {
     "GET /models/{model}/labels/{label}",
     "GET /models/{model}/label", "GET /models/{model}/uncertain",
     "GET /models/{model}/snapshots", "POST /models/{model}/snapshots",
-    "GET /models/{model}/contenders", "POST /models/{model}/contenders", "DELETE /models/{model}/contenders/{version}",
+    "GET /models/{model}/challengers", "POST /models/{model}/challengers",
+    "DELETE /models/{model}/challengers/{version}",
     "GET /models/{model}/export", "PUT /models/{model}/import", "POST /models/{model}/activate",
     "GET /models/{model}/versions", "POST /models/{model}/versions", "GET /models/{model}/comparison",
     "GET /models/{model}/versions/{version}", "DELETE /models/{model}/versions/{version}",
@@ -150,7 +151,7 @@ def test_answers_of_every_route_have_their_shape(service: Served, document: dict
         ("get", "/models/{model}/labels/{label}", 200, {}),
         ("get", "/models/{model}/label", 200, {"params": {"name": "grain"}}),
         ("get", "/models/{model}/snapshots", 200, {}),
-        ("get", "/models/{model}/contenders", 200, {}),
+        ("get", "/models/{model}/challengers", 200, {}),
         ("get", "/livez", 200, {}),
         ("get", "/readyz", 200, {}),
     ]

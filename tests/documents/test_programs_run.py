@@ -84,10 +84,6 @@ PROGRAMS: dict[str, Small] = {
         tells=("p1_here", "p1_http", "start_ms"),
         holds=versions_are_what_is_fitted_here,
     ),
-    "benchmarks.blend": Small(
-        words="--json --window 500 --plot {work}/blend.svg --data {data}",
-        tells=("live", "batch", "blend"),
-    ),
     "benchmarks.by_version": Small(words="--json --quick", tells=("cpu_us", "clock_us")),
     "benchmarks.calibration": Small(words="--json --instances 500 --turns 1", tells=("learn_ratio", "classify_ratio")),
     "benchmarks.client": Small(words="--json --instances 2000 --rounds 1", tells=("per_second", "ratio")),

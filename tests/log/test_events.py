@@ -21,7 +21,6 @@ from abound.service.log.events import (
     ModelDeleted,
     PrepareEvent,
     PrepareVersionEvent,
-    WeighEvent,
     checksum_of,
     decode_catalog_entry,
     decode_entry,
@@ -57,7 +56,6 @@ def entry(event: Any) -> Entry:
         PrepareVersionEvent("activation", "0a1b", "digest", "a reason"),
         ActivateEvent("activation", "0a1b", "digest", "a reason"),
         ActivateEvent("activation", "live", ""),
-        WeighEvent("0a1b", (0.25, 0.0)),
     ],
 )
 def test_an_entry_survives_the_wire(event: Any) -> None:
@@ -99,16 +97,10 @@ def test_a_catalog_entry_survives_the_wire(event: Any) -> None:
         (packed(APPLY_VERSION, b"o", 1, ["prepare", "a", "i", "5-0", "digest"]), "not an offset"),
         (packed(APPLY_VERSION, b"o", 1, ["adopt", "a", "i", "", "digest"]), "not an offset"),
         (packed(APPLY_VERSION, b"o", 1, ["adopt", "a", "i", "5-0.3"]), "cannot be read"),
-        (packed(APPLY_VERSION, b"o", 1, ["activate", "a", "blend", "digest"]), "no version"),
         (packed(APPLY_VERSION, b"o", 1, ["activate", "a", "live", "digest"]), "no version"),
         (packed(APPLY_VERSION, b"o", 1, ["activate", "a", "0a1b", ""]), "no version"),
         (packed(APPLY_VERSION, b"o", 1, ["activate", "a", "../0a1b", "digest"]), "no version"),
         (packed(APPLY_VERSION, b"o", 1, ["prepare_version", "a", "", "digest"]), "no version"),
-        (packed(APPLY_VERSION, b"o", 1, ["weigh", "0a1b", [0.0, 0.0]]), "weights"),
-        (packed(APPLY_VERSION, b"o", 1, ["weigh", "0a1b", [1.0, float("nan")]]), "weights"),
-        (packed(APPLY_VERSION, b"o", 1, ["weigh", "0a1b", [-1.0, 2.0]]), "weights"),
-        (packed(APPLY_VERSION, b"o", 1, ["weigh", "0a1b", [float("inf"), 1.0]]), "weights"),
-        (packed(APPLY_VERSION, b"o", 1, ["weigh", "0a1b", [1.0]]), "cannot be read"),
         (packed(APPLY_VERSION, b"o", 1, ["learn", RECORDS[:-4] + b"\xff\xff\xff\xff", 2, [[2]]]), "record"),
     ],
 )

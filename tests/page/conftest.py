@@ -220,19 +220,19 @@ def show_one_replica(page: Any) -> None:
     page.route("**/models/default/stats", with_one)
 
 
-SERVED, CONTENDING = "a" * 32, "b" * 32
+SERVED, CHALLENGER = "a" * 32, "b" * 32
 
 
-def serve_version(page: Any, n_served: int = 5000, n_contending: int = 5000) -> None:
-    """Let the page see a model whose version SERVED is active, while CONTENDING contends, each with its events."""
+def serve_version(page: Any, n_served: int = 5000, n_challenger: int = 5000) -> None:
+    """Let the page see a model whose version SERVED is active, and which has CHALLENGER, each with its events."""
     cards = [
         {"id": one, "method": method, "created": 1.7e9, "bytes": 2**20, "needed": one == SERVED or None}
         | {"metrics": {"R@1": 0.5, "R@5": 0.9, "live R@1": 0.4, "live R@5": 0.8}}
         | {"sizes": {"instances": 4000, "classes": 20}}
-        for one, method in ((SERVED, "swnn"), (CONTENDING, "ind"))
+        for one, method in ((SERVED, "swnn"), (CHALLENGER, "ind"))
     ]
-    counts = {"live": 5000, SERVED: n_served, CONTENDING: n_contending}
-    difference = {"n": n_contending, "mean": 0.01, "low": -0.1, "high": 0.1, "evidence": 2.0}
+    counts = {"live": 5000, SERVED: n_served, CHALLENGER: n_challenger}
+    difference = {"n": n_challenger, "mean": 0.01, "low": -0.1, "high": 0.1, "evidence": 2.0}
     versions = [
         {"version": one, "n": n, "window": {"n": n, "R@1": 0.5, "R@5": 0.8, "MRR": 0.6}}
         | {"difference": None if one == SERVED else difference, "decision": "served" if one == SERVED else "undecided"}
@@ -248,19 +248,19 @@ def serve_version(page: Any, n_served: int = 5000, n_contending: int = 5000) -> 
 
     def scored(route: Any) -> None:
         answer = route.fetch()
-        route.fulfill(response=answer, json=answer.json() | {"contenders": contest})
+        route.fulfill(response=answer, json=answer.json() | {"challengers": contest})
 
     def ranked(route: Any) -> None:
         answer = route.fetch()
         labels = [{"label": one["label"], "score": one["score"]} for one in answer.json()["labels"]]
         route.fulfill(response=answer, json=answer.json() | {"version": SERVED, "labels": labels})
 
-    contenders = {"contenders": [{"version": CONTENDING}], "contest": contest}
+    challengers = {"challengers": [{"version": CHALLENGER}], "contest": contest}
     page.route("**/models/default", active)
     page.route("**/models/default/stats", scored)
     page.route("**/models/default/classify", ranked)
     page.route("**/models/default/versions", lambda route: route.fulfill(json={"versions": cards}))
-    page.route("**/models/default/contenders", lambda route: route.fulfill(json=contenders))
+    page.route("**/models/default/challengers", lambda route: route.fulfill(json=challengers))
 
 
 @pytest.fixture(scope="package")

@@ -209,8 +209,8 @@ def test_a_phone_shows_the_buttons_of_a_row(open_page: Open) -> None:
     data = {"name": "a-name-" * 9, "instances": 10**6, "features": 10**6, "classes": 10**5, "bytes": 2**30}
     page = open_page("overview", viewport={"width": 360, "height": 700}, has_touch=True, is_mobile=True)
     page.route("**/models/default/versions", lambda route: route.fulfill(json={"versions": versions}))
-    contest = {"contenders": [{"version": "0" * 32}], "contest": None}
-    page.route("**/models/default/contenders", lambda route: route.fulfill(json=contest))
+    contest = {"challengers": [{"version": "0" * 32}], "contest": None}
+    page.route("**/models/default/challengers", lambda route: route.fulfill(json=contest))
     page.route("**/datasets", lambda route: route.fulfill(json={"datasets": [data | {"created": 1.7e9}]}))
     for view, table, n in (("versions", "Versions, newest first", 6), ("datasets", "All data sets", 2)):
         page.evaluate("(view) => { location.hash = `${view}/default`; }", view)
@@ -314,7 +314,7 @@ def test_what_goes_on_being_wrong_is_said_once(open_page: Open) -> None:
         problem = said | {"status": 503, "request_id": f"{len(asked)}"}
         route.fulfill(status=503, json=problem, content_type="application/problem+json")
 
-    for view, path in (("overview", "stats"), ("versions", "contenders")):
+    for view, path in (("overview", "stats"), ("versions", "challengers")):
 
         def asks(answer: Any, path: str = path) -> bool:
             return bool(answer.url.endswith(f"/default/{path}"))

@@ -47,9 +47,9 @@ def named_at_length(serving: Serving, tmp_path_factory: pytest.TempPathFactory) 
         client.put_dataset(file, DATASET)
         client.wait(client.submit({"model": MODEL, "method": "forget", "params": forget})["id"])
         version = client.wait(client.submit({"model": MODEL, "method": "ind", "data": DATASET})["id"])["version"]
-        client.enter_contender(MODEL, version)
+        client.enter_challenger(MODEL, version)
         until = time.monotonic() + 120
-        while client.contenders(MODEL)["contest"] is None:
+        while client.challengers(MODEL)["contest"] is None:
             client.learn(MODEL, {"instances": instances})
             assert time.monotonic() < until
             time.sleep(0.5)

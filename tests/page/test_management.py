@@ -372,24 +372,6 @@ def test_requests_and_their_latency_are_shown(open_page: Open, serving: Serving)
     expect(page.get_by_role("contentinfo")).to_contain_text(re.compile(r"Abound \d+\.\d+"))
 
 
-def test_marks_of_the_first_events_are_left_out(open_page: Open) -> None:
-    page = open_page("overview")
-    mark = {"offset": "1-0.0", "measure": "R@1"}
-
-    def with_marks(route: Any) -> None:
-        answer = route.fetch()
-        changes = ((500, 0.1, 0.5), (600, 0.5, 0.1), (3000, 0.1, 0.5))
-        marks = [mark | {"learned": at, "before": before, "after": after} for at, before, after in changes]
-        route.fulfill(response=answer, json=answer.json() | {"drift_marks": marks})
-
-    page.route("**/models/default/stats", with_marks)
-    page.reload()
-    canvas = page.get_by_role("region", name="How well it ranks, over time").locator("canvas")
-    expect(canvas).to_have_attribute(
-        "aria-label", re.compile("worse after about 600. Noticed to be better after about 3,000")
-    )
-
-
 @sizes(NARROW)
 def test_an_admin_makes_replaces_and_revokes_keys_and_sees_who_did_what(
     open_page: Open, locked: tuple[Served, dict[str, str]], scheme: str, width: int

@@ -139,6 +139,9 @@ def test_overview(open_page: Open, serving: Serving) -> None:
     expect(tile.filter(has=page.get_by_role("button", name="R@1")).locator(".figure")).to_have_text(
         f"{100 * said['window']['R@1']:.1f} %"
     )
+    expect(tile.filter(has=page.get_by_role("button", name="R@1")).locator(".beside")).to_have_text(
+        f"{100 * said['recent']['R@1']:.1f} % of the newest 500, {100 * said['all']['R@1']:.1f} % over all time"
+    )
     expect(tile.filter(has_text="Events a second").locator(".beside")).to_have_text(re.compile(r"^[\d,]+ in all$"))
     for heading in ("How well it ranks, over time", "Frequent and rare labels", "Events a second"):
         painted(page, heading)

@@ -41,7 +41,7 @@ def contest(serving: Serving) -> None:
         jobs = [ask(serving, "jobs", {"method": name})["id"] for name in ("swnn", "ind")]
         for job in jobs:
             version = ended(serving, job)["version"]
-            ask(serving, "models/default/contenders", {"version": version})
+            ask(serving, "models/default/challengers", {"version": version})
         time.sleep(20)  # for the contest to have something to show
 
 

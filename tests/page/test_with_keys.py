@@ -129,11 +129,11 @@ def test_versions_that_nobody_keeps_are_asked_for_seldom(
     page.get_by_role("link", name="Versions and jobs").click()
     expect(page.get_by_text("This service keeps no versions.")).to_be_visible()
     for seconds, times in ((5, 1), (5, 1), (5, 1), (60, 2), (5, 2)):
-        with page.expect_response("**/contenders"):
+        with page.expect_response("**/challengers"):
             page.clock.fast_forward(1000 * seconds)
         page.evaluate("fetch('livez').then((answer) => answer.text())")  # what was answered before has been taken
         assert asked.count("versions") == times
-    assert asked.count("contenders") >= 6  # the clock goes on meanwhile
+    assert asked.count("challengers") >= 6  # the clock goes on meanwhile
 
 
 @pytest.mark.parametrize("scope", ["classify", "learn", "limited"])
@@ -149,7 +149,7 @@ def test_what_a_scope_does_not_allow_is_not_asked_for(
         page.get_by_role("link", name=view).click()
         said = page.get_by_role("region", name=heading, exact=True).get_by_role("alert")
         expect(said).to_contain_text("takes a key with the scope admin")
-    assert "/models/default/contenders" in asked
+    assert "/models/default/challengers" in asked
     assert not {"/jobs", "/datasets"} & set(asked)
 
 

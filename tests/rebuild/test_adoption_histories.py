@@ -16,7 +16,7 @@ from abound.core.types import START
 from abound.service.history.archive import ArchiveContext, archive
 from abound.service.history.history_manifest import HistoryParams
 from abound.service.history.replay import compact, rebuild
-from abound.service.log.events import ActivateEvent, AdoptEvent, ConfigureEvent, PrepareEvent, WeighEvent
+from abound.service.log.events import ActivateEvent, AdoptEvent, ConfigureEvent, PrepareEvent
 from abound.service.store.lease import acquire
 from tests.randomness import examples
 from tests.support.adoption_house import SMALL, House, digest_at, digest_of, events, model_of
@@ -33,7 +33,6 @@ steps = st.lists(
         st.tuples(st.just("index"), st.integers(0, 12)),
         st.tuples(st.just("adopt"), st.integers(0, 3)),
         st.tuples(st.just("activate"), st.integers(0, 2)),
-        st.tuples(st.just("weigh"), st.integers(0, 5)),
         st.tuples(st.just("snapshot"), st.just(0)),
         st.tuples(st.just("archive"), st.just(0)),
         st.tuples(st.just("restart"), st.just(0)),
@@ -67,8 +66,6 @@ async def live_through(house: House, story: list[tuple[str, int]]) -> None:
         elif step == "activate":
             version, digest = [*((card.id, card.digest) for card in versions), (LIVE, "")][n]
             offsets += await house.append(ActivateEvent(f"v{number}", version, digest))
-        elif step == "weigh":
-            offsets += await house.append(WeighEvent(versions[n % 2].id, (n / 5, 1 - n / 5)))
         elif step == "snapshot":
             await compact(house.store, living, SMALL, artifacts=house.artifacts)
         elif step == "archive":

@@ -1,4 +1,4 @@
-"""Activations in a history: again and again another version of a model is to answer, and other weights are set."""
+"""Activations in a history: again and again another version of a model is to answer."""
 
 from __future__ import annotations
 
@@ -12,9 +12,7 @@ from abound.core.methods.fitted import FittedMethod
 from abound.core.model.active_version import LIVE
 from abound.core.types import Offset
 from abound.service.artifacts.artifact_store import ArtifactStore
-from abound.service.log.appender import append_event
 from abound.service.log.catalog import DEFAULT_MODEL, CatalogModel, read_catalog
-from abound.service.log.events import WeighEvent
 from abound.service.store.client import Store
 from abound.service.store.keys import ModelKeys
 from abound.service.versions.activation import ActivationContext, activate
@@ -66,8 +64,6 @@ class ActivatingHost(Host):
         assert artifacts is not None
         await artifacts.join(store)
         version = self.rng.choice([*await self._written(artifacts, living.keys), LIVE])
-        if version != LIVE and self.rng.random() < 0.3:
-            await append_event(store, living.keys, WeighEvent(version, (0.25, 0.75)))
         place = ActivationContext(store, artifacts, living.keys, PREPARE_SECONDS)
         at = await activate(place, version, "simulated", self.rng.choice((None, None, LIVE)))
         self.said.append((living.keys, version, at))

@@ -24,7 +24,6 @@ from abound.service.log.events import (
     ConfigureEvent,
     Entry,
     LearnEvent,
-    WeighEvent,
     decode_entry,
 )
 from tests.simulation.keyspace import Words
@@ -107,8 +106,6 @@ class Truth:
             self.activations.append(event.activation)
             if self.live.serving.version != before.version:
                 self.switches.append((at, event.version))
-        elif isinstance(event, WeighEvent):
-            self.live.serving = self.live.serving.with_weights(event.version, event.weights)
         elif isinstance(event, AdoptEvent):
             self._adopt(event, at)
         self._entries.append((at, entry))

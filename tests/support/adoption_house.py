@@ -23,7 +23,6 @@ from abound.service.log.events import (
     Entry,
     LearnEvent,
     ModelCreated,
-    WeighEvent,
     decode_entry,
     encode,
 )
@@ -145,8 +144,6 @@ def apply(live: LiveModel, at: Offset, event: Any) -> None:
         live.configure(event.changes)
     elif isinstance(event, ActivateEvent):
         live.serving = live.serving.after_activation(event.activation, event.version, event.digest, at)
-    elif isinstance(event, WeighEvent):
-        live.serving = live.serving.with_weights(event.version, event.weights)
 
 
 def events(n: int, seed: int = 1, source: str | None = None) -> list[LearnEvent]:

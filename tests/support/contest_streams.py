@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from abound.core.comparison.sequential_test import GateParams
 from abound.core.instances.record import pack_labels
 from abound.core.limits import Limits
 from abound.core.methods import fitted as fitting
@@ -16,12 +15,13 @@ from abound.core.methods import registry
 from abound.core.methods.fitted import FittedMethod
 from abound.core.methods.training.gather import MatrixBuilder
 from abound.core.methods.training.progress import no_progress
+from abound.core.promotion_rule import GateParams
 from abound.service.log.append_group import LearnDraft
 from abound.service.log.catalog import DEFAULT_MODEL
 from abound.service.replica.replica import Replica
 from abound.service.store.lease import acquire
 from abound.service.versions.promotion.contest import ContestFollower
-from abound.service.versions.promotion.params import ContendingParams
+from abound.service.versions.promotion.params import ChallengerParams
 from abound.service.versions.promotion.standings import PURPOSE, Standings
 from tests.support.adoption_house import House
 from tests.support.small_versions import vector
@@ -29,7 +29,7 @@ from tests.support.small_versions import vector
 KNOWN = 3000
 LABELS = 7
 GATE = GateParams(alpha=0.05, min_events=40)
-PARAMS = ContendingParams(keep_seconds=60.0)  # each call follows the log to its end
+PARAMS = ChallengerParams(keep_seconds=60.0)  # each call follows the log to its end
 
 Pair = tuple[str, str]
 """Features, and a label."""
@@ -43,11 +43,6 @@ def familiar(n: int, first: int = 0) -> list[Pair]:
 def changed(n: int, first: int = 0) -> list[Pair]:
     """A few features again and again, with other labels than before: the index learns them, a version does not."""
     return [(f"f{i % LABELS}", f"l{(i + 1) % LABELS}") for i in range(first, first + n)]
-
-
-def crowded(n: int, first: int = 0) -> list[Pair]:
-    """As ``familiar``, with a feature that is in all, from which the index takes what comes most."""
-    return [(f"f{i} common", f"l{i % LABELS}") for i in range(first, first + n)]
 
 
 def wise() -> FittedMethod:
@@ -73,15 +68,15 @@ async def teach(replica: Replica, pairs: Iterable[Pair]) -> None:
 
 
 @contextlib.asynccontextmanager
-async def contest(house: House, params: ContendingParams = PARAMS, **fields: Any) -> AsyncIterator[ContestFollower]:
+async def contest(house: House, params: ChallengerParams = PARAMS, **fields: Any) -> AsyncIterator[ContestFollower]:
     """A contest that goes on when it is told to, with the lease."""
     living = await house.living()
     async with acquire(house.store, living.keys, purpose=PURPOSE) as lease:
-        contending = ContestFollower(
+        follower = ContestFollower(
             house.store, house.artifacts, living, lease, params, **{"gate": GATE, "prepare_seconds": 10.0} | fields
         )
-        await contending.open()
-        yield contending
+        await follower.open()
+        yield follower
 
 
 def n_scored(standing: Standings | None, name: str = "live") -> int:

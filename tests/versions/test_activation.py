@@ -13,7 +13,7 @@ from abound.core.errors import ArtifactsUnavailable, Conflict, Corrupted, NotRea
 from abound.core.model.active_version import LIVE
 from abound.core.types import Offset
 from abound.service.history.replay import compact, rebuild
-from abound.service.log.events import ActivateEvent, PrepareVersionEvent, WeighEvent
+from abound.service.log.events import ActivateEvent, PrepareVersionEvent
 from abound.service.model import replica_status
 from abound.service.model.replicated_model import ReplicatedModel
 from abound.service.rebuild import adoption
@@ -176,11 +176,11 @@ async def test_replays_and_snapshots_know_what_is_active_and_a_start_loads_it(ho
     gone, card = await version(house), await version(house, "second")
     await activate(await here(house), gone.id, "a test")
     at = await activate(await here(house), card.id, "a test")
-    await house.append(WeighEvent(gone.id, (0.1, 0.9)), WeighEvent(card.id, (0.25, 0.75)), *events(5, 4))
+    await house.append(*events(5, 4))
     await activate(await here(house), LIVE, "a test")
     await versions.delete(house.artifacts, living.keys, gone.id)
     at = await activate(await here(house), card.id, "a test")
-    await house.append(WeighEvent(card.id, (0.25, 0.75)), *events(5, 5))
+    await house.append(*events(5, 5))
     last = (await house.elements())[-1][0]
     expected = await house.expected()
     assert await digest_at(one, last) == expected
@@ -192,7 +192,6 @@ async def test_replays_and_snapshots_know_what_is_active_and_a_start_loads_it(ho
         new = await house.replica()
         assert new.status().ready
         assert observe(new) == (last, card.id)
-        assert model(new).live.serving.weights == (0.25, 0.75)
         assert model(new).live.serving.at == str(at)
         assert await digest_at(new, last) == expected
         await house.stop(new)
@@ -295,8 +294,6 @@ async def test_what_cannot_be_activated_is_refused_before_anything_is_appended(h
     before = model(one).offset
     with pytest.raises(UnknownVersion):
         await activate(await here(house), "0123456789abcdef", "a test")
-    with pytest.raises(UnknownVersion):
-        await activate(await here(house), "blend", "a test")
     with pytest.raises(ArtifactsUnavailable, match="ABOUND_ARTIFACTS_URL"):
         await activate((await here(house))._replace(artifacts=None), card.id, "a test")
     folder = house.artifacts.path(versions.folder(model(one).keys, card.id))

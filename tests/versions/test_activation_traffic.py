@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import json
 import random
 import time
@@ -16,8 +15,6 @@ from abound.core.model.active_version import LIVE
 from abound.core.types import Offset
 from abound.service.api.routes.classify import Classify
 from abound.service.asyncio_tasks import TimeSlice
-from abound.service.log.appender import append_event
-from abound.service.log.events import WeighEvent
 from abound.service.replica import ranking_pool
 from abound.service.replica.predictions import RememberParams
 from abound.service.replica.replica import Replica
@@ -105,42 +102,3 @@ async def test_no_answer_is_by_another_version_than_was_active_at_its_offset(
             assert set(labels) <= known[version]
     for caller in callers:
         caller.rankers.close()
-
-
-async def test_a_blend_is_by_what_was_active_and_the_weights_at_its_offset(house: House) -> None:
-    one = await house.replica()
-    caller = RouteCaller(one)
-    await one.learn("default", drafts(50))
-    keys = (await house.living()).keys
-    ids = [(await write(house.artifacts, keys, each)).id for each in (fitted("one"), fitted("two", 7))]
-    stop = False
-
-    async def weigh() -> None:
-        for n in itertools.count():
-            if stop:
-                return
-            share = (n % 3) / 2
-            await append_event(house.store, keys, WeighEvent(ids[n % 2], (1 - share, share)))
-
-    weighing = asyncio.create_task(weigh())
-    told = []
-    for name in (ids[0], ids[1], LIVE, ids[0]):
-        await activate(place(house.store, house.artifacts, keys), name, "a test")
-        for _ in range(10):
-            answer = await caller.ask(features=FEATURES[3], version="blend", k=100)
-            assert answer is not None
-            told.append(answer)
-            batch = await caller.ask(instances=[{"features": FEATURES[3]}] * 5, version="blend", k=100)
-            assert batch is not None
-            told += batch["results"]
-    stop = True
-    await weighing
-    switches = await truth(house)
-    for answer in told:
-        version = active_at(switches, Offset.parse(answer["offset"]))
-        assert answer["version"] == (LIVE if version == LIVE else "blend")
-        labels = [scored["label"] for scored in answer["labels"]]
-        for name, prefix in zip(ids, ("one", "two"), strict=True):
-            if name != version:
-                assert not [label for label in labels if label.startswith(prefix)]
-    caller.rankers.close()

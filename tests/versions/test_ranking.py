@@ -10,17 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from abound.core.comparison.blend import DEPTH, LabelRanking, mix
-from abound.core.config import ModelConfig
 from abound.core.errors import Overloaded
-from abound.core.model.live_model import LiveModel, warmup
 from abound.core.types import Offset
 from abound.service.replica.ranking_pool import BatchingPool
 from abound.service.versions import ranking
-from abound.service.versions.ranking import RankingChoice, RankingRequest, rank_all, rank_live
+from abound.service.versions.ranking import RankingRequest, rank_all
 from abound.service.versions.repository import LoadedVersion
 from tests.randomness import examples
-from tests.support.adoption_house import apply, events
 from tests.support.small_versions import FEATURES, fitted, ranked, vector
 
 AT = Offset(5, 0, 0)
@@ -40,11 +36,8 @@ def plain(version: int, features: dict[str, Any], asked: RankingRequest) -> list
     """What is to come, by asking for everything and leaving out what is not wanted."""
     found = ranked(MADE[version], features, len(MADE[version].labels))
     found = [one for one in found if asked.include is None or one[0] in asked.include]
-    found = [one for one in found if one[0] not in (asked.exclude or ())][: asked.depth]
-    if asked.choice.weights is not None and asked.live is not None:
-        apart = LabelRanking([label for label, _ in found], [score for _, score in found])
-        found = mix(asked.live, apart, asked.choice.weights, asked.k)
-    return [one for one in found if asked.threshold is None or one[1] >= asked.threshold][: asked.k]
+    found = [one for one in found if one[0] not in (asked.exclude or ())][: asked.k]
+    return [one for one in found if asked.threshold is None or one[1] >= asked.threshold]
 
 
 chosen = st.none() | st.lists(st.sampled_from(LABELS), max_size=6)
@@ -53,26 +46,13 @@ questions = st.tuples(
 )
 
 
-@pytest.fixture(scope="module")
-def live() -> LiveModel:
-    warmup()
-    model = LiveModel(ModelConfig(), (5, 6))
-    for event in events(60, 3):
-        apply(model, AT, event)
-    return model
-
-
 @settings(deadline=None, max_examples=examples(150))
-@given(st.lists(st.tuples(questions, st.none() | st.sampled_from([(1.0, 0.0), (0.4, 0.6)])), max_size=8), st.booleans())
-def test_many_questions_at_once_are_answered_as_each_alone(
-    live: LiveModel, asked: list[tuple[Any, tuple[float, float] | None]], few_at_once: bool
-) -> None:
+@given(st.lists(questions, max_size=8), st.booleans())
+def test_many_questions_at_once_are_answered_as_each_alone(asked: list[Any], few_at_once: bool) -> None:
     given_, expected = [], []
     before = ranking.MOST_SCORES
-    for (version, features, k, include, exclude, threshold), weights in asked:
-        its = vector(features)
-        said = None if weights is None else rank_live(live, its, k, include, exclude)
-        one = RankingRequest(RankingChoice(VERSIONS[version], weights), its, k, include, exclude, threshold, AT, said)
+    for version, features, k, include, exclude, threshold in asked:
+        one = RankingRequest(VERSIONS[version], vector(features), k, include, exclude, threshold, AT)
         given_.append(one)
         expected.append(plain(version, features, one))
     try:
@@ -80,19 +60,6 @@ def test_many_questions_at_once_are_answered_as_each_alone(
         assert rank_all(given_) == expected
     finally:
         ranking.MOST_SCORES = before
-
-
-def test_a_blend_of_the_index_alone_ranks_as_the_index(live: LiveModel) -> None:
-    its = vector(FEATURES[3])
-    whole = live.rank(its, 5)
-    one = RankingRequest(
-        RankingChoice(VERSIONS[0], (1.0, 0.0)), its, 5, None, None, None, AT, rank_live(live, its, 5, None, None)
-    )
-    [found] = rank_all([one])
-    assert [label for label, score in found if score > 0] == [live.label(i) for i in whole.class_ids.tolist()][
-        : sum(score > 0 for _, score in found)
-    ]
-    assert len(rank_live(live, its, 5, None, None).labels) <= DEPTH
 
 
 class Gated:

@@ -131,10 +131,10 @@ async def test_nothing_is_deleted_while_a_version_is_activated(store: Store, art
 
 
 @pytest.mark.parametrize("way", ["delete", "retain", "forget"])
-async def test_what_comes_to_contend_while_it_is_deleted_keeps_no_place(
+async def test_what_is_entered_while_it_is_deleted_keeps_no_place(
     store: Store, artifacts: ArtifactStore, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
-    """After it was looked at whether it contends."""
+    """After it was looked at whether it is a challenger."""
     cards = [await write(artifacts, fit("frequency"), created=float(second)) for second in (1, 2)]
     clear = artifacts.clear
 
@@ -156,7 +156,7 @@ async def test_what_comes_to_contend_while_it_is_deleted_keeps_no_place(
     assert await challengers.list_challengers(store, KEYS) == []
 
 
-async def test_what_was_deleted_before_it_contends_keeps_no_place(store: Store, artifacts: ArtifactStore) -> None:
+async def test_what_was_deleted_before_it_is_entered_keeps_no_place(store: Store, artifacts: ArtifactStore) -> None:
     card = await write(artifacts, fit("frequency"))
     await version_retention.enter_challenger(store, artifacts, KEYS, card.id, "it is there")
     assert [one.version for one in await challengers.list_challengers(store, KEYS)] == [card.id]
@@ -187,7 +187,7 @@ async def test_a_job_whose_version_is_deleted_as_soon_as_it_is_seen_says_so(
         settings=SimpleNamespace(group=lambda kind: kind()),
     )
     outcome = await fitting.fit(cast(Any, context), fit_params("frequency")(), lambda stage, fraction: None)
-    assert f"no version {begun.id}" in outcome["contends"]
+    assert f"no version {begun.id}" in outcome["challenger"]
     assert await challengers.list_challengers(store, KEYS) == []
 
 

@@ -58,7 +58,8 @@ from abound.service.replica.replica import Replica
 from abound.service.security.key_ring import Grant
 from abound.service.security.rate_limits import RateLimiter
 from abound.service.settings import Settings
-from abound.service.versions.ranking import Labels, RankingChoice, RankingRequest, rank_live
+from abound.service.versions.ranking import Labels, RankingRequest
+from abound.service.versions.repository import LoadedVersion
 
 MAX_REMEMBERED_BYTES = 2**21
 """Approximate bytes of vectors that one NDJSON request collects before it stores them."""
@@ -277,8 +278,8 @@ class Classify:
         """Return the span of ranking ``n`` instances if requests are traced."""
         return nullcontext() if self._tracing is None else self._tracing.span("rank", **{"abound.instances": n})
 
-    async def _choose(self, model: ReplicatedModel, request: ClassifyRequest) -> RankingChoice | None:
-        """Return the ranker of a request; None: the index."""
+    async def _choose(self, model: ReplicatedModel, request: ClassifyRequest) -> LoadedVersion | None:
+        """Return the version to rank by; None: the index."""
         return await self._rankers.choose(model, request.version, request.explain, request.min_probability)
 
     async def _wait(self, name: str, model: ReplicatedModel, min_offset: str) -> None:
@@ -327,7 +328,7 @@ class Classify:
                 results.add(*self._deferred_answer(model, DeferredLine(one, request, config), labels))
                 if pace.due():
                     await pace.pause()
-        return await results.encode(offset, LIVE if way is None else way.name)
+        return await results.encode(offset, LIVE if way is None else way.card.id)
 
     def _rank(
         self,
@@ -362,7 +363,7 @@ class Classify:
         """Return the answer for labels ranked in a thread, and the coroutine that stores the instance if requested."""
         asked = later.asked
         scored = [ScoredLabel(label, score) for label, score in labels]
-        answer = ClassifyAnswer(scored, str(asked.offset), asked.choice.name, warning=later.warning)
+        answer = ClassifyAnswer(scored, str(asked.offset), asked.loaded.card.id, warning=later.warning)
         if later.request.names:
             add_names(model.live, answer.labels)
         remembering = self._remember(model, asked.vector, answer, later.config) if later.request.remember else None
@@ -385,19 +386,14 @@ def _with_warning(model: ReplicatedModel, answer: bytes, features: bytes) -> byt
 
 
 def ranking_request(
-    model: ReplicatedModel, way: RankingChoice, vector: bytes, request: ClassifyRequest
+    model: ReplicatedModel, loaded: LoadedVersion, vector: bytes, request: ClassifyRequest
 ) -> RankingRequest:
-    """Return the request to rank one instance by a version, with the model's current offset and, for a blend, ranking
-    by the index.
-    """
-    live = None
+    """Return the request to rank one instance by a version, with the model's current offset."""
     exclude: Collection[str] | None = request.exclude
-    if way.weights is not None:
-        live = rank_live(model.live, vector, request.k, request.include, exclude, request.zero_shot)
     if not request.zero_shot:
         unlearned = model.live.unlearned()
         exclude = unlearned.union(exclude) if exclude else unlearned
-    return RankingRequest(way, vector, request.k, request.include, exclude, request.threshold, model.offset, live)
+    return RankingRequest(loaded, vector, request.k, request.include, exclude, request.threshold, model.offset)
 
 
 def check_batch(request: Instance, n: int, limit: int) -> None:

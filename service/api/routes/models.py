@@ -13,8 +13,7 @@ from abound.core.errors import Corrupted, StoreUnavailable
 from abound.core.instances import text_encoder
 from abound.service.api.dependencies import ActorDep, GrantDep, JsonObject, ModelName, PartsDep, ReplicaDep
 from abound.service.api.openapi import JSON, config_schema, problems
-from abound.service.api.routes.contenders import contest_of
-from abound.service.api.schemas.contenders import DriftMarkShape
+from abound.service.api.routes.challengers import contest_of
 from abound.service.api.schemas.models import ModelAnswer, ModelsAnswer, ServingShape
 from abound.service.api.schemas.stats import ReplicaShape, StatsAnswer
 from abound.service.metrics import BOUNDS
@@ -122,14 +121,10 @@ async def get_stats(model: ModelName, parts: PartsDep, grant: GrantDep) -> Stats
             with contextlib.suppress(Corrupted):
                 found = await standings.read(replica.store, present.keys)
     kept = replica.storage_status.get(present)
-    contest = {
-        "drift_marks": [DriftMarkShape.of(mark) for mark in found.drift.marks] if found else [],
-        "contenders": contest_of(found, parts.settings),
-    }
     return StatsAnswer.model_validate(
         {
             **figures,
-            **contest,
+            "challengers": contest_of(found, parts.settings),
             "kept": _storage_fields(kept) if kept else None,
             "classify": _classified(replicas) if grant is None or grant.is_for(None) else None,
             "replicas": [ReplicaShape.of(one) for one in replicas],

@@ -69,7 +69,7 @@ async def get_version(model: ModelName, version: VersionId, parts: PartsDep, pla
 async def delete_version(
     model: ModelName, version: VersionId, parts: PartsDep, place: ArtifactsDep, actor: ActorDep
 ) -> Response:
-    """Delete a version. A version that is active, contends, or is needed for a rollback is kept (409)."""
+    """Delete a version. A version that is active, is a challenger, or is needed for a rollback is kept (409)."""
     store, keys = parts.replica.store, parts.replica.model(model).keys
     async with audited(store, actor, "version.delete", model=model, version=version):
         await version_retention.delete(store, place, keys, version)

@@ -119,8 +119,7 @@ class ClassifyRequest(Instance, forbid_unknown_fields=True, kw_only=True, gc=Fal
         Annotated[
             str,
             Meta(
-                description="`live`: the index; `blend`: the index and the active version together; or the id of a "
-                "version. Default: the active version.",
+                description="`live`: the index; or the id of a version. Default: the active version.",
                 examples=["live"],
             ),
         ]

@@ -25,7 +25,7 @@ class ConfigShape(Shape, record=ModelConfig):
     analyzer: AnalyzerShape
 
 
-class ServingShape(Shape, record=ServingState, fields="version digest former at weights"):
+class ServingShape(Shape, record=ServingState, fields="version digest former at"):
     """The active version, which answers requests without `version`; part of the state that all replicas share."""
 
 

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from abound.service.api.schemas.contenders import ContestShape, DriftMarkShape
+from abound.service.api.schemas.challengers import ContestShape
 from abound.service.api.schemas.shape import Shape
 from abound.service.model.replica_status import PublishedStatus
 
@@ -32,14 +32,6 @@ class ScoresShape(ScoreShape):
     """Metrics over instances, by the best of their labels, and over single labels by frequency."""
 
     groups: GroupsShape
-
-
-class DriftShape(Shape):
-    """The metrics over the newest window minus those over all time; null before the first event."""
-
-    r_at_1: float | None = Field(alias="R@1", ge=-1, le=1)
-    r_at_5: float | None = Field(alias="R@5", ge=-1, le=1)
-    mrr: float | None = Field(alias="MRR", ge=-1, le=1)
 
 
 class ReplicaShape(
@@ -173,9 +165,8 @@ class StatsAnswer(Shape):
     feedback: FeedbackShape
     all: ScoresShape = Field(description="Over all time.")
     window: ScoresShape = Field(description="Over the newest 10,000.")
-    drift: DriftShape = Field(description="The window minus all time; below 0: the model has become worse.")
-    drift_marks: list[DriftMarkShape] = Field(description="Detected changes of the running score, oldest first.")
-    contenders: ContestShape | None = Field(description="Null while no version contends.")
+    recent: ScoresShape = Field(description="Over the newest 500; below `window`: the model has become worse.")
+    challengers: ContestShape | None = Field(description="Null while there is no challenger.")
     trace: TraceShape
     calibration: CalibrationShape | None = Field(description="Null without `calibrate`.")
     reranking: RerankingShape | None = Field(description="Null unless the model re-ranks.")

@@ -1,9 +1,9 @@
 """Challengers of a model: versions that are scored on what it learns without being served, and promoted when better.
 
-    ...:contenders    hash: version -> JSON of ``Challenger``; at most ``MAX_CHALLENGERS``
+    ...:challengers    hash: version -> JSON of ``Challenger``; at most ``MAX_CHALLENGERS``
 
 The hash is a request, not replicated state; replicas do not read it. ``service/versions/promotion/contest.py``
-scores the challengers by the rule in ``core/comparison/sequential_test.py``. ``LoadedChallengers`` holds the
+scores the challengers by the rule in ``core/promotion_rule.py``. ``LoadedChallengers`` holds the
 loaded versions, and the reasons why others failed to load.
 """
 
@@ -17,9 +17,9 @@ import msgspec
 import structlog
 from msgspec import Meta
 
-from abound.core.comparison.sequential_test import MAX_CHALLENGERS
 from abound.core.errors import AboundError, ArtifactsUnavailable, Conflict, Corrupted, StoreUnavailable
 from abound.core.model.active_version import LIVE
+from abound.core.promotion_rule import MAX_CHALLENGERS
 from abound.service.artifacts.artifact_store import ArtifactStore
 from abound.service.store.client import Store, store_errors
 from abound.service.store.keys import ModelKeys
@@ -62,23 +62,23 @@ async def enter(store: Store, keys: ModelKeys, version: str, reason: str) -> Non
     """
     packed = msgspec.json.encode(Challenger(version=version, reason=reason, since=await store.now()))
     with store_errors():
-        done = await store.client.eval(_ENTER, 1, keys.key("contenders"), version, packed, MAX_CHALLENGERS)
+        done = await store.client.eval(_ENTER, 1, keys.key("challengers"), version, packed, MAX_CHALLENGERS)
     if not done:
         raise Conflict(
-            f"{MAX_CHALLENGERS} versions of {keys.name} are contenders already, the maximum; remove one of them first"
+            f"{MAX_CHALLENGERS} versions of {keys.name} are challengers already, the maximum; remove one of them first"
         )
 
 
 async def withdraw(store: Store, keys: ModelKeys, version: str, before: float = math.inf) -> bool:
     """Withdraw a challenger if it was entered before a time; return whether it was. Raises StoreUnavailable."""
     with store_errors():
-        return bool(await store.client.eval(_WITHDRAW, 1, keys.key("contenders"), version, before))
+        return bool(await store.client.eval(_WITHDRAW, 1, keys.key("challengers"), version, before))
 
 
 async def list_challengers(store: Store, keys: ModelKeys) -> list[Challenger]:
     """Return the challengers in the order in which they were entered. Raises StoreUnavailable."""
     with store_errors():
-        found = await store.client.hvals(keys.key("contenders"))
+        found = await store.client.hvals(keys.key("challengers"))
     return sorted((_entered.decode(packed) for packed in found), key=lambda one: (one.since, one.version))
 
 
@@ -139,6 +139,6 @@ class LoadedChallengers:
         if n_bytes + card.n_bytes > self._loaded_bytes:
             raise Corrupted(
                 f"it has {card.n_bytes} bytes and {self._loaded_bytes - n_bytes} are free; raise "
-                "ABOUND_CONTENDING_LOADED_BYTES"
+                "ABOUND_CHALLENGER_LOADED_BYTES"
             )
         return await versions.load(self._artifacts, self._keys, name)

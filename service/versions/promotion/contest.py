@@ -1,16 +1,13 @@
-"""Follow one model's log, score its challengers, let the gate promote one, and learn the weights of the blend.
+"""Follow one model's log, score its challengers, and let the gate promote one.
 
  1. ``open`` loads the standings that the previous worker saved, and a snapshot at or before their offset. The
     entries between the two are learned without scoring, so no instance is scored twice. If only newer snapshots
     are left, one of those is loaded; the instances between are never scored, and the standings count a gap.
-    Without standings, the log is replayed for drift marks only, and the contest begins at its end.
+    Without standings, the contest begins at the end of the log.
  2. ``follow_log`` reads to the end of the log. All versions rank each learned instance, and the ranks are recorded.
  3. The gate (``service/versions/promotion/gate.py``) may promote a challenger. Only the log decides which
     version is served: a decision counts when its ``ActivateEvent`` entry is read back.
- 4. Every ``weigh_every`` scored instances, new blend weights are appended if they changed. When a version
-    becomes active, the weights learned so far are appended at once; until that entry is read back, the blend is
-    even.
- 5. ``save`` writes the standings if they changed, guarded by the contest's lease.
+ 4. ``save`` writes the standings if they changed, guarded by the contest's lease.
 
 None of this is replicated state. If the worker dies, replicas learn and answer as before, and the next worker
 starts at step 1 and reaches the same decisions. A contest that falls behind reads from history and catches up later.
@@ -22,12 +19,9 @@ import asyncio
 import contextlib
 from collections.abc import Sequence
 
-import numpy as np
-
-from abound.core.comparison.blend import MIXTURES, LabelRanking, ranks_under
-from abound.core.comparison.sequential_test import Contest, GateParams
 from abound.core.errors import ArtifactsUnavailable, Corrupted, UnknownOffset
-from abound.core.model.active_version import BLEND, LIVE, ServingState
+from abound.core.model.active_version import LIVE, ServingState
+from abound.core.promotion_rule import Contest, GateParams
 from abound.core.types import Offset
 from abound.service.artifacts.artifact_store import ArtifactStore
 from abound.service.asyncio_tasks import TimeSlice
@@ -35,20 +29,17 @@ from abound.service.history import full_log
 from abound.service.history.replay import ReplaySource, apply
 from abound.service.history.restore import restore_newest
 from abound.service.log import stream
-from abound.service.log.appender import append_event
 from abound.service.log.catalog import CatalogModel
-from abound.service.log.events import ActivateEvent, LearnEvent, WeighEvent, decode_entry
+from abound.service.log.events import ActivateEvent, LearnEvent, decode_entry
 from abound.service.log.stream import Element, LogParams
 from abound.service.store.client import Store
 from abound.service.store.lease import Lease, LeaseLost
 from abound.service.versions.activation import ActivationContext
-from abound.service.versions.card import Card
 from abound.service.versions.promotion import challengers
 from abound.service.versions.promotion import standings as standing
 from abound.service.versions.promotion.challengers import LoadedChallengers
-from abound.service.versions.promotion.drift import Detector
 from abound.service.versions.promotion.gate import Gate
-from abound.service.versions.promotion.params import ContendingParams
+from abound.service.versions.promotion.params import ChallengerParams
 from abound.service.versions.promotion.scoring import (
     LearnedInstance,
     ScoredModel,
@@ -56,7 +47,7 @@ from abound.service.versions.promotion.scoring import (
     rank_by_version,
     rank_in,
 )
-from abound.service.versions.promotion.standings import NEVER_WEIGHED, Standings
+from abound.service.versions.promotion.standings import Standings
 
 AT_ONCE = 256
 """Instances that the versions rank in one call."""
@@ -81,7 +72,7 @@ class ContestFollower:
         artifacts: ArtifactStore | None,
         living: CatalogModel,
         lease: Lease,
-        params: ContendingParams | None = None,
+        params: ChallengerParams | None = None,
         gate: GateParams | None = None,
         log_params: LogParams | None = None,
         prepare_seconds: float = 300.0,
@@ -91,7 +82,7 @@ class ContestFollower:
         self._artifacts = artifacts
         self._keys = living.keys
         self._lease = lease
-        self._params = params or ContendingParams()
+        self._params = params or ChallengerParams()
         self._log_params = log_params or LogParams()
         self._saved = b""
         self._source = ReplaySource(store, artifacts, log_params)
@@ -103,7 +94,7 @@ class ContestFollower:
     # 1
 
     async def open(self) -> None:
-        """Restore the saved standings and the model at their offset; without standings, replay to the end of the log.
+        """Restore the saved standings and the model at their offset; without standings, at the end of the log.
 
         Raises
         ------
@@ -123,17 +114,14 @@ class ContestFollower:
             await restore_newest(self._store, self.model, artifacts=self._artifacts)
         alpha = self._gate.params.alpha
         if found is None or until is None:
-            found = Standings(since=str(self.model.offset), contest=Contest(served=LIVE, alpha=alpha))
             until = (await stream.tail(self._store, self._keys.log)).last
-            self.model.recording = True
+            found = Standings(since=str(until), contest=Contest(served=LIVE, alpha=alpha))
         elif self.model.offset[:2] > until[:2]:
             found.gaps += 1
         if found.contest.alpha != alpha:
             found.contest.alpha, found.contest.comparisons = alpha, {}
         self.standing = found
-        self._detector = Detector(found.drift)
         await self._learn_up_to(until)
-        self.model.recording = True
         found.contest.set_served(self.model.live.serving.version)
         await self.reload_challengers()
 
@@ -148,7 +136,6 @@ class ContestFollower:
             async for elements in reading:
                 for element in elements:
                     await apply(self.model, element, self._source)
-                await self._flush()
                 self._check()
 
     def _check(self) -> None:
@@ -158,7 +145,7 @@ class ContestFollower:
     # challengers
 
     async def reload_challengers(self) -> None:
-        """Reload the challengers and choose the blend partner.
+        """Reload the challengers.
 
         Versions that fail to load are listed in ``standing.trouble``.
 
@@ -170,40 +157,8 @@ class ContestFollower:
         await self._challengers.reload([serving.version, *self._gate.fallback(self.standing, serving)])
         self.standing.trouble = self._challengers.load_errors
         # A version that failed to load may load later; keep its scores.
-        self.standing.contest.retain([*self._challengers.loaded, *self._challengers.load_errors, LIVE, BLEND])
-        self.model.ranking = bool(self._challengers.loaded)
-        self._choose_partner(serving)
-        await self._weigh(serving)
-
-    def _choose_partner(self, serving: ServingState) -> None:
-        """Choose the version to blend with: the served version, else the first challenger.
-
-        A current partner that fails to load is kept while its load is retried.
-        """
-        there = {*self._challengers.loaded, *({self.standing.partner} & self._challengers.load_errors.keys())}
-        names = [name for name in (serving.version, *self._challengers.challengers) if name in there]
-        partner = names[0] if names else None
-        if partner != self.standing.partner:
-            self.standing.partner = partner
-            self.standing.weighing.start_version(
-                self._advantage(self._challengers.loaded[partner].card) if partner else 0.0
-            )
-            self.standing.weighed = NEVER_WEIGHED
-            self.standing.contest.scores.pop(BLEND, None)
-            self.standing.contest.comparisons.pop(BLEND, None)
-
-    def _advantage(self, card: Card) -> float:
-        """Return how much better a version's MRR is than the index's, on the newest instances.
-
-        The version's MRR was measured on held-out instances when it was fitted. The MRR of the index is measured
-        on the same number of instances, but on the newest ones, so the comparison is approximate. Return 0 if
-        the version was evaluated on other data.
-        """
-        n, theirs = card.metrics.get("held_out"), card.metrics.get("MRR")
-        if card.data_range is None or card.origin is not None or not n or theirs is None:
-            return 0.0
-        ours = self.model.live.prequential.newest(n)["MRR"]
-        return theirs - ours if ours is not None else 0.0
+        self.standing.contest.retain([*self._challengers.loaded, *self._challengers.load_errors, LIVE])
+        self.model.recording = bool(self._challengers.loaded)
 
     @property
     def is_store_away(self) -> bool:
@@ -267,7 +222,6 @@ class ContestFollower:
             at = Offset.parse(serving.at).milliseconds / 1000
             await challengers.withdraw(self._store, self._keys, before.version, at)
         self.standing.contest.set_served(serving.version)
-        self.standing.weighed = NEVER_WEIGHED
         await self.reload_challengers()
 
     async def _flush(self) -> None:
@@ -276,64 +230,27 @@ class ContestFollower:
         for first in range(0, len(seen), AT_ONCE):
             await self._note(seen[first : first + AT_ONCE])
         self.standing.offset = str(self.model.offset)
-        if seen and self._challengers.loaded:
+        if seen:
             serving = self.model.live.serving
-            contending = [name for name in self._challengers.challengers if name in self._challengers.loaded]
-            await self._gate.decide(self.standing, serving, contending)
-            await self._weigh(serving)
+            loaded = [name for name in self._challengers.challengers if name in self._challengers.loaded]
+            await self._gate.decide(self.standing, serving, loaded)
 
     async def _note(self, seen: Sequence[LearnedInstance]) -> None:
-        for one in seen:
-            self._detector.note(one.rank, str(one.at), one.learned)
         loaded = self._challengers.loaded
-        if not loaded:
-            return
         vectors = [one.vector for one in seen]
         listed = {name: await asyncio.to_thread(rank_by_version, version, vectors) for name, version in loaded.items()}
         knows = {name: fitted_until(version)[:2] for name, version in loaded.items()}
         time_slice = TimeSlice()
         for i, one in enumerate(seen):
-            ranks = {LIVE: rank_in(one.live.labels, one.true_labels)}
+            ranks = {LIVE: rank_in(one.live, one.true_labels)}
             for name, lists in listed.items():
                 if one.at[:2] > knows[name]:
-                    ranks[name] = rank_in(lists[i].labels, one.true_labels)
-            partner = self.standing.partner
-            if partner is not None and partner in ranks:
-                ranks[BLEND] = self._blended(one, listed[partner][i])
+                    ranks[name] = rank_in(lists[i], one.true_labels)
             self.standing.contest.add(ranks)
             if time_slice.due():
                 await time_slice.pause()
 
-    def _blended(self, one: LearnedInstance, listed: LabelRanking) -> int:
-        """Return the rank under the blend as it is served, and update the blend weights from this instance."""
-        serving, weighing = self.model.live.serving, self.standing.weighing
-        weights = serving.weights if serving.version == self.standing.partner else weighing.weights
-        ranks = weighing.learn(one.live, listed, one.true_labels)
-        if weights in MIXTURES:
-            return int(ranks[MIXTURES.index(weights)])
-        return int(ranks_under(one.live, listed, np.array([weights]), one.true_labels)[0])
-
     # 4
-
-    async def _weigh(self, serving: ServingState) -> None:
-        """Append new blend weights if they changed and an update is due.
-
-        The standings are saved first, with everything up to the model's offset counted. Otherwise a worker
-        that keeps dying before it saves would append the weights each time.
-        """
-        weighing = self.standing.weighing
-        partner, weights = self.standing.partner, self.standing.weighing.weights
-        if partner is None or partner != serving.version:
-            return
-        if not weighing.should_publish(self.standing.weighed, self._params.weigh_every):
-            return
-        self.standing.weighed = weighing.since
-        if weights != serving.weights:
-            self.standing.offset = str(self.model.offset)
-            await standing.save(self._lease, self.standing)
-            await append_event(self._store, self._keys, WeighEvent(partner, weights))
-
-    # 5
 
     async def save(self) -> None:
         """Write the standings if they changed since the last call. Raises LeaseLost, StoreUnavailable."""

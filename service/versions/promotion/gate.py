@@ -1,6 +1,6 @@
 """Promotion gate: activates a better challenger, and rolls back its own promotions.
 
-The rule is in ``core/comparison/sequential_test.py``.
+The rule is in ``core/promotion_rule.py``.
 
  1. The decision is saved with the standings, so that it is reported whatever happens next.
  2. The version is activated in the ordinary way, provided that the active version has not changed.
@@ -15,9 +15,9 @@ import asyncio
 
 import structlog
 
-from abound.core.comparison.sequential_test import Decision, GateParams
 from abound.core.errors import AboundError
 from abound.core.model.active_version import LIVE, ServingState
+from abound.core.promotion_rule import Decision, GateParams
 from abound.core.types import Offset
 from abound.service.store.lease import Lease
 from abound.service.versions import activation
@@ -65,7 +65,7 @@ class Gate:
             return []
         return list(dict.fromkeys([serving.former, LIVE]))
 
-    async def decide(self, standing: Standings, serving: ServingState, contenders: list[str]) -> None:
+    async def decide(self, standing: Standings, serving: ServingState, challengers: list[str]) -> None:
         """Activate another version if the rule says so, and wait until that is done.
 
         Raises LeaseLost, StoreUnavailable.
@@ -76,7 +76,7 @@ class Gate:
         # The gate's own last activation has not been read back from the log yet.
         if self._due is not None and Offset.parse(standing.offset)[:2] < self._due[:2]:
             return
-        promotable = [name for name in contenders if name != serving.version]
+        promotable = [name for name in challengers if name != serving.version]
         fallback = [name for name in self.fallback(standing, serving) if name not in standing.trouble]
         decision = standing.contest.decide(self.params, promotable, fallback)
         if decision is None:

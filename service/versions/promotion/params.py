@@ -6,30 +6,21 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ContendingParams:
+class ChallengerParams:
     """Settings of contests.
 
     Attributes
     ----------
-    drift : bool
-        Also follow models without challengers, to record drift marks.
-    memory : int
-        Bytes of the indexes of models without challengers, in total; models beyond it are not followed.
     loaded_bytes : int
         Bytes of the versions of one model that are scored; versions beyond it are not scored, and the stats say so.
-    weigh_every : int
-        Scored instances between two updates of the blend weights.
     keep_seconds : float
         Seconds between two writes of the standings.
     """
 
-    drift: bool = True
-    memory: int = 2**30
     loaded_bytes: int = 4 * 2**30
-    weigh_every: int = 250
     keep_seconds: float = 1.0
 
     def __post_init__(self) -> None:
-        for name in ("memory", "loaded_bytes", "weigh_every", "keep_seconds"):
+        for name in ("loaded_bytes", "keep_seconds"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be more than 0")

@@ -4,8 +4,7 @@ Each followed model has a task of its own, which shares the event loop with the 
 and lets them run after each slice of events. A lease per model ensures that one worker at a time follows it. When
 that worker dies, another one continues from the saved standings.
 
-The worker follows models that have challengers or an active version. For drift marks it also follows other models
-that have entries, as long as their indexes fit into ``ContendingParams.memory``.
+The worker follows models that have challengers or an active version.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ import asyncio
 
 import structlog
 
-from abound.core.comparison.sequential_test import GateParams
 from abound.core.errors import (
     AboundError,
     ArtifactsUnavailable,
@@ -23,18 +21,18 @@ from abound.core.errors import (
     StoreUnavailable,
     UnknownApplyVersion,
 )
+from abound.core.promotion_rule import GateParams
 from abound.service.artifacts.artifact_store import ArtifactStore
 from abound.service.asyncio_tasks import cancel_and_wait, wait_for_event
 from abound.service.log.catalog import Catalog, CatalogModel, reread_catalog
 from abound.service.log.stream import LogGone, LogParams, trimmed_key
 from abound.service.settings import Settings
-from abound.service.snapshots import snapshots
 from abound.service.store.client import Store, store_errors
 from abound.service.store.lease import LeaseLost, acquire
 from abound.service.versions.cache_cleanup import CacheCleaner
 from abound.service.versions.promotion import standings
 from abound.service.versions.promotion.contest import ContestFollower
-from abound.service.versions.promotion.params import ContendingParams
+from abound.service.versions.promotion.params import ChallengerParams
 
 log = structlog.get_logger(__name__)
 
@@ -42,9 +40,6 @@ LOOK_SECONDS = 0.25
 STOP_SECONDS = 3.0
 READ_SECONDS = 30.0
 """Longest pause between two reads of a log, in case ``FollowedModel.update`` missed an entry."""
-
-DRIFT_DELAY_SECONDS = 30.0
-"""A worker that has run for this long is not short-lived, and follows models for drift marks."""
 
 PAUSE_SECONDS = 2.0
 DAMAGED_PAUSE_SECONDS = 60.0
@@ -60,11 +55,8 @@ class FollowedModel:
 
     Attributes
     ----------
-    is_contested : bool
-        It has challengers or an active version.
     should_follow : bool
-    too_large : bool
-        Its index is too large to be followed for drift marks alone.
+        It has challengers or an active version.
     not_before : float
         Time of the loop at which it may be followed again after an interruption.
     wake : asyncio.Event
@@ -73,21 +65,17 @@ class FollowedModel:
 
     def __init__(self, living: CatalogModel) -> None:
         self.living = living
-        self.is_contested = self.should_follow = self.too_large = False
+        self.should_follow = False
         self.wake = asyncio.Event()
         self.changed = True
-        self.n_bytes = 0
         self.task: asyncio.Task[None] | None = None
         self.not_before = 0.0
         self._entered: frozenset[bytes] = frozenset()
         self._log: tuple[int, bytes | None] = (0, None)
 
-    def update(
-        self, entered: frozenset[bytes], active: bytes | None, log: tuple[int, bytes | None], drift: bool
-    ) -> None:
+    def update(self, entered: frozenset[bytes], active: bytes | None, log: tuple[int, bytes | None]) -> None:
         """Update from the store: the entered challengers, the active version, the length of the log and its trim."""
-        self.is_contested = bool(entered) or active not in (None, b"live")
-        self.should_follow = self.is_contested or (drift and log[0] > 0 and not self.too_large)
+        self.should_follow = bool(entered) or active not in (None, b"live")
         self.changed = self.changed or entered != self._entered
         if self.changed or log != self._log:
             self.wake.set()
@@ -101,7 +89,7 @@ class PromotionRunner:
         self, settings: Settings, store: Store, artifacts: ArtifactStore | None, stopping: asyncio.Event
     ) -> None:
         self._settings = settings
-        self._params = settings.group(ContendingParams)
+        self._params = settings.group(ChallengerParams)
         self._store = store
         self._artifacts = artifacts
         self._followed: dict[str, FollowedModel] = {}
@@ -110,14 +98,12 @@ class PromotionRunner:
 
     async def run(self) -> None:
         """Poll the catalog and follow models until ``stopping`` is set; then write the standings of each model."""
-        loop = asyncio.get_running_loop()
-        drift_from = loop.time() + DRIFT_DELAY_SECONDS
         catalog = Catalog()
         cleaning: asyncio.Task[None] | None = None
         try:
             while not self._stopping.is_set():
                 try:
-                    catalog = await self._poll(catalog, self._params.drift and loop.time() >= drift_from)
+                    catalog = await self._poll(catalog)
                     # Cleaning before the models are known would delete files that they need.
                     cleaning = cleaning or asyncio.create_task(self._cleaner.run(), name="cache cleaning")
                 except StoreUnavailable as error:
@@ -133,7 +119,7 @@ class PromotionRunner:
                 await asyncio.wait(tasks, timeout=STOP_SECONDS)
             await cancel_and_wait(*tasks, *([cleaning] if cleaning else []))
 
-    async def _poll(self, catalog: Catalog, drift: bool) -> Catalog:
+    async def _poll(self, catalog: Catalog) -> Catalog:
         """Read the state of all models, and start or end the tasks that follow them."""
         catalog = await reread_catalog(self._store, catalog)
         living = {one.keys.incarnation: one for one in catalog}
@@ -147,7 +133,7 @@ class PromotionRunner:
         async with self._store.client.pipeline(transaction=False) as pipe:
             for one in models:
                 keys = one.living.keys
-                pipe.hkeys(keys.key("contenders"))
+                pipe.hkeys(keys.key("challengers"))
                 pipe.hget(keys.key("active"), "version")
                 pipe.xlen(keys.log)  # not the last entry, which may be large
                 pipe.get(trimmed_key(keys.log))
@@ -156,7 +142,7 @@ class PromotionRunner:
         now = asyncio.get_running_loop().time()
         for one in models:
             entered, active, length, trimmed = (next(found) for _ in range(4))
-            one.update(frozenset(entered), active, (length, trimmed), drift)
+            one.update(frozenset(entered), active, (length, trimmed))
             if one.should_follow and now >= one.not_before and (one.task is None or one.task.done()):
                 one.task = asyncio.create_task(self._follow(one), name=f"contest of {one.living.keys.name}")
         return catalog
@@ -177,14 +163,10 @@ class PromotionRunner:
             log.error("contest interrupted; it will be retried", model=name, reason=str(error), exc_info=unexpected)
             pause = DAMAGED_PAUSE_SECONDS
         finally:
-            one.n_bytes = 0
             one.not_before = asyncio.get_running_loop().time() + pause
 
     async def _follow_leased(self, one: FollowedModel) -> None:
         keys = one.living.keys
-        newest = None if one.is_contested else await snapshots.newest(self._store, keys)
-        if not self._fits(one, newest.size if newest is not None else 0):
-            return
         async with acquire(self._store, keys, purpose=standings.PURPOSE) as lease:
             contest = ContestFollower(
                 self._store,
@@ -198,7 +180,7 @@ class PromotionRunner:
             )
             await contest.open()
             await self._run(one, contest)
-            if not one.should_follow and not self._params.drift:
+            if not one.should_follow:
                 await standings.drop(lease)
 
     async def _run(self, one: FollowedModel, contest: ContestFollower) -> None:
@@ -215,8 +197,6 @@ class PromotionRunner:
                 one.wake.clear()
                 reached = await contest.follow_log()
                 read = loop.time()
-            if not self._fits(one, contest.model.live.n_bytes):
-                return
             going = one.should_follow and not self._stopping.is_set()
             if not going or loop.time() - saved >= self._params.keep_seconds:
                 await contest.save()
@@ -225,13 +205,3 @@ class PromotionRunner:
                 return
             if reached:
                 await wait_for_event(one.wake, self._params.keep_seconds)
-
-    def _fits(self, one: FollowedModel, n_bytes: int) -> bool:
-        """Return whether the index of a model may be held; it need not fit if the model is contested."""
-        one.n_bytes = n_bytes
-        total = sum(other.n_bytes for other in self._followed.values() if not other.is_contested)
-        fits = one.is_contested or total <= self._params.memory
-        if not fits:
-            one.too_large, one.should_follow = True, False
-            log.info("no drift marks: the index exceeds ABOUND_CONTENDING_MEMORY", model=one.living.keys.name)
-        return fits

@@ -15,7 +15,6 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from abound.core.comparison.blend import DEPTH, LabelRanking
 from abound.core.instances.record import record_shape, unpack_labels
 from abound.core.kernels.records.record import vector_end
 from abound.core.model.entry_application import EntryApplication
@@ -26,6 +25,9 @@ from abound.service.log.events import Event, LearnEvent
 from abound.service.model.replicated_model import ReplicatedModel, enlarge
 from abound.service.versions.repository import LoadedVersion
 
+DEPTH = 50
+"""Number of the best labels that are compared; a label below has rank 0."""
+
 
 class LearnedInstance(NamedTuple):
     """Learned instance and its ranking by the index.
@@ -34,33 +36,25 @@ class LearnedInstance(NamedTuple):
     ----------
     at : Offset
         Offset of its log entry.
-    rank : int
-        Rank of the best true label by the index before learning, over all classes; 0 if not retrieved.
-    learned : int
-        Instances learned so far, including this one.
     vector : bytes
-        Empty, like the fields that follow, if there is no version to rank this instance.
     true_labels : set of str
-    live : LabelRanking
-        The ``DEPTH`` best labels of the index.
+    live : list of str
+        The ``DEPTH`` best labels of the index before learning.
     """
 
     at: Offset
-    rank: int
-    learned: int
-    vector: bytes = b""
-    true_labels: Set[str] = frozenset()
-    live: LabelRanking = LabelRanking((), ())
+    vector: bytes
+    true_labels: Set[str]
+    live: Sequence[str]
 
 
 class RankingProxy:
     """Proxy of a LiveModel that ranks records before it applies them; ``EntryApplication`` uses it like the model."""
 
-    def __init__(self, live: LiveModel, at: Offset, ranking: bool, seen: list[LearnedInstance]) -> None:
+    def __init__(self, live: LiveModel, at: Offset, seen: list[LearnedInstance]) -> None:
         self.receipts: Receipts = live.receipts
         self._live = live
         self._at = at
-        self._ranking = ranking
         self._seen = seen
 
     def apply(
@@ -71,31 +65,21 @@ class RankingProxy:
         updated: npt.NDArray[np.bool_],
         offset: Offset,
     ) -> tuple[int, int]:
-        """Rank each record and then apply it; apply all at once if no version ranks them too.
+        """Rank each record and then apply it.
 
         Records without a true label are applied and not recorded. Neither are those that register a label.
         """
-        live, learned = self._live, self._live.n_learned
-        if not self._ranking:
-            first = at
-            at, done = live.apply(buffer, at, ranks, updated, offset)
-            for rank in ranks[:done].tolist():
-                shape = record_shape(buffer, first)
-                first = shape.end
-                learned += shape.details_at < 0
-                if shape.n_true and shape.details_at < 0:
-                    self._seen.append(LearnedInstance(self._at, rank, learned))
-            return at, done
+        live = self._live
         for i in range(len(ranks)):
             shape = record_shape(buffer, at)
             end = int(vector_end(buffer, at))
             vector, true = buffer[at:end], frozenset(unpack_labels(buffer, end))
             best = live.rank(vector, DEPTH)
-            listed = LabelRanking([live.label(class_id) for class_id in best.class_ids.tolist()], best.scores)
+            listed = [live.label(class_id) for class_id in best.class_ids.tolist()]
             own = offset._replace(position=offset.position + i)
             at, _ = live.apply(buffer, at, ranks[i : i + 1], updated[i : i + 1], own)
             if true and shape.details_at < 0:
-                self._seen.append(LearnedInstance(self._at, int(ranks[i]), live.n_learned, vector, true, listed))
+                self._seen.append(LearnedInstance(self._at, vector, true, listed))
         return at, len(ranks)
 
 
@@ -105,14 +89,12 @@ class ScoredModel(ReplicatedModel):
     Attributes
     ----------
     recording : bool
-        Instances are recorded.
-    ranking : bool
-        They are recorded with the labels that the index ranked, to compare these with versions.
+        Instances are recorded; set while there are versions to rank them too.
     recorded : list of LearnedInstance
         Instances recorded since the list was last emptied.
     """
 
-    recording = ranking = False
+    recording = False
     recorded: list[LearnedInstance]
 
     def reset(self) -> None:
@@ -124,9 +106,7 @@ class ScoredModel(ReplicatedModel):
         if not self.recording or type(event) is not LearnEvent:
             return await super()._apply_event(event, at)
         live = self.live
-        applying = EntryApplication(
-            RankingProxy(live, at, self.ranking, self.recorded), event.records, event.n, event.units, at
-        )
+        applying = EntryApplication(RankingProxy(live, at, self.recorded), event.records, event.n, event.units, at)
         while not applying.done:
             if live.is_crowded:
                 await enlarge(live)
@@ -140,14 +120,11 @@ def rank_in(labels: Sequence[str], true: Set[str]) -> int:
     return next((place for place, label in enumerate(labels, 1) if label in true), 0)
 
 
-def rank_by_version(loaded: LoadedVersion, vectors: Sequence[bytes]) -> list[LabelRanking]:
+def rank_by_version(loaded: LoadedVersion, vectors: Sequence[bytes]) -> list[list[str]]:
     """Return the ``DEPTH`` best labels of a version for each vector."""
     rankings = loaded.fitted.rank_vectors(vectors, DEPTH)
     labels, starts = loaded.fitted.labels, rankings.starts.tolist()
-    return [
-        LabelRanking([labels[i] for i in rankings.ids[start:end].tolist()], rankings.scores[start:end])
-        for start, end in itertools.pairwise(starts)
-    ]
+    return [[labels[i] for i in rankings.ids[start:end].tolist()] for start, end in itertools.pairwise(starts)]
 
 
 def fitted_until(loaded: LoadedVersion) -> Offset:

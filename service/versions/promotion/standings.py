@@ -1,6 +1,6 @@
 """Standings of a contest: its persisted state, and the form in which the API returns it.
 
-    ...:contending    JSON of ``Standings``; swapped under the lease ``contending`` (``service/store/lease.py``)
+    ...:standings    JSON of ``Standings``; swapped under the lease ``challengers`` (``service/store/lease.py``)
 
 The standings name the offset up to which instances are counted, so a worker that continues from them counts no
 instance twice. They hold only numbers, no instance data, and their size is bounded.
@@ -12,24 +12,19 @@ from typing import Any
 
 import msgspec
 
-from abound.core.comparison.blend import BlendLearner
-from abound.core.comparison.sequential_test import Contest, Decision, GateParams
 from abound.core.errors import Corrupted
-from abound.core.model.active_version import BLEND, LIVE
+from abound.core.model.active_version import LIVE
+from abound.core.promotion_rule import Contest, Decision, GateParams
 from abound.core.types import START
 from abound.service.store.client import Store, store_errors
 from abound.service.store.keys import ModelKeys
 from abound.service.store.lease import Lease
-from abound.service.versions.promotion.drift import Drift
 
 FORMAT = 1
 MAX_DECISIONS = 20
 
-PURPOSE = "contending"
+PURPOSE = "challengers"
 """Purpose of the lease."""
-
-NEVER_WEIGHED = -1
-"""``Standings.weighed`` before any weights were appended."""
 
 
 class DecisionRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,18 +45,11 @@ class Standings(msgspec.Struct, kw_only=True):
     since : str
         Where counting began.
     contest : Contest
-    weighing : BlendLearner
-    partner : str or None
-        The version that is blended with the index.
-    weighed : int
-        Number of instances with the partner (``weighing.since``) at the last update of the blend weights. It is set
-        just before the weights are appended.
     promoted : str
         Id of the activation by which the gate made the served version active; empty if the gate did not activate it.
     decisions : list of DecisionRecord
         The newest ``MAX_DECISIONS``.
     promotions, rollbacks : int
-    drift : Drift
     gaps : int
         Number of times that instances were skipped because no snapshot at or before the standings' offset was left.
     trouble : dict
@@ -72,14 +60,10 @@ class Standings(msgspec.Struct, kw_only=True):
     offset: str = str(START)
     since: str = str(START)
     contest: Contest
-    weighing: BlendLearner = msgspec.field(default_factory=BlendLearner)
-    partner: str | None = None
-    weighed: int = NEVER_WEIGHED
     promoted: str = ""
     decisions: list[DecisionRecord] = msgspec.field(default_factory=list)
     promotions: int = 0
     rollbacks: int = 0
-    drift: Drift = msgspec.field(default_factory=Drift)
     gaps: int = 0
     trouble: dict[str, str] = msgspec.field(default_factory=dict)
 
@@ -103,7 +87,7 @@ async def read(store: Store, keys: ModelKeys) -> Standings | None:
     StoreUnavailable
     """
     with store_errors():
-        packed = await store.client.get(keys.key("contending"))
+        packed = await store.client.get(keys.key("standings"))
     if packed is None:
         return None
     try:
@@ -122,20 +106,19 @@ async def save(lease: Lease, standing: Standings, saved: bytes = b"") -> bytes:
     """
     packed = msgspec.json.encode(standing)
     if packed != saved:
-        await lease.swap([("SET", lease.keys.key("contending"), packed)])
+        await lease.swap([("SET", lease.keys.key("standings"), packed)])
     return packed
 
 
 async def drop(lease: Lease) -> None:
     """Delete the standings of a model that is no longer followed. Raises LeaseLost, StoreUnavailable."""
-    await lease.swap([("DEL", lease.keys.key("contending"))])
+    await lease.swap([("DEL", lease.keys.key("standings"))])
 
 
 def to_public(standing: Standings, gate: GateParams) -> dict[str, Any]:
-    """Return the contest as the API shows it: see ``ContestShape`` in ``service/api/schemas/contenders.py``."""
+    """Return the contest as the API shows it: see ``ContestShape`` in ``service/api/schemas/challengers.py``."""
     contest = standing.contest
-    order = [LIVE, BLEND]
-    names = sorted(contest.scores, key=lambda name: (order.index(name) if name in order else len(order), name))
+    names = sorted(contest.scores, key=lambda name: (name != LIVE, name))
     return {
         "served": contest.served,
         "offset": standing.offset,
@@ -143,7 +126,6 @@ def to_public(standing: Standings, gate: GateParams) -> dict[str, Any]:
         "gate": {"alpha": gate.alpha, "min_events": gate.min_events, "needed": gate.needed},
         "gaps": standing.gaps,
         "versions": [_public_form(standing, name, gate) for name in names],
-        "blend": {"version": standing.partner, "weights": list(standing.weighing.weights)},
         "decisions": [
             {"offset": one.offset, "outcome": one.outcome, **msgspec.structs.asdict(one.decision)}
             for one in standing.decisions

@@ -23,22 +23,22 @@ from abound.service.log.events import (
 )
 
 DIGESTS = {
-    "fsu": "66cb0c10a2d70d9416d815596bd2b8d0",
-    "multi_label": "bc4ddfa3ab52143b227e8f68d970ab55",
-    "max_features": "75ba648e0922a0b89344f9ad3d12e175",
-    "memory": "b27b912114fb35288266650ff077ec7b",
-    "sls": "1d710f303a77c6a558c5d2aa6699d87b",
-    "rows": "10d62583f5bb80c97acaf1a51c322c02",
-    "calibrate": "f229b4b57ac1c537d6d919df843a8485",
-    "vectors": "4f090b5c941ec351c5869b27b3f0f679",
-    "rerank": "e23cbe0ea7f83825facc682d530d24c1",
-    "keys": "43003d32225b1c24d6c6aeee81743d56",
-    "configure": "f04848ebc8770f967b99e3aa834aaf6e",
-    "feedback_fsu": "29574153bec0150e425689017ed0c1e8",
-    "feedback_sls": "d166418aeec884f8a58e7c075d09f526",
-    "names": "b29437e93686281980d1def51f66ff19",
-    "default_rerank": "d947d814e3961a45c4639087d96b1d33",
-    "memory_instances": "f700a3b377fe1aca26d454fd4dd1dc12",
+    "fsu": "40c5e099317d805a7dfd782c393c84e4",
+    "multi_label": "d1ebb1cc801ce7ecd8263c10cac60666",
+    "max_features": "c115e1839b7e81706552812681fe3f21",
+    "memory": "02a6f6fe3c502779096019c889aa1f57",
+    "sls": "6ab4b32109da8c7ba2b66536856e486d",
+    "rows": "edcd325fcd8a990ee88da7e969b4efed",
+    "calibrate": "502159117de823c9d68c6ea8adc1e504",
+    "vectors": "c0d1cf0c990d2472b77dd9e5339e10fb",
+    "rerank": "e8382249f87a9e0b976548ff47f75125",
+    "keys": "28f58945e59239dae84449c70d6bc962",
+    "configure": "17a0b36fcdb0d42f790f1930bfa1d982",
+    "feedback_fsu": "256eb32820293d683cc46401c75a8cd3",
+    "feedback_sls": "dd0b8e451dd6dde4fb7978a83800c96d",
+    "names": "8e4f38c95fa107efd226f74f830376f3",
+    "default_rerank": "9f51bd38868426c25d553828593443b1",
+    "memory_instances": "384e8d773677f64b7dbd508516d0aeb9",
 }
 
 

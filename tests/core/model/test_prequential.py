@@ -46,7 +46,7 @@ def test_counts_like_plain_python(stream: list[list[tuple[int, int]]], seen_befo
         best.append(min(found, default=0))
         assert count_ranks(score.arrays, counts, class_ids, ranks, True) == best[-1]
         counts[class_ids] += 1
-    for part in (score.scores()["all"], score.scores()["window"]):
+    for part in score.scores().values():
         assert {key: part[key] for key in plain([])} == pytest.approx(plain(best))
         for name, ranks_of in groups.items():
             assert part["groups"][name] == pytest.approx(plain(ranks_of))
@@ -61,20 +61,24 @@ def test_the_window_forgets_and_all_time_does_not() -> None:
         count_ranks(score.arrays, counts, one, np.array([0], np.int32), False)
     assert score.scores()["window"]["R@1"] == 0.0
     assert score.scores()["all"]["R@1"] == 0.5
-    assert score.scores()["drift"]["R@1"] == -0.5
     assert score.n_updated == 0
     copied = Prequential.from_arrays(score.to_arrays())
     assert copied.digest_bytes() == score.digest_bytes()
     assert copied.scores() == score.scores()
 
 
-def test_the_newest_are_those_that_came_last_also_where_the_window_begins_anew() -> None:
-    score, counts, one = Prequential(), np.zeros(1, np.int64), np.zeros(1, np.int32)
-    assert score.newest(5) == plain([])
-    for rank in [*[1] * (prequential.WINDOW - 2), 2, 0, 4, 1]:
+def test_a_collapse_shows_in_the_newest_500_first() -> None:
+    score, counts, one = Prequential(), np.full(1, 200, np.int64), np.zeros(1, np.int32)
+    ranks = [1] * (prequential.WINDOW + 200) + [2, 3, 0, 9, 1] * 100
+    for rank in ranks:
         count_ranks(score.arrays, counts, one, np.array([rank], np.int32), False)
-    assert score.newest(4) == plain([2, 0, 4, 1])
-    assert score.newest(10 * prequential.WINDOW)["n"] == prequential.WINDOW
+    found = Prequential.from_arrays(score.to_arrays()).scores()
+    for part, n in (("all", len(ranks)), ("window", 10_000), ("recent", 500)):
+        expected = pytest.approx(plain(ranks[-n:]))
+        assert {key: found[part][key] for key in plain([])} == expected
+        assert found[part]["groups"]["head"] == expected
+        assert found[part]["groups"]["tail"] == plain([])
+    assert found["recent"]["R@1"] < 0.5 < 0.9 < found["window"]["R@1"]
 
 
 def test_the_trace_has_the_score_of_each_stretch_however_long_the_stream() -> None:

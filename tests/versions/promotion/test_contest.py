@@ -8,15 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from abound.core.comparison.blend import DEPTH, MIXTURES, BlendLearner, LabelRanking
-from abound.core.comparison.sequential_test import Contest, Decision, GateParams
 from abound.core.config import ModelConfig
 from abound.core.errors import Conflict
-from abound.core.model.active_version import BLEND, EVEN_WEIGHTS, LIVE
+from abound.core.model.active_version import LIVE
 from abound.core.model.entry_application import Unit
 from abound.core.model.live_model import LiveModel, warmup
+from abound.core.promotion_rule import Contest, Decision, GateParams
 from abound.core.types import START
-from abound.service.log.events import ActivateEvent, LearnEvent, WeighEvent
+from abound.service.log.events import ActivateEvent, LearnEvent
 from abound.service.replica import announcements, heartbeat
 from abound.service.store.lease import LeaseLost, acquire
 from abound.service.versions import activation
@@ -25,8 +24,7 @@ from abound.service.versions.promotion import challengers, standings
 from abound.service.versions.promotion.contest import ContestFollower
 from abound.service.versions.promotion.gate import GATE as BY_GATE
 from abound.service.versions.promotion.gate import reason_of
-from abound.service.versions.promotion.params import ContendingParams
-from abound.service.versions.promotion.scoring import rank_in
+from abound.service.versions.promotion.scoring import DEPTH, rank_in
 from abound.service.versions.promotion.standings import PURPOSE
 from tests.support.adoption_house import House, apply
 from tests.support.contest_streams import (
@@ -34,7 +32,6 @@ from tests.support.contest_streams import (
     LABELS,
     changed,
     contest,
-    crowded,
     draft,
     familiar,
     n_scored,
@@ -69,36 +66,30 @@ async def entered(house: House, **fields: object) -> Card:
     return card
 
 
-async def go_on_until(contending: ContestFollower, condition: object, seconds: float = 60.0) -> None:
+async def go_on_until(follower: ContestFollower, condition: object, seconds: float = 60.0) -> None:
     """Follow until something holds."""
     async with asyncio.timeout(seconds):
         while not condition():  # type: ignore[operator]
-            await contending.follow_log()
+            await follower.follow_log()
             await asyncio.sleep(0.01)
 
 
 async def test_scores_are_those_of_a_plain_loop(house: House) -> None:
     replica = await house.replica()
     card = await entered(house)
-    async with contest(house) as contending:
+    async with contest(house) as follower:
         await teach(replica, [*familiar(30), *changed(50), *familiar(15, 20)])
-        await contending.follow_log()
-        found = contending.standing
+        await follower.follow_log()
+        found = follower.standing
     live, made = LiveModel(ModelConfig(), (3, 4)), wise()
-    expected, weighing = Contest(served=LIVE, alpha=GATE.alpha), BlendLearner()
+    expected = Contest(served=LIVE, alpha=GATE.alpha)
     for pair in [*familiar(30), *changed(50), *familiar(15, 20)]:
         vector = live.vectorizer.vectorize(f'{{"{pair[0]}": 1}}'.encode(), None)
-        best = live.rank(vector, DEPTH)
-        index = LabelRanking([live.label(i) for i in best.class_ids.tolist()], best.scores)
-        ranking = made.rank_vectors([vector], DEPTH)
-        batch = LabelRanking([made.labels[i] for i in ranking.ids.tolist()], ranking.scores)
-        ranks = {LIVE: rank_in(index.labels, {pair[1]}), card.id: rank_in(batch.labels, {pair[1]})}
-        at = MIXTURES.index(weighing.weights)
-        ranks[BLEND] = int(weighing.learn(index, batch, {pair[1]})[at])
-        expected.add(ranks)
+        index = [live.label(i) for i in live.rank(vector, DEPTH).class_ids.tolist()]
+        batch = [made.labels[i] for i in made.rank_vectors([vector], DEPTH).ids.tolist()]
+        expected.add({LIVE: rank_in(index, {pair[1]}), card.id: rank_in(batch, {pair[1]})})
         apply(live, START, LearnEvent(draft(pair).records, 1, [Unit(1)]))
     assert found.contest == expected
-    assert found.weighing == weighing
     assert found.contest.scores[LIVE].all.measures()["R@1"] == pytest.approx(live.prequential.scores()["all"]["R@1"])
 
 
@@ -106,15 +97,15 @@ async def test_promotes_what_is_better_and_rolls_it_back_when_the_concept_change
     replica = await house.replica()
     card = await entered(house)
     model = replica.model("default")
-    async with contest(house) as contending:
+    async with contest(house) as follower:
         await teach(replica, familiar(60))
-        await go_on_until(contending, lambda: model.live.serving.version == card.id)
-        await go_on_until(contending, lambda: contending.standing.contest.served == card.id)
-        assert contending.standing.promotions == 1
+        await go_on_until(follower, lambda: model.live.serving.version == card.id)
+        await go_on_until(follower, lambda: follower.standing.contest.served == card.id)
+        assert follower.standing.promotions == 1
         await teach(replica, changed(40 * LABELS))
-        await go_on_until(contending, lambda: model.live.serving.version == LIVE)
-        await go_on_until(contending, lambda: contending.standing.contest.served == LIVE)
-        found = contending.standing
+        await go_on_until(follower, lambda: model.live.serving.version == LIVE)
+        await go_on_until(follower, lambda: follower.standing.contest.served == LIVE)
+        found = follower.standing
     activations = [event for _, event in await house.elements() if isinstance(event, ActivateEvent)]
     assert [event.version for event in activations] == [card.id, LIVE]
     assert all(event.reason.startswith(BY_GATE) for event in activations)
@@ -125,7 +116,7 @@ async def test_promotes_what_is_better_and_rolls_it_back_when_the_concept_change
     ]
     assert all(one.decision.evidence >= GATE.needed and one.decision.n >= GATE.min_events for one in found.decisions)
     told = standings.to_public(found, GATE)
-    assert {one["version"] for one in told["versions"]} == {LIVE, BLEND, card.id}
+    assert {one["version"] for one in told["versions"]} == {LIVE, card.id}
     assert next(one for one in told["versions"] if one["version"] == card.id)["decision"] == "waits"
 
 
@@ -133,18 +124,18 @@ async def test_goes_on_from_what_was_written_and_counts_nothing_twice(house: Hou
     replica = await house.replica()
     card = await entered(house)
     keys = (await house.living()).keys
-    async with contest(house, gate=NEVER) as contending:
+    async with contest(house, gate=NEVER) as follower:
         await teach(replica, familiar(30))
-        await contending.follow_log()
-        await contending.save()
+        await follower.follow_log()
+        await follower.save()
         await teach(replica, familiar(30, 30))
-        await contending.follow_log()  # and dies before it writes
+        await follower.follow_log()  # and dies before it writes
     kept = await standings.read(house.store, keys)
     assert n_scored(kept) == n_scored(kept, card.id) == 30
     await teach(replica, familiar(30, 60))
-    async with contest(house, gate=NEVER) as contending:
-        await contending.follow_log()
-        again = contending.standing
+    async with contest(house, gate=NEVER) as follower:
+        await follower.follow_log()
+        again = follower.standing
     assert n_scored(again) == n_scored(again, card.id) == 90
     assert again.contest.scores[card.id].all.hits_1 == 90
     assert again.gaps == 0
@@ -157,7 +148,7 @@ async def test_a_late_process_writes_nothing(house: House) -> None:
     async with contest(house) as late:
         await teach(replica, familiar(20))
         await late.follow_log()
-        await house.store.client.delete(keys.key("contending-lease"))  # it has expired
+        await house.store.client.delete(keys.key("challengers-lease"))  # it has expired
         async with acquire(house.store, keys, purpose=PURPOSE):
             with pytest.raises(LeaseLost):
                 await late.save()
@@ -169,132 +160,38 @@ async def test_a_late_process_writes_nothing(house: House) -> None:
             pass
 
 
-async def test_weights_of_the_blend_come_as_events_for_what_is_active(house: House) -> None:
-    replica = await house.replica()
-    card = await version(house)
-    keys = (await house.living()).keys
-    await activation.activate(place(house.store, house.artifacts, keys), card.id, "by hand")
-    async with contest(house, ContendingParams(weigh_every=50)) as contending:
-        model = replica.model("default").live
-        await teach(replica, changed(20 * LABELS))
-        await go_on_until(contending, lambda: contending.model.live.serving.weights[1] <= 0.2)
-        await teach(replica, crowded(300, 60))
-        await go_on_until(contending, lambda: contending.model.live.serving.weights[1] > 0.2)
-        await until(lambda: model.serving == contending.model.live.serving)
-        assert contending.standing.contest.served == card.id  # what was activated by hand is left alone
-    weights = [event.weights for _, event in await house.elements() if isinstance(event, WeighEvent)]
-    assert 2 <= len(weights) <= 20
-    assert weights[0] == BlendLearner().weights  # of a version of which nothing is known
-    assert weights[1][1] <= 0.2  # by all that was seen before, and not by the one instance
-
-
-async def test_what_becomes_active_is_blended_as_is_known_before_anything_more_is_learned(house: House) -> None:
-    replica = await house.replica()
-    card = await entered(house)
-    at = place(house.store, house.artifacts, (await house.living()).keys)
-    async with contest(house, gate=NEVER) as contending:
-        await teach(replica, changed(20 * LABELS))
-        await contending.follow_log()
-        known = contending.standing.weighing.weights
-        assert known != EVEN_WEIGHTS
-        await activation.activate(at, card.id, "by hand")
-        await go_on_until(contending, lambda: contending.model.live.serving.weights == known)
-        await activation.activate(at, LIVE, "by hand")
-        await activation.activate(at, card.id, "by hand")
-        await go_on_until(contending, lambda: contending.model.live.serving.former == LIVE)
-        known = contending.standing.weighing.weights
-        assert known != EVEN_WEIGHTS
-        await go_on_until(contending, lambda: contending.model.live.serving.weights == known)
-        for _ in range(3):
-            await contending.reload_challengers()
-        await go_on_until(contending, lambda: replica.model("default").live.serving == contending.model.live.serving)
-    assert [type(event) for _, event in await house.elements()].count(WeighEvent) == 2
-
-
-async def test_what_was_active_before_anybody_followed_is_blended_as_it_was_judged(house: House) -> None:
-    replica = await house.replica()
-    await teach(replica, changed(20 * LABELS))
-    card = await version(house, metrics={"MRR": 0.0, "held_out": 20}, data_range={"after": None, "until": "0-0.0"})
-    keys = (await house.living()).keys
-    await activation.activate(place(house.store, house.artifacts, keys), card.id, "by hand")
-    async with contest(house) as contending:
-        assert contending.standing.weighing.weights != EVEN_WEIGHTS
-        await go_on_until(
-            contending, lambda: contending.model.live.serving.weights == contending.standing.weighing.weights
-        )
-
-
-async def test_who_dies_again_and_again_before_it_writes_appends_weights_once(house: House) -> None:
-    replica = await house.replica()
-    await teach(replica, changed(20 * LABELS))
-    card = await version(house, metrics={"MRR": 0.0, "held_out": 20}, data_range={"after": None, "until": "0-0.0"})
-    keys = (await house.living()).keys
-    async with contest(house) as contending:
-        await contending.save()
-    await activation.activate(place(house.store, house.artifacts, keys), card.id, "by hand")
-    for _ in range(3):
-        async with contest(house) as contending:  # and dies
-            await contending.follow_log()
-    assert [type(event) for _, event in await house.elements()].count(WeighEvent) == 1
-    assert contending.model.live.serving.weights == contending.standing.weighing.weights != EVEN_WEIGHTS
-    for _ in range(2):
-        await teach(replica, changed(20))
-        async with contest(house) as contending:
-            await contending.follow_log()
-    weights = [event.weights for _, event in await house.elements() if isinstance(event, WeighEvent)]
-    assert len(weights) == len(set(weights))
-
-
-@pytest.mark.parametrize(
-    ("fields", "known"),
-    [
-        ({"data_range": {"after": None, "until": "0-0.0"}}, True),
-        ({"data_range": None}, False),  # it was judged on a data set
-    ],
-)
-async def test_the_blend_begins_with_what_the_version_was_judged_to_be(
-    house: House, fields: dict[str, object], known: bool
-) -> None:
-    replica = await house.replica()
-    await teach(replica, changed(20 * LABELS))
-    async with contest(house) as contending:
-        await entered(house, metrics={"MRR": 0.75, "held_out": 20}, **fields)
-        await contending.reload_challengers()
-        ours = contending.model.live.prequential.newest(20)["MRR"]
-        assert contending.standing.weighing.advantage == (0.75 - ours if known else 0.0)
-        assert ours > 0.0
-
-
-async def test_what_somebody_took_out_of_service_contends_no_more(house: House) -> None:
+async def test_what_somebody_took_out_of_service_is_no_challenger_any_more(house: House) -> None:
     replica = await house.replica()
     card = await entered(house)
     keys = (await house.living()).keys
-    async with contest(house) as contending:
+    async with contest(house) as follower:
         await teach(replica, familiar(60))
-        await go_on_until(contending, lambda: contending.standing.contest.served == card.id)
+        await go_on_until(follower, lambda: follower.standing.contest.served == card.id)
         await activation.activate(place(house.store, house.artifacts, keys), LIVE, "the customer wants it so")
-        await contending.follow_log()
+        await follower.follow_log()
         assert await challengers.list_challengers(house.store, keys) == []
         await teach(replica, familiar(100, 60))
-        await contending.follow_log()
-        assert contending.standing.contest.served == LIVE
-        assert contending.standing.promotions == 1
+        await follower.follow_log()
+        assert follower.standing.contest.served == LIVE
+        assert follower.standing.promotions == 1
 
 
 @pytest.mark.parametrize("is_challenger", [True, False])
-async def test_a_version_that_is_entered_after_its_deactivation_contends(house: House, is_challenger: bool) -> None:
+async def test_a_version_that_is_entered_after_its_deactivation_is_a_challenger(
+    house: House, is_challenger: bool
+) -> None:
     """The contest reads the deactivation when the version has been entered already."""
     card = await (entered if is_challenger else version)(house)
     keys = (await house.living()).keys
     at = place(house.store, house.artifacts, keys)
-    async with contest(house, gate=NEVER) as contending:
+    async with contest(house, gate=NEVER) as follower:
         await activation.activate(at, card.id, "by hand")
-        await contending.follow_log()
-        assert contending.standing.contest.served == card.id
+        await follower.follow_log()
+        assert follower.standing.contest.served == card.id
         await activation.activate(at, LIVE, "by hand")
         await challengers.enter(house.store, keys, card.id, "score it again")
-        await contending.follow_log()
-        assert contending.standing.contest.served == LIVE
+        await follower.follow_log()
+        assert follower.standing.contest.served == LIVE
         (found,) = await challengers.list_challengers(house.store, keys)
         assert (found.version, found.reason) == (card.id, "score it again")
 
@@ -302,53 +199,52 @@ async def test_a_version_that_is_entered_after_its_deactivation_contends(house: 
 async def test_a_version_is_not_asked_about_what_it_was_fitted_on(house: House) -> None:
     replica = await house.replica()
     await teach(replica, familiar(20))
-    async with contest(house, gate=NEVER) as contending:
+    async with contest(house, gate=NEVER) as follower:
         await teach(replica, familiar(20, 20))
         offset = replica.model("default").offset
         card = await entered(house, data_range={"after": None, "until": str(offset)})
-        await contending.reload_challengers()
+        await follower.reload_challengers()
         await teach(replica, familiar(10, 40))
-        await contending.follow_log()
-        assert n_scored(contending.standing, card.id) == 10
-        assert n_scored(contending.standing) == 30
+        await follower.follow_log()
+        assert n_scored(follower.standing, card.id) == 10
+        assert n_scored(follower.standing) == 30
 
 
 async def test_a_version_that_cannot_be_loaded_is_told_and_the_others_go_on(house: House) -> None:
     replica = await house.replica()
     card = await entered(house)
     await challengers.enter(house.store, (await house.living()).keys, "0123456789abcdef", "a mistake")
-    async with contest(house, gate=NEVER) as contending:
+    async with contest(house, gate=NEVER) as follower:
         await teach(replica, familiar(20))
-        await contending.follow_log()
-        assert "0123456789abcdef" in contending.standing.trouble
-        assert not contending.is_store_away, "it does not come back by itself"
-        assert n_scored(contending.standing, card.id) == 20
+        await follower.follow_log()
+        assert "0123456789abcdef" in follower.standing.trouble
+        assert not follower.is_store_away, "it does not come back by itself"
+        assert n_scored(follower.standing, card.id) == 20
 
 
 async def test_nothing_is_forgotten_of_a_version_that_is_out_of_reach_for_a_while(house: House) -> None:
     replica = await house.replica()
     card = await entered(house)
     other = await entered(house)
-    async with contest(house, gate=NEVER) as contending:
+    async with contest(house, gate=NEVER) as follower:
         await teach(replica, familiar(40))
-        await contending.follow_log()
-        await contending.save()
+        await follower.follow_log()
+        await follower.save()
     away = house.folder.rename(house.folder.with_name("away"))
-    async with contest(house, gate=NEVER) as contending:
-        assert contending.standing.trouble.keys() == {card.id, other.id}
-        assert contending.is_store_away
+    async with contest(house, gate=NEVER) as follower:
+        assert follower.standing.trouble.keys() == {card.id, other.id}
+        assert follower.is_store_away
         await teach(replica, familiar(5, 40))
-        await contending.follow_log()
-        await contending.save()
+        await follower.follow_log()
+        await follower.save()
         away.rename(house.folder)
-        await contending.reload_challengers()
-        assert not contending.standing.trouble
-        assert not contending.is_store_away
+        await follower.reload_challengers()
+        assert not follower.standing.trouble
+        assert not follower.is_store_away
         await teach(replica, familiar(20, 45))
-        await contending.follow_log()
-        found = contending.standing
-    assert found.partner == card.id
-    for name in (card.id, other.id, BLEND):
+        await follower.follow_log()
+        found = follower.standing
+    for name in (card.id, other.id):
         assert (n_scored(found, name), found.contest.comparisons[name].n) == (60, 60)
 
 
@@ -358,20 +254,20 @@ async def test_what_is_out_of_reach_does_not_come_back_in_place_of_what_is_serve
     former, promoted = await entered(house), await entered(house)
     keys = (await house.living()).keys
     at = activation.ActivationContext(house.store, house.artifacts, keys, 10.0)
-    async with contest(house) as contending:
+    async with contest(house) as follower:
         decision = Decision("promote", promoted.id, former.id, 60, 0.5, 0.1, 0.9, 200.0)
-        contending.standing.record_decision(contending.standing.offset, decision, "under way")
+        follower.standing.record_decision(follower.standing.offset, decision, "under way")
         await activation.activate(at, former.id, "a test")
         await activation.activate(at, promoted.id, reason_of(decision))
         await until(lambda: replica.model("default").live.serving.version == promoted.id)
         serving = replica.model("default").live.serving
-        await contending.follow_log()
-        assert contending._gate.fallback(contending.standing, serving) == [former.id, LIVE]
+        await follower.follow_log()
+        assert follower._gate.fallback(follower.standing, serving) == [former.id, LIVE]
         for _ in range(100):
-            contending.standing.contest.add({promoted.id: 0, former.id: 1, LIVE: 2})
-        contending.standing.trouble = {former.id: "it is lost"}
-        await contending._gate.decide(contending.standing, serving, [])
-        assert [one.decision.version for one in contending.standing.decisions] == [promoted.id, LIVE]
+            follower.standing.contest.add({promoted.id: 0, former.id: 1, LIVE: 2})
+        follower.standing.trouble = {former.id: "it is lost"}
+        await follower._gate.decide(follower.standing, serving, [])
+        assert [one.decision.version for one in follower.standing.decisions] == [promoted.id, LIVE]
 
 
 async def test_what_somebody_activated_in_words_of_the_gate_is_left_alone(house: House) -> None:
@@ -379,23 +275,23 @@ async def test_what_somebody_activated_in_words_of_the_gate_is_left_alone(house:
     replica = await house.replica()
     card = await entered(house)
     model, keys = replica.model("default"), (await house.living()).keys
-    async with contest(house) as contending:
+    async with contest(house) as follower:
         await teach(replica, familiar(60))
-        await go_on_until(contending, lambda: contending.standing.contest.served == card.id)
+        await go_on_until(follower, lambda: follower.standing.contest.served == card.id)
         *_, promoted = (event for _, event in await house.elements() if isinstance(event, ActivateEvent))
         for reason in (f"{BY_GATE}that of our own deployments", promoted.reason):
             for version in (LIVE, card.id):
                 await activation.activate(place(house.store, house.artifacts, keys), version, reason)
                 await challengers.enter(house.store, keys, card.id, "a test")
-            await go_on_until(contending, lambda: model.live.serving.version == card.id)
+            await go_on_until(follower, lambda: model.live.serving.version == card.id)
             await teach(replica, changed(40 * LABELS))
-            await contending.follow_log()
-            assert contending.standing.contest.comparisons[LIVE].evidence > GATE.needed
-            assert contending._gate.fallback(contending.standing, model.live.serving) == []
-        assert (contending.standing.promotions, contending.standing.rollbacks) == (1, 0)
+            await follower.follow_log()
+            assert follower.standing.contest.comparisons[LIVE].evidence > GATE.needed
+            assert follower._gate.fallback(follower.standing, model.live.serving) == []
+        assert (follower.standing.promotions, follower.standing.rollbacks) == (1, 0)
 
 
-async def test_no_more_than_four_contend(house: House) -> None:
+async def test_there_are_no_more_than_four_challengers(house: House) -> None:
     keys = (await house.living()).keys
     for name in ("a" * 16, "b" * 16, "c" * 16, "d" * 16, "a" * 16):
         await challengers.enter(house.store, keys, name, "one of four")

@@ -8,8 +8,8 @@ from unittest.mock import AsyncMock
 
 import pytest
 
-from abound.core.comparison.sequential_test import Decision, GateParams
 from abound.core.model.active_version import ServingState
+from abound.core.promotion_rule import Decision, GateParams
 from abound.core.types import Offset
 from abound.service.versions.promotion import gate as gates
 from abound.service.versions.promotion.gate import Gate

@@ -1,4 +1,4 @@
-"""The runner of contests: follows contested and small models, releases the rest, and leaves its standings written."""
+"""The runner of contests: follows contested models, releases the rest, and leaves its standings written."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from abound.core.model.live_model import warmup
-from abound.service.api.routes.contenders import contest_of
+from abound.service.api.routes.challengers import contest_of
 from abound.service.replica import heartbeat
 from abound.service.settings import Settings
 from abound.service.store.lease import Command, Lease
@@ -29,7 +29,6 @@ async def house(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     warmup()
     monkeypatch.setattr(runner, "LOOK_SECONDS", 0.02)
     monkeypatch.setattr(runner, "PAUSE_SECONDS", 0.05)
-    monkeypatch.setattr(runner, "DRIFT_DELAY_SECONDS", 0.0)
     monkeypatch.setattr(heartbeat, "TICK_SECONDS", 0.05)
     house = House(server, tmp_path)
     await house.open()
@@ -44,7 +43,7 @@ async def running(house: House, **fields: object) -> AsyncIterator[PromotionRunn
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ABOUND_GATE_MIN_EVENTS", str(GATE.min_events))
         for name, value in ({"keep_seconds": 0.05} | fields).items():
-            patch.setenv(f"ABOUND_CONTENDING_{name.upper()}", str(value))
+            patch.setenv(f"ABOUND_CHALLENGER_{name.upper()}", str(value))
         keeper = PromotionRunner(Settings(prepare_seconds=10.0), house.store, house.artifacts, stopping)
         task = asyncio.create_task(keeper.run())
         try:
@@ -89,23 +88,10 @@ async def entered(house: House) -> str:
     return card.id
 
 
-async def test_looks_for_drift_in_what_is_in_the_log_already(house: House) -> None:
-    replica = await house.replica()
-    await teach(replica, familiar(300))
-    await teach(replica, changed(700))
-    async with running(house):
-        found = await until_kept(house, replica.model("default").offset)
-        assert [mark.measure for mark in found.drift.marks] == ["R@1", "MRR"]
-        assert all(300 < mark.learned < 700 and mark.after > mark.before for mark in found.drift.marks)
-        assert found.contest.scores == {}
-        await teach(replica, changed(20))
-        await until_kept(house, replica.model("default").offset)
-
-
-async def test_follows_contenders_alone_when_told_so_and_lets_go_of_them(house: House) -> None:
+async def test_follows_a_model_while_it_has_challengers(house: House) -> None:
     replica = await house.replica()
     await teach(replica, familiar(20))
-    async with running(house, drift=False):
+    async with running(house):
         version = await entered(house)
         await waited(lambda: is_kept(house))
         await teach(replica, familiar(20, 20))
@@ -117,22 +103,6 @@ async def test_follows_contenders_alone_when_told_so_and_lets_go_of_them(house: 
             return not await is_kept(house)
 
         await waited(is_gone)
-
-
-async def test_what_is_too_large_is_followed_only_when_something_contends(house: House) -> None:
-    replica = await house.replica()
-    await teach(replica, familiar(20))
-    async with running(house, memory=1) as keeper:
-
-        async def is_refused() -> bool:
-            return any(one.too_large for one in keeper._followed.values())
-
-        await waited(is_refused)
-        assert not await is_kept(house)
-        version = await entered(house)
-        await waited(lambda: is_kept(house))
-        await teach(replica, familiar(20, 20))
-        assert n_scored(await until_kept(house, replica.model("default").offset), version) == 20
 
 
 async def test_one_at_a_time_and_the_next_goes_on_from_what_was_written(house: House) -> None:
@@ -217,6 +187,7 @@ async def test_entries_that_woke_nobody_are_read_later(house: House, monkeypatch
     monkeypatch.setattr(FollowedModel, "update", sleep_on)
     monkeypatch.setattr(runner, "READ_SECONDS", 0.2)
     replica = await house.replica()
+    await entered(house)
     await teach(replica, familiar(20))
     async with running(house):
         await until_kept(house, replica.model("default").offset)

@@ -7,10 +7,9 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct
 from pydantic import Field
 
-from abound.core.comparison.sequential_test import Decision
+from abound.core.promotion_rule import Decision
 from abound.service.api.schemas.shape import Shape
 from abound.service.versions.promotion.challengers import Challenger
-from abound.service.versions.promotion.drift import DriftMark
 
 
 class RankedShape(Shape):
@@ -37,10 +36,10 @@ class DifferenceShape(Shape):
     evidence: float = Field(description="Evidence that it is better than the served version; see `gate`.")
 
 
-class ContenderShape(RankedShape):
+class ComparedShape(RankedShape):
     """One of the versions that are compared. A label below rank 50 counts as not ranked."""
 
-    version: str = Field(description="`live`: the index; `blend`; or the id of a version.")
+    version: str = Field(description="`live`: the index; or the id of a version.")
     window: RankedShape = Field(description="Over the newest 4,500 to 5,000 instances.")
     difference: DifferenceShape | None = Field(description="Null for the served version.")
     decision: Literal["served", "waits", "too few", "better", "worse", "undecided"] = Field(
@@ -68,13 +67,6 @@ class GateShape(Shape):
     needed: float
 
 
-class BlendShape(Shape):
-    """The learned blend."""
-
-    version: str | None = Field(description="The version blended with the index; null without one.")
-    weights: list[float] = Field(description="The leading weights of the index and the version.")
-
-
 class ContestShape(Shape):
     """The versions that rank every instance before the model learns it."""
 
@@ -83,26 +75,21 @@ class ContestShape(Shape):
     since: str = Field(description="Offset at which the counting began.")
     gate: GateShape
     gaps: int = Field(description="How often instances were skipped because the data to continue was gone.")
-    versions: list[ContenderShape]
-    blend: BlendShape
+    versions: list[ComparedShape]
     decisions: list[DecisionShape] = Field(description="The newest, oldest first.")
     promotions: int
     rollbacks: int
     trouble: dict[str, str] = Field(description="Versions that cannot rank, and why.")
 
 
-class DriftMarkShape(Shape, record=DriftMark):
-    """A detected change of the running score."""
+class ChallengerShape(Shape, record=Challenger):
+    """A challenger."""
 
 
-class EnteredShape(Shape, record=Challenger):
-    """A version that contends."""
+class ChallengersAnswer(Shape):
+    """The challengers, and the state of the contest."""
 
-
-class ContendersAnswer(Shape):
-    """The versions that contend, and the state of the contest."""
-
-    contenders: list[EnteredShape] = Field(description="In the order of their entry; at most four.")
+    challengers: list[ChallengerShape] = Field(description="In the order of their entry; at most four.")
     contest: ContestShape | None = Field(description="Null until the worker has followed the contest.")
 
 

@@ -1,15 +1,15 @@
-"""``/models/{model}/contenders``: versions that are scored on live traffic and promoted when they are better."""
+"""``/models/{model}/challengers``: versions that are scored on live traffic and promoted when they are better."""
 
 from __future__ import annotations
 
 from fastapi import APIRouter, Response
 
-from abound.core.comparison.sequential_test import GateParams
 from abound.core.errors import Corrupted, UnknownVersion
+from abound.core.promotion_rule import GateParams
 from abound.service.api.decoding import convert
 from abound.service.api.dependencies import ActorDep, ArtifactsDep, JsonObject, ModelName, PartsDep, VersionId
 from abound.service.api.openapi import JSON, REF, problems
-from abound.service.api.schemas.contenders import ContendersAnswer, ContestShape, EnteredShape, EnterRequest
+from abound.service.api.schemas.challengers import ChallengersAnswer, ChallengerShape, ContestShape, EnterRequest
 from abound.service.replica.replica import Replica
 from abound.service.security.audit import audited
 from abound.service.settings import Settings
@@ -26,59 +26,61 @@ BODY = {
 }
 
 
-@router.get("/models/{model}/contenders", summary="The contenders and their scores", responses=problems(404, 422, 503))
-async def get_contenders(model: ModelName, parts: PartsDep) -> ContendersAnswer:
-    """Return the versions that contend and their scores.
+@router.get(
+    "/models/{model}/challengers", summary="The challengers and their scores", responses=problems(404, 422, 503)
+)
+async def get_challengers(model: ModelName, parts: PartsDep) -> ChallengersAnswer:
+    """Return the challengers and their scores.
 
-    Every contender ranks each instance before the model learns it; contenders answer no requests.
+    Every challenger ranks each instance before the model learns it; challengers answer no requests.
     """
     return await _answer(parts.replica, parts.settings, parts.replica.model(model).keys)
 
 
 @router.post(
-    "/models/{model}/contenders",
+    "/models/{model}/challengers",
     status_code=201,
-    summary="Enter a version as a contender",
+    summary="Enter a version as a challenger",
     responses=problems(400, 404, 409, 413, 415, 422, 503),
     openapi_extra=BODY,
 )
 async def enter(
     model: ModelName, given: JsonObject, parts: PartsDep, place: ArtifactsDep, actor: ActorDep
-) -> ContendersAnswer:
+) -> ChallengersAnswer:
     """Score a version from now on, and activate it once it proves better than the served one.
 
-    At most four versions contend at a time.
+    A model has at most four challengers at a time.
     """
     request = convert(given, EnterRequest)
     replica = parts.replica
     known = replica.model(model)
     keys = known.keys
-    async with audited(replica.store, actor, "contender.enter", model=model, version=request.version):
+    async with audited(replica.store, actor, "challenger.enter", model=model, version=request.version):
         refuse_other_reading(await versions.card_of(place, keys, request.version), known.live.config)
         await version_retention.enter_challenger(replica.store, place, keys, request.version, request.reason)
     return await _answer(replica, parts.settings, keys)
 
 
 @router.delete(
-    "/models/{model}/contenders/{version}",
+    "/models/{model}/challengers/{version}",
     status_code=204,
-    summary="Withdraw a contender",
+    summary="Withdraw a challenger",
     responses=problems(404, 422, 503),
 )
-async def leave(model: ModelName, version: VersionId, parts: PartsDep, actor: ActorDep) -> Response:
+async def withdraw(model: ModelName, version: VersionId, parts: PartsDep, actor: ActorDep) -> Response:
     """Stop scoring a version. It stays a version, and active if it is."""
     replica = parts.replica
     keys = replica.model(model).keys
-    async with audited(replica.store, actor, "contender.leave", model=model, version=version):
+    async with audited(replica.store, actor, "challenger.withdraw", model=model, version=version):
         if not await challengers.withdraw(replica.store, keys, version):
-            raise UnknownVersion(f"version {version} of {model} does not contend")
+            raise UnknownVersion(f"version {version} of {model} is no challenger")
     return Response(status_code=204)
 
 
-async def _answer(replica: Replica, settings: Settings, keys: ModelKeys) -> ContendersAnswer:
+async def _answer(replica: Replica, settings: Settings, keys: ModelKeys) -> ChallengersAnswer:
     entered = await challengers.list_challengers(replica.store, keys)
-    return ContendersAnswer(
-        contenders=[EnteredShape.of(one) for one in entered],
+    return ChallengersAnswer(
+        challengers=[ChallengerShape.of(one) for one in entered],
         contest=contest_of(await _standing(replica, keys), settings),
     )
 

@@ -1,4 +1,4 @@
-"""The scores of contenders and the rule of the gate: seldom wrong however often it is looked at, and never blind."""
+"""The scores of challengers and the rule of the gate: seldom wrong however often it is looked at, and never blind."""
 
 import math
 
@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from abound.core.comparison.sequential_test import (
+from abound.core.promotion_rule import (
     BLOCK,
     BLOCKS,
     INSTANCES_PER_GAMBLER,
@@ -176,7 +176,7 @@ def test_goes_on_from_what_was_kept_as_if_it_had_never_stopped() -> None:
     assert kept == whole
 
 
-def test_forgets_who_contends_no_more() -> None:
+def test_forgets_former_challengers() -> None:
     contest = Contest(served="live", alpha=ALPHA)
     contest.add({"live": 1, "v": 1, "w": 2})
     contest.retain(["w"])

@@ -23,7 +23,7 @@ from tests.support.contest_streams import GATE, LABELS, Pair, changed, familiar,
 from tests.support.served import Served, ndjson, problem, served
 from tests.support.small_versions import write
 
-CONTENDERS = f"/models/{DEFAULT_MODEL}/contenders"
+CHALLENGERS = f"/models/{DEFAULT_MODEL}/challengers"
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +63,7 @@ def worker(service: Served, folder: Path) -> Iterator[Worker]:
             "ABOUND_ARTIFACTS_URL": str(folder),
             "ABOUND_WORKER_KINDS": "none",
             "ABOUND_GATE_MIN_EVENTS": str(GATE.min_events),
-            "ABOUND_CONTENDING_KEEP_SECONDS": "0.1",
+            "ABOUND_CHALLENGER_KEEP_SECONDS": "0.1",
             "ABOUND_LOG_LEVEL": "warning",
         }
     )
@@ -110,14 +110,14 @@ def until(found: Callable[[], Any], seconds: float = 90.0) -> Any:
 
 
 def counted(service: Served, version: str) -> int:
-    contest = stats(service)["contenders"]
+    contest = stats(service)["challengers"]
     found = [one["n"] for one in contest["versions"] if one["version"] == version] if contest else []
     return found[0] if found else 0
 
 
 def contest_serving(service: Served, version: str) -> Any:
     """The contest once this version is served; the statistics are without a contest while the store is slow."""
-    return until(lambda: (contest := stats(service)["contenders"]) and contest["served"] == version and contest)
+    return until(lambda: (contest := stats(service)["challengers"]) and contest["served"] == version and contest)
 
 
 def is_served(service: Served, version: str) -> bool:
@@ -127,29 +127,29 @@ def is_served(service: Served, version: str) -> bool:
 
 def test_a_body_is_read_as_other_routes_read_theirs(service: Served) -> None:
     known = b'{"version": "aaaaaaaa"}'
-    problem(service.http.post(CONTENDERS, content=known), 404, "unknown-version")  # without a Content-Type, too
-    problem(service.http.post(CONTENDERS, content=known, headers={"content-type": "text/plain"}), 415)
-    problem(service.http.post(CONTENDERS, content=b'{"version":'), 400, "malformed")
-    problem(service.http.post(CONTENDERS, content=known + b" " * 2**24), 413, "too-large")
+    problem(service.http.post(CHALLENGERS, content=known), 404, "unknown-version")  # without a Content-Type, too
+    problem(service.http.post(CHALLENGERS, content=known, headers={"content-type": "text/plain"}), 415)
+    problem(service.http.post(CHALLENGERS, content=b'{"version":'), 400, "malformed")
+    problem(service.http.post(CHALLENGERS, content=known + b" " * 2**24), 413, "too-large")
     for body, field in ((b"", "version"), (b'{"version": "A"}', "version"), (known[:-1] + b', "why": 1}', "why")):
-        assert problem(service.http.post(CONTENDERS, content=body), 422, "invalid-field")["field"] == field
+        assert problem(service.http.post(CHALLENGERS, content=body), 422, "invalid-field")["field"] == field
 
 
 def test_promotes_is_killed_goes_on_and_rolls_back(service: Served, folder: Path, worker: Worker) -> None:
     version, living = made(service, folder)
     client: Any = service.server.client()
     keys = living.keys
-    assert service.http.get(CONTENDERS).json() == {"contenders": [], "contest": None}
-    answer = service.http.post(CONTENDERS, json={"version": version, "reason": "it looks good"})
+    assert service.http.get(CHALLENGERS).json() == {"challengers": [], "contest": None}
+    answer = service.http.post(CHALLENGERS, json={"version": version, "reason": "it looks good"})
     assert answer.status_code == 201, answer.text
-    assert [one["version"] for one in answer.json()["contenders"]] == [version]
-    until(lambda: client.exists(keys.key("contending")))
+    assert [one["version"] for one in answer.json()["challengers"]] == [version]
+    until(lambda: client.exists(keys.key("standings")))
 
     teach(service, familiar(30))
     until(lambda: counted(service, version) == 30)
     worker.kill()
     teach(service, familiar(30, 30))
-    client.delete(keys.key("contending-lease"))  # it would expire; nobody has to wait for that here
+    client.delete(keys.key("challengers-lease"))  # it would expire; nobody has to wait for that here
     worker.start()
     until(lambda: counted(service, version) == 60)
     found = contest_serving(service, version)
@@ -166,37 +166,35 @@ def test_promotes_is_killed_goes_on_and_rolls_back(service: Served, folder: Path
     until(lambda: counted(service, version) == total)
     assert found["gaps"] == 0
     until(lambda: is_served(service, "live"))
-    marks = stats(service)["drift_marks"]
-    assert all(set(mark) == {"offset", "learned", "measure", "before", "after"} for mark in marks)
 
-    assert service.http.delete(f"{CONTENDERS}/{version}").status_code == 204
-    problem(service.http.delete(f"{CONTENDERS}/{version}"), 404, "unknown-version")
+    assert service.http.delete(f"{CHALLENGERS}/{version}").status_code == 204
+    problem(service.http.delete(f"{CHALLENGERS}/{version}"), 404, "unknown-version")
     client.close()
 
 
-def test_refuses_what_cannot_contend(service: Served) -> None:
-    problem(service.http.post(CONTENDERS, json={"version": "0123456789abcdef"}), 404, "unknown-version")
-    problem(service.http.post(CONTENDERS, json={"version": "live"}), 422)
-    problem(service.http.post(CONTENDERS, json={"version": "0123456789abcdef", "weight": 1}), 422)
-    problem(service.http.post("/models/nothing/contenders", json={"version": "0123456789abcdef"}), 404)
+def test_refuses_what_cannot_be_a_challenger(service: Served) -> None:
+    problem(service.http.post(CHALLENGERS, json={"version": "0123456789abcdef"}), 404, "unknown-version")
+    problem(service.http.post(CHALLENGERS, json={"version": "live"}), 422)
+    problem(service.http.post(CHALLENGERS, json={"version": "0123456789abcdef", "weight": 1}), 422)
+    problem(service.http.post("/models/nothing/challengers", json={"version": "0123456789abcdef"}), 404)
 
 
-def test_clients_let_versions_contend(service: Served, folder: Path) -> None:
+def test_clients_enter_challengers(service: Served, folder: Path) -> None:
     version, _ = made(service, folder)
     with Client(service.url) as client:
-        entered = client.enter_contender(DEFAULT_MODEL, version, "it looks good")
-        assert [(one["version"], one["reason"]) for one in entered["contenders"]] == [(version, "it looks good")]
-        assert client.contenders(DEFAULT_MODEL)["contenders"] == entered["contenders"]
-        client.leave_contest(DEFAULT_MODEL, version)
-        assert client.contenders(DEFAULT_MODEL)["contenders"] == []
-        with pytest.raises(Refused, match="does not contend"):
-            client.leave_contest(DEFAULT_MODEL, version)
+        entered = client.enter_challenger(DEFAULT_MODEL, version, "it looks good")
+        assert [(one["version"], one["reason"]) for one in entered["challengers"]] == [(version, "it looks good")]
+        assert client.challengers(DEFAULT_MODEL)["challengers"] == entered["challengers"]
+        client.withdraw_challenger(DEFAULT_MODEL, version)
+        assert client.challengers(DEFAULT_MODEL)["challengers"] == []
+        with pytest.raises(Refused, match="is no challenger"):
+            client.withdraw_challenger(DEFAULT_MODEL, version)
 
     async def the_same() -> None:
         async with AsyncClient(service.url) as client:
-            await client.enter_contender(DEFAULT_MODEL, version)
-            assert [one["version"] for one in (await client.contenders(DEFAULT_MODEL))["contenders"]] == [version]
-            await client.leave_contest(DEFAULT_MODEL, version)
-            assert (await client.contenders(DEFAULT_MODEL))["contenders"] == []
+            await client.enter_challenger(DEFAULT_MODEL, version)
+            assert [one["version"] for one in (await client.challengers(DEFAULT_MODEL))["challengers"]] == [version]
+            await client.withdraw_challenger(DEFAULT_MODEL, version)
+            assert (await client.challengers(DEFAULT_MODEL))["challengers"] == []
 
     asyncio.run(the_same())

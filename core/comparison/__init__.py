@@ -1,1 +1,0 @@
-"""Comparison of two rankings: the sequential test, and the blend."""
