@@ -1160,11 +1160,6 @@ export interface components {
              */
             rerank: boolean | null;
             /**
-             * Memory Instances
-             * @description sls, unless rerank is false: remember so many newest instances with a vector, and re-rank by the most similar ones as well. Can change at any time.
-             */
-            memory_instances: number | null;
-            /**
              * Calibrate
              * @description Learn to convert scores to probabilities; can change at any time.
              */
@@ -2746,8 +2741,6 @@ export interface components {
             /** @default null */
             because?: components["schemas"]["Because"][] | null;
             /** @default null */
-            nearest?: components["schemas"]["NearInstance"][] | null;
-            /** @default null */
             name?: string | null;
             /** @default null */
             zero_shot?: boolean | null;
@@ -2756,17 +2749,6 @@ export interface components {
         Because: {
             feature: string;
             contribution: number;
-        };
-        /** @description A remembered instance that is similar to the one that was asked about. */
-        NearInstance: {
-            /** @description Of its event. */
-            offset: string;
-            /** @description Its first 16. */
-            labels: string[];
-            /** @description Cosine of the two vectors. */
-            similarity: number;
-            /** @default null */
-            key?: string | null;
         };
         /** @description One answer per instance, in order. */
         ClassifyBatchAnswer: {
@@ -5027,12 +5009,6 @@ export interface operations {
                      */
                     rerank?: boolean | null;
                     /**
-                     * Memory Instances
-                     * @description sls, unless rerank is false: remember so many newest instances with a vector, and re-rank by the most similar ones as well. Can change at any time.
-                     * @default null
-                     */
-                    memory_instances?: number | null;
-                    /**
                      * Calibrate
                      * @description Learn to convert scores to probabilities; can change at any time.
                      * @default false
@@ -5048,13 +5024,6 @@ export interface operations {
                     /** @constant */
                     update?: "sls";
                     memory?: null;
-                    /** @enum {unknown} */
-                    rerank?: true | null;
-                } | {
-                    /** @constant */
-                    update?: "sls";
-                    memory?: null;
-                    memory_instances?: null;
                 } | {
                     /** @constant */
                     update?: "fsu";
@@ -5062,7 +5031,6 @@ export interface operations {
                     rows?: false;
                     /** @enum {unknown} */
                     rerank?: false | null;
-                    memory_instances?: null;
                     analyzer?: {
                         embed?: null;
                     };

@@ -69,7 +69,6 @@ class RankingProxy:
         at: int,
         ranks: npt.NDArray[np.int32],
         updated: npt.NDArray[np.bool_],
-        offset: Offset,
     ) -> tuple[int, int]:
         """Rank each record and then apply it; apply all at once if no version ranks them too.
 
@@ -78,7 +77,7 @@ class RankingProxy:
         live, learned = self._live, self._live.n_learned
         if not self._ranking:
             first = at
-            at, done = live.apply(buffer, at, ranks, updated, offset)
+            at, done = live.apply(buffer, at, ranks, updated)
             for rank in ranks[:done].tolist():
                 shape = record_shape(buffer, first)
                 first = shape.end
@@ -92,8 +91,7 @@ class RankingProxy:
             vector, true = buffer[at:end], frozenset(unpack_labels(buffer, end))
             best = live.rank(vector, DEPTH)
             listed = LabelRanking([live.label(class_id) for class_id in best.class_ids.tolist()], best.scores)
-            own = offset._replace(position=offset.position + i)
-            at, _ = live.apply(buffer, at, ranks[i : i + 1], updated[i : i + 1], own)
+            at, _ = live.apply(buffer, at, ranks[i : i + 1], updated[i : i + 1])
             if true and shape.details_at < 0:
                 self._seen.append(LearnedInstance(self._at, int(ranks[i]), live.n_learned, vector, true, listed))
         return at, len(ranks)

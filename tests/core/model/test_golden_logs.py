@@ -38,7 +38,6 @@ DIGESTS = {
     "feedback_sls": "d166418aeec884f8a58e7c075d09f526",
     "names": "b29437e93686281980d1def51f66ff19",
     "default_rerank": "d947d814e3961a45c4639087d96b1d33",
-    "memory_instances": "f700a3b377fe1aca26d454fd4dd1dc12",
 }
 
 
@@ -52,6 +51,7 @@ def replayed(name: str, secret: tuple[int, int] = (1, 2), saved_after: int | Non
     created, *entries = msgspec.msgpack.decode(path_of(name).read_bytes(), type=list[tuple[bytes, bytes]])
     creation = decode_catalog_entry([b"e", created[0], b"c", created[1]]).event
     assert isinstance(creation, ModelCreated)
+    creation.config.pop("memory_instances", None)  # null in all logs; the field has left since
     live = LiveModel(ModelConfig.from_stored(creation.config), secret)
     for number, (payload, checksum) in enumerate(entries):
         if number == saved_after:
@@ -84,7 +84,6 @@ def test_the_logs_use_what_they_are_named_after() -> None:
     assert models["rerank"].reranker.figures()["n"] > 50
     assert models["default_rerank"].reranker.figures()["n"] > 50
     assert not models["vectors"].reranker.on
-    assert len(models["memory_instances"].reranker.memory) == 25
     assert models["calibrate"].calibration.on
     assert models["configure"].calibration.on
     assert models["configure"].config.d_max == 40
