@@ -183,8 +183,8 @@ class Telemetry:
         }
         self._appends = BatchHistogram(
             "abound_append_duration_seconds",
-            "Seconds from sending a group of events to the store's confirmation that they are durable, by queue.",
-            ("model", "queue"),
+            "Seconds from sending a group of events to the store's confirmation that they are durable.",
+            ("model",),
             buckets=BOUNDS,
             registry=registry,
         )
@@ -266,10 +266,10 @@ class Telemetry:
         """Count ``n`` instances that a model classified. With 0 the model has a sample before its first request."""
         self._classified.labels(model).inc(n)
 
-    def add_appends(self, model: str, queue: str, counts: Sequence[int], total: float) -> None:
+    def add_appends(self, model: str, counts: Sequence[int], total: float) -> None:
         """Add groups of events that were appended: durations by bucket, and their sum in seconds."""
         if any(counts):
-            self._appends.labels(model, queue).add(counts, total)
+            self._appends.labels(model).add(counts, total)
 
     def add_rankings(self, kind: str, counts: Sequence[int], total: float) -> None:
         """Add rankings by versions: durations by bucket, and their sum in seconds."""

@@ -1467,7 +1467,7 @@ export interface components {
             appendfsync: string | null;
             /**
              * Levels
-             * @description The durability levels that a request can ask for.
+             * @description The durability levels that the store can confirm.
              */
             levels: string[];
             /**
@@ -2809,8 +2809,6 @@ export interface components {
              */
             wait?: "applied" | "log";
             /** @default null */
-            durability?: ("fsync" | "log" | "replica") | null;
-            /** @default null */
             source?: string | null;
             /** @default null */
             instances?: components["schemas"]["LabelledInstance"][] | null;
@@ -3038,8 +3036,6 @@ export interface components {
              * @enum {unknown}
              */
             wait?: "applied" | "log";
-            /** @default null */
-            durability?: ("fsync" | "log" | "replica") | null;
             /** @default null */
             source?: string | null;
         };

@@ -74,8 +74,7 @@ class Parts(NamedTuple):
             if (appender := model.appender) is not None:
                 requests, n_bytes = appender.waiting
                 figures[name] |= {"waiting_requests": requests, "waiting_bytes": n_bytes}
-                for queue, timer in appender.timers().items():
-                    self.telemetry.add_appends(name, queue, *timer.drain())
+                self.telemetry.add_appends(name, *appender.timer.drain())
             if (kept := self.replica.storage_status.get(model)) is not None:
                 figures[name] |= kept.figures()
         self.telemetry.set_models(figures)

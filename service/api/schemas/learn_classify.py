@@ -74,8 +74,6 @@ IGNORED = (
 )
 WEIGHT = "Importance of the instance; 1 by default. 2 is close to learning it twice."
 
-Durability = Literal["log", "fsync", "replica"]
-AskedDurability = Annotated[Durability, Meta(description="Durability of the event when answered.")]
 Wait = Annotated[Literal["applied", "log"], Meta(description="The step after which the service answers.")]
 Source = Annotated[str, Meta(min_length=1, max_length=MAX_SOURCE_CHARACTERS, description="Stored with the event.")]
 Reached = Annotated[str, Meta(extra_json_schema={"enum": ["log", "fsync", "replica"]})]
@@ -155,7 +153,6 @@ class LearnRequest(LabelledInstance, forbid_unknown_fields=True, kw_only=True, g
     """A labelled instance, or a batch of ``instances``, and options of the append."""
 
     wait: Wait = "applied"
-    durability: AskedDurability | None = None
     source: Source | None = None
     instances: (
         Annotated[list[LabelledInstance], Meta(min_length=1, description="A batch, learned whole or not at all.")]
