@@ -38,7 +38,7 @@ from abound.service.log.catalog import DEFAULT_MODEL
 from abound.service.log.events import APPLY_VERSION, Entry, LearnEvent, encode
 from abound.service.log.stream import xadd
 from abound.service.metrics import configure_logging
-from abound.service.replica.replica import Replica
+from abound.service.replica.replica import Replica, ReplicaParams
 from abound.service.store.client import Store
 from abound.service.store.raw_connection import StoreConnection
 from benchmarks.http import instances, service, wrk
@@ -136,7 +136,7 @@ def learned(replica: Replica, pool: list[LearnDraft], clients: int, level: str, 
         async def client(number: int) -> None:
             at = number * 7919
             while time.perf_counter() - began < seconds:
-                [one] = await replica.learn(DEFAULT_MODEL, [pool[at % POOL]], wait, level)  # type: ignore[arg-type]
+                [one] = await replica.learn(DEFAULT_MODEL, [pool[at % POOL]], wait)  # type: ignore[arg-type]
                 assert one.durability == level
                 at += 1
                 counts[number] += 1
@@ -155,20 +155,21 @@ async def beside(policy: str, directory: Path, seconds: float, rounds: int) -> d
     server.launch()
     server.until_answering()
     store = Store(server.url)
-    replica = Replica(Store(server.url))
-    await replica.start()
     connection = await store.open_connection("benchmark")
     pool, key = drafts(), b"benchmark:log"
     made = commands(pool, key)
     gc.collect()
     gc.freeze()  # as the service does when it is ready
     figures: dict[str, Any] = {}
+    info = await store.server_info()
+    replicas = {
+        level: Replica(Store(server.url), ReplicaParams(durability=level)) for level in LEVELS if info.reachable(level)
+    }
+    for replica in replicas.values():
+        await replica.start()
     try:
         for clients in CLIENTS:
-            for level in LEVELS:
-                facts = replica.server_info()
-                if facts is None or not facts.reachable(level):
-                    continue
+            for level, replica in replicas.items():
                 kinds: dict[str, Round] = {
                     "xadd": xadd_alone(connection, made, clients),
                     "bulk": xadd_in_bulk(connection, made, clients),
@@ -190,7 +191,8 @@ async def beside(policy: str, directory: Path, seconds: float, rounds: int) -> d
                 figures[f"{level}, {clients}"] = row | ratios
     finally:
         connection.close()
-        await replica.stop()
+        for replica in replicas.values():
+            await replica.stop()
         await store.close()
         server.kill()
     return figures
@@ -201,13 +203,12 @@ def over_http(seconds: float) -> dict[str, Any]:
     figures = {}
     made = instances(POOL, 29, 300_000, 12_600, 1)
     with tempfile.TemporaryDirectory(prefix="abound-bench-") as directory, service(f"{directory}/data") as url:
-        for level in LEVELS:
-            bodies = Path(directory, f"{level}.ndjson")
-            bodies.write_text("\n".join(json.dumps(one | {"durability": level}) for one in made) + "\n")
-            for clients in CLIENTS:
-                run = wrk(url, "/learn", bodies, seconds, clients)
-                assert run["errors"] == 0, run
-                figures[f"{level}, {clients}"] = {"learn": round(run["rps"]), "p99_ms": round(run["p99_ms"], 2)}
+        bodies = Path(directory, "bodies.ndjson")
+        bodies.write_text("\n".join(map(json.dumps, made)) + "\n")
+        for clients in CLIENTS:
+            run = wrk(url, "/learn", bodies, seconds, clients)
+            assert run["errors"] == 0, run
+            figures[f"log, {clients}"] = {"learn": round(run["rps"]), "p99_ms": round(run["p99_ms"], 2)}
     return figures
 
 

@@ -29,7 +29,7 @@ from pathlib import Path
 import httpx
 import numpy as np
 
-from benchmarks.meaning import USUAL, WAYS
+from benchmarks.meaning import WAYS
 from benchmarks.meaning import instances as instances_of
 from benchmarks.serving import Serving, free_port
 from benchmarks.sets import data_folder
@@ -243,12 +243,12 @@ def measure_encoded(
 ) -> dict[str, dict[str, dict[str, float]]]:
     """Figures of ``/classify`` for texts, at full and at half load, by way; those of the round in the middle."""
     train, test = instances_of("clinc150", data_folder(data))
-    found: dict[str, dict[str, list[dict[str, float]]]] = {way: {"full load": [], "half load": []} for way in USUAL}
+    found: dict[str, dict[str, list[dict[str, float]]]] = {way: {"full load": [], "half load": []} for way in WAYS}
     with tempfile.TemporaryDirectory(prefix="abound-bench-") as directory:
         ask = Path(directory, "ask.ndjson")
         ask.write_bytes(b"\n".join(one.to_json(labels=False) for one in test[:500]) + b"\n")
         with service(f"{directory}/data") as url:
-            for way in USUAL:
+            for way in WAYS:
                 analyzer = {"embed": encoder if way != "words" else None}
                 config = {"update": "sls", "analyzer": analyzer} | WAYS[way]
                 httpx.put(f"{url}/models/{way}", json=config, timeout=60).raise_for_status()

@@ -60,11 +60,8 @@ WAYS: dict[str, dict[str, Any]] = {
     "words": {},
     "codes": {"rerank": False},
     "reranked": {"rerank": True},
-    "remembered": {"memory_instances": 32_768},
 }
-"""Settings of the ways to learn a set. All but ``words`` have an encoder. The last is measured if it is named."""
-
-USUAL = ("words", "codes", "reranked")
+"""Settings of the ways to learn a set. All but ``words`` have an encoder."""
 
 FEW_SHOT = "few-shot"
 EXAMPLES = (0, 1, 2, 3, 5, 10)
@@ -192,7 +189,7 @@ def main() -> None:
     data = data_folder(given.data)
     use_encoders(None)
     warmup("learning", "answering", "sls", "reranked")
-    ways = given.way or USUAL
+    ways = given.way or WAYS
     for name in given.only or (FEW_SHOT, *SETS):
         rows = (
             few_shot(data, given.embed, ways)

@@ -53,11 +53,6 @@ RERANK = (
     "any time."
 )
 
-MEMORY_INSTANCES = (
-    "sls, unless rerank is false: remember so many newest instances with a vector, and re-rank by the most similar "
-    "ones as well. Can change at any time."
-)
-
 IMPLICIT = "Weight with which ignored labels are learned, relative to rejected ones; 0: they are only counted."
 
 
@@ -217,7 +212,6 @@ class ModelConfig:
         Meta(description="sls: number of features for vectors; 16384 for models with 10,000 classes and more."),
     ] = 4096
     rerank: Annotated[bool | None, Meta(description=RERANK)] = None
-    memory_instances: Annotated[int | None, Meta(ge=1, le=65_536, description=MEMORY_INSTANCES)] = None
     calibrate: Annotated[
         bool, Meta(description="Learn to convert scores to probabilities; can change at any time.")
     ] = False
@@ -238,8 +232,6 @@ class ModelConfig:
         if self.update != "sls":
             object.__setattr__(self, "rows", False)
             object.__setattr__(self, "rerank", False)
-        if self.rerank is False:
-            object.__setattr__(self, "memory_instances", None)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as plain JSON values; ``from_dict`` returns an equal configuration."""
@@ -274,17 +266,13 @@ class ModelConfig:
     def with_user_changes(self, changes: dict[str, Any]) -> ModelConfig:
         """Return ``with_changes``.
 
-        Raises InvalidInstance for ``rows`` or ``rerank`` true unless the update is ``sls``, and for
-        ``memory_instances`` without re-ranking. An event of the log is applied with ``with_changes``: the update may
-        have changed since the user's request was checked.
+        Raises InvalidInstance for ``rows`` or ``rerank`` true unless the update is ``sls``. An event of the log is
+        applied with ``with_changes``: the update may have changed since the user's request was checked.
         """
         for name in ("rows", "rerank"):
             if changes.get(name) is True and changes.get("update", self.update) != "sls":
                 _refuse(name, "is for update sls")
-        config = self.with_changes(changes)
-        if config.rerank is False and changes.get("memory_instances", self.memory_instances) is not None:
-            _refuse("memory_instances", "needs update sls, and rerank true or null; set it to null to do without it")
-        return config
+        return self.with_changes(changes)
 
     def with_changes(self, changes: dict[str, Any]) -> ModelConfig:
         """Return this configuration with some fields changed; fields that are not named keep their value.

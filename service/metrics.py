@@ -150,8 +150,7 @@ class Telemetry:
         ).labels(metadata.version("abound"), socket.gethostname()).set(1)
         self._appends = BatchHistogram(
             "abound_append_duration_seconds",
-            "Seconds from sending a group of events to the store's confirmation that they are durable, by queue.",
-            ("queue",),
+            "Seconds from sending a group of events to the store's confirmation that they are durable.",
             buckets=BOUNDS,
             registry=registry,
         )
@@ -216,10 +215,10 @@ class Telemetry:
         if n or model not in self._figures.models:
             self._classified.labels(model).inc(n)
 
-    def add_appends(self, queue: str, counts: Sequence[int], total: float) -> None:
+    def add_appends(self, counts: Sequence[int], total: float) -> None:
         """Add groups of events that were appended: durations by bucket, and their sum in seconds."""
         if any(counts):
-            self._appends.labels(queue).add(counts, total)
+            self._appends.add(counts, total)
 
     def add_rankings(self, counts: Sequence[int], total: float) -> None:
         """Add rankings by versions: durations by bucket, and their sum in seconds."""

@@ -143,7 +143,7 @@ class Settings(BaseSettings):
     wait_seconds: float = Field(10.0, gt=0, le=600, description="longest wait for an event to be applied")
     min_offset_seconds: float = Field(5.0, ge=0, le=600, description="longest wait for min_offset to be reached")
     durability: Literal["log", "fsync", "replica"] = Field(
-        "log", description="durability of requests that do not set it"
+        "log", description="durability of learned events when they are answered"
     )
     prepare_seconds: float = Field(
         300.0, gt=0, le=86_400, description="longest wait for replicas to load a new index before it is adopted"

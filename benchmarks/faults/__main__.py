@@ -7,7 +7,7 @@ acknowledged, and classify with ``min_offset``. In the end history and log are a
 clients were told: every acknowledged event exactly once, at its offset, with its rank; and ``abound verify`` compares
 the digests of all replicas.
 
-With ``--vectors`` each event has a vector, and the model re-ranks, calibrates and remembers instances.
+With ``--vectors`` each event has a vector, and the model re-ranks and calibrates.
 
 ``--work DIR`` keeps everything in DIR; a run that was cut off goes on from there. ``--first F`` begins at kill F.
 Wants nginx (on Debian: ``apt-get install nginx-light``).

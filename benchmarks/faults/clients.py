@@ -19,6 +19,7 @@ from typing import Any, Literal
 import httpx
 
 from abound.core.types import START, Offset
+from abound.service.store.server_info import LEVELS
 
 Form = Literal["single", "batch", "lines"]
 Level = Literal["log", "fsync", "replica"]
@@ -119,7 +120,7 @@ class Learner(threading.Thread):
         No other learner's, in no run before either.
     form : ``single`` | ``batch`` | ``lines``
     level : str
-        Durability to ask for; an event counts only once that much is confirmed.
+        An event counts only once this durability is confirmed.
     real : sequence of (text, label)
     pause : float
         Seconds between two requests.
@@ -187,7 +188,6 @@ class Learner(threading.Thread):
     def _request(self, http: httpx.Client) -> None:
         events = [self._event() for _ in range(BATCH if self._form == "batch" else 1)]
         body: dict[str, Any] = {"instances": events} if self._form == "batch" else dict(events[0])
-        body["durability"] = self._level
         headers = {"Idempotency-Key": f"{self.name}/{events[0]['labels'][1]}"}
         began = time.time()
         answer: dict[str, Any] | None = None
@@ -210,7 +210,7 @@ class Learner(threading.Thread):
                 self._book.complain(f"{events[0]['labels'][1]} was answered {answer} and then {again}")
 
     def _ask(self, http: httpx.Client, body: dict[str, Any], headers: dict[str, str]) -> dict[str, Any] | None:
-        """The answer if it acknowledges the request with the durability that was asked for, else None."""
+        """The answer if it acknowledges the request with at least the durability of this client, else None."""
         self.tries += 1
         try:
             answer = http.post("/learn", json=body, headers=headers)
@@ -218,10 +218,13 @@ class Learner(threading.Thread):
             return None
         if answer.status_code == 200:
             told: dict[str, Any] = answer.json()
-            return told if told["durability"] == self._level else None
-        if answer.status_code not in NOT_NOW and not _lacks_copy(answer):
+            return told if self._counts(told) else None
+        if answer.status_code not in NOT_NOW:
             raise RuntimeError(f"{answer.status_code}: {answer.text[:300]}")
         return None
+
+    def _counts(self, told: dict[str, Any]) -> bool:
+        return LEVELS.index(told["durability"]) >= LEVELS.index(self._level)
 
     # lines, each with a key of its own
 
@@ -240,7 +243,7 @@ class Learner(threading.Thread):
 
     def _ask_lines(self, http: httpx.Client, events: list[dict[str, Any]]) -> list[tuple[str, dict[str, Any]]]:
         """The lines that were acknowledged."""
-        lines = [event | {"key": f"{self.name}/{event['labels'][1]}", "durability": self._level} for event in events]
+        lines = [event | {"key": f"{self.name}/{event['labels'][1]}"} for event in events]
         self.tries += 1
         good = []
         try:
@@ -258,9 +261,9 @@ class Learner(threading.Thread):
                 for event, line in zip(events, answer.iter_lines(), strict=False):
                     told = json.loads(line)
                     if "offset" in told:
-                        if told["applied"] and told["durability"] == self._level:
+                        if told["applied"] and self._counts(told):
                             good.append((event["labels"][1], told))
-                    elif told["status"] not in NOT_NOW and told.get("field") != "durability":
+                    elif told["status"] not in NOT_NOW:
                         raise RuntimeError(f"a line was answered {told}")
         except (httpx.TransportError, json.JSONDecodeError):
             pass
@@ -330,8 +333,3 @@ class Reader(threading.Thread):
         else:
             self._book.count("classify failed")
             self._book.counts[f"classify failed: {what[:100]}"] += 1
-
-
-def _lacks_copy(answer: httpx.Response) -> bool:
-    """Whether it was refused because no copy of the store is connected at the moment."""
-    return answer.status_code == 422 and answer.json().get("field") == "durability"

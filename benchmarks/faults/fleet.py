@@ -28,6 +28,7 @@ from benchmarks.wire import Wire
 SERVES = 3
 
 ENVIRONMENT = {
+    "ABOUND_DURABILITY": "replica",
     "ABOUND_STORE_REPLY_SECONDS": "2",
     "ABOUND_STORE_START_SECONDS": "30",
     "ABOUND_WAIT_SECONDS": "5",

@@ -76,7 +76,7 @@ class Outcome:
         return self.findings.good and self.verified is True and not self.book.wrong
 
 
-WITH_VECTORS = {"update": "sls", "calibrate": True, "memory_instances": 1024}
+WITH_VECTORS = {"update": "sls", "calibrate": True}
 """Configuration of the model whose events have vectors: everything that is learned from one is switched on."""
 
 DIMENSION = 32

@@ -94,9 +94,8 @@ class RecordTarget(Protocol):
         at: int,
         ranks: npt.NDArray[np.int32],
         updated: npt.NDArray[np.bool_],
-        offset: Offset,
     ) -> tuple[int, int]:
-        """Apply at least one and at most ``len(ranks)`` records from byte ``at`` on; the first one has this offset.
+        """Apply at least one and at most ``len(ranks)`` records from byte ``at`` on.
 
         Returns the position of the next record and the number of records applied.
         """
@@ -151,8 +150,7 @@ class EntryApplication:
                 continue
             first, most = self._record, min(limit, self._left)
             ranks, updated = self.ranks[first : first + most], self.updated[first : first + most]
-            offset = self._entry._replace(position=first)
-            self._at, applied = self._model.apply(self._buffer, self._at, ranks, updated, offset)
+            self._at, applied = self._model.apply(self._buffer, self._at, ranks, updated)
             limit = limit - applied if applied == most else 0
             self._record += applied
             self._left -= applied
@@ -299,7 +297,6 @@ class OutcomeReplay:
         at: int,
         ranks: npt.NDArray[np.int32],
         updated: npt.NDArray[np.bool_],
-        offset: Offset,
     ) -> tuple[int, int]:
         """Skip ``len(ranks)`` records from byte ``at`` on.
 

@@ -43,7 +43,6 @@ from abound.core.kernels.index import learning
 from abound.core.kernels.index.layout import Feedback
 from abound.core.kernels.model.answer import (
     explain_vector,
-    find_nearest,
     rank_estimated,
     rank_reranked,
     rank_vector,
@@ -54,7 +53,6 @@ from abound.core.kernels.model.apply import (
     CLASSES,
     DONE,
     ENOUGH,
-    ENTRY,
     FIRST_VECTOR,
     INDEX_FULL,
     N_CURSOR,
@@ -71,7 +69,6 @@ from abound.core.kernels.model.apply import (
     skip_records,
 )
 from abound.core.kernels.model.handle import ApplyScratch, LiveArrays, LivePointers, ModelHandle
-from abound.core.kernels.model.instance_memory import NEIGHBOURS
 from abound.core.kernels.model.prequential import count_ranks
 from abound.core.kernels.names.table import find_vector
 from abound.core.kernels.records.codes import EXPANSION, MAX_KEY_BYTES, PREFIX, WINNERS, expand_vector
@@ -95,30 +92,6 @@ MEANING = "(meaning)"
 
 RERANKED = "(re-ranking)"
 """Key of the re-ranker among the contributions to a score: the difference that it makes."""
-
-
-MOST_NEAREST = 3
-"""Most remembered instances that are named for a class."""
-
-
-class RememberedInstance(NamedTuple):
-    """A remembered instance that is similar to another one.
-
-    Attributes
-    ----------
-    offset : Offset
-    key : str or None
-        Idempotency key of its request, while the model knows it.
-    labels : list of str
-        At most 16.
-    similarity : float
-        Cosine of the vectors.
-    """
-
-    offset: Offset
-    key: str | None
-    labels: list[str]
-    similarity: float
 
 
 class EnlargedTables(NamedTuple):
@@ -173,8 +146,7 @@ class LiveModel(ModelState):
         if config.calibrate != self.calibration.on:
             self.calibration = Calibration(config.calibrate)
         if self.reranks(config) != self.reranker.on:
-            self.reranker = Reranker(self.reranks(config), config.memory_instances or 0)
-        self.reranker.remember(config.memory_instances or 0)
+            self.reranker = Reranker(self.reranks(config))
         self._tallies.set_awaiting(config.rerank is None and not self.reranker.on)
         self._make_room(0, 0, 0, 0, 0)
 
@@ -233,11 +205,8 @@ class LiveModel(ModelState):
         at: int,
         ranks: npt.NDArray[np.int32],
         updated: npt.NDArray[np.bool_],
-        offset: Offset = START,
     ) -> tuple[int, int]:
         """Apply at least one and at most ``len(ranks)`` records from byte ``at`` on.
-
-        ``offset`` is that of the first record; a memory of instances keeps it.
 
         Returns
         -------
@@ -246,9 +215,7 @@ class LiveModel(ModelState):
         done : int
             Records applied; ``ranks[:done]`` and ``updated[:done]`` are written.
         """
-        self._cursor[AT], self._cursor[PREPARED:ENTRY] = at, -1
-        if self.config.memory_instances:
-            self._cursor[ENTRY:] = offset
+        self._cursor[AT], self._cursor[PREPARED:] = at, -1
         done = self._apply(buffer, ranks, updated)
         if done == 0:
             return self._register(buffer, at, ranks, updated), 1
@@ -271,7 +238,7 @@ class LiveModel(ModelState):
             ranks_left, updated_left = ranks[done : done + 1], updated[done : done + 1]
             shape = record_shape(buffer, int(self._cursor[AT]))
             if status == FIRST_VECTOR:
-                self.reranker = Reranker(True, self.config.memory_instances or 0)
+                self.reranker = Reranker(True)
                 self._tallies.set_awaiting(False)
                 self._make_room(0, 0, 0, 0, 0)
             elif status == NAMES_FULL:
@@ -293,7 +260,7 @@ class LiveModel(ModelState):
         vector, part = buffer[at:labels_at], buffer[labels_at : shape.details_at]
         label = part[6 : 6 + int.from_bytes(part[4:6], "little")]
         name = vector if self.details.is_new(self.labels.find(label), vector) else EMPTY_VECTOR
-        self._cursor[AT], self._cursor[PREPARED:ENTRY], self._cursor[REGISTERED] = 0, -1, 0
+        self._cursor[AT], self._cursor[PREPARED:], self._cursor[REGISTERED] = 0, -1, 0
         self._apply(add_details(name + part, b""), ranks[:1], updated[:1])
         self.details.put(self.labels.find(label), details_of(buffer, shape), vector)
         return int(shape.end)
@@ -506,27 +473,6 @@ class LiveModel(ModelState):
             because.append([(keys[i], float(contributions[i])) for i in order.tolist()])
         return because
 
-    def nearest(self, vector: bytes, ranking: Ranking) -> list[list[RememberedInstance]]:
-        """Return the remembered instances that speak for each class of a ranking, nearest first.
-
-        They are among the ``NEIGHBOURS`` that are most similar to the vector; at most ``MOST_NEAREST`` for a class.
-        """
-        memory = self.reranker.memory
-        places, cosines, n = np.empty(NEIGHBOURS, np.int32), np.empty(NEIGHBOURS), 0
-        if memory.most and has_dense(vector):
-            n = find_nearest(vector, self._held, places, cosines)
-        near = [(place, cosine) for place, cosine in zip(places[:n].tolist(), cosines[:n].tolist(), strict=True)]
-        remembered: dict[int, RememberedInstance] = {}
-        found = []
-        for class_id in ranking.class_ids.tolist():
-            chosen = [(at, cosine) for at, cosine in near if cosine > 0 and class_id in memory.class_ids(at)]
-            for at, cosine in chosen[:MOST_NEAREST]:
-                if at not in remembered:
-                    offset, labels = memory.offset(at), [self.label(own) for own in memory.class_ids(at)]
-                    remembered[at] = RememberedInstance(offset, self.receipts.key_of(offset), labels, cosine)
-            found.append([remembered[at] for at, _ in chosen[:MOST_NEAREST]])
-        return found
-
     def _asked(
         self, k: int, include: Collection[str] | None, exclude: Collection[str] | None, zero_shot: bool
     ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float64], npt.NDArray[np.uint8]]:
@@ -704,8 +650,8 @@ def _warm_calibrated() -> None:
 
 def _warm_reranked() -> None:
     vector = add_dense(_WARMING, b"\1\2", 0.1)
-    model = _learned(ModelConfig(update="sls", memory_instances=8), vector)
-    model.nearest(vector, model.rank(vector, 10))
+    model = _learned(ModelConfig(update="sls"), vector)
+    model.rank(vector, 10)
     _keep(model)
 
 

@@ -12,7 +12,6 @@ found by its number, which also shows whether it is forgotten while its page is 
 from __future__ import annotations
 
 import hashlib
-from bisect import bisect_right
 from collections import deque
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -125,15 +124,6 @@ class Receipts:
             return None
         _, body, offset, ranks, updated = self._row(self._numbers[key])
         return Receipt(body, Offset(*offset), ranks, updated)
-
-    def key_of(self, offset: Offset) -> str | None:
-        """Return the key of the request with the event at this offset; None if it has none or is forgotten."""
-        rows = range(self._oldest, self._n)
-        at = bisect_right(rows, offset, key=lambda number: Offset(*self._row(number)[2])) - 1
-        if at < 0:
-            return None
-        key, _, first, ranks, _ = self._row(rows[at])
-        return key if first <= offset < (*first[:2], first[2] + len(ranks)) else None
 
     def _row(self, number: int) -> Row:
         """Return the row of the receipt with this number, which is not forgotten."""

@@ -2,7 +2,7 @@
 
 A model with ``rerank`` has five weights, a guard that turns the re-ranker off where it does harm, and for each class
 the sum of the vectors of its instances. All of it is part of the model's state: the same log gives the same numbers on
-every replica. With a memory of instances it has three more weights. ``core/kernels/model/reranker.py`` has the rules.
+every replica. ``core/kernels/model/reranker.py`` has the rules.
 """
 
 from __future__ import annotations
@@ -32,28 +32,15 @@ from abound.core.kernels.model.reranker import (
     is_trusted,
     put_means,
 )
-from abound.core.model.instance_memory import InstanceMemory, InstanceMemoryArrays
 
 FIRST_WEIGHTS = (2.0, 3.5, 5.0, -0.5, 0.0)
 """The weights before the first event."""
 
-FIRST_MEMORY_WEIGHTS = (0.0, 0.5, 0.0)
-"""Further weights of a model with a memory of instances, before its first event."""
-
 FIRST_ALLOWANCE = 5.0
 """Reciprocal ranks by which the re-ranker may trail the index at the beginning and still be used."""
 
-TERMS = (
-    "score",
-    "log score",
-    "similarity to the class",
-    "frequency",
-    "class without a vector",
-    "share of similar instances",
-    "log share of similar instances",
-    "class outside of the index's best",
-)
-"""The terms of a class, in words; the last three only with a memory of instances."""
+TERMS = ("score", "log score", "similarity to the class", "frequency", "class without a vector")
+"""The terms of a class, in words."""
 
 MOST_LENGTH = 2144.0
 """Most that a vector adds to the length of a sum: ``UNIT``, and half for each of up to 2,048 numbers that are rounded
@@ -95,7 +82,6 @@ class RerankerArrays(NamedTuple):
         1 for a page of classes that changed since its last digest.
     ranks : int32 array, shape (labels,)
         Ranks of the true labels of the record that is applied; not part of the state.
-    memory : InstanceMemoryArrays
     """
 
     weights: Floats
@@ -108,7 +94,6 @@ class RerankerArrays(NamedTuple):
     used: npt.NDArray[np.int64]
     dirty: npt.NDArray[np.uint8]
     ranks: npt.NDArray[np.int32]
-    memory: InstanceMemoryArrays
 
 
 class Reranker:
@@ -118,14 +103,11 @@ class Reranker:
     ----------
     on : bool
         False: the model does not re-rank, and the state is empty.
-    most : int
-        Number of instances to remember.
     """
 
-    def __init__(self, on: bool, most: int = 0) -> None:
+    def __init__(self, on: bool) -> None:
         self.on = on
-        self.memory = InstanceMemory(most if on else 0)
-        weights = (FIRST_WEIGHTS if on else ()) + (FIRST_MEMORY_WEIGHTS if self.memory.most else ())
+        weights = FIRST_WEIGHTS if on else ()
         self.arrays = RerankerArrays(
             np.array(weights),
             RIDGE * np.eye(len(weights)),
@@ -137,7 +119,6 @@ class Reranker:
             np.ones(1, np.int64),
             np.zeros(0, np.uint8),
             np.zeros(0, np.int32),
-            self.memory.arrays,
         )
         if on:
             self.arrays.guard[ALLOWANCE] = FIRST_ALLOWANCE
@@ -150,7 +131,7 @@ class Reranker:
 
     @property
     def n_bytes(self) -> int:
-        """Bytes of memory, including the reserve for growth, without the remembered instances."""
+        """Bytes of memory, including the reserve for growth."""
         _, _, _, counts, sums, means, rows, *_ = self.arrays
         return counts.nbytes + sums.nbytes + means.nbytes + rows.nbytes
 
@@ -158,21 +139,11 @@ class Reranker:
     def growth_bytes(self) -> int:
         """Bytes that the arrays need when they grow next: the old arrays may stay until they are copied."""
         (n, d), n_classes = self.arrays.sums.shape, len(self.arrays.counts)
-        return (12 * _roomy(n_classes + 1) + 6 * d * _roomy(n + 1) if self.on else 0) + self.memory.growth_bytes
+        return 12 * _roomy(n_classes + 1) + 6 * d * _roomy(n + 1) if self.on else 0
 
     def first_bytes(self, n_classes: int) -> int:
         """Return the bytes that the first vector of a model with ``n_classes`` needs if it starts the re-ranker."""
         return 0 if self.on else 12 * _roomy(n_classes)
-
-    def remember(self, most: int) -> None:
-        """Remember so many instances from now on; keep the newest ones. The weights of terms that stay are kept."""
-        if not self.on or most == self.memory.most:
-            return
-        fresh, old = Reranker(True, most).arrays, self.arrays
-        n = min(len(fresh.weights), len(old.weights))
-        fresh.weights[:n], fresh.curvature[:n, :n] = old.weights[:n], old.curvature[:n, :n]
-        self.memory = self.memory.resized(most)
-        self.arrays = old._replace(weights=fresh.weights, curvature=fresh.curvature, memory=self.memory.arrays)
 
     def make_room(self, n_classes: int, n_labels: int, n_vectors: int, d: int) -> None:
         """Grow to ``n_classes``, a record of ``n_labels``, and ``n_vectors`` more classes with a vector.
@@ -183,9 +154,7 @@ class Reranker:
             return
         if d != self.arrays.sums.shape[1]:
             self.arrays = self.arrays._replace(sums=np.zeros((0, d), np.int32), means=np.zeros((0, d), np.int16))
-        self.memory.make_room(d)
-        self.arrays = self.arrays._replace(memory=self.memory.arrays)
-        _, _, _, counts, sums, means, rows, used, dirty, ranks, _ = self.arrays
+        _, _, _, counts, sums, means, rows, used, dirty, ranks = self.arrays
         if n_classes > len(counts):
             n = _roomy(n_classes)
             counts.resize(n, refcheck=False)
@@ -211,7 +180,7 @@ class Reranker:
         share = {"R@1": (HITS, INDEX_HITS), "MRR": (RECIPROCAL, INDEX_RECIPROCAL)}
         return {
             "used": self.is_used,
-            "weights": dict(zip(TERMS[: len(self.arrays.weights)], self.arrays.weights.tolist(), strict=True)),
+            "weights": dict(zip(TERMS, self.arrays.weights.tolist(), strict=True)),
             "n": n,
             "answers": {name: float(guard[own]) / n if n else None for name, (own, _) in share.items()},
             "index": {name: float(guard[index]) / n if n else None for name, (_, index) in share.items()},
@@ -231,21 +200,16 @@ class Reranker:
             "guard": guard.copy(),
             "counts": counts[:n].copy(),
             "sums": sums[rows[:n][rows[:n] > 0]],
-            **self.memory.to_arrays(),
         }
 
     @classmethod
-    def from_arrays(
-        cls, on: bool, most: int, arrays: Mapping[str, npt.NDArray[Any]], n_classes: int, d: int
-    ) -> Reranker:
+    def from_arrays(cls, on: bool, arrays: Mapping[str, npt.NDArray[Any]], n_classes: int, d: int) -> Reranker:
         """Load the output of ``to_arrays`` for a model with ``n_classes`` and vectors of ``d`` numbers.
 
         Raises Corrupted if it is invalid.
         """
-        fresh = cls(on, most)
-        of_memory = {name: array for name, array in arrays.items() if name.startswith("memory/")}
-        own = {name: array for name, array in arrays.items() if name not in of_memory}
-        given = check_arrays("a re-ranker", own, ARRAYS if on else {}, terms=len(fresh.arrays.weights))
+        fresh = cls(on)
+        given = check_arrays("a re-ranker", arrays, ARRAYS if on else {}, terms=len(fresh.arrays.weights))
         if not on:
             return fresh
         counts, sums, n = given["counts"], given["sums"], len(given["counts"])
@@ -259,7 +223,6 @@ class Reranker:
             raise Corrupted("a sum of a re-ranker is too large for its count")
         for name in ("weights", "curvature", "guard"):
             getattr(fresh.arrays, name)[...] = given[name]
-        fresh.memory = InstanceMemory.from_arrays(fresh.memory.most, of_memory, n_classes, d)
         fresh.make_room(n, 0, n_sums, d)
         fresh.arrays.counts[:n], fresh.arrays.sums[1 : n_sums + 1] = counts, sums
         fresh.arrays.rows[class_ids], fresh.arrays.used[0] = np.arange(1, n_sums + 1), n_sums + 1
@@ -268,7 +231,7 @@ class Reranker:
         return fresh
 
     def digest_pages(self, limit: int) -> bool:
-        """Digest up to ``limit`` changed pages of classes and of instances; return whether no changed page is left."""
+        """Digest up to ``limit`` changed pages of classes; return whether no changed page is left."""
         changed = np.flatnonzero(self.arrays.dirty)
         for page in changed[:limit].tolist():
             part = slice(page * PAGE, (page + 1) * PAGE)
@@ -276,15 +239,14 @@ class Reranker:
             hashed.update(self.arrays.sums[self.arrays.rows[part]].tobytes())
             self._hashes[page] = hashed.digest()
             self.arrays.dirty[page] = 0
-        return self.memory.digest_pages(limit) and len(changed) <= limit
+        return len(changed) <= limit
 
     def digest_bytes(self) -> bytes:
         """Return the bytes that the digest of a model covers; empty unless the model re-ranks."""
         self.digest_pages(2**62)
         pages = [page.to_bytes(8, "little") + self._hashes[page] for page in sorted(self._hashes)]
         weights, curvature, guard, *_ = self.arrays
-        parts = [weights.tobytes(), curvature.tobytes(), guard.tobytes(), *pages, self.memory.digest_bytes()]
-        return b"".join(parts)
+        return b"".join([weights.tobytes(), curvature.tobytes(), guard.tobytes(), *pages])
 
 
 def _roomy(n_classes: int) -> int:

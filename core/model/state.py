@@ -64,7 +64,7 @@ class ModelState:
         self.serving = NEVER_ACTIVATED
         self._tallies = Counters()
         self._tallies.set_bound(config.max_features)
-        self.reranker = Reranker(self.reranks(config), config.memory_instances or 0)
+        self.reranker = Reranker(self.reranks(config))
         self._unlearned: frozenset[str] = frozenset()
         self._unlearned_at = (0, 0)
 
@@ -91,8 +91,6 @@ class ModelState:
         """Return counts, and bytes of memory."""
         features = len(self.features)
         reranker = {"class_means": self.reranker.n_bytes} if self.reranker.on else {}
-        if self.reranker.memory.most:
-            reranker["instance_memory"] = self.reranker.memory.n_bytes
         return {
             "connections": self.index.n_connections,
             "features": features,
@@ -161,9 +159,8 @@ class ModelState:
     def n_bytes(self) -> int:
         """Bytes of memory, including the reserve for growth."""
         names = self.features.n_bytes + self._labels_bytes
-        reranker = self.reranker.n_bytes + self.reranker.memory.n_bytes
         counters = self._tallies.n_bytes + self.prequential.n_bytes
-        return self.index.n_bytes + names + counters + self.receipts.n_bytes + reranker
+        return self.index.n_bytes + names + counters + self.receipts.n_bytes + self.reranker.n_bytes
 
     @property
     def _labels_bytes(self) -> int:
@@ -265,11 +262,7 @@ class ModelState:
             state._tallies.load_arrays(parts["tallies"], state.features.n_ids, state.labels.n_ids)
             state.details = DetailsTable.from_arrays(parts["details"], state.labels.n_ids)
             state.reranker = Reranker.from_arrays(
-                state.reranks(state.config),
-                state.config.memory_instances or 0,
-                parts["reranker"],
-                state.labels.n_ids,
-                state.dimension,
+                state.reranks(state.config), parts["reranker"], state.labels.n_ids, state.dimension
             )
         except (KeyError, TypeError, ValueError, InvalidInstance, msgspec.MsgspecError) as error:
             raise Corrupted(f"the arrays of a model do not fit together: {error}") from error

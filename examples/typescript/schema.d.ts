@@ -1204,11 +1204,6 @@ export interface components {
              */
             rerank: boolean | null;
             /**
-             * Memory Instances
-             * @description sls, unless rerank is false: remember so many newest instances with a vector, and re-rank by the most similar ones as well. Can change at any time.
-             */
-            memory_instances: number | null;
-            /**
              * Calibrate
              * @description Learn to convert scores to probabilities; can change at any time.
              */
@@ -1436,7 +1431,7 @@ export interface components {
             appendfsync: string | null;
             /**
              * Levels
-             * @description The durability levels that a request can ask for.
+             * @description The durability levels that the store can confirm.
              */
             levels: string[];
             /**
@@ -2682,8 +2677,6 @@ export interface components {
             /** @default null */
             because?: components["schemas"]["Because"][] | null;
             /** @default null */
-            nearest?: components["schemas"]["NearInstance"][] | null;
-            /** @default null */
             name?: string | null;
             /** @default null */
             zero_shot?: boolean | null;
@@ -2692,17 +2685,6 @@ export interface components {
         Because: {
             feature: string;
             contribution: number;
-        };
-        /** @description A remembered instance that is similar to the one that was asked about. */
-        NearInstance: {
-            /** @description Of its event. */
-            offset: string;
-            /** @description Its first 16. */
-            labels: string[];
-            /** @description Cosine of the two vectors. */
-            similarity: number;
-            /** @default null */
-            key?: string | null;
         };
         /** @description One answer per instance, in order. */
         ClassifyBatchAnswer: {
@@ -2762,8 +2744,6 @@ export interface components {
              * @enum {unknown}
              */
             wait?: "applied" | "log";
-            /** @default null */
-            durability?: ("fsync" | "log" | "replica") | null;
             /** @default null */
             source?: string | null;
             /** @default null */
@@ -2992,8 +2972,6 @@ export interface components {
              * @enum {unknown}
              */
             wait?: "applied" | "log";
-            /** @default null */
-            durability?: ("fsync" | "log" | "replica") | null;
             /** @default null */
             source?: string | null;
         };
@@ -4963,12 +4941,6 @@ export interface operations {
                      */
                     rerank?: boolean | null;
                     /**
-                     * Memory Instances
-                     * @description sls, unless rerank is false: remember so many newest instances with a vector, and re-rank by the most similar ones as well. Can change at any time.
-                     * @default null
-                     */
-                    memory_instances?: number | null;
-                    /**
                      * Calibrate
                      * @description Learn to convert scores to probabilities; can change at any time.
                      * @default false
@@ -4984,13 +4956,6 @@ export interface operations {
                     /** @constant */
                     update?: "sls";
                     memory?: null;
-                    /** @enum {unknown} */
-                    rerank?: true | null;
-                } | {
-                    /** @constant */
-                    update?: "sls";
-                    memory?: null;
-                    memory_instances?: null;
                 } | {
                     /** @constant */
                     update?: "fsu";
@@ -4998,7 +4963,6 @@ export interface operations {
                     rows?: false;
                     /** @enum {unknown} */
                     rerank?: false | null;
-                    memory_instances?: null;
                     analyzer?: {
                         embed?: null;
                     };

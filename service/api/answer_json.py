@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary, ref
 from abound.core.model.live_model import LiveModel
 from abound.core.types import START, Offset, Ranking
 from abound.service.api.schemas.labels import details_from
-from abound.service.api.schemas.learn_classify import Because, ClassifyAnswer, NearInstance, ScoredLabel, encoder
+from abound.service.api.schemas.learn_classify import Because, ClassifyAnswer, ScoredLabel, encoder
 
 LIVE = "live"
 
@@ -89,9 +89,6 @@ class AnswerEncoder:
         if explain:
             for scored, reasons in zip(labels, live.explain(vector, ranking), strict=True):
                 scored.because = [Because(feature, contribution) for feature, contribution in reasons]
-        if explain and live.reranker.memory.most:
-            for scored, near in zip(labels, live.nearest(vector, ranking), strict=True):
-                scored.nearest = [NearInstance(str(one.offset), one.labels, one.similarity, one.key) for one in near]
         return ClassifyAnswer(labels, self.offset_text(offset), LIVE)
 
 

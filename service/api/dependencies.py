@@ -75,8 +75,7 @@ class Parts(NamedTuple):
             if (appender := model.appender) is not None:
                 requests, n_bytes = appender.waiting
                 figures[name] |= {"waiting_requests": requests, "waiting_bytes": n_bytes}
-                for queue, timer in appender.timers().items():
-                    self.telemetry.add_appends(queue, *timer.drain())
+                self.telemetry.add_appends(*appender.timer.drain())
             if (kept := self.replica.storage_status.get(model)) is not None:
                 figures[name] |= kept.figures()
             if number % MODELS_AT_ONCE == 0:

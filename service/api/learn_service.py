@@ -17,7 +17,7 @@ import weakref
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -43,6 +43,7 @@ from abound.service.api.schemas.learn_classify import (
     LearnBatchAnswer,
     LearnRequest,
     LearnResult,
+    Wait,
 )
 from abound.service.asyncio_tasks import TimeSlice
 from abound.service.log.append_group import LearnDraft, LearnOutcome
@@ -54,13 +55,6 @@ from abound.service.settings import Settings
 from abound.service.store.server_info import LEVELS
 
 
-class AppendOptions(NamedTuple):
-    """How drafts are appended and what the answer waits for; shared by the lines of one group."""
-
-    wait: Literal["applied", "log"]
-    durability: str
-
-
 class LearnService:
     """Checks labelled instances and appends them.
 
@@ -68,7 +62,7 @@ class LearnService:
     ----------
     replica : Replica
     settings : Settings
-        Gives the default durability and the maximum wait for an event to be applied.
+        Gives the durability and the maximum wait for an event to be applied.
     remember_params : RememberParams
     changing : ConfigChanges
     budget : MemoryBudget
@@ -90,27 +84,18 @@ class LearnService:
         self._wait_seconds = settings.wait_seconds
         self._pending_classes: weakref.WeakKeyDictionary[ReplicatedModel, PendingClasses] = weakref.WeakKeyDictionary()
 
-    def append_options(self, request: LearnRequest, keyed: bool) -> AppendOptions:
-        """Return the append options of a request.
-
-        A request with an idempotency key waits until it is applied: only then is it known whether it is a repeat.
-        """
-        return AppendOptions("applied" if keyed else request.wait, request.durability or self._durability)
-
     async def earlier_instance_result(
-        self, model: ReplicatedModel, instance: LabelledInstance, source: str | None, durability: str | None
+        self, model: ReplicatedModel, instance: LabelledInstance, source: str | None
     ) -> LearnOutcome | None:
         """Return the first result of a remembered instance with this key; the instance itself may have expired."""
         if instance.prediction is None or instance.key is None:
             return None
-        return await self.earlier_result(model, instance.key, await body_hash([instance], source), durability)
+        return await self.earlier_result(model, instance.key, await body_hash([instance], source))
 
-    async def earlier_result(
-        self, model: ReplicatedModel, key: str, body: bytes, durability: str | None
-    ) -> LearnOutcome | None:
-        """Return the result of the first request with a key, confirmed up to the requested durability."""
+    async def earlier_result(self, model: ReplicatedModel, key: str, body: bytes) -> LearnOutcome | None:
+        """Return the result of the first request with a key, with the durability that the store confirms now."""
         learned = earlier_result(model, key, body)
-        if learned is None or (durability or self._durability) == "log":
+        if learned is None or self._durability == "log":
             return learned
         return msgspec.structs.replace(learned, durability=await self._replica.confirmed_durability())
 
@@ -148,9 +133,9 @@ class LearnService:
         return vector + labels
 
     async def append(
-        self, model: ReplicatedModel, config: ModelConfig, drafts: list[LearnDraft], terms: AppendOptions
+        self, model: ReplicatedModel, config: ModelConfig, drafts: list[LearnDraft], wait: Wait
     ) -> list[LearnOutcome]:
-        """Append drafts of one request, or of several lines, and wait as ``terms`` says.
+        """Append drafts of one request, or of several lines, and wait; drafts with a key until they are applied.
 
         Raises what ``Replica.learn`` and ``MemoryBudget.check`` raise.
         """
@@ -161,7 +146,7 @@ class LearnService:
         if any(draft.key is None or draft.key not in receipts for draft in drafts):
             # Repeats only return their first answer and need no memory.
             self._budget.check(model, self._replica.models.all)
-        learned = await self._replica.learn(model.name, drafts, terms.wait, terms.durability, self._wait_seconds)
+        learned = await self._replica.learn(model.name, drafts, wait, self._wait_seconds)
         predictions = [one for draft in drafts for one in draft.predictions]
         if predictions:
             with suppress(StoreUnavailable):  # learned all the same; at worst the instance is listed again

@@ -12,7 +12,6 @@ from abound.core.config import ModelConfig
 from abound.core.errors import AboundError, InvalidInstance
 from abound.service.api.decoding import LineWarnings, decode_batch, max_work_of
 from abound.service.api.learn_service import (
-    AppendOptions,
     LearnService,
     RequestAdditions,
     VectorBudget,
@@ -22,7 +21,7 @@ from abound.service.api.learn_service import (
 from abound.service.api.ndjson import AnswerLines, NdjsonLine, RequestLines
 from abound.service.api.ndjson_rates import admit_lines
 from abound.service.api.problems import problem_of
-from abound.service.api.schemas.learn_classify import encoder, learn_decoder
+from abound.service.api.schemas.learn_classify import Wait, encoder, learn_decoder
 from abound.service.asyncio_tasks import TimeSlice, run_together
 from abound.service.log.append_group import LearnDraft, LearnOutcome
 from abound.service.model.replicated_model import ReplicatedModel
@@ -101,14 +100,14 @@ class LearnStream:
             for line in some:
                 config = model.live.config
                 try:
-                    terms, draft, warning = await self._line(model, config, line, new, warnings)
+                    wait, draft, warning = await self._line(model, config, line, new, warnings)
                 except AboundError as error:
                     group.lines.append((line.number, error, None))
                 else:
-                    if isinstance(draft, LearnDraft) and not group.accepts(terms, config, draft):
+                    if isinstance(draft, LearnDraft) and not group.accepts(wait, config, draft):
                         await groups.put(self._send(model, group, lines))
                         group = _Group()
-                    group.add(line.number, terms, config, draft, warning)
+                    group.add(line.number, wait, config, draft, warning)
                 if group.is_full:
                     await groups.put(self._send(model, group, lines))
                     group = _Group()
@@ -122,10 +121,10 @@ class LearnStream:
         await groups.put(None)
 
     def _send(self, model: ReplicatedModel, group: _Group, lines: RequestLines) -> PendingGroup:
-        if group.terms is None or group.config is None:
+        if group.wait is None or group.config is None:
             return PendingGroup(group.lines, None)
         lines.may_be_logged = True
-        learned = asyncio.create_task(self._learning.append(model, group.config, group.drafts, group.terms))
+        learned = asyncio.create_task(self._learning.append(model, group.config, group.drafts, group.wait))
         self._pending.add(learned)
         learned.add_done_callback(self._forget)
         return PendingGroup(group.lines, learned)
@@ -143,33 +142,33 @@ class LearnStream:
         line: NdjsonLine,
         new: RequestAdditions,
         warnings: LineWarnings,
-    ) -> tuple[AppendOptions, LearnDraft | LearnOutcome, str | None]:
-        """Return the append options of a line, its draft or its earlier result, and its warning."""
+    ) -> tuple[Wait, LearnDraft | LearnOutcome, str | None]:
+        """Return what the answer to a line waits for, its draft or its earlier result, and its warning."""
         if line.error is not None:
             raise line.error
         request = await decode_batch(learn_decoder, line.body, max_work=max_work_of(model.live.limits))
         if request.instances is not None:
             raise InvalidInstance("instances: a line has one instance; send each on a line of its own", "instances")
-        terms = self._learning.append_options(request, request.key is not None)
-        learned = await self._learning.earlier_instance_result(model, request, request.source, request.durability)
+        wait: Wait = "applied" if request.key is not None else request.wait  # the lines of a group wait as one
+        learned = await self._learning.earlier_instance_result(model, request, request.source)
         if learned is not None:
-            return terms, learned, None
+            return wait, learned, None
         record = await self._learning.record(model, config, request, new)
         VectorBudget(self._request_bytes).reserve(len(record))
         warning = await warnings.of(model.live, request.features)
         warnings.is_given |= warning is not None
-        return terms, await draft_of(request, record, request.source), warning
+        return wait, await draft_of(request, record, request.source), warning
 
 
 class _Group:
     """Lines to be appended together."""
 
-    __slots__ = ("config", "drafts", "lines", "size", "terms")
+    __slots__ = ("config", "drafts", "lines", "size", "wait")
 
     def __init__(self) -> None:
         self.lines: list[_Line] = []
         self.drafts: list[LearnDraft] = []
-        self.terms: AppendOptions | None = None
+        self.wait: Wait | None = None
         self.config: ModelConfig | None = None
         self.size = 0
 
@@ -178,16 +177,16 @@ class _Group:
         """Whether to append the group now."""
         return len(self.lines) >= GROUP_LINES or self.size >= GROUP_BYTES
 
-    def accepts(self, terms: AppendOptions, config: ModelConfig, draft: LearnDraft) -> bool:
+    def accepts(self, wait: Wait, config: ModelConfig, draft: LearnDraft) -> bool:
         """Return whether the draft of a line can be appended together with the lines of the group."""
-        if self.terms is None:
+        if self.wait is None:
             return True
-        return self.terms == terms and self.config is config and self.size + len(draft.records) <= GROUP_BYTES
+        return self.wait == wait and self.config is config and self.size + len(draft.records) <= GROUP_BYTES
 
     def add(
         self,
         number: int,
-        terms: AppendOptions,
+        wait: Wait,
         config: ModelConfig,
         draft: LearnDraft | LearnOutcome,
         warning: str | None,
@@ -198,7 +197,7 @@ class _Group:
             return
         self.lines.append((number, None, warning))
         self.drafts.append(draft)
-        self.terms, self.config = terms, config
+        self.wait, self.config = wait, config
         self.size += len(draft.records)
 
 

@@ -122,16 +122,13 @@ def config_schema(update: str | None = None) -> dict[str, Any]:
     schema = ConfigShape.model_json_schema()
     analyzer = schema.pop("$defs")["AnalyzerShape"]
     schema["properties"]["analyzer"] = analyzer
-    sls: dict[str, Any] = {"update": {"const": "sls"}, "memory": {"type": "null"}}
     schema["anyOf"] = [
-        {"properties": sls | {"rerank": {"enum": [True, None]}}},
-        {"properties": sls | {"memory_instances": {"type": "null"}}},
+        {"properties": {"update": {"const": "sls"}, "memory": {"type": "null"}}},
         {
             "properties": {
                 "update": {"const": "fsu"},
                 "rows": {"const": False},
                 "rerank": {"enum": [False, None]},
-                "memory_instances": {"type": "null"},
                 "analyzer": {"properties": {"embed": {"type": "null"}}},
             }
         },

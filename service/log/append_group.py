@@ -61,7 +61,7 @@ class LearnOutcome(msgspec.Struct, frozen=True, gc=False):
         Whether the index changed.
     applied : bool
     durability : ``log`` | ``fsync`` | ``replica``
-        The requested level if it was reached, else the highest lower level that was.
+        The level of the service if it was reached, else the highest lower level that was.
     is_of_another_body : bool
         The key was used before with another body; nothing was learned.
     """
@@ -87,13 +87,11 @@ class LearnOutcome(msgspec.Struct, frozen=True, gc=False):
 
 
 class PendingRequest(msgspec.Struct, gc=False):
-    """A pending request, from its append queue through its group to its end.
+    """A pending request, from the queue through its group to its end.
 
     Attributes
     ----------
     future : Future
-    level : int
-        Requested durability, as an index into ``LEVELS``.
     wait : bool
         Whether the request waits until it is applied. A request that does not wait never gets the result,
         even if it happens to be known: the answer depends only on the request.
@@ -111,7 +109,6 @@ class PendingRequest(msgspec.Struct, gc=False):
     """
 
     future: asyncio.Future[Any]
-    level: int
     wait: bool
     deadline: float
     drafts: Sequence[LearnDraft]
@@ -129,7 +126,7 @@ class PendingRequest(msgspec.Struct, gc=False):
             raise AssertionError("a result was requested of a group that is not in the log")
         if self.event is not None:
             return entry
-        durability = LEVELS[min(self.level, reached)]
+        durability = LEVELS[reached]
         milliseconds, sequence, _ = entry
         learned = []
         for at, draft in enumerate(self.drafts, self.first_unit):

@@ -1,14 +1,12 @@
 """Appending events to a model's log: concurrent requests share one entry, one round trip and one fsync.
 
-An **append group** is the requests of one entry. An **append queue** holds requests and a connection, and
-appends one group at a time. Each model has two append queues. The first serves requests that only need the
-event in the store's log. The second, careful one serves requests for a higher durability, so that their
-longer wait delays no other request.
+An **append group** is the requests of one entry. Each model has one queue of requests, and appends one group at a
+time.
 
-    1. A request waits in its queue. The queue is bounded by bytes and number; excess requests are refused
+    1. A request waits in the queue. The queue is bounded by bytes and number; excess requests are refused
        (Overloaded).
     2. When no append is running, the waiting requests become a group (bounded again). The group goes out as one
-       XADD. For a level above ``log`` the commands that confirm it follow in the same write
+       XADD. If the service promises more than ``log``, the commands that confirm it follow in the same write
        (``service/store/durability.py``).
     3. The replies confirm how durable the group is. The next group goes out.
     4. The follower reads the entry from the log, recognizes it by origin and sequence, and hands over its
@@ -47,7 +45,7 @@ from abound.service.store.durability import Words, confirmation_commands, confir
 from abound.service.store.keys import ModelKeys
 from abound.service.store.raw_connection import ConnectionLost, Reply, pack_command
 from abound.service.store.reconnecting_connection import ReconnectingConnection
-from abound.service.store.server_info import LEVELS, ServerInfo, refusal_of
+from abound.service.store.server_info import LEVELS, ServerInfo
 
 SWEEP_SECONDS = 0.05
 
@@ -70,9 +68,13 @@ class Appender:
         Id of this process.
     sequences : iterator of int
         Shared by all appenders of the process.
-    connection, careful_connection : ReconnectingConnection
-        Connections. The first is shared by all models; the second belongs to this model and is opened on
-        first use.
+    connection : ReconnectingConnection
+        Shared by all models.
+    own_connection : ReconnectingConnection or None
+        For a level above ``log``: this model appends over it, so that waiting for the store holds up no other
+        model. It is opened on first use.
+    durability : ``log`` | ``fsync`` | ``replica``
+        The level that each group is to reach.
     log_bytes : callable
         Returns the current size of the log.
     tracing : Tracing or None
@@ -85,7 +87,8 @@ class Appender:
         origin: bytes,
         sequences: Iterator[int],
         connection: ReconnectingConnection,
-        careful_connection: ReconnectingConnection,
+        own_connection: ReconnectingConnection | None,
+        durability: str,
         params: LogParams,
         reply_seconds: float,
         log_bytes: Callable[[], int],
@@ -98,8 +101,14 @@ class Appender:
         self._sequences = sequences
         self._log_bytes = log_bytes
         self.tracing = tracing
-        self._fast = AppendQueue(self, connection, careful=False)
-        self._careful = AppendQueue(self, careful_connection, careful=True)
+        self.timer = DurationCounter()
+        self._shared = connection
+        self._connection = own_connection or connection
+        self._durability = durability
+        self._level = LEVELS.index(durability)
+        self._queue: deque[PendingRequest] = deque()
+        self._busy = False
+        self._alone = False
         self._groups: dict[int, AppendGroup] = {}
         self._n_waiting = 0
         self._n_bytes = 0
@@ -108,43 +117,28 @@ class Appender:
         self._opening: asyncio.Task[None] | None = None
 
     @property
-    def is_connected(self) -> bool:
-        """Whether the store can be reached for appending."""
-        return self._fast.connection.raw is not None
-
-    @property
-    def is_file_rewritten(self) -> bool:
-        """Whether the store was rewriting its append-only file at the last check."""
-        return self._fast.connection.info is not None and self._fast.connection.info.rewriting
-
-    @property
     def waiting(self) -> tuple[int, int]:
         """Number of unanswered requests, and their bytes."""
         return self._n_waiting, self._n_bytes
 
-    def timers(self) -> dict[str, DurationCounter]:
-        """Return the append durations by queue: ``log``, and ``confirmed`` for higher durability."""
-        return {"log": self._fast.timer, "confirmed": self._careful.timer}
-
-    def learn(
-        self, drafts: Sequence[LearnDraft], level: str, wait: bool, timeout: float
-    ) -> asyncio.Future[list[LearnOutcome]]:
+    def learn(self, drafts: Sequence[LearnDraft], wait: bool, timeout: float) -> asyncio.Future[list[LearnOutcome]]:
         """Append drafts. The future returns one ``LearnOutcome`` for each of them.
 
         Raises (immediately; nothing is appended)
         ------
         StoreUnavailable
-            The store is unreachable, or was changed so that it could lose the log.
+            The store is unreachable, cannot confirm the durability of the service, or was changed so that it could
+            lose the log.
         TooLarge
             The request is over ``request_bytes``.
         Overloaded
             Too much is waiting already, or the log is full.
-        InvalidInstance
-            The store cannot confirm this level of durability.
         """
-        info = self._server_info()
-        if level != "log":
-            info.check_level(level)
+        lack = self._server_info().lacks(self._durability)
+        if lack is not None:
+            raise StoreUnavailable(
+                f"nothing was appended: ABOUND_DURABILITY is {self._durability}, but {lack}", retry_after=5.0
+            )
         if len(drafts) == 1:
             [draft] = drafts
             n, n_bytes = draft.n, len(draft.records)
@@ -164,17 +158,12 @@ class Appender:
             )
         loop = self._loop
         future: asyncio.Future[list[LearnOutcome]] = loop.create_future()
-        waiting = PendingRequest(future, LEVELS.index(level), wait, loop.time() + timeout, drafts, n, n_bytes)
+        waiting = PendingRequest(future, wait, loop.time() + timeout, drafts, n, n_bytes)
         self._admit(waiting)
         if self.tracing is not None:
             waiting.spans = self.tracing.append()
             future.add_done_callback(waiting.spans.end)
-        if level == "log" or (level == "fsync" and info.confirms_fsync):
-            self._fast.put(waiting)
-            return future
-        if self._careful.connection.raw is None and (self._opening is None or self._opening.done()):
-            self._opening = loop.create_task(self._careful.open())
-        self._careful.put(waiting)
+        self._put(waiting)
         return future
 
     def event(self, event: ControlEvent, timeout: float) -> asyncio.Future[Offset]:
@@ -184,9 +173,9 @@ class Appender:
         """
         self._server_info()
         future: asyncio.Future[Offset] = self._loop.create_future()
-        waiting = PendingRequest(future, 0, True, self._loop.time() + timeout, (), 0, 0, event)
+        waiting = PendingRequest(future, True, self._loop.time() + timeout, (), 0, 0, event)
         self._admit(waiting)
-        self._fast.put(waiting)
+        self._put(waiting)
         return future
 
     def on_applied(self, sequence: int, entry: Offset, applied: EntryApplication | None) -> None:
@@ -200,27 +189,109 @@ class Appender:
             group.applied = applied
             group.ranks = applied.ranks.tolist()
             group.updated = applied.updated.tolist()
-        self.settle(group)
+        self._settle(group)
 
     async def stop(self, reason: str) -> None:
         """End every request: unsent ones are refused, the outcome of the others is unknown."""
-        for one in (self._fast, self._careful):
-            self.refuse_all(one.queue, reason)
+        self._refuse_all(reason)
         for group in list(self._groups.values()):
-            self.fail_group(group, OutcomeUnknown(f"{reason} before the store answered"))
+            self._fail_group(group, OutcomeUnknown(f"{reason} before the store answered"))
         if self._sweeper is not None:
             self._sweeper.cancel()
         if self._opening is not None:
             await cancel_and_wait(self._opening)
-        await self._careful.connection.stop()
+        if self._connection is not self._shared:
+            await self._connection.stop()
 
-    # called by the append queues
+    # one group at a time
 
-    def take(self, queue: deque[PendingRequest]) -> AppendGroup | None:
-        """Return the next group of a queue: requests up to the bounds, or one control event.
+    def _put(self, waiting: PendingRequest) -> None:
+        """Queue a request. It is sent together with all others that arrive before the event loop's next turn.
 
-        Return None if the queue is empty.
+        If the previous group held a single request, there are no others to wait for and the request is sent
+        at once.
         """
+        self._queue.append(waiting)
+        if self._busy:
+            return
+        self._busy = True
+        if self._alone:
+            self._send()
+        else:
+            self._loop.call_soon(self._send)
+
+    def _send(self) -> None:
+        """Append the waiting requests as one entry, or become idle if there are none."""
+        raw, info = self._connection.raw, self._connection.info
+        if raw is None or info is None:
+            self._busy = False
+            if self._connection is self._shared or self._shared.raw is None:
+                self._refuse_all("the store is unreachable")
+            elif self._opening is None or self._opening.done():
+                self._opening = self._loop.create_task(self._open())
+            return
+        if self._shared.info is not None and self._shared.info.rewriting:  # the info of the own one may be older
+            info = info._replace(rewriting=True)
+        group = self._take()
+        if group is None:
+            self._busy = False
+            return
+        self._alone = len(group.waiting) == 1
+        began = self._loop.time()
+        command = self._command(group)
+        timeout, wait_seconds = self.reply_seconds, self.params.wait_store_seconds
+        commands = confirmation_commands(info, self._level, wait_seconds)
+        replies: list[Reply] = []
+
+        def collect(reply: Reply) -> None:
+            replies.append(reply)
+            if len(replies) > len(commands):
+                self._answered(group, replies, info, commands, began)
+
+        if commands:
+            timeout += wait_seconds
+            command += b"".join([pack_command(words) for words in commands])
+        raw.send(command, collect, timeout, 1 + len(commands))
+
+    async def _open(self) -> None:
+        """Open the own connection, and go on with the waiting requests."""
+        self._connection.start()
+        await self._connection.wait_open()
+        if not self._busy and self._queue:
+            self._busy = True
+            self._send()
+
+    def _answered(
+        self, group: AppendGroup, replies: list[Reply], info: ServerInfo, commands: Sequence[Words], began: float
+    ) -> None:
+        reply, *confirmations = replies
+        if isinstance(reply, bytes):
+            self.timer.observe(self._loop.time() - began)
+            group.entry = Offset.of_entry(reply)
+            danger = self._connection.info.danger if self._connection.info is not None else None
+            if danger is None:
+                group.reached = confirmed_level(info, commands, confirmations)
+                if self.tracing is not None:
+                    group.begin_apply_spans()
+                self._settle(group)
+            else:
+                lost = OutcomeUnknown(f"the event is in the log but may get lost: the store {danger}")
+                self._fail_group(group, lost)
+        elif isinstance(reply, ConnectionLost):
+            group.lost = True
+            self._settle(group)
+        elif reply is None:
+            self._fail_group(group, StoreUnavailable("the store has lost the log; nothing was appended"))
+        else:
+            if str(reply).startswith("READONLY") and self._connection.raw is not None:
+                # After a failover, a new connection to the same address reaches the new primary.
+                self._connection.raw.close()
+            self._fail_group(group, StoreUnavailable(f"the store refused to append: {reply}"))
+        self._send()
+
+    def _take(self) -> AppendGroup | None:
+        """Return the next group: requests up to the bounds, or one control event; None if nothing waits."""
+        queue = self._queue
         group: AppendGroup | None = None
         n = n_bytes = n_units = 0
         most_events, most_bytes = self.params.group_events, self.params.group_bytes
@@ -248,7 +319,7 @@ class Appender:
                 break
         return group
 
-    def command(self, group: AppendGroup) -> bytes:
+    def _command(self, group: AppendGroup) -> bytes:
         """Return the packed command that appends a group.
 
         A log that once had an entry is never created again. If it is missing, the store was emptied, and a
@@ -257,7 +328,7 @@ class Appender:
         entry = Entry(APPLY_VERSION, self._origin, group.sequence, group.event())
         return xadd(self.key, *encode(entry), begun=self._log_bytes() > 0)
 
-    def settle(self, group: AppendGroup) -> None:
+    def _settle(self, group: AppendGroup) -> None:
         """End the requests of a group that have everything they wait for."""
         reached = group.reached
         if reached is None:
@@ -280,32 +351,31 @@ class Appender:
         if not left:
             self._groups.pop(group.sequence, None)
 
-    def fail_group(self, group: AppendGroup, error: Exception) -> None:
+    def _fail_group(self, group: AppendGroup, error: Exception) -> None:
         """End all requests of a group with an error."""
         self._groups.pop(group.sequence, None)
         for waiting in group.waiting:
             self._end(waiting, error)
         group.waiting = []
 
-    def refuse_all(self, queue: deque[PendingRequest], reason: str) -> None:
-        """End all requests in a queue with an error; none of them was sent."""
-        while queue:
-            self._end(queue.popleft(), StoreUnavailable(f"{reason}; nothing was appended"))
+    def _refuse_all(self, reason: str) -> None:
+        """End all requests in the queue with an error; none of them was sent."""
+        while self._queue:
+            self._end(self._queue.popleft(), StoreUnavailable(f"{reason}; nothing was appended"))
 
     # bounds and deadlines
 
     def _server_info(self) -> ServerInfo:
-        connection = self._fast.connection
-        info = connection.info
-        if connection.raw is None or info is None:
+        info = self._shared.info
+        if self._shared.raw is None or info is None:
             raise StoreUnavailable("the store is unreachable; nothing was appended")
         info.check_safe()
         return info
 
     def _is_safe(self) -> bool:
         """Return whether a store is connected and keeps everything in its log."""
-        connection = self._fast.connection
-        return connection.raw is not None and connection.info is not None and connection.info.danger is None
+        info = self._shared.info
+        return self._shared.raw is not None and info is not None and info.danger is None
 
     def _admit(self, waiting: PendingRequest) -> None:
         params = self.params
@@ -331,14 +401,12 @@ class Appender:
         """End the requests whose deadline has passed, each according to how far it got."""
         self._sweeper = None
         now = self._loop.time()
-        for one in (self._fast, self._careful):
-            late = [waiting for waiting in one.queue if waiting.deadline < now]
-            for waiting in late:
-                one.queue.remove(waiting)
-                self._end(waiting, Overloaded("the event could not be appended in time; nothing was appended"))
+        for waiting in [waiting for waiting in self._queue if waiting.deadline < now]:
+            self._queue.remove(waiting)
+            self._end(waiting, Overloaded("the event could not be appended in time; nothing was appended"))
         for group in list(self._groups.values()):
             if group.lost:  # the store may have become safe again, or been replaced
-                self.settle(group)
+                self._settle(group)
             if any(waiting.deadline < now for waiting in group.waiting):
                 self._end_late(group, now)
         if self._n_waiting:
@@ -362,100 +430,3 @@ class Appender:
         group.waiting = left
         if not left:
             self._groups.pop(group.sequence, None)
-
-
-class AppendQueue:
-    """A queue of requests, of which one group at a time is appended over one connection."""
-
-    def __init__(self, appender: Appender, connection: ReconnectingConnection, careful: bool) -> None:
-        self.queue: deque[PendingRequest] = deque()
-        self.connection = connection
-        self.timer = DurationCounter()
-        self._appender = appender
-        self._careful = careful
-        self._busy = False
-        self._alone = False
-        self._loop = asyncio.get_running_loop()
-
-    def put(self, waiting: PendingRequest) -> None:
-        """Queue a request. It is sent together with all others that arrive before the event loop's next turn.
-
-        If the previous group held a single request, there are no others to wait for and the request is sent
-        at once.
-        """
-        self.queue.append(waiting)
-        if self._busy:
-            return
-        self._busy = True
-        if self._alone:
-            self._send()
-        else:
-            self._loop.call_soon(self._send)
-
-    def _send(self) -> None:
-        """Append the waiting requests as one entry, or become idle if there are none."""
-        raw, info = self.connection.raw, self.connection.info
-        if raw is None or info is None:
-            self._busy = False
-            if self._careful and self._appender.is_connected:  # the second connection is opened when first needed
-                return
-            self._appender.refuse_all(self.queue, "the store is unreachable")
-            return
-        if self._appender.is_file_rewritten:  # the info of the second connection may be older
-            info = info._replace(rewriting=True)
-        group = self._appender.take(self.queue)
-        if group is None:
-            self._busy = False
-            return
-        self._alone = len(group.waiting) == 1
-        began = self._loop.time()
-        command = self._appender.command(group)
-        timeout, wait_seconds = self._appender.reply_seconds, self._appender.params.wait_store_seconds
-        commands = confirmation_commands(info, max([waiting.level for waiting in group.waiting]), wait_seconds)
-        replies: list[Reply] = []
-
-        def collect(reply: Reply) -> None:
-            replies.append(reply)
-            if len(replies) > len(commands):
-                self._answered(group, replies, info, commands, began)
-
-        if commands:
-            timeout += wait_seconds
-            command += b"".join([pack_command(words) for words in commands])
-        raw.send(command, collect, timeout, 1 + len(commands))
-
-    def _answered(
-        self, group: AppendGroup, replies: list[Reply], info: ServerInfo, commands: Sequence[Words], began: float
-    ) -> None:
-        reply, *confirmations = replies
-        if isinstance(reply, bytes):
-            self.timer.observe(self._loop.time() - began)
-            group.entry = Offset.of_entry(reply)
-            danger = self.connection.info.danger if self.connection.info is not None else None
-            if danger is None:
-                group.reached = confirmed_level(info, commands, confirmations)
-                if self._appender.tracing is not None:
-                    group.begin_apply_spans()
-                self._appender.settle(group)
-            else:
-                lost = OutcomeUnknown(f"the event is in the log but may get lost: the store {danger}")
-                self._appender.fail_group(group, lost)
-        elif isinstance(reply, ConnectionLost):
-            group.lost = True
-            self._appender.settle(group)
-        elif reply is None:
-            self._appender.fail_group(group, StoreUnavailable("the store has lost the log; nothing was appended"))
-        else:
-            if str(reply).startswith("READONLY") and self.connection.raw is not None:
-                # After a failover, a new connection to the same address reaches the new primary.
-                self.connection.raw.close()
-            self._appender.fail_group(group, StoreUnavailable(f"nothing was appended: {refusal_of(reply)}"))
-        self._send()
-
-    async def open(self) -> None:
-        """Open the connection if it is closed, and continue with the waiting requests."""
-        self.connection.start()
-        await self.connection.wait_open()
-        if not self._busy and self.queue:
-            self._busy = True
-            self._send()

@@ -74,7 +74,7 @@ class ReplicaParams:
     Attributes
     ----------
     durability : ``log`` | ``fsync`` | ``replica``
-        Default level of requests. A store that cannot reach it is refused at the start.
+        The level that every learned event is to reach. A store that cannot reach it is refused at the start.
     max_models : int
         Number of models at which no more are created.
     default_update : ``fsu`` | ``sls``
@@ -127,7 +127,7 @@ class Replica:
         self.id = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
         self._follower = Follower(store, self.params.log, self.params.limits, self, artifacts)
         self._connection = ReconnectingConnection(store, "append", knows=self._follower.continues_catalog)
-        self._appenders = Appenders(store, self.params.log, self._connection, tracing)
+        self._appenders = Appenders(store, self.params, self._connection, tracing)
         self._standbys = Standbys(store, ReplaySource(store, artifacts, self.params.log), self._follower.models)
         self.loaded_versions = LoadedVersions(store, artifacts, self._follower.models, self.params.serving)
         self.storage_status = StorageStatus(store, artifacts, self._follower.models)
@@ -277,7 +277,6 @@ class Replica:
         name: str,
         drafts: Sequence[LearnDraft],
         wait: Literal["applied", "log"] = "applied",
-        durability: str = "log",
         timeout: float = 10.0,  # noqa: ASYNC109  a deadline of the group, not of this coroutine
     ) -> list[LearnOutcome]:
         """Append drafts to the log of a model and return the outcome of each.
@@ -292,12 +291,11 @@ class Replica:
         OutcomeUnknown
             The store did not answer, or an event with a key was not applied in time.
         InvalidInstance
-            The store cannot confirm that level of durability; or the key was used before with another body (for a
-            single draft only, else ``LearnOutcome.refused``).
+            The key was used before with another body (for a single draft only, else ``LearnOutcome.refused``).
         """
         model = self._changeable(name)
         has_key = drafts[0].key is not None if len(drafts) == 1 else any(draft.key is not None for draft in drafts)
-        learned = await appender_of(model).learn(drafts, durability, has_key or wait == "applied", timeout)
+        learned = await appender_of(model).learn(drafts, has_key or wait == "applied", timeout)
         if len(learned) == 1 and learned[0].refused is not None:
             raise learned[0].refused
         return learned
@@ -461,13 +459,11 @@ class Replica:
         return model
 
     def _refuse_level(self) -> None:
-        """Raise CannotStart when the store cannot reach the default durability of requests."""
-        facts = self._connection.info
-        try:
-            if facts is not None:
-                facts.check_level(self.params.durability)
-        except InvalidInstance as error:
-            raise CannotStart(f"ABOUND_DURABILITY is {self.params.durability}, but {error}") from None
+        """Raise CannotStart when the store cannot reach the durability of the service."""
+        info, level = self._connection.info, self.params.durability
+        lack = None if info is None else info.lacks(level)
+        if lack is not None:
+            raise CannotStart(f"ABOUND_DURABILITY is {level}, but {lack}")
 
     def _run_errand(self, errand: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(errand)
@@ -490,11 +486,11 @@ class Appenders:
     Parameters
     ----------
     connection : ReconnectingConnection
-        Shared by all appenders. Each appender has another one to the same servers, for levels above ``log``.
+        Shared by all appenders. For levels above ``log`` each appender has another one to the same servers.
     """
 
     def __init__(
-        self, store: Store, params: LogParams, connection: ReconnectingConnection, tracing: Tracing | None
+        self, store: Store, params: ReplicaParams, connection: ReconnectingConnection, tracing: Tracing | None
     ) -> None:
         self._store = store
         self._params = params
@@ -506,18 +502,22 @@ class Appenders:
     def on_model_added(self, model: ReplicatedModel) -> None:
         """Create the appender of a new model."""
         weak = weakref.proxy(model)  # without a cycle, a deleted model is freed immediately
+        own = None
+        if self._params.durability != "log":
+            own = ReconnectingConnection(
+                self._store,
+                f"append-{model.name}",
+                2 * self._params.log.wait_store_seconds,  # its checks are queued behind WAITAOF and WAIT
+                self._connection.knows,
+            )
         model.appender = Appender(
             model.keys.log,
             self._origin,
             self._sequences,
             self._connection,
-            ReconnectingConnection(
-                self._store,
-                f"careful-{model.name}",
-                2 * self._params.wait_store_seconds,  # its checks are queued behind WAITAOF and WAIT
-                self._connection.knows,
-            ),
-            self._params,
+            own,
+            self._params.durability,
+            self._params.log,
             self._store.params.reply_seconds,
             lambda: weak.held_log_bytes,
             self._tracing,

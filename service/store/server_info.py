@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from abound.core.errors import InvalidInstance, StoreUnavailable
+from abound.core.errors import StoreUnavailable
 from abound.service.store.raw_connection import Reply
 
 WAITAOF_VERSION = (8, 0)
@@ -30,7 +30,7 @@ FULL = (
 )
 
 LEVELS = ("log", "fsync", "replica")
-"""Levels of durability that a request can ask for, weakest first."""
+"""Levels of durability that a service can promise, weakest first."""
 
 
 class ServerInfo(NamedTuple):
@@ -141,18 +141,15 @@ class ServerInfo(NamedTuple):
             "CONFIG SET appendfsync always keeps them"
         )
 
-    def check_level(self, level: str) -> None:
-        """Raise InvalidInstance (field ``durability``) when the level is unknown or this store cannot confirm it."""
-        if level not in LEVELS:
-            raise InvalidInstance("durability must be log, fsync or replica", "durability")
-        if self.reachable(level):
-            return
+    def lacks(self, level: str) -> str | None:
+        """Return why this store cannot confirm the level; None if it can."""
+        if level == "log" or self.reachable(level):
+            return None
         if level == "replica" and self.replicas == 0:
-            raise InvalidInstance("the store has no connected replica, so replica cannot be reached", "durability")
-        raise InvalidInstance(
+            return "the store has no connected replica, so replica cannot be reached"
+        return (
             "the store cannot confirm that an event is on disk: that takes CONFIG SET appendfsync always with "
-            "CONFIG SET no-appendfsync-on-rewrite no, or Redis 8.0 or later with an append-only file",
-            "durability",
+            "CONFIG SET no-appendfsync-on-rewrite no, or Redis 8.0 or later with an append-only file"
         )
 
 

@@ -321,7 +321,7 @@ export function show(root, { model, about, signal, problem, every, lacks }) {
 
   function drawSize(stats, about) {
     const { config } = about;
-    const names = { index: "index", features: "names of features", labels: "names of labels", counters: "counts and score", receipts: "idempotency keys", class_means: "means of labels", instance_memory: "remembered instances" };
+    const names = { index: "index", features: "names of features", labels: "names of labels", counters: "counts and score", receipts: "idempotency keys", class_means: "means of labels" };
     refill(
       parts.size,
       gauge("Memory", stats.memory, config.max_memory, bytes, "max_memory", "no bound of its own: all models share the memory of a replica"),

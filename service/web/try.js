@@ -286,18 +286,6 @@ export function show(root, { model, about, text: wanted, signal, problem, lacks,
       columns: ["feature", "#contribution"],
       rows: because.map((item) => [named(item.feature), score(item.contribution)]),
     });
-    if (one.nearest?.length) parts.because.append(nearest(one.nearest));
-  }
-
-  /** Return the remembered instances that are most similar to the present one. */
-  function nearest(instances) {
-    const items = instances.map(({ offset, key, labels, similarity }) => h(
-      "li",
-      {},
-      h("span", { class: "break" }, breakable(legible(key ?? offset))),
-      `: ${labels.map(legible).join(", ")}, similarity ${similarity.toFixed(2)}`,
-    ));
-    return h("div", {}, h("p", {}, "The most similar remembered instances with this label, by key or offset:"), h("ul", { class: "nearest" }, items));
   }
 
   /** Show which of the ranked labels are marked as right and as wrong. No label is both. */

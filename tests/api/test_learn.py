@@ -174,29 +174,6 @@ def test_applying_that_takes_longer_than_the_bound() -> None:
         assert slow.learned() == 2
 
 
-@pytest.mark.parametrize("level", ["log", "fsync"])
-def test_levels_of_durability(service: Served, model: str, level: str) -> None:
-    answer = service.http.post(f"/models/{model}/learn", json=WHEAT | {"durability": level})
-    assert answer.status_code == 200
-    assert answer.json()["durability"] == level
-
-
-def test_a_level_that_the_store_cannot_give_is_refused(service: Served, model: str) -> None:
-    answer = service.http.post(f"/models/{model}/learn", json=WHEAT | {"durability": "replica"})
-    problem(answer, 422, "invalid-field", "durability")
-    batch = service.http.post(f"/models/{model}/learn", json={"instances": [WHEAT], "durability": "replica"})
-    problem(batch, 422, "invalid-field", "durability")
-    streamed = lines(
-        service.http.post(
-            f"/models/{model}/learn",
-            content=ndjson(WHEAT, WHEAT | {"durability": "replica"}, WHEAT),
-            headers={"content-type": "application/x-ndjson"},
-        )
-    )
-    assert [line.get("status", 200) for line in streamed] == [200, 422, 200]
-    assert service.learned(model) == 2
-
-
 @pytest.mark.parametrize("how", ["header", "field"])
 def test_a_repeat_under_a_key_answers_as_the_first_time(service: Served, model: str, how: str) -> None:
     path = f"/models/{model}/learn"
@@ -287,7 +264,7 @@ def test_a_bad_key_in_the_header_is_refused(service: Served, model: str, key: st
         ({"source": ["a"]}, "source"),
         ({"wait": "forever"}, "wait"),
         ({"wait": None}, "wait"),
-        ({"durability": "maybe"}, "durability"),
+        ({"durability": "fsync"}, "durability"),
         ({"prediction": "x"}, "prediction"),
         ({"k": 5}, "k"),
     ],
@@ -398,36 +375,6 @@ def test_classify_outlives_the_store() -> None:
             assert time.monotonic() < deadline
             time.sleep(0.05)
         assert service.learned() == 2
-
-
-@pytest.mark.parametrize("form", ["key", "header", "line", "batch"])
-def test_fsync_is_not_claimed_for_a_repeat_after_the_policy_was_changed(service: Served, model: str, form: str) -> None:
-    """What came of a remembered instance is answered from memory; how safe it is, the store is asked."""
-    id_ = service.http.post(f"/models/{model}/classify", json={"text": "tin", "remember": True}).json()["id"]
-    one = {"prediction": id_, "labels": ["metal"]}
-    headers: dict[str, str] = {}
-    body: Any = one | {"key": form, "durability": "fsync"}
-    if form == "header":
-        body, headers = {"instances": [one], "durability": "fsync"}, {"Idempotency-Key": form}
-    elif form == "batch":
-        body = {"instances": [one | {"key": form}], "durability": "fsync"}
-
-    def learn() -> Any:
-        path = f"/models/{model}/learn"
-        if form == "line":
-            return lines(service.http.post(path, content=ndjson(body), headers=NDJSON))[0]["durability"]
-        return service.http.post(path, json=body, headers=headers).json()["durability"]
-
-    with service.server.client() as client:
-        while "fsync" not in service.http.get("/readyz").json()["durability"]["levels"]:
-            time.sleep(0.05)
-        try:
-            assert [learn(), learn()] == ["fsync", "fsync"]
-            client.config_set("appendfsync", "everysec")
-            assert learn() == "log"
-        finally:
-            client.config_set("appendfsync", "always")
-    assert service.learned(model) == 1
 
 
 def feedback_of(service: Served, model: str) -> dict[str, int]:

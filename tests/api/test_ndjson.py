@@ -111,14 +111,13 @@ def test_every_line_stands_alone(service: Served, model: str) -> None:
     mixed = [
         keyed,
         instance(2) | {"wait": "log"},
-        instance(3) | {"durability": "fsync"},
+        instance(3),
         keyed,
         keyed | {"labels": ["another"]},
         instance(4) | {"source": "there"},
     ]
     answered = lines(service.http.post(path, content=ndjson(*mixed), headers=NDJSON))
     assert answered[3] == answered[0]
-    assert answered[2]["durability"] == "fsync"
     assert checked_problem(answered[4], 422, "invalid-field", "key")["line"] == 5
     assert service.learned(model) == 4
 

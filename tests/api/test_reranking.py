@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from abound.core.model.live_model import RERANKED, warmup
-from abound.service.client import Client, Model
-from tests.support.served import NDJSON, Served, fresh_model, lines, ndjson, problem, served
+from tests.support.served import NDJSON, Served, fresh_model, lines, ndjson, served
 
 D = 12
 
@@ -86,69 +85,3 @@ def test_it_is_for_sls(service: Served) -> None:
     refused = service.http.put("/models/other", json={"rerank": True})
     assert refused.status_code == 422
     assert refused.json()["field"] == "rerank"
-
-
-def test_similar_instances_are_named(service: Served) -> None:
-    name = fresh_model(service, update="sls", memory_instances=8192)
-    path = f"/models/{name}"
-    made = [{"vector": numbers(i % 3, i), "labels": [f"kind {i % 3}", "all"]} for i in range(30)]
-    learned = service.http.post(f"{path}/learn", json={"instances": made}).json()
-    one = {"vector": numbers(0, 77), "labels": ["kind 0"]}
-    keyed = service.http.post(f"{path}/learn", json=one, headers={"idempotency-key": "order-77"}).json()
-    labels = classify(service, name, vector=numbers(0, 77), explain=True)
-    nearest = {label["label"]: label["nearest"] for label in labels}
-    first, *others = nearest["kind 0"]
-    assert first == {
-        "offset": keyed["offset"],
-        "key": "order-77",
-        "labels": ["kind 0"],
-        "similarity": pytest.approx(1, abs=0.01),
-    }
-    assert len(others) == 2
-    assert {tuple(one["labels"]) for one in others} == {("kind 0", "all")}
-    assert {one["offset"] for one in others} <= {one["offset"] for one in learned["results"]}
-    assert all("key" not in one for one in others)
-    assert [one["similarity"] for one in others] == sorted([one["similarity"] for one in others], reverse=True)
-    assert all("nearest" not in label for label in classify(service, name, vector=numbers(0, 77)))
-    body = ndjson({"vector": numbers(0, 77), "explain": True, "k": 1})
-    [line] = lines(service.http.post(f"{path}/classify", content=body, headers=NDJSON))
-    assert line["labels"][0]["nearest"][0]["key"] == "order-77"
-    with Client(service.url) as client:
-        answer = Model(client, name).classify(vector=numbers(0, 77), explain=True)
-        assert answer.labels[0].nearest is not None
-        assert answer.labels[0].nearest[0].offset == keyed["offset"]
-    stats = service.http.get(f"{path}/stats").json()
-    assert stats["memory_parts"]["instance_memory"] >= 31 * (D + 96)
-    assert "share of similar instances" in stats["reranking"]["weights"]
-
-
-def test_the_memory_stays_within_max_memory(service: Served) -> None:
-    """The last batch that fits is learned; a model without a memory goes on."""
-    names = [fresh_model(service, update="sls", max_memory=8 * 2**20, memory_instances=n) for n in (65_536, None)]
-    vector = np.random.default_rng(1).normal(0, 1, 256).round(3).tolist()
-    for name in names:
-        for _ in range(60):
-            batch = [{"vector": vector, "labels": ["a"]}] * 500
-            answer = service.http.post(f"/models/{name}/learn", json={"instances": batch})
-            if answer.status_code != 200:
-                assert "max_memory" in problem(answer, 507, "no-room")["detail"]
-                break
-        described = service.http.get(f"/models/{name}").json()
-        assert described["memory"] <= 8 * 2**20
-        assert (answer.status_code == 507) == (name == names[0])
-        assert ("instance_memory" in described["memory_parts"]) == (name == names[0])
-
-
-@pytest.mark.parametrize(
-    "config",
-    [{"memory_instances": 100}, {"update": "sls", "rerank": False, "memory_instances": 100}],
-    ids=["fsu", "without re-ranking"],
-)
-def test_a_memory_needs_re_ranking(service: Served, config: dict[str, Any]) -> None:
-    refused = service.http.put("/models/other", json=config)
-    assert problem(refused, 422)["field"] == "memory_instances"
-    name = fresh_model(service, update="sls", memory_instances=100)
-    refused = service.http.put(f"/models/{name}", json={"rerank": False})
-    assert "set it to null" in problem(refused, 422)["detail"]
-    changed = service.http.put(f"/models/{name}", json={"rerank": False, "memory_instances": None})
-    assert changed.json()["config"]["memory_instances"] is None

@@ -79,7 +79,7 @@ def test_what_its_scores_are_worth_goes_with_a_model(service: Served) -> None:
 
 
 def test_what_it_has_learned_of_vectors_goes_with_a_model(service: Served) -> None:
-    service.http.put("/models/reranked", json={"update": "sls", "memory_instances": 30}).raise_for_status()
+    service.http.put("/models/reranked", json={"update": "sls"}).raise_for_status()
     instances = [{"text": f"a{i % 7}", "vector": [i % 3, i % 4, 1], "labels": [f"c{i % 3}"]} for i in range(40)]
     service.http.post("/models/reranked/learn", json={"instances": instances}).raise_for_status()
     file = service.http.get("/models/reranked/export").content

@@ -15,9 +15,7 @@ from abound.core.config import FIXED_AFTER_LEARNING, AnalyzerConfig, ModelConfig
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "configuration.md"
 ROW = re.compile(r"^\| `([\w.]+)` \| `(.*?)` \| (yes|no) \| (.*) \| `(.*)` \|$", re.MULTILINE)
 ROWS = {name: cells for name, *cells in ROW.findall(PAGE.read_text())}
-FITTING: dict[str, dict[str, Any]] = {
-    name: {"update": "sls"} for name in ("analyzer.embed", "rows", "rerank", "memory_instances")
-}
+FITTING: dict[str, dict[str, Any]] = {name: {"update": "sls"} for name in ("analyzer.embed", "rows", "rerank")}
 """Fields that an example needs beside itself."""
 
 

@@ -221,11 +221,6 @@ REFUSED_BY_RULE: dict[str, tuple[str, dict[str, Any]]] = {
     "rows with fsu": ("/models/{model}", {"update": "fsu", "rows": True}),
     "rerank with fsu": ("/models/{model}", {"update": "fsu", "rerank": True}),
     "an encoder with fsu": ("/models/{model}", {"update": "fsu", "analyzer": {"embed": "wordllama"}}),
-    "remembered instances with fsu": ("/models/{model}", {"update": "fsu", "memory_instances": 10}),
-    "remembered instances without rerank": (
-        "/models/{model}",
-        {"update": "sls", "rerank": False, "memory_instances": 10},
-    ),
     "rows and a horizon": ("/models/{model}", {"rows": True, "memory": 5}),
 }
 
@@ -251,14 +246,7 @@ TAKEN: dict[str, tuple[str, dict[str, Any]]] = {
     "the longest feature names": ("/learn", {"features": {"x" * 512: 1, "a": "x" * 510, "x\0": 1}, "labels": ["x"]}),
     "more features than may be active": ("/classify", {"features": {str(i): i < 9_999 for i in range(20_000)}}),
     "rows and rerank with sls": ("/models/{model}", {"update": "sls", "rows": True, "rerank": True}),
-    "remembered instances and rerank": (
-        "/models/{model}",
-        {"update": "sls", "rerank": True, "memory_instances": 10},
-    ),
-    "no rerank and no remembered instances": (
-        "/models/{model}",
-        {"update": "sls", "rerank": False, "memory_instances": None},
-    ),
+    "no rerank with sls": ("/models/{model}", {"update": "sls", "rerank": False}),
     "a horizon with fsu": ("/models/{model}", {"update": "fsu", "memory": 5, "rows": False}),
 }
 

@@ -112,7 +112,7 @@ PROGRAMS: dict[str, Small] = {
         words="--json --quick --stream ads --turns 1", tells=("learn_over_floor", "classify_over_fsu", "names_per_s")
     ),
     "benchmarks.meaning": Small(
-        words="--json --only few-shot --only clinc150 --orders 1 --way words --way remembered --data {data}",
+        words="--json --only few-shot --only clinc150 --orders 1 --way words --data {data}",
         tells=("examples", "R@1", "prequential", "us learn", "MB"),
     ),
     "benchmarks.libraries": Small(

@@ -18,7 +18,7 @@ from abound.service.artifacts.checksums import seal
 from abound.service.history.replay import compact, rebuild
 from abound.service.log.catalog import read_catalog
 from abound.service.log.events import APPLY_VERSION, Entry, MarkEvent, encode
-from abound.service.replica.replica import Replica
+from abound.service.replica.replica import Replica, ReplicaParams
 from abound.service.snapshots.snapshots import SnapshotParams, file_key
 from abound.service.snapshots.state_image import MANIFEST
 from abound.service.store.client import Store
@@ -35,8 +35,8 @@ FULL_AFTER = 24 * 2**20
 
 
 @contextlib.asynccontextmanager
-async def replica_of(url: str) -> AsyncIterator[Replica]:
-    replica = Replica(Store(url, PATIENT))
+async def replica_of(url: str, durability: str = "log") -> AsyncIterator[Replica]:
+    replica = Replica(Store(url, PATIENT), ReplicaParams(durability=durability))
     await replica.start()
     try:
         yield replica
@@ -134,14 +134,15 @@ async def test_a_failover_that_lost_the_tail_is_noticed_and_the_state_loaded_ane
 
 
 async def test_what_has_reached_the_copy_outlives_a_failover(pair: Pair, wire: Wire) -> None:
-    async with replica_of(wire.url) as replica:
-        [learned] = await replica.learn("default", drafts(1, 5), durability="replica")
+    async with replica_of(wire.url, durability="replica") as replica:
+        [learned] = await replica.learn("default", drafts(1, 5))
         assert learned.durability == "replica"
         await cut_off(wire, replica)
         pair.promote()
         await back(pair, wire, replica)
         assert replica.model("default").offset == learned.offset
         pair.start()
+        await until(lambda: (info := replica.server_info()) is not None and info.replicas > 0)
         await teach(replica, 5, 6)
         assert replica.model("default").live.n_learned == 6
         assert await rebuilt(replica) == await replica.model("default").compute_digest()

@@ -113,8 +113,8 @@ def test_the_parameter_that_is_wrong_is_named(client: Client) -> None:
 def test_settings_are_checked_for_the_model_that_is_refitted(client: Client) -> None:
     client.configure("corrects", {"update": "sls"})
     teach(client, "corrects", 50)
-    job = done(client, "refit", "corrects", passes=1, search={"memory_instances": [None, 20]})
-    assert job["outcome"]["setting"].keys() == {"memory_instances"}
+    job = done(client, "refit", "corrects", passes=1, search={"rerank": [None, False]})
+    assert job["outcome"]["setting"].keys() == {"rerank"}
     refused = [
         ("corrects", {"settings": {"memory": 50}}, "params"),
         ("refitted", {"settings": {"rerank": True}}, "params"),

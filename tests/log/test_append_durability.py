@@ -8,7 +8,7 @@ import shutil
 import pytest
 
 from abound.core.config import ModelConfig
-from abound.core.errors import InvalidInstance, OutcomeUnknown, StoreUnavailable
+from abound.core.errors import OutcomeUnknown, StoreUnavailable
 from abound.core.instances.record import pack_labels
 from abound.core.limits import Limits
 from abound.service.log.stream import LogParams
@@ -17,23 +17,29 @@ from benchmarks.serving import free_port
 from tests.log.conftest import learn, length
 from tests.support.fixtures import StartReplica
 from tests.support.replicas import until
-from tests.support.streams import draft
+from tests.support.streams import draft, drafts
 from tests.support.valkey import Server
+
+FSYNC = ReplicaParams(durability="fsync")
 
 
 async def test_fsync_is_not_claimed_of_a_store_whose_waitaof_says_too_much(start_replica: StartReplica) -> None:
     """Valkey answers WAITAOF before it has synced, unless it syncs every command."""
-    server = Server(appendfsync="everysec")
+    server = Server()
     try:
-        replica = await start_replica(server)
-        with pytest.raises(InvalidInstance, match="CONFIG SET appendfsync always"):
-            await learn(replica, draft('{"a": 1}', "x"), durability="fsync")
-        with server.client() as client:
-            client.config_set("appendfsync", "always")
-        async with asyncio.timeout(60):
-            while (facts := replica.server_info()) is None or facts.appendfsync != "always":  # noqa: ASYNC110
-                await asyncio.sleep(0.05)
-        assert (await learn(replica, draft('{"a": 1}', "x"), durability="fsync")).durability == "fsync"
+        replica = await start_replica(server, FSYNC)
+        for policy in ("everysec", "always"):
+            with server.client() as client:
+                client.config_set("appendfsync", policy)
+            await until(
+                lambda policy=policy: (info := replica.server_info()) is not None and info.appendfsync == policy
+            )
+            if policy == "always":
+                assert (await learn(replica, draft('{"a": 1}', "x"))).durability == "fsync"
+                continue
+            with pytest.raises(StoreUnavailable, match=r"nothing was appended.*CONFIG SET appendfsync always"):
+                await learn(replica, draft('{"a": 1}', "x"))
+        assert await length(replica) == 1
         await replica.stop()
     finally:
         server.close()
@@ -43,13 +49,12 @@ async def test_fsync_by_waiting(start_replica: StartReplica, monkeypatch: pytest
     monkeypatch.setattr("abound.service.store.server_info._waitaof_holds", lambda server: True)
     server = Server(appendfsync="everysec")
     try:
-        replica = await start_replica(server, ReplicaParams(log=LogParams(wait_store_seconds=8.0)))
-        one = draft('{"a": 1}', "x")
-        careful = asyncio.create_task(learn(replica, one, durability="fsync"))
-        quick = await learn(replica, one)
-        assert quick.durability == "log"
-        assert (await careful).durability == "fsync"
-        assert (await learn(replica, one, durability="fsync")).durability == "fsync"
+        params = ReplicaParams(durability="fsync", log=LogParams(wait_store_seconds=8.0))
+        replica = await start_replica(server, params)
+        learned = await asyncio.gather(*(learn(replica, one) for one in drafts(20)))
+        assert {one.durability for one in learned} == {"fsync"}
+        assert await length(replica) < 5  # concurrent requests share an entry, and its fsync
+        assert (await learn(replica, draft('{"a": 1}', "x"))).durability == "fsync"
         await replica.stop()
     finally:
         server.close()
@@ -58,15 +63,13 @@ async def test_fsync_by_waiting(start_replica: StartReplica, monkeypatch: pytest
 async def test_fsync_is_not_claimed_after_the_policy_was_changed(
     own_server: Server, start_replica: StartReplica, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The service asks each second what the store is, and behind each append with ``fsync`` whether that is so."""
+    """The service asks each second what the store is, and behind each append whether that is so."""
     monkeypatch.setattr("abound.service.store.reconnecting_connection.INFO_SECONDS", 60.0)
-    replica = await start_replica(own_server)
-    one = draft('{"a": 1}', "x")
+    replica = await start_replica(own_server, FSYNC)
     for policy, level in (("always", "fsync"), ("everysec", "log"), ("always", "fsync")):
         with own_server.client() as client:
             client.config_set("appendfsync", policy)
-        learned = await asyncio.gather(learn(replica, one, durability="fsync"), learn(replica, one))
-        assert [one.durability for one in learned] == [level, "log"]
+        assert (await learn(replica, draft('{"a": 1}', "x"))).durability == level
 
 
 async def test_a_level_is_claimed_only_when_it_is_reached(start_replica: StartReplica) -> None:
@@ -74,27 +77,27 @@ async def test_a_level_is_claimed_only_when_it_is_reached(start_replica: StartRe
     primary = Server(port=str(port), **{"repl-diskless-sync-delay": "0"})
     copy = Server(replicaof=f"127.0.0.1 {port}")
     try:
-        replica = await start_replica(primary, ReplicaParams(log=LogParams(wait_store_seconds=8.0)))
-        appender = replica.model("default").appender
-        assert appender is not None
-        await until(lambda: (facts := replica.server_info()) is not None and facts.replicas)
         with primary.client() as client:
             while client.info("replication")["slave0"]["state"] != "online":  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
             client.set("written", "and copied")
             while not client.wait(1, 100):
                 pass
+        params = ReplicaParams(durability="replica", log=LogParams(wait_store_seconds=8.0))
+        replica = await start_replica(primary, params)
+        appender = replica.model("default").appender
+        assert appender is not None
         one = draft('{"a": 1}', "x")
-        learned = await learn(replica, one, durability="replica")
+        learned = await learn(replica, one)
         assert (learned.durability, learned.applied) == ("replica", True)
         copy.pause()
         appender.params = LogParams(wait_store_seconds=0.3)
-        learned = await learn(replica, one, durability="replica")
+        learned = await learn(replica, one)
         assert (learned.durability, learned.applied) == ("fsync", True)
         copy.kill()
         await until(lambda: (facts := replica.server_info()) is not None and not facts.replicas)
-        with pytest.raises(InvalidInstance, match="no connected replica"):
-            await learn(replica, one, durability="replica")
+        with pytest.raises(StoreUnavailable, match=r"nothing was appended: ABOUND_DURABILITY is replica.*no connected"):
+            await learn(replica, one)
         await replica.stop()
     finally:
         copy.close()
@@ -127,7 +130,6 @@ async def test_a_store_that_could_lose_the_log_from_now_on_is_told_nothing(
             await warned(True)
             for refused in (
                 learn(replica, one),
-                learn(replica, one, durability="fsync"),
                 replica.configure("default", {"d_max": 3}),
                 replica.models.create("other", ModelConfig()),
             ):
@@ -156,7 +158,7 @@ async def test_an_append_under_way_claims_nothing_of_a_store_that_was_found_unsa
     appender, info = replica.model("default").appender, replica.server_info()
     assert appender is not None
     assert info is not None
-    learned = appender.learn([draft('{"a": 1}', "x")], "log", True, 5)
+    learned = appender.learn([draft('{"a": 1}', "x")], True, 5)
     await asyncio.sleep(0)  # it is sent
     replica._connection.info = info._replace(aof=False)
     with pytest.raises(OutcomeUnknown, match=r"may get lost.*CONFIG SET appendonly yes"):

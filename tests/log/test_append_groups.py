@@ -47,7 +47,7 @@ async def test_who_is_alone_waits_for_nobody_and_several_share_an_entry(
     monkeypatch.setattr(connection, "send", seen)
 
     def put(n: int) -> list[asyncio.Future[list[LearnOutcome]]]:
-        return [appender.learn([one], "log", True, 5) for one in drafts(n)]
+        return [appender.learn([one], True, 5) for one in drafts(n)]
 
     assert (len(put(1)), len(commands)) == (1, 0)  # nobody knows yet whether more come
     await asyncio.gather(*put(2))

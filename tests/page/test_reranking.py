@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import expect
 
 from benchmarks.serving import Serving
-from tests.page.conftest import Create, Open, http, learn, until_applied
+from tests.page.conftest import Create, Open, http, learn
 from tests.page.test_accessible import barriers
 
 HEADING = "What re-ranking has learned"
@@ -40,24 +40,3 @@ def test_other_models_show_nothing_of_it(open_page: Open, serving: Serving) -> N
     page = open_page("overview")
     expect(page.get_by_text("How well it ranks, over time")).to_be_visible()
     expect(page.get_by_role("heading", name=HEADING)).to_be_hidden()
-
-
-def test_similar_instances_are_shown(open_page: Open, create_model: Create) -> None:
-    address = create_model("remembers", update="sls", memory_instances=100)
-    for vector, label in (([1.0, 0.1, 0.0], "tea"), ([0.9, 0.2, 0.0], "tea"), ([0.0, 1.0, 0.2], "coffee")):
-        event, headers = {"vector": vector, "labels": [label, "drink"]}, {"idempotency-key": f"<b>order {vector[0]}"}
-        http.post(f"{address}/learn", json=event, headers=headers).raise_for_status()
-    until_applied(address)
-    page = open_page("try", "remembers")
-    page.get_by_role("radio", name="Vector").check()
-    page.get_by_role("textbox", name="Vector").fill("[1, 0.1, 0]")
-    page.locator(".rank", has_text="tea").click()
-    why = page.get_by_role("region", name="Why")
-    expect(why.get_by_role("listitem").first).to_have_text("<b>order 1.0: tea, drink, similarity 1.00")
-    expect(why.get_by_role("listitem")).to_have_count(2)
-    barriers(page)
-    page.locator(".rank", has_text="coffee").click()
-    expect(why.get_by_role("listitem")).to_have_text(["<b>order 0.0: coffee, drink, similarity 0.10"])
-    page.get_by_role("radio", name="Text").check()
-    page.get_by_role("textbox", name="Text").fill("tea")
-    expect(why.get_by_role("listitem")).to_have_count(0)

@@ -97,7 +97,7 @@ async def test_what_a_model_was_taught_while_its_file_came_stays(house: House, h
     importing = asyncio.create_task(import_model(one, "m", upload.pieces(), LIMIT, 60, MemoryBudget(None)))
     await upload.stopped.wait()
     await other.models.create("m", other.model("default").live.config)
-    await other.learn("m", drafts(3), durability="fsync")
+    await other.learn("m", drafts(3))
     await until(lambda: "m" in one.models.names() and one.model("m").live.n_learned == 3)
     if how == "cancelled":
         importing.cancel()

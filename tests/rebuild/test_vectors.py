@@ -17,7 +17,6 @@ from abound.core.kernels.records.codes import PREFIX
 from abound.core.limits import Limits
 from abound.core.model.entry_application import Unit
 from abound.core.model.live_model import LiveModel
-from abound.core.types import Offset
 from abound.service.jobs.rebuild import forget, refit
 from abound.service.log.catalog import DEFAULT_MODEL
 from abound.service.log.events import ConfigureEvent, LearnEvent
@@ -100,42 +99,6 @@ def registrations(n: int, seed: int, source: str | None = None) -> list[LearnEve
     return events
 
 
-def remembered(live: LiveModel) -> set[Offset]:
-    memory = live.reranker.memory
-    return {memory.offset(place) for place in range(len(memory))}
-
-
-async def test_remembered_instances_are_forgotten_and_replicas_agree(house: House) -> None:
-    """With vectors, names of labels, re-ranking, a memory that is full, and one that changes its size."""
-    one, other = await house.replica(), await house.replica()
-    await teach(house, ConfigureEvent({"update": "sls", "memory_instances": 12}), *registrations(3, 1))
-    await teach(house, *vectors(10, 2, 8), *vectors(6, 3, 8, "bad"), *registrations(2, 4, "bad"), *vectors(3, 5, 8))
-    await archived(house)
-    await teach(house, *vectors(2, 6, 8, "bad"))
-    bad = {at for at, event in house.past if isinstance(event, LearnEvent) and event.units[0].source == "bad"}
-    offset = house.past[-1][0]
-    assert await digest_at(one, offset) == await digest_at(await house.replica(), offset)
-    assert remembered(one.model(DEFAULT_MODEL).live) & bad
-    await run(house, forget, ForgetParams(source="bad", reason="asked for"))
-    expected = await without(house, lambda unit, at: unit.source == "bad")
-    await same(house, one, expected)
-    live = one.model(DEFAULT_MODEL).live
-    assert len(remembered(live)) == 12
-    assert not remembered(live) & bad
-    await teach(house, ConfigureEvent({"memory_instances": 20}), *vectors(11, 7, 8))
-    digest = await house.expected()
-    for replica in (one, other, await house.replica()):
-        assert await digest_at(replica, house.past[-1][0]) == digest
-    before = remembered(one.model(DEFAULT_MODEL).live)
-    assert len(before) == 20
-    await run(house, refit, RefitParams(search={}, passes=2), job="refit")
-    digest = await house.expected()
-    for replica in (one, other, await house.replica()):
-        live = replica.model(DEFAULT_MODEL).live
-        assert await digest_at(replica, replica.model(DEFAULT_MODEL).offset) == digest
-        assert remembered(live) == before
-
-
 async def test_a_refit_with_more_codes_encodes_the_vectors_of_the_log_again(house: House) -> None:
     one, other = await house.replica(), await house.replica()
     await teach(house, ConfigureEvent({"update": "sls"}), *vectors(20, 1, 8))
@@ -177,7 +140,6 @@ ALL_PARTS: dict[str, Any] = {
     "analyzer": {"embed": "wordllama"},
     "codes": 16384,
     "rerank": True,
-    "memory_instances": 12,
     "calibrate": True,
     "max_features": 10,
 }
@@ -229,11 +191,11 @@ def answers(live: LiveModel) -> list[Any]:
         vectorizer.vectorize(None, "rain in Rome", quantize(np.arange(-100, 156))),
         vectorizer.vectorize(json.dumps({word: 1 for words in TOPICS.values() for word in words}).encode(), None),
     ]
-    return [(ranked(live, vector), live.nearest(vector, live.rank(vector, 5))) for vector in asked]
+    return [ranked(live, vector) for vector in asked]
 
 
 async def test_replicas_agree_with_every_part_on(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An encoder, more codes, names, re-ranking, a memory that is full, calibration, and a bound of features."""
+    """An encoder, more codes, names, re-ranking, calibration, and a bound of features."""
     monkeypatch.setattr(text_encoder, "source", text_encoder.source)
     use_encoders(None)
     one, other = await house.replica(), await house.replica()
@@ -247,11 +209,11 @@ async def test_replicas_agree_with_every_part_on(house: House, monkeypatch: pyte
         found = [answers(live) for live in lives]
         assert len(digests) == 1
         assert all(given == found[0] for given in found)
-        assert all(labels for labels, _ in found[0])
+        assert all(found[0])
         live = lives[-1]
         assert len(live.features) - live.features.count_longer(PREFIX) == live.config.max_features
         assert high_codes(live)
-        assert (live.dimension, len(live.reranker.memory), len(live.details)) == (256, 12, 3)
+        assert (live.dimension, len(live.details)) == (256, 3)
         assert live.calibration.on
         assert live.reranker.on
         await house.stop(replicas[-1])
@@ -262,7 +224,7 @@ async def test_replicas_agree_with_every_part_on(house: House, monkeypatch: pyte
     await archived(house)
     await teach(house, *instances_of_all_kinds(9, 3, "bad"))
     learned = await agree(await without(house, lambda unit, at: False))
-    assert learned[0][0][0][0] == "lost"
+    assert learned[0][0][0] == "lost"
     await run(house, forget, ForgetParams(source="bad", reason="asked for"))
     await teach(house, *instances_of_all_kinds(9, 4))
     expected = await without(house, lambda unit, at: unit.source == "bad")
@@ -270,5 +232,5 @@ async def test_replicas_agree_with_every_part_on(house: House, monkeypatch: pyte
     assert await agree(expected) != learned
     await run(house, refit, RefitParams(search={}, passes=2), job="refit")
     refitted = await agree()
-    assert refitted[0][0][0][0] == "lost"
+    assert refitted[0][0][0] == "lost"
     assert await digest_at(one, one.model(DEFAULT_MODEL).offset) == await house.expected()

@@ -33,7 +33,6 @@ from abound.core.errors import (
 )
 from abound.core.model.active_version import ServingState
 from abound.core.model.live_model import LiveModel, warmup
-from abound.core.types import Offset
 from abound.service import worker as worker_module
 from abound.service.history import garbage
 from abound.service.history.replay import rebuild
@@ -115,6 +114,9 @@ class World:
         common = loop, self.network
         names = [f"replica{i}" for i in range(rng.choice((1, 2, 2, 3)))]
         self.replicas = [ReplicaHost(*common, name, self.artifacts_url) for name in names]
+        levels = random.Random(f"durability {seed}")
+        for host in self.replicas:
+            host.durability = levels.choice(("log", "log", "fsync", "replica"))
         names = [f"worker{i}" for i in range(rng.choice((0, 1, 1, 2)))]
         self.workers = [WorkerHost(*common, name, self.artifacts_url) for name in names]
         hosts: list[Host] = [*self.replicas, *self.workers]
@@ -237,7 +239,7 @@ class World:
             await asyncio.sleep(0.05)
 
     async def _learn_at(self, host: ReplicaHost) -> Attempt:
-        return await self.users.attempt(self.users.author.request("default", "log"), host)
+        return await self.users.attempt(self.users.author.request("default"), host)
 
     async def _adopt_once_more(self, adopting: AdoptingHost) -> list[str]:
         """Now that all is well, an index is adopted, or one after the other."""
@@ -337,12 +339,11 @@ async def _wait_for_nothing(groups: object, timeout: float | None = None) -> Non
     """Kernels are loaded before a history begins."""
 
 
-def _apply_all(live: LiveModel, buffer: bytes, at: int, ranks: Any, updated: Any, offset: Offset) -> tuple[int, int]:
+def _apply_all(live: LiveModel, buffer: bytes, at: int, ranks: Any, updated: Any) -> tuple[int, int]:
     """Apply what was asked for, in one slice: where an index must grow hangs on where its arrays lie in memory."""
     done = 0
     while done < len(ranks):
-        first = offset._replace(position=offset.position + done)
-        at, n = _apply(live, buffer, at, ranks[done:], updated[done:], first)
+        at, n = _apply(live, buffer, at, ranks[done:], updated[done:])
         done += n
     return at, done
 

@@ -81,14 +81,13 @@ class Request:
     events : list of lists of int
         The events of each draft. No event is in two requests.
     drafts : list of Draft
-    level, wait : what it asks for
+    wait : what it asks for
     """
 
     number: int
     model: str
     events: list[list[int]]
     drafts: list[LearnDraft]
-    level: str
     wait: str
     attempts: list[Attempt] = field(default_factory=list)
 
@@ -130,7 +129,7 @@ class Author:
         self.requests: list[Request] = []
         self._n_events = 0
 
-    def request(self, model: str, level: str, key: str | None = None) -> Request:
+    def request(self, model: str, key: str | None = None) -> Request:
         """A new one: an instance, a batch under one key or none, or a batch whose instances have keys."""
         rng = self.rng
         number = len(self.requests)
@@ -150,7 +149,7 @@ class Author:
             body = b"%d" % some[0] if keyed else b""
             records = b"".join([record_of(event) for event in some])
             drafts.append(LearnDraft(records, len(some), own, body, None, len(events) if at == 0 else 1))
-        request = Request(number, model, events, drafts, level, wait)
+        request = Request(number, model, events, drafts, wait)
         self.requests.append(request)
         return request
 

@@ -17,7 +17,7 @@ from abound.core.types import Offset
 from abound.service.history.restore import restore_newest
 from abound.service.log import stream
 from abound.service.log.append_group import AppendGroup
-from abound.service.log.appender import Appender, AppendQueue
+from abound.service.log.appender import Appender
 from abound.service.log.events import checksum_of
 from abound.service.model.position import Position
 from abound.service.model.replicated_model import ReplicatedModel, StandbyState
@@ -66,7 +66,7 @@ def wait_on_another_connection(patch: Patch) -> None:
 
 
 def count_no_replies(patch: Patch) -> None:
-    """What WAITAOF and WAIT were told is not looked at: the level asked for counts as reached."""
+    """What WAITAOF and WAIT were told is not looked at: the level of the service counts as reached."""
     patch.setattr(
         "abound.service.log.appender.confirmed_level",
         lambda info, commands, replies: 2 if any(words[0] == "WAIT" for words in commands) else 1,
@@ -75,46 +75,46 @@ def count_no_replies(patch: Patch) -> None:
 
 def refuse_what_may_be_there(patch: Patch) -> None:
     """An append without a reply is said to be none."""
-    answered = AppendQueue._answered
+    answered = Appender._answered
 
-    def wrong(self: AppendQueue, group: AppendGroup, replies: list[Any], *args: Any) -> None:
+    def wrong(self: Appender, group: AppendGroup, replies: list[Any], *args: Any) -> None:
         first = RuntimeError("lost") if isinstance(replies[0], ConnectionLost) else replies[0]
         answered(self, group, [first, *replies[1:]], *args)
 
-    patch.setattr(AppendQueue, "_answered", wrong)
+    patch.setattr(Appender, "_answered", wrong)
 
 
 def send_again(patch: Patch) -> None:
     """An append without a reply is sent a second time."""
-    answered = AppendQueue._answered
+    answered = Appender._answered
 
-    def wrong(self: AppendQueue, group: AppendGroup, replies: list[Any], *args: Any) -> None:
+    def wrong(self: Appender, group: AppendGroup, replies: list[Any], *args: Any) -> None:
         answered(self, group, replies, *args)
         if isinstance(replies[0], ConnectionLost) and group.waiting and not group.sighted:
-            command = self._appender.command(group)
+            command = self._command(group)
 
             def later() -> None:
-                if self.connection.raw is not None:
-                    self.connection.raw.send(command, lambda reply: None, 5.0)
+                if self._connection.raw is not None:
+                    self._connection.raw.send(command, lambda reply: None, 5.0)
                 else:
                     self._loop.call_later(0.1, later)
 
             later()
 
-    patch.setattr(AppendQueue, "_answered", wrong)
+    patch.setattr(Appender, "_answered", wrong)
 
 
 def answer_before_the_reply(patch: Patch) -> None:
     """What is sent counts as durable: its requests end when the follower has met it, whatever the waits say."""
-    take = Appender.take
+    take = Appender._take
 
-    def wrong(self: Appender, queue: Any) -> AppendGroup | None:
-        group = take(self, queue)
+    def wrong(self: Appender) -> AppendGroup | None:
+        group = take(self)
         if group is not None:
-            group.reached = max(waiting.level for waiting in group.waiting)
+            group.reached = self._level
         return group
 
-    patch.setattr(Appender, "take", wrong)
+    patch.setattr(Appender, "_take", wrong)
 
 
 def do_not_check_on_return(patch: Patch) -> None:

@@ -27,7 +27,6 @@ from tests.simulation.server import Store
 
 PATIENCE = 2.5
 ATTEMPTS = 4
-LEVELS = ("log", "log", "fsync", "replica")
 CREATED = {"news": ModelConfig(update="sls", implicit=0.1), "mail": ModelConfig(update="sls", calibrate=True)}
 """Models that somebody creates, beside the one that is always there."""
 
@@ -91,7 +90,7 @@ class Users:
                 await self._create()
             if rng.random() < 0.3:
                 await self._come_and_go()
-            request = self.author.request(rng.choice(self._models), rng.choice(LEVELS), self._old_key())
+            request = self.author.request(rng.choice(self._models), self._old_key())
             if request.keyed and rng.random() < 0.15:  # something on the way has sent it twice
                 await asyncio.gather(self.learn(request), self.learn(request))
             else:
@@ -148,7 +147,7 @@ class Users:
 
         async def learn(replica: Replica) -> Any:
             trusted_model(replica, request.model)
-            return await replica.learn(request.model, request.drafts, request.wait, request.level, 2.0)  # type: ignore[arg-type]
+            return await replica.learn(request.model, request.drafts, request.wait, 2.0)  # type: ignore[arg-type]
 
         try:
             async with asyncio.timeout(PATIENCE):

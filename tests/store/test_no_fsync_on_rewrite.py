@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import structlog.testing
 
-from abound.core.errors import CannotStart, InvalidInstance
+from abound.core.errors import CannotStart
 from abound.service.replica.replica import Replica, ReplicaParams
 from abound.service.store.client import Store, fetch_server_info
 from tests.support.fixtures import StartReplica
-from tests.support.served import served
+from tests.support.served import NDJSON, lines, ndjson, served
 from tests.support.streams import draft
 from tests.support.valkey import Server
 
@@ -33,8 +34,6 @@ async def test_fsync_is_not_claimed_and_the_setting_is_named(pausing: Server, st
     assert durability is not None
     assert durability[:2] == ("always", ("log",))
     assert f"CONFIG SET {SETTING} no" in str(durability.warning)
-    with pytest.raises(InvalidInstance, match=f"CONFIG SET {SETTING} no"):
-        await replica.learn("default", [draft('{"a": 1}', "x")], durability="fsync")
     [learned] = await replica.learn("default", [draft('{"a": 1}', "x")])
     assert (learned.applied, learned.durability) == (True, "log")
     with pausing.client() as client:
@@ -43,8 +42,6 @@ async def test_fsync_is_not_claimed_and_the_setting_is_named(pausing: Server, st
         while (facts := replica.server_info()) is None or not facts.syncs_writes:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
     assert facts.warning is None
-    [learned] = await replica.learn("default", [draft('{"a": 1}', "x")], durability="fsync")
-    assert learned.durability == "fsync"
 
 
 async def test_both_ways_of_asking_say_the_same(pausing: Server) -> None:
@@ -63,11 +60,11 @@ async def test_a_change_since_the_store_was_asked_last_is_seen_behind_each_appen
     own_server: Server, start_replica: StartReplica, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("abound.service.store.reconnecting_connection.INFO_SECONDS", 60.0)
-    replica = await start_replica(own_server)
+    replica = await start_replica(own_server, ReplicaParams(durability="fsync"))
     for value, level in (("no", "fsync"), ("yes", "log"), ("no", "fsync")):
         with own_server.client() as client:
             client.config_set(SETTING, value)
-        [learned] = await replica.learn("default", [draft('{"a": 1}', "x")], durability="fsync")
+        [learned] = await replica.learn("default", [draft('{"a": 1}', "x")])
         assert learned.durability == level
 
 
@@ -75,8 +72,8 @@ async def test_what_waitaof_confirms_counts(
     pausing: Server, start_replica: StartReplica, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("abound.service.store.server_info._waitaof_holds", lambda server: True)
-    replica = await start_replica(pausing)
-    [learned] = await replica.learn("default", [draft('{"a": 1}', "x")], durability="fsync")
+    replica = await start_replica(pausing, ReplicaParams(durability="fsync"))
+    [learned] = await replica.learn("default", [draft('{"a": 1}', "x")])
     assert learned.durability == "fsync"
     with pausing.client() as client:
         assert client.info("commandstats")["cmdstat_waitaof"]["calls"] == 1
@@ -97,12 +94,24 @@ async def test_the_start_says_so(pausing: Server) -> None:
     assert [f"set {SETTING} no to keep them" in line["event"] for line in lines] == [True]
 
 
-def test_a_repeat_does_not_claim_it_either_and_readyz_says_why() -> None:
-    with served() as service:
+@pytest.mark.parametrize("form", ["key", "header", "line", "batch"])
+def test_a_repeat_does_not_claim_it_either_and_readyz_says_why(form: str) -> None:
+    """What came of a remembered instance is answered from memory; how safe it is, the store is asked."""
+    with served(durability="fsync") as service:
         given = service.http.post("/models/default/classify", json={"text": "wheat", "remember": True}).json()
-        body = {"prediction": given["id"], "labels": ["grain"], "key": "k", "durability": "fsync"}
-        assert service.http.post("/models/default/learn", json=body).json()["durability"] == "fsync"
-        assert service.http.post("/models/default/learn", json=body).json()["durability"] == "fsync"
+        one, headers = {"prediction": given["id"], "labels": ["grain"]}, {}
+        body: Any = one | {"key": form}
+        if form == "header":
+            body, headers = {"instances": [one]}, {"Idempotency-Key": form}
+        elif form == "batch":
+            body = {"instances": [body]}
+
+        def learn() -> Any:
+            if form == "line":
+                return lines(service.http.post("/learn", content=ndjson(body), headers=NDJSON))[0]["durability"]
+            return service.http.post("/learn", json=body, headers=headers).json()["durability"]
+
+        assert [learn(), learn()] == ["fsync", "fsync"]
         with service.server.client() as client:
             client.config_set(SETTING, "yes")
         deadline = time.monotonic() + 60
@@ -110,5 +119,5 @@ def test_a_repeat_does_not_claim_it_either_and_readyz_says_why() -> None:
             assert time.monotonic() < deadline
             time.sleep(0.05)
         assert SETTING in durability["warning"]
-        again = service.http.post("/models/default/learn", json=body)
-        assert (again.status_code, again.json()["durability"]) == (200, "log")
+        assert learn() == "log"
+        assert service.learned() == 1

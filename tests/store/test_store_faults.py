@@ -30,12 +30,12 @@ SECONDS = 1.5
 class Scene:
     """A service behind a wire to a store that has a copy."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, durability: Level) -> None:
         self.pair = Pair(directory, (free_port(), free_port()))
         self.pair.start()
         self.pair.until_in_step()
         self.wire = Wire(directory / "w", self.pair.primary.socket)
-        self.service = Served(SimpleNamespace(url=self.wire.url), wait_seconds=3.0)  # type: ignore[arg-type]
+        self.service = Served(SimpleNamespace(url=self.wire.url), wait_seconds=3.0, durability=durability)  # type: ignore[arg-type]
         self.service.start()
 
     def ready(self) -> dict[str, Any]:
@@ -59,10 +59,10 @@ class Scene:
 
 
 @pytest.fixture
-def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
+def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[Scene]:
     monkeypatch.setenv("ABOUND_STORE_REPLY_SECONDS", "0.5")
     monkeypatch.setenv("ABOUND_STORE_CONNECT_SECONDS", "0.5")
-    scene = Scene(tmp_path)
+    scene = Scene(tmp_path, getattr(request, "param", "log"))
     yield scene
     scene.close()
 
@@ -133,7 +133,12 @@ FAULTS: dict[str, tuple[Callable[[Scene], None], Level]] = {
 
 
 @pytest.mark.parametrize(
-    "fault", [pytest.param(name, marks=pytest.mark.long if name == "long stop" else ()) for name in FAULTS]
+    ("fault", "scene"),
+    [
+        pytest.param(name, level, marks=pytest.mark.long if name == "long stop" else (), id=name)
+        for name, (_, level) in FAULTS.items()
+    ],
+    indirect=["scene"],
 )
 def test_classify_goes_on_and_learning_is_never_told_wrong(scene: Scene, tmp_path: Path, fault: str) -> None:
     hurt, level = FAULTS[fault]
@@ -166,25 +171,26 @@ def test_classify_goes_on_and_learning_is_never_told_wrong(scene: Scene, tmp_pat
     assert scene.service.learned() == findings.learned
 
 
+@pytest.mark.parametrize("scene", ["replica"], indirect=True)
 def test_a_failover_that_loses_a_tail_loses_nothing_that_a_copy_had_and_doubles_nothing(scene: Scene) -> None:
     """Clients send again, under their keys, whatever was not acknowledged as they asked, and what may be gone."""
     safe: list[str] = []
     over = threading.Event()
 
-    def learn(key: str, level: Level) -> None:
+    def learn(key: str, url: str, level: Level) -> None:
         """Send it under its key until this durability is acknowledged."""
-        body = {"text": f"wheat prices rise {key}", "labels": ["grain", key], "durability": level}
+        body = {"text": f"wheat prices rise {key}", "labels": ["grain", key]}
         headers = {"Idempotency-Key": key}
         while True:
             with suppress(httpx.HTTPError):
-                answer = httpx.post(f"{scene.service.url}/learn", json=body, headers=headers, timeout=10)
+                answer = httpx.post(f"{url}/learn", json=body, headers=headers, timeout=10)
                 if answer.status_code == 200 and answer.json()["durability"] == level:
                     return
             time.sleep(0.02)
 
     def insist(name: str) -> None:
         for i in itertools.count():
-            learn(f"{name} {i}", "replica")
+            learn(f"{name} {i}", scene.service.url, "replica")
             safe.append(f"{name} {i}")
             if over.is_set():
                 return
@@ -197,9 +203,12 @@ def test_a_failover_that_loses_a_tail_loses_nothing_that_a_copy_had_and_doubles_
     with scene.pair.copy.client() as copy:
         copy.replicaof("127.0.0.1", 1)  # it hears of nothing more
     tail = [f"tail {i}" for i in range(10)]
+    plain = Served(SimpleNamespace(url=scene.wire.url))  # type: ignore[arg-type]
+    plain.start()
     for key in tail:
-        learn(key, "log")
-    had = scene.service.learned()
+        learn(key, plain.url, "log")
+    had = plain.learned()
+    plain.stop()
     scene.wire.cut("refusing")
     scene.until("cut off")
     scene.pair.promote()
@@ -219,7 +228,7 @@ def test_a_failover_that_loses_a_tail_loses_nothing_that_a_copy_had_and_doubles_
         client.join(30)
     assert scene.service.learned() == len(safe)  # the tail is gone here too
     for key in (*safe, *tail, *tail):
-        learn(key, "log")
+        learn(key, scene.service.url, "replica")
     assert scene.service.learned() == len(safe) + len(tail)
     findings = examine_now(scene.pair.primary.url, {}, list[LostTail]())
     assert findings.good, findings

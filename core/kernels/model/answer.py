@@ -6,14 +6,13 @@ import numpy as np
 
 from abound.core.kernels.decorators import inner, kernel
 from abound.core.kernels.index.rank import explain_score, rank_classes
-from abound.core.kernels.intrinsics import I0, load_f32, load_u32, pointer
+from abound.core.kernels.intrinsics import load_f32, load_u32, pointer
 from abound.core.kernels.model.apply import CODES, DIMENSION
 from abound.core.kernels.model.calibration import estimate
 from abound.core.kernels.model.reranker import (
     INDEX_CANDIDATES,
     find_candidates,
     is_usable,
-    nearest_instances,
     new_candidates,
     put_shares,
     write_answer,
@@ -115,7 +114,6 @@ def rank_reranked(vector, held, mask, ids_out, scores_out, estimates_out):
     every, k, n_classes = np.empty(0, np.uint8), len(ids_out), live.labels.state[N_IDS]
     found, highest, total = new_candidates(), 0.0, 1.0
     best_ids, best_scores, n_best = np.empty(2, np.int32), np.empty(2, np.float64), 0
-    nearest_instances(reranker, data, shape.dense_at, found)
     for masked in range(2 if len(mask) > 0 else 1):
         allowed = mask if masked else every
         ids = np.empty(max(INDEX_CANDIDATES, k), np.int32)
@@ -139,27 +137,6 @@ def rank_reranked(vector, held, mask, ids_out, scores_out, estimates_out):
         weights = held.calibration.weights
         estimate(weights, ids_out[:n_out], scores_out[:n_out], best_ids[:n_best], best_scores[:n_best], estimates_out)
     return n_out
-
-
-@kernel
-def find_nearest(vector, held, places_out, cosines_out):
-    """Find the instances of the memory that are nearest to a vector; return their number, 0 if it does not apply.
-
-    Parameters
-    ----------
-    vector : bytes
-    held : ModelHandle
-    places_out, cosines_out : int32, float64 array, shape (NEIGHBOURS,)
-        Written: places in the ring, and cosines, nearest first.
-    """
-    reranker, data = held.reranker, pointer(vector)
-    shape = vector_shape(data, len(vector), 0)
-    if not is_usable(reranker, held.live.control[DIMENSION], data, shape.dense_at):
-        return I0
-    found = new_candidates()
-    n = nearest_instances(reranker, data, shape.dense_at, found)
-    places_out[:n], cosines_out[:n] = found.neighbours.places[:n], found.neighbours.cosines[:n]
-    return n
 
 
 @kernel

@@ -44,7 +44,6 @@ from abound.core.kernels.index.rank import rank_classes
 from abound.core.kernels.index.sls_rows import forget
 from abound.core.kernels.intrinsics import I0, NO, YES, load_f32, load_u16, load_u32, pointer
 from abound.core.kernels.model.calibration import learn_pairs
-from abound.core.kernels.model.instance_memory import is_full, keep_instance, remembers, work_of
 from abound.core.kernels.model.prequential import UPDATED, count_ranks
 from abound.core.kernels.model.reranker import (
     INDEX_CANDIDATES,
@@ -54,8 +53,6 @@ from abound.core.kernels.model.reranker import (
     has_rows,
     is_trusted,
     is_usable,
-    length_of_vector,
-    nearest_instances,
     new_candidates,
     put_softmax,
     take_step,
@@ -73,7 +70,7 @@ from abound.core.kernels.names.table import (
     room_for,
 )
 from abound.core.kernels.records.codes import EXPANSION, WINNERS, expand_record, is_code
-from abound.core.kernels.records.record import DENSE, nowhere, record_shape, shape_at
+from abound.core.kernels.records.record import nowhere, record_shape, shape_at
 from abound.core.kernels.top_k import N_BEST, Best, empty
 
 AT, DONE, STATUS, ACTIVE, CLASSES = range(5)
@@ -87,12 +84,7 @@ that is to be learned, and, with ``max_features``, of the record for which featu
 none.
 """
 
-ENTRY, POSITION = 8, 10
-"""Further places in the cursor, for a model with a memory: the two numbers of the log entry, and the position in it of
-the next record.
-"""
-
-N_CURSOR = 11
+N_CURSOR = 8
 
 ENOUGH, NAMES_FULL, INDEX_FULL, REGISTERS, FIRST_VECTOR = range(5)
 """Reasons to stop: all records or enough work are done; the vocabularies must grow first; the index must grow first;
@@ -423,16 +415,15 @@ def apply_reranked(buffer, cursor, held, ranks, updated):
     """Run ``apply_records`` for a model that re-ranks, and may calibrate.
 
     Before a record with a dense part is learned, the re-ranker and the calibration learn from its candidates;
-    afterwards its vector is added to the means of its true classes. A model with a memory then keeps the instance,
-    unless it registers a label or has no true label. Other records are applied as by ``apply_records``. The counted
-    ranks of true labels are those of the answer.
+    afterwards its vector is added to the means of its true classes. Other records are applied as by ``apply_records``.
+    The counted ranks of true labels are those of the answer.
 
     Parameters
     ----------
     cursor : int64 array, shape (N_CURSOR,)
         Includes ``PREPARED``. If the index must grow first (``STATUS``), the re-ranker has already learned from the
         next record. The caller must apply that record before anything else, so that it is not learned again, and then
-        set this to -1. ``ENTRY`` and ``POSITION`` are read; ``POSITION`` moves on.
+        set this to -1.
     buffer, held, ranks, updated
         As for ``apply_records``.
     """
@@ -450,7 +441,7 @@ def apply_reranked(buffer, cursor, held, ranks, updated):
         if shape.n_features < 0 or len(reranker.ranks) < own.n_labels or len(reranker.counts) < n_classes:
             cursor[STATUS] = NAMES_FULL
             break
-        is_ready = is_usable(reranker, live.control[DIMENSION], data, own.dense_at) and not is_full(reranker.memory)
+        is_ready = is_usable(reranker, live.control[DIMENSION], data, own.dense_at)
         if has_dense and not (is_ready and has_rows(reranker, own.n_true)):
             cursor[STATUS] = NAMES_FULL
             break
@@ -470,13 +461,7 @@ def apply_reranked(buffer, cursor, held, ranks, updated):
         if has_dense:
             for j in range(own.n_true):
                 add_vector(reranker, data, own.dense_at, scratch.class_ids[j])
-            if remembers(reranker.memory) and own.n_true > 0 and own.details_at < 0:
-                length = length_of_vector(data, own.dense_at + DENSE, live.control[DIMENSION])
-                true, offset = scratch.class_ids[: own.n_true], cursor[ENTRY : POSITION + 1]
-                keep_instance(reranker.memory, data, own.dense_at, length, true, offset)
-            work += work_of(reranker.memory)
         done += 1
-        cursor[POSITION] += 1
         work += (own.n_features + WINNERS) * max(own.n_labels, 1)
     cursor[DONE] = done
 
@@ -501,7 +486,6 @@ def rerank(held, vector, dense_at, data, shape, ranks):
     best_ids, scores = np.empty(INDEX_CANDIDATES, np.int32), np.empty(INDEX_CANDIDATES, np.float64)
     n_ranked = rank_classes(live.postings, live.params, ids, values, every, best_ids, scores)
     found, n_classes = new_candidates(), live.labels.state[N_IDS]
-    nearest_instances(reranker, vector, dense_at, found)
     n, n_index = find_candidates(
         reranker, n_classes, vector, dense_at, every, best_ids[:n_ranked], scores[:n_ranked], found
     )

@@ -36,7 +36,7 @@ MOST_LOGIT_WEIGHT = 2.0**30
 MOST_CURVATURE = 2.0**60
 """Range of a number of H, which stays below .25 ``HIGHEST_SCORE`` ^2 ``REMEMBERED``, about 2^51."""
 
-MOST_SOLVED = 8
+MOST_SOLVED = 6
 MOST_IN_MATRIX = MOST_SOLVED * MOST_SOLVED
 
 ALL, BEFORE, NOW = range(3)

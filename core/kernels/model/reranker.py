@@ -7,13 +7,8 @@ vector, and ``mean`` the sum of their vectors scaled to length 16,384, the terms
 
     x = (s clipped to -0.5 .. 1,  ln(0.02 + max(s, 0)),  q mean / (16,384 |q|),  ln(1 + n),  1 if n = 0 else 0)
 
-and p = softmax(w x) over the candidates. With a memory (``abound.core.kernels.model.instance_memory``) the classes of
-its nearest instances are candidates as well, at most ``NEIGHBOURS`` more, and there are three more terms of a class:
-
-    share,  ln(0.02 + share),  0 if the class is one of the index's best, else 1
-
-Before an instance is learned, the model takes one step if any true class is a
-candidate. With y = 1 / m for the m true candidates, x' = sum p x and k = 1 - 1 / ``REMEMBERED``:
+and p = softmax(w x) over the candidates. Before an instance is learned, the model takes one step if any true class
+is a candidate. With y = 1 / m for the m true candidates, x' = sum p x and k = 1 - 1 / ``REMEMBERED``:
 
     H <- k H + (1 - k) r I + sum p (x - x') (x - x')',    w <- w + H^-1 (sum y x - x')
 
@@ -38,21 +33,13 @@ from abound.core.kernels.exp_log import exponential, logarithm
 from abound.core.kernels.index.votes import may_rank
 from abound.core.kernels.intrinsics import I0, load_u32, pointer
 from abound.core.kernels.model.calibration import HIGHEST_SCORE, OFFSET, add_step, solve
-from abound.core.kernels.model.instance_memory import (
-    MOST_LABELS,
-    NEIGHBOURS,
-    find_neighbours,
-    new_neighbours,
-    share_of,
-)
 from abound.core.kernels.records.record import DENSE
 from abound.core.kernels.top_k import keep_best
 
 N_TERMS = 5
-N_MEMORY_TERMS = 3
 INDEX_CANDIDATES = 50
 MORE = 16
-MOST = INDEX_CANDIDATES + MORE + NEIGHBOURS
+MOST = INDEX_CANDIDATES + MORE
 MANY = 4096
 REMEMBERED = 10_000.0
 RIDGE = 10.0
@@ -96,7 +83,6 @@ class Candidates(NamedTuple):
     shares: Any
     order: Any
     sorted: Any
-    neighbours: Any
 
 
 @inlined
@@ -105,12 +91,11 @@ def new_candidates():
     return Candidates(
         np.empty(MOST, np.int32),
         np.empty(MOST, np.float64),
-        np.empty((MOST, N_TERMS + N_MEMORY_TERMS), np.float64),
+        np.empty((MOST, N_TERMS), np.float64),
         np.empty(MOST, np.float64),
         np.empty(MOST, np.float64),
         np.empty(MOST, np.int32),
         np.empty(MOST, np.float64),
-        new_neighbours(),
     )
 
 
@@ -174,35 +159,6 @@ def find_similar(reranker, data, at, d, length, n_classes, mask, found, n):
 
 
 @inner
-def add_neighbours(reranker, data, at, d, length, mask, found, n):
-    """Append the classes of the nearest instances that are no candidates yet; return the number of candidates."""
-    memory, means, masked, most = reranker.memory, pointer(reranker.means), len(mask) > 0, n + NEIGHBOURS
-    for i in range(NEIGHBOURS):
-        if found.neighbours.weights[i] == 0.0:
-            break
-        for j in range(MOST_LABELS):
-            class_id = memory.class_ids[found.neighbours.places[i], j]
-            if class_id < 0 or n == most:
-                break
-            is_new = not masked or may_rank(mask, np.uint64(class_id))
-            for other in range(n):
-                is_new &= found.class_ids[other] != class_id
-            if is_new:
-                found.class_ids[n], found.scores[n] = class_id, 0.0
-                cosine = similarity(data, at, d, length, means, reranker.rows[class_id])
-                put_terms(reranker, class_id, 0.0, cosine, found.terms[n])
-                n += 1
-    return n
-
-
-@inner
-def nearest_instances(reranker, data, dense_at, found):
-    """Write the nearest instances of the memory; return their number, 0 without a memory."""
-    length = length_of_vector(data, dense_at + DENSE, np.int64(load_u32(data, dense_at)))
-    return find_neighbours(reranker.memory, data, dense_at, length, found.neighbours)
-
-
-@inner
 def find_candidates(reranker, n_classes, data, dense_at, mask, ids, scores, found):
     """Write the candidates of an instance, their logits and their order.
 
@@ -211,7 +167,6 @@ def find_candidates(reranker, n_classes, data, dense_at, mask, ids, scores, foun
     data, dense_at
         Pointer to the vector, and the byte at which its dense part begins; of the dimension of the model.
     found : Candidates
-        With the nearest instances (``nearest_instances``).
     mask : uint8 array, shape (0,) or (n_classes,)
     ids, scores : int32, float64 array, shape (n,)
         The index's ranking under this mask, at least its best ``INDEX_CANDIDATES`` classes.
@@ -231,17 +186,10 @@ def find_candidates(reranker, n_classes, data, dense_at, mask, ids, scores, foun
     n = n_index
     if n_classes <= MANY:
         n = find_similar(reranker, data, at, d, length, n_classes, mask, found, n)
-    if len(reranker.weights) > N_TERMS:
-        n = add_neighbours(reranker, data, at, d, length, mask, found, n)
-        for i in range(n):
-            share = share_of(reranker.memory, found.neighbours, found.class_ids[i])
-            found.terms[i, N_TERMS] = share
-            found.terms[i, N_TERMS + 1] = logarithm(OFFSET + share)
-            found.terms[i, N_TERMS + 2] = 0.0 if i < n_index else 1.0
     n_kept = I0
     for i in range(n):
         logit = 0.0
-        for term in range(len(reranker.weights)):
+        for term in range(N_TERMS):
             logit += reranker.weights[term] * found.terms[i, term]
         found.logits[i] = logit
         n_kept = keep_best(logit, np.int32(i), found.order, found.sorted, n_kept, len(found.order))

@@ -34,7 +34,7 @@ class DurabilityAnswer(Shape):
     """The durability that the store offers for events in its log."""
 
     appendfsync: str | None = Field(description="`always`, `everysec` or `no`; null when the store does not report it.")
-    levels: list[str] = Field(description="The durability levels that a request can ask for.")
+    levels: list[str] = Field(description="The durability levels that the store can confirm.")
     warning: str | None = Field(description="What can be lost and how to prevent it; null when nothing can be lost.")
 
 

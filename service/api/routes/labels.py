@@ -27,7 +27,7 @@ from abound.core.model.label_features import weights_to
 from abound.core.model.live_model import LiveModel
 from abound.service.api.decoding import MAX_DETAILS_WORK, decode_batch
 from abound.service.api.dependencies import GrantDep, ModelName, PartsDep, ReplicaDep, RequestBound, trusted_model
-from abound.service.api.learn_service import AppendOptions, VectorBudget
+from abound.service.api.learn_service import VectorBudget
 from abound.service.api.openapi import JSON, REF, problems
 from abound.service.api.request_body import media_of, read_body
 from abound.service.api.schemas.labels import (
@@ -200,8 +200,7 @@ async def put_labels(
             if pace.due():
                 await pace.pause()
         draft = LearnDraft(b"".join(records), len(records), source=asked.source)
-        options = AppendOptions(asked.wait, asked.durability or parts.settings.durability)
-        [done] = await parts.learning.append(known, config, [draft], options)
+        [done] = await parts.learning.append(known, config, [draft], asked.wait)
     if not done.applied:
         response.status_code = 202
     last = done.offset._replace(position=done.offset.position + done.n - 1)

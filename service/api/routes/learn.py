@@ -85,16 +85,14 @@ class LearnHandler:
             if request.key is not None and request.key != header_key:
                 raise InvalidInstance("key differs from the header Idempotency-Key; give only one of them", "key")
             request.key = header_key
-        learned = await self._learning.earlier_instance_result(model, request, request.source, request.durability)
+        learned = await self._learning.earlier_instance_result(model, request, request.source)
         if learned is None:
             config = model.live.config
             with self._learning.track_new_classes(model) as new:
                 record = await self._learning.record(model, config, request, new)
                 VectorBudget(self._request_bytes).reserve(len(record))
-                terms = self._learning.append_options(request, request.key is not None)
-                [learned] = await self._await_learning(
-                    self._learning.append(model, config, [await draft_of(request, record, request.source)], terms)
-                )
+                draft = await draft_of(request, record, request.source)
+                [learned] = await self._await_learning(self._learning.append(model, config, [draft], request.wait))
         if learned.refused is not None:
             raise learned.refused
         answer = await with_warning(model.live, encoder.encode(answer_of(learned)), [request.features])
@@ -128,7 +126,7 @@ class LearnHandler:
         await check_instance_keys(model, request, instances, header_key)
         if header_key is not None and any(instance.prediction is not None for instance in instances):
             body = await body_hash(instances, request.source)
-            first = await self._learning.earlier_result(model, header_key, body, request.durability)
+            first = await self._learning.earlier_result(model, header_key, body)
             if first is not None:
                 return 200, encoder.encode(batch_answer_of([first]))
         with self._learning.track_new_classes(model) as new:
@@ -159,9 +157,7 @@ class LearnHandler:
                 for at, (instance, record) in enumerate(zip(fresh, records, strict=True))
             ]
         if fresh:
-            learned = await self._await_learning(
-                self._learning.append(model, config, drafts, self._learning.append_options(request, keyed))
-            )
+            learned = await self._await_learning(self._learning.append(model, config, drafts, request.wait))
             _refuse_batch(learned)
         if len(fresh) < len(instances):
             learned = merge_results(outcomes, learned)
@@ -183,9 +179,7 @@ class LearnHandler:
         records = []
         for at, instance in enumerate(instances):
             try:
-                outcomes.append(
-                    await self._learning.earlier_instance_result(model, instance, request.source, request.durability)
-                )
+                outcomes.append(await self._learning.earlier_instance_result(model, instance, request.source))
                 if outcomes[-1] is None:
                     records.append(await self._learning.record(model, config, instance, new))
                     room.reserve(len(records[-1]))

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta, Struct
 
-from abound.service.api.schemas.learn_classify import AskedDurability, Source, Wait
+from abound.service.api.schemas.learn_classify import Source, Wait
 
 NAME = "The name of the label, as a person would write it."
 PARENT = "The label of which this one is a kind; it need not be registered. Shown, not used for ranking."
@@ -39,7 +39,6 @@ class RegisterRequest(Struct, forbid_unknown_fields=True, kw_only=True):
     labels: Annotated[list[LabelRegistration], Meta(min_length=1, description="Each label once.")]
     learn: Annotated[bool, Meta(description=LEARN)] = True
     wait: Wait = "applied"
-    durability: AskedDurability | None = None
     source: Source | None = None
 
 

@@ -37,11 +37,6 @@ PROBABILITY = (
     "model that re-ranks and an instance with a vector."
 )
 
-NEAREST = (
-    "Only with `explain`, in a model with `memory_instances`: the most similar remembered instances with this label, "
-    "nearest first, at most 3."
-)
-
 FEATURES_SCHEMA: dict[str, Any] = {
     "type": ["object", "null"],
     "additionalProperties": {
@@ -79,8 +74,6 @@ IGNORED = (
 )
 WEIGHT = "Importance of the instance; 1 by default. 2 is close to learning it twice."
 
-Durability = Literal["log", "fsync", "replica"]
-AskedDurability = Annotated[Durability, Meta(description="Durability of the event when answered.")]
 Wait = Annotated[Literal["applied", "log"], Meta(description="The step after which the service answers.")]
 Source = Annotated[str, Meta(min_length=1, max_length=MAX_SOURCE_CHARACTERS, description="Stored with the event.")]
 Reached = Annotated[str, Meta(extra_json_schema={"enum": ["log", "fsync", "replica"]})]
@@ -159,7 +152,6 @@ class LearnRequest(LabelledInstance, forbid_unknown_fields=True, kw_only=True, g
     """A labelled instance, or a batch of ``instances``, and options of the append."""
 
     wait: Wait = "applied"
-    durability: AskedDurability | None = None
     source: Source | None = None
     instances: (
         Annotated[list[LabelledInstance], Meta(min_length=1, description="A batch, learned whole or not at all.")]
@@ -174,17 +166,6 @@ class Because(Struct, gc=False):
     contribution: float
 
 
-class NearInstance(Struct, omit_defaults=True, gc=False):
-    """A remembered instance that is similar to the one that was asked about."""
-
-    offset: Annotated[str, Meta(description="Of its event.")]
-    labels: Annotated[list[str], Meta(description="Its first 16.")]
-    similarity: Annotated[float, Meta(description="Cosine of the two vectors.")]
-    key: (
-        Annotated[str, Meta(description="Idempotency key of its request, if it had one that is still known.")] | None
-    ) = None
-
-
 class ScoredLabel(Struct, omit_defaults=True, gc=False):
     """A label and its score; the contributions in ``because`` sum to the score. Fields that are None are not sent."""
 
@@ -192,7 +173,6 @@ class ScoredLabel(Struct, omit_defaults=True, gc=False):
     score: float
     probability: Annotated[float, Meta(ge=0, le=1, description=PROBABILITY)] | None = None
     because: list[Because] | None = None
-    nearest: Annotated[list[NearInstance], Meta(description=NEAREST)] | None = None
     name: Annotated[str, Meta(description="Only with `names`, for a label that was registered with a name.")] | None = (
         None
     )

@@ -63,7 +63,6 @@ class RankingProxy:
         at: int,
         ranks: npt.NDArray[np.int32],
         updated: npt.NDArray[np.bool_],
-        offset: Offset,
     ) -> tuple[int, int]:
         """Rank each record and then apply it.
 
@@ -76,8 +75,7 @@ class RankingProxy:
             vector, true = buffer[at:end], frozenset(unpack_labels(buffer, end))
             best = live.rank(vector, DEPTH)
             listed = [live.label(class_id) for class_id in best.class_ids.tolist()]
-            own = offset._replace(position=offset.position + i)
-            at, _ = live.apply(buffer, at, ranks[i : i + 1], updated[i : i + 1], own)
+            at, _ = live.apply(buffer, at, ranks[i : i + 1], updated[i : i + 1])
             if true and shape.details_at < 0:
                 self._seen.append(LearnedInstance(self._at, vector, true, listed))
         return at, len(ranks)

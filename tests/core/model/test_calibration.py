@@ -79,7 +79,7 @@ def test_the_exponential_is_one() -> None:
 
 
 def test_the_step_solves_the_equations() -> None:
-    assert max(N_TERMS, reranker.N_TERMS + reranker.N_MEMORY_TERMS) <= MOST_SOLVED
+    assert max(N_TERMS, reranker.N_TERMS) <= MOST_SOLVED
     rng = np.random.default_rng(2)
     for _ in range(200):
         n = int(rng.integers(1, MOST_SOLVED + 1))

@@ -38,7 +38,6 @@ DIGESTS = {
     "feedback_sls": "dd0b8e451dd6dde4fb7978a83800c96d",
     "names": "8e4f38c95fa107efd226f74f830376f3",
     "default_rerank": "9f51bd38868426c25d553828593443b1",
-    "memory_instances": "384e8d773677f64b7dbd508516d0aeb9",
 }
 
 
@@ -52,6 +51,7 @@ def replayed(name: str, secret: tuple[int, int] = (1, 2), saved_after: int | Non
     created, *entries = msgspec.msgpack.decode(path_of(name).read_bytes(), type=list[tuple[bytes, bytes]])
     creation = decode_catalog_entry([b"e", created[0], b"c", created[1]]).event
     assert isinstance(creation, ModelCreated)
+    creation.config.pop("memory_instances", None)  # null in all logs; the field has left since
     live = LiveModel(ModelConfig.from_stored(creation.config), secret)
     for number, (payload, checksum) in enumerate(entries):
         if number == saved_after:
@@ -84,7 +84,6 @@ def test_the_logs_use_what_they_are_named_after() -> None:
     assert models["rerank"].reranker.figures()["n"] > 50
     assert models["default_rerank"].reranker.figures()["n"] > 50
     assert not models["vectors"].reranker.on
-    assert len(models["memory_instances"].reranker.memory) == 25
     assert models["calibrate"].calibration.on
     assert models["configure"].calibration.on
     assert models["configure"].config.d_max == 40

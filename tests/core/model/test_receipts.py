@@ -135,16 +135,3 @@ def kept(n_gone: object, *rows: Row) -> dict[str, np.ndarray]:
 def test_what_can_be_no_table_is_refused(arrays: dict[str, np.ndarray], what: str) -> None:
     with pytest.raises((ValueError, msgspec.MsgspecError), match=what):
         Receipts.from_arrays(arrays)
-
-
-def test_a_request_is_found_by_the_offset_of_an_event() -> None:
-    table = Receipts(capacity=600)
-    rows = [(f"k{n}", b"", (n // 7, n % 3, 10 * n), [1] * (n % 3 + 1), [True] * (n % 3 + 1)) for n in range(900)]
-    rows.sort(key=lambda row: row[2])
-    assert table.key_of(Offset(0, 0, 0)) is None
-    table.put(rows)
-    for at, (key, _, (milliseconds, sequence, position), ranks, _) in enumerate(rows):
-        for i in range(len(ranks)):
-            found = table.key_of(Offset(milliseconds, sequence, position + i))
-            assert found == (key if at >= 300 else None)
-        assert table.key_of(Offset(milliseconds, sequence, position + len(ranks))) is None

@@ -20,7 +20,7 @@ from abound.core.model.entry_application import Unit
 from abound.core.model.live_model import RERANKED, LiveModel
 from abound.core.model.refit import Refitter
 from abound.core.model.reranker import Reranker
-from abound.core.types import START, Offset
+from abound.core.types import START
 from tests.core.model.test_calibration import counted
 from tests.core.oracles.calibration import Oracle as CalibrationOracle
 from tests.core.oracles.reranker import Oracle, Ranked
@@ -52,13 +52,11 @@ def vector_of(words: list[str], q: list[int] | None) -> bytes:
     return plain if q is None else add_dense(plain, np.array(q, np.int8).tobytes(), 0.25)
 
 
-def learn(
-    model: LiveModel, instances: list[Instance], slices: int = 1000, entry: Offset = START, **feedback: Any
-) -> list[int]:
+def learn(model: LiveModel, instances: list[Instance], slices: int = 1000, **feedback: Any) -> list[int]:
     records = b"".join(
         vector_of(words, q) + pack_labels(labels, Limits(), **feedback) for words, q, labels in instances
     )
-    applying = model.begin(records, len(instances), [Unit(len(instances))], entry)
+    applying = model.begin(records, len(instances), [Unit(len(instances))])
     while not applying.done:
         applying.step(slices)
     return applying.ranks.tolist()
@@ -80,8 +78,7 @@ def by_index(model: LiveModel, vector: bytes, allowed: set[int] | None = None) -
 
 def followed(model: LiveModel, instances: list[Instance], oracle: Oracle) -> None:
     """Learn instances one by one, and show each to the oracle before."""
-    for number, (words, q, labels) in enumerate(instances):
-        entry = Offset(1000 + number, 2, 0)
+    for words, q, labels in instances:
         ranks: dict[int, int] = {}
         if q is not None and model.dimension in (0, len(q)):
             known = [class_id for label in labels if (class_id := model.labels.find(label.encode())) >= 0]
@@ -90,13 +87,12 @@ def followed(model: LiveModel, instances: list[Instance], oracle: Oracle) -> Non
             if model.dimension == 0:  # the codes of the first vector are features that no class has
                 ranked = by_index(model, vector_of(words, None))
             ranks = oracle.learn(q, ranked, n, known) if known else oracle.learn(q, ranked, n, [-1])
-        [told] = learn(model, [(words, q, labels)], entry=entry)
+        [told] = learn(model, [(words, q, labels)])
         if ranks and len(ranks) == len(known):  # labels that are no candidates keep their rank in the index
             assert told == min(ranks.values())
         if q is not None and model.dimension == len(q):
             for label in labels:
                 oracle.add(q, model.labels.find(label.encode()))
-            oracle.keep(q, [model.labels.find(label.encode()) for label in labels], entry)
 
 
 def check(model: LiveModel, oracle: Oracle) -> None:

@@ -24,15 +24,6 @@ class Candidate:
     share: float = 0.0
 
 
-@dataclass
-class Kept:
-    """A remembered instance."""
-
-    q: list[int]
-    labels: list[int]
-    offset: tuple[int, int, int]
-
-
 def solve(curvature: list[list[float]], gradient: list[float], ridge: float) -> list[float]:
     """L D L' by rows, then forwards and backwards."""
     n = len(gradient)
@@ -70,42 +61,6 @@ class Oracle:
     counts: dict[int, int] = field(default_factory=dict)
     sums: dict[int, list[int]] = field(default_factory=dict)
     told: list[tuple[int, int]] = field(default_factory=list)  # best ranks: in the index, in the answer
-    most: int = 0  # instances to remember
-    kept: list[Kept] = field(default_factory=list)  # the newest last
-
-    def remember(self, most: int) -> None:
-        """Begin to remember, or to remember more or less, or end."""
-        n = 8 if most else 5
-        if n != len(self.weights):
-            self.weights = [*self.weights[:5], 0.0, 0.5, 0.0][:n]
-            old = self.curvature
-            self.curvature = [[old[j][i] if max(i, j) < 5 else 10.0 * (i == j) for i in range(n)] for j in range(n)]
-        self.most = most
-        self.kept = self.kept[max(0, len(self.kept) - most) :]
-
-    def keep(self, q: list[int], labels: list[int], offset: tuple[int, int, int]) -> None:
-        if self.most and labels:
-            self.kept = [*self.kept, Kept(q, labels[:16], offset)][-self.most :]
-
-    def near(self, q: Sequence[int]) -> list[tuple[Kept, float]]:
-        """The 20 nearest instances with their cosines; of equal ones the newest first."""
-        length = math.sqrt(sum(number * number for number in q))
-        found = []
-        for one in reversed(self.kept):
-            dot = sum(a * b for a, b in zip(q, one.q, strict=True))
-            found.append((one, dot / (length * math.sqrt(sum(number * number for number in one.q)))))
-        return sorted(found, key=lambda pair: -pair[1])[:20]
-
-    def weighted(self, q: Sequence[int]) -> list[tuple[Kept, float]]:
-        near = self.near(q)
-        powers = []
-        for _, cosine in near:
-            square = max(cosine, 0.0) * max(cosine, 0.0)
-            powers.append((square * square) * (square * square))
-        total = 0.0
-        for power in powers:
-            total += power
-        return [(one, power / total) for (one, _), power in zip(near, powers, strict=True) if power > 0]
 
     @property
     def trusted(self) -> bool:
@@ -129,12 +84,6 @@ class Oracle:
         others = [class_id for class_id in allowed if class_id not in taken and class_id in self.sums]
         others.sort(key=lambda class_id: (-self.cosine(q, class_id), class_id))
         found += [(class_id, 0.0, 0) for class_id in others[:16]]
-        weighted, n_before = self.weighted(q), len(found)
-        for one, _ in weighted:
-            for class_id in one.labels:
-                is_new = all(class_id != other for other, _, _ in found)
-                if is_new and class_id in allowed and len(found) < n_before + 20:
-                    found.append((class_id, 0.0, 0))
         made = []
         for class_id, score, rank in found:
             n = self.counts.get(class_id, 0)
@@ -145,11 +94,6 @@ class Oracle:
                 logarithm(1.0 + n),
                 float(n == 0),
             ]
-            if self.most:
-                share = 0.0
-                for kept, weight in weighted:
-                    share += weight if class_id in kept.labels else 0.0
-                terms += [share, logarithm(0.02 + share), float(rank == 0)]
             logit = 0.0
             for weight, term in zip(self.weights, terms, strict=True):
                 logit += weight * term

@@ -116,13 +116,6 @@ def with_changes(author: Author) -> list[Event]:
     return events
 
 
-def with_a_smaller_memory(author: Author) -> list[Event]:
-    """Return entries between which the memory of instances, once full, gets smaller."""
-    events = plain(author)
-    events.insert(8, ConfigureEvent({"memory_instances": 25}))
-    return events
-
-
 def with_feedback(author: Author) -> list[Event]:
     """Return entries with rejected and ignored labels and weights."""
     return [
@@ -153,11 +146,6 @@ LOGS: dict[str, tuple[dict[str, Any], Author, Callable[[Author], list[Event]]]] 
     "feedback_sls": ({"update": "sls", "implicit": 0.1}, Author("feedback_sls"), with_feedback),
     "names": ({"update": "sls", "rerank": True}, Author("names", 1, True), with_names),
     "default_rerank": ({"update": "sls"}, Author("default_rerank", 2, True), plain),
-    "memory_instances": (
-        {"update": "sls", "memory_instances": 40},
-        Author("memory_instances", 2, True),
-        with_a_smaller_memory,
-    ),
 }
 
 
