@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 
 import pytest
@@ -9,11 +10,18 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from abound.core.config import ModelConfig
-from abound.core.errors import AboundError
+from abound.core.errors import AboundError, InvalidInstance
 from abound.core.limits import Limits
 from abound.core.model.live_model import LiveModel
+from abound.service.api import decoding
 from abound.service.api.decoding import decode, sole_features, vector_immediately
-from abound.service.api.schemas.learn_classify import ClassifyRequest, classify_decoder
+from abound.service.api.schemas.learn_classify import (
+    ClassifyRequest,
+    classify_decoder,
+    encoder,
+    labelled_decoder,
+    learn_decoder,
+)
 from tests.randomness import examples
 
 LIVE = LiveModel(ModelConfig(), (1, 2), Limits())
@@ -76,3 +84,33 @@ def test_usual_requests_go_the_short_way(body: bytes) -> None:
 @pytest.mark.parametrize("body", [b'{"features": {"a": 1}, "k": 3}', b'{"text": "a"}', b'{"features": {"a": 1}} ', b""])
 def test_others_do_not(body: bytes) -> None:
     assert read_short(body) is None
+
+
+leaves = st.none() | st.integers(-9, 9) | st.text('a,"\\[]{}:é\n', max_size=5)
+instances = st.fixed_dictionaries(
+    {},
+    optional={
+        "features": st.dictionaries(st.text('a,"\\[]{}:', max_size=4), leaves | st.lists(st.text(max_size=3))),
+        "text": st.text('ab ,"\\[]{}') | st.dictionaries(st.sampled_from(["a", "features"]), st.text(max_size=3)),
+        "labels": st.lists(st.text("a,]", min_size=1, max_size=3)),
+    },
+)
+
+
+@settings(max_examples=examples(300))
+@given(st.lists(instances, min_size=1, max_size=5), st.booleans(), st.integers(1, 5), st.sampled_from([None, 1]))
+def test_a_batch_in_parts_is_the_whole(given, is_ascii, most, indent):
+    body = json.dumps({"wait": "log", "instances": given, "source": "a],["}, ensure_ascii=is_ascii, indent=indent)
+
+    async def in_parts():
+        return await decoding.decode_batch(
+            learn_decoder, body.encode(), "instances", labelled_decoder, most, max_work=10_000
+        )
+
+    with pytest.MonkeyPatch.context() as changed:
+        changed.setattr(decoding, "LARGE_BODY", 0)
+        if len(given) > most:
+            with pytest.raises(InvalidInstance, match=f"at most {most}, not {len(given)}"):
+                asyncio.run(in_parts())
+        else:
+            assert encoder.encode(asyncio.run(in_parts())) == encoder.encode(decode(learn_decoder, body.encode()))
