@@ -34,7 +34,6 @@ from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
 from itertools import islice
-from threading import get_ident
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -72,49 +71,39 @@ use_kernel = True
 
 
 class _Scratch:
-    """Working memory of one thread for reading instances, 630 KB with the usual limits.
+    """Working memory for reading one instance, 630 KB with the usual limits."""
 
-    All vectorizers of a thread with the same rules use the same, so that a model without traffic takes none.
-    """
-
-    def __init__(self, thread: int, known: tuple[int, ...]) -> None:
+    def __init__(self, known: tuple[int, ...]) -> None:
         max_features, max_key_bytes, *_ = known
-        self.thread = thread
         self.rules = np.array([*known, *[0] * 6])
         self.values = np.zeros(2 * max_features)
         self.norms = np.zeros(2)
         self.spans = np.zeros(max_features, np.uint64)
         self.table = np.zeros(max(64, 1 << (2 * max_features - 1).bit_length()), np.uint64)
-        self._keys_at = 6 * max_features + 4
-        self._make_memory(self._keys_at + 4 * max_key_bytes + _ROOM)
+        self.keys_at = 6 * max_features + 4
+        self.make_memory(self.keys_at + 4 * max_key_bytes + _ROOM)
 
-    def _make_memory(self, size: int) -> None:
+    def make_memory(self, size: int) -> None:
         self.memory = np.zeros(size, np.uint8)
-        self._view = self.memory.data
-
-    def read(self, lines: bytes, features: bytes, added_squares: float) -> bytes | None:
-        """Return the vector, or None if the instance is unusual or invalid."""
-        self.norms[kernels.ADDED_SQUARES] = added_squares
-        while True:
-            packed: int = kernels.read_instance(
-                lines, features, self.rules, self.values, self.norms, self.spans, self.table, self.memory
-            )
-            if packed >= 0:
-                start = self._keys_at - 4 - 6 * (packed >> 32)
-                return self._view[start : start + (packed & 0xFFFFFFFF)].tobytes()
-            if packed == UNUSUAL:
-                return None
-            self._make_memory(2 * self.memory.size)
+        self.view = self.memory.data
 
 
-_scratches: WeakValueDictionary[tuple[int, tuple[int, ...]], _Scratch] = WeakValueDictionary()
-"""The scratch of each thread and rules, as long as a vectorizer uses it."""
+class _Pool(list[_Scratch]):
+    """The scratches that all vectorizers with the same rules use in turn, as many as were in use at one time.
+
+    So models take none of their own. A vectorizer takes a scratch out while it reads an instance, which is safe
+    between threads.
+    """
+
+
+_pools: WeakValueDictionary[tuple[int, ...], _Pool] = WeakValueDictionary()
+"""The pool of each set of rules, as long as there is a vectorizer with these rules."""
 
 
 class Vectorizer:
     """A vectorizer for one configuration of a model.
 
-    Not thread-safe. Different vectorizers can be used in different threads.
+    Not thread-safe. Different vectorizers can be used in different threads at the same time.
 
     Parameters
     ----------
@@ -134,19 +123,8 @@ class Vectorizer:
             with suppress(InvalidInstance):  # a machine without the encoder can still learn what others have encoded
                 text_encoder.load(config.analyzer.embed)
         self._known = (limits.max_features, limits.max_key_bytes, self._split, self._boolean, self._scaled)
-        self._last_scratch: _Scratch | None = None
-
-    @property
-    def _scratch(self) -> _Scratch:
-        """The scratch of this thread."""
-        scratch, thread = self._last_scratch, get_ident()
-        if scratch is None or scratch.thread != thread:
-            place = thread, self._known
-            scratch = _scratches.get(place)
-            if scratch is None:
-                scratch = _scratches[place] = _Scratch(*place)
-            self._last_scratch = scratch
-        return scratch
+        self._pool = _pools.setdefault(self._known, _Pool())
+        self._norm = 1.0
 
     def vectorize(self, features: bytes | None, text: Text | None, dense: bytes | None = None) -> bytes:
         """Return the vector of an instance.
@@ -214,7 +192,7 @@ class Vectorizer:
     def _read_with(self, dense: bytes, lines: bytes, features: bytes | None) -> bytes | None:
         """Return the vector with a dense part by the kernel, or None if the instance is unusual or invalid."""
         vector = self._read(lines, features, CODES_NORM * CODES_NORM)
-        norm = 1.0 if self._boolean else float(self._scratch.norms[kernels.NORM])
+        norm = 1.0 if self._boolean else self._norm
         return None if vector is None else _with_dense(vector, norm, dense)
 
     def _read(self, lines: bytes, features: bytes | None, added_squares: float = 0.0) -> bytes | None:
@@ -230,7 +208,36 @@ class Vectorizer:
                 features.decode()
             except UnicodeDecodeError:
                 return None
-        return self._scratch.read(lines, features, added_squares)
+        pool = self._pool
+        try:
+            scratch = pool.pop()
+        except IndexError:
+            scratch = _Scratch(self._known)
+        vector = None
+        if added_squares:
+            scratch.norms[kernels.ADDED_SQUARES] = added_squares
+        while True:
+            packed: int = kernels.read_instance(
+                lines,
+                features,
+                scratch.rules,
+                scratch.values,
+                scratch.norms,
+                scratch.spans,
+                scratch.table,
+                scratch.memory,
+            )
+            if packed >= 0:
+                start = scratch.keys_at - 4 - 6 * (packed >> 32)
+                vector = scratch.view[start : start + (packed & 0xFFFFFFFF)].tobytes()
+            if packed >= 0 or packed == UNUSUAL:
+                break
+            scratch.make_memory(2 * scratch.memory.size)
+        if added_squares:
+            self._norm = float(scratch.norms[kernels.NORM])
+            scratch.norms[kernels.ADDED_SQUARES] = 0.0
+        pool.append(scratch)  # not after an error: then the scratch is dropped
+        return vector
 
     def _field_weights(self, fields: dict[str, str]) -> dict[str, float]:
         """Return the values of the terms of all fields, and of the terms of each."""

@@ -37,7 +37,6 @@ from pathlib import Path
 from pydantic import SecretStr
 
 from abound.core.errors import CannotStart, WrongSetting
-from abound.service.model_figures import file_of
 from abound.service.processes.child import Child, restart_delay
 from abound.service.processes.embedded_store import EmbeddedStore
 from abound.service.processes.kernel_cache import set_cache_dir
@@ -345,5 +344,5 @@ def _prepare_metrics(runtime: Path, metrics: Path) -> None:
 
 def _delete_gauges(metrics: Path, pid: int) -> None:
     """Delete the gauges of a process that has ended; its counters still count."""
-    for gauge in (file_of(metrics, pid), *metrics.glob(f"gauge_live*_{pid}.db")):
+    for gauge in metrics.glob(f"gauge_live*_{pid}.*"):
         gauge.unlink(missing_ok=True)

@@ -19,7 +19,7 @@ from abound.core.errors import InvalidInstance
 from abound.core.instances.json_fallback import ActiveFeatures, read_json
 from abound.core.instances.record import EMPTY_VECTOR, unpack_vector
 from abound.core.instances.text_analyzer import Analyzer, term_weights
-from abound.core.instances.vectorizer import Vectorizer
+from abound.core.instances.vectorizer import Vectorizer, _Scratch
 from abound.core.kernels.intrinsics import pointer
 from abound.core.kernels.records import json as draft
 from abound.core.kernels.records import json as reading
@@ -535,12 +535,12 @@ def test_damaged_json(features, data, configuration):
 @given(objects(), st.integers(0, 60))
 def test_the_kernel_reads_nothing_outside_of_the_object(features, cut):
     """The same bytes with different ones behind them."""
-    v = VECTORIZERS[Limits(), 0, 0, 1]._scratch
+    v = _Scratch((Limits().max_features, Limits().max_key_bytes, 0, 0, 1))
     answers = set()
     for poison in (b"\0" * 32, b'"' * 32, b"}" * 32, b"1" * 32):
         view = np.frombuffer(features[:cut] + poison, np.uint8)[: min(cut, len(features))]
         packed = reading.read_instance(view[:0], view, v.rules, v.values, v.norms, v.spans, v.table, v.memory)
-        start = v._keys_at - 4 - 6 * (packed >> 32)
+        start = v.keys_at - 4 - 6 * (packed >> 32)
         answers.add((packed, v.memory[start : start + (packed & 0xFFFFFFFF)].tobytes() if packed >= 0 else b""))
     assert len(answers) == 1
 
@@ -561,21 +561,37 @@ def test_random_large_instances():
 def test_one_vectorizer_for_many_instances():
     """More calls than there are generations of the scratch table in a smaller one."""
     v = vectorizer()
-    v._scratch.rules[draft.GENERATION] = 2**24 - 3
+    v.vectorize(b'{"a": 3}', None)
+    [scratch] = v._pool
+    scratch.rules[draft.GENERATION] = 2**24 - 3
     for n in range(6):
         assert taken_apart(v.vectorize(b'{"a": 3, "b": 2, "b": 2}', None)) == pytest.approx({"a": 0.6, "b": 0.8}), n
 
 
-def test_vectorizers_of_one_thread_share_their_scratch():
-    one, other, another = vectorizer(), vectorizer(), vectorizer(boolean=True)
-    assert one._scratch is other._scratch is not another._scratch
-    with ThreadPoolExecutor(1) as pool:
-        elsewhere = pool.submit(lambda: other._scratch).result()
-        assert elsewhere is not one._scratch
-    known = weakref.ref(elsewhere)
-    del elsewhere
-    assert other._scratch is one._scratch
-    assert known() is None  # no vectorizer uses it any more
+def test_vectorizers_with_the_same_rules_share_their_scratch_and_give_it_back():
+    limits = Limits(max_features=123)
+    models = [vectorizer(limits) for _ in range(5)]
+    for v in models:
+        assert taken_apart(v.vectorize(b'{"a": 3}', None)) == {"a": 1.0}
+        assert v.vectorize_usual(b'{"a": ') is None
+        assert taken_apart(v.vectorize(b'{"a": 3}', None, b"\1\2")) != {"a": 1.0}
+        assert taken_apart(v.vectorize(b'{"a": 3}', None)) == {"a": 1.0}
+    assert len(models[0]._pool) == 1
+    pool = weakref.ref(models[0]._pool)
+    assert all(v._pool is pool() for v in models)
+    models.clear()
+    del v
+    assert pool() is None
+
+
+def test_vectorizers_in_several_threads_do_not_disturb_each_other():
+    def read(word: int) -> bool:
+        v, expected = vectorizer(), {f"w{word}": 0.6, f"x{word}": 0.8}
+        features = f'{{"w{word}": 3, "x{word}": 4}}'.encode()
+        return all(taken_apart(v.vectorize(features, None)) == pytest.approx(expected) for _ in range(300))
+
+    with ThreadPoolExecutor(8) as threads:
+        assert all(threads.map(read, range(8)))
 
 
 @njit
