@@ -16,11 +16,9 @@ from pydantic import SecretStr
 
 from abound.service.api.routes import jobs as route
 from abound.service.artifacts.artifact_store import ArtifactStore
-from abound.service.jobs import workers
 from abound.service.jobs.record import job_key
 from abound.service.jobs.submission import JobRequest, JobSubmission
 from abound.service.security.audit import AUDIT_KEY
-from abound.service.store import expiring
 from abound.service.store.client import Store
 from tests.support.job_worker import Office, forget_jobs, office, until
 from tests.support.served import Served, problem
@@ -133,25 +131,6 @@ def test_what_is_no_job_at_all_is_refused(place: Office) -> None:
     ):
         wrong = place.http.post("/jobs", json={"method": method, "params": params})
         assert problem(wrong, 422, "invalid-field")["detail"] == detail
-
-
-def test_a_job_that_does_not_fit_is_refused_with_the_arithmetic(place: Office) -> None:
-    place.submit("ending", needs=1000)
-    answer = place.http.post("/jobs", json={"method": "ending", "params": {"needs": 2**50}})
-    said = problem(answer, 422, "needs-memory")["detail"]
-    assert said.startswith("ending would need 1024.0 TiB of memory (what it asks for 1024.0 TiB + features 16 bytes;")
-    assert "for 1 instances, 2 features, 2 classes, 4 connections" in said
-    assert "this machine (no worker is registered) has" in said
-
-
-def test_the_memory_that_counts_is_the_worker_s(place: Office) -> None:
-    with place.service.server.client() as client:
-        seconds, _ = client.time()
-        said = {"name": "w", "host": "far", "kinds": ["rebuild"], "memory": 500}
-        client.hset(workers.WORKERS_KEY, "w", expiring.pack(seconds, json.dumps(said).encode()))
-    answer = place.http.post("/jobs", json={"method": "ending", "params": {"needs": 1000}})
-    assert "the worker on far has 500 bytes" in problem(answer, 422, "needs-memory")["detail"]
-    place.submit("ending", needs=400)
 
 
 def test_more_than_may_wait_are_refused(place: Office) -> None:
