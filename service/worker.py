@@ -361,13 +361,12 @@ def run(settings: Settings, reporter: Reporter) -> None:
 
 
 async def _work(settings: Settings, reporter: Reporter, fork_server: ForkServer) -> None:
-    params = settings.group(StoreParams)
-    store, jobs_store = Store(settings.store_url(), params), Store(settings.jobs_store_url(), params)
+    store = Store(settings.store_url(), settings.group(StoreParams))
     place = settings.artifacts_location()
     cache = cache_in(settings.data_dir, settings.group(VersionParams).cache_bytes)
     artifacts = ArtifactStore(place, cache, PATIENCE_SECONDS) if place is not None else None
     marks = HighWaterMarks.from_settings(settings, store)
-    jobs = JobRepository(jobs_store, settings.group(JobParams))
+    jobs = JobRepository(store, settings.group(JobParams))
     worker = Worker(
         store,
         settings.group(SnapshotParams),
@@ -384,7 +383,6 @@ async def _work(settings: Settings, reporter: Reporter, fork_server: ForkServer)
         loop.add_signal_handler(number, stopping.set)
     try:
         await store.check()
-        await jobs_store.check()
         await marks.check()
         reporter.send(Report(stage="working", progress=1.0, ready=True))
         contests = PromotionRunner(settings, store, artifacts, stopping)
@@ -401,7 +399,6 @@ async def _work(settings: Settings, reporter: Reporter, fork_server: ForkServer)
         await asyncio.gather(stopped, *(part for part in parts if not part.cancelled()))
     finally:
         await store.close()
-        await jobs_store.close()
 
 
 async def _touch(path: Path) -> None:

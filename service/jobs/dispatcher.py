@@ -96,7 +96,7 @@ class JobDispatcher:
                     if self._holds(job):
                         await self._recover(job, "the worker stopped", counts=False)
             with contextlib.suppress(StoreUnavailable):
-                await expiring.remove(self._jobs.store, workers.WORKERS_KEY, self.id)
+                await expiring.remove(self._store, workers.WORKERS_KEY, self.id)
 
     async def _run_kind(self, kind: str) -> None:
         """Run the jobs of a kind, one after the other."""
@@ -122,7 +122,7 @@ class JobDispatcher:
     async def _register(self) -> None:
         memory = self._jobs.params.memory_limit
         worker = workers.RegisteredWorker(self.id, socket.gethostname(), self._kinds, memory)
-        await workers.register(self._jobs.store, worker)
+        await workers.register(self._store, worker)
 
     async def _check_jobs_repeatedly(self) -> None:
         loop = asyncio.get_running_loop()
@@ -208,7 +208,7 @@ class JobDispatcher:
         """Delete the records of jobs that ended long ago or exceed the bound, and delete their artifacts once more."""
         jobs = [job for state in ENDED for job in await self._jobs.all(state, limit=10**9)]
         jobs.sort(key=lambda job: job.ended or 0.0, reverse=True)
-        oldest = await self._jobs.store.now() - self._jobs.params.keep_seconds
+        oldest = await self._store.now() - self._jobs.params.keep_seconds
         old = [job for place, job in enumerate(jobs) if place >= self._jobs.params.keep or (job.ended or 0.0) < oldest]
         for job in old[:FORGOTTEN_AT_ONCE]:
             await delete_uncommitted(self._jobs, job, await self._artifact_store())

@@ -81,16 +81,14 @@ def run(settings: Settings, job_id: str, holder: str) -> None:
 
 
 async def _run(settings: Settings, job_id: str, holder: str, limit: int | None) -> None:
-    params = settings.group(StoreParams)
-    store = Store(settings.store_url(), params)
-    jobs = JobRepository(Store(settings.jobs_store_url(), params), settings.group(JobParams))
+    store = Store(settings.store_url(), settings.group(StoreParams))
+    jobs = JobRepository(store, settings.group(JobParams))
     try:
         claimed = await jobs.get(job_id)
         if claimed.holder == holder and (job := await jobs.take_over(claimed, f"{holder}:{os.getpid()}")):
             await JobProcess(settings, store, jobs, job, limit).run()
     finally:
         await store.close()
-        await jobs.store.close()
 
 
 class JobProcess:
@@ -210,7 +208,7 @@ class JobProcess:
     def _send_heartbeats(self, loop: asyncio.AbstractEventLoop) -> None:
         """Send heartbeats and learn from the answers whether to stop. Runs in its own thread."""
         params = self._jobs.params
-        client = sync_client(self._settings.jobs_store_url(), self._jobs.store.params.reply_seconds)
+        client = sync_client(self._settings.store_url(), self._store.params.reply_seconds)
         until = None
         while not self._finished.wait(params.beat_seconds if until is None else 0.1):
             stage, progress = self._context.reported if self._context else (None, 0.0)

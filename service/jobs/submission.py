@@ -23,7 +23,7 @@ from abound.service.jobs.workers import registered_for
 from abound.service.metrics import JobStatistics
 from abound.service.model.replicated_model import ReplicatedModel
 from abound.service.settings import Settings
-from abound.service.store.client import Store, StoreParams
+from abound.service.store.client import Store
 
 if TYPE_CHECKING:
     from abound.service.jobs.methods import JobMethod
@@ -47,8 +47,7 @@ class JobSubmission:
     """Submits jobs for the models of a replica, whose store and artifact store are given."""
 
     def __init__(self, settings: Settings, store: Store, artifacts: ArtifactStore | None) -> None:
-        jobs_store = Store(settings.jobs_store_url(), settings.group(StoreParams))
-        self.jobs = JobRepository(jobs_store, settings.group(JobParams))
+        self.jobs = JobRepository(store, settings.group(JobParams))
         self._store = store
         self._datasets = DatasetRepository(store)
         self._artifacts = artifacts
@@ -126,12 +125,8 @@ class JobSubmission:
     async def statistics(self) -> JobStatistics:
         """Return statistics of all jobs and workers. Raises StoreUnavailable."""
         ended = {(one.method, one.state): (one.n, one.seconds) for one in await self.jobs.totals()}
-        workers = {kind: len(await registered_for(self.jobs.store, kind)) for kind in KINDS}
+        workers = {kind: len(await registered_for(self._store, kind)) for kind in KINDS}
         return JobStatistics(await self.jobs.counts(), ended, workers)
-
-    async def close(self) -> None:
-        """Close the connections to the store of jobs."""
-        await self.jobs.store.close()
 
 
 async def load_methods() -> dict[str, JobMethod]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import concurrent.futures
 import json
 import threading
@@ -12,17 +11,12 @@ from typing import Any
 
 import httpx
 import pytest
-from pydantic import SecretStr
 
 from abound.service.api.routes import jobs as route
-from abound.service.artifacts.artifact_store import ArtifactStore
 from abound.service.jobs.record import job_key
-from abound.service.jobs.submission import JobRequest, JobSubmission
 from abound.service.security.audit import AUDIT_KEY
-from abound.service.store.client import Store
 from tests.support.job_worker import Office, forget_jobs, office, until
 from tests.support.served import Served, problem
-from tests.support.valkey import Server
 
 
 @pytest.fixture(scope="module")
@@ -279,28 +273,6 @@ def test_without_an_artifact_store_jobs_are_refused_and_why_is_said(place: Offic
     finally:
         none.stop()
     assert len(place.http.get("/jobs").json()["jobs"]) == 2
-
-
-def test_jobs_may_have_a_store_of_their_own(place: Office) -> None:
-    other = Server()
-    try:
-        settings = place.service.settings.model_copy(update={"jobs_url": SecretStr(other.url)})
-        model = place.service.app.state.parts.replica.model("default")
-
-        async def submit() -> str:
-            store = Store(place.service.server.url)
-            submission = JobSubmission(settings, store, ArtifactStore(str(place.artifacts)))
-            job = await submission.submit(JobRequest(method="steps"), model, None)
-            await submission.close()
-            await store.close()
-            return job.id
-
-        job_id = asyncio.run(submit())
-        with other.client() as there, place.service.server.client() as here:
-            assert there.hget(job_key(job_id), "state") == b'"queued"'
-            assert here.exists(job_key(job_id)) == 0
-    finally:
-        other.close()
 
 
 def test_who_follows_does_not_hold_up_the_end_of_the_service(place: Office) -> None:
