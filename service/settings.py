@@ -223,6 +223,11 @@ class Settings(BaseSettings):
             raise CannotStart("ABOUND_REDIS_URL is not set; `abound serve` sets it for the processes that it starts")
         return self.redis_url.get_secret_value()
 
+    @property
+    def job_kinds(self) -> list[str]:
+        """The kinds of jobs that a worker runs, each once."""
+        return [kind for kind in dict.fromkeys(self.worker_kinds.split(",")) if kind != "none"]
+
     def artifacts_location(self) -> str | None:
         """Return the path or URL of the artifact store; None without one."""
         if self.artifacts_url is not None:

@@ -19,10 +19,10 @@ from abound.service.artifacts.artifact_store import ArtifactStore
 from abound.service.datasets.repository import DatasetRepository
 from abound.service.jobs.record import KINDS, Job, id_of_key, new_id
 from abound.service.jobs.repository import JobParams, JobRepository
-from abound.service.jobs.workers import registered_for
 from abound.service.metrics import JobStatistics
 from abound.service.model.replicated_model import ReplicatedModel
 from abound.service.settings import Settings
+from abound.service.snapshots.schedule import live_workers
 from abound.service.store.client import Store
 
 if TYPE_CHECKING:
@@ -125,7 +125,8 @@ class JobSubmission:
     async def statistics(self) -> JobStatistics:
         """Return statistics of all jobs and workers. Raises StoreUnavailable."""
         ended = {(one.method, one.state): (one.n, one.seconds) for one in await self.jobs.totals()}
-        workers = {kind: len(await registered_for(self._store, kind)) for kind in KINDS}
+        live = (await live_workers(self._store)).values()
+        workers = {kind: sum(kind in kinds for kinds in live) for kind in KINDS}
         return JobStatistics(await self.jobs.counts(), ended, workers)
 
 
