@@ -278,7 +278,7 @@ def run(options: argparse.Namespace) -> None:
                     continue
                 if train is None:
                     train = vectorized(train_file, options.train)
-                    found["events"] = train.sizes.n
+                    found["events"] = train.X.shape[0]
                 since = time.monotonic()
                 here = fit_here(method, train, given)
                 found["seconds_here"] = round(time.monotonic() - since, 1)

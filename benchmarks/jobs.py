@@ -30,11 +30,11 @@ from abound.service import worker
 from abound.service.jobs.methods import METHODS, JobMethod, Outcome, Progress
 from abound.service.jobs.record import Job, new_id
 from abound.service.jobs.repository import JobRepository
-from abound.service.jobs.workers import WORKERS_KEY
 from abound.service.log.catalog import append_to_catalog, read_catalog
 from abound.service.log.events import ModelCreated
 from abound.service.processes.embedded_store import EmbeddedStore
 from abound.service.processes.lifetime import dies_with_parent
+from abound.service.snapshots.schedule import WORKERS_KEY
 from abound.service.store.client import Store, sync_client
 from abound.service.store.reconnecting_connection import ReconnectingConnection
 

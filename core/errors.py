@@ -14,7 +14,6 @@
     ├── Forbidden            the API key lacks the scope, or is for other models
     ├── RateLimited          more instances than the rate limit allows
     ├── MemoryLimitExceeded  the model has reached its memory limit
-    ├── InsufficientMemory   a job would not fit in the memory of any worker
     ├── NotReady             this replica cannot answer now: starting, draining, or behind the log
     │   └── ClusterUnavailable   the Dask cluster for batch work is not there, or was lost
     ├── Overloaded           a queue is full; the client may retry later
@@ -173,10 +172,6 @@ class RateLimited(AboundError):
 
 class MemoryLimitExceeded(AboundError):
     """The model has reached its memory limit. Nothing was changed, and a retry alone will not help."""
-
-
-class InsufficientMemory(AboundError):
-    """A job would need more memory than any worker has. The message shows the calculation."""
 
 
 class Cancelled(AboundError):

@@ -107,9 +107,6 @@ class Settings(BaseSettings):
         "[default: artifacts in data_dir with the embedded store, none with another]",
     )
     worker: bool = Field(True, description="run a worker along with the service")
-    jobs_url: SecretStr | None = Field(
-        None, description="a Valkey or Redis for jobs, not a cluster; [default: the store of the log]"
-    )
     worker_kinds: str = Field(
         "rebuild,fit",
         pattern=r"^(none|(rebuild|fit)(,(rebuild|fit))*)$",
@@ -165,7 +162,7 @@ class Settings(BaseSettings):
 
     _origins: dict[str, str] = PrivateAttr(default_factory=dict)
 
-    @field_validator("redis_url", "jobs_url")
+    @field_validator("redis_url")
     @classmethod
     def _is_a_store(cls, value: SecretStr | None) -> SecretStr | None:
         if value is None:
@@ -226,9 +223,10 @@ class Settings(BaseSettings):
             raise CannotStart("ABOUND_REDIS_URL is not set; `abound serve` sets it for the processes that it starts")
         return self.redis_url.get_secret_value()
 
-    def jobs_store_url(self) -> str:
-        """Return the URL of the store of jobs with its password; raise CannotStart when it is unset."""
-        return self.store_url() if self.jobs_url is None else self.jobs_url.get_secret_value()
+    @property
+    def job_kinds(self) -> list[str]:
+        """The kinds of jobs that a worker runs, each once."""
+        return [kind for kind in dict.fromkeys(self.worker_kinds.split(",")) if kind != "none"]
 
     def artifacts_location(self) -> str | None:
         """Return the path or URL of the artifact store; None without one."""

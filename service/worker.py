@@ -22,10 +22,10 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Awaitable, Callable, Iterator
-from functools import partial
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 
+import msgspec
 import structlog
 import uvloop
 
@@ -80,7 +80,7 @@ STOP_SECONDS = 3.0
 """Longest wait for the end of the current step."""
 
 ALIVE_FILE = "worker-alive"
-"""File in the data directory that the event loop touches every second; ``docker/health.py`` reads its age."""
+"""File in the data directory that each heartbeat touches; ``docker/health.py`` reads its age."""
 
 LOST = "there is no history, and logs are not trimmed"
 NO_HISTORY = "history cannot be kept, so the log is not trimmed"
@@ -101,6 +101,8 @@ class Worker:
         artifacts: ArtifactStore | None = None,
         history_params: HistoryParams | None = None,
         jobs: JobRepository | None = None,
+        kinds: Sequence[str] = (),
+        alive_file: Path | None = None,
     ) -> None:
         self.id = f"{socket.gethostname()}-{os.getpid()}"
         self._store = store
@@ -110,6 +112,8 @@ class Worker:
         self._history_params = history_params or HistoryParams()
         self._joining = AvailabilityMonitor(store, artifacts, LOST) if artifacts is not None else None
         self._jobs = jobs or JobRepository(store)
+        self._kinds = kinds
+        self._alive_file = alive_file
         self._stopping = asyncio.Event()
         self._resting: dict[str, float] = {}
         self._without_history: dict[str, float] = {}
@@ -124,8 +128,7 @@ class Worker:
     async def run(self) -> None:
         """Check every model repeatedly until stopped. Raises CannotStart if the store fails its checks."""
         await self._store.check()
-        heartbeat = partial(expiring.put, self._store, schedule.WORKERS_KEY, self.id)
-        showing = asyncio.create_task(forever(heartbeat, schedule.WORKER_FRESH_SECONDS / 4))
+        showing = asyncio.create_task(forever(self._send_heartbeat, schedule.WORKER_FRESH_SECONDS / 4))
         swept = asyncio.get_running_loop().time()
         catalog = Catalog()
         try:
@@ -155,6 +158,13 @@ class Worker:
                 await self._joining.stop()
             with contextlib.suppress(StoreUnavailable):
                 await expiring.remove(self._store, schedule.WORKERS_KEY, self.id)
+
+    async def _send_heartbeat(self) -> None:
+        """Tell the container, then the replicas, that the event loop runs; the store may be away for the latter."""
+        if self._alive_file is not None:
+            with contextlib.suppress(OSError):  # not writable, or the directory is gone
+                self._alive_file.touch()
+        await expiring.put(self._store, schedule.WORKERS_KEY, self.id, msgspec.json.encode(self._kinds))
 
     async def sweep(self, catalog: Catalog) -> int:
         """Collect garbage in both stores, and archive models without new entries.
@@ -342,12 +352,11 @@ def run(settings: Settings, reporter: Reporter) -> None:
 
 
 async def _work(settings: Settings, reporter: Reporter, fork_server: ForkServer) -> None:
-    params = settings.group(StoreParams)
-    store, jobs_store = Store(settings.store_url(), params), Store(settings.jobs_store_url(), params)
+    store = Store(settings.store_url(), settings.group(StoreParams))
     place = settings.artifacts_location()
     cache = cache_in(settings.data_dir, settings.group(VersionParams).cache_bytes)
     artifacts = ArtifactStore(place, cache, PATIENCE_SECONDS) if place is not None else None
-    jobs = JobRepository(jobs_store, settings.group(JobParams))
+    jobs = JobRepository(store, settings.group(JobParams))
     worker = Worker(
         store,
         settings.group(SnapshotParams),
@@ -355,6 +364,8 @@ async def _work(settings: Settings, reporter: Reporter, fork_server: ForkServer)
         artifacts,
         settings.group(HistoryParams),
         jobs,
+        settings.job_kinds,
+        settings.data_dir / ALIVE_FILE,
     )
     keeper = JobDispatcher(settings, store, jobs, fork_server)
     stopping = asyncio.Event()
@@ -363,12 +374,10 @@ async def _work(settings: Settings, reporter: Reporter, fork_server: ForkServer)
         loop.add_signal_handler(number, stopping.set)
     try:
         await store.check()
-        await jobs_store.check()
         await high_water.check(settings, store)
         reporter.send(Report(stage="working", progress=1.0, ready=True))
         contests = PromotionRunner(settings, store, artifacts, stopping)
         parts = [asyncio.create_task(part) for part in (worker.run(), keeper.run(stopping), contests.run())]
-        alive = asyncio.create_task(forever(partial(_touch, settings.data_dir / ALIVE_FILE), 1.0))
         stopped = asyncio.create_task(stopping.wait())
         await asyncio.wait([stopped, *parts], return_when=asyncio.FIRST_COMPLETED)
         stopping.set()
@@ -376,17 +385,9 @@ async def _work(settings: Settings, reporter: Reporter, fork_server: ForkServer)
         await asyncio.wait(parts[:1], timeout=STOP_SECONDS)
         if not parts[0].done():  # the step hangs; the next worker repeats it
             await cancel_and_wait(parts[0])
-        await cancel_and_wait(alive)
         await asyncio.gather(stopped, *(part for part in parts if not part.cancelled()))
     finally:
         await store.close()
-        await jobs_store.close()
-
-
-async def _touch(path: Path) -> None:
-    """Set the time of a file to now, if its directory exists and may be written."""
-    with contextlib.suppress(OSError):
-        path.touch()  # noqa: ASYNC240 - in a thread it would not show that the event loop runs
 
 
 def main() -> int:

@@ -119,7 +119,7 @@ async def test_a_request_at_an_earlier_offset_does_not_replace_one_at_a_later_of
     made = await compact(store, living, NEVER)
     await replica.learn("default", drafts(1, 2))
     last = replica.model("default").offset
-    await expiring.put(store, schedule.WORKERS_KEY, "a worker that is busy")
+    await expiring.put(store, schedule.WORKERS_KEY, "a worker that is busy", b"[]")
     later = asyncio.create_task(schedule.request_snapshot(store, keys, last, 20))
     async with asyncio.timeout(10):
         while not await store.client.exists(keys.key("snapshot-wanted")):  # noqa: ASYNC110
@@ -377,4 +377,22 @@ async def test_a_worker_s_process_ends_on_sigterm(own_server: Server, start_repl
         if process.returncode is None:
             process.kill()
             await process.wait()
-    assert await schedule.live_workers(replica.store) == []
+    assert await schedule.live_workers(replica.store) == {}
+
+
+async def test_a_live_worker_says_which_jobs_it_runs_and_a_silent_one_is_not_there(
+    server: Server, store: Store, tmp_path: Path
+) -> None:
+    await store.client.hset(schedule.WORKERS_KEY, "silent", expiring.pack(1.0, b'["fit"]'))
+    own, alive = Store(server.url), tmp_path / "alive"
+    worker = Worker(own, NEVER, kinds=["rebuild", "fit"], alive_file=alive)
+    task = asyncio.create_task(worker.run())
+    async with asyncio.timeout(60):
+        while not await schedule.live_workers(store):  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+    assert await schedule.live_workers(store) == {worker.id: ["rebuild", "fit"]}
+    assert alive.exists()
+    worker.stop()
+    await task
+    assert await schedule.live_workers(store) == {}
+    await own.close()

@@ -1,4 +1,4 @@
-"""All methods on the two large data sets: within 20 GB, or refused with the computed memory."""
+"""All methods on the two large data sets: within 20 GB, or refused."""
 
 from __future__ import annotations
 

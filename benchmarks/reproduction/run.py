@@ -22,6 +22,7 @@ from abound.core.methods import registry
 from abound.core.methods.training.gather import of_dataset
 from abound.core.methods.training.progress import Progress, no_progress, subrange
 from abound.service.evaluation.batch import BatchEvaluation, evaluate_matrices
+from abound.service.processes.memory import limit_memory
 from benchmarks.reproduction import proportions
 from benchmarks.reproduction.data_sets import LoadedDataSet
 from benchmarks.reproduction.experiment import Experiment
@@ -55,7 +56,7 @@ def run(
     held : LoadedDataSet or None
         Its data; None for ``fsu``.
     memory : int or None
-        Bytes that it may use.
+        Bytes that it may allocate.
     progress : callable
 
     Returns
@@ -69,10 +70,13 @@ def run(
     begun = time.perf_counter()
     figures: Figures = {"id": experiment.id, "on": datetime.now(UTC).date().isoformat(), "with": versions()}
     _forget_peak()
+    limit_memory(memory)
     try:
-        figures |= _proportions(experiment) if held is None else _seeds(experiment, held, memory, progress)
-    except InvalidInstance as error:
-        figures |= {"refused": str(error), "memory": memory}
+        figures |= _proportions(experiment) if held is None else _seeds(experiment, held, progress)
+    except (InvalidInstance, MemoryError) as error:
+        figures |= {"refused": str(error) or "out of memory", "memory": memory}
+    finally:
+        limit_memory(None)
     if "measures" in figures:
         figures["measures"]["peak GB"] = _peak()
     return figures | {"seconds": round(time.perf_counter() - begun, 2)}
@@ -91,7 +95,7 @@ def warm(experiment: Experiment, held: LoadedDataSet | None) -> None:
         pairs=(),
     )
     try:
-        _one(experiment, few, experiment.seeds[0], None, no_progress)
+        _one(experiment, few, experiment.seeds[0], no_progress)
     except InvalidInstance:
         return  # too few instances for these parameters: the measured run compiles
 
@@ -107,12 +111,12 @@ def versions() -> str:
     return ", ".join(found)
 
 
-def _seeds(experiment: Experiment, held: LoadedDataSet, memory: int | None, progress: Progress) -> Figures:
+def _seeds(experiment: Experiment, held: LoadedDataSet, progress: Progress) -> Figures:
     outcomes = []
     share = len(experiment.seeds)
     for number, seed in enumerate(experiment.seeds):
         told = subrange(progress, number / share, (number + 1) / share)
-        outcomes.append(_one(experiment, held, seed, memory, told))
+        outcomes.append(_one(experiment, held, seed, told))
     figures = dict(outcomes[0])
     for name in ("measures", "cost"):
         figures[name] = _means([outcome[name] for outcome in outcomes])
@@ -121,11 +125,11 @@ def _seeds(experiment: Experiment, held: LoadedDataSet, memory: int | None, prog
     return figures
 
 
-def _one(experiment: Experiment, held: LoadedDataSet, seed: int, memory: int | None, progress: Progress) -> Figures:
+def _one(experiment: Experiment, held: LoadedDataSet, seed: int, progress: Progress) -> Figures:
     if experiment.is_live:
         return _live(experiment, held, seed, progress)
     train, test = held.matrices(seed)
-    others: dict[str, Any] = {"seed": seed, "hidden": experiment.hidden, "memory": memory, "hierarchy": held.pairs}
+    others: dict[str, Any] = {"seed": seed, "hidden": experiment.hidden, "hierarchy": held.pairs}
     others["depth"] = experiment.depth
     trial = BatchEvaluation.from_fields(experiment.method, dict(experiment.params), **others)
     result = evaluate_matrices(train, test, trial, progress=progress)

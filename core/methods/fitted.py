@@ -142,7 +142,6 @@ def fit(
     progress: Progress,
     *,
     use_idf: bool | None = None,
-    memory: int | None = None,
 ) -> FittedMethod:
     """Fit a method, with idf weights from the training vectors if requested.
 
@@ -150,7 +149,7 @@ def fit(
     ----------
     use_idf : bool or None
         None: use idf weights for text data if the method supports them.
-    method, data, params, rng, progress, memory
+    method, data, params, rng, progress
         See ``registry.fit``, which also documents the errors.
     """
     factors = None
@@ -160,7 +159,7 @@ def fit(
     if data.text and suits if use_idf is None else use_idf:
         factors = idf.weights(data.X)
         data = data.with_values(idf.weighted(data.X, factors))
-    model, found = registry.fit(method, data, params, rng, progress, memory)
+    model, found = registry.fit(method, data, params, rng, progress)
     return FittedMethod(
         method=method, params=found, features=data.features, labels=data.labels, idf=factors, model=model
     )

@@ -4,9 +4,7 @@ A method is a module with these names:
 
 - ``Params``: a frozen dataclass that validates itself, raising ValueError with the field's name;
 - ``fit(data, params, rng, progress) -> Model``;
-- ``needs(sizes, params)``: bytes of memory by purpose;
 - ``COST`` and ``USE``: sentences;
-- optional: ``needs_of(data, params)``, if the memory depends on more than sizes;
 - optional: ``check(data, params)``, which raises ValueError before the fit for data that the method does not support;
 - optional: ``search(data, rng, progress) -> Params``, which chooses parameters;
 - optional: ``IDF`` = False, if idf weights do not suit the method.
@@ -32,7 +30,7 @@ from abound.core.methods.embeddings import exmlds1, exmlds2, exmlds3, exmlds_joi
 from abound.core.methods.index import feature_focus, frequency, ind, unweighted
 from abound.core.methods.linear import one_vs_rest, top_down
 from abound.core.methods.neighbors import ogeec, swnn
-from abound.core.methods.training.matrices import Csr, DataSizes, Matrices
+from abound.core.methods.training.matrices import Csr, Matrices
 from abound.core.methods.training.progress import Progress, subrange
 
 Arrays = Mapping[str, npt.NDArray[Any]]
@@ -61,8 +59,6 @@ class Method:
     params: type[Any]
     fit: Fit
     load: Callable[[Arrays, int, int], Model]
-    needs: Callable[[DataSizes, Any], dict[str, int]]
-    needs_of: Callable[[Matrices, Any], dict[str, int]]
     check: Callable[[Matrices, Any], None]
     search: Search | None
     idf: bool
@@ -76,8 +72,6 @@ class Method:
             params=module.Params,
             fit=module.fit,
             load=module.Model.from_arrays,
-            needs=module.needs,
-            needs_of=getattr(module, "needs_of", lambda data, params: module.needs(data.sizes, params)),
             check=getattr(module, "check", _take_all),
             search=getattr(module, "search", None),
             idf=getattr(module, "IDF", True),
@@ -142,7 +136,6 @@ def fit(
     params: Any,
     rng: np.random.Generator,
     progress: Progress,
-    memory: int | None = None,
 ) -> tuple[Model, Any]:
     """Check the requirements and fit a method; return the model and the parameters used.
 
@@ -152,17 +145,15 @@ def fit(
     data : Matrices
         Rows without a label or without an active feature are left out.
     params : Params of the method, or ``auto``
-        ``auto``: chosen on a held-out part of the data. The memory limit is first checked with the defaults.
+        ``auto``: chosen on a held-out part of the data.
     rng : Generator
         Determines everything random, whatever the number of threads.
     progress : callable
-    memory : int or None
-        Bytes that may be used; None: no limit.
 
     Raises
     ------
     InvalidInstance
-        The data have nothing to learn, or the memory does not suffice; the message shows the calculation.
+        The data have nothing to learn, or do not suit the method.
     Cancelled
         Raised by ``progress``.
     """
@@ -179,12 +170,8 @@ def fit(
     if params == "auto":
         if method.search is None:
             raise InvalidInstance(f"{name} has no parameters that can be searched for", "params")
-        if memory is not None:
-            _refuse_beyond(memory, name, method.needs_of(data, method.params()))
         params = method.search(data, rng, subrange(progress, 0.0, 0.7))
         progress = subrange(progress, 0.7, 1.0)
-    if memory is not None:
-        _refuse_beyond(memory, name, method.needs_of(data, params))
     try:
         method.check(data, params)
     except ValueError as error:
@@ -195,13 +182,3 @@ def fit(
 def _refused(error: ValueError) -> InvalidInstance:
     """Return an error whose field is the first word of the message."""
     return InvalidInstance(str(error), str(error).partition(" ")[0])
-
-
-def _refuse_beyond(memory: int, name: str, needed: Mapping[str, int]) -> None:
-    total = sum(needed.values())
-    if total > memory:
-        terms = " + ".join(f"{size / 1e9:.3g} GB {what}" for what, size in needed.items())
-        raise InvalidInstance(
-            f"{name} needs {total / 1e9:.3g} GB on these data ({terms}), and {memory / 1e9:.3g} GB may be used",
-            "method",
-        )

@@ -142,20 +142,6 @@ class ModelState:
         return not self.n_learned and not self.details
 
     @property
-    def n_assertions(self) -> int:
-        """Total number of labels of all learned instances."""
-        return int(self._tallies.label_counts[: self.labels.n_ids].sum(dtype=np.float64))
-
-    @property
-    def n_pairs(self) -> int:
-        """Pairs of instances that share a label, counted once per shared label.
-
-        Each instance is also paired with itself.
-        """
-        counts = self._tallies.label_counts[: self.labels.n_ids].astype(np.float64)  # 64 bits overflow
-        return int(counts @ counts)
-
-    @property
     def n_bytes(self) -> int:
         """Bytes of memory, including the reserve for growth."""
         names = self.features.n_bytes + self._labels_bytes

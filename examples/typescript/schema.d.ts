@@ -1302,21 +1302,6 @@ export interface components {
              */
             assertions: number;
             /**
-             * Pairs
-             * @description Pairs of instances that share a label, summed over labels.
-             */
-            pairs: number;
-            /**
-             * Label Pairs
-             * @description Pairs of labels, summed over instances.
-             */
-            label_pairs: number;
-            /**
-             * Feature Labels
-             * @description Pairs of a feature and a label, summed over instances.
-             */
-            feature_labels: number;
-            /**
              * Created
              * @description Seconds since 1970.
              */
@@ -3038,7 +3023,7 @@ export interface components {
         /** @description A problem document (RFC 9457) with the fields that this service adds. */
         Problem: {
             /** @enum {string} */
-            type: "/problems/malformed" | "/problems/unauthorized" | "/problems/invalid-key" | "/problems/forbidden" | "/problems/unknown-path" | "/problems/unknown-model" | "/problems/unknown-version" | "/problems/unknown-label" | "/problems/unknown-prediction" | "/problems/unknown-snapshot" | "/problems/unknown-offset" | "/problems/unknown-artifact" | "/problems/unknown-job" | "/problems/unknown-dataset" | "/problems/unknown-key" | "/problems/method-not-allowed" | "/problems/conflict" | "/problems/too-large" | "/problems/unsupported-media-type" | "/problems/invalid-field" | "/problems/no-features" | "/problems/needs-memory" | "/problems/rate-limited" | "/problems/not-ready" | "/problems/overloaded" | "/problems/store-unavailable" | "/problems/artifacts-unavailable" | "/problems/outcome-unknown" | "/problems/no-room" | "/problems/damaged" | "/problems/internal";
+            type: "/problems/malformed" | "/problems/unauthorized" | "/problems/invalid-key" | "/problems/forbidden" | "/problems/unknown-path" | "/problems/unknown-model" | "/problems/unknown-version" | "/problems/unknown-label" | "/problems/unknown-prediction" | "/problems/unknown-snapshot" | "/problems/unknown-offset" | "/problems/unknown-artifact" | "/problems/unknown-job" | "/problems/unknown-dataset" | "/problems/unknown-key" | "/problems/method-not-allowed" | "/problems/conflict" | "/problems/too-large" | "/problems/unsupported-media-type" | "/problems/invalid-field" | "/problems/no-features" | "/problems/rate-limited" | "/problems/not-ready" | "/problems/overloaded" | "/problems/store-unavailable" | "/problems/artifacts-unavailable" | "/problems/outcome-unknown" | "/problems/no-room" | "/problems/damaged" | "/problems/internal";
             title: string;
             status: number;
             detail: string;

@@ -133,7 +133,6 @@ class Application(FastAPI):
             finally:
                 await cancel_and_wait(*tasks)
                 rankers.close()
-                await submission.close()
                 await replica.stop()
                 if tracing is not None:
                     tracing.close()

@@ -72,10 +72,6 @@ def evaluate(
         ),
     ] = 0.0,
     depth: Annotated[int, typer.Option("--depth", min=5, help="Number of labels that a batch method ranks.")] = 100,
-    memory: Annotated[
-        float | None,
-        typer.Option("--memory", metavar="GB", help="Memory limit of a batch method.  [default: free memory]"),
-    ] = None,
     hierarchy: Annotated[
         Path | None,
         typer.Option("--hierarchy", metavar="FILE", help="Lines of a label or class, a tab and its parent class."),
@@ -104,8 +100,7 @@ def evaluate(
     else:
         if passes != 1 or shuffle is not None:
             raise typer.BadParameter(f"--passes and --shuffle are for {LIVE_METHOD} only", param_hint="--passes")
-        room = None if memory is None else int(memory * 1e9)
-        others: dict[str, Any] = {"seed": seed, "jobs": jobs, "hidden": hide_labels, "depth": depth, "memory": room}
+        others: dict[str, Any] = {"seed": seed, "jobs": jobs, "hidden": hide_labels, "depth": depth}
         others["hierarchy"] = () if hierarchy is None else _read_hierarchy(hierarchy)
         result = _evaluate_batch(train_rows, test_rows, method, assignments, others, propensity)
     if as_json:
@@ -289,8 +284,6 @@ def _show(result: dict[str, Any]) -> None:
     console.print(f"test       {instances['test']:,} instances")
     console.print(f"model      {result['features']:,} features, {result['classes']:,} classes")
     console.print(f"           {result['connections']:,} connections, {result['bytes']:,} bytes")
-    if "memory_needed" in result:
-        console.print(f"           {result['memory_needed']:,} bytes of memory at most during the fit")
     if result["work_per_feature"] is not None:
         console.print(f"work       {result['work_per_feature']:.2f} connections per active feature")
     for name, value in result.get("params", {}).items():

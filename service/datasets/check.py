@@ -16,7 +16,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import resource
 import secrets
 import sys
 import threading
@@ -41,6 +40,7 @@ from abound.service.artifacts.artifact_store import ArtifactStore
 from abound.service.datasets.files import local_file, read_file
 from abound.service.processes.kernel_cache import set_cache_dir
 from abound.service.processes.lifetime import end_with_parent
+from abound.service.processes.memory import limit_memory
 from abound.service.settings import Settings
 from abound.service.store.client import Store, StoreParams
 
@@ -52,7 +52,7 @@ NAME_COST = 100
 REPORT_SECONDS = 1.0
 
 MAX_EXTRA_BYTES = 2**32
-"""Memory that the process may allocate in addition to what it has mapped at the start."""
+"""Memory that the process may allocate in addition to what it has at the start."""
 
 
 def counts(
@@ -75,8 +75,8 @@ def counts(
         Vocabulary((secrets.randbits(64), secrets.randbits(64))),
         np.empty(DATASET_LIMITS.max_features, np.int32),
     )
-    label_counts: dict[str, int] = {}
-    n = labelled = learnable = nnz = assertions = label_pairs = feature_labels = named = dimension = 0
+    known: set[str] = set()
+    n = labelled = learnable = nnz = assertions = named = dimension = 0
     try:
         for instance in read_file(str(path), progress, plain_bytes, columns=columns):
             try:
@@ -93,9 +93,8 @@ def counts(
             features.make_room(active, len(vector) - 4 - 6 * active)
             intern_vector(features.arrays, vector, 0, ids[:active])
             labels = set(instance.labels)
-            named += sum(NAME_COST + len(label.encode()) for label in labels - label_counts.keys())
-            for label in labels:
-                label_counts[label] = label_counts.get(label, 0) + 1
+            named += sum(NAME_COST + len(label.encode()) for label in labels - known)
+            known |= labels
             if named + features.n_bytes > name_bytes:
                 raise TooLarge(f"the names of the file's features and labels take over {name_bytes} bytes")
             n += 1
@@ -103,8 +102,6 @@ def counts(
             learnable += bool(labels) and (active > 0 or dense is not None)
             nnz += active
             assertions += len(labels)
-            label_pairs += len(labels) ** 2
-            feature_labels += active * len(labels)
     except Malformed as error:
         raise Malformed(str(error).removeprefix(f"{path}: ")) from error
     if not n:
@@ -115,12 +112,9 @@ def counts(
         "instances": n,
         "labelled": labelled,
         "features": len(features),
-        "classes": len(label_counts),
+        "classes": len(known),
         "nnz": nnz,
         "assertions": assertions,
-        "pairs": sum(count * count for count in label_counts.values()),
-        "label_pairs": label_pairs,
-        "feature_labels": feature_labels,
     }
 
 
@@ -156,15 +150,6 @@ def _reporter(n_bytes: int) -> Callable[[int], None]:
             print(json.dumps({"share": round(position / n_bytes, 4)}), flush=True)
 
     return report
-
-
-def limit_memory(room: int) -> None:
-    """Limit this process to ``room`` bytes of memory more than it has mapped; an existing lower limit stays."""
-    pages = int(Path("/proc/self/statm").read_text().split()[0]) if Path("/proc/self/statm").exists() else None
-    if pages is not None:
-        _, most = resource.getrlimit(resource.RLIMIT_AS)
-        wanted = pages * resource.getpagesize() + room
-        resource.setrlimit(resource.RLIMIT_AS, (wanted if most == resource.RLIM_INFINITY else min(wanted, most), most))
 
 
 def main() -> int:

@@ -128,8 +128,7 @@ class DatasetParams:
 class DatasetCard(msgspec.Struct, frozen=True, kw_only=True):
     """The record of a data set; ``file`` is its name in the artifact store.
 
-    ``columns`` are the roles of a table's columns. The last three counts are those of
-    ``abound.core.methods.training.matrices.DataSizes``.
+    ``columns`` are the roles of a table's columns.
     """
 
     name: str
@@ -144,9 +143,6 @@ class DatasetCard(msgspec.Struct, frozen=True, kw_only=True):
     nnz: Annotated[int, Meta(ge=0, description="Total active features of all instances.")]
     assertions: Annotated[int, Meta(ge=0, description="Total labels of all instances.")]
     created: Annotated[float, Meta(description="Seconds since 1970.")]
-    pairs: Annotated[int, Meta(ge=0, description="Pairs of instances that share a label, summed over labels.")]
-    label_pairs: Annotated[int, Meta(ge=0, description="Pairs of labels, summed over instances.")]
-    feature_labels: Annotated[int, Meta(ge=0, description="Pairs of a feature and a label, summed over instances.")]
     columns: TableColumns = TableColumns()
 
     @property

@@ -22,8 +22,7 @@ from abound.core.methods.training.gather import gather
 from abound.core.methods.training.hierarchy import of_pairs
 from abound.core.methods.training.matrices import Matrices, hide_labels
 from abound.core.methods.training.progress import Progress, no_progress, subrange
-from abound.service.processes.memory import free_memory
-from abound.service.processes.parallel import parallel, parallel_settings
+from abound.service.processes.parallel import parallel
 
 DEPTH = 100
 """Default number of labels ranked per instance. MRR counts a true label further down as one that is not ranked."""
@@ -49,8 +48,6 @@ class BatchEvaluation:
         Number of threads.
     hidden : float
         Share of the training labels that is hidden, 0 to 1.
-    memory : int or None
-        Bytes that may be used; None: the free memory.
     depth : int
         Labels ranked per instance.
     hierarchy : tuple of (str, str)
@@ -64,7 +61,6 @@ class BatchEvaluation:
     seed: int = 0
     jobs: int = 1
     hidden: float = 0.0
-    memory: int | None = None
     depth: int = DEPTH
     hierarchy: tuple[tuple[str, str], ...] = ()
 
@@ -108,7 +104,6 @@ def evaluate_method(
         the number of values in the model's arrays, and ``work_per_feature`` is None. Further keys:
 
         - ``method``, ``params`` (as used), ``idf``, and the method's facts about its model;
-        - ``memory_needed``: maximum bytes of a fit, also reported to ``progress`` before the fit;
         - ``cpu_seconds``: of this process, all threads together;
         - ``milliseconds_per_query``: wall time. One row is ranked before, so that compilation is not timed.
 
@@ -117,8 +112,7 @@ def evaluate_method(
     Malformed
         An instance is invalid.
     InvalidInstance
-        The data have nothing to learn, no test instance has a label, the parameters do not suit the data, or the
-        memory is insufficient.
+        The data have nothing to learn, no test instance has a label, or the parameters do not suit the data.
     """
     read, test = _read(train_instances, test_instances, trial)
     return evaluate_matrices(read, test, trial, propensity=propensity, progress=progress)
@@ -138,15 +132,10 @@ def evaluate_matrices(
     rng = np.random.default_rng(trial.seed)
     train = hide_labels(read, trial.hidden, rng) if trial.hidden else read
     learned = len(train.learnable)
-    memory = free_memory() if trial.memory is None else trial.memory
-    params = registry.params_of(trial.method, {}) if trial.params == "auto" else trial.params
-    progress(f"{trial.method} needs {_needed(trial, train, params) / 1e9:.3g} GB at most", 0.0)
     fit_clock, rank_clock = _Clock(), _Clock()
     with parallel(None, trial.jobs):
         with fit_clock.running():
-            model = fitted.fit(
-                trial.method, train, trial.params, rng, subrange(progress, 0.0, 0.8), use_idf=trial.idf, memory=memory
-            )
+            model = fitted.fit(trial.method, train, trial.params, rng, subrange(progress, 0.0, 0.8), use_idf=trial.idf)
         depth = min(trial.depth, len(model.labels))
         model.rank(test.X[:1], depth)
         progress("ranking", 0.8)
@@ -154,7 +143,7 @@ def evaluate_matrices(
             rankings = model.rank(test.X, depth)
     counts = np.zeros(len(test.labels), np.int64)
     counts[: len(read.labels)] = read.label_counts
-    weights = (propensity or Propensity()).weights(counts, read.sizes.n)
+    weights = (propensity or Propensity()).weights(counts, read.X.shape[0])
     arrays = model.model.to_arrays()
     return {
         "method": trial.method,
@@ -165,13 +154,12 @@ def evaluate_matrices(
         "connections": sum(array.size for array in arrays.values()),
         "work_per_feature": None,
         "bytes": sum(array.nbytes for array in model.to_arrays().values()),
-        "memory_needed": _needed(trial, train, model.params),
         "seconds": {"fit": fit_clock.wall, "rank": rank_clock.wall},
         "cpu_seconds": {"fit": fit_clock.cpu, "rank": rank_clock.cpu},
-        "milliseconds_per_query": 1000 * rank_clock.wall / max(test.sizes.n, 1),
-        "instances": {"train": read.sizes.n, "test": test.sizes.n},
+        "milliseconds_per_query": 1000 * rank_clock.wall / max(test.X.shape[0], 1),
+        "instances": {"train": read.X.shape[0], "test": test.X.shape[0]},
         "learned": learned,
-        "features": train.sizes.d,
+        "features": train.X.shape[1],
         "classes": int(np.count_nonzero(train.label_counts)),
     }
 
@@ -192,12 +180,6 @@ def search_live(instances: Iterable[DatasetInstance], config: ModelConfig, seed:
     )
     _, params = registry.fit("ff", data, "auto", np.random.default_rng(seed), no_progress)
     return params.passes, params.margin
-
-
-def _needed(trial: BatchEvaluation, data: Matrices, params: Any) -> int:
-    """Return the maximum bytes of a fit, besides the data. With less memory, the fit is refused."""
-    with parallel_settings(None, trial.jobs):
-        return sum(registry.method_of(trial.method).needs_of(data, params).values())
 
 
 class _Clock:
@@ -227,6 +209,6 @@ def _read(
     secret = (secrets.randbits(64), secrets.randbits(64))
     read = gather(train, vectorize, DATASET_LIMITS, secret)
     other = gather(test, vectorize, DATASET_LIMITS, secret, like=read)
-    if other.sizes.n and not np.any(other.label_sets.sizes):
+    if other.X.shape[0] and not np.any(other.label_sets.sizes):
         raise InvalidInstance("no test instance has a label", "data")
     return read, other

@@ -177,7 +177,7 @@ async def model_of(store: Store, job: Job) -> CatalogModel:
 async def delete_uncommitted(jobs: JobRepository, job: Job, artifacts: ArtifactStore | None) -> None:
     """Delete the artifacts that a job wrote and did not commit. Repeating it is safe.
 
-    The jobs' store may have lost the commit although the log names the result. State files therefore stay: only
+    A failover of the store may have lost the commit although the result is visible. State files therefore stay: only
     history and log can tell whether they are used. A version that has its card stays too, because the card is
     written after the commit.
 

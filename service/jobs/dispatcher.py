@@ -25,14 +25,12 @@ import structlog
 
 from abound.core.errors import ArtifactsUnavailable, StoreUnavailable, UnknownJob
 from abound.service.artifacts.artifact_store import PATIENCE_SECONDS, ArtifactStore
-from abound.service.asyncio_tasks import cancel_and_wait, forever
-from abound.service.jobs import workers
+from abound.service.asyncio_tasks import cancel_and_wait
 from abound.service.jobs.context import delete_uncommitted
 from abound.service.jobs.fork_server import ForkServer
-from abound.service.jobs.record import ENDED, KINDS, Job
+from abound.service.jobs.record import ENDED, Job
 from abound.service.jobs.repository import JobRepository
 from abound.service.settings import Settings
-from abound.service.store import expiring
 from abound.service.store.client import Store
 
 log = structlog.get_logger(__name__)
@@ -63,7 +61,6 @@ class JobDispatcher:
         self._store = store
         self._jobs = jobs
         self._fork_server = fork_server
-        self._kinds = [kind for kind in KINDS if kind in settings.worker_kinds.split(",")]
         self._seen: dict[str, tuple[object, float]] = {}
         self._overdue: dict[str, float] = {}
         self._artifacts: ArtifactStore | None = None
@@ -75,9 +72,8 @@ class JobDispatcher:
         tasks = [
             asyncio.create_task(one)
             for one in (
-                *map(self._run_kind, self._kinds),
+                *map(self._run_kind, self._settings.job_kinds),
                 self._check_jobs_repeatedly(),
-                forever(self._register, workers.FRESH_SECONDS / 4),
             )
         ]
         stopped = asyncio.create_task(stopping.wait())
@@ -95,8 +91,6 @@ class JobDispatcher:
                 for job in await self._jobs.all("running"):
                     if self._holds(job):
                         await self._recover(job, "the worker stopped", counts=False)
-            with contextlib.suppress(StoreUnavailable):
-                await expiring.remove(self._jobs.store, workers.WORKERS_KEY, self.id)
 
     async def _run_kind(self, kind: str) -> None:
         """Run the jobs of a kind, one after the other."""
@@ -118,11 +112,6 @@ class JobDispatcher:
 
     def _holds(self, job: Job) -> bool:
         return (job.holder or "").startswith(self.id)
-
-    async def _register(self) -> None:
-        memory = self._jobs.params.memory_limit
-        worker = workers.RegisteredWorker(self.id, socket.gethostname(), self._kinds, memory)
-        await workers.register(self._jobs.store, worker)
 
     async def _check_jobs_repeatedly(self) -> None:
         loop = asyncio.get_running_loop()
@@ -208,7 +197,7 @@ class JobDispatcher:
         """Delete the records of jobs that ended long ago or exceed the bound, and delete their artifacts once more."""
         jobs = [job for state in ENDED for job in await self._jobs.all(state, limit=10**9)]
         jobs.sort(key=lambda job: job.ended or 0.0, reverse=True)
-        oldest = await self._jobs.store.now() - self._jobs.params.keep_seconds
+        oldest = await self._store.now() - self._jobs.params.keep_seconds
         old = [job for place, job in enumerate(jobs) if place >= self._jobs.params.keep or (job.ended or 0.0) < oldest]
         for job in old[:FORGOTTEN_AT_ONCE]:
             await delete_uncommitted(self._jobs, job, await self._artifact_store())

@@ -32,9 +32,8 @@ from abound.core.limits import DATASET_LIMITS
 from abound.core.measures import Propensity, evaluate
 from abound.core.methods import fitted as fitting
 from abound.core.methods.fitted import FittedMethod
-from abound.core.methods.registry import METHODS
 from abound.core.methods.training import gather
-from abound.core.methods.training.matrices import DataSizes, Matrices
+from abound.core.methods.training.matrices import Matrices
 from abound.core.methods.training.progress import Progress, monotonic, subrange
 from abound.core.methods.training.rankings import joined
 from abound.core.types import Offset
@@ -42,11 +41,9 @@ from abound.service.datasets.files import local_file, read_file
 from abound.service.datasets.repository import DatasetCard, DatasetRepository
 from abound.service.history import erasures, full_log
 from abound.service.jobs.fit_params import FitParams
-from abound.service.jobs.repository import JobParams
 from abound.service.jobs.training_data import MAX_DENSE_BYTES, matrices_of_history
 from abound.service.model.replicated_model import new_secret
-from abound.service.processes.memory import free_memory, require_memory
-from abound.service.processes.parallel import parallel, parallel_settings
+from abound.service.processes.parallel import parallel
 from abound.service.versions import repository as versions
 from abound.service.versions import retention as version_retention
 from abound.service.versions.card import Card, new_id, reading_settings
@@ -92,8 +89,6 @@ async def fit(context: JobContext, params: FitParams, progress: Progress) -> dic
     clock = Stopwatch()
     read = await _read(context, config, subrange(progress, 0.0, 0.2))
     clock.lap("read")
-    with parallel_settings(context.settings.cluster, context.threads):
-        require_fit_memory(params, read.data.sizes, context.settings.group(JobParams).memory_bytes)
     rows = read.data.learnable
     if not len(rows):
         raise InvalidInstance("no instance has a label and an active feature", "data")
@@ -110,7 +105,6 @@ async def fit(context: JobContext, params: FitParams, progress: Progress) -> dic
     name = prefix.rpartition("/")[2]
     await context.will_write(prefix)
     progress("writing the version", 0.9)
-    sizes = data.sizes
     async with version_retention.writing(context.store, keys, name):
         card = await versions.write(
             context.artifacts,
@@ -125,11 +119,11 @@ async def fit(context: JobContext, params: FitParams, progress: Progress) -> dic
             created=await context.store.now(),
             metrics=metrics,
             sizes={
-                "instances": sizes.n,
-                "features": sizes.d,
+                "instances": data.X.shape[0],
+                "features": data.X.shape[1],
                 "classes": int(np.count_nonzero(data.label_counts)),
-                "nnz": sizes.nnz,
-                "assertions": sizes.assertions,
+                "nnz": data.X.nnz,
+                "assertions": data.Y.nnz,
             },
             job=job.id,
             name=name,
@@ -143,40 +137,6 @@ async def fit(context: JobContext, params: FitParams, progress: Progress) -> dic
         await context.commit(prefix)
         await version_retention.publish(context.store, context.artifacts, keys, name)
     return _outcome(card, clock.seconds) | await _enter_and_retain(context, card)
-
-
-def needs(method: str, sizes: Any, params: FitParams) -> dict[str, int]:
-    """Return the maximum bytes that a fit needs, by purpose."""
-    n = DataSizes(
-        n=sizes.instances,
-        d=sizes.features,
-        L=sizes.classes,
-        nnz=sizes.nnz,
-        assertions=sizes.assertions,
-        pairs=sizes.pairs,
-        label_pairs=sizes.label_pairs,
-        feature_labels=sizes.feature_labels,
-    )
-    return _needs(method, n, params)
-
-
-def _needs(method: str, n: DataSizes, params: FitParams) -> dict[str, int]:
-    own = params.method_params
-    copies = 1 if params.held_out else 0
-    weighed = {f"weighed values, {8 + 4 * copies} B x {n.nnz:,}": (8 + 4 * copies) * n.nnz}
-    return gather.needs(n) | weighed | METHODS[method].needs(n, own)
-
-
-def require_fit_memory(params: FitParams, n: DataSizes, most: int) -> None:
-    """Raise InsufficientMemory if the fit needs more than ``most`` bytes for the data that was read; 0: no bound.
-
-    The check at submission is less precise. It counts the features of the index, which may be bounded, or those of
-    the data set under the default analyzer. For the labels of a model it knows only how often each one occurs, not
-    which occur together or with how many features.
-    """
-    if most:
-        about = f"{n.n:,} instances, {n.d:,} features, {n.L:,} classes"
-        require_memory(params.METHOD, _needs(params.METHOD, n, params), about, most, "a job")
 
 
 async def _enter_and_retain(context: JobContext, card: Card) -> dict[str, Any]:
@@ -245,11 +205,10 @@ def _evaluate_and_fit(
     metrics: dict[str, Any] = {"held_out": n_held}
     own: Any = "auto" if params.auto else params.method_params
     older, newest = data.hold_out(n_held)
-    room = free_memory()
 
     def on(rows: Matrices, given: Any, report: Progress) -> FittedMethod:
         rng = np.random.default_rng(params.seed)
-        return fitting.fit(params.METHOD, rows, given, rng, report, use_idf=idf, memory=room)
+        return fitting.fit(params.METHOD, rows, given, rng, report, use_idf=idf)
 
     again = params.refit or not n_held
     judged_by = 0.5 if again else 0.9

@@ -43,6 +43,9 @@ SESSION_NICENESS = {"fit": 5}
 got so little time that the store's answers timed out unread.
 """
 
+NO_MEMORY = (signal.SIGKILL, signal.SIGABRT, signal.SIGSEGV)
+"""The kernel sends SIGKILL when the machine has no memory left; libraries in C end by the others at a limit."""
+
 AT_ONCE = 65_536
 
 
@@ -195,5 +198,10 @@ def _ending(status: int) -> str:
     code = os.waitstatus_to_exitcode(status)
     if code >= 0:
         return f"its process ended with exit code {code}"
-    what = f"its process was ended by {signal.Signals(-code).name}"
-    return f"{what}, perhaps because memory ran out" if -code == signal.SIGKILL else what
+    name = signal.Signals(-code).name
+    if -code in NO_MEMORY:
+        return (
+            f"out of memory, probably: its process was ended by {name}. Set ABOUND_JOBS_MEMORY_BYTES to what the "
+            "worker's machine or container can spare, or give that more memory"
+        )
+    return f"its process was ended by {name}"

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 import sys
 import threading
@@ -49,6 +50,7 @@ from abound.service.history import pins
 from abound.service.jobs.context import JobContext, delete_uncommitted, model_of
 from abound.service.jobs.record import Job, heartbeat_command
 from abound.service.jobs.repository import JobParams, JobRepository
+from abound.service.processes.memory import format_bytes, limit_memory
 from abound.service.settings import Settings
 from abound.service.store.client import Store, StoreParams, store_errors, sync_client
 
@@ -65,8 +67,10 @@ RENEW_SECONDS = pins.PIN_SECONDS / 60
 
 def run(settings: Settings, job_id: str, holder: str) -> None:
     """Run a job that ``holder`` has claimed until it ends. Exits the process if the store cannot be reached."""
+    limit = settings.group(JobParams).memory_limit
+    limit_memory(limit)
     try:
-        uvloop.run(_run(settings, job_id, holder))
+        uvloop.run(_run(settings, job_id, holder, limit))
     except StoreUnavailable as error:
         log.warning(
             "a job was abandoned because the store cannot be reached; a worker will retry it",
@@ -76,27 +80,28 @@ def run(settings: Settings, job_id: str, holder: str) -> None:
         _exit(EXIT_ABANDONED)
 
 
-async def _run(settings: Settings, job_id: str, holder: str) -> None:
-    params = settings.group(StoreParams)
-    store = Store(settings.store_url(), params)
-    jobs = JobRepository(Store(settings.jobs_store_url(), params), settings.group(JobParams))
+async def _run(settings: Settings, job_id: str, holder: str, limit: int | None) -> None:
+    store = Store(settings.store_url(), settings.group(StoreParams))
+    jobs = JobRepository(store, settings.group(JobParams))
     try:
         claimed = await jobs.get(job_id)
         if claimed.holder == holder and (job := await jobs.take_over(claimed, f"{holder}:{os.getpid()}")):
-            await JobProcess(settings, store, jobs, job).run()
+            await JobProcess(settings, store, jobs, job, limit).run()
     finally:
         await store.close()
-        await jobs.store.close()
 
 
 class JobProcess:
-    """The run of one job, from its claim to its end."""
+    """The run of one job, from its claim to its end. ``limit``: bytes that the process may allocate."""
 
-    def __init__(self, settings: Settings, store: Store, jobs: JobRepository, job: Job) -> None:
+    def __init__(
+        self, settings: Settings, store: Store, jobs: JobRepository, job: Job, limit: int | None = None
+    ) -> None:
         self._settings = settings
         self._store = store
         self._jobs = jobs
         self._job = job
+        self._limit = limit
         self._artifacts: ArtifactStore | None = None
         self._context: JobContext | None = None
         self._told_to_stop = False
@@ -124,9 +129,11 @@ class JobProcess:
             await self._jobs.update(job, gone=str(error))
         except AboundError as error:
             await self._fail(str(error), for_good=isinstance(error, UnknownModel | VersionDeleted))
-        except MemoryError:
-            await self._fail("the job ran out of memory")
         except BaseException as error:
+            if _is_lack_of_memory(error):
+                limit_memory(None)  # the traceback holds the arrays, and writing the record takes memory too
+                await self._fail(out_of_memory(self._jobs.params, self._limit))
+                return
             await self._fail(f"internal error: {type(error).__name__}: {error}"[:2000])
             log.exception("a job failed with an internal error", job=job.id, method=job.method)
         else:
@@ -201,7 +208,7 @@ class JobProcess:
     def _send_heartbeats(self, loop: asyncio.AbstractEventLoop) -> None:
         """Send heartbeats and learn from the answers whether to stop. Runs in its own thread."""
         params = self._jobs.params
-        client = sync_client(self._settings.jobs_store_url(), self._jobs.store.params.reply_seconds)
+        client = sync_client(self._settings.store_url(), self._store.params.reply_seconds)
         until = None
         while not self._finished.wait(params.beat_seconds if until is None else 0.1):
             stage, progress = self._context.reported if self._context else (None, 0.0)
@@ -210,7 +217,7 @@ class JobProcess:
                 try:
                     with store_errors():
                         told = client.eval(*heartbeat_command(self._job.id, self._job.holder or "", progress, stage))
-                except StoreUnavailable:
+                except (StoreUnavailable, MemoryError):
                     continue
             if self._finished.is_set():
                 return
@@ -226,6 +233,22 @@ class JobProcess:
             if until is not None and time.monotonic() > until:
                 log.warning("a job did not stop in time; its process exits", job=self._job.id)
                 _exit(EXIT_ABANDONED)
+
+
+def _is_lack_of_memory(error: BaseException) -> bool:
+    """Return whether an error means that no memory could be allocated, for an array, a mapping or a thread's stack."""
+    no_mapping = isinstance(error, OSError) and error.errno == errno.ENOMEM
+    return isinstance(error, MemoryError) or no_mapping or "can't start new thread" in str(error)
+
+
+def out_of_memory(params: JobParams, limit: int | None) -> str:
+    """Return why a job failed that reached its limit of memory, and what to do about it."""
+    if params.memory_bytes:
+        said = f"{format_bytes(params.memory_bytes)}: set ABOUND_JOBS_MEMORY_BYTES to more"
+    else:
+        free = "all that was free" if limit is None else f"the {format_bytes(limit)} that were free at its start"
+        said = f"{free}: run a worker on a machine with more"
+    return f"out of memory: the job may allocate {said}, or choose a method or parameters that need less"
 
 
 def _exit(code: int) -> None:

@@ -18,8 +18,8 @@ from __future__ import annotations
 import inspect
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, fields
-from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from pydantic import TypeAdapter, ValidationError
@@ -27,10 +27,9 @@ from pydantic import TypeAdapter, ValidationError
 from abound.core.config import ModelConfig
 from abound.core.errors import InvalidInstance, did_you_mean
 from abound.core.methods.registry import METHODS as BATCH_METHODS
-from abound.service.jobs.fit import fit, needs
+from abound.service.jobs.fit import fit
 from abound.service.jobs.fit_params import fit_params
 from abound.service.jobs.rebuild import RestoreParams, forget, refit, restore
-from abound.service.processes.memory import require_memory
 from abound.service.rebuild.redaction import ForgetParams
 from abound.service.rebuild.refit import RefitParams
 from abound.service.settings import field_descriptions
@@ -43,42 +42,6 @@ Progress = Callable[[str, float], None]
 Run = Callable[["JobContext", Any, Progress], Awaitable[Outcome]]
 
 
-class ModelSizes(NamedTuple):
-    """The size of a model when a job is submitted.
-
-    Instances learned, features, classes, connections and bytes; then the size of the data that a batch method
-    reads. ``assertions`` counts labels, ``nnz`` the active features of all instances (an estimate). ``pairs``,
-    ``label_pairs`` and ``feature_labels`` count pairs of instances with a common label, pairs of labels with a
-    common instance, and pairs of a feature and a label with a common instance
-    (``abound.core.methods.training.matrices``).
-    """
-
-    instances: int
-    features: int
-    classes: int
-    connections: int
-    memory: int
-    assertions: int = 0
-    nnz: int = 0
-    pairs: int | None = None
-    label_pairs: int | None = None
-    feature_labels: int | None = None
-
-    def kept(self, share: float) -> ModelSizes:
-        """Return the sizes of the data if only this share of the instances is left, with labels as frequent as in all.
-
-        Features and classes stay: the model knows all of them.
-        """
-        assertions = int(self.assertions * share)
-        pairs = None if self.pairs is None else max(assertions, int(self.pairs * share**2))
-        instances, nnz = int(self.instances * share), int(self.nnz * share)
-        return self._replace(instances=instances, assertions=assertions, nnz=nnz, pairs=pairs)
-
-
-Needs = Callable[[ModelSizes, Any], dict[str, int]]
-"""Most bytes that a job needs, by purpose: ``{"the new state": 10_000, "the current state": 10_000}``."""
-
-
 @dataclass(frozen=True)
 class JobMethod:
     """One job method.
@@ -88,8 +51,6 @@ class JobMethod:
     params : type
         A frozen dataclass that validates itself (ValueError).
     run : callable
-    needs : callable or None
-        Maps sizes and params to bytes; None: the job needs no memory worth counting.
     kind : str
         The kind of worker that runs it. Each kind has its own queue and process, so that short or urgent jobs do
         not wait for long ones.
@@ -106,7 +67,6 @@ class JobMethod:
 
     params: type[Any]
     run: Run
-    needs: Needs | None = None
     kind: str = "rebuild"
     summary: str = ""
     data: bool = False
@@ -158,29 +118,9 @@ class JobMethod:
         return TypeAdapter(self.params)
 
 
-def require_memory_for(name: str, method: JobMethod, params: Any, sizes: ModelSizes, free: int, whose: str) -> None:
-    """Raise InsufficientMemory, with the calculation, if a job needs more than ``free`` bytes.
-
-    ``whose`` names the owner of that memory in the message.
-    """
-    if method.needs is None:
-        return
-    about = f"{sizes.instances:,} instances, {sizes.features:,} features, {sizes.classes:,} classes"
-    about += f", {sizes.connections:,} connections"
-    require_memory(name, method.needs(sizes, params), about, free, whose)
-
-
 def names_of(params: type[Any]) -> list[str]:
     """Return the names of a method's parameters."""
     return [field.name for field in fields(params)]
-
-
-def rebuild_memory(sizes: ModelSizes, params: Any) -> dict[str, int]:
-    """Return the memory that a rebuild needs.
-
-    It has the current and the new state, and the bytes of one while it is written or read.
-    """
-    return dict.fromkeys(("the current state", "the new state", "its bytes while it is written"), sizes.memory)
 
 
 def _fit_of(name: str) -> JobMethod:
@@ -188,7 +128,6 @@ def _fit_of(name: str) -> JobMethod:
     return JobMethod(
         fit_params(name),
         fit,
-        partial(needs, name),
         kind="fit",
         summary=BATCH_METHODS[name].use,
         data=True,
@@ -198,7 +137,7 @@ def _fit_of(name: str) -> JobMethod:
 
 METHODS: dict[str, JobMethod] = {
     **{name: _fit_of(name) for name in BATCH_METHODS},
-    "forget": JobMethod(ForgetParams, forget, rebuild_memory),
-    "refit": JobMethod(RefitParams, refit, rebuild_memory, check_config=RefitParams.check_config),
-    "restore": JobMethod(RestoreParams, restore, rebuild_memory),
+    "forget": JobMethod(ForgetParams, forget),
+    "refit": JobMethod(RefitParams, refit, check_config=RefitParams.check_config),
+    "restore": JobMethod(RestoreParams, restore),
 }

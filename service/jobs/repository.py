@@ -65,7 +65,7 @@ class JobParams:
     keep_seconds : float
         How long an ended job is kept.
     memory_bytes : int
-        Most memory that one job may need; 0: the free memory of the worker's machine.
+        Most memory that the process of a job may allocate; 0: what is free on the worker's machine when it starts.
     threads : int
         Threads that a fit computes with; 0: one for each core but one.
     """
@@ -97,7 +97,7 @@ class JobParams:
 
     @property
     def memory_limit(self) -> int | None:
-        """Most bytes that one job may need on this machine; None if the system does not report free memory."""
+        """Bytes that a job may allocate now on this machine; None if the system does not report free memory."""
         return self.memory_bytes or free_memory()
 
 

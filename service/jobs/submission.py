@@ -1,6 +1,6 @@
 """Submission of jobs through the API of a replica.
 
-Every error that can be known in advance is found here: the method, its parameters, the model, the memory needed.
+Every error that can be known in advance is found here: the method, its parameters, the model.
 """
 
 from __future__ import annotations
@@ -16,22 +16,19 @@ from msgspec import Meta, Struct
 
 from abound.core.errors import ArtifactsUnavailable, InvalidInstance, UnknownDataset, UnknownJob, did_you_mean
 from abound.service.artifacts.artifact_store import ArtifactStore
-from abound.service.datasets.repository import DatasetCard, DatasetRepository
-from abound.service.history.history_manifest import History
+from abound.service.datasets.repository import DatasetRepository
 from abound.service.jobs.record import KINDS, Job, id_of_key, new_id
 from abound.service.jobs.repository import JobParams, JobRepository
-from abound.service.jobs.workers import registered_for
 from abound.service.metrics import JobStatistics
 from abound.service.model.replicated_model import ReplicatedModel
-from abound.service.processes.parallel import parallel_settings
 from abound.service.settings import Settings
-from abound.service.store.client import Store, StoreParams
+from abound.service.snapshots.schedule import live_workers
+from abound.service.store.client import Store
 
 if TYPE_CHECKING:
     from abound.service.jobs.methods import JobMethod
 
 HISTORY = "history"
-DATASET_SIZES = ("instances", "features", "classes", "assertions", "nnz", "pairs", "label_pairs", "feature_labels")
 
 
 class JobRequest(Struct, forbid_unknown_fields=True, kw_only=True):
@@ -50,9 +47,7 @@ class JobSubmission:
     """Submits jobs for the models of a replica, whose store and artifact store are given."""
 
     def __init__(self, settings: Settings, store: Store, artifacts: ArtifactStore | None) -> None:
-        self._cluster = settings.cluster
-        jobs_store = Store(settings.jobs_store_url(), settings.group(StoreParams))
-        self.jobs = JobRepository(jobs_store, settings.group(JobParams))
+        self.jobs = JobRepository(store, settings.group(JobParams))
         self._store = store
         self._datasets = DatasetRepository(store)
         self._artifacts = artifacts
@@ -64,7 +59,7 @@ class JobSubmission:
 
         Raises
         ------
-        InvalidInstance, InsufficientMemory
+        InvalidInstance
             The job can never run with these parameters; or the key was used with a different request.
         ArtifactsUnavailable
             No artifact store is configured, or it cannot be reached or does not answer.
@@ -103,7 +98,6 @@ class JobSubmission:
                 "jobs need an artifact store: set ABOUND_ARTIFACTS_URL to the same value on all hosts"
             )
         await self._artifacts.join(self._store)
-        await self._check_memory(request.method, method, params, model, dataset)
         plain = method.to_json(params)
         reason = plain.get("reason")
         job = await self.jobs.submit(
@@ -131,54 +125,9 @@ class JobSubmission:
     async def statistics(self) -> JobStatistics:
         """Return statistics of all jobs and workers. Raises StoreUnavailable."""
         ended = {(one.method, one.state): (one.n, one.seconds) for one in await self.jobs.totals()}
-        workers = {kind: len(await registered_for(self.jobs.store, kind)) for kind in KINDS}
+        live = (await live_workers(self._store)).values()
+        workers = {kind: sum(kind in kinds for kinds in live) for kind in KINDS}
         return JobStatistics(await self.jobs.counts(), ended, workers)
-
-    async def close(self) -> None:
-        """Close the connections to the store of jobs."""
-        await self.jobs.store.close()
-
-    async def _check_memory(
-        self, name: str, method: JobMethod, params: Any, model: ReplicatedModel, dataset: DatasetCard | None
-    ) -> None:
-        """Raise InsufficientMemory if no worker has the memory for a job.
-
-        Without a registered worker, the memory of this machine counts in place of a future worker's.
-        """
-        from abound.service.jobs.methods import ModelSizes, require_memory_for
-
-        if method.needs is None:
-            return
-        sizes = model.live.sizes()
-        counted = ModelSizes(
-            model.live.n_learned,
-            sizes["features"],
-            sizes["classes"],
-            sizes["connections"],
-            sum(sizes["memory"].values()),
-            model.live.n_assertions,
-            active_features(model),
-            model.live.n_pairs,
-        )
-        if dataset is not None:
-            counted = counted._replace(**{size: getattr(dataset, size) for size in DATASET_SIZES})
-        elif method.kind == "fit":
-            counted = counted.kept(await self._share_kept(model))
-        workers = [worker for worker in await registered_for(self.jobs.store, method.kind) if worker.memory is not None]
-        largest = max(workers, key=lambda worker: worker.memory or 0, default=None)
-        here = self.jobs.params.memory_limit
-        with parallel_settings(self._cluster, self.jobs.params.n_threads):
-            if largest is not None and largest.memory is not None:
-                require_memory_for(name, method, params, counted, largest.memory, f"the worker on {largest.host}")
-            elif here is not None:
-                require_memory_for(name, method, params, counted, here, "this machine (no worker is registered)")
-
-    async def _share_kept(self, model: ReplicatedModel) -> float:
-        """Return the share of a model's log, by bytes, that retention has not deleted."""
-        contents = await History(self._store, self._artifacts, model.keys).manifest()
-        if contents is None or contents.base is None or not model.log_bytes:
-            return 1.0
-        return max(0.0, 1.0 - contents.base.log_bytes / model.log_bytes)
 
 
 async def load_methods() -> dict[str, JobMethod]:
@@ -199,10 +148,3 @@ def _same(job: Job, body: str | None) -> Job:
     if job.body != body:
         raise InvalidInstance("this idempotency key came before with another body", "Idempotency-Key")
     return job
-
-
-def active_features(model: ReplicatedModel) -> int:
-    """Return an estimate of the active features of all instances of a model, from the bytes of its log."""
-    live = model.live
-    key_bytes = live.features.n_key_bytes / max(1, len(live.features))
-    return int(model.log_bytes / (6 + key_bytes))

@@ -1,11 +1,9 @@
-"""Memory of the machine: total and free bytes, the default bound for models, and the refusal of larger work."""
+"""Memory of the machine: total and free bytes, the default bound for models, and the limit of a process."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import resource
 from pathlib import Path
-
-from abound.core.errors import InsufficientMemory
 
 _MEMINFO = Path("/proc/meminfo")
 _GROUPS = (
@@ -79,25 +77,20 @@ def _limit(path: Path) -> int | None:
     return int(text) if path.exists() and (text := path.read_text().strip()).isdigit() else None
 
 
-def require_memory(name: str, parts: Mapping[str, int], about: str, free: int, whose: str) -> None:
-    """Raise InsufficientMemory, with the calculation, if ``parts`` are more than ``free`` bytes in total.
+def limit_memory(room: int | None) -> None:
+    """Limit this process to ``room`` bytes of private memory more than it has; None: to the hard limit.
 
-    Parameters
-    ----------
-    name : str
-        What needs the memory.
-    about : str
-        The sizes that the calculation is based on.
-    whose : str
-        The owner of the memory.
+    Beyond it, Python and numpy raise MemoryError. ``RLIMIT_DATA`` counts the heap and private anonymous mappings, so
+    also the arrays and the stacks of threads, but no mapped files. Does nothing on systems other than Linux.
     """
-    needed = sum(parts.values())
-    if needed > free:
-        said = " + ".join(f"{what} {format_bytes(n)}" for what, n in parts.items())
-        raise InsufficientMemory(
-            f"{name} would need {format_bytes(needed)} of memory ({said}; for {about}), "
-            f"and {whose} has {format_bytes(free)}"
-        )
+    statm = Path("/proc/self/statm")
+    if statm.exists():
+        hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
+        soft = hard
+        if room is not None:
+            soft = room + int(statm.read_text().split()[5]) * resource.getpagesize()
+            soft = soft if hard == resource.RLIM_INFINITY else min(soft, hard)
+        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
 
 
 def format_bytes(n: int) -> str:

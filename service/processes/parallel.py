@@ -34,18 +34,6 @@ BACK_SECONDS = 30.0
 LOOK_SECONDS = 1.0
 
 
-def parallel_settings(cluster: str | None, threads: int) -> contextlib.AbstractContextManager[Any]:
-    """Return a joblib context with the settings of ``parallel``, to compute what the work would need.
-
-    Nothing is connected. Work that would run on the cluster counts as running on one thread.
-    """
-    from joblib import parallel_config
-
-    context: contextlib.AbstractContextManager[Any]
-    context = parallel_config("threading", n_jobs=1 if cluster is not None else threads)
-    return context
-
-
 @contextlib.contextmanager
 def parallel(cluster: str | None, threads: int) -> Iterator[None]:
     """Run batch work on the threads or the cluster while the context lasts, each piece on one thread.
@@ -65,10 +53,11 @@ def parallel(cluster: str | None, threads: int) -> Iterator[None]:
     ClusterUnavailable
         The scheduler cannot be reached, or has no worker.
     """
+    from joblib import parallel_config
 
     with contextlib.ExitStack() as stack:
         stack.enter_context(threadpool_limits(1))  # with more threads BLAS sums in another order
-        stack.enter_context(parallel_settings(cluster, threads))
+        stack.enter_context(parallel_config("threading", n_jobs=1 if cluster is not None else threads))
         if cluster is not None:
             if not cluster.startswith(SCHEME):
                 raise CannotStart(f"ABOUND_CLUSTER must begin with {SCHEME}, not {cluster[:64]!r}")

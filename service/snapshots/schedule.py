@@ -9,6 +9,8 @@ A snapshot is due when
 
 from __future__ import annotations
 
+import msgspec
+
 from abound.core.errors import NotReady
 from abound.core.types import Offset
 from abound.service.asyncio_tasks import wait_until
@@ -22,13 +24,16 @@ from abound.service.store.client import Store, store_errors
 from abound.service.store.keys import ModelKeys
 
 WORKERS_KEY = b"abound:workers"
+"""Expiring records (``service/store/expiring.py``): id of a worker -> JSON list of the kinds of jobs that it runs."""
+
 WORKER_FRESH_SECONDS = 10.0
 POLL_SECONDS = 0.1
 
 
-async def live_workers(store: Store) -> list[str]:
-    """Return the live workers: each keeps an expiring record (``service/store/expiring.py``)."""
-    return list(await expiring.live(store, WORKERS_KEY, WORKER_FRESH_SECONDS))
+async def live_workers(store: Store) -> dict[str, list[str]]:
+    """Return the kinds of jobs of each live worker, by its id. Raises StoreUnavailable."""
+    found = await expiring.live(store, WORKERS_KEY, WORKER_FRESH_SECONDS)
+    return {name: msgspec.json.decode(one.payload, type=list[str]) for name, one in found.items()}
 
 
 async def request_snapshot(store: Store, keys: ModelKeys, offset: Offset, timeout: float) -> StateManifest:  # noqa: ASYNC109

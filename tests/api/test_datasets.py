@@ -7,7 +7,6 @@ import io
 import json
 import math
 import os
-import re
 import socket
 import subprocess
 import sys
@@ -26,7 +25,7 @@ from pyarrow import parquet
 from typer.testing import CliRunner
 
 from abound.core.config import ModelConfig
-from abound.core.errors import Conflict, InsufficientMemory, Malformed, TooLarge
+from abound.core.errors import Conflict, Malformed, TooLarge
 from abound.core.instances.tables import TableColumns
 from abound.core.instances.vectorizer import Vectorizer
 from abound.core.limits import DATASET_LIMITS
@@ -42,8 +41,6 @@ from abound.service.datasets.check import counts
 from abound.service.datasets.files import read_file
 from abound.service.datasets.repository import DatasetCard, DatasetRepository
 from abound.service.jobs import fit as fitting_job
-from abound.service.jobs.fit import needs, require_fit_memory
-from abound.service.jobs.methods import METHODS, ModelSizes
 from tests.api.test_keys import until
 from tests.jobs.test_fit import Place, instances, same
 
@@ -90,9 +87,6 @@ OF_A_CARD: dict[str, Any] = {"name": "twice.jsonl", "format": "jsonl", "created"
         "classes",
         "nnz",
         "assertions",
-        "pairs",
-        "label_pairs",
-        "feature_labels",
     ),
     20,
 )
@@ -119,10 +113,8 @@ def test_each_format_is_read(tmp_path: Path, name: str, body: bytes, expected: t
     told = counts(file, 10**6)
     assert (told["instances"], told["labelled"]) == expected
     data = gather(read_file(str(file)), Vectorizer(ModelConfig(), DATASET_LIMITS).vectorize, DATASET_LIMITS, (1, 2))
-    assert (told["features"], told["classes"]) == (data.sizes.d, data.sizes.L)
-    assert (told["nnz"], told["assertions"]) == (data.sizes.nnz, data.sizes.assertions)
-    assert (told["pairs"], told["label_pairs"]) == (data.sizes.pairs, data.sizes.label_pairs)
-    assert told["feature_labels"] == data.sizes.feature_labels
+    assert (told["features"], told["classes"]) == (data.X.shape[1], data.Y.shape[1])
+    assert (told["nnz"], told["assertions"]) == (data.X.nnz, data.Y.nnz)
 
 
 @pytest.mark.parametrize(
@@ -193,7 +185,7 @@ def test_too_many_names_are_refused(tmp_path: Path, kind: str) -> None:
 
 
 def test_the_process_that_checks_is_held_to_its_memory() -> None:
-    program = "from abound.service.datasets.check import limit_memory; limit_memory(2**26); bytearray(2**27)"
+    program = "from abound.service.processes.memory import limit_memory; limit_memory(2**26); bytearray(2**27)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
     assert done.returncode == 1
     assert "MemoryError" in done.stderr
@@ -403,48 +395,3 @@ def test_a_job_finds_nothing_to_learn_in_words_that_the_model_passes_over(place:
     job = place.client.submit({"method": "swnn", "data": "short.jsonl", "model": "stopping"})
     ended = list(place.client.follow(job["id"]))[-1]
     assert (ended["state"], ended["error"]) == ("failed", "no instance has a label and an active feature")
-
-
-def test_a_job_for_a_data_set_that_is_too_large_is_refused(place: Place) -> None:
-    assert put(place, "a.jsonl", lines(150)).status_code == 201
-    params: dict[str, Any] = {"dim": 100_000, "learners": 1000}
-    with pytest.raises(Refused, match="150 instances"):
-        place.client.submit({"method": "ogeec", "data": "a.jsonl", "params": params})
-
-
-def test_a_job_whose_data_turn_out_larger_than_at_the_door_fails_with_the_arithmetic(tmp_path: Path) -> None:
-    """The door counts features as the default analyzer finds them; the job as the model's own does."""
-    rng = np.random.default_rng(4)
-    letters = list("abcdefghijklmnopqrstuvwxyz")
-    words = ["".join(rng.choice(letters, 12)) for _ in range(200)]
-    rows = [{"text": " ".join(rng.choice(words, 8)), "labels": [f"label {i % 60}"]} for i in range(200)]
-    body = b"\n".join(json.dumps(row).encode() for row in rows)
-    with pytest.MonkeyPatch.context() as patch:
-        bound = {"ABOUND_JOBS_MEMORY_BYTES": str(8 * 2**20)}
-        patch.setattr("abound.service.client.local_service._environment", lambda: {**os.environ, **bound})
-        with own_service(data_dir=tmp_path, worker=True) as url, Client(url) as client:
-            place = Place(client, tmp_path)
-            client.configure("letters", {"analyzer": {"kind": "char", "ngrams": [1, 6]}})
-            client.configure("words", {})
-            assert put(place, "texts.jsonl", body).json()["features"] == len(words)
-            asked = {"method": "one_vs_rest", "data": "texts.jsonl", "params": {"kind": "perceptron"}}
-            ids = [client.submit({**asked, "model": name})["id"] for name in ("words", "letters")]
-            ended = [list(client.follow(job_id))[-1] for job_id in ids]
-    assert [job["state"] for job in ended] == ["succeeded", "failed"]
-    assert re.search(r"would need \d+\.\d MiB of memory \(.*200 instances, .*a job has 8.0 MiB", ended[1]["error"])
-
-
-@pytest.mark.parametrize("method", ["one_vs_rest", "ind", "exmlds1", "exmlds3", "exmlds_joint"])
-def test_what_a_fit_needs_is_the_same_at_the_door_and_when_the_data_are_read(tmp_path: Path, method: str) -> None:
-    file = tmp_path / "a.jsonl"
-    file.write_bytes(lines(30))
-    told = counts(file, 10**6)
-    data = gather(read_file(str(file)), Vectorizer(ModelConfig(), DATASET_LIMITS).vectorize, DATASET_LIMITS, (1, 2))
-    first, rest = ("instances", "features", "classes"), ("assertions", "nnz", "pairs", "label_pairs", "feature_labels")
-    door = ModelSizes(*(told[name] for name in first), 0, 0, *(told[name] for name in rest))
-    params = METHODS[method].check({})
-    total = sum(needs(method, door, params).values())
-    require_fit_memory(params, data.sizes, total)
-    require_fit_memory(params, data.sizes, 0)
-    with pytest.raises(InsufficientMemory):
-        require_fit_memory(params, data.sizes, total - 1)

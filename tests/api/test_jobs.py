@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import concurrent.futures
 import json
 import threading
@@ -12,19 +11,12 @@ from typing import Any
 
 import httpx
 import pytest
-from pydantic import SecretStr
 
 from abound.service.api.routes import jobs as route
-from abound.service.artifacts.artifact_store import ArtifactStore
-from abound.service.jobs import workers
 from abound.service.jobs.record import job_key
-from abound.service.jobs.submission import JobRequest, JobSubmission
 from abound.service.security.audit import AUDIT_KEY
-from abound.service.store import expiring
-from abound.service.store.client import Store
 from tests.support.job_worker import Office, forget_jobs, office, until
 from tests.support.served import Served, problem
-from tests.support.valkey import Server
 
 
 @pytest.fixture(scope="module")
@@ -133,25 +125,6 @@ def test_what_is_no_job_at_all_is_refused(place: Office) -> None:
     ):
         wrong = place.http.post("/jobs", json={"method": method, "params": params})
         assert problem(wrong, 422, "invalid-field")["detail"] == detail
-
-
-def test_a_job_that_does_not_fit_is_refused_with_the_arithmetic(place: Office) -> None:
-    place.submit("ending", needs=1000)
-    answer = place.http.post("/jobs", json={"method": "ending", "params": {"needs": 2**50}})
-    said = problem(answer, 422, "needs-memory")["detail"]
-    assert said.startswith("ending would need 1024.0 TiB of memory (what it asks for 1024.0 TiB + features 16 bytes;")
-    assert "for 1 instances, 2 features, 2 classes, 4 connections" in said
-    assert "this machine (no worker is registered) has" in said
-
-
-def test_the_memory_that_counts_is_the_worker_s(place: Office) -> None:
-    with place.service.server.client() as client:
-        seconds, _ = client.time()
-        said = {"name": "w", "host": "far", "kinds": ["rebuild"], "memory": 500}
-        client.hset(workers.WORKERS_KEY, "w", expiring.pack(seconds, json.dumps(said).encode()))
-    answer = place.http.post("/jobs", json={"method": "ending", "params": {"needs": 1000}})
-    assert "the worker on far has 500 bytes" in problem(answer, 422, "needs-memory")["detail"]
-    place.submit("ending", needs=400)
 
 
 def test_more_than_may_wait_are_refused(place: Office) -> None:
@@ -300,28 +273,6 @@ def test_without_an_artifact_store_jobs_are_refused_and_why_is_said(place: Offic
     finally:
         none.stop()
     assert len(place.http.get("/jobs").json()["jobs"]) == 2
-
-
-def test_jobs_may_have_a_store_of_their_own(place: Office) -> None:
-    other = Server()
-    try:
-        settings = place.service.settings.model_copy(update={"jobs_url": SecretStr(other.url)})
-        model = place.service.app.state.parts.replica.model("default")
-
-        async def submit() -> str:
-            store = Store(place.service.server.url)
-            submission = JobSubmission(settings, store, ArtifactStore(str(place.artifacts)))
-            job = await submission.submit(JobRequest(method="steps"), model, None)
-            await submission.close()
-            await store.close()
-            return job.id
-
-        job_id = asyncio.run(submit())
-        with other.client() as there, place.service.server.client() as here:
-            assert there.hget(job_key(job_id), "state") == b'"queued"'
-            assert here.exists(job_key(job_id)) == 0
-    finally:
-        other.close()
 
 
 def test_who_follows_does_not_hold_up_the_end_of_the_service(place: Office) -> None:

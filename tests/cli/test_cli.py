@@ -144,8 +144,8 @@ def test_config_tells_where_each_setting_comes_from(run: Run, monkeypatch: pytes
     settings = ran.json["settings"]
     assert settings["port"] == {"value": 8123, "from": "ABOUND_PORT", "meaning": settings["port"]["meaning"]}
     assert settings["host"]["from"] == "default"
-    values = {name: settings[name]["value"] for name in ("worker", "jobs_url", "limits_max_labels", "host")}
-    assert values == {"worker": True, "jobs_url": None, "limits_max_labels": 100, "host": "127.0.0.1"}
+    values = {name: settings[name]["value"] for name in ("worker", "limits_max_labels", "host")}
+    assert values == {"worker": True, "limits_max_labels": 100, "host": "127.0.0.1"}
     assert "secret" not in ran.out
     assert len(ran.json["unknown"]) == 1
     assert "8123" in run("config").out

@@ -128,13 +128,6 @@ def test_hidden_labels_are_not_learned(run: Run, train: Path, test: Path) -> Non
     assert run("evaluate", *files).json["learned"] == 1500
 
 
-def test_what_would_not_fit_into_memory_is_refused_with_the_arithmetic(run: Run, train: Path, test: Path) -> None:
-    ran = run("evaluate", "--train", train, "--test", test, "--method", "ogeec", "--memory", 0.001)
-    assert ran.code == 1
-    assert "5 learners x 1,500 instances x 200" in ran.err
-    assert "0.001 GB may be used" in ran.err
-
-
 def test_the_methods_are_listed(run: Run) -> None:
     listed = run("methods", "--json")
     assert listed.json["swnn"]["params"]["S"] == 75

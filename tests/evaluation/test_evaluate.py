@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -194,32 +193,6 @@ def test_test_data_without_labels_are_refused() -> None:
     trial = BatchEvaluation(method="swnn", params="auto", config=ModelConfig())
     with pytest.raises(InvalidInstance, match="no test instance has a label"):
         evaluate_method(instances(20), unlabelled, trial)
-
-
-def test_what_a_fit_needs_is_told_before_it_starts() -> None:
-    told: list[str] = []
-    trial = BatchEvaluation.from_fields("ogeec", {"dim": 50, "learners": 2, "neighbors": 5})
-    train, test = instances(200), instances(20, seed=1)
-    needed = evaluate_method(train, test, trial, progress=lambda stage, done: told.append(stage))["memory_needed"]
-    assert needed >= 4 * 2 * 200 * 50
-    assert told[0] == f"ogeec needs {needed / 1e9:.3g} GB at most"
-    assert told.index("projecting") > 0
-    assert evaluate_method(train, test, replace(trial, memory=needed))["learned"] == 200
-    with pytest.raises(InvalidInstance, match="ogeec needs"):
-        evaluate_method(train, test, replace(trial, memory=needed - 1))
-
-
-@pytest.mark.parametrize("method", ["exmlds1", "exmlds3", "exmlds_joint"])
-def test_only_pairs_that_share_a_label_count(method: str) -> None:
-    """As many instances with one label need far more, and are refused where these are not."""
-    trial = BatchEvaluation.from_fields(method, {"dim": 5, "neighbors": 5, "clusters": 1, "learners": 1})
-    rows = instances(300)
-    apart = [replace(one, labels=(f"label {i % 100}",)) for i, one in enumerate(rows)]
-    alike = [replace(one, labels=("label",)) for one in rows]
-    needed = evaluate_method(apart, rows[:1], trial)["memory_needed"]
-    pairs = 300**2 - 100 * 3**2
-    with pytest.raises(InvalidInstance, match=f"{method} needs .* pairs"):
-        evaluate_method(alike, rows[:1], replace(trial, memory=needed + 8 * pairs))
 
 
 def test_an_invalid_instance_is_named() -> None:

@@ -90,10 +90,10 @@ async def reached(jobs: JobRepository, job: Job, state: str, seconds: float = 60
     return found
 
 
-async def test_what_has_taken_effect_stays_where_the_store_of_jobs_has_lost_that(
+async def test_what_has_taken_effect_stays_where_the_store_has_lost_the_commit(
     settings: Settings, store: Store
 ) -> None:
-    """It failed over to a copy that lacks the commit; the store of the log lost nothing."""
+    """It failed over to a copy that lacks the commit; the artifact store lost nothing."""
     jobs = JobRepository(store, JobParams(beat_seconds=0.1, lost_seconds=0.5))
     artifacts = ArtifactStore(str(settings.artifacts_location()))
     await artifacts.join(store)

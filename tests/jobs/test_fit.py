@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -106,10 +107,13 @@ def same(left: fitting.FittedMethod, right: fitting.FittedMethod) -> None:
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     directory: Path = tmp_path_factory.mktemp("data")
-    with own_service(data_dir=directory, worker=True) as url, Client(url) as client:
-        for first in range(0, N, 60):
-            client.learn("default", {"instances": instances(N)[first : first + 60]})
-        yield Place(client, directory)
+    environment = {**os.environ, "ABOUND_JOBS_MEMORY_BYTES": str(2**29)}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("abound.service.client.local_service._environment", lambda: environment)
+        with own_service(data_dir=directory, worker=True) as url, Client(url) as client:
+            for first in range(0, N, 60):
+                client.learn("default", {"instances": instances(N)[first : first + 60]})
+            yield Place(client, directory)
 
 
 def test_each_is_listed_with_its_parameters(place: Place) -> None:
@@ -225,12 +229,11 @@ def test_a_wrong_parameter_is_refused_at_the_door(
     assert refused.value.problem["field"] == field
 
 
-def test_what_would_not_fit_in_memory_is_refused_with_the_arithmetic(place: Place) -> None:
-    with pytest.raises(Refused) as refused:
-        place.client.submit({"method": "ogeec", "params": {"dim": 100_000, "learners": 1000}})
-    assert refused.value.problem["status"] == 422
-    assert "would need" in refused.value.problem["detail"]
-    assert "240 instances" in refused.value.problem["detail"]
+def test_a_fit_that_needs_more_memory_than_it_may_allocate_says_what_to_set(place: Place) -> None:
+    client, told = place.client, {"method": "ogeec", "params": {"dim": 100_000, "learners": 1000}}
+    job = list(client.follow(client.submit(told)["id"]))[-1]
+    assert (job["state"], job["attempt"]) == ("failed", 1)
+    assert job["error"].startswith("out of memory: the job may allocate 512.0 MiB: set ABOUND_JOBS_MEMORY_BYTES")
 
 
 def test_an_empty_model_has_nothing_to_fit_on(place: Place) -> None:

@@ -9,14 +9,12 @@ import pytest
 from abound.core.errors import Conflict, Overloaded, UnknownJob, UnknownModel
 from abound.core.types import Offset
 from abound.service.history import pins
-from abound.service.jobs import workers
 from abound.service.jobs.context import JobContext
 from abound.service.jobs.record import Job, new_id
 from abound.service.jobs.repository import JobParams, JobRepository
 from abound.service.log.catalog import CATALOG_KEY
 from abound.service.log.events import APPLY_VERSION, CatalogEntry, ModelDeleted, encode
 from abound.service.settings import Settings
-from abound.service.store import expiring
 from abound.service.store.client import Store
 from tests.snapshots.test_snapshots import create
 
@@ -249,12 +247,3 @@ async def test_no_other_key_is_ever_read_as_a_job(jobs: JobRepository) -> None:
     for name in ("", "x", "all", "../all", "0" * 21, "G" * 20):
         with pytest.raises(UnknownJob):
             await jobs.get(name)
-
-
-async def test_workers_that_fell_silent_are_not_there(jobs: JobRepository) -> None:
-    await workers.register(jobs.store, workers.RegisteredWorker("w1", "host", ["rebuild", "fit"], None))
-    silent = b'{"name":"w2","host":"h","kinds":["fit"],"memory":1}'
-    await jobs.store.client.hset("abound:jobs:workers", "w2", expiring.pack(1.0, silent))
-    assert [one.name for one in await workers.registered_for(jobs.store, "fit")] == ["w1"]
-    assert await workers.registered_for(jobs.store, "other") == []
-    assert await jobs.store.client.hlen("abound:jobs:workers") == 1

@@ -25,7 +25,7 @@ def breaking(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def place(breaking: Path) -> Iterator[Office]:
-    with office(**{BREAKING: str(breaking)}) as place:
+    with office(**{BREAKING: str(breaking), "ABOUND_JOBS_MEMORY_BYTES": str(2**29)}) as place:
         place.worker.start()
         yield place
 
@@ -69,12 +69,19 @@ def test_what_is_not_committed_is_deleted_although_the_job_succeeds(place: Offic
     [
         ("error", "it cannot be done"),
         ("bug", "internal error: TypeError: nobody meant this"),
-        ("memory", "the job ran out of memory"),
     ],
 )
 def test_a_job_that_fails_says_why_and_is_not_begun_again(place: Office, how: str, error: str) -> None:
     job = place.ended(place.submit("ending", how=how))
     assert (job["state"], job["error"], job["attempt"]) == ("failed", error, 1)
+    assert place.files() == []
+
+
+@pytest.mark.parametrize("how", ["memory", "memory in a thread", "threads"])
+def test_a_job_that_reaches_its_limit_of_memory_says_what_to_set(place: Office, how: str) -> None:
+    job = place.ended(place.submit("ending", how=how))
+    assert job["error"].startswith("out of memory: the job may allocate 512.0 MiB: set ABOUND_JOBS_MEMORY_BYTES")
+    assert (job["state"], job["attempt"]) == ("failed", 1)
     assert place.files() == []
 
 
@@ -86,7 +93,7 @@ def test_a_job_whose_process_dies_is_begun_again(place: Office) -> None:
 
 @pytest.mark.parametrize(
     ("how", "error"),
-    [("import", "its process ended with exit code 1"), ("death", "its process was ended by SIGKILL")],
+    [("import", "its process ended with exit code 1"), ("death", "out of memory, probably: its process was ended")],
 )
 def test_a_job_that_cannot_be_begun_says_so_and_waits_until_it_can(
     place: Office, breaking: Path, how: str, error: str
@@ -120,7 +127,7 @@ def test_a_job_whose_cluster_is_away_is_begun_again_and_fails_at_last(place: Off
 def test_a_job_that_kills_its_process_each_time_fails(place: Office) -> None:
     job = place.ended(place.submit("ending", how="death"))
     assert (job["state"], job["attempt"]) == ("failed", 3)
-    assert "SIGKILL" in job["error"]
+    assert job["error"].startswith("out of memory, probably: its process was ended by SIGKILL. Set ABOUND_JOBS_MEMORY")
     assert "started 3 times" in job["error"]
     assert place.files() == []
 

@@ -6,16 +6,19 @@ import asyncio
 import os
 import signal
 import sys
+import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
+
+import numpy as np
 
 from abound.core.errors import Conflict, VersionDeleted
 from abound.core.types import START
 from abound.service import worker
 from abound.service.jobs import dispatcher, job_process
 from abound.service.jobs.context import JobContext
-from abound.service.jobs.methods import METHODS, JobMethod, ModelSizes, Outcome, Progress
+from abound.service.jobs.methods import METHODS, JobMethod, Outcome, Progress
 from abound.service.processes import child_main, parallel
 from abound.service.settings import Settings
 
@@ -38,7 +41,6 @@ class Ending:
     """How to end."""
 
     how: str = "error"
-    needs: int = 0
 
 
 async def steps(context: JobContext, params: Steps, progress: Progress) -> Outcome:
@@ -103,10 +105,22 @@ async def ending(context: JobContext, params: Ending, progress: Progress) -> Out
             await asyncio.sleep(60)
         return {"child": child.pid}
     if params.how == "memory":
-        raise MemoryError
+        hold_all_memory()
+    if params.how == "memory in a thread":
+        await asyncio.to_thread(hold_all_memory)
+    if params.how == "threads":
+        for _ in range(100_000):
+            threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
     if params.how == "death" or (params.how == "death once" and context.job.attempt == 1):
         os.kill(os.getpid(), signal.SIGKILL)
     return {"attempt": context.job.attempt}
+
+
+def hold_all_memory() -> None:
+    """Allocate arrays until the limit is reached; they are never written to, so the machine keeps its memory."""
+    held = []
+    while True:
+        held.append(np.empty(2**24, np.uint8))
 
 
 def session_niceness() -> int | None:
@@ -122,14 +136,10 @@ def reach(address: str) -> None:
         pass
 
 
-def needs(sizes: ModelSizes, params: Ending) -> dict[str, int]:
-    return {"what it asks for": params.needs, "features": 8 * sizes.features}
-
-
 TEST_METHODS = {
     "steps": JobMethod(Steps, steps),
     "crunch": JobMethod(Steps, crunch, kind="fit"),
-    "ending": JobMethod(Ending, ending, needs),
+    "ending": JobMethod(Ending, ending),
 }
 
 

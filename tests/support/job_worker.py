@@ -15,8 +15,8 @@ from typing import Any
 
 from abound.service.jobs.methods import METHODS
 from abound.service.jobs.record import JOBS
-from abound.service.jobs.workers import WORKERS_KEY
 from abound.service.processes.lifetime import dies_with_parent
+from abound.service.snapshots.schedule import WORKERS_KEY
 from benchmarks.serving import tree
 from tests.support.job_program import TEST_METHODS
 from tests.support.served import Served
@@ -53,9 +53,9 @@ class WorkerProcess:
             start_new_session=True,
             preexec_fn=dies_with_parent(),
         )
-        name = f"-{self.process.pid}-".encode()
+        name = f"-{self.process.pid}".encode()
         with self.server.client() as client:
-            until(lambda: any(name in one for one in client.hkeys(WORKERS_KEY)), 120)
+            until(lambda: any(one.endswith(name) for one in client.hkeys(WORKERS_KEY)), 120)
 
     def kill(self) -> None:
         """SIGKILL, as a lack of memory or a power cut would."""

@@ -22,13 +22,12 @@ from scipy import sparse
 from abound.core.errors import Corrupted
 from abound.core.kernels.batch.neighbors import vote_rows
 from abound.core.measures import Ints, Rankings
-from abound.core.methods.embeddings import ridge
 from abound.core.methods.embeddings.ridge import product
 from abound.core.methods.neighbors import vector_search
 from abound.core.methods.neighbors.vector_search import Neighbors
 from abound.core.methods.training import array_checks, clusters, param_checks
 from abound.core.methods.training.clusters import Centres
-from abound.core.methods.training.matrices import Csr, DataSizes, Matrices
+from abound.core.methods.training.matrices import Csr, Matrices
 from abound.core.methods.training.parallel import is_distributed, spread
 from abound.core.methods.training.progress import Progress, monotonic, no_progress, subrange
 from abound.core.methods.training.rankings import in_blocks, of_padded
@@ -276,20 +275,3 @@ def narrowed(X: Csr, features: npt.NDArray[np.int32]) -> Csr:
     return sparse.csr_matrix(
         (X.data[known], columns[known].astype(np.int32), starts), shape=(X.shape[0], len(features))
     )
-
-
-def needs(sizes: DataSizes, params: EnsembleParams) -> dict[str, int]:
-    """Return the bytes of the model and of the fit of the largest cluster's regressor."""
-    dim, n_learners = params.dim, params.learners
-    c, m = clusters.number_of(params.clusters, sizes.n), clusters.largest(params.clusters, sizes.n)
-    features = min(sizes.d, -(-sizes.nnz // c))
-    one = DataSizes(n=m, d=features, L=sizes.L, nnz=-(-sizes.nnz * m // max(sizes.n, 1)), assertions=sizes.assertions)
-    return {
-        f"regressors, 4 B x {n_learners} learners x {c} clusters x up to {features:,} features x {dim}": (
-            4 * n_learners * c * (features + 1) * dim
-        ),
-        f"centres, 4 B x {n_learners} learners x {c} x {sizes.d:,} features": 4 * (n_learners + 1) * c * sizes.d,
-        f"projected instances, 4 B x {n_learners} learners x {sizes.n:,} x {dim}": 4 * n_learners * sizes.n * (dim + 1),
-        f"similarities to centres, 4 B x {sizes.n:,} x {c}": 4 * sizes.n * c,
-        f"least squares in a cluster of {m:,}": ridge.needs(one, dim) + 8 * 4 * m * dim,
-    }

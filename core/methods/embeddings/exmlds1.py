@@ -18,11 +18,11 @@ import numpy.typing as npt
 from abound.core.methods.embeddings import cluster_ensemble, sppmi
 from abound.core.methods.embeddings.cluster_ensemble import Model
 from abound.core.methods.embeddings.ridge import Floats, Ridge
-from abound.core.methods.training import clusters, param_checks
-from abound.core.methods.training.matrices import Csr, DataSizes, Matrices
+from abound.core.methods.training import param_checks
+from abound.core.methods.training.matrices import Csr, Matrices
 from abound.core.methods.training.progress import Progress, subrange
 
-__all__ = ["COST", "USE", "Model", "Params", "check", "fit", "needs"]
+__all__ = ["COST", "USE", "Model", "Params", "check", "fit"]
 
 COST = "fit O(learners (sum of squared label counts + pairs dim) / clusters); rank O(learners (l + n / clusters) dim)"
 USE = "Several labels an instance that come together in groups; the most accurate of the fast multi-label methods."
@@ -48,13 +48,6 @@ class Params(cluster_ensemble.EnsembleParams):
     def __post_init__(self) -> None:
         cluster_ensemble.EnsembleParams.__post_init__(self)
         param_checks.number("shift", self.shift, 1e-6, 1e6)
-
-
-def needs(sizes: DataSizes, params: Params) -> dict[str, int]:
-    """Return the bytes of memory by purpose."""
-    pairs = sizes.pairs_among(clusters.largest(params.clusters, sizes.n))
-    own = {f"mutual information of a cluster, 16 B x up to {pairs:,} pairs, and a block": 16 * pairs + 8 * sppmi.BLOCK}
-    return cluster_ensemble.needs(sizes, params) | own
 
 
 def fit(data: Matrices, params: Params, rng: np.random.Generator, progress: Progress) -> Model:

@@ -20,10 +20,10 @@ from abound.core.methods.embeddings.cluster_ensemble import Model
 from abound.core.methods.embeddings.contexts import nearest_by_label
 from abound.core.methods.embeddings.ridge import Ridge
 from abound.core.methods.training import clusters, param_checks
-from abound.core.methods.training.matrices import Csr, DataSizes, Matrices
+from abound.core.methods.training.matrices import Csr, Matrices
 from abound.core.methods.training.progress import Progress, subrange
 
-__all__ = ["COST", "USE", "Model", "Params", "check", "fit", "needs"]
+__all__ = ["COST", "USE", "Model", "Params", "check", "fit"]
 
 COST = "fit O(learners (sum of squared label counts / clusters + epochs n contexts negatives dim)); rank as exmlds1"
 USE = "As exmlds1, where its pairs of instances would not fit in memory: it holds none of them."
@@ -64,13 +64,6 @@ class Params(cluster_ensemble.EnsembleParams):
         param_checks.whole("negatives", self.negatives, 0, 10_000)
         param_checks.whole("epochs", self.epochs, 1, 10_000)
         param_checks.number("step", self.step, 1e-6, 10.0)
-
-
-def needs(sizes: DataSizes, params: Params) -> dict[str, int]:
-    """Return the bytes of memory by purpose."""
-    m = clusters.largest(params.clusters, sizes.n)
-    own = {f"vectors and contexts of {m:,} instances": 4 * m * (2 * params.dim + params.contexts)}
-    return cluster_ensemble.needs(sizes, params) | own
 
 
 def fit(data: Matrices, params: Params, rng: np.random.Generator, progress: Progress) -> Model:

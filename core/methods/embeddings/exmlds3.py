@@ -28,15 +28,10 @@ from abound.core.methods.embeddings.cluster_ensemble import Cluster
 from abound.core.methods.embeddings.ridge import Ridge
 from abound.core.methods.neighbors import vector_search
 from abound.core.methods.training import array_checks, clusters, param_checks
-from abound.core.methods.training.matrices import Csr, DataSizes, Matrices
+from abound.core.methods.training.matrices import Csr, Matrices
 from abound.core.methods.training.progress import Progress, subrange
 from abound.core.methods.training.rankings import dense_top, in_blocks
 from abound.core.methods.training.row_blocks import pieces, stacked
-
-PAIR, PAIR_AT_ONCE = 28, 48
-"""Bytes for a pair of instances that share a label, during the computation of the mutual information; and additional
-bytes for a pair in the current block.
-"""
 
 COST = "fit as exmlds1 with L more rows; rank O(learners ((l + n / clusters) dim + L dim))"
 USE = "Training data that lack most of their labels, with counts of labels that come together from elsewhere."
@@ -131,22 +126,6 @@ class Model:
         if any(cluster.weights.shape[1] != vectors.shape[2] for cluster in clusters):
             raise Corrupted("labels and instances are embedded in different dimensions")
         return cls(found, vectors)
-
-
-def needs(sizes: DataSizes, params: Params) -> dict[str, int]:
-    """Return the bytes of memory by purpose."""
-    c, m = clusters.number_of(params.clusters, sizes.n), clusters.largest(params.clusters, sizes.n)
-    pairs = sizes.pairs_among(m) + 2 * sizes.assertions + sizes.label_pairs_or_estimate
-    directions = params.dim + sppmi.OVERSAMPLING
-    return ensemble.needs(sizes, params) | {
-        f"mutual information of {m:,} instances and the labels, {PAIR} B x up to {pairs:,} pairs, and a block": (
-            PAIR * pairs + PAIR_AT_ONCE * min(pairs, sppmi.BLOCK)
-        ),
-        f"embedding the labels, 32 B x {sizes.L:,} x {directions}": 32 * sizes.L * directions,
-        f"labels, 4 B x {params.learners} learners x {c} clusters x {sizes.L:,} x {params.dim}": (
-            4 * params.learners * c * sizes.L * params.dim
-        ),
-    }
 
 
 def fit(data: Matrices, params: Params, rng: np.random.Generator, progress: Progress) -> Model:

@@ -24,11 +24,11 @@ from abound.core.methods.embeddings import cluster_ensemble, exmlds1
 from abound.core.methods.embeddings.cluster_ensemble import Model
 from abound.core.methods.embeddings.contexts import nearest_by_label
 from abound.core.methods.embeddings.ridge import Ridge, product, transposed_product
-from abound.core.methods.training import clusters, param_checks
-from abound.core.methods.training.matrices import Csr, DataSizes, Matrices
+from abound.core.methods.training import param_checks
+from abound.core.methods.training.matrices import Csr, Matrices
 from abound.core.methods.training.progress import Progress, subrange
 
-__all__ = ["COST", "USE", "Model", "Params", "check", "fit", "needs"]
+__all__ = ["COST", "USE", "Model", "Params", "check", "fit"]
 
 COST = "fit as exmlds1, and O(learners epochs contexts (nnz + n batch) dim); rank as exmlds1"
 USE = "As exmlds1, where minutes may be spent on some tenths of a point."
@@ -74,13 +74,6 @@ class Params(exmlds1.Params):
         param_checks.whole("epochs", self.epochs, 0, 10_000)
         param_checks.whole("batch", self.batch, 2, 100_000)
         param_checks.number("step", self.step, 1e-9, 1e3)
-
-
-def needs(sizes: DataSizes, params: Params) -> dict[str, int]:
-    """Return the bytes of memory by purpose."""
-    m = clusters.largest(params.clusters, sizes.n)
-    own = {f"contexts of {m:,} instances": 4 * m * params.contexts, "gradients": 4 * 4 * sizes.d * params.dim}
-    return exmlds1.needs(sizes, params) | own
 
 
 def fit(data: Matrices, params: Params, rng: np.random.Generator, progress: Progress) -> Model:

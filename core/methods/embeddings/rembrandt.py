@@ -23,14 +23,14 @@ import numpy.typing as npt
 from scipy import linalg, sparse
 
 from abound.core.measures import Rankings
-from abound.core.methods.embeddings import fourier, ridge
-from abound.core.methods.embeddings.decoders import BATCH, GradientDescent
+from abound.core.methods.embeddings import fourier
+from abound.core.methods.embeddings.decoders import GradientDescent
 from abound.core.methods.embeddings.fourier import FourierFeatures
 from abound.core.methods.embeddings.ridge import BLOCK_BYTES, Floats, Ridge, product
 from abound.core.methods.embeddings.subspace import leading
 from abound.core.methods.training import array_checks, param_checks
 from abound.core.methods.training.hierarchy import sibling_share
-from abound.core.methods.training.matrices import Csr, DataSizes, Matrices
+from abound.core.methods.training.matrices import Csr, Matrices
 from abound.core.methods.training.progress import Progress, monotonic, subrange
 from abound.core.methods.training.rankings import dense_top, in_blocks
 
@@ -166,27 +166,12 @@ class Model:
 
 def check(data: Matrices, params: Params) -> None:
     """Raise ValueError for data that the method does not support."""
-    if params.embedding == "none" and data.sizes.d > DENSE:
-        raise ValueError(f"embedding none is for at most {DENSE} features, there are {data.sizes.d}")
-
-
-def needs(sizes: DataSizes, params: Params) -> dict[str, int]:
-    """Return the bytes of memory by purpose."""
-    width = params.k + params.p
-    k = min(params.k, sizes.L) if params.embedding in ("rembrandt", "plst") else params.k
-    k = sizes.d if params.embedding == "none" else k
-    inputs = params.fourier or k
-    return {
-        "least squares": ridge.needs(sizes, width),
-        "the embedding of labels": 8 * 4 * sizes.L * width,
-        f"embedded instances, 4 B x {sizes.n:,} x {k}": 4 * sizes.n * k,
-        f"inputs of the decoder, 2 x 4 B x {sizes.n:,} x {inputs + 1:,}": 8 * sizes.n * (inputs + 1),
-        "the decoder": 4 * 5 * (inputs + 1) * sizes.L + 8 * 2 * BATCH * sizes.L + 32 * (inputs + 1) ** 2,
-    }
+    if params.embedding == "none" and data.X.shape[1] > DENSE:
+        raise ValueError(f"embedding none is for at most {DENSE} features, there are {data.X.shape[1]}")
 
 
 def fit(data: Matrices, params: Params, rng: np.random.Generator, progress: Progress) -> Model:
-    """Embed, then decode. Memory use is that of ``needs``; no d x L matrix is formed.
+    """Embed, then decode. No d x L matrix is formed.
 
     Raises
     ------

@@ -14,7 +14,7 @@ from scipy import linalg, sparse
 from scipy.linalg import blas
 
 from abound.core.kernels.batch.gram import add_gram
-from abound.core.methods.training.matrices import Csr, DataSizes
+from abound.core.methods.training.matrices import Csr
 from abound.core.methods.training.progress import Progress, no_progress
 from abound.core.methods.training.row_blocks import pieces
 
@@ -200,12 +200,3 @@ def transposed_product(X: Csr, targets: npt.NDArray[Real]) -> npt.NDArray[Real]:
     result[:-1] = X.T.astype(targets.dtype, copy=False) @ targets
     result[-1] = targets.sum(axis=0)
     return result
-
-
-def needs(sizes: DataSizes, targets: int) -> int:
-    """Return the bytes of a fit: the factored matrix, or the vectors of conjugate gradients."""
-    order = min(sizes.n, sizes.d + 1)
-    factored = _is_factored(order, sizes.nnz)
-    vectors = 2 if factored else 5
-    copies = 36 * sizes.nnz if factored and sizes.n <= sizes.d else 0
-    return (16 * order**2 if factored else 0) + 8 * vectors * (sizes.d + 1) * targets + 3 * BLOCK_BYTES + copies

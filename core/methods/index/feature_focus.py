@@ -20,7 +20,7 @@ from abound.core.kernels.batch import feature_focus as kernels
 from abound.core.measures import Rankings
 from abound.core.methods.training import array_checks, param_checks
 from abound.core.methods.training.holdout import best, held_out
-from abound.core.methods.training.matrices import Csr, DataSizes, Matrices
+from abound.core.methods.training.matrices import Csr, Matrices
 from abound.core.methods.training.progress import Progress, subrange
 from abound.core.methods.training.rankings import joined, of_padded
 
@@ -143,16 +143,6 @@ class Model:
             raise Corrupted("the index has more features than names")
         of_index = {name: arrays[name] for name in arrays if name != "params"}
         return cls(params, Index.from_arrays(params.index, of_index, n_labels))
-
-
-def needs(sizes: DataSizes, params: Params) -> dict[str, int]:
-    """Return the bytes of memory by purpose."""
-    most = int(min(sizes.L, 1 / params.w_min if params.w_min else 65_535))
-    connections = min(sizes.d * most, sizes.nnz * -(-sizes.assertions // max(sizes.n, 1)))
-    return {
-        f"headers of {sizes.d:,} features, 16 B": 16 * sizes.d,
-        f"up to {connections:,} connections, 12 B": 12 * connections,
-    }
 
 
 def fit(data: Matrices, params: Params, rng: np.random.Generator, progress: Progress) -> Model:

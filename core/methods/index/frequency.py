@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from abound.core.measures import Rankings
 from abound.core.methods.training import array_checks
-from abound.core.methods.training.matrices import Csr, DataSizes, Matrices
+from abound.core.methods.training.matrices import Csr, Matrices
 from abound.core.methods.training.progress import Progress
 
 COST = "fit O(assertions), rank O(k), memory 8 L bytes"
@@ -51,11 +51,6 @@ class Model:
     def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]], d: int, n_labels: int) -> Model:
         """Load the model from the arrays of ``to_arrays``. Raises Corrupted unless they fit ``d``, ``n_labels``."""
         return cls(array_checks.require_array(arrays, "shares", np.float64, n_labels, low=0.0, high=1.0))
-
-
-def needs(sizes: DataSizes, params: Params) -> dict[str, int]:
-    """Return the bytes of memory by purpose."""
-    return {"a share for each label": 8 * sizes.L}
 
 
 def fit(data: Matrices, params: Params, rng: np.random.Generator, progress: Progress) -> Model:

@@ -14,11 +14,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from abound.core.measures import Rankings
-from abound.core.methods.index import sparse_weights as weights
 from abound.core.methods.index.sparse_weights import Weights, count_pairs, drop_below
 from abound.core.methods.training import param_checks
 from abound.core.methods.training.holdout import best, held_out
-from abound.core.methods.training.matrices import Csr, DataSizes, Matrices
+from abound.core.methods.training.matrices import Csr, Matrices
 from abound.core.methods.training.progress import Progress, subrange
 
 COST = "fit O(nnz assertions / n); rank O(weights of the query's features); memory up to 8 bytes a pair of the two"
@@ -52,11 +51,6 @@ class Params:
         if self.p_ind is not None:
             param_checks.number("p_ind", self.p_ind, 0.0, 1.0)
         param_checks.flag("boolean", self.boolean)
-
-
-def needs(sizes: DataSizes, params: Params) -> dict[str, int]:
-    """Return the bytes of memory by purpose."""
-    return weights.needs(sizes)
 
 
 def fit(data: Matrices, params: Params, rng: np.random.Generator, progress: Progress) -> Model:

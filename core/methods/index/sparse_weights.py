@@ -14,7 +14,7 @@ from abound.core.errors import Corrupted
 from abound.core.kernels.batch.linear import rank_rows
 from abound.core.measures import Rankings
 from abound.core.methods.training import array_checks
-from abound.core.methods.training.matrices import Csr, DataSizes
+from abound.core.methods.training.matrices import Csr
 from abound.core.methods.training.progress import Progress
 from abound.core.methods.training.rankings import in_blocks, of_padded
 from abound.core.methods.training.row_blocks import pieces
@@ -79,17 +79,6 @@ class Weights:
         array_checks.require_array(arrays, "weights", np.float32, None, low=0.0, high=MOST)
         matrix = array_checks.require_rows(arrays, "starts", "labels", "weights", (d, n_labels))
         return cls(matrix, bool(shape[2]))
-
-
-def needs(sizes: DataSizes) -> dict[str, int]:
-    """Return the bytes of memory by purpose for ``count_pairs``, including a copied part of the data."""
-    pairs = sizes.feature_labels_or_estimate
-    return {
-        f"counts and weights, 2 x 8 B x up to {pairs:,} pairs of a feature and a label": 16 * pairs,
-        f"what is counted, 20 B x {sizes.nnz:,} active features": 20 * sizes.nnz + 24 * (sizes.d + sizes.n),
-        "labels": 16 * sizes.assertions,
-        "a block": 8 * 2 * BLOCK,
-    }
 
 
 def drop_below(weights: Csr, least: float) -> Csr:

@@ -33,7 +33,7 @@ from abound.core.methods.index import sparse_weights as weights
 from abound.core.methods.index.sparse_weights import Weights, count_pairs, drop_below
 from abound.core.methods.training import array_checks, param_checks
 from abound.core.methods.training.holdout import best, held_out
-from abound.core.methods.training.matrices import Csr, DataSizes, Matrices
+from abound.core.methods.training.matrices import Csr, Matrices
 from abound.core.methods.training.progress import Progress, subrange
 from abound.core.methods.training.rankings import in_blocks, of_padded
 
@@ -131,18 +131,6 @@ class Params:
         param_checks.number("edge", self.edge, 1e-6, 1e6)
         param_checks.whole("passes", self.passes, 1, 1000)
         param_checks.whole("classifiers", self.classifiers, 0, 1000)
-
-
-def needs(sizes: DataSizes, params: Params) -> dict[str, int]:
-    """Return the bytes of memory by purpose."""
-    found = weights.needs(sizes)
-    if params.classifiers:
-        many = sizes.d * sizes.L
-        found[f"{params.classifiers} perceptrons, 4 B x {sizes.d:,} features x {sizes.L:,} labels each"] = (
-            4 * params.classifiers * many
-        )
-        found["their means, 40 B a feature and label"] = 40 * many
-    return found
 
 
 def fit(data: Matrices, params: Params, rng: np.random.Generator, progress: Progress) -> Model:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from abound.core.kernels.batch.perceptron import learn_perceptron
 from abound.core.methods.training import param_checks
-from abound.core.methods.training.matrices import Csr, DataSizes
+from abound.core.methods.training.matrices import Csr
 
 Kind = Literal["perceptron", "committee", "svm"]
 KINDS = ("perceptron", "committee", "svm")
@@ -76,14 +76,6 @@ class Params:
             learn_perceptron(rows, positive, rng.permutation(X.shape[0]), weights, initial, self.patience, MOST_PASSES)
             total += weights
         return np.append(total / members, 0.0)
-
-
-def needs(sizes: DataSizes, params: Params) -> int:
-    """Return the maximum number of bytes for the fit of one class."""
-    if params.kind != "svm":
-        return 32 * sizes.n + 41 * (sizes.d + 1)
-    # The data as float64, and a second copy in liblinear's format: 16 B a value, and two more values a row.
-    return 12 * sizes.nnz + 16 * (sizes.nnz + 2 * sizes.n) + 128 * sizes.n + 64 * (sizes.d + 1)
 
 
 @contextmanager

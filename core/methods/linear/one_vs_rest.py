@@ -21,12 +21,12 @@ from abound.core.measures import Rankings
 from abound.core.methods.linear import classifiers
 from abound.core.methods.linear.classifiers import Params
 from abound.core.methods.training import array_checks
-from abound.core.methods.training.matrices import Csr, DataSizes, Matrices
-from abound.core.methods.training.parallel import spread, threads
+from abound.core.methods.training.matrices import Csr, Matrices
+from abound.core.methods.training.parallel import spread
 from abound.core.methods.training.progress import Progress, monotonic
 from abound.core.methods.training.rankings import dense_top, in_blocks
 
-__all__ = ["COST", "USE", "Model", "Params", "fit", "needs"]
+__all__ = ["COST", "USE", "Model", "Params", "fit"]
 
 COST = "fit O(L nnz passes); rank O(l L); memory up to 8 d L bytes"
 USE = "Some dozens of labels with many instances each; too slow for more than about a thousand."
@@ -67,17 +67,6 @@ class Model:
         """Load the model from the arrays of ``to_arrays``. Raises Corrupted unless they fit ``d``, ``n_labels``."""
         weights = array_checks.require_rows(arrays, "starts", "labels", "weights", (d, n_labels))
         return cls(weights, array_checks.require_array(arrays, "bias", np.float32, n_labels))
-
-
-def needs(sizes: DataSizes, params: Params) -> dict[str, int]:
-    """Return the bytes of memory by purpose."""
-    at_once = min(threads(), sizes.L)
-    one = classifiers.needs(sizes, params)
-    return {
-        f"weights, up to 16 B x {sizes.d + 1:,} features x {sizes.L:,} labels": 16 * (sizes.d + 1) * sizes.L,
-        f"the fit of a classifier, {one:,} B x {at_once} at a time": one * at_once,
-        "labels": 16 * sizes.assertions,
-    }
 
 
 def fit(data: Matrices, params: Params, rng: np.random.Generator, progress: Progress) -> Model:

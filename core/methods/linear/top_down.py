@@ -12,8 +12,8 @@ child is left. ``p_min`` is a parameter, and is not chosen on the test part.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -26,8 +26,7 @@ from abound.core.measures import Rankings
 from abound.core.methods.embeddings.cluster_ensemble import narrowed
 from abound.core.methods.linear import classifiers
 from abound.core.methods.training import array_checks, hierarchy, param_checks
-from abound.core.methods.training.matrices import Csr, DataSizes, Hierarchy, Matrices
-from abound.core.methods.training.parallel import threads
+from abound.core.methods.training.matrices import Csr, Hierarchy, Matrices
 from abound.core.methods.training.progress import Progress, monotonic, subrange
 from abound.core.methods.training.rankings import dense_top, in_blocks
 
@@ -244,52 +243,6 @@ class Layout:
 
 def _column(matrix: sparse.csc_matrix, column: int) -> npt.NDArray[np.int64]:
     return matrix.indices[matrix.indptr[column] : matrix.indptr[column + 1]].astype(np.int64)
-
-
-def needs(sizes: DataSizes, params: Params) -> dict[str, int]:
-    """Return the bytes of memory by purpose, for a hierarchy with ``branches`` children everywhere."""
-    depth = max(1, int(np.ceil(np.log(max(sizes.L, 2)) / np.log(params.branches))))
-    width = min(params.branches, sizes.L)
-    return {
-        f"weights, 4 B x {depth} levels x {width} children x up to {sizes.nnz:,}": 4 * depth * width * sizes.nnz,
-        "instances of each node": 16 * depth * sizes.assertions,
-    } | _needs_at_nodes([replace(sizes, L=width)] * (1 if depth == 1 else threads()), params)
-
-
-def needs_of(data: Matrices, params: Params) -> dict[str, int]:
-    """Return the bytes of memory by purpose for given data, whose nodes may have any number of children."""
-    if data.hierarchy is None:
-        return needs(data.sizes, params)
-    layout = Layout.of(data.Y, data.hierarchy)
-    n, d = data.X.shape
-    active = np.append(layout.carries.T @ np.diff(data.X.indptr).astype(np.int64), data.X.nnz)
-    rows = np.append(np.diff(layout.carries.indptr), n)
-    widths = np.array([len(layout.children(place)) for place in layout.inner])
-    inner = np.array(layout.inner)
-    scores = 18 * params.trials * rows[inner] * widths
-    largest = np.argsort(scores + rows[inner] * widths + 53 * active[inner], kind="stable")[-threads() :]
-    at_once = [
-        DataSizes(n=int(rows[inner[one]]), d=d, L=int(widths[one]), nnz=int(active[inner[one]]), assertions=0)
-        for one in largest
-    ]
-    weights = int(np.sum((np.minimum(active[inner], d) + 1) * widths * (widths > 1)))
-    return {
-        f"weights, 4 B x {weights:,}, of {len(inner):,} nodes with up to {int(widths.max()):,} children": 4 * weights,
-        "instances of each node": 16 * layout.carries.nnz,
-    } | _needs_at_nodes(at_once, params)
-
-
-def _needs_at_nodes(nodes: Sequence[DataSizes], params: Params) -> dict[str, int]:
-    """Return the bytes for nodes that are fitted at the same time; the labels of a node are its children."""
-    members = sum(node.n * node.L for node in nodes)
-    scores = sum(int(HELD_OUT * node.n) * node.L for node in nodes) * params.trials
-    fits = sum(classifiers.needs(replace(node, d=min(node.d, node.nnz)), params) for node in nodes)
-    return {
-        f"which instances are of which child, {members:,} B": members,
-        f"rows of {len(nodes)} nodes": 24 * sum(node.nnz for node in nodes),
-        f"a classifier of each of {len(nodes)} nodes": fits,
-        f"the fit of a sigmoid, 90 B x {scores:,} scores": 90 * scores,
-    }
 
 
 def fit(data: Matrices, params: Params, rng: np.random.Generator, progress: Progress) -> Model:

@@ -27,8 +27,8 @@ from abound.core.methods.neighbors.projection import Vectors, project
 from abound.core.methods.neighbors.vector_search import Graph, Neighbors
 from abound.core.methods.training import array_checks, param_checks
 from abound.core.methods.training.holdout import best, held_out
-from abound.core.methods.training.matrices import Csr, DataSizes, Matrices
-from abound.core.methods.training.parallel import spread, threads
+from abound.core.methods.training.matrices import Csr, Matrices
+from abound.core.methods.training.parallel import spread
 from abound.core.methods.training.progress import Progress, no_progress, subrange
 from abound.core.methods.training.rankings import in_blocks, of_padded
 
@@ -188,36 +188,6 @@ class Model:
             keys = vector_search.hash_keys(vectors, len(vectors)) if index == "lsh" else None
             learners.append(ProjectionLearner(seed, order, vectors, graph, keys))
         return cls(params, tuple(learners), Y, float(array_checks.require_array(arrays, "recall", np.float64)))
-
-
-def needs(sizes: DataSizes, params: Params) -> dict[str, int]:
-    """Return the bytes of memory by purpose."""
-    n, learners = sizes.n, params.learners
-    copies = 2 if params.index == "graph" else 1
-    at_once = min(threads(), max(1, -(-n // BLOCK)))
-    active = sizes.nnz * min(n, at_once * BLOCK) // max(n, 1)
-    features = min(at_once * sizes.d, active)
-    own = {f"similarities to {SAMPLE} instances": 4 * SAMPLE * vector_search.TILE} if params.index != "exact" else {}
-    if params.index == "graph":
-        own |= {"graphs, 200 B an instance and learner": 200 * learners * n}
-    elif params.index == "lsh":
-        tables = vector_search.tables_of(n, params.dim)[0]
-        own |= {
-            f"keys, 4 B x {learners} learners x {n:,} instances x {tables} tables": 4 * learners * n * tables,
-            "those of a learner, in order": 12 * n * tables,
-        }
-    return {
-        f"projected data, 4 B x {learners} learners x {n:,} instances x {params.dim}": (
-            4 * learners * n * params.dim * copies
-        ),
-        "those of a learner, in blocks": 4 * n * params.dim,
-        "orders of the instances": 4 * (learners + 3) * n,
-        f"parts of the projection, 4 B x up to {features:,} features of {at_once} blocks x {params.dim}": (
-            4 * features * params.dim
-        ),
-        f"what is being projected, 40 B x {active:,} active features": 40 * active,
-        **own,
-    }
 
 
 def check(data: Matrices, params: Params) -> None:

@@ -23,7 +23,7 @@ from abound.core.kernels.batch.neighbors import Lists, Search, rank_rows
 from abound.core.measures import Rankings
 from abound.core.methods.training import array_checks, param_checks
 from abound.core.methods.training.holdout import best, held_out
-from abound.core.methods.training.matrices import Csr, DataSizes, Matrices
+from abound.core.methods.training.matrices import Csr, Matrices
 from abound.core.methods.training.progress import Progress, subrange
 from abound.core.methods.training.rankings import in_blocks, of_padded
 
@@ -173,17 +173,6 @@ def _packed(numbers: npt.NDArray[Any], values: npt.NDArray[np.uint64]) -> npt.ND
     packed <<= neighbors.HALF
     packed |= values
     return packed
-
-
-def needs(sizes: DataSizes, params: Params) -> dict[str, int]:
-    """Return the bytes of memory by purpose."""
-    return {
-        f"data, inverted lists and rows, and what they are made of, 37 B x {sizes.nnz:,} active features": (
-            37 * sizes.nnz + 32 * (sizes.n + sizes.d)
-        ),
-        f"labels, 5 B x {sizes.assertions:,}": 5 * sizes.assertions,
-        f"a search, 20 B x {sizes.n:,} instances + 8 B x {sizes.d:,} features": 20 * sizes.n + 8 * sizes.d,
-    }
 
 
 def check(data: Matrices, params: Params) -> None:

@@ -25,7 +25,7 @@ from abound.core.instances.vocabulary import Vocabulary
 from abound.core.kernels.names.table import find_vector, intern_vector
 from abound.core.kernels.records.codes import WINNERS
 from abound.core.limits import DATASET_LIMITS, Limits
-from abound.core.methods.training.matrices import DataSizes, Matrices, l2_normalise, without_unknown
+from abound.core.methods.training.matrices import Matrices, l2_normalise, without_unknown
 from abound.core.model.label_details import DetailsTable
 
 
@@ -33,7 +33,7 @@ class MatrixBuilder:
     """A builder of matrices: each instance is added as a vector and then discarded.
 
     Holds 8 bytes per active feature, 4 per label assertion and 16 per instance, and every name once. ``matrices``
-    works in place and briefly needs 8 more bytes per active feature (``needs``). Takes about 2 microseconds per
+    works in place and briefly needs 8 more bytes per active feature. Takes about 2 microseconds per
     instance and 15 nanoseconds per feature.
 
     Parameters
@@ -154,16 +154,6 @@ class MatrixBuilder:
             names = np.zeros(self._n, np.bool_)
             names[self._name_rows] = True
         return Matrices(X=X, Y=Y, features=features, labels=ordered, text=self._text, dense=self._dense, names=names)
-
-
-def needs(sizes: DataSizes) -> dict[str, int]:
-    """Return the maximum bytes of gathering by purpose: arrays grow by half, and are sorted in a copy."""
-    per_value, per_row = 8 + 8 + 4, 16 + 8 + 16
-    return {
-        f"data, {per_value} B x {sizes.nnz:,} active features, {per_row} B x {sizes.n:,} instances, names": (
-            per_value * sizes.nnz + per_row * sizes.n + 9 * sizes.assertions + 200 * sizes.d + 500 * sizes.L
-        )
-    }
 
 
 def gather(

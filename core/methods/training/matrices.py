@@ -25,53 +25,6 @@ VALUES_AT_ONCE = 2**16
 """Values of a matrix that are processed in a copy at a time."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DataSizes:
-    """The sizes of a data set, to calculate the memory before a fit starts.
-
-    Attributes
-    ----------
-    n, d, L : int
-        Instances, features, labels.
-    nnz : int
-        Active features of all instances together.
-    assertions : int
-        Labels of all instances together.
-    pairs : int or None
-        Pairs of instances that share a label, counted once per shared label, each instance also with itself: the sum
-        of the squares of the label counts. None: unknown.
-    label_pairs : int or None
-        Pairs of labels that occur together, counted once per instance that has both, each label also with itself.
-        None: unknown.
-    feature_labels : int or None
-        Pairs of a feature and a label that occur together, counted once per instance that has both. None: unknown.
-    """
-
-    n: int
-    d: int
-    L: int
-    nnz: int
-    assertions: int
-    pairs: int | None = None
-    label_pairs: int | None = None
-    feature_labels: int | None = None
-
-    def pairs_among(self, m: int) -> int:
-        """Return the maximum number of pairs among ``m`` of the instances that share a label."""
-        return m * m if self.pairs is None else min(m * m, self.pairs)
-
-    @property
-    def label_pairs_or_estimate(self) -> int:
-        """``label_pairs``; if unknown, the minimum, which is reached if all instances have equally many labels."""
-        return self.assertions**2 // max(self.n, 1) if self.label_pairs is None else self.label_pairs
-
-    @property
-    def feature_labels_or_estimate(self) -> int:
-        """Maximum number of distinct pairs; without ``feature_labels``, for equally many labels per instance."""
-        mean = self.nnz * -(-self.assertions // max(self.n, 1))
-        return min(self.d * self.L, mean if self.feature_labels is None else self.feature_labels)
-
-
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Hierarchy:
     """Classes above the labels.
@@ -147,21 +100,6 @@ class Matrices:
             raise ValueError("cooccurrence must have a row and a column for each label")
         if self.hierarchy is not None and self.hierarchy.parents.shape[0] < n_labels:
             raise ValueError("hierarchy must have a node for each label")
-
-    @property
-    def sizes(self) -> DataSizes:
-        """The sizes of the data set; takes one pass over the labels."""
-        counts, per_row = self.label_counts, np.diff(self.Y.indptr).astype(np.int64)
-        return DataSizes(
-            n=self.X.shape[0],
-            d=self.X.shape[1],
-            L=self.Y.shape[1],
-            nnz=self.X.nnz,
-            assertions=self.Y.nnz,
-            pairs=int(counts @ counts),
-            label_pairs=int(per_row @ per_row) if self.cooccurrence is None else self.cooccurrence.nnz,
-            feature_labels=int(np.diff(self.X.indptr).astype(np.int64) @ per_row),
-        )
 
     @property
     def keys(self) -> list[bytes]:

@@ -12,7 +12,6 @@ from contextvars import ContextVar
 from typing import Any, Protocol, TypeVar
 
 from joblib import Parallel, delayed
-from joblib.parallel import get_active_backend
 
 T = TypeVar("T")
 OnPiece = Callable[[int], None]
@@ -62,12 +61,6 @@ def executed_by(executor: Executor) -> Iterator[None]:
 def is_distributed() -> bool:
     """Return whether pieces run outside of this process."""
     return not _executor.get().shares_memory
-
-
-def threads() -> int:
-    """Return the number of threads of this process on which pieces run; one by default."""
-    backend, n = get_active_backend(require="sharedmem")
-    return int(backend.effective_n_jobs(n))
 
 
 def spread(work: Callable[..., T], pieces: Sequence[tuple[Any, ...]], on_piece: OnPiece | None = None) -> list[T]:

@@ -50,8 +50,7 @@ FILE = {
 class DatasetAnswer(
     Shape,
     record=DatasetCard,
-    fields="name upload format compression bytes instances labelled features classes nnz assertions pairs label_pairs "
-    "feature_labels created",
+    fields="name upload format compression bytes instances labelled features classes nnz assertions created",
 ):
     """A data set."""
 

@@ -195,24 +195,6 @@ def test_it_says_how_far_it_is(method: str) -> None:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_what_it_needs_is_told_and_refused_before_the_start(method: str) -> None:
-    data = made(50, seed=0)
-    params = registry.params_of(method, {})
-    assert all(size >= 0 for size in registry.METHODS[method].needs(data.sizes, params).values())
-    with pytest.raises(InvalidInstance, match=r"needs .* GB on these data \(.* GB .*\), and 0 GB may be used"):
-        registry.fit(method, data, params, np.random.default_rng(0), no_progress, memory=0)
-
-
-@pytest.mark.parametrize("method", [name for name in METHODS if registry.METHODS[name].search])
-def test_memory_is_refused_before_anything_is_searched_for(method: str) -> None:
-    def started(stage: str, fraction: float) -> None:
-        raise AssertionError(f"{stage} has begun")
-
-    with pytest.raises(InvalidInstance, match="and 0 GB may be used"):
-        registry.fit(method, made(50, seed=0), "auto", np.random.default_rng(0), started, memory=0)
-
-
-@pytest.mark.parametrize("method", METHODS)
 def test_data_without_anything_to_learn_are_refused(method: str) -> None:
     data = made(20, seed=0)
     params, rng = registry.params_of(method, {}), np.random.default_rng(0)

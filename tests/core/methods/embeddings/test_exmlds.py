@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tracemalloc
 from dataclasses import replace
 
 import numpy as np
@@ -13,7 +12,7 @@ from abound.core.errors import InvalidInstance
 from abound.core.methods import registry
 from abound.core.methods.embeddings import cluster_ensemble, contexts, exmlds1, exmlds2, exmlds3, exmlds_joint, sppmi
 from abound.core.methods.training import clusters
-from abound.core.methods.training.matrices import Matrices, hide_labels
+from abound.core.methods.training.matrices import hide_labels
 from abound.core.methods.training.progress import no_progress
 from tests.core.methods.toy import made, queries
 
@@ -239,50 +238,3 @@ def test_the_gradient_is_that_of_the_objective():
         step[row, column] = 1e-5
         numeric = (objective(V + step) - objective(V - step)) / 2e-5
         np.testing.assert_allclose(slope[row, column], numeric, rtol=1e-3, atol=1e-4)
-
-
-@pytest.mark.parametrize("method", ["exmlds1", "exmlds3", "exmlds_joint"])
-def test_only_pairs_that_share_a_label_take_memory(monkeypatch, method):
-    """Of 9 million pairs 3 % do; that is told, and not exceeded."""
-    monkeypatch.setattr("abound.core.methods.embeddings.ridge.BLOCK_BYTES", 2**16)
-    monkeypatch.setattr("abound.core.methods.embeddings.sppmi.BLOCK", 2**16)
-    rng = np.random.default_rng(0)
-    Y = sparse.csr_matrix((np.ones(3000, np.int8), rng.integers(0, 30, 3000).astype(np.int32), np.arange(3001)))
-    data = replace(made(3000, seed=0), Y=Y, labels=[str(label) for label in range(30)])
-    changes = {} if method == "exmlds3" else {"clusters": 1, "learners": 1}
-    params = registry.METHODS[method].params(dim=5, neighbors=5, **changes)
-    needed = sum(registry.METHODS[method].needs(data.sizes, params).values())
-    tracemalloc.start()
-    registry.METHODS[method].fit(data, params, np.random.default_rng(0), no_progress)
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert peak < needed < 9_000_000 * 8
-
-
-def labelled_by(n_labels: int) -> Matrices:
-    """A thousand instances with ten labels each, of so many."""
-    rng = np.random.default_rng(1)
-    rows = [np.unique(rng.integers(0, n_labels, 10)) for _ in range(1000)]
-    starts = np.cumsum([0, *(len(row) for row in rows)])
-    Y = sparse.csr_matrix(
-        (np.ones(starts[-1], np.int8), np.concatenate(rows).astype(np.int32), starts), shape=(1000, n_labels)
-    )
-    return replace(made(1000, seed=0), Y=Y, labels=[str(label) for label in range(n_labels)])
-
-
-@pytest.mark.long
-def test_the_memory_of_exmlds3_grows_with_the_labels_at_most_as_told():
-    """There are many more labels than instances, and both are embedded."""
-    params = registry.params_of("exmlds3", {"dim": 60})
-
-    def told_and_taken(n_labels: int) -> np.ndarray:
-        data = labelled_by(n_labels)
-        tracemalloc.start()
-        exmlds3.fit(data, params, np.random.default_rng(0), no_progress)
-        peak = tracemalloc.get_traced_memory()[1]
-        tracemalloc.stop()
-        return np.array([sum(exmlds3.needs(data.sizes, params).values()), peak])
-
-    told_and_taken(100)  # compiles
-    told, taken = told_and_taken(20_000) - told_and_taken(5_000)
-    assert taken < told < 2 * taken

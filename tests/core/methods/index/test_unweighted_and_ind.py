@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from abound.core.errors import InvalidInstance
 from abound.core.index.index import Index
 from abound.core.instances.record import pack_vector
 from abound.core.methods import registry
@@ -109,18 +108,6 @@ def test_perceptrons_of_the_unweighted_index_learn_what_is_retrieved_or_true() -
     x, y = again["classifier_weights"].tolist()
     assert -1.0 <= x <= 1.0
     assert 0.0 < y < 2.0
-
-
-def test_the_memory_for_classifiers_is_refused_with_the_arithmetic() -> None:
-    with pytest.raises(InvalidInstance, match="perceptrons"):
-        registry.fit(
-            "unweighted",
-            made(100, seed=0),
-            registry.params_of("unweighted", {"classifiers": 1000}),
-            np.random.default_rng(0),
-            no_progress,
-            memory=10**6,
-        )
 
 
 def test_connections_of_at_least_vote_min_vote_in_place_of_the_heaviest() -> None:

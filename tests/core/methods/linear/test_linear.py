@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tracemalloc
 from dataclasses import replace
 
 import numpy as np
@@ -11,7 +10,6 @@ from scipy import sparse
 
 from abound.core.kernels.batch.perceptron import learn_perceptron
 from abound.core.methods.linear import one_vs_rest, top_down
-from abound.core.methods.registry import METHODS
 from abound.core.methods.training import hierarchy
 from abound.core.methods.training.matrices import Hierarchy
 from abound.core.methods.training.progress import no_progress
@@ -98,25 +96,6 @@ def test_chances_are_multiplied_along_the_path(trials):
     kept = top_down.fit(data, replace(params, p_min=0.3), np.random.default_rng(0), no_progress).rank(X, 6)
     assert kept.scores.min() >= 0.3
     assert len(kept.scores) == np.count_nonzero(expected >= 0.3)
-
-
-@pytest.mark.parametrize("trials", [0, pytest.param(1, marks=pytest.mark.long)])
-@pytest.mark.parametrize("given", [True, False])
-def test_top_down_takes_no_more_memory_than_it_says(given, trials):
-    """Also where a node has far more children than ``branches``."""
-    rng = np.random.default_rng(0)
-    data, n_labels = made(2000, seed=0), 1000
-    places = rng.integers(0, n_labels, 2000).astype(np.int32)
-    Y = sparse.csr_matrix((np.ones(2000, np.int8), places, np.arange(2001)), (2000, n_labels))
-    flat = hierarchy.of_pairs([str(i) for i in range(n_labels)], [(str(i), "all") for i in range(n_labels)])
-    data = replace(data, Y=Y, labels=[str(i) for i in range(n_labels)], hierarchy=flat if given else None)
-    params = top_down.Params(kind="perceptron", trials=trials, branches=4)
-    top_down.fit(data, params, np.random.default_rng(0), no_progress)
-    tracemalloc.start()
-    top_down.fit(data, params, np.random.default_rng(0), no_progress)
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert peak < sum(METHODS["top_down"].needs_of(data, params).values()) + 2**19
 
 
 def test_a_classifier_learns_from_the_instances_of_its_siblings_only():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tracemalloc
 from types import SimpleNamespace
 
 import numpy as np
@@ -166,13 +165,3 @@ def test_by_default_a_few_instances_are_all_neighbours() -> None:
 def test_wrong_parameters_are_named(wrong: dict[str, object]) -> None:
     with pytest.raises(InvalidInstance, match=f"^{next(iter(wrong))} must be"):
         registry.params_of("swnn", wrong)
-
-
-def test_it_takes_no_more_memory_than_it_says():
-    data = made(4000, seed=0)
-    params = swnn.Params()
-    tracemalloc.start()
-    swnn.fit(data, params, np.random.default_rng(0), no_progress)
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert peak < sum(swnn.needs(data.sizes, params).values())

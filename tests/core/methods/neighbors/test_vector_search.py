@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-import tracemalloc
 import zlib
 from dataclasses import replace
-from typing import Literal
 
 import numpy as np
 import pytest
@@ -171,19 +169,3 @@ def test_the_number_of_neighbours_is_searched_for() -> None:
 def test_more_neighbours_than_instances_are_refused() -> None:
     with pytest.raises(InvalidInstance, match="neighbors must be at most the 20 instances"):
         registry.fit("ogeec", made(20, seed=0), ogeec.Params(neighbors=21), np.random.default_rng(0), no_progress)
-
-
-@pytest.mark.parametrize("index", ["exact", "lsh"])
-@pytest.mark.parametrize(("n", "dim", "learners"), [(3000, 200, 5), (40_000, 16, 3)])
-def test_ogeec_takes_no_more_memory_than_it_says(
-    index: Literal["exact", "lsh"], n: int, dim: int, learners: int
-) -> None:
-    """And not far less: the keys of ``lsh``, and the order of those of a learner, are in it."""
-    data = made(500, seed=0).rows(np.random.default_rng(0).integers(0, 500, n))
-    params = ogeec.Params(dim=dim, learners=learners, index=index)
-    ogeec.fit(data.first(200), params, np.random.default_rng(0), no_progress)
-    tracemalloc.start()
-    ogeec.fit(data, params, np.random.default_rng(0), no_progress)
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert peak < sum(ogeec.needs(data.sizes, params).values()) < 1.5 * peak + 4 * ogeec.SAMPLE * vector_search.TILE

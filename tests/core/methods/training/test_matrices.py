@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import tracemalloc
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 from scipy import sparse
@@ -17,7 +14,7 @@ from abound.core.instances.vectorizer import Vectorizer
 from abound.core.limits import DATASET_LIMITS
 from abound.core.methods import fitted, registry
 from abound.core.methods.training import idf
-from abound.core.methods.training.gather import MatrixBuilder, gather, needs, of_dataset, to_dataset
+from abound.core.methods.training.gather import MatrixBuilder, gather, of_dataset, to_dataset
 from abound.core.methods.training.matrices import (
     VALUES_AT_ONCE,
     Hierarchy,
@@ -55,7 +52,7 @@ def test_columns_stand_in_the_order_of_numbers_and_letters() -> None:
     assert data.Y.toarray().tolist() == [[0, 1, 1], [1, 0, 0], [0, 0, 0]]
     assert data.learnable.tolist() == [0, 1]
     assert data.label_counts.tolist() == [1, 1, 1]
-    assert data.sizes.nnz == 4
+    assert data.X.nnz == 4
 
 
 def test_the_order_of_the_rows_is_only_the_order_of_the_rows() -> None:
@@ -114,30 +111,6 @@ def test_many_instances_outgrow_the_first_arrays() -> None:
     assert data.X.shape == (3000, 120_000)
     assert data.Y.nnz == 3000
     np.testing.assert_allclose(np.asarray(data.X.multiply(data.X).sum(axis=1)).ravel(), 1.0, rtol=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("n", "n_labels", "n_features"), [pytest.param(4000, 60, 2, marks=pytest.mark.long), (1000, 1, 700)]
-)
-def test_gathering_takes_no_more_than_it_says(n: int, n_labels: int, n_features: int) -> None:
-    rng = np.random.default_rng(0)
-
-    def rows() -> Iterator[DatasetInstance]:
-        for _ in range(n):
-            values = ",".join(f'"{key}":1' for key in rng.choice(1000, n_features, replace=False).tolist())
-            labels = tuple(f"L{label}" for label in rng.choice(500, n_labels, replace=False).tolist())
-            yield DatasetInstance(features=b"{%b}" % values.encode(), labels=labels)
-
-    vectorize = vectorizer().vectorize
-    gather(rows(), vectorize, DATASET_LIMITS, SECRET)
-    tracemalloc.start()
-    try:
-        data = gather(rows(), vectorize, DATASET_LIMITS, SECRET)
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-    assert data.sizes.assertions == n * n_labels
-    assert peak < sum(needs(data.sizes).values()) + 2**21
 
 
 def test_rows_get_the_length_1_whatever_their_place() -> None:
