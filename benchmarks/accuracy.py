@@ -1,10 +1,8 @@
-"""Accuracy of the live index on real data, in process and through the service.
+"""Accuracy of the live index on real data, in process.
 
-    python -m benchmarks.accuracy [--json] [--http] [--data DIR] [--only NAME]...
+    python -m benchmarks.accuracy [--json] [--data DIR] [--only NAME]...
 
-Splits are made with a fixed seed. With ``--http`` a service is started on a free port, the same instances are streamed
-through it in the same order, and the test part is classified by it: its figures must be equal to those in process, and
-the program ends with exit code 1 when one is not, or when a figure is below its target.
+Splits are made with a fixed seed. The program ends with exit code 1 when a figure is below its target.
 
 The data sets lie in ``--data`` or the directory that ``ABOUND_DATA`` names; Jane Austen's novels come with the program.
 """
@@ -16,9 +14,7 @@ import json
 import os
 import random
 import sys
-import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,17 +24,11 @@ from abound.core.errors import InvalidInstance
 from abound.core.instances.data_formats import DatasetInstance
 from abound.core.instances.vectorizer import Vectorizer
 from abound.core.limits import Limits
-from abound.service.cli.accuracy import RunningAccuracy, rank_in
-from abound.service.client import Client, refusal_of
-from abound.service.client.local_service import own_service
 from abound.service.datasets import austen
 from abound.service.evaluation.live import evaluate
 from benchmarks.sets import read_file
 
 SEED = 0
-DEPTH = 1000
-"""Labels asked for when classifying: as many as the service gives."""
-
 Split = tuple[list[DatasetInstance], list[DatasetInstance]]
 
 
@@ -96,64 +86,20 @@ def as_served(split: Split) -> tuple[Split, int]:
     return (train, test), len(split[0]) + len(split[1]) - len(train) - len(test)
 
 
-def through_service(client: Client, task: Task, split: Split) -> dict[str, Any]:
-    """Learn and classify over HTTP."""
-    train, test = split
-    client.configure(task.name, {"margin": task.margin})
-    before = RunningAccuracy()
-    begun = time.perf_counter()
-    for answer in client.learn_stream(task.name, (row.to_json() for row in train)):
-        _check(answer)
-        before.add(answer["rank"])
-    learned = time.perf_counter()
-    tally = RunningAccuracy()
-    lines = (row.to_json(labels=False)[:-1] + b',"k":%d}' % DEPTH for row in test)
-    for answer, row in zip(client.classify_stream(task.name, lines), test, strict=True):
-        _check(answer)
-        if row.labels:
-            tally.add(rank_in((label["label"] for label in answer["labels"]), row.labels))
-    classified = time.perf_counter()
-    model = client.describe(task.name)
-    return {
-        "metrics": {name: value for name, value in tally.all().items() if name != "n"},
-        "prequential": before.all(),
-        "digest": model["digest"],
-        "seconds": {"learn": learned - begun, "classify": classified - learned},
-    }
-
-
-def _check(answer: dict[str, Any]) -> None:
-    refusal = refusal_of(answer)
-    if refusal is not None:
-        raise refusal
-
-
-def differences(here: dict[str, Any], there: dict[str, Any]) -> list[str]:
-    """What differs between in process and HTTP. MRR may by what stands behind rank ``DEPTH``."""
-    pairs = [(name, here["metrics"][name], there["metrics"][name], 0.0) for name in ("R@1", "R@5")]
-    pairs += [("MRR", here["metrics"]["MRR"], there["metrics"]["MRR"], 1 / DEPTH)]
-    wrong = [f"{name}: {a} in process, {b} over HTTP" for name, a, b, most in pairs if abs(a - b) > most]
-    if here["digest"] != there["digest"]:
-        wrong.append("the digests of the two models differ")
-    return wrong
-
-
-def results(tasks: list[Task], data: Path, http: bool) -> Iterator[dict[str, Any]]:
+def results(tasks: list[Task], data: Path) -> Iterator[dict[str, Any]]:
     """One object a task."""
-    with ExitStack() as stack:
-        client = None
-        if http:
-            client = stack.enter_context(Client(stack.enter_context(own_service())))
-        for task in tasks:
-            split, left_out = as_served(task.split(data))
-            here = evaluate(*split, ModelConfig(margin=task.margin))
-            result: dict[str, Any] = {"task": task.name, "margin": task.margin, "target": task.target}
-            result |= {"left_out": left_out, "in_process": here}
-            wrong = [] if here["metrics"]["R@1"] >= task.target else ["R@1 is below its target"]
-            if client is not None:
-                result["http"] = through_service(client, task, split)
-                wrong += differences(here, result["http"])
-            yield result | {"wrong": wrong}
+    for task in tasks:
+        split, left_out = as_served(task.split(data))
+        here = evaluate(*split, ModelConfig(margin=task.margin))
+        wrong = [] if here["metrics"]["R@1"] >= task.target else ["R@1 is below its target"]
+        yield {
+            "task": task.name,
+            "margin": task.margin,
+            "target": task.target,
+            "left_out": left_out,
+            "in_process": here,
+            "wrong": wrong,
+        }
 
 
 def show(result: dict[str, Any]) -> None:
@@ -166,10 +112,6 @@ def show(result: dict[str, Any]) -> None:
     print(f"  R@5 {measured['R@5']:.4f}  HR {measured['HR']:.3f}")
     print(f"  {here['connections']:,} connections, {here['work_per_feature']:.1f} visited an active feature")
     print(f"  seconds: {', '.join(f'{name} {value:.2f}' for name, value in here['seconds'].items())}")
-    if "http" in result:
-        there = result["http"]
-        print(f"  over HTTP: {', '.join(f'{name} {value:.2f} s' for name, value in there['seconds'].items())}", end="")
-        print(f", R@1 before learning each {there['prequential']['R@1']:.4f}")
     for sentence in result["wrong"]:
         print(f"  WRONG: {sentence}")
 
@@ -178,7 +120,6 @@ def main() -> int:
     """Run it; 0 when every figure is as it must be."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.accuracy", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--json", action="store_true", help="one JSON object a task")
-    parser.add_argument("--http", action="store_true", help="also through a service, started for it")
     parser.add_argument("--data", type=Path, default=os.environ.get("ABOUND_DATA"), help="folder of the data sets")
     parser.add_argument("--only", action="append", choices=[task.name for task in TASKS], help="these tasks")
     options = parser.parse_args()
@@ -186,7 +127,7 @@ def main() -> int:
     if options.data is None and any(task.name != "austen" for task in tasks):
         parser.error("say where the data sets are, by --data or ABOUND_DATA; --only austen needs none")
     failed = False
-    for result in results(tasks, Path(options.data or "."), options.http):
+    for result in results(tasks, Path(options.data or ".")):
         failed |= bool(result["wrong"])
         print(json.dumps(result), flush=True) if options.json else show(result)
     return int(failed)

@@ -1,9 +1,8 @@
 """The gather floor: the time to load the memory that the index must read for an instance, without any other work.
 
 For every active feature of every instance: its header, and one load a cache line of its connections that vote. Headers
-are prefetched 16 features ahead and connections 8. ``gather`` prefetches the lines of a posting in a loop, whose
-end the processor often mispredicts. ``gather_without_branches`` prefetches up to four lines without a loop, as the
-index itself does.
+are prefetched 16 features ahead and connections 8: up to four lines without a loop, as the index itself does, because
+the processor often mispredicts the end of a loop.
 """
 
 import numpy as np
@@ -29,25 +28,6 @@ def load_lines(blocks, header, d_max):
 @njit(nogil=True)
 def gather(arrays, starts, ids, d_max, first, last):
     """The floor for instances ``first`` to ``last`` of a stream; a sum, so that no load is left out."""
-    total = U0
-    headers, blocks = address_of(arrays.headers), address_of(arrays.arena)
-    for i in range(first, last):
-        begin, end = np.uint64(starts[i]), np.uint64(starts[i + 1])
-        for at in range(begin, end):
-            if at + HEADERS_AHEAD < end:
-                prefetch_word(headers, np.uint64(ids[at + HEADERS_AHEAD]) * U2)
-            if at + BLOCKS_AHEAD < end:
-                ahead = load_word(headers, np.uint64(ids[at + BLOCKS_AHEAD]) * U2)
-                start = block_of(ahead)
-                for word in range(start, start + min(length_of(ahead), d_max), LINE):
-                    prefetch_word(blocks, word)
-            total += load_lines(blocks, load_word(headers, np.uint64(ids[at]) * U2), d_max)
-    return total
-
-
-@njit(nogil=True)
-def gather_without_branches(arrays, starts, ids, d_max, first, last):
-    """``gather``, prefetched as the index does it."""
     total = U0
     headers, blocks = address_of(arrays.headers), address_of(arrays.arena)
     for i in range(first, last):

@@ -56,7 +56,7 @@ from abound.core.kernels.index import learning
 from abound.core.kernels.index.layout import Feedback
 from abound.core.kernels.index.rank import rank_classes
 from abound.core.model.live_model import LiveModel
-from benchmarks.gather_floor import gather, gather_without_branches
+from benchmarks.gather_floor import gather
 from benchmarks.streams import SHAPES, Stream, draw, records
 
 ROOT = Path(__file__).parents[1]
@@ -70,13 +70,6 @@ K = 10
 MOST_ACTIVE, MOST_LABELS = 65_536, 64
 SLICES = 40
 FLOORS = {"learn": "floor_learn", "grow": "floor_learn", "again": "floor", "classify": "floor"}
-TARGETS = {
-    "ads": {"learn": 4.0, "classify": 3.0, "bytes": 18.0},
-    "web": {"learn": 2.2, "classify": 1.6, "bytes": 18.0},
-    "sparse": {"bytes": 24.0},
-}
-SLS_TARGETS = {"learn": 2.5, "classify": 1.5}
-"""Times of ``sls`` at most, as multiples of those of ``fsu``."""
 
 
 @njit(nogil=True)
@@ -136,7 +129,7 @@ class Bench:
         self.class_ids, self.scores = np.empty(K, np.int32), np.empty(K)
         for first, last in ((0, 0), *zip(self.cuts[:-1], self.cuts[1:], strict=True)):
             self.learn(self.learned, first, last)
-        for work in (self.classify, self.floor, self.tight_floor):
+        for work in (self.classify, self.floor):
             work(self.learned, 0, 1)
         self.buffer, self.at = records(stream, stream.n_instances), 0
         self.learn_names(LiveModel(config, (1, 2)), 0, 1)
@@ -161,12 +154,6 @@ class Bench:
     def floor(self, index: Index, first: int, last: int) -> None:
         """Touch what a slice of the stream must touch."""
         gather(index.arrays, self.stream.starts, self.stream.ids, index.kernel_params.d_max, first, last)
-
-    def tight_floor(self, index: Index, first: int, last: int) -> None:
-        """``floor``, prefetched without branches."""
-        gather_without_branches(
-            index.arrays, self.stream.starts, self.stream.ids, index.kernel_params.d_max, first, last
-        )
 
     def roomy(self) -> Index:
         """An empty index with room for the whole stream."""
@@ -193,8 +180,6 @@ class Bench:
         self.timed("classify", self.classify, self.learned)
         self.timed("floor_learn", self.floor, self.roomy(), self.learn)
         self.timed("learn", self.learn, self.roomy())
-        self.timed("tight_floor_learn", self.tight_floor, self.roomy(), self.learn)
-        self.timed("tight_floor", self.tight_floor, self.learned)
         self.timed("grow", self.learn, Index(self.params))
         copy = Index.from_arrays(self.params, self.learned.to_arrays())
         copy.make_room(self.stream.n_features, self.stream.n_classes, 1, 1_000_000)
@@ -237,9 +222,8 @@ class Bench:
             result |= {
                 f"{name}_per_s": n / best,
                 f"{name}_over_floor": best / float(self.best[floor].sum()),
-                f"{name}_over_tight_floor": best / float(self.best["tight_" + floor].sum()),
             }
-        for name in ("floor", "floor_learn", "tight_floor", "tight_floor_learn"):
+        for name in ("floor", "floor_learn"):
             result[f"{name}_us"] = 1e6 * float(self.best[name].sum()) / n
         return result
 
@@ -263,9 +247,8 @@ def shown_sls(result: dict[str, Any]) -> list[str]:
     """The figures of ``sls`` for people."""
     lines = [f"  sls: {result['connections']:,} connections, {result['votes_per_feature']:.1f} votes a feature"]
     for kind in FLOORS:
-        goal = f"; at most {SLS_TARGETS[kind]:g} wanted" if kind in SLS_TARGETS else ""
         lines.append(
-            f"  sls {kind:8} {result[f'{kind}_per_s']:7,.0f} /s  {result[f'{kind}_over_fsu']:5.2f} x fsu{goal}; "
+            f"  sls {kind:8} {result[f'{kind}_per_s']:7,.0f} /s  {result[f'{kind}_over_fsu']:5.2f} x fsu; "
             f"{result[f'{kind}_over_floor']:.2f} x its floor"
         )
     lines.append(
@@ -276,24 +259,18 @@ def shown_sls(result: dict[str, Any]) -> list[str]:
 
 
 def shown(name: str, result: dict[str, Any]) -> str:
-    """The figures of a stream for people, with the targets beside them."""
-    target = TARGETS.get(name, {})
+    """The figures of a stream for people."""
     size, roomy = result["bytes_per_connection"], result["bytes_per_connection_with_room"]
     lines = [
         f"{name}: {result['instances']:,} instances x {result['active']:.1f} features",
         f"  {result['features']:,} features, {result['classes']:,} classes, {result['connections']:,} connections, "
         f"{result['votes_per_feature']:.1f} votes a feature",
-        f"  floor     {result['floor_us']:.2f} us an instance, {result['tight_floor_us']:.2f} without branches",
+        f"  floor     {result['floor_us']:.2f} us an instance",
     ]
     for kind in FLOORS:
-        goal = f"; at most {target[kind]:g} wanted" if kind in target else ""
-        lines.append(
-            f"  {kind:9} {result[f'{kind}_per_s']:10,.0f} /s  {result[f'{kind}_over_floor']:5.2f} x its floor "
-            f"({result[f'{kind}_over_tight_floor']:.2f} x without branches{goal})"
-        )
+        lines.append(f"  {kind:9} {result[f'{kind}_per_s']:10,.0f} /s  {result[f'{kind}_over_floor']:5.2f} x its floor")
     lines.append(f"  names     {result['names_per_s']:10,.0f} /s, again {result['names_again_per_s']:,.0f} /s")
-    goal = f"; at most {target['bytes']:g} wanted" if target else ""
-    lines.append(f"  {size:.1f} bytes a connection, {roomy:.1f} with room to grow{goal}")
+    lines.append(f"  {size:.1f} bytes a connection, {roomy:.1f} with room to grow")
     lines += shown_sls(result["sls"])
     return "\n".join(lines)
 

@@ -8,9 +8,6 @@ Each set is learned in one pass with ``update: sls``, in the order of its file a
 - R@1 and R@5 of the test part, of the instances that have a label, and R@1 of each instance before it was learned;
 - the microseconds of a processor to make an instance into a vector, to learn it and to rank it;
 - the bytes of the model.
-
-``few-shot`` learns the first 0 to 10 examples of each class of clinc150, in random orders, with and without the names
-of the classes. A name is the label itself, learned once as an instance of its class.
 """
 
 from __future__ import annotations
@@ -32,8 +29,6 @@ from abound.core.instances.vectorizer import Vectorizer
 from abound.core.limits import DATASET_LIMITS
 from abound.core.model.live_model import LiveModel, warmup
 from abound.service.processes.encoder_files import use_encoders
-from benchmarks.inputs import texts
-from benchmarks.inputs.label_names import chosen, learn_names, learn_rows, names_of
 from benchmarks.sets import NAMES, data_folder, read_file
 
 SETS = (
@@ -45,9 +40,6 @@ SETS = (
     "wordnet-hypernyms",
     "yso-finna-en",
 )
-
-OTHER_LANGUAGES = ("messages-fi", "messages-sv", "functions-python")
-"""Sets of other languages than the encoder's, measured if they are named: see ``benchmarks.inputs.texts``."""
 
 ONE_ORDER = ("commits-git",)
 """Sets that are learned in order of time alone."""
@@ -63,9 +55,6 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 """Settings of the ways to learn a set. All but ``words`` have an encoder."""
 
-FEW_SHOT = "few-shot"
-EXAMPLES = (0, 1, 2, 3, 5, 10)
-DRAWS = 3
 K = 10
 
 
@@ -79,12 +68,8 @@ class Parts(NamedTuple):
 
 def instances(name: str, data: Path) -> list[list[DatasetInstance]]:
     """Return the instances of the training part and of the test part that have a label."""
-    files = texts.parts_of(name, data) if name in OTHER_LANGUAGES else _files(name, data)
+    files = [read_file(str(data / name / f"{part}.{NAMES[name]}.gz")) for part in ("train", "test")]
     return [[row for row in islice(rows, n) if row.labels] for rows, n in zip(files, SIZES.get(name, ALL), strict=True)]
-
-
-def _files(name: str, data: Path) -> list[Iterator[DatasetInstance]]:
-    return [read_file(str(data / name / f"{part}.{NAMES[name]}.gz")) for part in ("train", "test")]
 
 
 def config_of(way: str, encoder: str) -> ModelConfig:
@@ -116,11 +101,6 @@ def rank_test(live: LiveModel, test: Dataset) -> dict[str, float]:
     return {"R@1": r1, "R@5": r5, "us rank": us_rank}
 
 
-def accuracy(figures: dict[str, float]) -> dict[str, float]:
-    """Return the figures without times."""
-    return {name: value for name, value in figures.items() if not name.startswith("us ")}
-
-
 def measure(parts: Parts, config: ModelConfig, seed: int | None) -> dict[str, float]:
     """Return the figures of a set that is learned in the random order of a seed, or in that of the file (None)."""
     rng = None if seed is None else np.random.default_rng(seed)
@@ -129,7 +109,8 @@ def measure(parts: Parts, config: ModelConfig, seed: int | None) -> dict[str, fl
     us_learn = (time.process_time() - began) / len(parts.train) * 1e6
     figures = rank_test(live, parts.test)
     return {
-        **accuracy(figures),
+        "R@1": figures["R@1"],
+        "R@5": figures["R@5"],
         "prequential": 100 * live.stats()["all"]["R@1"],
         "us vector": parts.us_vector,
         "us learn": us_learn,
@@ -157,31 +138,12 @@ def of_set(name: str, data: Path, n_random: int, encoder: str, ways: Sequence[st
                 yield {"set": name, "order": kind, "way": way} | mean(rows)
 
 
-def few_shot(data: Path, encoder: str, ways: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """Yield R@1 and R@5 on clinc150 for each number of examples, way to learn, and with and without names."""
-    for way in ways:
-        config = config_of(way, encoder)
-        train, test, _ = read("clinc150", data, config)
-        for registered in (False, True):
-            names = names_of(train.names) if registered else {}
-            for n in EXAMPLES:
-                draws = []
-                for draw in range(DRAWS if n else 1):
-                    live = LiveModel(config, (1, 2))
-                    learn_names(live, names)
-                    learn_rows(live, train, chosen(train, n, draw))
-                    draws.append(accuracy(rank_test(live, test)))
-                yield {"set": FEW_SHOT, "way": way, "names": registered, "examples": n} | mean(draws)
-
-
 def main() -> None:
     """Run the program."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true", help="print a JSON object per row")
     parser.add_argument("--data", type=Path, help="the folder of the data sets; ABOUND_DATA without it")
-    parser.add_argument(
-        "--only", action="append", choices=[FEW_SHOT, *SETS, *OTHER_LANGUAGES], help="only this set; may be repeated"
-    )
+    parser.add_argument("--only", action="append", choices=SETS, help="only this set; may be repeated")
     parser.add_argument("--orders", type=int, default=3, help="random orders")
     parser.add_argument("--way", action="append", choices=WAYS, help="only this way; may be repeated")
     parser.add_argument("--embed", metavar="ENCODER", default="wordllama")
@@ -190,13 +152,8 @@ def main() -> None:
     use_encoders(None)
     warmup("learning", "answering", "sls", "reranked")
     ways = given.way or WAYS
-    for name in given.only or (FEW_SHOT, *SETS):
-        rows = (
-            few_shot(data, given.embed, ways)
-            if name == FEW_SHOT
-            else of_set(name, data, given.orders, given.embed, ways)
-        )
-        for i, row in enumerate(rows):
+    for name in given.only or SETS:
+        for i, row in enumerate(of_set(name, data, given.orders, given.embed, ways)):
             if given.json:
                 print(json.dumps(row), flush=True)
                 continue

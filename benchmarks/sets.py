@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -76,23 +76,6 @@ class Rows:
     def __len__(self) -> int:
         return len(self.starts) - 1
 
-    def taken(self, places: npt.NDArray[np.int64]) -> Rows:
-        """These instances, in this order."""
-        features = picks(self.starts, places)
-        labels = picks(self.label_starts, places)
-        return Rows(
-            np.concatenate(([0], np.cumsum(np.diff(self.starts)[places]))),
-            self.ids[features],
-            self.values[features],
-            np.concatenate(([0], np.cumsum(np.diff(self.label_starts)[places]))),
-            self.label_ids[labels],
-        )
-
-    @property
-    def labelled(self) -> npt.NDArray[np.int64]:
-        """Places of the instances that have a label and an active feature."""
-        return np.flatnonzero((np.diff(self.label_starts) > 0) & (np.diff(self.starts) > 0))
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Task:
@@ -102,15 +85,6 @@ class Task:
     test: Rows
     n_features: int
     n_labels: int
-
-
-def picks(starts: npt.NDArray[np.int64], places: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Places of the elements of some rows, one row after the other."""
-    lengths = np.diff(starts)[places]
-    ends = np.cumsum(lengths)
-    total = int(ends[-1]) if len(ends) else 0
-    found: npt.NDArray[np.int64] = np.arange(total) + np.repeat(starts[places] - (ends - lengths), lengths)
-    return found
 
 
 def default_folder() -> Path:
@@ -143,15 +117,6 @@ def read(path: Path) -> Task:
         train, test = (Rows(*(arrays[f"{part}_{field}"] for field in Rows.__slots__)) for part in ("train", "test"))
         n_features, n_labels = arrays["sizes"].tolist()
         return Task(train, test, n_features, n_labels)
-
-
-def validation(task: Task, name: str) -> Task:
-    """The training part alone, a tenth of it as test part: the last one of a set in time, else drawn at random."""
-    places = task.train.labelled
-    if name not in IN_TIME:
-        places = np.random.default_rng(1000).permutation(places)
-    cut = len(places) * 9 // 10
-    return replace(task, train=task.train.taken(places[:cut]), test=task.train.taken(places[cut:]))
 
 
 def _arrays(name: str, data: Path, analyzer: AnalyzerConfig) -> dict[str, npt.NDArray[np.generic]]:

@@ -185,4 +185,4 @@ def test_commands_are_found() -> None:
 
 def test_an_option_that_no_program_takes_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(SystemExit):
-        check_module("benchmarks.client", ["--instance-s", "3"], monkeypatch)
+        check_module("benchmarks.http", ["--round-s", "3"], monkeypatch)

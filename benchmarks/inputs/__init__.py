@@ -1,1 +1,0 @@
-"""Accuracy on the inputs that applications send, and from the feedback that they give."""
