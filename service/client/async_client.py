@@ -10,7 +10,17 @@ import asyncio
 import os
 import weakref
 from collections import deque
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterable,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any, Self, Unpack
@@ -54,7 +64,7 @@ from abound.service.client.instances import (
     to_answer,
 )
 from abound.service.client.local_service import MEMORY, own_service
-from abound.service.client.requests import FILE_PIECE_BYTES, NDJSON, Call, job_path, model_path, pass_trace_on_async
+from abound.service.client.requests import NDJSON, Call, in_thread, job_path, model_path, pass_trace_on, read_pieces
 from abound.service.client.resources import Resources
 from abound.service.client.retries import Attempts
 from abound.service.client.streams import (
@@ -115,7 +125,7 @@ class AsyncClient(
                 timeout=timeout,
                 transport=transport,
                 cookies=no_cookies(),
-                event_hooks={"request": [pass_trace_on_async]},
+                event_hooks={"request": [pass_trace_on]},
             )
 
     def __repr__(self) -> str:
@@ -136,7 +146,7 @@ class AsyncClient(
         """Return access to one model with typed instances and answers. Sends no request."""
         return AsyncModel(self, name)
 
-    async def follow(self, job: str | Mapping[str, Any]) -> AsyncIterator[Answer]:
+    async def follow(self, job: str | Mapping[str, Any]) -> AsyncGenerator[Answer]:
         """Yield a job, given by its id or its document, each time it changes, the last time when it has ended."""
         attempts, path = Attempts(repeatable=True), job_path(job)
         while True:
@@ -260,15 +270,13 @@ class AsyncClient(
                     raise refusal_of_response(response)
                 yield response
 
-    async def _download(self, path: str) -> AsyncIterator[bytes]:
+    async def _download(self, path: str) -> AsyncGenerator[bytes]:
         async with self._open("GET", path, "the file") as response:
             async for piece in response.aiter_bytes():
                 yield piece
 
-    async def _read(self, path: Path) -> AsyncIterator[bytes]:
-        with path.open("rb") as file:
-            while piece := await asyncio.to_thread(file.read, FILE_PIECE_BYTES):
-                yield piece
+    def _read(self, path: Path) -> AsyncIterator[bytes]:
+        return in_thread(read_pieces(path))
 
     async def _events(self, path: str) -> AsyncIterator[Answer]:
         """Yield the data of server-sent events."""

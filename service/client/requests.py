@@ -6,13 +6,15 @@ import base64
 import json
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
 
 import httpx
 import msgspec
+from anyio import to_thread
 
 from abound.service.client.errors import Refused
 
@@ -128,7 +130,7 @@ class Call:
         return httpx.Timeout(seconds, connect=usual.connect, pool=usual.pool)
 
 
-def pass_trace_on(request: httpx.Request) -> None:
+async def pass_trace_on(request: httpx.Request) -> None:
     """Put the current trace of the application into a request, as ``traceparent``, if it uses OpenTelemetry."""
     if "opentelemetry.trace" in sys.modules:
         from opentelemetry import propagate
@@ -136,9 +138,18 @@ def pass_trace_on(request: httpx.Request) -> None:
         propagate.inject(request.headers)
 
 
-async def pass_trace_on_async(request: httpx.Request) -> None:
-    """Do the same in a hook of an asynchronous client."""
-    pass_trace_on(request)
+def read_pieces(path: Path) -> Iterator[bytes]:
+    """Yield the content of a local file. Raises OSError."""
+    with path.open("rb") as file:
+        while piece := file.read(FILE_PIECE_BYTES):
+            yield piece
+
+
+async def in_thread(pieces: Iterable[bytes]) -> AsyncIterator[bytes]:
+    """Yield the pieces; each is taken in a thread, so that a slow source does not hold the event loop."""
+    source = iter(pieces)
+    while (piece := await to_thread.run_sync(next, source, None)) is not None:
+        yield piece
 
 
 def path_segment(name: str) -> str:

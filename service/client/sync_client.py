@@ -1,6 +1,7 @@
 """The synchronous client, and one model accessed through it.
 
-Threads may share a client; it keeps its connections open and reuses them.
+``Client`` runs an ``AsyncClient`` on an event loop in a thread of its own. Threads may share a client; it keeps its
+connections open and reuses them.
 """
 
 from __future__ import annotations
@@ -9,32 +10,19 @@ import os
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self, Unpack
+from typing import Any, Self, TypeVar, Unpack
 
 import httpx
+from anyio import to_thread
+from anyio.from_thread import start_blocking_portal
 
 from abound.service.api.schemas.learn_classify import ClassifyAnswer, LearnAnswer
-from abound.service.client.errors import (
-    DEFAULT_URL,
-    Answer,
-    ClientError,
-    Interrupted,
-    Refused,
-    bearer_header,
-    convert_answer,
-    decode,
-    decode_document,
-    environment_errors,
-    is_on_this_machine,
-    model_exists,
-    no_cookies,
-    normalize_url,
-    refusal_of_response,
-    transport_errors,
-)
+from abound.service.client.async_client import AsyncClient
+from abound.service.client.errors import Answer, Refused, convert_answer, model_exists
 from abound.service.client.instances import (
     ClassifyOptions,
     Features,
@@ -50,11 +38,11 @@ from abound.service.client.instances import (
     learn_request,
     to_answer,
 )
-from abound.service.client.local_service import MEMORY, own_service
-from abound.service.client.requests import FILE_PIECE_BYTES, NDJSON, Call, job_path, model_path, pass_trace_on
+from abound.service.client.requests import Call, in_thread, model_path, read_pieces
 from abound.service.client.resources import Resources
-from abound.service.client.retries import Attempts
-from abound.service.client.streams import LinesRequest, bounded, complete_answers, read_answers
+from abound.service.client.streams import bounded
+
+T = TypeVar("T")
 
 
 class Client(Resources[Answer, None, Iterable[bytes], Iterator[bytes]]):
@@ -69,7 +57,7 @@ class Client(Resources[Answer, None, Iterable[bytes], Iterator[bytes]]):
         Sent as bearer token; ValueError where it is not printable ASCII. Default: ``ABOUND_KEY``; empty: none.
     timeout : float
         Seconds that a connection may stay silent. Activations, snapshots and files have longer timeouts of their own.
-    transport : httpx.BaseTransport or None
+    transport : httpx.AsyncBaseTransport or None
         Used instead of the network.
     pause : callable
         Waits the given seconds before another attempt.
@@ -88,29 +76,19 @@ class Client(Resources[Answer, None, Iterable[bytes], Iterator[bytes]]):
         *,
         key: str | None = None,
         timeout: float = 60.0,
-        transport: httpx.BaseTransport | None = None,
+        transport: httpx.AsyncBaseTransport | None = None,
         pause: Callable[[float], None] = time.sleep,
     ) -> None:
+        async def wait(seconds: float) -> None:
+            await to_thread.run_sync(pause, seconds)
+
+        self._client = AsyncClient(url, key=key, timeout=timeout, transport=transport, pause=wait)
+        self.url = self._client.url
+        self._pid = os.getpid()
         stack = ExitStack()
-        self._close = weakref.finalize(self, stack.close)  # also for a client that is never closed
-        if url == MEMORY:
-            url, key = stack.enter_context(own_service(worker=True)), ""
-        headers = bearer_header(key if key is not None else os.environ.get("ABOUND_KEY"))
-        self.url = normalize_url(os.environ.get("ABOUND_URL") or DEFAULT_URL if url is None else url)
-        self._pause = pause
-        self._answered = False
-        with environment_errors(self.url):
-            if transport is None and is_on_this_machine(self.url):
-                transport = httpx.HTTPTransport()  # an explicit transport ignores proxies
-            self._http = httpx.Client(
-                base_url=self.url,
-                headers=headers,
-                timeout=timeout,
-                transport=transport,
-                cookies=no_cookies(),
-                event_hooks={"request": [pass_trace_on]},
-            )
-        stack.callback(self._http.close)
+        self._portal = stack.enter_context(start_blocking_portal())
+        stack.callback(self._portal.call, self._client.close)
+        self._close = weakref.finalize(self, _close, self._pid, stack)  # also for a client that is never closed
 
     def __repr__(self) -> str:
         return f"<Client of {self.url}>"
@@ -131,20 +109,7 @@ class Client(Resources[Answer, None, Iterable[bytes], Iterator[bytes]]):
 
     def follow(self, job: str | Mapping[str, Any]) -> Iterator[Answer]:
         """Yield a job, given by its id or its document, each time it changes, the last time when it has ended."""
-        attempts, path = Attempts(repeatable=True), job_path(job)
-        while True:
-            try:
-                for state in self._events(f"{path}/events"):
-                    if "ended" not in state:
-                        raise Interrupted(f"{self.url} sent an event that is not a job", [], 1)
-                    attempts.reset()
-                    yield state
-                    if state["ended"] is not None:
-                        return
-                raise Interrupted(f"{self.url}: the events broke off", [], 1)
-            except ClientError as error:
-                pause = attempts.start_pause(error)
-                self._pause(attempts.pause_after(error) if pause is None else pause)
+        return self._iterate(self._client.follow(job))
 
     def wait(self, job: str | Mapping[str, Any]) -> Answer:
         """Return a job, given by its id or its document, once it has ended."""
@@ -184,87 +149,51 @@ class Client(Resources[Answer, None, Iterable[bytes], Iterator[bytes]]):
 
     def _stream(self, path: str, lines: Iterable[bytes | None], repeatable: bool) -> Iterator[Answer]:
         before = 0
-        for one in bounded(lines):
-            yield from self._lines(path, one, repeatable, before)
-            before += len(one)
-
-    def _lines(self, path: str, lines: list[bytes], repeatable: bool, before: int) -> list[Answer]:
-        """Send one request until each line has an answer."""
-        request = LinesRequest(lines, repeatable, before)
-        while request.n_open:
-            try:
-                pause = request.record_answers(self._exchange(path, request.body(), request.n_open))
-            except ClientError as error:
-                pause = request.record_failure(error)
-            if pause is not None:
-                self._pause(pause)
-        return request.answers()
-
-    def _exchange(self, path: str, body: bytes, sent: int) -> list[Answer]:
-        pieces: list[bytes] = []
-        try:
-            with self._open("POST", path, content=body, headers=NDJSON) as response:
-                for piece in response.iter_bytes():
-                    pieces.append(piece)
-                return read_answers(b"".join(pieces), sent, self.url)
-        except Interrupted as error:
-            answers = complete_answers(b"".join(pieces), sent)
-            if len(answers) == sent:
-                return answers
-            raise Interrupted(str(error), answers, sent) from error
+        for request in bounded(lines):  # in the caller's thread, which the source may belong to
+            yield from self._run(self._client._lines, path, request, repeatable, before)
+            before += len(request)
 
     # Requests
 
-    @contextmanager
-    def _open(self, method: str, path: str, what: str = "the answer", **content: Any) -> Iterator[httpx.Response]:
-        """Send a request and provide its response, whose body is read by the caller."""
-        with transport_errors(self.url, what), self._http.stream(method, path, **content) as response:
-            if response.status_code != 200:
-                response.read()
-                raise refusal_of_response(response)
-            yield response
-
-    def _download(self, path: str) -> Iterator[bytes]:
-        with self._open("GET", path, "the file") as response:
-            yield from response.iter_bytes()
-
-    def _read(self, path: Path) -> Iterator[bytes]:
-        with path.open("rb") as file:
-            while piece := file.read(FILE_PIECE_BYTES):
-                yield piece
-
-    def _events(self, path: str) -> Iterator[Answer]:
-        """Yield the data of server-sent events."""
-        with self._open("GET", path, "the events") as response:
-            for line in response.iter_lines():
-                if line.startswith("data: "):
-                    yield decode(line.removeprefix("data: "))
+    def _ask(self, call: Call) -> Answer:
+        if not isinstance(call.content, bytes | AsyncIterator):
+            call = replace(call, content=in_thread(call.content))
+        return self._run(self._client._ask, call)
 
     def _delete(self, path: str) -> None:
-        self._ask(Call("DELETE", path, repeatable=False))
+        self._run(self._client._delete, path)
 
-    def _ask(self, call: Call) -> Answer:
-        attempts = Attempts(call.repeatable, patient=self._answered)
-        while True:
-            try:
-                answer = self._once(call)
-            except ClientError as error:
-                self._answered |= isinstance(error, Refused)
-                if call.once:
-                    raise
-                pause = attempts.pause_after(error)
-            else:
-                self._answered = True
-                return answer
-            self._pause(pause)
+    def _read(self, path: Path) -> Iterable[bytes]:
+        return read_pieces(path)
 
-    def _once(self, call: Call) -> Answer:
-        with transport_errors(self.url):
-            timeout = call.timeout(self._http.timeout)
-            response = self._http.request(
-                call.method, call.path, content=call.content, headers=call.headers, timeout=timeout
-            )
-        return decode_document(response, self.url)
+    def _download(self, path: str) -> Iterator[bytes]:
+        return self._iterate(self._client._download(path))
+
+    def _run(self, function: Callable[..., Awaitable[T]], *arguments: Any) -> T:
+        if self._pid != os.getpid():
+            raise RuntimeError("this client was made in another process: make one after the fork")
+        result = self._portal.start_task_soon(function, *arguments)
+        try:
+            return result.result()
+        except BaseException:
+            result.cancel()  # the caller was interrupted: it waits no longer
+            raise
+
+    def _iterate(self, items: AsyncGenerator[T]) -> Iterator[T]:
+        try:
+            while True:
+                try:
+                    item = self._run(items.__anext__)
+                except StopAsyncIteration:
+                    return
+                yield item
+        finally:
+            self._run(items.aclose)
+
+
+def _close(pid: int, stack: ExitStack) -> None:
+    if pid == os.getpid():  # a forked process has no such thread
+        stack.close()
 
 
 class Model:

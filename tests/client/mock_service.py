@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 
 import httpx
 
@@ -14,13 +14,13 @@ from abound.service.client import (
 Handler = Callable[[httpx.Request], httpx.Response]
 
 
-class Cut(httpx.SyncByteStream):
+class Cut(httpx.AsyncByteStream):
     """An answer that breaks off behind these bytes."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
 
-    def __iter__(self) -> Iterator[bytes]:
+    async def __aiter__(self) -> AsyncIterator[bytes]:
         yield self._data
         raise httpx.RemoteProtocolError("peer closed the connection")
 
