@@ -85,9 +85,10 @@ class Client(Resources[Answer, None, Iterable[bytes], Iterator[bytes]]):
         self._client = AsyncClient(url, key=key, timeout=timeout, transport=transport, pause=wait)
         self.url = self._client.url
         self._pid = os.getpid()
-        stack = ExitStack()
+        stack = ExitStack()  # not AsyncClient.close: a thread cannot be started at the exit of the interpreter
+        stack.callback(self._client._stop)
         self._portal = stack.enter_context(start_blocking_portal())
-        stack.callback(self._portal.call, self._client.close)
+        stack.callback(self._portal.call, self._client._http.aclose)
         self._close = weakref.finalize(self, _close, self._pid, stack)  # also for a client that is never closed
 
     def __repr__(self) -> str:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import AsyncIterator
+import signal
+import threading
 
 import httpx
 import pytest
@@ -11,6 +13,7 @@ import pytest
 from abound.service.client import (
     ATTEMPTS,
     AsyncClient,
+    Client,
     ClientError,
     Interrupted,
     Refused,
@@ -123,13 +126,8 @@ def test_lines_that_were_refused_for_now_before_the_answer_broke_off_are_sent_ag
 
 
 async def test_an_answer_with_all_lines_is_complete_although_its_end_was_lost() -> None:
-    class CutAsync(Cut, httpx.AsyncByteStream):
-        async def __aiter__(self) -> AsyncIterator[bytes]:
-            for piece in self:
-                yield piece
-
     def cut(request: httpx.Request) -> httpx.Response:
-        return httpx.Response(200, stream=CutAsync(request.read()))
+        return httpx.Response(200, stream=Cut(request.read()))
 
     assert [answer["n"] for answer in client(cut).learn_stream("m", lines(3))] == [0, 1, 2]
     async with AsyncClient("http://test", transport=httpx.MockTransport(cut)) as made:
@@ -170,3 +168,35 @@ def test_a_learn_that_waits_for_the_log_only_is_never_sent_twice(error: httpx.Re
     with pytest.raises((Interrupted, Refused)):
         client(lost).learn("m", {"text": "a", "labels": ["x"], "wait": "log"})
     assert calls == [False]
+
+
+def test_an_interrupted_call_ends_its_request_and_the_client_goes_on() -> None:
+    begun, cancelled = threading.Event(), threading.Event()
+
+    async def wait(request: httpx.Request) -> httpx.Response:
+        if request.url.path == "/models":
+            return httpx.Response(200, json={"models": []})
+        begun.set()
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            cancelled.set()
+            raise
+        raise AssertionError("nothing interrupted the call")
+
+    with Client("http://test", transport=httpx.MockTransport(wait)) as made:
+        main = threading.main_thread().ident
+        assert main is not None
+        threading.Thread(target=lambda: (begun.wait(30), signal.pthread_kill(main, signal.SIGINT))).start()
+        with pytest.raises(KeyboardInterrupt):
+            made.describe("news")
+        assert cancelled.wait(30)
+        assert made.models() == {"models": []}
+
+
+def test_a_client_is_not_used_in_a_process_that_was_forked_after_it_was_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    with client(echo) as made:
+        monkeypatch.setattr("os.getpid", lambda: -1)
+        with pytest.raises(RuntimeError, match="made in another process"):
+            made.models()
+        monkeypatch.undo()
