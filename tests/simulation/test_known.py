@@ -86,7 +86,7 @@ KNOWN = [
     Known(
         "the plain model: a promoted copy loses power with what was on its primary's disk only",
         ("_fail_over", "_lose_power"),
-        1743,
+        2038,
         take_a_copy_for_its_primary,
     ),
     Known("a restore to the offset of an adoption failed", None, 69, restore_to_no_adoption),
