@@ -3,7 +3,8 @@
 The worker forks this process after the kernels are loaded, and before it starts any thread or event loop. All job
 processes (``service/jobs/job_process.py``) therefore share that memory, and a job starts at once; only the first one
 waits until the fork server has imported the methods. Forking is safe because the fork server has one thread and
-computes nothing.
+computes nothing. The fork server of ``multiprocessing`` is a new interpreter instead: it would hold the kernels and
+libraries a second time, and would outlive a worker that is killed as long as a job runs.
 
 The worker and the fork server talk over a socket pair, in JSON lists of one line each. The worker sends ``[kind,
 job, holder]`` to run a job, or ``[kind]`` to kill the job process of a kind. The fork server sends ``[kind, how]``

@@ -27,8 +27,7 @@ from pydantic import TypeAdapter, ValidationError
 from abound.core.config import ModelConfig
 from abound.core.errors import InvalidInstance, did_you_mean
 from abound.core.methods.registry import METHODS as BATCH_METHODS
-from abound.service.jobs.fit import fit
-from abound.service.jobs.fit_params import fit_params
+from abound.service.jobs.fit import fit, fit_params
 from abound.service.jobs.rebuild import RestoreParams, forget, refit, restore
 from abound.service.rebuild.redaction import ForgetParams
 from abound.service.rebuild.refit import RefitParams

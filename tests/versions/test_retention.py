@@ -20,7 +20,7 @@ from abound.service.artifacts import write_marks
 from abound.service.artifacts.artifact_store import ArtifactStore
 from abound.service.datasets.repository import FOLDER, WRITING_KEY, DatasetRepository
 from abound.service.jobs import fit as fitting
-from abound.service.jobs.fit_params import fit_params
+from abound.service.jobs.fit import fit_params
 from abound.service.jobs.record import Job
 from abound.service.jobs.record import new_id as job_id
 from abound.service.jobs.repository import JobRepository
