@@ -147,7 +147,9 @@ class Settings(BaseSettings):
     )
     max_staleness: float | None = Field(None, gt=0, description="seconds without the log after which /readyz fails")
 
-    keep_alive_seconds: int = Field(75, ge=1, description="time until an idle connection is closed")
+    keep_alive_seconds: int = Field(
+        75, ge=1, description="time until a connection that is idle or does not read is closed"
+    )
     drain_seconds: float = Field(0.0, ge=0, le=600, description="time between /readyz failing and closing, on stopping")
     stop_seconds: float = Field(10.0, gt=0, le=600, description="longest wait for open requests on stopping")
 

@@ -69,6 +69,8 @@ def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
         found = Process(httpx.URL(serving.url).port or 0, replica, b"Authorization: Bearer " + key)
         for _ in range(20):
             found.seconds_to_answer()
+            headers = {"authorization": f"Bearer {key.decode()}"}
+            httpx.post(f"{serving.url}/classify", json={"text": "a"}, headers=headers).raise_for_status()
         yield found
 
 
