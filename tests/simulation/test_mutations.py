@@ -90,7 +90,7 @@ def send_again(patch: Patch) -> None:
 
     def wrong(self: Appender, group: AppendGroup, replies: list[Any], *args: Any) -> None:
         answered(self, group, replies, *args)
-        if isinstance(replies[0], ConnectionLost) and group.waiting and not group.sighted:
+        if isinstance(replies[0], ConnectionLost) and group.waiting and not group.is_read:
             command = self._command(group)
 
             def later() -> None:
