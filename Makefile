@@ -150,4 +150,4 @@ image:
 
 clean:
 	rm -rf $(VENV) $(VENV)-lowest $(VENV)-newest build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
-	find abound core service tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} +
+	find core service tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -19,13 +19,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from abound.core.config import ModelConfig
-from abound.core.errors import InvalidInstance
-from abound.core.instances.data_formats import DatasetInstance
-from abound.core.instances.vectorizer import Vectorizer
-from abound.core.limits import Limits
-from abound.service.datasets import austen
-from abound.service.evaluation.live import evaluate
+from abound.datasets import austen
+from abound.evaluation.live import evaluate
+from abound_core.config import ModelConfig
+from abound_core.errors import InvalidInstance
+from abound_core.instances.data_formats import DatasetInstance
+from abound_core.instances.vectorizer import Vectorizer
+from abound_core.limits import Limits
 from benchmarks.sets import read_file
 
 SEED = 0

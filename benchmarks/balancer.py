@@ -15,7 +15,7 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from abound.service.processes.lifetime import dies_with_parent
+from abound.processes.lifetime import dies_with_parent
 from benchmarks.serving import tree
 
 CONFIGURATION = """\

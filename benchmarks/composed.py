@@ -21,8 +21,8 @@ import httpx
 import redis
 import yaml
 
-from abound.service.processes.embedded_store import server_program
-from abound.service.processes.lifetime import dies_with_parent
+from abound.processes.embedded_store import server_program
+from abound.processes.lifetime import dies_with_parent
 from benchmarks.names import Names
 from benchmarks.serving import free_port, tree
 

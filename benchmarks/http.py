@@ -97,7 +97,7 @@ def service(directory: str) -> Iterator[str]:
     with Serving(Path(directory), "--no-worker", output=output, environment=environment) as serving:
         serving.until_ready(600)
         for child in serving.pids()[1:]:
-            replica = b"abound.service.api.server" in Path(f"/proc/{child}/cmdline").read_bytes()
+            replica = b"abound.api.server" in Path(f"/proc/{child}/cmdline").read_bytes()
             pin(child, 0 if replica else 1)
         yield serving.url
         serving.stop()

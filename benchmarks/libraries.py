@@ -32,12 +32,12 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from abound.core.config import ModelConfig
-from abound.core.instances.record import pack_labels
-from abound.core.instances.vectorizer import Vectorizer
-from abound.core.limits import DATASET_LIMITS
-from abound.core.model.entry_application import Unit
-from abound.core.model.live_model import LiveModel
+from abound_core.config import ModelConfig
+from abound_core.instances.record import pack_labels
+from abound_core.instances.vectorizer import Vectorizer
+from abound_core.limits import DATASET_LIMITS
+from abound_core.model.entry_application import Unit
+from abound_core.model.live_model import LiveModel
 from benchmarks.rivals.instances import measures
 from benchmarks.rivals.peak import peak, start_peak
 from benchmarks.sets import IN_TIME, NAMES, Rows, Task, data_folder, default_folder, load

@@ -22,13 +22,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from abound.core.config import ModelConfig
-from abound.core.evaluation.evaluate import fit
-from abound.core.instances.data_formats import Dataset, DatasetInstance, vectorize_all
-from abound.core.instances.vectorizer import Vectorizer
-from abound.core.limits import DATASET_LIMITS
-from abound.core.model.live_model import LiveModel, warmup
-from abound.service.processes.encoder_files import use_encoders
+from abound.processes.encoder_files import use_encoders
+from abound_core.config import ModelConfig
+from abound_core.evaluation.evaluate import fit
+from abound_core.instances.data_formats import Dataset, DatasetInstance, vectorize_all
+from abound_core.instances.vectorizer import Vectorizer
+from abound_core.limits import DATASET_LIMITS
+from abound_core.model.live_model import LiveModel, warmup
 from benchmarks.sets import NAMES, data_folder, read_file
 
 SETS = (

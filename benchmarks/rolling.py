@@ -21,7 +21,7 @@ from pathlib import Path
 
 import httpx
 
-from abound.service.client import Client, ClientError, Model
+from abound.client import Client, ClientError, Model
 from benchmarks.composed import Composed
 from benchmarks.faults.clients import Acknowledged, Book, Learner, Reader
 from benchmarks.faults.ledger import Findings, examine_now
@@ -109,7 +109,7 @@ class Counts:
     seconds : float
     classified, classify_failed, failed_with_all_away : int
     client_asked, client_failed : int
-        Classified through ``abound.service.client``.
+        Classified through ``abound.client``.
     behind : int
         Reads with ``min_offset`` that were told that the replica is behind.
     acknowledged : int

@@ -16,13 +16,13 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from abound.core.config import AnalyzerConfig, ModelConfig
-from abound.core.instances.data_formats import Dataset, DatasetInstance, vectorize_all
-from abound.core.instances.record import unpack_vector
-from abound.core.instances.tables import WITHOUT_OTHERS
-from abound.core.instances.vectorizer import Vectorizer
-from abound.core.limits import DATASET_LIMITS
-from abound.service.datasets import files
+from abound.datasets import files
+from abound_core.config import AnalyzerConfig, ModelConfig
+from abound_core.instances.data_formats import Dataset, DatasetInstance, vectorize_all
+from abound_core.instances.record import unpack_vector
+from abound_core.instances.tables import WITHOUT_OTHERS
+from abound_core.instances.vectorizer import Vectorizer
+from abound_core.limits import DATASET_LIMITS
 
 NAMES = {
     "clinc150": "jsonl",

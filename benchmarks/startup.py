@@ -23,15 +23,15 @@ from typing import Any
 
 import httpx
 
-from abound.core.instances.record import record_ends
-from abound.core.model.entry_application import Unit
-from abound.service.history.replay import compact
-from abound.service.log.catalog import CATALOG_KEY, DEFAULT_MODEL, CatalogModel, read_catalog
-from abound.service.log.events import APPLY_VERSION, CatalogEntry, Entry, LearnEvent, ModelCreated, encode
-from abound.service.metrics import configure_logging
-from abound.service.replica.replica import Replica
-from abound.service.snapshots.snapshots import SnapshotParams
-from abound.service.store.client import Store, StoreParams
+from abound.history.replay import compact
+from abound.log.catalog import CATALOG_KEY, DEFAULT_MODEL, CatalogModel, read_catalog
+from abound.log.events import APPLY_VERSION, CatalogEntry, Entry, LearnEvent, ModelCreated, encode
+from abound.metrics import configure_logging
+from abound.replica.replica import Replica
+from abound.snapshots.snapshots import SnapshotParams
+from abound.store.client import Store, StoreParams
+from abound_core.instances.record import record_ends
+from abound_core.model.entry_application import Unit
 from benchmarks.serving import Serving
 from benchmarks.stores import StoreServer
 from benchmarks.streams import SHAPES, Shape, draw, records

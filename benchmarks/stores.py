@@ -11,8 +11,8 @@ from pathlib import Path
 
 import redis
 
-from abound.service.processes.embedded_store import server_program
-from abound.service.processes.lifetime import dies_with_parent
+from abound.processes.embedded_store import server_program
+from abound.processes.lifetime import dies_with_parent
 
 PATIENCE = 30.0
 

@@ -15,8 +15,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from abound.core.instances.record import pack_labels
-from abound.core.limits import Limits
+from abound_core.instances.record import pack_labels
+from abound_core.limits import Limits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -255,7 +255,7 @@ def labelled(
 
 def records(stream: Stream, n: int) -> bytes:
     """The first ``n`` instances as records with string keys, ``feature0000017`` and ``class17``
-    (``abound.core.instances.record``)."""
+    (``abound_core.instances.record``)."""
     keys = np.array(
         [b"feature%07d" % feature for feature in range(int(stream.ids[: stream.starts[n]].max()) + 1)], "S14"
     )

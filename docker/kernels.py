@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from abound.service.processes.kernel_cache import set_cache_dir
+from abound.processes.kernel_cache import set_cache_dir
 
 
 def main() -> None:
     """Compile."""
     set_cache_dir()  # before numba is imported
-    from abound.service.processes.kernel_compiler import load_all
+    from abound.processes.kernel_compiler import load_all
 
     load_all()
 

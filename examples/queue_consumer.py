@@ -27,7 +27,7 @@ from typing import cast
 
 import redis
 
-from abound.service.client import Client, ClientError, Labelled, Model, Refused
+from abound.client import Client, ClientError, Labelled, Model, Refused
 
 GROUP, CONSUMER, REJECTED = "abound", "consumer-1", "rejected"
 TOGETHER = 500

@@ -18,7 +18,7 @@ from urllib.parse import parse_qs
 from fastapi import FastAPI, HTTPException, Request
 from fastapi.responses import HTMLResponse
 
-from abound.service.client import AsyncClient, AsyncModel, ClientError, Refused
+from abound.client import AsyncClient, AsyncModel, ClientError, Refused
 
 PAGE = """<!doctype html><html lang="en"><title>Subjects</title><h1>Which subject?</h1><p role="status">{said}</p>
 <form method="post" action="/suggest"><label>Text <textarea name="text" required>{text}</textarea></label>

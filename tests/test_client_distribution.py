@@ -20,7 +20,7 @@ PROGRAM = """
 import sys
 import abound
 from abound import AsyncClient, Client, InputInstance, Labelled, Model, Refused
-from abound.service.client import Unreachable
+from abound.client import Unreachable
 loaded = {name.partition(".")[0] for name in sys.modules} - set(sys.stdlib_module_names)
 print(*sorted(name for name in loaded if not name.startswith("_")))
 print(abound.__version__)
@@ -55,7 +55,7 @@ def test_the_client_needs_its_requirements_and_nothing_else(python: Path, tmp_pa
     assert done.returncode == 0, done.stderr
     loaded, version, model, classifier, memory = done.stdout.splitlines()
     required = {name.replace("-", "_") for name in closure(OURS["dependencies"])}
-    assert {"abound", "httpx", "msgspec"} <= set(loaded.split()) <= required | {"abound"}
+    assert {"abound", "httpx", "msgspec"} <= set(loaded.split()) <= required | {"abound", "abound_core"}
     assert version == PROJECT["version"]
     assert model == "<Model 'news' of http://127.0.0.1:9>"
     for said in (classifier, memory):

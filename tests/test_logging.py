@@ -14,10 +14,10 @@ import pytest
 import structlog
 from opentelemetry.sdk.trace import TracerProvider
 
-from abound.service.api import app
-from abound.service.metrics import REQUEST_ID, configure_logging
-from abound.service.processes.tracing import Tracing
-from abound.service.security.key import digest_of
+from abound.api import app
+from abound.metrics import REQUEST_ID, configure_logging
+from abound.processes.tracing import Tracing
+from abound.security.key import digest_of
 from benchmarks.serving import Serving
 from tests.api.test_keys import make
 from tests.support.served import served
@@ -139,7 +139,7 @@ def test_an_error_that_nobody_meant_is_logged_without_the_key_and_with_the_reque
         async def fail(*_: Any) -> Any:
             raise RuntimeError("a bug")
 
-        monkeypatch.setattr("abound.service.api.routes.classify.Classify.answer", fail)
+        monkeypatch.setattr("abound.api.routes.classify.Classify.answer", fail)
         written = logged("text")
         headers = {"authorization": f"Bearer {made.secret}", "x-request-id": "the-one"}
         batch = {"instances": [{"features": {"f": 1}}]}  # a single one may be answered without the route

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from abound.core.errors import CannotStart
-from abound.core.limits import Limits
-from abound.service.jobs.record import KINDS
-from abound.service.settings import Settings, is_loopback, mask_password, unknown_variables
+from abound.jobs.record import KINDS
+from abound.settings import Settings, is_loopback, mask_password, unknown_variables
+from abound_core.errors import CannotStart
+from abound_core.limits import Limits
 
 
 @pytest.fixture(autouse=True)
@@ -161,8 +161,8 @@ def test_a_group_is_read_and_checked_beside_its_code(monkeypatch):
 
 def test_the_parent_does_not_import_the_learner():
     program = """
-import sys, abound.service.processes.supervisor
-abound.service.processes.supervisor.unknown_variables({"ABOUND_LIMITS_X": "1"}, groups=False)
+import sys, abound.processes.supervisor
+abound.processes.supervisor.unknown_variables({"ABOUND_LIMITS_X": "1"}, groups=False)
 print([name for name in ("numba", "numpy", "redis", "fastapi") if name in sys.modules])
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

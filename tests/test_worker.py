@@ -16,21 +16,21 @@ import pytest
 import redis
 from structlog.testing import capture_logs
 
-from abound.core.errors import NotReady, StoreRefused, StoreUnavailable, UnknownOffset
-from abound.core.types import START
-from abound.service import worker as service_worker
-from abound.service.artifacts.artifact_store import ArtifactStore
-from abound.service.history import worker_status
-from abound.service.history.replay import compact
-from abound.service.log.catalog import CatalogModel, read_catalog
-from abound.service.log.stream import LogGone, LogParams, trim_of
-from abound.service.replica.replica import Replica, ReplicaParams
-from abound.service.snapshots import schedule, snapshots
-from abound.service.snapshots.snapshots import SnapshotParams
-from abound.service.snapshots.state_image import StateManifest
-from abound.service.store import expiring
-from abound.service.store.client import Store
-from abound.service.worker import Worker
+from abound import worker as service_worker
+from abound.artifacts.artifact_store import ArtifactStore
+from abound.history import worker_status
+from abound.history.replay import compact
+from abound.log.catalog import CatalogModel, read_catalog
+from abound.log.stream import LogGone, LogParams, trim_of
+from abound.replica.replica import Replica, ReplicaParams
+from abound.snapshots import schedule, snapshots
+from abound.snapshots.snapshots import SnapshotParams
+from abound.snapshots.state_image import StateManifest
+from abound.store import expiring
+from abound.store.client import Store
+from abound.worker import Worker
+from abound_core.errors import NotReady, StoreRefused, StoreUnavailable, UnknownOffset
+from abound_core.types import START
 from tests.support.fixtures import StartReplica
 from tests.support.streams import drafts
 from tests.support.valkey import Server
@@ -367,7 +367,7 @@ async def test_a_worker_s_process_ends_on_sigterm(own_server: Server, start_repl
     replica = await start_replica(own_server, ReplicaParams(log=LogParams()))
     await replica.learn("default", drafts(50))
     environment = os.environ | {"ABOUND_REDIS_URL": own_server.url, "ABOUND_SNAPSHOTS_EVERY_BYTES": "100"}
-    process = await asyncio.create_subprocess_exec(sys.executable, "-m", "abound.service.worker", env=environment)
+    process = await asyncio.create_subprocess_exec(sys.executable, "-m", "abound.worker", env=environment)
     try:
         (made,) = await newest(replica, 1, seconds=240)
         assert made.digest == await replica.model("default").compute_digest()

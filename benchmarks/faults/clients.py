@@ -18,8 +18,8 @@ from typing import Any, Literal
 
 import httpx
 
-from abound.core.types import START, Offset
-from abound.service.store.server_info import LEVELS
+from abound.store.server_info import LEVELS
+from abound_core.types import START, Offset
 
 Form = Literal["single", "batch", "lines"]
 Level = Literal["log", "fsync", "replica"]

@@ -17,9 +17,9 @@ from pathlib import Path
 
 import httpx
 
-from abound.service.log.catalog import DEFAULT_MODEL
-from abound.service.processes.lifetime import dies_with_parent
-from abound.service.store.keys import ModelKeys
+from abound.log.catalog import DEFAULT_MODEL
+from abound.processes.lifetime import dies_with_parent
+from abound.store.keys import ModelKeys
 from benchmarks.balancer import Balancer
 from benchmarks.serving import free_port, tree
 from benchmarks.stores import Pair

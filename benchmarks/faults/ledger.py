@@ -6,16 +6,16 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from abound.core.instances.record import iterate
-from abound.core.limits import Limits
-from abound.core.types import START, Offset
-from abound.service.artifacts.artifact_store import ArtifactStore
-from abound.service.history import full_log
-from abound.service.log.catalog import DEFAULT_MODEL, read_catalog
-from abound.service.log.events import LearnEvent
-from abound.service.log.stream import Element, trim_of
-from abound.service.model.replicated_model import ReplicatedModel
-from abound.service.store.client import Store
+from abound.artifacts.artifact_store import ArtifactStore
+from abound.history import full_log
+from abound.log.catalog import DEFAULT_MODEL, read_catalog
+from abound.log.events import LearnEvent
+from abound.log.stream import Element, trim_of
+from abound.model.replicated_model import ReplicatedModel
+from abound.store.client import Store
+from abound_core.instances.record import iterate
+from abound_core.limits import Limits
+from abound_core.types import START, Offset
 from benchmarks.faults.clients import Acknowledged
 
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import httpx
 
-from abound.service.datasets.austen import novels
+from abound.datasets.austen import novels
 from benchmarks.faults.clients import Book, Form, Learner, Level, Reader
 from benchmarks.faults.fleet import FIRST_SECONDS, Fleet
 from benchmarks.faults.ledger import Findings, LostTail, examine_now

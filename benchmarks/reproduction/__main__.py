@@ -15,9 +15,9 @@ from pathlib import Path
 from joblib import parallel_config
 from threadpoolctl import threadpool_limits
 
-from abound.core.errors import AboundError
-from abound.service.cli.options import error_console, print_json
-from abound.service.cli.progress import progress_bar
+from abound.cli.options import error_console, print_json
+from abound.cli.progress import progress_bar
+from abound_core.errors import AboundError
 from benchmarks.reproduction.comparisons import PLOTS, TABLES, select_experiments
 from benchmarks.reproduction.data_sets import SETS, LoadedDataSet, read
 from benchmarks.reproduction.drawing import draw

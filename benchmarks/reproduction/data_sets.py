@@ -14,13 +14,13 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from abound.core.config import AnalyzerConfig, ModelConfig
-from abound.core.instances.data_formats import Dataset, DatasetInstance, vectorize_all
-from abound.core.instances.vectorizer import Vectorizer
-from abound.core.limits import DATASET_LIMITS
-from abound.core.methods.training.gather import of_dataset
-from abound.core.methods.training.matrices import Matrices
-from abound.service.datasets import austen
+from abound.datasets import austen
+from abound_core.config import AnalyzerConfig, ModelConfig
+from abound_core.instances.data_formats import Dataset, DatasetInstance, vectorize_all
+from abound_core.instances.vectorizer import Vectorizer
+from abound_core.limits import DATASET_LIMITS
+from abound_core.methods.training.gather import of_dataset
+from abound_core.methods.training.matrices import Matrices
 from benchmarks.sets import read_file
 
 TOP_TEN = ("earn", "acq", "money-fx", "grain", "crude", "trade", "interest", "wheat", "ship", "corn")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from abound.core.errors import CannotStart
+from abound_core.errors import CannotStart
 from benchmarks.reproduction.experiment import Plot, PlotLine
 from benchmarks.reproduction.results import ResultsFile
 

@@ -10,9 +10,9 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from abound.core.config import ModelConfig
-from abound.core.index.index import Index
-from abound.core.index.params import IndexParams
+from abound_core.config import ModelConfig
+from abound_core.index.index import Index
+from abound_core.index.params import IndexParams
 
 Floats = npt.NDArray[np.float64]
 

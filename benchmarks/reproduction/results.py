@@ -6,7 +6,7 @@ import json
 import os
 from pathlib import Path
 
-from abound.core.errors import Malformed
+from abound_core.errors import Malformed
 from benchmarks.reproduction.experiment import Experiment
 from benchmarks.reproduction.run import Figures
 

@@ -14,15 +14,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from abound.core.config import ModelConfig
-from abound.core.errors import InvalidInstance
-from abound.core.evaluation.evaluate import fit, measure, rank
-from abound.core.measures import Propensity
-from abound.core.methods import registry
-from abound.core.methods.training.gather import of_dataset
-from abound.core.methods.training.progress import Progress, no_progress, subrange
-from abound.service.evaluation.batch import BatchEvaluation, evaluate_matrices
-from abound.service.processes.memory import limit_memory
+from abound.evaluation.batch import BatchEvaluation, evaluate_matrices
+from abound.processes.memory import limit_memory
+from abound_core.config import ModelConfig
+from abound_core.errors import InvalidInstance
+from abound_core.evaluation.evaluate import fit, measure, rank
+from abound_core.measures import Propensity
+from abound_core.methods import registry
+from abound_core.methods.training.gather import of_dataset
+from abound_core.methods.training.progress import Progress, no_progress, subrange
 from benchmarks.reproduction import proportions
 from benchmarks.reproduction.data_sets import LoadedDataSet
 from benchmarks.reproduction.experiment import Experiment

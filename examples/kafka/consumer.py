@@ -16,7 +16,7 @@ import msgspec
 from confluent_kafka import Consumer, KafkaException, Message, Producer, TopicPartition
 
 from abound import Client, Model
-from abound.service.client import ClientError, Labelled, Refused
+from abound.client import ClientError, Labelled, Refused
 
 TOGETHER = 500
 PERMANENT = (400, 413, 422)

@@ -17,7 +17,7 @@ from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
 
 from abound import AsyncClient
-from abound.service.client import AsyncModel, ClientError, InputInstance, Refused
+from abound.client import AsyncModel, ClientError, InputInstance, Refused
 
 SOURCE = "label-studio"
 CREATED, UPDATED, CREATED_MANY = "ANNOTATION_CREATED", "ANNOTATION_UPDATED", "ANNOTATIONS_CREATED"

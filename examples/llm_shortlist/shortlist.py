@@ -19,8 +19,8 @@ from collections.abc import Sequence
 import httpx
 
 from abound import Client, Model
-from abound.service.api.schemas.learn_classify import ScoredLabel
-from abound.service.client import ClientError
+from abound.api.schemas.learn_classify import ScoredLabel
+from abound.client import ClientError
 
 CANDIDATES = 20
 SOURCE = "llm-shortlist"

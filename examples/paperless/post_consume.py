@@ -20,7 +20,7 @@ from typing import Any
 import httpx
 
 from abound import Client, Model
-from abound.service.client import ClientError, Labelled, Refused
+from abound.client import ClientError, Labelled, Refused
 
 SOURCE = "paperless"
 MOST_CHARACTERS = 100_000

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from abound.core.methods.fitted import FittedMethod
-from abound.core.model.live_model import warmup
-from abound.service.artifacts.artifact_store import ArtifactStore
-from abound.service.replica import heartbeat
-from abound.service.store.client import Store
-from abound.service.versions import activation
-from abound.service.versions.card import Card
+from abound.artifacts.artifact_store import ArtifactStore
+from abound.replica import heartbeat
+from abound.store.client import Store
+from abound.versions import activation
+from abound.versions.card import Card
+from abound_core.methods.fitted import FittedMethod
+from abound_core.model.live_model import warmup
 from tests.support.command_line import Run
 from tests.support.served import NDJSON, Served, fresh_model, lines, ndjson, problem, served
 from tests.support.small_versions import FEATURES, fitted, ranked, write

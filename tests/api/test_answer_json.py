@@ -4,13 +4,13 @@ import gc
 
 import numpy as np
 
-from abound.core.config import ModelConfig
-from abound.core.instances.record import pack_labels
-from abound.core.model.entry_application import Unit
-from abound.core.model.live_model import LiveModel
-from abound.core.types import START, Offset, Ranking
-from abound.service.api.answer_json import AnswerEncoder
-from abound.service.api.schemas.learn_classify import encoder
+from abound.api.answer_json import AnswerEncoder
+from abound.api.schemas.learn_classify import encoder
+from abound_core.config import ModelConfig
+from abound_core.instances.record import pack_labels
+from abound_core.model.entry_application import Unit
+from abound_core.model.live_model import LiveModel
+from abound_core.types import START, Offset, Ranking
 
 ODD = ["plain", 'quo"te', "back\\slash", "\n\t\x00\x1f", "é", "\U0001f600", "</script>", " ", "%b{}", "x" * 512]
 

@@ -9,17 +9,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from abound.core.config import ModelConfig
-from abound.core.errors import MemoryLimitExceeded
-from abound.core.instances.record import pack_labels
-from abound.core.model.entry_application import Unit
-from abound.core.model.live_model import LiveModel
-from abound.service.model.replicated_model import new_secret
-from abound.service.processes.memory import STORE_SHARES, default_models_memory, total_memory
-from abound.service.replica.memory_budget import MemoryBudget
-from abound.service.replica.predictions import RememberParams, recall, remember
-from abound.service.store.client import Store
-from abound.service.store.keys import ModelKeys
+from abound.model.replicated_model import new_secret
+from abound.processes.memory import STORE_SHARES, default_models_memory, total_memory
+from abound.replica.memory_budget import MemoryBudget
+from abound.replica.predictions import RememberParams, recall, remember
+from abound.store.client import Store
+from abound.store.keys import ModelKeys
+from abound_core.config import ModelConfig
+from abound_core.errors import MemoryLimitExceeded
+from abound_core.instances.record import pack_labels
+from abound_core.model.entry_application import Unit
+from abound_core.model.live_model import LiveModel
 from tests.support.served import NDJSON, Served, fresh_model, lines, ndjson, problem, served
 
 MIB = 2**20

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from abound.core.model.live_model import warmup
-from abound.service.artifacts.artifact_store import ArtifactStore
-from abound.service.store.client import Store
+from abound.artifacts.artifact_store import ArtifactStore
+from abound.store.client import Store
+from abound_core.model.live_model import warmup
 from tests.support.served import NDJSON, Served, fresh_model, problem, served
 from tests.support.small_versions import FEATURES, fitted, write
 

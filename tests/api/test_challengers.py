@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from abound.service.artifacts.artifact_store import ArtifactStore
-from abound.service.client import AsyncClient, Client, Refused
-from abound.service.log.catalog import DEFAULT_MODEL, CatalogModel, read_catalog
-from abound.service.processes.lifetime import dies_with_parent
-from abound.service.store.client import Store
+from abound.artifacts.artifact_store import ArtifactStore
+from abound.client import AsyncClient, Client, Refused
+from abound.log.catalog import DEFAULT_MODEL, CatalogModel, read_catalog
+from abound.processes.lifetime import dies_with_parent
+from abound.store.client import Store
 from tests.support.contest_streams import GATE, LABELS, Pair, changed, familiar, wise
 from tests.support.served import Served, ndjson, problem, served
 from tests.support.small_versions import write
@@ -47,7 +47,7 @@ class Worker:
 
     def start(self) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "abound.service.worker"], env=self._environment, preexec_fn=dies_with_parent()
+            [sys.executable, "-m", "abound.worker"], env=self._environment, preexec_fn=dies_with_parent()
         )
 
     def kill(self) -> None:

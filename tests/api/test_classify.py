@@ -11,13 +11,13 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from abound.core.config import ModelConfig
-from abound.core.instances.record import pack_labels
-from abound.core.model.entry_application import Unit
-from abound.core.model.live_model import LiveModel
-from abound.service.replica.predictions import RememberParams, newest_predictions, remember
-from abound.service.store.client import Store
-from abound.service.store.keys import ModelKeys
+from abound.replica.predictions import RememberParams, newest_predictions, remember
+from abound.store.client import Store
+from abound.store.keys import ModelKeys
+from abound_core.config import ModelConfig
+from abound_core.instances.record import pack_labels
+from abound_core.model.entry_application import Unit
+from abound_core.model.live_model import LiveModel
 from tests.support.served import Served, fresh_model, problem, served
 
 

@@ -24,23 +24,23 @@ import zstandard
 from pyarrow import parquet
 from typer.testing import CliRunner
 
-from abound.core.config import ModelConfig
-from abound.core.errors import Conflict, Malformed, TooLarge
-from abound.core.instances.tables import TableColumns
-from abound.core.instances.vectorizer import Vectorizer
-from abound.core.limits import DATASET_LIMITS
-from abound.core.methods import fitted as fitting
-from abound.core.methods import registry
-from abound.core.methods.training.gather import gather
-from abound.core.methods.training.progress import no_progress
-from abound.service.cli.main import app
-from abound.service.client import Client, Refused
-from abound.service.client.local_service import own_service
-from abound.service.datasets import repository
-from abound.service.datasets.check import counts
-from abound.service.datasets.files import read_file
-from abound.service.datasets.repository import DatasetCard, DatasetRepository
-from abound.service.jobs import fit as fitting_job
+from abound.cli.main import app
+from abound.client import Client, Refused
+from abound.client.local_service import own_service
+from abound.datasets import repository
+from abound.datasets.check import counts
+from abound.datasets.files import read_file
+from abound.datasets.repository import DatasetCard, DatasetRepository
+from abound.jobs import fit as fitting_job
+from abound_core.config import ModelConfig
+from abound_core.errors import Conflict, Malformed, TooLarge
+from abound_core.instances.tables import TableColumns
+from abound_core.instances.vectorizer import Vectorizer
+from abound_core.limits import DATASET_LIMITS
+from abound_core.methods import fitted as fitting
+from abound_core.methods import registry
+from abound_core.methods.training.gather import gather
+from abound_core.methods.training.progress import no_progress
 from tests.api.test_keys import until
 from tests.jobs.test_fit import Place, instances, same
 
@@ -53,7 +53,7 @@ ENVIRONMENT = {"ABOUND_DATASETS_MAX_BYTES": "200000", "ABOUND_DATASETS_TOTAL_BYT
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     directory: Path = tmp_path_factory.mktemp("data")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("abound.service.client.local_service._environment", lambda: {**os.environ, **ENVIRONMENT})
+        patch.setattr("abound.client.local_service._environment", lambda: {**os.environ, **ENVIRONMENT})
         with own_service(data_dir=directory, worker=True) as url, Client(url) as client:
             yield Place(client, directory)
 
@@ -185,7 +185,7 @@ def test_too_many_names_are_refused(tmp_path: Path, kind: str) -> None:
 
 
 def test_the_process_that_checks_is_held_to_its_memory() -> None:
-    program = "from abound.service.processes.memory import limit_memory; limit_memory(2**26); bytearray(2**27)"
+    program = "from abound.processes.memory import limit_memory; limit_memory(2**26); bytearray(2**27)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
     assert done.returncode == 1
     assert "MemoryError" in done.stderr

@@ -9,19 +9,19 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from abound.core.config import ModelConfig
-from abound.core.errors import AboundError, InvalidInstance
-from abound.core.limits import Limits
-from abound.core.model.live_model import LiveModel
-from abound.service.api import decoding
-from abound.service.api.decoding import decode, sole_features, vector_immediately
-from abound.service.api.schemas.learn_classify import (
+from abound.api import decoding
+from abound.api.decoding import decode, sole_features, vector_immediately
+from abound.api.schemas.learn_classify import (
     ClassifyRequest,
     classify_decoder,
     encoder,
     labelled_decoder,
     learn_decoder,
 )
+from abound_core.config import ModelConfig
+from abound_core.errors import AboundError, InvalidInstance
+from abound_core.limits import Limits
+from abound_core.model.live_model import LiveModel
 from tests.randomness import examples
 
 LIVE = LiveModel(ModelConfig(), (1, 2), Limits())

@@ -12,8 +12,8 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
-from abound.core.errors import OutcomeUnknown
-from abound.service.api.problems import install, problem_of
+from abound.api.problems import install, problem_of
+from abound_core.errors import OutcomeUnknown
 from tests.support.served import Served, fresh_model, problem, served
 
 GOOD = b'{"features": {"f": 1}, "labels": ["a"]}'

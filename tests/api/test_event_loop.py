@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from abound.core.model.live_model import warmup
+from abound_core.model.live_model import warmup
 from tests.support.served import NDJSON, Served, fresh_model, served
 
 MIB = 2**20

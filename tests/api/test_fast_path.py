@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 import uvicorn
 
-from abound.service.api.protocol import MAX_TURN_REQUESTS, STALL_CHECK_SECONDS, ClientConnection, FastAnswer
-from abound.service.processes.startup_page import listen
+from abound.api.protocol import MAX_TURN_REQUESTS, STALL_CHECK_SECONDS, ClientConnection, FastAnswer
+from abound.processes.startup_page import listen
 from tests.support.served import Served, served
 
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from abound.service.client import Client, Refused
-from abound.service.client.local_service import own_service
-from abound.service.settings import MIB
+from abound.client import Client, Refused
+from abound.client.local_service import own_service
+from abound.settings import MIB
 from tests.jobs.test_fit import Place, instances
 
 OTHERS = 65_536
@@ -31,7 +31,7 @@ LEAST = 2 * OTHERS + MIB
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     directory: Path = tmp_path_factory.mktemp("data")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("abound.service.client.local_service._environment", lambda: {**os.environ, **ENVIRONMENT})
+        patch.setattr("abound.client.local_service._environment", lambda: {**os.environ, **ENVIRONMENT})
         with own_service(data_dir=directory, worker=True) as url, Client(url) as client:
             client.learn("default", {"instances": instances(120)})
             yield Place(client, directory)

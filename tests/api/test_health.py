@@ -20,9 +20,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from pydantic import SecretStr
 
-from abound.service.api.app import create_app
-from abound.service.metrics import Telemetry
-from abound.service.settings import Settings
+from abound.api.app import create_app
+from abound.metrics import Telemetry
+from abound.settings import Settings
 from tests.support.served import Served, ndjson, problem, served
 from tests.support.valkey import Server
 
@@ -201,7 +201,7 @@ def test_metrics_count_requests_and_describe_models(service: Served) -> None:
 
 SEVERAL = """
 import sys
-from abound.service.metrics import Telemetry
+from abound.metrics import Telemetry
 telemetry = Telemetry()
 for _ in range(int(sys.argv[1])):
     telemetry.meter("/learn").observe(200, 0.002)
@@ -253,7 +253,7 @@ def test_the_metrics_of_a_thousand_models_are_written_at_once() -> None:
 def test_log_lines_have_one_form() -> None:
     program = """
 import logging, structlog
-from abound.service.metrics import configure_logging
+from abound.metrics import configure_logging
 configure_logging("info", "json")
 structlog.get_logger("mine").info("said", n=1)
 structlog.get_logger("mine").debug("unsaid")

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from abound.service.api.learn_service import ConfigChanges
-from abound.service.replica.predictions import vector_fingerprint
+from abound.api.learn_service import ConfigChanges
+from abound.replica.predictions import vector_fingerprint
 from tests.support.served import NDJSON, Served, checked_problem, fresh_model, lines, ndjson, problem, served
 
 LETTERS = [chr(i) for i in range(0x4E00, 0x4E00 + 1000)]

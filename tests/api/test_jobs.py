@@ -12,9 +12,9 @@ from typing import Any
 import httpx
 import pytest
 
-from abound.service.api.routes import jobs as route
-from abound.service.jobs.record import job_key
-from abound.service.security.audit import AUDIT_KEY
+from abound.api.routes import jobs as route
+from abound.jobs.record import job_key
+from abound.security.audit import AUDIT_KEY
 from tests.support.job_worker import Office, forget_jobs, office, until
 from tests.support.served import Served, problem
 

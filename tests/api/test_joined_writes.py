@@ -3,7 +3,7 @@ from __future__ import annotations
 import asyncio
 import socket
 
-from abound.service.api.protocol import MAX_JOINED_BYTES, JoinedWrites
+from abound.api.protocol import MAX_JOINED_BYTES, JoinedWrites
 from tests.support.served import served
 
 HEAD = b"HTTP/1.1 200 OK\r\n\r\n"

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from abound.service.security import key_store
-from abound.service.security.key import CreatedKey
-from abound.service.store.client import Store
+from abound.security import key_store
+from abound.security.key import CreatedKey
+from abound.store.client import Store
 from tests.api.test_keys import bearer, make, until
 from tests.support.served import Served, problem, served
 

@@ -11,9 +11,9 @@ from typing import Any
 import httpx
 import pytest
 
-from abound.service.security import key_store
-from abound.service.security.key import CreatedKey, KeyTerms
-from abound.service.store.client import Store
+from abound.security import key_store
+from abound.security.key import CreatedKey, KeyTerms
+from abound.store.client import Store
 from tests.support.served import NDJSON, Served, fresh_model, lines, ndjson, problem, served
 
 INSTANCE = {"features": {"wheat": 1}}
@@ -231,7 +231,7 @@ def test_a_rotated_key_lives_on_for_its_grace(service: Served, admin: CreatedKey
 
 
 def test_when_a_key_was_used_is_noted(service: Served, admin: CreatedKey, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("abound.service.security.key_ring.NOTE_SECONDS", 0.0)
+    monkeypatch.setattr("abound.security.key_ring.NOTE_SECONDS", 0.0)
     used, unused = (
         make(service, "classify"),
         on_store(service.server.url, lambda store: key_store.create(store, KeyTerms(["classify"]))),

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from abound.core.limits import MAX_DETAILS_BYTES
-from abound.service.client import Client
+from abound.client import Client
+from abound_core.limits import MAX_DETAILS_BYTES
 from tests.support.served import NDJSON, Served, fresh_model, lines, ndjson, problem, served
 
 

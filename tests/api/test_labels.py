@@ -10,8 +10,8 @@ from urllib.parse import quote
 import httpx
 import pytest
 
-from abound.service.api.routes import labels as routes
-from abound.service.client import Client
+from abound.api.routes import labels as routes
+from abound.client import Client
 from tests.support.replicas import until
 from tests.support.served import Served, fresh_model, problem, served
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from abound.core.types import Offset
+from abound_core.types import Offset
 from tests.support.served import NDJSON, Served, fresh_model, lines, ndjson, problem, served
 
 WHEAT: dict[str, Any] = {"features": {"wheat": 0.4, "price": 3}, "labels": ["grain"]}

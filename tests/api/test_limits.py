@@ -11,11 +11,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from abound.core.errors import Conflict
-from abound.service.api import request_body
-from abound.service.security import key_store
-from abound.service.security.key import KeyTerms
-from abound.service.store.client import Store
+from abound.api import request_body
+from abound.security import key_store
+from abound.security.key import KeyTerms
+from abound.store.client import Store
+from abound_core.errors import Conflict
 from tests.support.served import NDJSON, Served, lines, problem, served
 
 ONE = {"features": {"f": 1}}

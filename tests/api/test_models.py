@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 import redis
 
-from abound.core.config import ModelConfig
-from abound.core.types import Offset
-from abound.service.log.events import APPLY_VERSION, CatalogEntry, ModelCreated, encode
-from abound.service.replica import follower
-from abound.service.store.client import Store
-from abound.service.worker import Worker
+from abound.log.events import APPLY_VERSION, CatalogEntry, ModelCreated, encode
+from abound.replica import follower
+from abound.store.client import Store
+from abound.worker import Worker
+from abound_core.config import ModelConfig
+from abound_core.types import Offset
 from tests.api.test_keys import until
 from tests.support.served import Served, fresh_model, problem, served
 

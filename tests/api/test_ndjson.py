@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from abound.service.api.ndjson import RequestLines
-from abound.service.api.request_body import BodyBudget, Message
+from abound.api.ndjson import RequestLines
+from abound.api.request_body import BodyBudget, Message
 from tests.support.served import NDJSON, Served, checked_problem, fresh_model, lines, ndjson, problem, served
 
 

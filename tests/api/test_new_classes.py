@@ -12,12 +12,12 @@ import httpx
 import numpy as np
 import pytest
 
-from abound.core.config import ModelConfig
-from abound.core.errors import Conflict, OutcomeUnknown
-from abound.core.index.index import Index
-from abound.core.index.params import IndexParams
-from abound.core.model.live_model import LiveModel
-from abound.service.api.learn_service import PendingClasses, RequestAdditions
+from abound.api.learn_service import PendingClasses, RequestAdditions
+from abound_core.config import ModelConfig
+from abound_core.errors import Conflict, OutcomeUnknown
+from abound_core.index.index import Index
+from abound_core.index.params import IndexParams
+from abound_core.model.live_model import LiveModel
 from tests.support.served import NDJSON, lines, ndjson, served
 
 
@@ -41,7 +41,7 @@ def test_a_class_that_the_index_could_not_learn_is_refused(
     update: str, max_classes: int | None, refused: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "abound.core.kernels.index.layout.CLASS_MASK", np.uint64(3)
+        "abound_core.kernels.index.layout.CLASS_MASK", np.uint64(3)
     )  # read where it is asked, compiled elsewhere
     new = RequestAdditions(
         PendingClasses(model(LiveModel(ModelConfig(update=cast("Any", update), max_classes=max_classes), (1, 2))))

@@ -10,11 +10,11 @@ from importlib.resources import files
 
 import pytest
 
-from abound.service.api import static_files
+from abound.api import static_files
 from tests.api.test_keys import make
 from tests.support.served import Served, problem, served
 
-FILES = sorted(file.name for file in files("abound.service").joinpath("web").iterdir() if file.name != "index.html")
+FILES = sorted(file.name for file in files("abound").joinpath("web").iterdir() if file.name != "index.html")
 PLAIN = {"accept-encoding": "identity"}
 
 
@@ -50,7 +50,7 @@ def test_every_file_has_its_type_and_is_kept_for_ever(service: Served, base: str
     assert answer.headers["cache-control"] == "public, max-age=31536000, immutable"
     assert "content-encoding" not in answer.headers
     if name != "chart.js":
-        assert answer.content == files("abound.service").joinpath("web", name).read_bytes()
+        assert answer.content == files("abound").joinpath("web", name).read_bytes()
 
 
 def test_every_file_is_named_by_the_page_and_every_import_is_there(service: Served, base: str) -> None:
@@ -80,7 +80,7 @@ def test_nothing_from_elsewhere_and_nothing_inline(service: Served, base: str, p
 
 
 def test_no_markup_is_made_of_data() -> None:
-    page = files("abound.service").joinpath("web")
+    page = files("abound").joinpath("web")
     for name in [*FILES, "index.html"]:
         text = page.joinpath(name).read_text()
         found = re.search(

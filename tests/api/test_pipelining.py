@@ -22,9 +22,9 @@ import httpx
 import pytest
 import uvicorn
 
-from abound.service.api import protocol
-from abound.service.api.protocol import MAX_TURN_REQUESTS, STALL_CHECK_SECONDS, ClientConnection
-from abound.service.processes.startup_page import listen
+from abound.api import protocol
+from abound.api.protocol import MAX_TURN_REQUESTS, STALL_CHECK_SECONDS, ClientConnection
+from abound.processes.startup_page import listen
 from benchmarks.serving import Serving
 
 MB = 1_000_000
@@ -64,7 +64,7 @@ def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
     with Serving(directory / "data", "--no-worker", output=directory / "log", environment=environment) as serving:
         serving.until_ready()
         replica = next(  # the processes that it starts come behind it
-            pid for pid in serving.pids() if b"abound.service.api.server" in Path(f"/proc/{pid}/cmdline").read_bytes()
+            pid for pid in serving.pids() if b"abound.api.server" in Path(f"/proc/{pid}/cmdline").read_bytes()
         )
         found = Process(httpx.URL(serving.url).port or 0, replica, b"Authorization: Bearer " + key)
         for _ in range(20):

@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager
 import pytest
 import uvicorn
 
-from abound.service.api.protocol import MAX_BODY_CHECKS, MAX_HEAD_CHECKS, ClientConnection
-from abound.service.processes.startup_page import listen
+from abound.api.protocol import MAX_BODY_CHECKS, MAX_HEAD_CHECKS, ClientConnection
+from abound.processes.startup_page import listen
 
 HEAD = b"POST / HTTP/1.1\r\nHost: x\r\n"
 

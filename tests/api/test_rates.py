@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from abound.core.errors import CannotStart, RateLimited, StoreUnavailable, TooLarge
-from abound.service.api.ndjson import NdjsonLine
-from abound.service.api.ndjson_rates import admit_lines
-from abound.service.security.key import CreatedKey, KeyTerms, create_key, rate_of
-from abound.service.security.key_ring import Grant
-from abound.service.security.rate_limits import RateLimiter, RateParams
-from abound.service.settings import Settings
-from abound.service.store.client import Store
+from abound.api.ndjson import NdjsonLine
+from abound.api.ndjson_rates import admit_lines
+from abound.security.key import CreatedKey, KeyTerms, create_key, rate_of
+from abound.security.key_ring import Grant
+from abound.security.rate_limits import RateLimiter, RateParams
+from abound.settings import Settings
+from abound.store.client import Store
+from abound_core.errors import CannotStart, RateLimited, StoreUnavailable, TooLarge
 from tests.api.test_keys import bearer, make, until
 from tests.support.served import NDJSON, Served, lines, ndjson, problem, served
 from tests.support.valkey import PATIENT, Server
@@ -178,7 +178,7 @@ async def test_all_replicas_count_together(store: Store) -> None:
 
 
 def test_without_the_store_classify_goes_on_uncounted_and_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("abound.service.security.rate_limits.ANSWER_SECONDS", 2.0)
+    monkeypatch.setattr("abound.security.rate_limits.ANSWER_SECONDS", 2.0)
     with served() as service:
         made = make(service, "classify", "learn", rate="5/minute")
         service.server.pause()
@@ -203,7 +203,7 @@ def test_what_is_learned_is_counted_however_slow_the_store_is(
         await asyncio.sleep(0.1)
         return await count(self, *given)
 
-    monkeypatch.setattr("abound.service.security.rate_limits.ANSWER_SECONDS", 0.05)
+    monkeypatch.setattr("abound.security.rate_limits.ANSWER_SECONDS", 0.05)
     monkeypatch.setattr(RateLimiter, "_hit", slowly)
     headers = bearer(limited)
     for _ in range(25):

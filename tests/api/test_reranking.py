@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from abound.core.model.live_model import RERANKED, warmup
+from abound_core.model.live_model import RERANKED, warmup
 from tests.support.served import NDJSON, Served, fresh_model, lines, ndjson, served
 
 D = 12

@@ -16,13 +16,13 @@ import pytest
 from pydantic import SecretStr
 from structlog.testing import capture_logs
 
-from abound.core.errors import Corrupted
-from abound.service.api.server import serve
-from abound.service.asyncio_tasks import forever
-from abound.service.metrics import configure_logging
-from abound.service.processes.status_pipe import Reporter
-from abound.service.replica.follower import Follower
-from abound.service.settings import Settings
+from abound.api.server import serve
+from abound.asyncio_tasks import forever
+from abound.metrics import configure_logging
+from abound.processes.status_pipe import Reporter
+from abound.replica.follower import Follower
+from abound.settings import Settings
+from abound_core.errors import Corrupted
 from tests.api.test_keys import until
 from tests.support.served import Served, served
 from tests.support.valkey import Server

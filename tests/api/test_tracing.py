@@ -15,9 +15,9 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from abound import AsyncClient, Client
-from abound.core.errors import CannotStart
-from abound.service.api import app
-from abound.service.processes import tracing
+from abound.api import app
+from abound.processes import tracing
+from abound_core.errors import CannotStart
 from tests.support.job_worker import until
 from tests.support.served import NDJSON, Served, ndjson, served
 
@@ -132,7 +132,7 @@ def test_a_client_outside_of_a_trace_sends_none() -> None:
 
 
 def test_a_replica_that_is_not_traced_imports_no_exporter() -> None:
-    code = "import sys, abound.service.api.app; print([one for one in sys.modules if 'opentelemetry.exporter' in one])"
+    code = "import sys, abound.api.app; print([one for one in sys.modules if 'opentelemetry.exporter' in one])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
 

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
-from abound.service.artifacts.artifact_store import ArtifactStore
-from abound.service.client import Client
-from abound.service.snapshots.snapshots import SnapshotParams
-from abound.service.store.client import Store
-from abound.service.worker import Worker
+from abound.artifacts.artifact_store import ArtifactStore
+from abound.client import Client
+from abound.snapshots.snapshots import SnapshotParams
+from abound.store.client import Store
+from abound.worker import Worker
 from tests.snapshots.test_model_file import FILE, LARGE, with_head
 from tests.support.command_line import Ran, Run
 from tests.support.served import Served, problem, served

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from abound.core.model.live_model import warmup
-from abound.service.client import Client, Model
+from abound.client import Client, Model
+from abound_core.model.live_model import warmup
 from tests.support.served import NDJSON, Served, fresh_model, lines, ndjson, problem, served
 
 D = 12

@@ -16,9 +16,9 @@ import httpx
 import pytest
 from typer.testing import CliRunner
 
-from abound.service.cli.main import app
-from abound.service.client import Client, Refused
-from abound.service.client.local_service import own_service
+from abound.cli.main import app
+from abound.client import Client, Refused
+from abound.client.local_service import own_service
 from tests.jobs.test_fit import Place, instances
 
 FILE = {"content-type": "application/vnd.abound.version"}
@@ -237,9 +237,7 @@ def test_what_was_fitted_on_forgotten_events_goes(place: Place) -> None:
 
 
 def test_the_newest_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        "abound.service.client.local_service._environment", lambda: {**os.environ, "ABOUND_VERSIONS_KEEP": "2"}
-    )
+    monkeypatch.setattr("abound.client.local_service._environment", lambda: {**os.environ, "ABOUND_VERSIONS_KEEP": "2"})
     with own_service(data_dir=tmp_path, worker=True) as url, Client(url) as client:
         place = Place(client, tmp_path)
         client.learn("default", {"instances": instances(60)})

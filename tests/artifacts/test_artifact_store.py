@@ -19,10 +19,10 @@ from fsspec.implementations.memory import MemoryFileSystem
 from hypothesis import given
 from hypothesis import strategies as st
 
-from abound.core.errors import ArtifactsUnavailable, CannotStart, StoreUnavailable, UnknownArtifact
-from abound.service.artifacts.artifact_store import ARTIFACTS_KEY, MARKER, ArtifactStore
-from abound.service.settings import Settings
-from abound.service.store.client import Store
+from abound.artifacts.artifact_store import ARTIFACTS_KEY, MARKER, ArtifactStore
+from abound.settings import Settings
+from abound.store.client import Store
+from abound_core.errors import ArtifactsUnavailable, CannotStart, StoreUnavailable, UnknownArtifact
 from tests.support.valkey import Server
 
 

@@ -10,13 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from abound.core.errors import UnknownArtifact
-from abound.service.artifacts.artifact_store import ArtifactStore
-from abound.service.artifacts.checksums import checksum_of
-from abound.service.artifacts.file_cache import FileCache, cache_in
-from abound.service.store.client import Store
-from abound.service.versions import repository as versions
-from abound.service.versions.card import CARD, Card
+from abound.artifacts.artifact_store import ArtifactStore
+from abound.artifacts.checksums import checksum_of
+from abound.artifacts.file_cache import FileCache, cache_in
+from abound.store.client import Store
+from abound.versions import repository as versions
+from abound.versions.card import CARD, Card
+from abound_core.errors import UnknownArtifact
 from tests.versions.test_repository import KEYS, fit, vectors, write
 
 

@@ -22,15 +22,15 @@ from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute
 from fsspec.implementations.memory import MemoryFileSystem
 
-from abound.core.errors import ArtifactsUnavailable
-from abound.service.api import routes
-from abound.service.api.dependencies import artifacts as joined_artifacts
-from abound.service.artifacts.artifact_store import ArtifactStore
-from abound.service.artifacts.timeouts import DaemonThreads
-from abound.service.snapshots import schedule
-from abound.service.snapshots.snapshots import SnapshotParams
-from abound.service.store.client import Store
-from abound.service.worker import Worker
+from abound.api import routes
+from abound.api.dependencies import artifacts as joined_artifacts
+from abound.artifacts.artifact_store import ArtifactStore
+from abound.artifacts.timeouts import DaemonThreads
+from abound.snapshots import schedule
+from abound.snapshots.snapshots import SnapshotParams
+from abound.store.client import Store
+from abound.worker import Worker
+from abound_core.errors import ArtifactsUnavailable
 from tests.support.fixtures import StartReplica
 from tests.support.served import served
 from tests.support.streams import drafts
@@ -49,7 +49,7 @@ class Silent(MemoryFileSystem):
         threading.Event().wait()
     makedirs = exists
 fsspec.register_implementation("silent", Silent)
-from abound.service.worker import main
+from abound.worker import main
 sys.exit(main())
 """
 
@@ -102,8 +102,8 @@ async def test_snapshots_need_no_artifact_store(
     monkeypatch: pytest.MonkeyPatch,
     joined: bool,
 ) -> None:
-    monkeypatch.setattr("abound.service.artifacts.availability.JOIN_SECONDS", QUICKLY)
-    monkeypatch.setattr("abound.service.replica.storage_status.LOOK_SECONDS", 0.1)
+    monkeypatch.setattr("abound.artifacts.availability.JOIN_SECONDS", QUICKLY)
+    monkeypatch.setattr("abound.replica.storage_status.LOOK_SECONDS", 0.1)
     silent.set()
     url = f"silent://{tmp_path.name}-{joined}"
     replica = await start_replica(server, artifacts=ArtifactStore(url, patience=QUICKLY))
@@ -185,7 +185,7 @@ def test_whoever_needs_the_artifact_store_is_told_that_it_does_not_answer(
     if before == "silent later":
         silent.set()
     for bound in ("api.app.PATIENCE_SECONDS", "artifacts.availability.JOIN_SECONDS"):
-        monkeypatch.setattr(f"abound.service.{bound}", QUICKLY)
+        monkeypatch.setattr(f"abound.{bound}", QUICKLY)
     with served(artifacts_url=f"silent://{tmp_path.name}-routes", data_dir=tmp_path) as service:
         silent.clear()
         for method, path, body in ROUTES:
@@ -208,8 +208,7 @@ def test_whoever_needs_the_artifact_store_is_told_that_it_does_not_answer(
 
 def test_the_routes_that_read_the_artifact_store_are_these() -> None:
     modules = [
-        importlib.import_module(f"abound.service.api.routes.{one.name}")
-        for one in pkgutil.iter_modules(routes.__path__)
+        importlib.import_module(f"abound.api.routes.{one.name}") for one in pkgutil.iter_modules(routes.__path__)
     ]
     found = {
         (method, route.path)

@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 
-from abound.core.config import ModelConfig
+from abound_core.config import ModelConfig
 from benchmarks.kernel import DATA_SET, MEMORY, ROOT, STREAMS, Bench, compared, stream_of
 
 WIDE = np.uint64(1 << 54)

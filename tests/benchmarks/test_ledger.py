@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from abound.service.log.append_group import LearnDraft
+from abound.log.append_group import LearnDraft
 from benchmarks.faults.clients import Acknowledged
 from benchmarks.faults.ledger import LostTail, examine
 from tests.support.fixtures import StartReplica

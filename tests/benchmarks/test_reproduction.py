@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from abound.core.config import ModelConfig
-from abound.core.errors import Malformed
-from abound.core.methods.registry import METHODS
-from abound.service.evaluation.batch import BatchEvaluation
+from abound.evaluation.batch import BatchEvaluation
+from abound_core.config import ModelConfig
+from abound_core.errors import Malformed
+from abound_core.methods.registry import METHODS
 from benchmarks.reproduction import __main__ as program
 from benchmarks.reproduction.comparisons import PLOTS, TABLES, select_experiments
 from benchmarks.reproduction.data_sets import SETS, DataSet, read

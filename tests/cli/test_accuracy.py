@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from abound.service.cli.accuracy import RunningAccuracy, format_score, rank_in
+from abound.cli.accuracy import RunningAccuracy, format_score, rank_in
 
 
 def plain(ranks: list[int | None]) -> dict[str, object]:

@@ -22,13 +22,13 @@ import httpx
 import pytest
 import typer.main
 
-from abound.core.config import ModelConfig
-from abound.core.types import Offset
-from abound.service.cli import main as cli
-from abound.service.client.local_service import own_service
-from abound.service.client.retries import ATTEMPTS
-from abound.service.datasets.files import read_file
-from abound.service.evaluation.live import evaluate
+from abound.cli import main as cli
+from abound.client.local_service import own_service
+from abound.client.retries import ATTEMPTS
+from abound.datasets.files import read_file
+from abound.evaluation.live import evaluate
+from abound_core.config import ModelConfig
+from abound_core.types import Offset
 from tests.cli.conftest import rows, write
 from tests.support.command_line import Run
 
@@ -87,7 +87,7 @@ def seconds_of_work(*arguments: str) -> float:
 
 def test_help_is_there_at_once() -> None:
     heavy = "{'numpy', 'numba', 'fastapi', 'redis', 'httpx', 'pydantic'}"
-    program = f"import abound.service.cli.main, sys; print({heavy} & set(sys.modules))"
+    program = f"import abound.cli.main, sys; print({heavy} & set(sys.modules))"
     # Beside what a command that computes begins with, as the machine may be slow, or busy.
     computing = min(seconds_of_work("-c", "import fastapi, numba, redis") for _ in range(3))
     assert min(seconds_of_work("-m", "abound", "--help") for _ in range(3)) < 0.6 * computing

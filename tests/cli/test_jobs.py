@@ -10,8 +10,8 @@ from typing import Any
 import httpx
 import pytest
 
-from abound.service.cli.versions import list_versions
-from abound.service.client import Client, Interrupted, Refused
+from abound.cli.versions import list_versions
+from abound.client import Client, Interrupted, Refused
 from tests.support.command_line import Ran, Run
 from tests.support.job_worker import Office, office
 

@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from abound.service.processes.embedded_store import EmbeddedStore
+from abound.processes.embedded_store import EmbeddedStore
 from tests.api.test_keys import make
 from tests.cli.test_cli import commands
 from tests.support.command_line import Run

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from abound.service.client import Client, Refused
+from abound.client import Client, Refused
 from tests.support.command_line import Run
 from tests.support.served import Served, served
 

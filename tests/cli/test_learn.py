@@ -21,9 +21,9 @@ from typing import IO
 import httpx
 import pytest
 
-import abound.service.client
-from abound.service.cli.learn_classify import StreamEnded, learn
-from abound.service.client import Client
+import abound.client
+from abound.cli.learn_classify import StreamEnded, learn
+from abound.client import Client
 from tests.support import interrupts
 
 
@@ -65,7 +65,7 @@ def learning(
     def client(url: str, key: str | None) -> Client:
         return Client(url, transport=httpx.MockTransport(handler), pause=lambda seconds: None)
 
-    monkeypatch.setattr(abound.service.client, "Client", client)
+    monkeypatch.setattr(abound.client, "Client", client)
     monkeypatch.chdir(tmp_path)
     Path("f.jsonl").write_text('{"text": "a", "labels": ["b"]}\n' * 4)
     with pytest.raises(StreamEnded) as stopped:

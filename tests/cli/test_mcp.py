@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from mcp import Client, StdioServerParameters
 
-from abound.service.cli.mcp_server import make_server
-from abound.service.client import AsyncClient
+from abound.cli.mcp_server import make_server
+from abound.client import AsyncClient
 from tests.support.served import Served, fresh_model, served
 
 
@@ -120,7 +120,7 @@ async def test_the_command_serves_over_standard_input_and_output_with_a_key(tmp_
 
 
 def test_without_the_sdk_the_command_says_what_to_install() -> None:
-    program = "import sys; sys.modules['mcp'] = None; from abound.service.cli.main import main; main()"
+    program = "import sys; sys.modules['mcp'] = None; from abound.cli.main import main; main()"
     done = subprocess.run([sys.executable, "-c", program, "mcp"], capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == "abound: the MCP SDK is not installed; install it: pip install 'abound[mcp]'\n"

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from abound.service.cli.file_arguments import CommandFailed, write_pieces
-from abound.service.cli.options import format_value
+from abound.cli.file_arguments import CommandFailed, write_pieces
+from abound.cli.options import format_value
 from tests.support.command_line import Run
 from tests.support.served import Served, fresh_model, served
 

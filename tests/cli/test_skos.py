@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from abound.core.errors import Malformed
-from abound.service.cli.skos import MAX_DESCRIPTION, read_concepts
+from abound.cli.skos import MAX_DESCRIPTION, read_concepts
+from abound_core.errors import Malformed
 from tests.support.command_line import Run
 from tests.support.served import Served, served
 

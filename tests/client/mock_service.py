@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable
 
 import httpx
 
-from abound.service.client import (
+from abound.client import (
     Client,
 )
 

@@ -8,8 +8,8 @@ from collections.abc import Callable
 import httpx
 import pytest
 
-from abound.service.client import AsyncClient, Client, Refused, Unreachable
-from abound.service.client import requests as client_requests
+from abound.client import AsyncClient, Client, Refused, Unreachable
+from abound.client import requests as client_requests
 from tests.support.served import served
 
 Path = Callable[..., str]

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from abound.service.client import AsyncClient, AsyncModel, Client, InputInstance, Labelled, Model, Refused, Unreachable
+from abound.client import AsyncClient, AsyncModel, Client, InputInstance, Labelled, Model, Refused, Unreachable
 from tests.support.served import Served, fresh_model, served
 
 

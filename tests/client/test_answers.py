@@ -7,7 +7,7 @@ import json
 import httpx
 import pytest
 
-from abound.service.client import (
+from abound.client import (
     ClientError,
     InputInstance,
     Interrupted,

@@ -11,8 +11,8 @@ from types import SimpleNamespace
 import httpx
 import pytest
 
-from abound.service.client import AsyncClient, AsyncModel, Client, Interrupted, Labelled, Model, Refused, Unreachable
-from abound.service.client import streams as lines_of_a_request
+from abound.client import AsyncClient, AsyncModel, Client, Interrupted, Labelled, Model, Refused, Unreachable
+from abound.client import streams as lines_of_a_request
 
 Handler = Callable[[httpx.Request], Awaitable[httpx.Response]]
 

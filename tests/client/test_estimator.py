@@ -28,9 +28,9 @@ from sklearn.model_selection import cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.utils.estimator_checks import check_estimator, parametrize_with_checks
 
-from abound.core.errors import InvalidInstance, Malformed
-from abound.service.client import Model
-from abound.service.client.estimator import AboundClassifier
+from abound.client import Model
+from abound.client.estimator import AboundClassifier
+from abound_core.errors import InvalidInstance, Malformed
 from tests.support.served import Served, served
 
 

@@ -10,7 +10,7 @@ import threading
 import httpx
 import pytest
 
-from abound.service.client import (
+from abound.client import (
     ATTEMPTS,
     AsyncClient,
     Client,

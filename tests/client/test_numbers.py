@@ -10,7 +10,7 @@ import httpx
 import numpy as np
 import pytest
 
-from abound.service.client import AsyncClient, AsyncModel, Client, InputInstance, Labelled, Model, Refused
+from abound.client import AsyncClient, AsyncModel, Client, InputInstance, Labelled, Model, Refused
 
 ANSWER = b'{"labels":[],"offset":"0-0.0","version":"live"}\n'
 NONE_TO_JSON = (math.nan, math.inf, -math.inf, np.float32("nan"))

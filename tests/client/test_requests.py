@@ -10,16 +10,14 @@ import httpx
 import numpy as np
 import pytest
 
-from abound.service.client import (
+from abound.client import (
     AsyncClient,
     Client,
     InputInstance,
     Labelled,
     Model,
 )
-from abound.service.client import (
-    requests as calls,
-)
+from abound.client import requests as calls
 from tests.client.mock_service import client, echo, problem
 
 

@@ -7,7 +7,7 @@ import json
 import httpx
 import pytest
 
-from abound.service.client import (
+from abound.client import (
     ATTEMPTS,
     MAX_PAUSE,
     Client,
@@ -15,10 +15,8 @@ from abound.service.client import (
     Refused,
     Unreachable,
 )
-from abound.service.client import (
-    requests as calls,
-)
-from abound.service.client.retries import MAX_WAIT
+from abound.client import requests as calls
+from abound.client.retries import MAX_WAIT
 from tests.client.mock_service import client, echo, lines, problem, starting
 
 

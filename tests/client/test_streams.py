@@ -10,11 +10,11 @@ from types import SimpleNamespace
 import httpx
 import pytest
 
-from abound.service.client import (
+from abound.client import (
     bounded,
     refusal_of,
 )
-from abound.service.client import streams as lines_of_a_request
+from abound.client import streams as lines_of_a_request
 from tests.client.mock_service import Cut, client, echo, lines, problem
 
 

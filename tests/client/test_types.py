@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from abound.service.api.schemas.learn_classify import ClassifyRequest
-from abound.service.client.instances import ClassifyOptions, InputInstance, Labelled, LearnKwargs
+from abound.api.schemas.learn_classify import ClassifyRequest
+from abound.client.instances import ClassifyOptions, InputInstance, Labelled, LearnKwargs
 
 ROOT = Path(__file__).parents[2]
 
 PROGRAM = """
 from abound import Client, Labelled, Model
-from abound.service.client import AsyncClient, AsyncModel
+from abound.client import AsyncClient, AsyncModel
 
 client = Client("http://127.0.0.1:8000")
 model = Model(client)
@@ -35,7 +35,7 @@ model.learn("b", ["a"], srce="b")  # error: srce
 model.learn(3, ["a"])  # error: int
 model.classify(kk=3)  # error: kk
 for answer in model.learn_many([Labelled(text="a", labels=["b"])]):
-    reveal_type(answer)  # LearnAnswer | abound.service.client.errors.Refused
+    reveal_type(answer)  # LearnAnswer | abound.client.errors.Refused
 model.learn_many([("a", ["b"])])  # error: tuple
 model.classify_many(["a", {"text": "b"}], k=3)
 model.classify_many([], thresh=0.5)  # error: thresh
@@ -70,7 +70,7 @@ def test_mypy_finds_what_is_wrong_in_the_program_of_a_user(tmp_path: Path) -> No
     (tmp_path / "program.py").write_text(PROGRAM)
     for own in ("core", "service"):  # an application may have folders of these names
         (tmp_path / own).mkdir()
-        (tmp_path / own / "__init__.py").touch()
+        (tmp_path / own / "abound_core/__init__.py").touch()
     command = [sys.executable, "-m", "mypy", "--strict", "--config-file=", "--cache-dir", str(tmp_path / "cache")]
     done = subprocess.run(
         [*command, "--python-executable", str(python), "program.py"], cwd=tmp_path, capture_output=True, text=True
@@ -93,13 +93,13 @@ def installed(venv: Path) -> Path:
     packages = venv / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
     (packages / "others.pth").write_text("".join(f"{place}\n" for place in site.getsitepackages()))
     data = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]
+    roots = {"abound": ROOT / "service", "abound_core": ROOT / "core"}
     brought = {
-        *((ROOT / top, file) for top in ("core", "service") for file in (ROOT / top).rglob("*.py")),
-        *((ROOT / "abound", file) for file in (ROOT / "abound").glob("*.py")),
-        *((ROOT / "abound", one) for glob in data["abound"] for one in (ROOT / "abound").glob(glob)),
+        *((root, file) for root in roots.values() for file in root.rglob("*.py")),
+        *((root, file) for name, root in roots.items() for glob in data[name] for file in (root / name).glob(glob)),
     }
-    for top, file in brought:
-        to = packages / "abound" / (top.name if top.name != "abound" else "") / file.relative_to(top)
+    for root, file in brought:
+        to = packages / file.relative_to(root)
         to.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(file, to)
     return venv / "bin" / "python"

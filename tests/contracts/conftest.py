@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from abound.service.processes.lifetime import dies_with_parent
+from abound.processes.lifetime import dies_with_parent
 from tests.support.served import Served, served
 
 
@@ -29,7 +29,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 def working(service: Served, place: Path) -> Iterator[None]:
     """A worker for a service, as a process of its own."""
     environment = os.environ | {"ABOUND_REDIS_URL": service.server.url, "ABOUND_ARTIFACTS_URL": str(place)}
-    words = [sys.executable, "-m", "abound.service.worker"]
+    words = [sys.executable, "-m", "abound.worker"]
     with subprocess.Popen(words, env=environment, preexec_fn=dies_with_parent()) as process:
         try:
             deadline = time.monotonic() + 240

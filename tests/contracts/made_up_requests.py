@@ -15,9 +15,9 @@ from hypothesis import HealthCheck, settings
 from pydantic import SecretStr
 from schemathesis.checks import CHECKS, load_all_checks
 
-from abound.core.limits import MODEL_NAME
-from abound.service.api.app import create_app
-from abound.service.settings import Settings
+from abound.api.app import create_app
+from abound.settings import Settings
+from abound_core.limits import MODEL_NAME
 from tests.randomness import examples
 
 URL = os.environ["SERVICE_URL"]

@@ -11,7 +11,7 @@ from typing import Any
 
 import typer.main
 
-from abound.service.cli.main import app
+from abound.cli.main import app
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "cli.md"
 HEAD = """\

@@ -16,8 +16,8 @@ import pytest
 import redis
 import yaml
 
-from abound.service.processes.embedded_store import server_program
-from abound.service.processes.lifetime import dies_with_parent
+from abound.processes.embedded_store import server_program
+from abound.processes.lifetime import dies_with_parent
 from benchmarks.composed import run_password
 from benchmarks.serving import free_port
 from tests.contracts.programs import needs

@@ -10,7 +10,7 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import pytest
 
-from abound.core.config import FIXED_AFTER_LEARNING, AnalyzerConfig, ModelConfig
+from abound_core.config import FIXED_AFTER_LEARNING, AnalyzerConfig, ModelConfig
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "configuration.md"
 ROW = re.compile(r"^\| `([\w.]+)` \| `(.*?)` \| (yes|no) \| (.*) \| `(.*)` \|$", re.MULTILINE)

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from packaging.utils import canonicalize_name
 
-from abound.service.processes.lifetime import dies_with_parent
+from abound.processes.lifetime import dies_with_parent
 from benchmarks.serving import free_port
 from tests.support.valkey import Server
 from tests.test_licences import PROJECT, closure

@@ -9,7 +9,7 @@ from typing import Any
 import jsonschema_rs
 import pytest
 
-from abound.service.jobs.methods import METHODS
+from abound.jobs.methods import METHODS
 from tests.support.job_program import TEST_METHODS
 from tests.support.served import Served
 

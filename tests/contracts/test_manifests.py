@@ -13,11 +13,11 @@ import kubernetes_validate
 import pytest
 import redis
 
-from abound.service.datasets.repository import DatasetParams
-from abound.service.processes.embedded_store import server_program
-from abound.service.processes.lifetime import dies_with_parent
-from abound.service.settings import Settings
-from abound.service.versions.retention import VersionParams
+from abound.datasets.repository import DatasetParams
+from abound.processes.embedded_store import server_program
+from abound.processes.lifetime import dies_with_parent
+from abound.settings import Settings
+from abound.versions.retention import VersionParams
 from benchmarks.serving import free_port
 from tests.contracts.manifests import COMPONENTS, FOLDERS, bytes_of, one_of, pods, rendered, rendered_with, templates
 

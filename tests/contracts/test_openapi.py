@@ -10,10 +10,10 @@ import jsonschema_rs
 import msgspec
 import pytest
 
-from abound.core.errors import InvalidInstance
-from abound.service.api.problems import INTERNAL, KINDS
-from abound.service.api.schemas.learn_classify import ClassifyRequest, LabelledInstance, LearnRequest
-from abound.service.security.key import KeyTerms
+from abound.api.problems import INTERNAL, KINDS
+from abound.api.schemas.learn_classify import ClassifyRequest, LabelledInstance, LearnRequest
+from abound.security.key import KeyTerms
+from abound_core.errors import InvalidInstance
 from tests.support.served import NDJSON, Served, lines, served
 
 METHODS = ("get", "put", "post", "delete")

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from abound.core.errors import InvalidInstance, Malformed
-from abound.core.instances.tables import TableColumns
-from abound.service.datasets.check import counts
-from abound.service.datasets.repository import DatasetRepository
+from abound.datasets.check import counts
+from abound.datasets.repository import DatasetRepository
+from abound_core.errors import InvalidInstance, Malformed
+from abound_core.instances.tables import TableColumns
 from tests.randomness import THOROUGH
 from tests.support.served import Served
 

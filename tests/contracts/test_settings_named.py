@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from abound.service.settings import Settings, unknown_variables
+from abound.settings import Settings, unknown_variables
 
 ROOT = Path(__file__).parents[2]
 COLUMNS = ("default", "unit", "meaning", "example")

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from abound.service.replica.predictions import RememberParams
-from abound.service.snapshots.snapshots import SnapshotParams
+from abound.replica.predictions import RememberParams
+from abound.snapshots.snapshots import SnapshotParams
 from tests.contracts.manifests import bytes_of, one_of, rendered
 
 ROOT = Path(__file__).parents[2]

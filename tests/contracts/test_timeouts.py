@@ -9,9 +9,9 @@ from pathlib import Path
 import yaml
 from fastapi.sse import _PING_INTERVAL
 
-from abound.service.datasets.repository import DatasetParams
-from abound.service.settings import Settings
-from abound.service.snapshots.snapshots import SnapshotParams
+from abound.datasets.repository import DatasetParams
+from abound.settings import Settings
+from abound.snapshots.snapshots import SnapshotParams
 from tests.contracts.manifests import one_of, rendered
 from tests.contracts.programs import needs
 

@@ -18,8 +18,8 @@ import httpx
 import pytest
 import yaml
 
-from abound.service.processes.lifetime import dies_with_parent
-from abound.service.settings import Settings
+from abound.processes.lifetime import dies_with_parent
+from abound.settings import Settings
 from benchmarks.serving import free_port
 from tests.contracts.programs import needs
 from tests.documents.blocks import FENCE, ROOT

@@ -2,9 +2,9 @@
 
 import pytest
 
-from abound.core.config import BEFORE, ModelConfig
-from abound.core.errors import InvalidInstance
-from abound.core.model.live_model import LiveModel
+from abound_core.config import BEFORE, ModelConfig
+from abound_core.errors import InvalidInstance
+from abound_core.model.live_model import LiveModel
 
 
 def stored_before(**fields):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from abound.core import growth
-from abound.core.growth import longer
+from abound_core import growth
+from abound_core.growth import longer
 from tests.core.model.test_live_model import learned
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from abound.core.measures import PRECISION_AT, LabelSets, Propensity, Rankings, evaluate, rank_measures
+from abound_core.measures import PRECISION_AT, LabelSets, Propensity, Rankings, evaluate, rank_measures
 
 # Three instances, labels 0 to 3, worked out on paper.
 #   instance 0: ranked 2, 0, 1 ; true {0, 1}    -> hits at 2 and 3, k_x = 2

@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from abound.core.promotion_rule import (
+from abound_core.promotion_rule import (
     BLOCK,
     BLOCKS,
     INSTANCES_PER_GAMBLER,

@@ -16,9 +16,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from abound.core.errors import Malformed
-from abound.core.instances.data_formats import DatasetInstance
-from abound.core.instances.tables import TableColumns, feature_value, read_batches, read_csv
+from abound_core.errors import Malformed
+from abound_core.instances.data_formats import DatasetInstance
+from abound_core.instances.tables import TableColumns, feature_value, read_batches, read_csv
 
 
 def rows(text: str | bytes, /, *, tabs: bool = False, **columns: Any) -> list[DatasetInstance]:

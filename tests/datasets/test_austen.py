@@ -6,7 +6,7 @@ import itertools
 import json
 from collections import Counter
 
-from abound.service.datasets.austen import TEMPLATES, context, features_of, novels, stream, words_of
+from abound.datasets.austen import TEMPLATES, context, features_of, novels, stream, words_of
 
 
 def test_words() -> None:

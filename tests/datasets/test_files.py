@@ -14,10 +14,10 @@ import pytest
 import zstandard
 from pyarrow import parquet
 
-from abound.core.errors import Malformed, TooLarge
-from abound.core.instances.tables import WITHOUT_OTHERS, TableColumns
-from abound.service.datasets import files
-from abound.service.datasets.files import MAX_LINE_BYTES, check_columns, format_of, read_file, size_of
+from abound.datasets import files
+from abound.datasets.files import MAX_LINE_BYTES, check_columns, format_of, read_file, size_of
+from abound_core.errors import Malformed, TooLarge
+from abound_core.instances.tables import WITHOUT_OTHERS, TableColumns
 
 LINES = b'{"text": "a", "labels": ["x"]}\n{"text": "b"}\n'
 

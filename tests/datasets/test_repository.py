@@ -13,11 +13,11 @@ import pyarrow.parquet
 import pytest
 import zstandard
 
-from abound.core.errors import ArtifactsUnavailable, StoreUnavailable, TooLarge
-from abound.service.artifacts.artifact_store import ArtifactStore
-from abound.service.datasets import repository
-from abound.service.datasets.repository import FOLDER, DatasetRepository
-from abound.service.store.client import Store
+from abound.artifacts.artifact_store import ArtifactStore
+from abound.datasets import repository
+from abound.datasets.repository import FOLDER, DatasetRepository
+from abound.store.client import Store
+from abound_core.errors import ArtifactsUnavailable, StoreUnavailable, TooLarge
 from tests.support.proxy import Proxy
 from tests.support.valkey import PATIENT, Server
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import httpx
 
-from abound.service.client.local_service import own_service
+from abound.client.local_service import own_service
 from tests.documents.blocks import ROOT, Block, Command
 
 MARK = "@@@ the next command"

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from abound.service.processes.kernel_cache import set_cache_dir
-from abound.service.processes.lifetime import dies_with_parent
+from abound.processes.kernel_cache import set_cache_dir
+from abound.processes.lifetime import dies_with_parent
 from benchmarks.serving import free_port
 from tests.documents.blocks import ROOT, block_of
 from tests.documents.session import make_programs

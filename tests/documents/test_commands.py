@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import typer
 
-from abound.service.cli.main import app
-from abound.service.jobs.methods import METHODS
+from abound.cli.main import app
+from abound.jobs.methods import METHODS
 from tests.documents.blocks import COMMANDS, OTHERS, PAGES, ROOT, Block, Command, agrees, blocks_of
 from tests.documents.session import Shell, session
 

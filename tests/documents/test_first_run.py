@@ -15,7 +15,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from abound.service.processes.lifetime import dies_with_parent
+from abound.processes.lifetime import dies_with_parent
 from benchmarks.serving import free_port
 from tests.documents.blocks import ROOT, block_of
 from tests.support import interrupts

@@ -9,19 +9,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from abound.core.config import ModelConfig
-from abound.core.errors import InvalidInstance, Malformed
-from abound.core.evaluation.evaluate import fit, rank
-from abound.core.index.index import Index
-from abound.core.index.params import IndexParams
-from abound.core.instances.data_formats import Dataset, DatasetInstance, vectorize_all
-from abound.core.instances.record import unpack_vector
-from abound.core.instances.vectorizer import Vectorizer
-from abound.core.limits import DATASET_LIMITS
-from abound.core.types import Ranking
-from abound.service.datasets.austen import stream
-from abound.service.evaluation.batch import BatchEvaluation, evaluate_method
-from abound.service.evaluation.live import evaluate
+from abound.datasets.austen import stream
+from abound.evaluation.batch import BatchEvaluation, evaluate_method
+from abound.evaluation.live import evaluate
+from abound_core.config import ModelConfig
+from abound_core.errors import InvalidInstance, Malformed
+from abound_core.evaluation.evaluate import fit, rank
+from abound_core.index.index import Index
+from abound_core.index.params import IndexParams
+from abound_core.instances.data_formats import Dataset, DatasetInstance, vectorize_all
+from abound_core.instances.record import unpack_vector
+from abound_core.instances.vectorizer import Vectorizer
+from abound_core.limits import DATASET_LIMITS
+from abound_core.types import Ranking
 from benchmarks.sets import read_file
 
 SECRET = (1, 2)

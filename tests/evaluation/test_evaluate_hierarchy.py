@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import typer
 
-from abound.core.errors import InvalidInstance
-from abound.service.cli.evaluate import _read_hierarchy
-from abound.service.evaluation.batch import BatchEvaluation, evaluate_method
+from abound.cli.evaluate import _read_hierarchy
+from abound.evaluation.batch import BatchEvaluation, evaluate_method
+from abound_core.errors import InvalidInstance
 from tests.evaluation.test_evaluate import instances
 
 PAIRS = tuple((f"kind {i}", "even" if i % 2 == 0 else "odd") for i in range(8))

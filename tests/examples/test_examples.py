@@ -17,7 +17,7 @@ import httpx
 import pytest
 import redis
 
-from abound.service.client import Client, Model
+from abound.client import Client, Model
 from examples import queue_consumer, web_form
 from tests.support.served import Served, fresh_model, served
 from tests.support.valkey import Server

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from abound.service.artifacts.artifact_store import ArtifactStore
-from abound.service.history import garbage
-from abound.service.store.client import Store
+from abound.artifacts.artifact_store import ArtifactStore
+from abound.history import garbage
+from abound.store.client import Store
 from tests.snapshots.test_snapshots import create
 from tests.support.archived_model import Archived
 

@@ -8,24 +8,24 @@ from typing import Any
 
 import pytest
 
-from abound.core.errors import ArtifactsUnavailable, Corrupted
-from abound.core.model.entry_application import Unit
-from abound.core.types import START, Offset
-from abound.service.history import full_log, history_manifest
-from abound.service.history.archive import ArchiveContext, archive, restart_history
-from abound.service.history.garbage import FileCollector
-from abound.service.history.history_manifest import HistoryParams
-from abound.service.history.replay import compact, rebuild
-from abound.service.history.retention import (
+from abound.history import full_log, history_manifest
+from abound.history.archive import ArchiveContext, archive, restart_history
+from abound.history.garbage import FileCollector
+from abound.history.history_manifest import HistoryParams
+from abound.history.replay import compact, rebuild
+from abound.history.retention import (
     enforce_retention,
 )
-from abound.service.log import stream
-from abound.service.log.catalog import read_catalog
-from abound.service.log.events import APPLY_VERSION, AdoptEvent, Entry, LearnEvent, adoption_after, encode
-from abound.service.log.stream import Element, Trim
-from abound.service.snapshots import snapshots
-from abound.service.snapshots.state_image import MANIFEST
-from abound.service.store.lease import LeaseLost, acquire
+from abound.log import stream
+from abound.log.catalog import read_catalog
+from abound.log.events import APPLY_VERSION, AdoptEvent, Entry, LearnEvent, adoption_after, encode
+from abound.log.stream import Element, Trim
+from abound.snapshots import snapshots
+from abound.snapshots.state_image import MANIFEST
+from abound.store.lease import LeaseLost, acquire
+from abound_core.errors import ArtifactsUnavailable, Corrupted
+from abound_core.model.entry_application import Unit
+from abound_core.types import START, Offset
 from tests.snapshots.test_snapshots import create
 from tests.support.archived_model import PARTS, SMALL, Archived
 from tests.support.streams import drafts

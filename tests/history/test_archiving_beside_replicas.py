@@ -11,25 +11,25 @@ from pathlib import Path
 
 import pytest
 
-from abound.core.errors import CannotStart, Overloaded
-from abound.core.types import START, Offset
-from abound.service.artifacts.artifact_store import ArtifactStore
-from abound.service.history import full_log, history_manifest, worker_status
-from abound.service.history.archive import BASE_PREFIX, ArchiveContext, archive, restart_history
-from abound.service.history.garbage import FileCollector
-from abound.service.history.history_manifest import HistoryParams
-from abound.service.history.replay import compact, rebuild
-from abound.service.history.verify import verify
-from abound.service.log import stream
-from abound.service.log.catalog import CATALOG_KEY, CatalogModel, read_catalog
-from abound.service.log.stream import LogParams
-from abound.service.replica.replica import Replica, ReplicaParams
-from abound.service.replica.storage_status import NO_ARTIFACTS
-from abound.service.snapshots import snapshots, state_files
-from abound.service.snapshots.snapshots import SnapshotParams
-from abound.service.store.client import Store
-from abound.service.store.lease import ADOPTION, acquire
-from abound.service.worker import Worker
+from abound.artifacts.artifact_store import ArtifactStore
+from abound.history import full_log, history_manifest, worker_status
+from abound.history.archive import BASE_PREFIX, ArchiveContext, archive, restart_history
+from abound.history.garbage import FileCollector
+from abound.history.history_manifest import HistoryParams
+from abound.history.replay import compact, rebuild
+from abound.history.verify import verify
+from abound.log import stream
+from abound.log.catalog import CATALOG_KEY, CatalogModel, read_catalog
+from abound.log.stream import LogParams
+from abound.replica.replica import Replica, ReplicaParams
+from abound.replica.storage_status import NO_ARTIFACTS
+from abound.snapshots import snapshots, state_files
+from abound.snapshots.snapshots import SnapshotParams
+from abound.store.client import Store
+from abound.store.lease import ADOPTION, acquire
+from abound.worker import Worker
+from abound_core.errors import CannotStart, Overloaded
+from abound_core.types import START, Offset
 from tests.support.fixtures import StartReplica
 from tests.support.streams import drafts, flip
 from tests.support.valkey import Server
@@ -203,8 +203,8 @@ async def test_a_start_does_not_wait_for_an_artifact_store_that_is_slow_to_answe
     server: Server, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As a bucket whose endpoint drops what is sent to it, until it does not any more."""
-    monkeypatch.setattr("abound.service.artifacts.availability.JOIN_SECONDS", 0.2)
-    monkeypatch.setattr("abound.service.replica.storage_status.LOOK_SECONDS", 0.1)
+    monkeypatch.setattr("abound.artifacts.availability.JOIN_SECONDS", 0.2)
+    monkeypatch.setattr("abound.replica.storage_status.LOOK_SECONDS", 0.1)
     answers = asyncio.Event()
 
     class Slow(ArtifactStore):
@@ -390,7 +390,7 @@ async def test_a_worker_that_was_stopped_comes_back_too_late_and_damages_nothing
         "ABOUND_SNAPSHOTS_PART_BYTES": "1024",
         "ABOUND_HISTORY_SEGMENT_BYTES": "1024",
     }
-    process = await asyncio.create_subprocess_exec(sys.executable, "-m", "abound.service.worker", env=environment)
+    process = await asyncio.create_subprocess_exec(sys.executable, "-m", "abound.worker", env=environment)
     own = Store(own_server.url, own_server.store_params)
     worker = Worker(own, OFTEN, artifacts=ArtifactStore(url), history_params=SMALL)
     running = None

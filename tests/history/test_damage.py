@@ -12,17 +12,17 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from abound.core.errors import CannotStart, OutcomeUnknown, StoreUnavailable
-from abound.core.types import Offset
-from abound.service.artifacts.checksums import seal
-from abound.service.history.replay import compact, rebuild
-from abound.service.log.catalog import read_catalog
-from abound.service.log.events import APPLY_VERSION, Entry, MarkEvent, encode
-from abound.service.replica.replica import Replica, ReplicaParams
-from abound.service.snapshots.snapshots import SnapshotParams, file_key
-from abound.service.snapshots.state_image import MANIFEST
-from abound.service.store.client import Store
-from abound.service.worker import Worker
+from abound.artifacts.checksums import seal
+from abound.history.replay import compact, rebuild
+from abound.log.catalog import read_catalog
+from abound.log.events import APPLY_VERSION, Entry, MarkEvent, encode
+from abound.replica.replica import Replica, ReplicaParams
+from abound.snapshots.snapshots import SnapshotParams, file_key
+from abound.snapshots.state_image import MANIFEST
+from abound.store.client import Store
+from abound.worker import Worker
+from abound_core.errors import CannotStart, OutcomeUnknown, StoreUnavailable
+from abound_core.types import Offset
 from benchmarks.serving import free_port
 from benchmarks.stores import Pair, StoreServer
 from benchmarks.wire import Wire

@@ -6,21 +6,21 @@ import asyncio
 
 import pytest
 
-from abound.core.errors import Conflict
-from abound.core.types import START
-from abound.service.history import garbage
-from abound.service.history.archive import ArchiveContext, archive
-from abound.service.history.garbage import FileCollector
-from abound.service.history.history_manifest import History, HistoryParams
-from abound.service.history.replay import compact, rebuild
-from abound.service.history.retention import enforce_retention
-from abound.service.log.catalog import read_catalog
-from abound.service.log.events import AdoptEvent
-from abound.service.rebuild import adoption
-from abound.service.snapshots import state_files
-from abound.service.snapshots.state_image import StateManifest
-from abound.service.store.lease import ADOPTION, LeaseLost, acquire
-from abound.service.worker import Worker
+from abound.history import garbage
+from abound.history.archive import ArchiveContext, archive
+from abound.history.garbage import FileCollector
+from abound.history.history_manifest import History, HistoryParams
+from abound.history.replay import compact, rebuild
+from abound.history.retention import enforce_retention
+from abound.log.catalog import read_catalog
+from abound.log.events import AdoptEvent
+from abound.rebuild import adoption
+from abound.snapshots import state_files
+from abound.snapshots.state_image import StateManifest
+from abound.store.lease import ADOPTION, LeaseLost, acquire
+from abound.worker import Worker
+from abound_core.errors import Conflict
+from abound_core.types import START
 from tests.support.adoption_house import SMALL, House, events, model_of
 
 

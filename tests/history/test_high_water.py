@@ -14,19 +14,19 @@ import pytest
 from structlog.testing import capture_logs
 from typer.testing import CliRunner
 
-from abound.core.errors import ArtifactsUnavailable, CannotStart, Corrupted
-from abound.service.artifacts.artifact_store import ArtifactStore
-from abound.service.cli.main import app
-from abound.service.history import high_water
-from abound.service.history.archive import ArchiveContext, restart_history
-from abound.service.history.high_water import HighWaterRecorder
-from abound.service.log.catalog import CATALOG_KEY, Catalog, read_catalog
-from abound.service.log.events import APPLY_VERSION, CatalogEntry, ModelDeleted, encode
-from abound.service.processes.embedded_store import EmbeddedStore
-from abound.service.settings import Settings
-from abound.service.snapshots.snapshots import delete_incarnation
-from abound.service.store.client import Store
-from abound.service.store.lease import acquire
+from abound.artifacts.artifact_store import ArtifactStore
+from abound.cli.main import app
+from abound.history import high_water
+from abound.history.archive import ArchiveContext, restart_history
+from abound.history.high_water import HighWaterRecorder
+from abound.log.catalog import CATALOG_KEY, Catalog, read_catalog
+from abound.log.events import APPLY_VERSION, CatalogEntry, ModelDeleted, encode
+from abound.processes.embedded_store import EmbeddedStore
+from abound.settings import Settings
+from abound.snapshots.snapshots import delete_incarnation
+from abound.store.client import Store
+from abound.store.lease import acquire
+from abound_core.errors import ArtifactsUnavailable, CannotStart, Corrupted
 from tests.snapshots.test_snapshots import append, create
 from tests.support.archived_model import Archived
 from tests.support.fixtures import StartReplica

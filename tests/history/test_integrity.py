@@ -12,26 +12,26 @@ import msgspec
 import pytest
 from typer.testing import CliRunner
 
-from abound.core.errors import AboundError, Corrupted
-from abound.core.model.live_model import warmup
-from abound.core.types import Offset
-from abound.service.artifacts.artifact_store import ArtifactStore
-from abound.service.cli.main import app
-from abound.service.history.archive import ArchiveContext, archive
-from abound.service.history.garbage import FileCollector
-from abound.service.history.history_manifest import History, HistoryParams, Segment, history_key
-from abound.service.history.integrity import find_damage
-from abound.service.history.replay import compact
-from abound.service.history.retention import enforce_retention
-from abound.service.history.verify import verify
-from abound.service.log.catalog import read_catalog
-from abound.service.log.events import APPLY_VERSION, AdoptEvent
-from abound.service.log.stream import Element
-from abound.service.replica.replica import Replica
-from abound.service.snapshots import state_files
-from abound.service.snapshots.state_image import MANIFEST, StateManifest
-from abound.service.store.client import Store
-from abound.service.store.lease import acquire
+from abound.artifacts.artifact_store import ArtifactStore
+from abound.cli.main import app
+from abound.history.archive import ArchiveContext, archive
+from abound.history.garbage import FileCollector
+from abound.history.history_manifest import History, HistoryParams, Segment, history_key
+from abound.history.integrity import find_damage
+from abound.history.replay import compact
+from abound.history.retention import enforce_retention
+from abound.history.verify import verify
+from abound.log.catalog import read_catalog
+from abound.log.events import APPLY_VERSION, AdoptEvent
+from abound.log.stream import Element
+from abound.replica.replica import Replica
+from abound.snapshots import state_files
+from abound.snapshots.state_image import MANIFEST, StateManifest
+from abound.store.client import Store
+from abound.store.lease import acquire
+from abound_core.errors import AboundError, Corrupted
+from abound_core.model.live_model import warmup
+from abound_core.types import Offset
 from tests.support.adoption_house import SMALL, House, digest_at, events, model_of
 from tests.support.archived_model import Archived
 from tests.support.replicas import until

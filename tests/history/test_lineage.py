@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from abound.core.types import Offset
-from abound.service.history import lineage
-from abound.service.log.events import APPLY_VERSION, AdoptEvent, ConfigureEvent, Entry, element_of
-from abound.service.log.stream import Element
+from abound.history import lineage
+from abound.log.events import APPLY_VERSION, AdoptEvent, ConfigureEvent, Entry, element_of
+from abound.log.stream import Element
+from abound_core.types import Offset
 
 
 class Story(NamedTuple):

@@ -6,18 +6,18 @@ from typing import Any
 
 import pytest
 
-from abound.core.errors import ArtifactsUnavailable, Corrupted, NotReady, UnknownOffset
-from abound.core.types import START
-from abound.service.history.archive import ArchiveContext, restart_history
-from abound.service.history.history_manifest import HistoryParams
-from abound.service.history.replay import rebuild
-from abound.service.history.restore import restore_newest
-from abound.service.history.retention import (
+from abound.history.archive import ArchiveContext, restart_history
+from abound.history.history_manifest import HistoryParams
+from abound.history.replay import rebuild
+from abound.history.restore import restore_newest
+from abound.history.retention import (
     enforce_retention,
 )
-from abound.service.model.replicated_model import ReplicatedModel
-from abound.service.snapshots import snapshots
-from abound.service.store.lease import acquire
+from abound.model.replicated_model import ReplicatedModel
+from abound.snapshots import snapshots
+from abound.store.lease import acquire
+from abound_core.errors import ArtifactsUnavailable, Corrupted, NotReady, UnknownOffset
+from abound_core.types import START
 from tests.support.archived_model import Archived
 
 

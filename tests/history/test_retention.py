@@ -5,21 +5,21 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from abound.core.errors import UnknownOffset
-from abound.core.types import START, Offset
-from abound.service.history import history_manifest, pins
-from abound.service.history.archive import ArchiveContext
-from abound.service.history.garbage import FileCollector
-from abound.service.history.history_manifest import HistoryManifest, HistoryParams, Segment
-from abound.service.history.replay import rebuild
-from abound.service.history.retention import (
+from abound.history import history_manifest, pins
+from abound.history.archive import ArchiveContext
+from abound.history.garbage import FileCollector
+from abound.history.history_manifest import HistoryManifest, HistoryParams, Segment
+from abound.history.replay import rebuild
+from abound.history.retention import (
     deletable_segments,
     enforce_retention,
     segments_over_bounds,
     segments_over_state_file_bound,
 )
-from abound.service.log.catalog import read_catalog
-from abound.service.store.lease import acquire
+from abound.log.catalog import read_catalog
+from abound.store.lease import acquire
+from abound_core.errors import UnknownOffset
+from abound_core.types import START, Offset
 from tests.support.archived_model import Archived
 
 

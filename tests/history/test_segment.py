@@ -9,9 +9,9 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from abound.core.errors import Corrupted
-from abound.service.history.segment import MAGIC, MOST_BYTES, decode_segment, encode_segment
-from abound.service.log.stream import Element
+from abound.history.segment import MAGIC, MOST_BYTES, decode_segment, encode_segment
+from abound.log.stream import Element
+from abound_core.errors import Corrupted
 
 fields = st.lists(st.binary(max_size=40), max_size=6)
 elements = st.lists(st.tuples(st.integers(1, 2**64 - 1), st.integers(0, 2**64 - 1)), unique=True, max_size=20).flatmap(

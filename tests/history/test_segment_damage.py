@@ -12,19 +12,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from abound.core.errors import Corrupted
-from abound.service.artifacts.artifact_store import ARTIFACTS_KEY
-from abound.service.artifacts.checksums import seal
-from abound.service.history import history_manifest
-from abound.service.history.archive import ArchiveContext, restart_history, swap_manifest, write_segment
-from abound.service.history.history_manifest import HistoryManifest, HistoryParams
-from abound.service.history.replay import rebuild
-from abound.service.history.retention import (
+from abound.artifacts.artifact_store import ARTIFACTS_KEY
+from abound.artifacts.checksums import seal
+from abound.history import history_manifest
+from abound.history.archive import ArchiveContext, restart_history, swap_manifest, write_segment
+from abound.history.history_manifest import HistoryManifest, HistoryParams
+from abound.history.replay import rebuild
+from abound.history.retention import (
     enforce_retention,
 )
-from abound.service.log import stream
-from abound.service.store.keys import ModelKeys
-from abound.service.store.lease import acquire
+from abound.log import stream
+from abound.store.keys import ModelKeys
+from abound.store.lease import acquire
+from abound_core.errors import Corrupted
 from tests.support.archived_model import Archived
 
 Change = Callable[[Archived, HistoryManifest], Awaitable[None]]

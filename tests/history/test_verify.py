@@ -6,17 +6,17 @@ import os
 import msgspec
 import pytest
 
-from abound.core.errors import Corrupted, UnknownModel
-from abound.service.history.replay import compact
-from abound.service.history.verify import verify
-from abound.service.log.catalog import read_catalog
-from abound.service.model import replica_status
-from abound.service.replica import heartbeat
-from abound.service.replica.replica import Replica
-from abound.service.snapshots.snapshots import SnapshotParams
-from abound.service.store import expiring
-from abound.service.store.client import Store
-from abound.service.store.keys import ModelKeys
+from abound.history.replay import compact
+from abound.history.verify import verify
+from abound.log.catalog import read_catalog
+from abound.model import replica_status
+from abound.replica import heartbeat
+from abound.replica.replica import Replica
+from abound.snapshots.snapshots import SnapshotParams
+from abound.store import expiring
+from abound.store.client import Store
+from abound.store.keys import ModelKeys
+from abound_core.errors import Corrupted, UnknownModel
 from tests.support.fixtures import StartReplica
 from tests.support.streams import drafts
 from tests.support.valkey import Server

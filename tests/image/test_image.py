@@ -19,7 +19,7 @@ from typing import Any
 import httpx
 import pytest
 
-from abound.service.processes.lifetime import dies_with_parent
+from abound.processes.lifetime import dies_with_parent
 from benchmarks.serving import free_port, tree
 from tests.image.test_kernels import SAVED
 from tests.support.served import NDJSON, ndjson
@@ -49,7 +49,7 @@ def buildah(*words: str) -> str:
 
 def differs(here: Path, there: Path) -> Path | None:
     """The first file of the program that is not the same in both places, or is in one of them only."""
-    for folder in ("abound", "core", "service"):
+    for folder in ("core", "service"):
         found = {
             path.relative_to(top)
             for top in (here, there)
@@ -63,7 +63,7 @@ def differs(here: Path, there: Path) -> Path | None:
     return None
 
 
-@pytest.mark.parametrize("folder", ["core/kernels", "core", "service/web"])
+@pytest.mark.parametrize("folder", ["core/abound_core/index", "core", "service/abound/web"])
 def test_an_image_of_other_code_is_told(folder: str, tmp_path: Path) -> None:
     for top in ("here", "there"):
         (tmp_path / top / folder).mkdir(parents=True)

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from abound.core.model.live_model import warmup
+from abound_core.model.live_model import warmup
 
 ROOT = Path(__file__).parents[2]
 SAVED = "data saved to"
 """What numba says, with NUMBA_DEBUG_CACHE, each time that it has compiled something."""
 
-PROGRAM = "from abound.core.model.live_model import warmup; warmup()"
+PROGRAM = "from abound_core.model.live_model import warmup; warmup()"
 
 
 def started(compiled: Path, place: Path) -> str:
@@ -70,14 +70,14 @@ def test_what_is_compiled_after_all_would_show(tmp_path: Path) -> None:
 COMPILES = """
 import importlib, pkgutil, typing
 import numpy as np
-import abound.core.kernels
-from abound.core.model.live_model import warmup
-from abound.core.methods import fitted, registry, warmup as methods_warmup
-from abound.core.methods.training.progress import no_progress
+import abound_core.kernels
+from abound_core.model.live_model import warmup
+from abound_core.methods import fitted, registry, warmup as methods_warmup
+from abound_core.methods.training.progress import no_progress
 
 kernels = [
     value
-    for module in pkgutil.walk_packages(abound.core.kernels.__path__, "abound.core.kernels.")
+    for module in pkgutil.walk_packages(abound_core.kernels.__path__, "abound_core.kernels.")
     for value in vars(importlib.import_module(module.name)).values()
     if hasattr(value, "signatures")
 ]

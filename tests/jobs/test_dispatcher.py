@@ -12,18 +12,18 @@ import pytest
 from fsspec.implementations.local import LocalFileSystem
 from pydantic import SecretStr
 
-from abound.core.errors import ArtifactsUnavailable, Conflict, StoreUnavailable, UnknownJob
-from abound.service.artifacts.artifact_store import ArtifactStore
-from abound.service.jobs import dispatcher
-from abound.service.jobs.dispatcher import JobDispatcher
-from abound.service.jobs.record import Job, new_id
-from abound.service.jobs.repository import JobParams, JobRepository
-from abound.service.settings import Settings
-from abound.service.snapshots import state_files
-from abound.service.store.client import Store
-from abound.service.store.keys import ModelKeys
-from abound.service.versions import repository as versions
-from abound.service.versions.card import CARD
+from abound.artifacts.artifact_store import ArtifactStore
+from abound.jobs import dispatcher
+from abound.jobs.dispatcher import JobDispatcher
+from abound.jobs.record import Job, new_id
+from abound.jobs.repository import JobParams, JobRepository
+from abound.settings import Settings
+from abound.snapshots import state_files
+from abound.store.client import Store
+from abound.store.keys import ModelKeys
+from abound.versions import repository as versions
+from abound.versions.card import CARD
+from abound_core.errors import ArtifactsUnavailable, Conflict, StoreUnavailable, UnknownJob
 from tests.support.valkey import Server
 
 

@@ -14,20 +14,20 @@ import msgspec
 import numpy as np
 import pytest
 
-from abound.core.config import ModelConfig
-from abound.core.instances.data_formats import DatasetInstance
-from abound.core.instances.vectorizer import Vectorizer
-from abound.core.limits import DATASET_LIMITS
-from abound.core.methods import fitted as fitting
-from abound.core.methods import registry
-from abound.core.methods.training.gather import gather
-from abound.core.methods.training.progress import no_progress
-from abound.service.artifacts.artifact_store import ArtifactStore
-from abound.service.client import Client, Refused
-from abound.service.client.local_service import own_service
-from abound.service.store.keys import ModelKeys
-from abound.service.versions import repository as versions
-from abound.service.versions.repository import LoadedVersion
+from abound.artifacts.artifact_store import ArtifactStore
+from abound.client import Client, Refused
+from abound.client.local_service import own_service
+from abound.store.keys import ModelKeys
+from abound.versions import repository as versions
+from abound.versions.repository import LoadedVersion
+from abound_core.config import ModelConfig
+from abound_core.instances.data_formats import DatasetInstance
+from abound_core.instances.vectorizer import Vectorizer
+from abound_core.limits import DATASET_LIMITS
+from abound_core.methods import fitted as fitting
+from abound_core.methods import registry
+from abound_core.methods.training.gather import gather
+from abound_core.methods.training.progress import no_progress
 
 N = 240
 SMALL: dict[str, dict[str, Any]] = {
@@ -109,7 +109,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     directory: Path = tmp_path_factory.mktemp("data")
     environment = {**os.environ, "ABOUND_JOBS_MEMORY_BYTES": str(2**29)}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("abound.service.client.local_service._environment", lambda: environment)
+        patch.setattr("abound.client.local_service._environment", lambda: environment)
         with own_service(data_dir=directory, worker=True) as url, Client(url) as client:
             for first in range(0, N, 60):
                 client.learn("default", {"instances": instances(N)[first : first + 60]})

@@ -9,19 +9,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from abound.core.config import ModelConfig
-from abound.core.instances.data_formats import DatasetInstance
-from abound.core.instances.record import add_details, pack_labels
-from abound.core.instances.vectorizer import Vectorizer
-from abound.core.limits import DATASET_LIMITS
-from abound.core.methods import fitted, registry
-from abound.core.methods.neighbors import swnn
-from abound.core.methods.training import rankings
-from abound.core.methods.training.gather import MatrixBuilder, gather
-from abound.core.methods.training.progress import no_progress
-from abound.service.jobs import fit as fitting
-from abound.service.jobs.fit import baseline_metrics, held_out_metrics
-from abound.service.jobs.methods import METHODS
+from abound.jobs import fit as fitting
+from abound.jobs.fit import baseline_metrics, held_out_metrics
+from abound.jobs.methods import METHODS
+from abound_core.config import ModelConfig
+from abound_core.instances.data_formats import DatasetInstance
+from abound_core.instances.record import add_details, pack_labels
+from abound_core.instances.vectorizer import Vectorizer
+from abound_core.limits import DATASET_LIMITS
+from abound_core.methods import fitted, registry
+from abound_core.methods.neighbors import swnn
+from abound_core.methods.training import rankings
+from abound_core.methods.training.gather import MatrixBuilder, gather
+from abound_core.methods.training.progress import no_progress
 from tests.core.methods.toy import SECRET, made
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from scipy import sparse
 
-from abound.core.methods.embeddings.ridge import Ridge
-from abound.core.methods.training.progress import no_progress
-from abound.service.processes.parallel import parallel
+from abound.processes.parallel import parallel
+from abound_core.methods.embeddings.ridge import Ridge
+from abound_core.methods.training.progress import no_progress
 
 
 def test_least_squares_are_the_same_on_any_number_of_threads() -> None:

@@ -9,8 +9,8 @@ from typing import Any
 import httpx
 import pytest
 
-from abound.service.client import Client, Refused
-from abound.service.client.local_service import own_service
+from abound.client import Client, Refused
+from abound.client.local_service import own_service
 
 
 @pytest.fixture(scope="module")

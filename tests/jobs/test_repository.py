@@ -6,16 +6,16 @@ import asyncio
 
 import pytest
 
-from abound.core.errors import Conflict, Overloaded, UnknownJob, UnknownModel
-from abound.core.types import Offset
-from abound.service.history import pins
-from abound.service.jobs.context import JobContext
-from abound.service.jobs.record import Job, new_id
-from abound.service.jobs.repository import JobParams, JobRepository
-from abound.service.log.catalog import CATALOG_KEY
-from abound.service.log.events import APPLY_VERSION, CatalogEntry, ModelDeleted, encode
-from abound.service.settings import Settings
-from abound.service.store.client import Store
+from abound.history import pins
+from abound.jobs.context import JobContext
+from abound.jobs.record import Job, new_id
+from abound.jobs.repository import JobParams, JobRepository
+from abound.log.catalog import CATALOG_KEY
+from abound.log.events import APPLY_VERSION, CatalogEntry, ModelDeleted, encode
+from abound.settings import Settings
+from abound.store.client import Store
+from abound_core.errors import Conflict, Overloaded, UnknownJob, UnknownModel
+from abound_core.types import Offset
 from tests.snapshots.test_snapshots import create
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from abound.service.jobs import fork_server
-from abound.service.jobs.record import JOBS, job_key
-from abound.service.processes.status_pipe import EXIT_REFUSED
+from abound.jobs import fork_server
+from abound.jobs.record import JOBS, job_key
+from abound.processes.status_pipe import EXIT_REFUSED
 from benchmarks.serving import tree
 from tests.support.job_program import BREAKING
 from tests.support.job_worker import Office, office, until

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from abound.service.log.append_group import LearnDraft, LearnOutcome
-from abound.service.replica.replica import Replica
-from abound.service.store.client import Store
+from abound.log.append_group import LearnDraft, LearnOutcome
+from abound.replica.replica import Replica
+from abound.store.client import Store
 from tests.support.proxy import Proxy
 from tests.support.valkey import Server
 

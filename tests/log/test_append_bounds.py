@@ -6,10 +6,10 @@ import asyncio
 
 import pytest
 
-from abound.core.errors import Overloaded, TooLarge
-from abound.service.log.append_group import LearnOutcome
-from abound.service.log.stream import LogParams
-from abound.service.replica.replica import ReplicaParams
+from abound.log.append_group import LearnOutcome
+from abound.log.stream import LogParams
+from abound.replica.replica import ReplicaParams
+from abound_core.errors import Overloaded, TooLarge
 from tests.log.conftest import learn, length
 from tests.support.fixtures import StartReplica
 from tests.support.replicas import until

@@ -7,12 +7,12 @@ import shutil
 
 import pytest
 
-from abound.core.config import ModelConfig
-from abound.core.errors import OutcomeUnknown, StoreUnavailable
-from abound.core.instances.record import pack_labels
-from abound.core.limits import Limits
-from abound.service.log.stream import LogParams
-from abound.service.replica.replica import ReplicaParams
+from abound.log.stream import LogParams
+from abound.replica.replica import ReplicaParams
+from abound_core.config import ModelConfig
+from abound_core.errors import OutcomeUnknown, StoreUnavailable
+from abound_core.instances.record import pack_labels
+from abound_core.limits import Limits
 from benchmarks.serving import free_port
 from tests.log.conftest import learn, length
 from tests.support.fixtures import StartReplica
@@ -46,7 +46,7 @@ async def test_fsync_is_not_claimed_of_a_store_whose_waitaof_says_too_much(start
 
 
 async def test_fsync_by_waiting(start_replica: StartReplica, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("abound.service.store.server_info._waitaof_holds", lambda server: True)
+    monkeypatch.setattr("abound.store.server_info._waitaof_holds", lambda server: True)
     server = Server(appendfsync="everysec")
     try:
         params = ReplicaParams(durability="fsync", log=LogParams(wait_store_seconds=8.0))
@@ -64,7 +64,7 @@ async def test_fsync_is_not_claimed_after_the_policy_was_changed(
     own_server: Server, start_replica: StartReplica, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The service asks each second what the store is, and behind each append whether that is so."""
-    monkeypatch.setattr("abound.service.store.reconnecting_connection.INFO_SECONDS", 60.0)
+    monkeypatch.setattr("abound.store.reconnecting_connection.INFO_SECONDS", 60.0)
     replica = await start_replica(own_server, FSYNC)
     for policy, level in (("always", "fsync"), ("everysec", "log"), ("always", "fsync")):
         with own_server.client() as client:
@@ -153,7 +153,7 @@ async def test_a_store_that_could_lose_the_log_from_now_on_is_told_nothing(
 async def test_an_append_under_way_claims_nothing_of_a_store_that_was_found_unsafe(
     server: Server, start_replica: StartReplica, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("abound.service.store.reconnecting_connection.INFO_SECONDS", 60.0)
+    monkeypatch.setattr("abound.store.reconnecting_connection.INFO_SECONDS", 60.0)
     replica = await start_replica(server)
     appender, info = replica.model("default").appender, replica.server_info()
     assert appender is not None

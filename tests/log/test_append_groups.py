@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from abound.core.errors import OutcomeUnknown, StoreUnavailable
-from abound.service.log.append_group import LearnOutcome
-from abound.service.replica.replica import Replica
+from abound.log.append_group import LearnOutcome
+from abound.replica.replica import Replica
+from abound_core.errors import OutcomeUnknown, StoreUnavailable
 from tests.log.conftest import learn, length
 from tests.support.fixtures import StartReplica
 from tests.support.proxy import Proxy

@@ -8,9 +8,9 @@ import gc
 import pytest
 from msgspec.structs import replace
 
-from abound.core.errors import InvalidInstance
-from abound.service.api.routes.learn import _refuse_batch
-from abound.service.replica.replica import Replica
+from abound.api.routes.learn import _refuse_batch
+from abound.replica.replica import Replica
+from abound_core.errors import InvalidInstance
 from tests.log.conftest import connected, learn
 from tests.support.fixtures import StartReplica
 from tests.support.proxy import Proxy

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import redis
 
-from abound.core.config import ModelConfig
-from abound.core.errors import OutcomeUnknown, Overloaded, StoreRefused, StoreUnavailable
-from abound.service.replica.replica import Replica
-from abound.service.store.client import Store, store_errors, sync_client
+from abound.replica.replica import Replica
+from abound.store.client import Store, store_errors, sync_client
+from abound_core.config import ModelConfig
+from abound_core.errors import OutcomeUnknown, Overloaded, StoreRefused, StoreUnavailable
 from tests.log.conftest import connected, learn, length
 from tests.support.fixtures import StartReplica
 from tests.support.proxy import Proxy

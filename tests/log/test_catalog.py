@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from abound.core.config import ModelConfig
-from abound.core.errors import Corrupted, StoreUnavailable
-from abound.core.types import START, Offset
-from abound.service.log import catalog as catalog_module
-from abound.service.log.catalog import CATALOG_KEY, Catalog, compact_catalog, read_catalog
-from abound.service.log.events import APPLY_VERSION, CatalogEntry, KnownModels, ModelCreated, ModelDeleted, encode
-from abound.service.log.stream import Element
-from abound.service.store.client import Store
-from abound.service.store.keys import ModelKeys
-from abound.service.worker import Worker
+from abound.log import catalog as catalog_module
+from abound.log.catalog import CATALOG_KEY, Catalog, compact_catalog, read_catalog
+from abound.log.events import APPLY_VERSION, CatalogEntry, KnownModels, ModelCreated, ModelDeleted, encode
+from abound.log.stream import Element
+from abound.store.client import Store
+from abound.store.keys import ModelKeys
+from abound.worker import Worker
+from abound_core.config import ModelConfig
+from abound_core.errors import Corrupted, StoreUnavailable
+from abound_core.types import START, Offset
 from tests.support.fixtures import StartReplica
 from tests.support.replicas import digests, teach, until
 from tests.support.valkey import Server

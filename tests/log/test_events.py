@@ -6,9 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from abound.core.errors import Corrupted, UnknownApplyVersion
-from abound.core.model.entry_application import Unit
-from abound.service.log.events import (
+from abound.log.events import (
     APPLY_VERSION,
     ActivateEvent,
     AdoptEvent,
@@ -26,6 +24,8 @@ from abound.service.log.events import (
     decode_entry,
     encode,
 )
+from abound_core.errors import Corrupted, UnknownApplyVersion
+from abound_core.model.entry_application import Unit
 from tests.support.streams import record
 
 RECORDS = record('{"wheat": 2, "price": 1}', "grain") + record('{"oil": 1}', "crude", "gas")

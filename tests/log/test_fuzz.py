@@ -12,15 +12,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from abound.core.config import ModelConfig
-from abound.core.errors import Corrupted, UnknownApplyVersion
-from abound.core.model.entry_application import Unit
-from abound.core.model.live_model import LiveModel
-from abound.core.types import Offset
-from abound.service.artifacts.checksums import seal
-from abound.service.history.replay import compact
-from abound.service.log.catalog import Catalog, CatalogModel
-from abound.service.log.events import (
+from abound.artifacts.checksums import seal
+from abound.history.replay import compact
+from abound.log.catalog import Catalog, CatalogModel
+from abound.log.events import (
     APPLY_VERSION,
     CatalogEntry,
     ConfigureEvent,
@@ -33,10 +28,15 @@ from abound.service.log.events import (
     decode_entry,
     encode,
 )
-from abound.service.model.replicated_model import ReplicatedModel
-from abound.service.snapshots.state_image import StateManifest
-from abound.service.store.client import Store
-from abound.service.store.keys import ModelKeys
+from abound.model.replicated_model import ReplicatedModel
+from abound.snapshots.state_image import StateManifest
+from abound.store.client import Store
+from abound.store.keys import ModelKeys
+from abound_core.config import ModelConfig
+from abound_core.errors import Corrupted, UnknownApplyVersion
+from abound_core.model.entry_application import Unit
+from abound_core.model.live_model import LiveModel
+from abound_core.types import Offset
 from tests.randomness import examples
 from tests.snapshots.test_snapshots import SMALL_PARTS, append, create, loaded
 from tests.support.streams import drafts, record

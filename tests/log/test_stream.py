@@ -8,13 +8,13 @@ from pathlib import Path
 import hiredis
 import pytest
 
-from abound.core.errors import CannotStart, StoreUnavailable
-from abound.core.types import START, Offset
-from abound.service.log import stream
-from abound.service.log.stream import MAX_ENTRIES, LogGone, LogParams, ReadPacer
-from abound.service.store.client import Store, StoreParams
-from abound.service.store.raw_connection import Address, ConnectionLost, StoreConnection
-from abound.service.store.server_info import ServerInfo, _waitaof_holds
+from abound.log import stream
+from abound.log.stream import MAX_ENTRIES, LogGone, LogParams, ReadPacer
+from abound.store.client import Store, StoreParams
+from abound.store.raw_connection import Address, ConnectionLost, StoreConnection
+from abound.store.server_info import ServerInfo, _waitaof_holds
+from abound_core.errors import CannotStart, StoreUnavailable
+from abound_core.types import START, Offset
 from benchmarks.serving import free_port
 from tests.support.proxy import Proxy
 from tests.support.valkey import QUICK, Server

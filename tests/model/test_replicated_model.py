@@ -7,14 +7,14 @@ import threading
 
 import pytest
 
-from abound.core.config import ModelConfig
-from abound.core.model.entry_application import Unit
-from abound.core.model.live_model import EnlargedTables, LiveModel
-from abound.core.types import Ranking
-from abound.service.log.events import APPLY_VERSION, Entry, LearnEvent, PrepareEvent, encode
-from abound.service.log.stream import Element
-from abound.service.model.replicated_model import ReplicatedModel, StandbyState
-from abound.service.store.keys import ModelKeys
+from abound.log.events import APPLY_VERSION, Entry, LearnEvent, PrepareEvent, encode
+from abound.log.stream import Element
+from abound.model.replicated_model import ReplicatedModel, StandbyState
+from abound.store.keys import ModelKeys
+from abound_core.config import ModelConfig
+from abound_core.model.entry_application import Unit
+from abound_core.model.live_model import EnlargedTables, LiveModel
+from abound_core.types import Ranking
 from tests.support.streams import draft
 
 
@@ -56,7 +56,7 @@ async def test_tables_that_grow_elsewhere_change_nothing(
     for element in log:
         await inline.apply(element)
     assert where == []
-    monkeypatch.setattr("abound.core.instances.vocabulary.LARGE_TABLE", 256)
+    monkeypatch.setattr("abound_core.instances.vocabulary.LARGE_TABLE", 256)
     over = False
     answers = 0
 

@@ -9,23 +9,23 @@ from typing import Any
 import pytest
 import structlog
 
-from abound.core.errors import (
+from abound.history import pins
+from abound.history.archive import ArchiveContext, archive
+from abound.history.replay import ReplaySource, compact, rebuild
+from abound.log.events import AdoptEvent, ConfigureEvent
+from abound.rebuild import adoption
+from abound.replica import loader, memory_budget
+from abound.replica.memory_budget import MemoryBudget
+from abound.replica.replica import Replica
+from abound.snapshots import snapshots, state_files
+from abound.store.lease import acquire
+from abound_core.errors import (
     Corrupted,
     Overloaded,
     StoreUnavailable,
     UnknownArtifact,
 )
-from abound.core.types import Offset
-from abound.service.history import pins
-from abound.service.history.archive import ArchiveContext, archive
-from abound.service.history.replay import ReplaySource, compact, rebuild
-from abound.service.log.events import AdoptEvent, ConfigureEvent
-from abound.service.rebuild import adoption
-from abound.service.replica import loader, memory_budget
-from abound.service.replica.memory_budget import MemoryBudget
-from abound.service.replica.replica import Replica
-from abound.service.snapshots import snapshots, state_files
-from abound.service.store.lease import acquire
+from abound_core.types import Offset
 from tests.support.adoption_house import SMALL, House, adopt, digest_at, events, learning, model_of
 from tests.support.replicas import until
 from tests.support.streams import drafts

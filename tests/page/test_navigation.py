@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import expect
 
-from abound.service.processes.startup_page import StartupStatus, response_to
+from abound.processes.startup_page import StartupStatus, response_to
 from benchmarks.serving import Serving
 from tests.page.conftest import Create, Open, http
 

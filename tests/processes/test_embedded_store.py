@@ -11,10 +11,10 @@ import time
 import pytest
 import redis
 
-from abound.core.errors import CannotStart
-from abound.service.processes import lifetime
-from abound.service.processes.embedded_store import EmbeddedStore, server_program
-from abound.service.processes.runtime_dir import LONGEST_PATH, prepare_runtime_dir, runtime_dir
+from abound.processes import lifetime
+from abound.processes.embedded_store import EmbeddedStore, server_program
+from abound.processes.runtime_dir import LONGEST_PATH, prepare_runtime_dir, runtime_dir
+from abound_core.errors import CannotStart
 
 
 @pytest.fixture
@@ -96,7 +96,7 @@ def test_a_second_one_on_the_same_directory_is_refused_and_harms_nothing(data_di
 PARENT = """
 import sys, time
 from pathlib import Path
-from abound.service.processes.embedded_store import EmbeddedStore
+from abound.processes.embedded_store import EmbeddedStore
 store = EmbeddedStore(Path(sys.argv[1]))
 print(store.start(), store.pid, flush=True)
 time.sleep(600)

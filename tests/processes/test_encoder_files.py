@@ -16,15 +16,15 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 
-from abound.core.config import ModelConfig
-from abound.core.errors import InvalidInstance
-from abound.core.instances import text_encoder
-from abound.core.instances.dense_vector import quantize
-from abound.core.instances.record import has_dense
-from abound.core.instances.vectorizer import Vectorizer
-from abound.core.limits import Limits
-from abound.core.model.live_model import LiveModel
-from abound.service.processes.encoder_files import use_encoders
+from abound.processes.encoder_files import use_encoders
+from abound_core.config import ModelConfig
+from abound_core.errors import InvalidInstance
+from abound_core.instances import text_encoder
+from abound_core.instances.dense_vector import quantize
+from abound_core.instances.record import has_dense
+from abound_core.instances.vectorizer import Vectorizer
+from abound_core.limits import Limits
+from abound_core.model.live_model import LiveModel
 
 WORDS = ["wheat", "grain", "price", "zero"]
 TABLE = np.array([[1, 0, 0.5], [0.5, -1, 0], [-0.25, 0.25, 1], [0, 0, 0]], np.float32)
@@ -167,7 +167,7 @@ def test_wordllama_puts_words_of_one_meaning_together() -> None:
 
 def test_nothing_but_the_files_of_wordllama_is_loaded() -> None:
     program = (
-        "import sys; from abound.service.processes.encoder_files import read_encoder; "
+        "import sys; from abound.processes.encoder_files import read_encoder; "
         "read_encoder(None, 'wordllama').encode('wheat'); "
         "print([name for name in ('wordllama', 'huggingface_hub', 'requests') if name in sys.modules])"
     )

@@ -6,9 +6,9 @@ import time
 
 import pytest
 
-from abound.core.errors import CannotStart
-from abound.service.processes import kernel_cache
-from abound.service.processes.kernel_cache import KEPT_SECONDS, VARIABLE, set_cache_dir
+from abound.processes import kernel_cache
+from abound.processes.kernel_cache import KEPT_SECONDS, VARIABLE, set_cache_dir
+from abound_core.errors import CannotStart
 
 
 @pytest.fixture

@@ -15,12 +15,12 @@ from pathlib import Path
 import httpx
 import pytest
 
-from abound.core.config import ModelConfig
-from abound.core.errors import CannotStart, NotReady
-from abound.core.instances.record import pack_labels
-from abound.core.model.entry_application import Unit
-from abound.core.model.live_model import LiveModel, groups_of
-from abound.service.processes import kernel_cache, kernel_compiler
+from abound.processes import kernel_cache, kernel_compiler
+from abound_core.config import ModelConfig
+from abound_core.errors import CannotStart, NotReady
+from abound_core.instances.record import pack_labels
+from abound_core.model.entry_application import Unit
+from abound_core.model.live_model import LiveModel, groups_of
 from tests.support.served import Served, problem, served
 
 ROOT = Path(__file__).parents[2]
@@ -28,9 +28,9 @@ ROOT = Path(__file__).parents[2]
 ORDER = """
 import os, sys
 
-from abound.service.processes import kernel_cache
-from abound.service.processes import kernel_compiler as kernels
-import abound.core.methods.warmup
+from abound.processes import kernel_cache
+from abound.processes import kernel_compiler as kernels
+import abound_core.methods.warmup
 
 parent = os.getpid()
 
@@ -39,7 +39,7 @@ def note(*words):
         print("parent" if os.getpid() == parent else "other", *words, file=file)
 
 kernels.warmup = lambda *groups: note(*groups)
-abound.core.methods.warmup.warmup = lambda: note("methods")
+abound_core.methods.warmup.warmup = lambda: note("methods")
 kernels.load_first()
 for future in kernels._coming.values():
     future.result(60)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from abound.service.processes import memory
+from abound.processes import memory
 
 MB = 2**20
 

@@ -9,8 +9,8 @@ import pytest
 
 ENDING = """
 import asyncio, socket, sys
-from abound.service.processes.startup_page import StartupServer, StartupStatus
-from abound.service.processes.startup_page import listen
+from abound.processes.startup_page import StartupServer, StartupStatus
+from abound.processes.startup_page import listen
 
 async def main():
     with listen("127.0.0.1", 0) as listening:

@@ -14,16 +14,16 @@ import sys
 import httpx
 import pytest
 
-from abound.core.errors import CannotStart, NotReady
-from abound.service.api.problems import KINDS
-from abound.service.processes import child as child_module
-from abound.service.processes import lifetime, memory
-from abound.service.processes.child import MAX_CRASHES, MAX_REFUSALS, Child
-from abound.service.processes.embedded_store import EmbeddedStore
-from abound.service.processes.startup_page import StartupServer, StartupStatus, listen, url_of
-from abound.service.processes.status_pipe import EXIT_REFUSED, Report, Reporter
-from abound.service.processes.supervisor import ConsoleLog, Supervisor
-from abound.service.settings import Settings
+from abound.api.problems import KINDS
+from abound.processes import child as child_module
+from abound.processes import lifetime, memory
+from abound.processes.child import MAX_CRASHES, MAX_REFUSALS, Child
+from abound.processes.embedded_store import EmbeddedStore
+from abound.processes.startup_page import StartupServer, StartupStatus, listen, url_of
+from abound.processes.status_pipe import EXIT_REFUSED, Report, Reporter
+from abound.processes.supervisor import ConsoleLog, Supervisor
+from abound.settings import Settings
+from abound_core.errors import CannotStart, NotReady
 
 PROGRAM = "tests.support.child_program"
 
@@ -286,7 +286,7 @@ async def test_a_child_that_cannot_be_started_for_lack_of_files_is_tried_again(m
 def test_the_limit_of_open_files_is_raised_to_what_is_allowed():
     program = """
 import resource, sys
-from abound.service.processes import lifetime
+from abound.processes import lifetime
 lifetime.MAX_OPEN_FILES = 300
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, int(sys.argv[1])))
 lifetime.raise_open_files_limit()

@@ -11,22 +11,22 @@ import pytest
 PROGRAM = """
 import sys
 
-from abound.service.processes.kernel_cache import set_cache_dir
+from abound.processes.kernel_cache import set_cache_dir
 
 set_cache_dir()
 import json
 
 from numba.core.dispatcher import Dispatcher
 
-from abound.core.model.live_model import DEFAULT_GROUPS, READING_GROUP, STATE_GROUP, warmup
-from abound.service.processes import kernel_compiler as kernels
+from abound_core.model.live_model import DEFAULT_GROUPS, READING_GROUP, STATE_GROUP, warmup
+from abound.processes import kernel_compiler as kernels
 from tests.support.served import NDJSON, served
 
 
 def loaded():
     found = set()
     for name, module in sys.modules.items():
-        if name.startswith("abound.core."):
+        if name.startswith("abound_core."):
             for kernel in vars(module).values():
                 if isinstance(kernel, Dispatcher):
                     found |= {f"{kernel.py_func.__module__}.{kernel.py_func.__name__}{key}" for key in kernel.overloads}

@@ -9,24 +9,24 @@ from typing import Any
 import msgspec
 import pytest
 
-from abound.core.errors import (
+from abound.artifacts.artifact_store import ARTIFACTS_KEY, ArtifactStore
+from abound.history.archive import ArchiveContext, restart_history
+from abound.history.replay import compact, rebuild
+from abound.log.events import AdoptEvent, PrepareEvent
+from abound.log.stream import Trim, trimmed_key
+from abound.rebuild import adoption
+from abound.replica import standbys
+from abound.store.client import Store
+from abound.store.lease import ADOPTION, LeaseLost, acquire
+from abound_core.errors import (
     ArtifactsUnavailable,
     Cancelled,
     Conflict,
     NotReady,
     StoreUnavailable,
 )
-from abound.core.model.live_model import warmup
-from abound.core.types import START, Offset
-from abound.service.artifacts.artifact_store import ARTIFACTS_KEY, ArtifactStore
-from abound.service.history.archive import ArchiveContext, restart_history
-from abound.service.history.replay import compact, rebuild
-from abound.service.log.events import AdoptEvent, PrepareEvent
-from abound.service.log.stream import Trim, trimmed_key
-from abound.service.rebuild import adoption
-from abound.service.replica import standbys
-from abound.service.store.client import Store
-from abound.service.store.lease import ADOPTION, LeaseLost, acquire
+from abound_core.model.live_model import warmup
+from abound_core.types import START, Offset
 from tests.support.adoption_house import SMALL, House, adopt, digest_at, events, model_of
 from tests.support.proxy import Proxy
 from tests.support.replicas import until

@@ -10,14 +10,14 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from abound.core.model.active_version import LIVE
-from abound.core.model.live_model import warmup
-from abound.core.types import START
-from abound.service.history.archive import ArchiveContext, archive
-from abound.service.history.history_manifest import HistoryParams
-from abound.service.history.replay import compact, rebuild
-from abound.service.log.events import ActivateEvent, AdoptEvent, ConfigureEvent, PrepareEvent
-from abound.service.store.lease import acquire
+from abound.history.archive import ArchiveContext, archive
+from abound.history.history_manifest import HistoryParams
+from abound.history.replay import compact, rebuild
+from abound.log.events import ActivateEvent, AdoptEvent, ConfigureEvent, PrepareEvent
+from abound.store.lease import acquire
+from abound_core.model.active_version import LIVE
+from abound_core.model.live_model import warmup
+from abound_core.types import START
 from tests.randomness import examples
 from tests.support.adoption_house import SMALL, House, digest_at, digest_of, events, model_of
 from tests.support.replicas import until

@@ -7,21 +7,21 @@ from typing import Any, cast
 
 import pytest
 
-from abound.core.errors import Cancelled, InvalidInstance, UnknownOffset
-from abound.core.model.entry_application import Unit
-from abound.core.model.live_model import LiveModel, warmup
-from abound.core.types import START, Offset
-from abound.service.history import erasures
-from abound.service.history.history_manifest import History
-from abound.service.history.replay import compact, rebuild
-from abound.service.jobs.rebuild import RestoreParams, forget, refit, restore
-from abound.service.log.catalog import DEFAULT_MODEL
-from abound.service.log.events import APPLY_VERSION, AdoptEvent, ConfigureEvent, Entry, LearnEvent, MarkEvent, encode
-from abound.service.rebuild.adoption import begin
-from abound.service.rebuild.redaction import ForgetParams
-from abound.service.rebuild.refit import RefitParams
-from abound.service.replica.predictions import RememberParams, recall, remember, vector_fingerprint
-from abound.service.snapshots import snapshots, state_files
+from abound.history import erasures
+from abound.history.history_manifest import History
+from abound.history.replay import compact, rebuild
+from abound.jobs.rebuild import RestoreParams, forget, refit, restore
+from abound.log.catalog import DEFAULT_MODEL
+from abound.log.events import APPLY_VERSION, AdoptEvent, ConfigureEvent, Entry, LearnEvent, MarkEvent, encode
+from abound.rebuild.adoption import begin
+from abound.rebuild.redaction import ForgetParams
+from abound.rebuild.refit import RefitParams
+from abound.replica.predictions import RememberParams, recall, remember, vector_fingerprint
+from abound.snapshots import snapshots, state_files
+from abound_core.errors import Cancelled, InvalidInstance, UnknownOffset
+from abound_core.model.entry_application import Unit
+from abound_core.model.live_model import LiveModel, warmup
+from abound_core.types import START, Offset
 from tests.support.adoption_house import SMALL, House, apply, digest_at, digest_of, events, model_of
 from tests.support.rebuild_context import Context, archived, keyed, of_history, run, same, teach, without
 from tests.support.streams import drafts, record
@@ -257,7 +257,7 @@ async def traces(house: House, word: bytes) -> list[str]:
     for name in await house.artifacts.names():
         data = await house.artifacts.get(name)
         if name.endswith(".seg"):
-            from abound.service.history.segment import decode_segment
+            from abound.history.segment import decode_segment
 
             data = b"".join(part for _, fields in decode_segment(data) for part in fields)
         if word in data:

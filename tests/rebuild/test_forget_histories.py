@@ -8,15 +8,15 @@ from typing import Any, cast
 
 import pytest
 
-from abound.core.errors import NotReady
-from abound.core.model.entry_application import Unit
-from abound.core.model.live_model import LiveModel
-from abound.core.types import START
-from abound.service.history.replay import rebuild
-from abound.service.jobs.rebuild import RestoreParams, forget, refit, restore
-from abound.service.log.events import LearnEvent
-from abound.service.rebuild.redaction import ForgetParams
-from abound.service.rebuild.refit import RefitParams
+from abound.history.replay import rebuild
+from abound.jobs.rebuild import RestoreParams, forget, refit, restore
+from abound.log.events import LearnEvent
+from abound.rebuild.redaction import ForgetParams
+from abound.rebuild.refit import RefitParams
+from abound_core.errors import NotReady
+from abound_core.model.entry_application import Unit
+from abound_core.model.live_model import LiveModel
+from abound_core.types import START
 from tests.support.adoption_house import House, apply, digest_at
 from tests.support.rebuild_context import Context, archived, learned_units, of_history, run, same, teach
 from tests.support.streams import drafts

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from abound.service.history.archive import ArchiveContext, archive
-from abound.service.history.history_manifest import History, HistoryManifest, HistoryParams
-from abound.service.history.replay import rebuild
-from abound.service.history.retention import enforce_retention
-from abound.service.jobs.rebuild import RestoreParams, forget, restore
-from abound.service.log.catalog import DEFAULT_MODEL
-from abound.service.rebuild.redaction import ForgetParams
-from abound.service.snapshots import snapshots
-from abound.service.snapshots.state_image import MANIFEST
-from abound.service.store.lease import acquire
+from abound.history.archive import ArchiveContext, archive
+from abound.history.history_manifest import History, HistoryManifest, HistoryParams
+from abound.history.replay import rebuild
+from abound.history.retention import enforce_retention
+from abound.jobs.rebuild import RestoreParams, forget, restore
+from abound.log.catalog import DEFAULT_MODEL
+from abound.rebuild.redaction import ForgetParams
+from abound.snapshots import snapshots
+from abound.snapshots.state_image import MANIFEST
+from abound.store.lease import acquire
 from tests.support.adoption_house import House, events
 from tests.support.rebuild_context import archived, run, teach
 

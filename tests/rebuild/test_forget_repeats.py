@@ -7,13 +7,13 @@ from typing import Any, cast
 
 import pytest
 
-from abound.core.errors import Corrupted, NotReady
-from abound.core.model.entry_application import Unit
-from abound.service.jobs.rebuild import forget, refit
-from abound.service.log.catalog import DEFAULT_MODEL
-from abound.service.log.events import AdoptEvent, LearnEvent
-from abound.service.rebuild.redaction import ForgetParams
-from abound.service.rebuild.refit import RefitParams
+from abound.jobs.rebuild import forget, refit
+from abound.log.catalog import DEFAULT_MODEL
+from abound.log.events import AdoptEvent, LearnEvent
+from abound.rebuild.redaction import ForgetParams
+from abound.rebuild.refit import RefitParams
+from abound_core.errors import Corrupted, NotReady
+from abound_core.model.entry_application import Unit
 from tests.support.adoption_house import House, digest_at, events
 from tests.support.rebuild_context import Context, keyed, one_of, run, same, teach, without
 from tests.support.streams import drafts, flip

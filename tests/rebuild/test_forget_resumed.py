@@ -7,22 +7,22 @@ from typing import Any, cast
 
 import pytest
 
-from abound.core.errors import Conflict
-from abound.core.methods.training.progress import no_progress
-from abound.core.model.entry_application import Unit
-from abound.core.types import START, Offset
-from abound.service.history import erasures
-from abound.service.history.history_manifest import History
-from abound.service.jobs.rebuild import RestoreParams, forget, refit, restore
-from abound.service.jobs.training_data import matrices_of_history
-from abound.service.log.catalog import DEFAULT_MODEL
-from abound.service.log.events import AdoptEvent, Entry, LearnEvent
-from abound.service.rebuild.adoption import Adoption
-from abound.service.rebuild.redaction import ForgetParams
-from abound.service.rebuild.refit import RefitParams
-from abound.service.replica.predictions import RememberParams, remember, vector_fingerprint
-from abound.service.snapshots import snapshots, state_files
-from abound.service.store.client import Store
+from abound.history import erasures
+from abound.history.history_manifest import History
+from abound.jobs.rebuild import RestoreParams, forget, refit, restore
+from abound.jobs.training_data import matrices_of_history
+from abound.log.catalog import DEFAULT_MODEL
+from abound.log.events import AdoptEvent, Entry, LearnEvent
+from abound.rebuild.adoption import Adoption
+from abound.rebuild.redaction import ForgetParams
+from abound.rebuild.refit import RefitParams
+from abound.replica.predictions import RememberParams, remember, vector_fingerprint
+from abound.snapshots import snapshots, state_files
+from abound.store.client import Store
+from abound_core.errors import Conflict
+from abound_core.methods.training.progress import no_progress
+from abound_core.model.entry_application import Unit
+from abound_core.types import START, Offset
 from tests.support.adoption_house import House, events
 from tests.support.proxy import Proxy
 from tests.support.rebuild_context import (

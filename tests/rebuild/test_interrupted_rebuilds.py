@@ -6,20 +6,20 @@ from typing import Any, cast
 
 import pytest
 
-from abound.core.errors import Cancelled
-from abound.core.types import START, Offset
-from abound.service.history.archive import ArchiveContext
-from abound.service.history.history_manifest import History, HistoryParams
-from abound.service.history.lineage import Lineage, trace_lineage
-from abound.service.history.retention import enforce_retention
-from abound.service.jobs import rebuild
-from abound.service.jobs.rebuild import RestoreParams, forget, refit, restore
-from abound.service.log.catalog import DEFAULT_MODEL
-from abound.service.log.events import AdoptEvent
-from abound.service.rebuild.redaction import ForgetParams
-from abound.service.rebuild.refit import RefitParams
-from abound.service.snapshots import state_files
-from abound.service.store.lease import acquire
+from abound.history.archive import ArchiveContext
+from abound.history.history_manifest import History, HistoryParams
+from abound.history.lineage import Lineage, trace_lineage
+from abound.history.retention import enforce_retention
+from abound.jobs import rebuild
+from abound.jobs.rebuild import RestoreParams, forget, refit, restore
+from abound.log.catalog import DEFAULT_MODEL
+from abound.log.events import AdoptEvent
+from abound.rebuild.redaction import ForgetParams
+from abound.rebuild.refit import RefitParams
+from abound.snapshots import state_files
+from abound.store.lease import acquire
+from abound_core.errors import Cancelled
+from abound_core.types import START, Offset
 from tests.support.adoption_house import House, digest_at, events
 from tests.support.rebuild_context import Context, archived, learned_units, run, teach
 

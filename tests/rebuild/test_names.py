@@ -6,17 +6,17 @@ from typing import Any, cast
 
 import numpy as np
 
-from abound.core.config import ModelConfig
-from abound.core.instances.record import EMPTY_VECTOR, add_details, pack_labels
-from abound.core.instances.vectorizer import Vectorizer
-from abound.core.limits import Limits
-from abound.core.model.entry_application import Unit
-from abound.service.jobs.rebuild import forget, refit
-from abound.service.jobs.training_data import matrices_of_history
-from abound.service.log.catalog import DEFAULT_MODEL
-from abound.service.log.events import ConfigureEvent, LearnEvent
-from abound.service.rebuild.redaction import ForgetParams
-from abound.service.rebuild.refit import RefitParams
+from abound.jobs.rebuild import forget, refit
+from abound.jobs.training_data import matrices_of_history
+from abound.log.catalog import DEFAULT_MODEL
+from abound.log.events import ConfigureEvent, LearnEvent
+from abound.rebuild.redaction import ForgetParams
+from abound.rebuild.refit import RefitParams
+from abound_core.config import ModelConfig
+from abound_core.instances.record import EMPTY_VECTOR, add_details, pack_labels
+from abound_core.instances.vectorizer import Vectorizer
+from abound_core.limits import Limits
+from abound_core.model.entry_application import Unit
 from tests.support.adoption_house import House, digest_at, digest_of, events
 from tests.support.rebuild_context import Context, archived, run, same, teach, without
 

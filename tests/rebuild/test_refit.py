@@ -6,17 +6,17 @@ from typing import Any
 
 import pytest
 
-from abound.core.config import ModelConfig
-from abound.core.errors import InvalidInstance
-from abound.core.instances.record import EMPTY_VECTOR, pack_labels
-from abound.core.limits import Limits
-from abound.core.model.entry_application import Unit
-from abound.service.history.replay import rebuild
-from abound.service.jobs.rebuild import RestoreParams, refit, restore
-from abound.service.log.catalog import DEFAULT_MODEL
-from abound.service.log.events import ConfigureEvent, LearnEvent
-from abound.service.rebuild.adoption import begin
-from abound.service.rebuild.refit import RefitParams
+from abound.history.replay import rebuild
+from abound.jobs.rebuild import RestoreParams, refit, restore
+from abound.log.catalog import DEFAULT_MODEL
+from abound.log.events import ConfigureEvent, LearnEvent
+from abound.rebuild.adoption import begin
+from abound.rebuild.refit import RefitParams
+from abound_core.config import ModelConfig
+from abound_core.errors import InvalidInstance
+from abound_core.instances.record import EMPTY_VECTOR, pack_labels
+from abound_core.limits import Limits
+from abound_core.model.entry_application import Unit
 from tests.rebuild.test_names import registrations
 from tests.support.adoption_house import House, digest_at, events, learning, model_of
 from tests.support.rebuild_context import keyed, run, teach

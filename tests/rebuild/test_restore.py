@@ -7,16 +7,16 @@ from typing import Any, cast
 
 import pytest
 
-from abound.core.errors import InvalidInstance, UnknownOffset
-from abound.core.model.entry_application import Unit
-from abound.core.model.live_model import LiveModel
-from abound.core.types import START
-from abound.service.history.history_manifest import History
-from abound.service.history.verify import verify
-from abound.service.jobs.rebuild import RestoreParams, forget, restore
-from abound.service.log.catalog import DEFAULT_MODEL
-from abound.service.log.events import AdoptEvent, ConfigureEvent, LearnEvent
-from abound.service.rebuild.redaction import ForgetParams
+from abound.history.history_manifest import History
+from abound.history.verify import verify
+from abound.jobs.rebuild import RestoreParams, forget, restore
+from abound.log.catalog import DEFAULT_MODEL
+from abound.log.events import AdoptEvent, ConfigureEvent, LearnEvent
+from abound.rebuild.redaction import ForgetParams
+from abound_core.errors import InvalidInstance, UnknownOffset
+from abound_core.model.entry_application import Unit
+from abound_core.model.live_model import LiveModel
+from abound_core.types import START
 from tests.support.adoption_house import House, apply, digest_at, digest_of, events
 from tests.support.rebuild_context import Context, archived, keyed, learned_units, run, same, teach, without
 from tests.support.streams import drafts

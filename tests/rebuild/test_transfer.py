@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from abound.core.errors import Conflict, Malformed, MemoryLimitExceeded, NotReady, Overloaded, UnknownModel
-from abound.service.rebuild import transfer
-from abound.service.rebuild.adoption import begin
-from abound.service.rebuild.transfer import import_model
-from abound.service.replica import memory_budget
-from abound.service.replica.memory_budget import MemoryBudget, needed_bytes
-from abound.service.replica.replica import Replica
+from abound.rebuild import transfer
+from abound.rebuild.adoption import begin
+from abound.rebuild.transfer import import_model
+from abound.replica import memory_budget
+from abound.replica.memory_budget import MemoryBudget, needed_bytes
+from abound.replica.replica import Replica
+from abound_core.errors import Conflict, Malformed, MemoryLimitExceeded, NotReady, Overloaded, UnknownModel
 from tests.snapshots.test_model_file import DIGEST, FILE, HEAD, LARGE, LIMIT, file_of, in_pieces
 from tests.support.adoption_house import House, model_of
 from tests.support.replicas import until

@@ -8,21 +8,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-from abound.core.config import ModelConfig
-from abound.core.instances import text_encoder
-from abound.core.instances.dense_vector import quantize
-from abound.core.instances.record import add_details, pack_labels
-from abound.core.instances.vectorizer import Vectorizer
-from abound.core.kernels.records.codes import PREFIX
-from abound.core.limits import Limits
-from abound.core.model.entry_application import Unit
-from abound.core.model.live_model import LiveModel
-from abound.service.jobs.rebuild import forget, refit
-from abound.service.log.catalog import DEFAULT_MODEL
-from abound.service.log.events import ConfigureEvent, LearnEvent
-from abound.service.processes.encoder_files import use_encoders
-from abound.service.rebuild.redaction import ForgetParams
-from abound.service.rebuild.refit import RefitParams
+from abound.jobs.rebuild import forget, refit
+from abound.log.catalog import DEFAULT_MODEL
+from abound.log.events import ConfigureEvent, LearnEvent
+from abound.processes.encoder_files import use_encoders
+from abound.rebuild.redaction import ForgetParams
+from abound.rebuild.refit import RefitParams
+from abound_core.config import ModelConfig
+from abound_core.instances import text_encoder
+from abound_core.instances.dense_vector import quantize
+from abound_core.instances.record import add_details, pack_labels
+from abound_core.instances.vectorizer import Vectorizer
+from abound_core.kernels.records.codes import PREFIX
+from abound_core.limits import Limits
+from abound_core.model.entry_application import Unit
+from abound_core.model.live_model import LiveModel
 from tests.support.adoption_house import House, apply, digest_at, digest_of
 from tests.support.rebuild_context import archived, run, same, teach, without
 

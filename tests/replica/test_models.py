@@ -7,21 +7,21 @@ import time
 
 import pytest
 
-from abound.core.config import ModelConfig
-from abound.core.errors import (
+from abound.asyncio_tasks import wait_until
+from abound.log.catalog import read_catalog
+from abound.log.events import ConfigureEvent
+from abound.replica import follower
+from abound.replica.replica import appender_of
+from abound.replica.storage_status import NO_ARTIFACTS
+from abound_core.config import ModelConfig
+from abound_core.errors import (
     Conflict,
     InvalidInstance,
     NotReady,
     StoreUnavailable,
     UnknownModel,
 )
-from abound.core.types import START
-from abound.service.asyncio_tasks import wait_until
-from abound.service.log.catalog import read_catalog
-from abound.service.log.events import ConfigureEvent
-from abound.service.replica import follower
-from abound.service.replica.replica import appender_of
-from abound.service.replica.storage_status import NO_ARTIFACTS
+from abound_core.types import START
 from tests.support.fixtures import StartReplica
 from tests.support.replicas import digests, teach, until
 from tests.support.streams import drafts

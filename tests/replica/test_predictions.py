@@ -6,11 +6,11 @@ import asyncio
 
 import pytest
 
-from abound.core.errors import StoreUnavailable, UnknownPrediction
-from abound.core.types import Offset
-from abound.service.replica.predictions import RememberParams, recall, remember
-from abound.service.store.client import Store
-from abound.service.store.keys import ModelKeys
+from abound.replica.predictions import RememberParams, recall, remember
+from abound.store.client import Store
+from abound.store.keys import ModelKeys
+from abound_core.errors import StoreUnavailable, UnknownPrediction
+from abound_core.types import Offset
 from tests.support.valkey import Server
 
 KEYS = ModelKeys("news", "1-0")

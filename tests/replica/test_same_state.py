@@ -6,20 +6,20 @@ import asyncio
 
 import pytest
 
-from abound.core.config import ModelConfig
-from abound.core.errors import (
+from abound.history import replay
+from abound.log.catalog import read_catalog
+from abound.log.events import APPLY_VERSION, Entry, LearnEvent, encode
+from abound.log.stream import LogParams
+from abound.model import replica_status
+from abound.replica.replica import ReplicaParams
+from abound_core.config import ModelConfig
+from abound_core.errors import (
     InvalidInstance,
     NotReady,
 )
-from abound.core.model.entry_application import Unit
-from abound.core.model.live_model import LiveModel
-from abound.core.types import Offset
-from abound.service.history import replay
-from abound.service.log.catalog import read_catalog
-from abound.service.log.events import APPLY_VERSION, Entry, LearnEvent, encode
-from abound.service.log.stream import LogParams
-from abound.service.model import replica_status
-from abound.service.replica.replica import ReplicaParams
+from abound_core.model.entry_application import Unit
+from abound_core.model.live_model import LiveModel
+from abound_core.types import Offset
 from tests.support.fixtures import StartReplica
 from tests.support.replicas import digests, teach, until
 from tests.support.streams import batch, draft, drafts

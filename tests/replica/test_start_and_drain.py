@@ -6,17 +6,17 @@ import asyncio
 
 import pytest
 
-from abound.core.errors import (
+from abound.history import replay
+from abound.log.catalog import read_catalog
+from abound.log.stream import LogParams
+from abound.model import replica_status
+from abound.replica.replica import Replica, ReplicaParams
+from abound.snapshots.snapshots import SnapshotParams
+from abound.store.client import Store
+from abound_core.errors import (
     CannotStart,
     NotReady,
 )
-from abound.service.history import replay
-from abound.service.log.catalog import read_catalog
-from abound.service.log.stream import LogParams
-from abound.service.model import replica_status
-from abound.service.replica.replica import Replica, ReplicaParams
-from abound.service.snapshots.snapshots import SnapshotParams
-from abound.service.store.client import Store
 from tests.support.fixtures import StartReplica
 from tests.support.replicas import teach
 from tests.support.valkey import Server

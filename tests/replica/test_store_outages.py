@@ -9,15 +9,15 @@ import time
 import msgspec
 import pytest
 
-from abound.core.config import ModelConfig
-from abound.core.errors import (
+from abound.log.events import APPLY_VERSION, Entry, LearnEvent, encode
+from abound_core.config import ModelConfig
+from abound_core.errors import (
     NotReady,
     OutcomeUnknown,
     StoreUnavailable,
 )
-from abound.core.model.entry_application import Unit
-from abound.core.types import Offset
-from abound.service.log.events import APPLY_VERSION, Entry, LearnEvent, encode
+from abound_core.model.entry_application import Unit
+from abound_core.types import Offset
 from benchmarks.serving import free_port
 from tests.support.fixtures import StartReplica
 from tests.support.replicas import digests, teach, until

@@ -7,15 +7,15 @@ import zlib
 import msgspec
 import pytest
 
-from abound.core.config import ModelConfig
-from abound.core.errors import (
+from abound.log.catalog import CATALOG_KEY
+from abound.log.events import APPLY_VERSION, Entry, MarkEvent, encode
+from abound.replica.replica import Replica
+from abound.store.client import Store
+from abound_core.config import ModelConfig
+from abound_core.errors import (
     CannotStart,
     NotReady,
 )
-from abound.service.log.catalog import CATALOG_KEY
-from abound.service.log.events import APPLY_VERSION, Entry, MarkEvent, encode
-from abound.service.replica.replica import Replica
-from abound.service.store.client import Store
 from tests.support.fixtures import StartReplica
 from tests.support.replicas import teach, until
 from tests.support.valkey import Server

@@ -12,12 +12,12 @@ from typing import Any
 import httpx
 import pytest
 
-from abound.service.artifacts.artifact_store import ArtifactStore
-from abound.service.log.catalog import read_catalog
-from abound.service.log.events import ActivateEvent, PrepareVersionEvent, decode_entry
-from abound.service.processes.embedded_store import EmbeddedStore
-from abound.service.store.client import Store
-from abound.service.versions.activation import read_active
+from abound.artifacts.artifact_store import ArtifactStore
+from abound.log.catalog import read_catalog
+from abound.log.events import ActivateEvent, PrepareVersionEvent, decode_entry
+from abound.processes.embedded_store import EmbeddedStore
+from abound.store.client import Store
+from abound.versions.activation import read_active
 from benchmarks.serving import Serving
 from tests.support.small_versions import FEATURES, fitted, ranked, write
 

@@ -13,17 +13,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from abound.core.errors import CannotStart, ClusterUnavailable, InvalidInstance
-from abound.core.measures import Rankings
-from abound.core.methods import fitted as fitting
-from abound.core.methods import registry
-from abound.core.methods.fitted import FittedMethod
-from abound.core.methods.training.gather import MatrixBuilder
-from abound.core.methods.training.parallel import spread
-from abound.core.methods.training.progress import no_progress
-from abound.service.processes.kernel_cache import set_cache_dir
-from abound.service.processes.lifetime import dies_with_parent
-from abound.service.processes.parallel import parallel
+from abound.processes.kernel_cache import set_cache_dir
+from abound.processes.lifetime import dies_with_parent
+from abound.processes.parallel import parallel
+from abound_core.errors import CannotStart, ClusterUnavailable, InvalidInstance
+from abound_core.measures import Rankings
+from abound_core.methods import fitted as fitting
+from abound_core.methods import registry
+from abound_core.methods.fitted import FittedMethod
+from abound_core.methods.training.gather import MatrixBuilder
+from abound_core.methods.training.parallel import spread
+from abound_core.methods.training.progress import no_progress
 from tests.support.small_versions import vector
 
 Client = pytest.importorskip("distributed").Client
@@ -81,8 +81,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @pytest.fixture
 def mortal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
     """A cluster with one worker, to be killed; nobody waits long for another one."""
-    monkeypatch.setattr("abound.service.processes.parallel.BACK_SECONDS", 60.0)
-    monkeypatch.setattr("abound.service.processes.parallel.LOOK_SECONDS", 0.1)
+    monkeypatch.setattr("abound.processes.parallel.BACK_SECONDS", 60.0)
+    monkeypatch.setattr("abound.processes.parallel.LOOK_SECONDS", 0.1)
     made = Cluster(tmp_path)
     made.add_worker()
     yield made
@@ -114,7 +114,7 @@ def applied(cluster: str) -> dict[int, int]:
     """How many pieces of work each worker has done, by its process."""
 
     def pieces() -> tuple[int, int]:
-        from abound.service.processes.parallel import unpack
+        from abound.processes.parallel import unpack
 
         return os.getpid(), sum(unpack.cache_info()[:2])
 
@@ -188,7 +188,7 @@ def test_goes_on_when_the_worker_that_was_at_work_is_killed(mortal: Cluster, tmp
 def test_says_that_the_cluster_is_gone(
     mortal: Cluster, tmp_path: Path, victim: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("abound.service.processes.parallel.BACK_SECONDS", 1.0)
+    monkeypatch.setattr("abound.processes.parallel.BACK_SECONDS", 1.0)
 
     def told(number: int) -> None:
         process = mortal.scheduler if victim == "scheduler" else mortal.workers[0]
@@ -212,7 +212,7 @@ def test_what_the_work_raises_is_not_taken_for_a_lost_cluster(cluster: str, tmp_
 
 
 def test_refuses_what_is_no_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("abound.service.processes.parallel.CONNECT_SECONDS", 0.5)
+    monkeypatch.setattr("abound.processes.parallel.CONNECT_SECONDS", 0.5)
     with pytest.raises(CannotStart, match="dask://"), parallel("spark://here", 1):
         pass
     with pytest.raises(ClusterUnavailable, match="cannot be used"), parallel("dask://127.0.0.1:1", 1):

@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from abound.service.client import Client, Model
+from abound.client import Client, Model
 from benchmarks import composed, rolling
 from benchmarks.composed import Composed
 from benchmarks.faults.ledger import examine_now

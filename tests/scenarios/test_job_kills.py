@@ -17,9 +17,9 @@ from pathlib import Path
 
 import pytest
 
-from abound.service.client import Client, Refused
-from abound.service.client.local_service import own_service
-from abound.service.jobs.record import job_key
+from abound.client import Client, Refused
+from abound.client.local_service import own_service
+from abound.jobs.record import job_key
 from benchmarks.serving import tree
 from tests.support.job_worker import Office, office, until
 

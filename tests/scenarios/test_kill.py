@@ -9,8 +9,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from abound.service.processes import lifetime
-from abound.service.processes.embedded_store import EmbeddedStore
+from abound.processes import lifetime
+from abound.processes.embedded_store import EmbeddedStore
 from benchmarks.faults.clients import Book, Learner
 from benchmarks.faults.ledger import Findings, examine_now
 from benchmarks.faults.run import texts

@@ -13,9 +13,9 @@ import httpx
 import pytest
 import redis
 
-from abound.service.processes import lifetime
-from abound.service.processes.embedded_store import EmbeddedStore
-from abound.service.processes.startup_page import listen
+from abound.processes import lifetime
+from abound.processes.embedded_store import EmbeddedStore
+from abound.processes.startup_page import listen
 from benchmarks.serving import Serving
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc")
@@ -93,7 +93,7 @@ def test_a_data_directory_in_use(serving, tmp_path):
 
 
 def test_a_store_that_is_not_to_be_trusted_ends_the_start_with_what_mends_it(tmp_path):
-    from abound.service.processes.embedded_store import server_program
+    from abound.processes.embedded_store import server_program
 
     path = tmp_path / "store.sock"
     command = [server_program(), "--port", "0", "--unixsocket", str(path), "--save", "", "--dir", str(tmp_path)]
@@ -125,11 +125,11 @@ def test_an_unknown_variable_is_told(tmp_path):
 
 
 def test_a_replica_that_is_killed_is_replaced(serving):
-    first = one(serving, "abound.service.api.server")
+    first = one(serving, "abound.api.server")
     assert until(lambda: status(serving, "/learn", text="wheat", labels=["grain"]) == 200)
     os.kill(first, signal.SIGKILL)
     assert until(lambda: lifetime.start_time_of(first) is None)
-    assert until(lambda: len([pid for pid in serving.pids() if "abound.service.api.server" in command_of(pid)]) == 2)
+    assert until(lambda: len([pid for pid in serving.pids() if "abound.api.server" in command_of(pid)]) == 2)
     assert until(lambda: status(serving, "/readyz") == 200)
     assert serving.process.poll() is None
 

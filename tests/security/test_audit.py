@@ -8,10 +8,10 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 
-from abound.core.errors import Conflict, OutcomeUnknown, StoreUnavailable
-from abound.service.security import audit
-from abound.service.security.audit import Actor
-from abound.service.store.client import Store
+from abound.security import audit
+from abound.security.audit import Actor
+from abound.store.client import Store
+from abound_core.errors import Conflict, OutcomeUnknown, StoreUnavailable
 from tests.support.valkey import Server
 
 WHO = Actor("abc", "192.0.2.7", "r-1", "198.51.100.1")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from abound.service.security.guard import KeyRequirement, requirement_of
+from abound.security.guard import KeyRequirement, requirement_of
 
 ALL = KeyRequirement("admin", None)
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from abound.core.errors import InvalidKey
-from abound.service.security import key_store
-from abound.service.security.key import KeyTerms
-from abound.service.security.key_ring import KeyRing
-from abound.service.store.client import Store
+from abound.security import key_store
+from abound.security.key import KeyTerms
+from abound.security.key_ring import KeyRing
+from abound.store.client import Store
+from abound_core.errors import InvalidKey
 
 
 async def test_the_clock_does_not_go_back(store: Store) -> None:

@@ -7,10 +7,10 @@ from contextlib import suppress
 
 import pytest
 
-from abound.core.errors import StoreUnavailable
-from abound.service.security import key_store
-from abound.service.security.key import Key, KeyTerms
-from abound.service.store.client import Store
+from abound.security import key_store
+from abound.security.key import Key, KeyTerms
+from abound.store.client import Store
+from abound_core.errors import StoreUnavailable
 from benchmarks.serving import free_port
 from tests.support.valkey import PATIENT, Server
 

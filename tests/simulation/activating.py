@@ -7,15 +7,15 @@ import random
 from functools import cache
 from typing import Any
 
-from abound.core.errors import AboundError, OutcomeUnknown
-from abound.core.methods.fitted import FittedMethod
-from abound.core.model.active_version import LIVE
-from abound.core.types import Offset
-from abound.service.artifacts.artifact_store import ArtifactStore
-from abound.service.log.catalog import DEFAULT_MODEL, CatalogModel, read_catalog
-from abound.service.store.client import Store
-from abound.service.store.keys import ModelKeys
-from abound.service.versions.activation import ActivationContext, activate
+from abound.artifacts.artifact_store import ArtifactStore
+from abound.log.catalog import DEFAULT_MODEL, CatalogModel, read_catalog
+from abound.store.client import Store
+from abound.store.keys import ModelKeys
+from abound.versions.activation import ActivationContext, activate
+from abound_core.errors import AboundError, OutcomeUnknown
+from abound_core.methods.fitted import FittedMethod
+from abound_core.model.active_version import LIVE
+from abound_core.types import Offset
 from tests.simulation.hosts import QUICK, URL, Host
 from tests.support.small_versions import fitted, write
 

@@ -10,18 +10,18 @@ import random
 from types import SimpleNamespace
 from typing import Any
 
-from abound.core.errors import AboundError, InvalidInstance, UnknownOffset
-from abound.core.types import Offset
-from abound.service.history.history_manifest import HistoryParams
-from abound.service.history.lineage import entry_end
-from abound.service.jobs import rebuild
-from abound.service.jobs.rebuild import RebuiltModel, RestoreParams
-from abound.service.log.catalog import DEFAULT_MODEL, CatalogModel, read_catalog
-from abound.service.log.stream import LogParams
-from abound.service.rebuild.adoption import Adoption
-from abound.service.snapshots.snapshots import SnapshotParams
-from abound.service.store.client import Store, store_errors
-from abound.service.store.lease import LeaseLost
+from abound.history.history_manifest import HistoryParams
+from abound.history.lineage import entry_end
+from abound.jobs import rebuild
+from abound.jobs.rebuild import RebuiltModel, RestoreParams
+from abound.log.catalog import DEFAULT_MODEL, CatalogModel, read_catalog
+from abound.log.stream import LogParams
+from abound.rebuild.adoption import Adoption
+from abound.snapshots.snapshots import SnapshotParams
+from abound.store.client import Store, store_errors
+from abound.store.lease import LeaseLost
+from abound_core.errors import AboundError, InvalidInstance, UnknownOffset
+from abound_core.types import Offset
 from tests.simulation.hosts import HISTORY, LOG, QUICK, SNAPSHOTS, URL, Host
 
 PARAMS = {LogParams: LOG, SnapshotParams: SNAPSHOTS, HistoryParams: HISTORY}

@@ -23,7 +23,19 @@ from typing import Any, NamedTuple
 
 import fsspec
 
-from abound.core.errors import (
+from abound import worker as worker_module
+from abound.history import garbage
+from abound.history.replay import rebuild
+from abound.log import catalog
+from abound.log.catalog import read_catalog
+from abound.processes import kernel_compiler
+from abound.rebuild import adoption
+from abound.replica import memory_budget, storage_status
+from abound.replica.replica import Replica
+from abound.store import lease
+from abound.versions import activation
+from abound.versions import repository as versions
+from abound_core.errors import (
     AboundError,
     ArtifactsUnavailable,
     Corrupted,
@@ -31,20 +43,8 @@ from abound.core.errors import (
     UnknownArtifact,
     UnknownModel,
 )
-from abound.core.model.active_version import ServingState
-from abound.core.model.live_model import LiveModel, warmup
-from abound.service import worker as worker_module
-from abound.service.history import garbage
-from abound.service.history.replay import rebuild
-from abound.service.log import catalog
-from abound.service.log.catalog import read_catalog
-from abound.service.processes import kernel_compiler
-from abound.service.rebuild import adoption
-from abound.service.replica import memory_budget, storage_status
-from abound.service.replica.replica import Replica
-from abound.service.store import lease
-from abound.service.versions import activation
-from abound.service.versions import repository as versions
+from abound_core.model.active_version import ServingState
+from abound_core.model.live_model import LiveModel, warmup
 from tests.simulation.activating import ActivatingHost
 from tests.simulation.adopting import AdoptingHost
 from tests.simulation.chaos import Chaos

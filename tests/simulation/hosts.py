@@ -7,14 +7,14 @@ import traceback
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from abound.core.errors import CannotStart
-from abound.service.artifacts.artifact_store import ArtifactStore
-from abound.service.history.history_manifest import HistoryParams
-from abound.service.log.stream import LogParams
-from abound.service.replica.replica import Replica, ReplicaParams
-from abound.service.snapshots.snapshots import SnapshotParams
-from abound.service.store.client import Store, StoreParams
-from abound.service.worker import Worker
+from abound.artifacts.artifact_store import ArtifactStore
+from abound.history.history_manifest import HistoryParams
+from abound.log.stream import LogParams
+from abound.replica.replica import Replica, ReplicaParams
+from abound.snapshots.snapshots import SnapshotParams
+from abound.store.client import Store, StoreParams
+from abound.worker import Worker
+from abound_core.errors import CannotStart
 from tests.simulation.loop import Process, SimLoop
 from tests.simulation.network import Network
 

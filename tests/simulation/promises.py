@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from abound.core.types import Offset
-from abound.service.log.append_group import LearnOutcome
-from abound.service.log.events import LearnEvent
-from abound.service.store.keys import ModelKeys
+from abound.log.append_group import LearnOutcome
+from abound.log.events import LearnEvent
+from abound.store.keys import ModelKeys
+from abound_core.types import Offset
 from tests.simulation.requests import DONE, REFUSED, Attempt, Read, Request
 from tests.simulation.server import Loss
 from tests.simulation.truth import Truth, entry_of, events_of

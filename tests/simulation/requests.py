@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
-from abound.core.config import ModelConfig
-from abound.core.instances.record import add_details, pack_labels
-from abound.core.instances.vectorizer import Vectorizer
-from abound.core.limits import Limits
-from abound.core.types import Offset
-from abound.service.log.append_group import LearnDraft, LearnOutcome
+from abound.log.append_group import LearnDraft, LearnOutcome
+from abound_core.config import ModelConfig
+from abound_core.instances.record import add_details, pack_labels
+from abound_core.instances.vectorizer import Vectorizer
+from abound_core.limits import Limits
+from abound_core.types import Offset
 
 REFUSED, UNKNOWN, DONE = "refused", "unknown", "done"
 

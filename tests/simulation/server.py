@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import hiredis
 
-from abound.service.store.server_info import FSYNC_PATTERN
+from abound.store.server_info import FSYNC_PATTERN
 from tests.simulation.keyspace import Keyspace, Words, block_of, read
 from tests.simulation.loop import Callback, SimLoop
 from tests.simulation.network import Network, Wire

@@ -18,9 +18,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from abound.service.history import replay
-from abound.service.log import stream
-from abound.service.model.replicated_model import ReplicatedModel
+from abound.history import replay
+from abound.log import stream
+from abound.model.replicated_model import ReplicatedModel
 from tests.simulation.history import run
 from tests.simulation.server import Store
 

@@ -8,22 +8,22 @@ from typing import Any
 
 import pytest
 
-from abound.core.errors import StoreUnavailable
-from abound.core.model.entry_application import EntryApplication, Unit
-from abound.core.model.label_details import DetailsTable
-from abound.core.model.live_model import LiveModel
-from abound.core.model.receipts import Receipts
-from abound.core.types import Offset
-from abound.service.history.restore import restore_newest
-from abound.service.log import stream
-from abound.service.log.append_group import AppendGroup
-from abound.service.log.appender import Appender
-from abound.service.log.events import checksum_of
-from abound.service.model.position import Position
-from abound.service.model.replicated_model import ReplicatedModel, StandbyState
-from abound.service.replica.replica import Replica
-from abound.service.store.raw_connection import ConnectionLost, StoreConnection
-from abound.service.store.reconnecting_connection import ReconnectingConnection
+from abound.history.restore import restore_newest
+from abound.log import stream
+from abound.log.append_group import AppendGroup
+from abound.log.appender import Appender
+from abound.log.events import checksum_of
+from abound.model.position import Position
+from abound.model.replicated_model import ReplicatedModel, StandbyState
+from abound.replica.replica import Replica
+from abound.store.raw_connection import ConnectionLost, StoreConnection
+from abound.store.reconnecting_connection import ReconnectingConnection
+from abound_core.errors import StoreUnavailable
+from abound_core.model.entry_application import EntryApplication, Unit
+from abound_core.model.label_details import DetailsTable
+from abound_core.model.live_model import LiveModel
+from abound_core.model.receipts import Receipts
+from abound_core.types import Offset
 from tests.simulation.history import run
 from tests.simulation.loop import Process, here
 
@@ -68,7 +68,7 @@ def wait_on_another_connection(patch: Patch) -> None:
 def count_no_replies(patch: Patch) -> None:
     """What WAITAOF and WAIT were told is not looked at: the level of the service counts as reached."""
     patch.setattr(
-        "abound.service.log.appender.confirmed_level",
+        "abound.log.appender.confirmed_level",
         lambda info, commands, replies: 2 if any(words[0] == "WAIT" for words in commands) else 1,
     )
 
@@ -179,7 +179,7 @@ def leave_an_entry_out(patch: Patch) -> None:
                 model.position = model.position._replace(offset=at, checksum=found[0][1][b"c"])
         return manifest
 
-    patch.setattr("abound.service.replica.loader.restore_newest", wrong)
+    patch.setattr("abound.replica.loader.restore_newest", wrong)
 
 
 def do_not_open_again(patch: Patch) -> None:

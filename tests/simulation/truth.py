@@ -11,14 +11,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
-from abound.core.config import ModelConfig
-from abound.core.instances.record import iterate, record_ends
-from abound.core.model.active_version import LIVE
-from abound.core.model.entry_application import Unit
-from abound.core.model.live_model import LiveModel
-from abound.core.types import START, Offset
-from abound.service.log.catalog import CATALOG_KEY, Catalog, CatalogModel
-from abound.service.log.events import (
+from abound.log.catalog import CATALOG_KEY, Catalog, CatalogModel
+from abound.log.events import (
     ActivateEvent,
     AdoptEvent,
     ConfigureEvent,
@@ -26,6 +20,12 @@ from abound.service.log.events import (
     LearnEvent,
     decode_entry,
 )
+from abound_core.config import ModelConfig
+from abound_core.instances.record import iterate, record_ends
+from abound_core.model.active_version import LIVE
+from abound_core.model.entry_application import Unit
+from abound_core.model.live_model import LiveModel
+from abound_core.types import START, Offset
 from tests.simulation.keyspace import Words
 
 

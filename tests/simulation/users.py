@@ -6,8 +6,10 @@ import asyncio
 import contextlib
 from typing import Any
 
-from abound.core.config import ModelConfig
-from abound.core.errors import (
+from abound.api.dependencies import trusted_model
+from abound.replica.replica import Replica
+from abound_core.config import ModelConfig
+from abound_core.errors import (
     Conflict,
     InvalidInstance,
     NotReady,
@@ -17,9 +19,7 @@ from abound.core.errors import (
     TooLarge,
     UnknownModel,
 )
-from abound.core.types import Offset
-from abound.service.api.dependencies import trusted_model
-from abound.service.replica.replica import Replica
+from abound_core.types import Offset
 from tests.simulation.hosts import Gone, ReplicaHost
 from tests.simulation.network import Network
 from tests.simulation.requests import DONE, REFUSED, UNKNOWN, Attempt, Author, Read, Request, told, vector_of

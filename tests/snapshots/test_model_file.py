@@ -15,22 +15,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from abound.core.config import ModelConfig
-from abound.core.errors import Corrupted, TooLarge, UnknownApplyVersion
-from abound.core.instances.record import pack_labels
-from abound.core.limits import Limits
-from abound.core.model.entry_application import Unit
-from abound.core.model.live_model import LiveModel, warmup
-from abound.core.model.state import STATE_FORMAT
-from abound.core.types import START, Offset
-from abound.service.artifacts.checksums import checksum_of, seal
-from abound.service.artifacts.file_format import encode_head
-from abound.service.asyncio_tasks import do_nothing
-from abound.service.log.events import APPLY_VERSION, LearnEvent
-from abound.service.model.position import Position
-from abound.service.snapshots.model_file import MAGIC, read_model_file
-from abound.service.snapshots.state_image import MANIFEST, Part, StateManifest, load, parts_of, shapes_of, write
-from abound.service.store.keys import ModelKeys
+from abound.artifacts.checksums import checksum_of, seal
+from abound.artifacts.file_format import encode_head
+from abound.asyncio_tasks import do_nothing
+from abound.log.events import APPLY_VERSION, LearnEvent
+from abound.model.position import Position
+from abound.snapshots.model_file import MAGIC, read_model_file
+from abound.snapshots.state_image import MANIFEST, Part, StateManifest, load, parts_of, shapes_of, write
+from abound.store.keys import ModelKeys
+from abound_core.config import ModelConfig
+from abound_core.errors import Corrupted, TooLarge, UnknownApplyVersion
+from abound_core.instances.record import pack_labels
+from abound_core.limits import Limits
+from abound_core.model.entry_application import Unit
+from abound_core.model.live_model import LiveModel, warmup
+from abound_core.model.state import STATE_FORMAT
+from abound_core.types import START, Offset
 from tests.support.adoption_house import apply, digest_of, model_of
 
 REFUSALS = (Corrupted, TooLarge, UnknownApplyVersion)

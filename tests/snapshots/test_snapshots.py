@@ -8,20 +8,20 @@ import msgspec
 import pytest
 import structlog
 
-from abound.core.errors import Corrupted, UnknownSnapshot
-from abound.core.model.entry_application import Unit
-from abound.core.model.state import STATE_FORMAT
-from abound.core.types import START
-from abound.service.artifacts.checksums import seal
-from abound.service.history.replay import compact, rebuild
-from abound.service.history.restore import restore_newest
-from abound.service.log.catalog import CATALOG_KEY, DEFAULT_MODEL, CatalogModel, read_catalog
-from abound.service.log.events import APPLY_VERSION, CatalogEntry, Entry, LearnEvent, ModelCreated, encode
-from abound.service.model.replicated_model import ReplicatedModel
-from abound.service.snapshots import snapshots
-from abound.service.snapshots.snapshots import SnapshotParams
-from abound.service.snapshots.state_image import StateManifest
-from abound.service.store.client import Store
+from abound.artifacts.checksums import seal
+from abound.history.replay import compact, rebuild
+from abound.history.restore import restore_newest
+from abound.log.catalog import CATALOG_KEY, DEFAULT_MODEL, CatalogModel, read_catalog
+from abound.log.events import APPLY_VERSION, CatalogEntry, Entry, LearnEvent, ModelCreated, encode
+from abound.model.replicated_model import ReplicatedModel
+from abound.snapshots import snapshots
+from abound.snapshots.snapshots import SnapshotParams
+from abound.snapshots.state_image import StateManifest
+from abound.store.client import Store
+from abound_core.errors import Corrupted, UnknownSnapshot
+from abound_core.model.entry_application import Unit
+from abound_core.model.state import STATE_FORMAT
+from abound_core.types import START
 from tests.support.streams import drafts
 
 SMALL_PARTS = SnapshotParams(part_bytes=16_384)

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from abound.core.model.entry_application import Unit
-from abound.service.log.events import APPLY_VERSION, Entry, LearnEvent, encode
-from abound.service.processes.embedded_store import EmbeddedStore
-from abound.service.security.audit import newest_acts
-from abound.service.snapshots.snapshots import delete_incarnation
-from abound.service.store.client import Store
-from abound.service.store.replication import rewrite_aof
+from abound.log.events import APPLY_VERSION, Entry, LearnEvent, encode
+from abound.processes.embedded_store import EmbeddedStore
+from abound.security.audit import newest_acts
+from abound.snapshots.snapshots import delete_incarnation
+from abound.store.client import Store
+from abound.store.replication import rewrite_aof
+from abound_core.model.entry_application import Unit
 from benchmarks.serving import free_port
 from tests.snapshots.test_snapshots import create
 from tests.support.streams import record

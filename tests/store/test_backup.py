@@ -9,19 +9,19 @@ from pathlib import Path
 
 import pytest
 
-from abound.core.errors import AboundError
-from abound.core.model.live_model import warmup
-from abound.core.types import START, Offset
-from abound.service.artifacts.artifact_store import ArtifactStore
-from abound.service.history.archive import ArchiveContext, archive
-from abound.service.history.garbage import FileCollector
-from abound.service.history.history_manifest import History, HistoryParams
-from abound.service.history.replay import compact, rebuild
-from abound.service.history.verify import verify
-from abound.service.log.catalog import DEFAULT_MODEL, read_catalog
-from abound.service.replica.replica import Replica
-from abound.service.store.client import Store
-from abound.service.store.lease import acquire
+from abound.artifacts.artifact_store import ArtifactStore
+from abound.history.archive import ArchiveContext, archive
+from abound.history.garbage import FileCollector
+from abound.history.history_manifest import History, HistoryParams
+from abound.history.replay import compact, rebuild
+from abound.history.verify import verify
+from abound.log.catalog import DEFAULT_MODEL, read_catalog
+from abound.replica.replica import Replica
+from abound.store.client import Store
+from abound.store.lease import acquire
+from abound_core.errors import AboundError
+from abound_core.model.live_model import warmup
+from abound_core.types import START, Offset
 from tests.support.adoption_house import SMALL, House, events
 from tests.support.fixtures import StartReplica
 from tests.support.valkey import Server

@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from abound.core.errors import StoreUnavailable
-from abound.service.store import expiring
-from abound.service.store.client import Store
+from abound.store import expiring
+from abound.store.client import Store
+from abound_core.errors import StoreUnavailable
 
 KEY = b"abound:records"
 

@@ -10,11 +10,11 @@ from collections.abc import Iterator
 import pytest
 import redis
 
-from abound.core.errors import CannotStart
-from abound.service.log.stream import LogParams
-from abound.service.replica.replica import Replica, ReplicaParams
-from abound.service.store.client import Store, StoreParams
-from abound.service.store.server_info import WAITAOF_COMMAND_VERSION, ServerInfo
+from abound.log.stream import LogParams
+from abound.replica.replica import Replica, ReplicaParams
+from abound.store.client import Store, StoreParams
+from abound.store.server_info import WAITAOF_COMMAND_VERSION, ServerInfo
+from abound_core.errors import CannotStart
 from tests.support.fixtures import StartReplica
 from tests.support.replicas import teach, until
 from tests.support.streams import draft

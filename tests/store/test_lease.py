@@ -7,11 +7,11 @@ import asyncio
 import pytest
 import redis.exceptions
 
-from abound.core.errors import Conflict, StoreUnavailable
-from abound.core.types import Offset
-from abound.service.store.client import Store
-from abound.service.store.keys import ModelKeys
-from abound.service.store.lease import ADOPTION, Lease, LeaseLost, acquire, read_payloads
+from abound.store.client import Store
+from abound.store.keys import ModelKeys
+from abound.store.lease import ADOPTION, Lease, LeaseLost, acquire, read_payloads
+from abound_core.errors import Conflict, StoreUnavailable
+from abound_core.types import Offset
 from tests.support.valkey import Server
 
 KEYS = ModelKeys("m", "1-0")

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import structlog.testing
 
-from abound.core.errors import CannotStart
-from abound.service.replica.replica import Replica, ReplicaParams
-from abound.service.store.client import Store, fetch_server_info
+from abound.replica.replica import Replica, ReplicaParams
+from abound.store.client import Store, fetch_server_info
+from abound_core.errors import CannotStart
 from tests.support.fixtures import StartReplica
 from tests.support.served import NDJSON, lines, ndjson, served
 from tests.support.streams import draft
@@ -59,7 +59,7 @@ async def test_both_ways_of_asking_say_the_same(pausing: Server) -> None:
 async def test_a_change_since_the_store_was_asked_last_is_seen_behind_each_append(
     own_server: Server, start_replica: StartReplica, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("abound.service.store.reconnecting_connection.INFO_SECONDS", 60.0)
+    monkeypatch.setattr("abound.store.reconnecting_connection.INFO_SECONDS", 60.0)
     replica = await start_replica(own_server, ReplicaParams(durability="fsync"))
     for value, level in (("no", "fsync"), ("yes", "log"), ("no", "fsync")):
         with own_server.client() as client:
@@ -71,7 +71,7 @@ async def test_a_change_since_the_store_was_asked_last_is_seen_behind_each_appen
 async def test_what_waitaof_confirms_counts(
     pausing: Server, start_replica: StartReplica, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("abound.service.store.server_info._waitaof_holds", lambda server: True)
+    monkeypatch.setattr("abound.store.server_info._waitaof_holds", lambda server: True)
     replica = await start_replica(pausing, ReplicaParams(durability="fsync"))
     [learned] = await replica.learn("default", [draft('{"a": 1}', "x")])
     assert learned.durability == "fsync"

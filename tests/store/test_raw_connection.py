@@ -7,9 +7,9 @@ import asyncio
 import hiredis
 import pytest
 
-from abound.service.store import raw_connection
-from abound.service.store.client import Store
-from abound.service.store.raw_connection import ConnectionLost, pack_command
+from abound.store import raw_connection
+from abound.store.client import Store
+from abound.store.raw_connection import ConnectionLost, pack_command
 from tests.support.valkey import PATIENT, Server
 
 

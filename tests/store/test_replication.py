@@ -11,21 +11,21 @@ from typing import Any, cast
 
 import pytest
 
-from abound.core.errors import NotReady, StoreUnavailable
-from abound.core.model.active_version import LIVE
-from abound.core.model.live_model import warmup
-from abound.core.types import START
-from abound.service.history.history_manifest import History
-from abound.service.history.replay import rebuild
-from abound.service.jobs.rebuild import forget
-from abound.service.rebuild.erase import delete_unreferenced, delete_versions
-from abound.service.rebuild.redaction import ForgetParams
-from abound.service.snapshots import state_files
-from abound.service.store.client import Store
-from abound.service.store.replication import is_replicated, wait_replicated
-from abound.service.versions import activation
-from abound.service.versions import repository as versions
-from abound.service.versions import retention as version_retention
+from abound.history.history_manifest import History
+from abound.history.replay import rebuild
+from abound.jobs.rebuild import forget
+from abound.rebuild.erase import delete_unreferenced, delete_versions
+from abound.rebuild.redaction import ForgetParams
+from abound.snapshots import state_files
+from abound.store.client import Store
+from abound.store.replication import is_replicated, wait_replicated
+from abound.versions import activation
+from abound.versions import repository as versions
+from abound.versions import retention as version_retention
+from abound_core.errors import NotReady, StoreUnavailable
+from abound_core.model.active_version import LIVE
+from abound_core.model.live_model import warmup
+from abound_core.types import START
 from benchmarks.serving import free_port
 from tests.support import small_versions
 from tests.support.adoption_house import House, events, model_of

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from abound.core.config import ModelConfig
-from abound.core.errors import InvalidInstance, StoreUnavailable
-from abound.service.log.catalog import CATALOG_KEY
+from abound.log.catalog import CATALOG_KEY
+from abound_core.config import ModelConfig
+from abound_core.errors import InvalidInstance, StoreUnavailable
 from tests.support.fixtures import StartReplica
 from tests.support.replicas import digests, teach, until
 from tests.support.streams import draft
@@ -32,8 +32,8 @@ async def test_a_store_that_is_emptied_under_open_connections_is_started_anew(
 async def test_nothing_is_acknowledged_that_goes_with_the_model_of_a_store_that_was_emptied(
     server: Server, start_replica: StartReplica, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("abound.service.store.reconnecting_connection.INFO_SECONDS", 60.0)
-    monkeypatch.setattr("abound.service.replica.heartbeat.TICK_SECONDS", 60.0)
+    monkeypatch.setattr("abound.store.reconnecting_connection.INFO_SECONDS", 60.0)
+    monkeypatch.setattr("abound.replica.heartbeat.TICK_SECONDS", 60.0)
     replica = await start_replica(server)
     await teach(replica)
     with server.client() as client:

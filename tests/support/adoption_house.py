@@ -8,13 +8,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from abound.core.config import ModelConfig
-from abound.core.model.entry_application import Unit
-from abound.core.model.live_model import LiveModel
-from abound.core.types import START, Offset
-from abound.service.artifacts.artifact_store import ArtifactStore
-from abound.service.log.catalog import CATALOG_KEY, DEFAULT_MODEL, CatalogModel, read_catalog
-from abound.service.log.events import (
+from abound.artifacts.artifact_store import ArtifactStore
+from abound.log.catalog import CATALOG_KEY, DEFAULT_MODEL, CatalogModel, read_catalog
+from abound.log.events import (
     APPLY_VERSION,
     ActivateEvent,
     AdoptEvent,
@@ -26,13 +22,17 @@ from abound.service.log.events import (
     decode_entry,
     encode,
 )
-from abound.service.model.replicated_model import ReplicatedModel
-from abound.service.rebuild.adoption import AdoptionContext, begin
-from abound.service.replica.replica import Replica, ReplicaParams
-from abound.service.snapshots import state_files
-from abound.service.snapshots.snapshots import SnapshotParams
-from abound.service.snapshots.state_image import StateManifest
-from abound.service.store.client import Store
+from abound.model.replicated_model import ReplicatedModel
+from abound.rebuild.adoption import AdoptionContext, begin
+from abound.replica.replica import Replica, ReplicaParams
+from abound.snapshots import state_files
+from abound.snapshots.snapshots import SnapshotParams
+from abound.snapshots.state_image import StateManifest
+from abound.store.client import Store
+from abound_core.config import ModelConfig
+from abound_core.model.entry_application import Unit
+from abound_core.model.live_model import LiveModel
+from abound_core.types import START, Offset
 from tests.support.streams import drafts
 from tests.support.valkey import Server
 

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from abound.core.types import START, Offset
-from abound.service.artifacts.artifact_store import ArtifactStore
-from abound.service.history import full_log
-from abound.service.history.archive import ArchiveContext, archive
-from abound.service.history.history_manifest import History, HistoryManifest, HistoryParams
-from abound.service.history.replay import compact
-from abound.service.log.catalog import CatalogModel
-from abound.service.log.stream import Element
-from abound.service.snapshots.snapshots import SnapshotParams
-from abound.service.store.client import Store
-from abound.service.store.lease import acquire
+from abound.artifacts.artifact_store import ArtifactStore
+from abound.history import full_log
+from abound.history.archive import ArchiveContext, archive
+from abound.history.history_manifest import History, HistoryManifest, HistoryParams
+from abound.history.replay import compact
+from abound.log.catalog import CatalogModel
+from abound.log.stream import Element
+from abound.snapshots.snapshots import SnapshotParams
+from abound.store.client import Store
+from abound.store.lease import acquire
+from abound_core.types import START, Offset
 from tests.snapshots.test_snapshots import append
 
 PARTS = SnapshotParams(part_bytes=16_384)

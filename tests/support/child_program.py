@@ -5,7 +5,7 @@ import signal
 import sys
 import time
 
-from abound.service.processes.status_pipe import Report, Reporter
+from abound.processes.status_pipe import Report, Reporter
 
 
 def main(words):

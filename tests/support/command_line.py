@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from abound.service.cli import main as cli
+from abound.cli import main as cli
 
 
 class Ran(NamedTuple):

@@ -8,21 +8,21 @@ from typing import Any
 
 import numpy as np
 
-from abound.core.instances.record import pack_labels
-from abound.core.limits import Limits
-from abound.core.methods import fitted as fitting
-from abound.core.methods import registry
-from abound.core.methods.fitted import FittedMethod
-from abound.core.methods.training.gather import MatrixBuilder
-from abound.core.methods.training.progress import no_progress
-from abound.core.promotion_rule import GateParams
-from abound.service.log.append_group import LearnDraft
-from abound.service.log.catalog import DEFAULT_MODEL
-from abound.service.replica.replica import Replica
-from abound.service.store.lease import acquire
-from abound.service.versions.promotion.contest import ContestFollower
-from abound.service.versions.promotion.params import ChallengerParams
-from abound.service.versions.promotion.standings import PURPOSE, Standings
+from abound.log.append_group import LearnDraft
+from abound.log.catalog import DEFAULT_MODEL
+from abound.replica.replica import Replica
+from abound.store.lease import acquire
+from abound.versions.promotion.contest import ContestFollower
+from abound.versions.promotion.params import ChallengerParams
+from abound.versions.promotion.standings import PURPOSE, Standings
+from abound_core.instances.record import pack_labels
+from abound_core.limits import Limits
+from abound_core.methods import fitted as fitting
+from abound_core.methods import registry
+from abound_core.methods.fitted import FittedMethod
+from abound_core.methods.training.gather import MatrixBuilder
+from abound_core.methods.training.progress import no_progress
+from abound_core.promotion_rule import GateParams
 from tests.support.adoption_house import House
 from tests.support.small_versions import vector
 

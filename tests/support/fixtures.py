@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from abound.core.model.live_model import warmup
-from abound.service.artifacts.artifact_store import ArtifactStore
-from abound.service.replica.replica import Replica, ReplicaParams
-from abound.service.store.client import Store
+from abound.artifacts.artifact_store import ArtifactStore
+from abound.replica.replica import Replica, ReplicaParams
+from abound.store.client import Store
+from abound_core.model.live_model import warmup
 from tests.support.adoption_house import House
 from tests.support.valkey import Server
 

@@ -13,14 +13,14 @@ from pathlib import Path
 
 import numpy as np
 
-from abound.core.errors import Conflict, VersionDeleted
-from abound.core.types import START
-from abound.service import worker
-from abound.service.jobs import dispatcher, job_process
-from abound.service.jobs.context import JobContext
-from abound.service.jobs.methods import METHODS, JobMethod, Outcome, Progress
-from abound.service.processes import child_main, parallel
-from abound.service.settings import Settings
+from abound import worker
+from abound.jobs import dispatcher, job_process
+from abound.jobs.context import JobContext
+from abound.jobs.methods import METHODS, JobMethod, Outcome, Progress
+from abound.processes import child_main, parallel
+from abound.settings import Settings
+from abound_core.errors import Conflict, VersionDeleted
+from abound_core.types import START
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,10 +13,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from abound.service.jobs.methods import METHODS
-from abound.service.jobs.record import JOBS
-from abound.service.processes.lifetime import dies_with_parent
-from abound.service.snapshots.schedule import WORKERS_KEY
+from abound.jobs.methods import METHODS
+from abound.jobs.record import JOBS
+from abound.processes.lifetime import dies_with_parent
+from abound.snapshots.schedule import WORKERS_KEY
 from benchmarks.serving import tree
 from tests.support.job_program import TEST_METHODS
 from tests.support.served import Served

@@ -6,17 +6,17 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any, cast
 
-from abound.core.errors import Cancelled
-from abound.core.model.entry_application import Unit
-from abound.core.model.live_model import LiveModel
-from abound.core.types import START, Offset
-from abound.service.history import full_log
-from abound.service.history.archive import ArchiveContext, archive
-from abound.service.history.history_manifest import HistoryParams
-from abound.service.history.replay import compact, rebuild
-from abound.service.log.events import LearnEvent, decode_entry
-from abound.service.replica.replica import Replica
-from abound.service.store.lease import acquire
+from abound.history import full_log
+from abound.history.archive import ArchiveContext, archive
+from abound.history.history_manifest import HistoryParams
+from abound.history.replay import compact, rebuild
+from abound.log.events import LearnEvent, decode_entry
+from abound.replica.replica import Replica
+from abound.store.lease import acquire
+from abound_core.errors import Cancelled
+from abound_core.model.entry_application import Unit
+from abound_core.model.live_model import LiveModel
+from abound_core.types import START, Offset
 from tests.support.adoption_house import SMALL, House, apply, digest_at, digest_of
 from tests.support.streams import drafts
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from abound.core.types import Offset
-from abound.service.replica.replica import Replica
+from abound.replica.replica import Replica
+from abound_core.types import Offset
 from tests.support.streams import drafts
 
 

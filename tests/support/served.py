@@ -15,11 +15,11 @@ import httpx
 import uvloop
 from pydantic import SecretStr
 
-from abound.service.api.app import Application, create_app
-from abound.service.api.server import ReplicaServer
-from abound.service.processes.status_pipe import Reporter
-from abound.service.replica import model_directory
-from abound.service.settings import Settings
+from abound.api.app import Application, create_app
+from abound.api.server import ReplicaServer
+from abound.processes.status_pipe import Reporter
+from abound.replica import model_directory
+from abound.settings import Settings
 from tests.support.valkey import Server
 
 NDJSON = {"content-type": "application/x-ndjson"}

@@ -7,22 +7,22 @@ from typing import Any
 
 import numpy as np
 
-from abound.core.config import ModelConfig
-from abound.core.instances.record import unpack_vector
-from abound.core.instances.vectorizer import Vectorizer
-from abound.core.limits import Limits
-from abound.core.methods import fitted as fitting
-from abound.core.methods import registry
-from abound.core.methods.fitted import FittedMethod
-from abound.core.methods.training.gather import MatrixBuilder
-from abound.core.methods.training.progress import no_progress
-from abound.service.artifacts.artifact_store import ArtifactStore
-from abound.service.log.catalog import DEFAULT_MODEL
-from abound.service.store.client import Store
-from abound.service.store.keys import ModelKeys
-from abound.service.versions import activation
-from abound.service.versions import repository as versions
-from abound.service.versions.card import Card
+from abound.artifacts.artifact_store import ArtifactStore
+from abound.log.catalog import DEFAULT_MODEL
+from abound.store.client import Store
+from abound.store.keys import ModelKeys
+from abound.versions import activation
+from abound.versions import repository as versions
+from abound.versions.card import Card
+from abound_core.config import ModelConfig
+from abound_core.instances.record import unpack_vector
+from abound_core.instances.vectorizer import Vectorizer
+from abound_core.limits import Limits
+from abound_core.methods import fitted as fitting
+from abound_core.methods import registry
+from abound_core.methods.fitted import FittedMethod
+from abound_core.methods.training.gather import MatrixBuilder
+from abound_core.methods.training.progress import no_progress
 
 FEATURES = [{f"a{i}": 1.0, f"b{i % 7}": 2.5} for i in range(20)]
 

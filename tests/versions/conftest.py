@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from abound.core.model.live_model import warmup
-from abound.service.replica import announcements, heartbeat, loaded_versions
+from abound.replica import announcements, heartbeat, loaded_versions
+from abound_core.model.live_model import warmup
 from tests.support.adoption_house import House
 from tests.support.valkey import Server
 

@@ -9,22 +9,22 @@ import msgspec
 import pytest
 import structlog
 
-from abound.core.errors import ArtifactsUnavailable, Conflict, Corrupted, NotReady, StoreUnavailable, UnknownVersion
-from abound.core.model.active_version import LIVE
-from abound.core.types import Offset
-from abound.service.history.replay import compact, rebuild
-from abound.service.log.events import ActivateEvent, PrepareVersionEvent
-from abound.service.model import replica_status
-from abound.service.model.replicated_model import ReplicatedModel
-from abound.service.rebuild import adoption
-from abound.service.replica import loaded_versions
-from abound.service.replica.loaded_versions import ServingParams
-from abound.service.replica.replica import Replica
-from abound.service.store.lease import Lease
-from abound.service.versions import activation
-from abound.service.versions import repository as versions
-from abound.service.versions.activation import activate, read_active
-from abound.service.versions.card import Card
+from abound.history.replay import compact, rebuild
+from abound.log.events import ActivateEvent, PrepareVersionEvent
+from abound.model import replica_status
+from abound.model.replicated_model import ReplicatedModel
+from abound.rebuild import adoption
+from abound.replica import loaded_versions
+from abound.replica.loaded_versions import ServingParams
+from abound.replica.replica import Replica
+from abound.store.lease import Lease
+from abound.versions import activation
+from abound.versions import repository as versions
+from abound.versions.activation import activate, read_active
+from abound.versions.card import Card
+from abound_core.errors import ArtifactsUnavailable, Conflict, Corrupted, NotReady, StoreUnavailable, UnknownVersion
+from abound_core.model.active_version import LIVE
+from abound_core.types import Offset
 from tests.support.adoption_house import SMALL, House, digest_at, digest_of, events, learning, model_of
 from tests.support.replicas import until
 from tests.support.small_versions import fitted, place, write

@@ -10,18 +10,18 @@ from typing import Any
 
 import pytest
 
-from abound.core.errors import NotReady
-from abound.core.model.active_version import LIVE
-from abound.core.types import Offset
-from abound.service.api.routes.classify import Classify
-from abound.service.asyncio_tasks import TimeSlice
-from abound.service.replica import ranking_pool
-from abound.service.replica.predictions import RememberParams
-from abound.service.replica.replica import Replica
-from abound.service.security.rate_limits import RateLimiter, RateParams
-from abound.service.settings import Settings
-from abound.service.versions.activation import activate
-from abound.service.versions.ranking import rank_all
+from abound.api.routes.classify import Classify
+from abound.asyncio_tasks import TimeSlice
+from abound.replica import ranking_pool
+from abound.replica.predictions import RememberParams
+from abound.replica.replica import Replica
+from abound.security.rate_limits import RateLimiter, RateParams
+from abound.settings import Settings
+from abound.versions.activation import activate
+from abound.versions.ranking import rank_all
+from abound_core.errors import NotReady
+from abound_core.model.active_version import LIVE
+from abound_core.types import Offset
 from tests.support.adoption_house import House, learning
 from tests.support.replicas import until
 from tests.support.small_versions import FEATURES, fitted, place, write

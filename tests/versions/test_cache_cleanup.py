@@ -9,21 +9,21 @@ from pathlib import Path
 
 import pytest
 
-from abound.core.config import ModelConfig
-from abound.core.errors import NotReady, UnknownVersion
-from abound.service.artifacts.artifact_store import ArtifactStore
-from abound.service.artifacts.file_cache import FileCache
-from abound.service.log.catalog import DEFAULT_MODEL, CatalogModel
-from abound.service.rebuild.adoption import AdoptionContext
-from abound.service.rebuild.erase import delete_versions
-from abound.service.replica.replica import Replica
-from abound.service.settings import Settings
-from abound.service.store.client import Store
-from abound.service.store.keys import ModelKeys
-from abound.service.versions import repository as versions
-from abound.service.versions.cache_cleanup import COPIES_KEY, N_ASKED
-from abound.service.versions.card import Card
-from abound.service.versions.promotion.runner import PromotionRunner
+from abound.artifacts.artifact_store import ArtifactStore
+from abound.artifacts.file_cache import FileCache
+from abound.log.catalog import DEFAULT_MODEL, CatalogModel
+from abound.rebuild.adoption import AdoptionContext
+from abound.rebuild.erase import delete_versions
+from abound.replica.replica import Replica
+from abound.settings import Settings
+from abound.store.client import Store
+from abound.store.keys import ModelKeys
+from abound.versions import repository as versions
+from abound.versions.cache_cleanup import COPIES_KEY, N_ASKED
+from abound.versions.card import Card
+from abound.versions.promotion.runner import PromotionRunner
+from abound_core.config import ModelConfig
+from abound_core.errors import NotReady, UnknownVersion
 from tests.support.fixtures import StartReplica
 from tests.support.replicas import until
 from tests.support.valkey import Server

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from abound.core.errors import Overloaded
-from abound.core.types import Offset
-from abound.service.replica.ranking_pool import BatchingPool
-from abound.service.versions import ranking
-from abound.service.versions.ranking import RankingRequest, rank_all
-from abound.service.versions.repository import LoadedVersion
+from abound.replica.ranking_pool import BatchingPool
+from abound.versions import ranking
+from abound.versions.ranking import RankingRequest, rank_all
+from abound.versions.repository import LoadedVersion
+from abound_core.errors import Overloaded
+from abound_core.types import Offset
 from tests.randomness import examples
 from tests.support.small_versions import FEATURES, fitted, ranked, vector
 

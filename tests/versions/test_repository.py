@@ -12,19 +12,19 @@ import msgspec
 import numpy as np
 import pytest
 
-from abound.core.errors import Cancelled, Conflict, Corrupted, UnknownApplyVersion, UnknownVersion
-from abound.core.instances.record import pack_vector
-from abound.core.methods import fitted as fitting
-from abound.core.methods import registry
-from abound.core.methods.fitted import FittedMethod
-from abound.core.methods.training.progress import no_progress
-from abound.service.artifacts.artifact_store import ArtifactStore
-from abound.service.artifacts.checksums import seal
-from abound.service.artifacts.npy import map_array
-from abound.service.store.client import Store
-from abound.service.store.keys import ModelKeys
-from abound.service.versions import repository as versions
-from abound.service.versions.card import CARD, FORMAT, Card, digest_of, is_id
+from abound.artifacts.artifact_store import ArtifactStore
+from abound.artifacts.checksums import seal
+from abound.artifacts.npy import map_array
+from abound.store.client import Store
+from abound.store.keys import ModelKeys
+from abound.versions import repository as versions
+from abound.versions.card import CARD, FORMAT, Card, digest_of, is_id
+from abound_core.errors import Cancelled, Conflict, Corrupted, UnknownApplyVersion, UnknownVersion
+from abound_core.instances.record import pack_vector
+from abound_core.methods import fitted as fitting
+from abound_core.methods import registry
+from abound_core.methods.fitted import FittedMethod
+from abound_core.methods.training.progress import no_progress
 from tests.core.methods.toy import made
 
 KEYS = ModelKeys("m", "1-0")

@@ -13,27 +13,27 @@ from unittest.mock import AsyncMock
 
 import pytest
 
-from abound.core.config import ModelConfig
-from abound.core.errors import ArtifactsUnavailable, Cancelled, Conflict, UnknownVersion, VersionDeleted
-from abound.core.types import Offset
-from abound.service.artifacts import write_marks
-from abound.service.artifacts.artifact_store import ArtifactStore
-from abound.service.datasets.repository import FOLDER, WRITING_KEY, DatasetRepository
-from abound.service.jobs import fit as fitting
-from abound.service.jobs.fit import fit_params
-from abound.service.jobs.record import Job
-from abound.service.jobs.record import new_id as job_id
-from abound.service.jobs.repository import JobRepository
-from abound.service.log.catalog import read_catalog
-from abound.service.rebuild import erase
-from abound.service.store import expiring
-from abound.service.store.client import Store
-from abound.service.versions import activation
-from abound.service.versions import repository as versions
-from abound.service.versions import retention as version_retention
-from abound.service.versions.card import Card, new_id
-from abound.service.versions.promotion import challengers
-from abound.service.worker import Worker
+from abound.artifacts import write_marks
+from abound.artifacts.artifact_store import ArtifactStore
+from abound.datasets.repository import FOLDER, WRITING_KEY, DatasetRepository
+from abound.jobs import fit as fitting
+from abound.jobs.fit import fit_params
+from abound.jobs.record import Job
+from abound.jobs.record import new_id as job_id
+from abound.jobs.repository import JobRepository
+from abound.log.catalog import read_catalog
+from abound.rebuild import erase
+from abound.store import expiring
+from abound.store.client import Store
+from abound.versions import activation
+from abound.versions import repository as versions
+from abound.versions import retention as version_retention
+from abound.versions.card import Card, new_id
+from abound.versions.promotion import challengers
+from abound.worker import Worker
+from abound_core.config import ModelConfig
+from abound_core.errors import ArtifactsUnavailable, Cancelled, Conflict, UnknownVersion, VersionDeleted
+from abound_core.types import Offset
 from tests.core.methods.toy import made
 from tests.support.adoption_house import House
 from tests.support.small_versions import fitted

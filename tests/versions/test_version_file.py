@@ -13,23 +13,23 @@ import msgspec
 import numpy as np
 import pytest
 
-from abound.core.config import ModelConfig
-from abound.core.errors import Conflict, InvalidInstance, Malformed
-from abound.core.methods.fitted import FittedMethod
-from abound.core.types import Offset
-from abound.service.artifacts.artifact_store import ArtifactStore
-from abound.service.artifacts.checksums import checksum_of, seal
-from abound.service.artifacts.file_format import encode_head
-from abound.service.artifacts.npy import ArrayFile
-from abound.service.history import erasures
-from abound.service.store.client import Store
-from abound.service.store.keys import ModelKeys
-from abound.service.versions import repository as versions
-from abound.service.versions import retention as version_retention
-from abound.service.versions import version_file
-from abound.service.versions.card import Card, digest_of, reading_settings, refuse_other_reading
-from abound.service.versions.retention import VersionParams
-from abound.service.versions.version_file import DEFAULT, MAGIC, export_version, import_version
+from abound.artifacts.artifact_store import ArtifactStore
+from abound.artifacts.checksums import checksum_of, seal
+from abound.artifacts.file_format import encode_head
+from abound.artifacts.npy import ArrayFile
+from abound.history import erasures
+from abound.store.client import Store
+from abound.store.keys import ModelKeys
+from abound.versions import repository as versions
+from abound.versions import retention as version_retention
+from abound.versions import version_file
+from abound.versions.card import Card, digest_of, reading_settings, refuse_other_reading
+from abound.versions.retention import VersionParams
+from abound.versions.version_file import DEFAULT, MAGIC, export_version, import_version
+from abound_core.config import ModelConfig
+from abound_core.errors import Conflict, InvalidInstance, Malformed
+from abound_core.methods.fitted import FittedMethod
+from abound_core.types import Offset
 from tests.versions.test_repository import KEYS, OTHER, fit, write
 
 

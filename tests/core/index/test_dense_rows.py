@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from abound.core.config import ModelConfig
-from abound.core.errors import Conflict, Corrupted, InvalidInstance
-from abound.core.index.dense_rows import ARRAYS
-from abound.core.index.index import Index
-from abound.core.index.params import IndexParams
-from abound.core.instances.record import pack_labels
-from abound.core.kernels.index.layout import Feedback
-from abound.core.model.label_features import weights_to
-from abound.core.model.live_model import INTERCEPT, LiveModel
+from abound_core.config import ModelConfig
+from abound_core.errors import Conflict, Corrupted, InvalidInstance
+from abound_core.index.dense_rows import ARRAYS
+from abound_core.index.index import Index
+from abound_core.index.params import IndexParams
+from abound_core.instances.record import pack_labels
+from abound_core.kernels.index.layout import Feedback
+from abound_core.model.label_features import weights_to
+from abound_core.model.live_model import INTERCEPT, LiveModel
 from tests.core.index.test_sls import applied, fed_back, oracle_learns, postings_of, records, stream
 from tests.core.oracles.sls_rows import RowsOracle
 from tests.randomness import examples

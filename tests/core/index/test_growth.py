@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numba import njit
 
-from abound.core.config import ModelConfig
-from abound.core.index import index as index_module
-from abound.core.index.index import Index
-from abound.core.index.params import IndexParams
-from abound.core.kernels.index import export, layout, learning
-from abound.core.kernels.index.layout import Feedback, IndexArrays
+from abound_core.config import ModelConfig
+from abound_core.index import index as index_module
+from abound_core.index.index import Index
+from abound_core.index.params import IndexParams
+from abound_core.kernels.index import export, layout, learning
+from abound_core.kernels.index.layout import Feedback, IndexArrays
 
 EAGER = replace(IndexParams.of(ModelConfig()), margin=math.inf)
 CANARY = np.uint64(0xC0FFEE_C0FFEE)

@@ -5,11 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from abound.core.config import ModelConfig
-from abound.core.errors import Corrupted
-from abound.core.index.arrays import ARRAYS
-from abound.core.index.index import Index
-from abound.core.index.params import IndexParams
+from abound_core.config import ModelConfig
+from abound_core.errors import Corrupted
+from abound_core.index.arrays import ARRAYS
+from abound_core.index.index import Index
+from abound_core.index.params import IndexParams
 
 PLAIN = replace(IndexParams.of(ModelConfig()), rating=False)
 NEVER_ENOUGH = 1e9

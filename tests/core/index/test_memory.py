@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numba import njit
 
-from abound.core.config import ModelConfig
-from abound.core.index.index import Index
-from abound.core.index.params import IndexParams
-from abound.core.kernels.index import layout, learning
-from abound.core.kernels.index.layout import UNITS, Feedback
-from abound.core.kernels.intrinsics import as_bits, as_float
+from abound_core.config import ModelConfig
+from abound_core.index.index import Index
+from abound_core.index.params import IndexParams
+from abound_core.kernels.index import layout, learning
+from abound_core.kernels.index.layout import UNITS, Feedback
+from abound_core.kernels.intrinsics import as_bits, as_float
 from tests.core.oracles.index import Oracle
 from tests.randomness import examples
 

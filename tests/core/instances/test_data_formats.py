@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from abound.core.errors import Malformed
-from abound.core.instances.data_formats import DatasetInstance, Format, read_instances
+from abound_core.errors import Malformed
+from abound_core.instances.data_formats import DatasetInstance, Format, read_instances
 
 
 def read(form: Format, *lines: str) -> list[DatasetInstance]:

@@ -8,8 +8,8 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from numba import njit
 
-from abound.core.errors import Corrupted, InvalidInstance
-from abound.core.instances.record import (
+from abound_core.errors import Corrupted, InvalidInstance
+from abound_core.instances.record import (
     EMPTY_VECTOR,
     check_records,
     iterate,
@@ -20,10 +20,10 @@ from abound.core.instances.record import (
     unpack_labels,
     unpack_vector,
 )
-from abound.core.kernels.intrinsics import pointer
-from abound.core.kernels.records.json import hash_of
-from abound.core.kernels.records.record import record_shape, vector_end
-from abound.core.limits import Limits
+from abound_core.kernels.intrinsics import pointer
+from abound_core.kernels.records.json import hash_of
+from abound_core.kernels.records.record import record_shape, vector_end
+from abound_core.limits import Limits
 
 LIMITS = Limits()
 keys = st.text(st.characters(codec="utf-8"), min_size=1, max_size=20)

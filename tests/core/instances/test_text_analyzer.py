@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.feature_extraction.text import CountVectorizer
 
-from abound.core.config import AnalyzerConfig, ModelConfig
-from abound.core.instances import text_analyzer
-from abound.core.instances.record import pack_labels
-from abound.core.instances.text_analyzer import Analyzer, term_weights
-from abound.core.limits import Limits
-from abound.core.model.entry_application import Unit
-from abound.core.model.live_model import LiveModel
+from abound_core.config import AnalyzerConfig, ModelConfig
+from abound_core.instances import text_analyzer
+from abound_core.instances.record import pack_labels
+from abound_core.instances.text_analyzer import Analyzer, term_weights
+from abound_core.limits import Limits
+from abound_core.model.entry_application import Unit
+from abound_core.model.live_model import LiveModel
 
 SENTENCE = "The Wheat_2 prices, e.g. in Żółw's U.S.A., and the WHEAT prices!"
 
@@ -197,8 +197,8 @@ def test_terms_are_parts_of_the_text_and_fit_the_kernel(text):
 
 def test_nothing_of_scikit_learn_is_loaded_for_single_words():
     program = (
-        "import sys; from abound.service.processes.kernel_cache import set_cache_dir; set_cache_dir(); "
-        "from abound.core.model.live_model import warmup; warmup(); "
+        "import sys; from abound.processes.kernel_cache import set_cache_dir; set_cache_dir(); "
+        "from abound_core.model.live_model import warmup; warmup(); "
         "print('sklearn' in sys.modules)"
     )
     out = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True, text=True)

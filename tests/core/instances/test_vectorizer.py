@@ -14,17 +14,17 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from numba import njit
 
-from abound.core.config import AnalyzerConfig, ModelConfig
-from abound.core.errors import InvalidInstance
-from abound.core.instances.json_fallback import ActiveFeatures, read_json
-from abound.core.instances.record import EMPTY_VECTOR, unpack_vector
-from abound.core.instances.text_analyzer import Analyzer, term_weights
-from abound.core.instances.vectorizer import Vectorizer, _Scratch
-from abound.core.kernels.intrinsics import pointer
-from abound.core.kernels.records import json as draft
-from abound.core.kernels.records import json as reading
-from abound.core.kernels.records.decimals import read_number, read_short
-from abound.core.limits import Limits
+from abound_core.config import AnalyzerConfig, ModelConfig
+from abound_core.errors import InvalidInstance
+from abound_core.instances.json_fallback import ActiveFeatures, read_json
+from abound_core.instances.record import EMPTY_VECTOR, unpack_vector
+from abound_core.instances.text_analyzer import Analyzer, term_weights
+from abound_core.instances.vectorizer import Vectorizer, _Scratch
+from abound_core.kernels.intrinsics import pointer
+from abound_core.kernels.records import json as draft
+from abound_core.kernels.records import json as reading
+from abound_core.kernels.records.decimals import read_number, read_short
+from abound_core.limits import Limits
 from tests.randomness import examples
 
 SMALL = Limits(max_features=6, max_key_bytes=12, max_text_bytes=60)
@@ -469,7 +469,7 @@ usual_names = st.builds(
 def test_instances_are_read_without_the_kernel_while_it_is_compiled(monkeypatch):
     one = vectorizer()
     read = one.vectorize(b'{"price": 2.5}', "wheat and wheat")
-    monkeypatch.setattr("abound.core.instances.vectorizer.use_kernel", False)
+    monkeypatch.setattr("abound_core.instances.vectorizer.use_kernel", False)
     monkeypatch.setattr(reading, "read_instance", None)
     assert one.vectorize(b'{"price": 2.5}', "wheat and wheat") == read
     assert one.vectorize_usual(b'{"price": 2.5}') is None

@@ -6,10 +6,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from abound.core.errors import Corrupted
-from abound.core.instances.record import pack_vector
-from abound.core.instances.vocabulary import Vocabulary
-from abound.core.kernels.names import table as kernels
+from abound_core.errors import Corrupted
+from abound_core.instances.record import pack_vector
+from abound_core.instances.vocabulary import Vocabulary
+from abound_core.kernels.names import table as kernels
 from tests.randomness import examples
 
 SECRET = (0x0706050403020100, 0xFFEEDDCCBBAA9988)
@@ -175,7 +175,7 @@ def test_the_digest_in_slices():
 
 
 def test_a_large_table_is_crowded_before_it_must_be_doubled(monkeypatch):
-    monkeypatch.setattr("abound.core.instances.vocabulary.LARGE_TABLE", 256)
+    monkeypatch.setattr("abound_core.instances.vocabulary.LARGE_TABLE", 256)
     ahead, inline = Vocabulary(SECRET), Vocabulary(OTHER_SECRET)
     crowded = []
     for n in range(5000):

@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from abound.core.config import ModelConfig
-from abound.core.errors import Conflict, Corrupted, InvalidInstance
-from abound.core.instances.dense_vector import quantize, to_int8
-from abound.core.instances.encoded_vector import EncodedVector
-from abound.core.instances.record import (
+from abound_core.config import ModelConfig
+from abound_core.errors import Conflict, Corrupted, InvalidInstance
+from abound_core.instances.dense_vector import quantize, to_int8
+from abound_core.instances.encoded_vector import EncodedVector
+from abound_core.instances.record import (
     add_dense,
     check_records,
     dense_of,
@@ -22,10 +22,10 @@ from abound.core.instances.record import (
     unpack_vector,
     without_dense,
 )
-from abound.core.kernels.records import codes as kernels
-from abound.core.limits import MAX_DIMENSION, Limits
-from abound.core.model.entry_application import Unit
-from abound.core.model.live_model import MEANING, LiveModel
+from abound_core.kernels.records import codes as kernels
+from abound_core.limits import MAX_DIMENSION, Limits
+from abound_core.model.entry_application import Unit
+from abound_core.model.live_model import MEANING, LiveModel
 from tests.core.oracles.codes import codes_of
 
 LIMITS = Limits()
@@ -215,7 +215,7 @@ def test_the_norm_covers_words_and_codes():
 def test_kernel_and_plain_python_give_the_same_bytes(boolean, features, text, monkeypatch):
     vectorizer = LiveModel(ModelConfig(boolean=boolean), (1, 2)).vectorizer
     fast = vectorizer.vectorize(features, text, bytes([7, 1]))
-    monkeypatch.setattr("abound.core.instances.vectorizer.use_kernel", False)
+    monkeypatch.setattr("abound_core.instances.vectorizer.use_kernel", False)
     assert vectorizer.vectorize(features, text, bytes([7, 1])) == fast
 
 
@@ -229,7 +229,7 @@ def test_a_vector_whose_value_is_zero_beside_its_features_is_left_out():
 
 @pytest.mark.parametrize("use_kernel", [True, False])
 def test_no_name_or_term_begins_like_a_code(use_kernel, monkeypatch):
-    monkeypatch.setattr("abound.core.instances.vectorizer.use_kernel", use_kernel)
+    monkeypatch.setattr("abound_core.instances.vectorizer.use_kernel", use_kernel)
     vectorizer = LiveModel(ModelConfig.from_dict({"analyzer": {"kind": "char", "ngrams": [3, 3]}}), (1, 2)).vectorizer
     assert unpack_vector(vectorizer.vectorize(None, "\0m12"))[0] == ["m12"]
     with pytest.raises(InvalidInstance, match="zero character") as refused:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numba import njit
 
-from abound.core.kernels.names.siphash import mix_bytes, mix_end, siphash13
+from abound_core.kernels.names.siphash import mix_bytes, mix_end, siphash13
 
 WORDS = [bytes(range(n)) for n in range(1, 70)] + [b"wheat", "Weizen – żyto".encode(), b"\x00", b"\xff" * 200]
 

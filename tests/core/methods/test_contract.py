@@ -15,12 +15,12 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from abound.core.errors import Cancelled, InvalidInstance
-from abound.core.measures import LabelSets, Propensity, Rankings, evaluate
-from abound.core.methods import fitted, registry
-from abound.core.methods.fitted import FittedMethod
-from abound.core.methods.training.matrices import Matrices
-from abound.core.methods.training.progress import Progress, no_progress
+from abound_core.errors import Cancelled, InvalidInstance
+from abound_core.measures import LabelSets, Propensity, Rankings, evaluate
+from abound_core.methods import fitted, registry
+from abound_core.methods.fitted import FittedMethod
+from abound_core.methods.training.matrices import Matrices
+from abound_core.methods.training.progress import Progress, no_progress
 from tests.core.methods.toy import N_CLASSES, SECRET, made, queries
 
 METHODS = sorted(registry.METHODS)

@@ -8,10 +8,10 @@ import sys
 import numpy as np
 import pytest
 
-from abound.core.errors import Corrupted
-from abound.core.methods import fitted, registry
-from abound.core.methods.fitted import FittedMethod
-from abound.core.methods.training.progress import no_progress
+from abound_core.errors import Corrupted
+from abound_core.methods import fitted, registry
+from abound_core.methods.fitted import FittedMethod
+from abound_core.methods.training.progress import no_progress
 from tests.core.methods.toy import RAW, SECRET, made
 
 METHODS = sorted(registry.METHODS)

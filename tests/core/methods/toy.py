@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from scipy import sparse
 
-from abound.core.instances.record import pack_vector
-from abound.core.methods.training.gather import MatrixBuilder
-from abound.core.methods.training.matrices import Matrices
+from abound_core.instances.record import pack_vector
+from abound_core.methods.training.gather import MatrixBuilder
+from abound_core.methods.training.matrices import Matrices
 
 SECRET = (1, 2)
 N_CLASSES = 6

@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from abound.core.array_spec import check_room
-from abound.core.config import ModelConfig
-from abound.core.errors import Corrupted
-from abound.core.instances.record import add_dense, add_details, pack_labels, pack_vector
-from abound.core.limits import Limits
-from abound.core.model.entry_application import Unit
-from abound.core.model.live_model import LiveModel
-from abound.core.types import Offset
+from abound_core.array_spec import check_room
+from abound_core.config import ModelConfig
+from abound_core.errors import Corrupted
+from abound_core.instances.record import add_dense, add_details, pack_labels, pack_vector
+from abound_core.limits import Limits
+from abound_core.model.entry_application import Unit
+from abound_core.model.live_model import LiveModel
+from abound_core.types import Offset
 
 D = 8
 EVENTS = 300

@@ -3,11 +3,11 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from abound.core.config import ModelConfig
-from abound.core.errors import Corrupted
-from abound.core.model.active_version import LIVE, NEVER_ACTIVATED, ServingState
-from abound.core.model.live_model import LiveModel
-from abound.core.types import Offset
+from abound_core.config import ModelConfig
+from abound_core.errors import Corrupted
+from abound_core.model.active_version import LIVE, NEVER_ACTIVATED, ServingState
+from abound_core.model.live_model import LiveModel
+from abound_core.types import Offset
 
 AT = Offset(5, 1, 0)
 

@@ -11,17 +11,17 @@ import numpy as np
 import pytest
 from numba import njit
 
-from abound.core.config import ModelConfig
-from abound.core.errors import Corrupted, InvalidInstance
-from abound.core.instances.record import add_details, pack_labels
-from abound.core.kernels.exp_log import exponential
-from abound.core.kernels.intrinsics import pointer
-from abound.core.kernels.model import reranker
-from abound.core.kernels.model.calibration import MOST_SOLVED, N_TERMS, learn_pairs, solve
-from abound.core.limits import Limits
-from abound.core.model.calibration import Calibration, binned, reliability_of
-from abound.core.model.entry_application import Unit
-from abound.core.model.live_model import LiveModel
+from abound_core.config import ModelConfig
+from abound_core.errors import Corrupted, InvalidInstance
+from abound_core.instances.record import add_details, pack_labels
+from abound_core.kernels.exp_log import exponential
+from abound_core.kernels.intrinsics import pointer
+from abound_core.kernels.model import reranker
+from abound_core.kernels.model.calibration import MOST_SOLVED, N_TERMS, learn_pairs, solve
+from abound_core.limits import Limits
+from abound_core.model.calibration import Calibration, binned, reliability_of
+from abound_core.model.entry_application import Unit
+from abound_core.model.live_model import LiveModel
 from tests.core.model.test_live_model import Instance, learn, learned, vector_of
 from tests.core.oracles import calibration as calibration_oracle
 from tests.core.oracles.calibration import Oracle, terms

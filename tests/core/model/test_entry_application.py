@@ -5,10 +5,10 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from abound.core.config import ModelConfig
-from abound.core.model.entry_application import EntryApplication, Unit
-from abound.core.model.live_model import LiveModel
-from abound.core.model.receipts import BodyMismatch, Receipt, Receipts
+from abound_core.config import ModelConfig
+from abound_core.model.entry_application import EntryApplication, Unit
+from abound_core.model.live_model import LiveModel
+from abound_core.model.receipts import BodyMismatch, Receipt, Receipts
 from tests.core.model.test_live_model import records_of
 from tests.core.model.test_redacted_units import applied, instance
 

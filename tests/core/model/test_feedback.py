@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from abound.core.config import ModelConfig
-from abound.core.errors import Corrupted
-from abound.core.instances.record import pack_labels
-from abound.core.limits import Limits
-from abound.core.methods.training.gather import MatrixBuilder
-from abound.core.model.entry_application import Unit
-from abound.core.model.live_model import LiveModel
-from abound.core.model.refit import Refitter
-from abound.core.types import START
+from abound_core.config import ModelConfig
+from abound_core.errors import Corrupted
+from abound_core.instances.record import pack_labels
+from abound_core.limits import Limits
+from abound_core.methods.training.gather import MatrixBuilder
+from abound_core.model.entry_application import Unit
+from abound_core.model.live_model import LiveModel
+from abound_core.model.refit import Refitter
+from abound_core.types import START
 from tests.core.model.test_calibration import counted, ranked
 from tests.core.model.test_live_model import learn as learn_plain
 from tests.core.model.test_live_model import learned as learned_plain

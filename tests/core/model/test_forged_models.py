@@ -9,10 +9,10 @@ import sys
 import numpy as np
 import pytest
 
-from abound.core.array_spec import MOST_EVENTS, check_room
-from abound.core.errors import Corrupted
-from abound.core.instances.record import pack_labels, pack_vector
-from abound.core.kernels.model.calibration import (
+from abound_core.array_spec import MOST_EVENTS, check_room
+from abound_core.errors import Corrupted
+from abound_core.instances.record import pack_labels, pack_vector
+from abound_core.kernels.model.calibration import (
     MOST_CURVATURE,
     MOST_LOGIT_WEIGHT,
     N_BINS,
@@ -20,10 +20,10 @@ from abound.core.kernels.model.calibration import (
     N_ROWS,
     learn_pairs,
 )
-from abound.core.limits import Limits
-from abound.core.model.calibration import Calibration
-from abound.core.model.entry_application import Unit
-from abound.core.model.live_model import LiveModel
+from abound_core.limits import Limits
+from abound_core.model.calibration import Calibration
+from abound_core.model.entry_application import Unit
+from abound_core.model.live_model import LiveModel
 from tests.core.model.forging import CONFIGS, Forgery
 
 

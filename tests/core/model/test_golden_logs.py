@@ -11,16 +11,16 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from abound.core.config import ModelConfig
-from abound.core.model.live_model import LiveModel
-from abound.core.types import Offset
-from abound.service.log.events import (
+from abound.log.events import (
     ConfigureEvent,
     LearnEvent,
     ModelCreated,
     decode_catalog_entry,
     decode_entry,
 )
+from abound_core.config import ModelConfig
+from abound_core.model.live_model import LiveModel
+from abound_core.types import Offset
 
 DIGESTS = {
     "fsu": "40c5e099317d805a7dfd782c393c84e4",

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from abound.core.config import ModelConfig
-from abound.core.errors import Corrupted
-from abound.core.instances.record import (
+from abound_core.config import ModelConfig
+from abound_core.errors import Corrupted
+from abound_core.instances.record import (
     EMPTY_VECTOR,
     add_details,
     check_records,
@@ -16,12 +16,12 @@ from abound.core.instances.record import (
     pack_labels,
     record_shape,
 )
-from abound.core.limits import MAX_DETAILS_BYTES, Limits
-from abound.core.methods.training.gather import MatrixBuilder
-from abound.core.model.entry_application import Unit
-from abound.core.model.live_model import LiveModel
-from abound.core.model.refit import Refitter
-from abound.core.types import START
+from abound_core.limits import MAX_DETAILS_BYTES, Limits
+from abound_core.methods.training.gather import MatrixBuilder
+from abound_core.model.entry_application import Unit
+from abound_core.model.live_model import LiveModel
+from abound_core.model.refit import Refitter
+from abound_core.types import START
 
 SECRET = (1, 2)
 RULES = [{}, {"update": "sls"}, {"calibrate": True}, {"max_features": 10}, {"update": "sls", "calibrate": True}]

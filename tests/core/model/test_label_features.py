@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from abound.core.config import ModelConfig
-from abound.core.index.index import Index
-from abound.core.index.params import IndexParams
-from abound.core.model.label_features import weights_to
+from abound_core.config import ModelConfig
+from abound_core.index.index import Index
+from abound_core.index.params import IndexParams
+from abound_core.model.label_features import weights_to
 
 N_FEATURES, N_CLASSES = 60, 9
 

@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from abound.core.config import ModelConfig
-from abound.core.errors import Conflict, Corrupted, InvalidInstance
-from abound.core.instances.record import pack_labels, pack_vector
-from abound.core.limits import Limits
-from abound.core.model.entry_application import Unit
-from abound.core.model.live_model import LiveModel
-from abound.core.model.receipts import BodyMismatch, Receipt
-from abound.core.types import Offset
+from abound_core.config import ModelConfig
+from abound_core.errors import Conflict, Corrupted, InvalidInstance
+from abound_core.instances.record import pack_labels, pack_vector
+from abound_core.limits import Limits
+from abound_core.model.entry_application import Unit
+from abound_core.model.live_model import LiveModel
+from abound_core.model.receipts import BodyMismatch, Receipt
+from abound_core.types import Offset
 from tests.randomness import examples
 
 Instance = tuple[list[str], list[str]]

@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from abound.core.config import ModelConfig
-from abound.core.instances.record import add_dense, add_details, pack_labels, pack_vector
-from abound.core.kernels.index.layout import UNITS
-from abound.core.kernels.index.learning import new_classes
-from abound.core.kernels.records.codes import WINNERS
-from abound.core.limits import Limits
-from abound.core.model.entry_application import Unit
-from abound.core.model.live_model import LiveModel
+from abound_core.config import ModelConfig
+from abound_core.instances.record import add_dense, add_details, pack_labels, pack_vector
+from abound_core.kernels.index.layout import UNITS
+from abound_core.kernels.index.learning import new_classes
+from abound_core.kernels.records.codes import WINNERS
+from abound_core.limits import Limits
+from abound_core.model.entry_application import Unit
+from abound_core.model.live_model import LiveModel
 
 SMALLEST_STEPS = 64 * 1024
 """Arrays of a small model grow by more than an eighth: keys by 1,024, ids by 64 or a page."""

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from abound.core.errors import Corrupted
-from abound.core.kernels.model.prequential import count_ranks
-from abound.core.model import prequential
-from abound.core.model.prequential import Prequential
+from abound_core.errors import Corrupted
+from abound_core.kernels.model.prequential import count_ranks
+from abound_core.model import prequential
+from abound_core.model.prequential import Prequential
 from tests.randomness import examples
 
 events = st.lists(

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from abound.core.model.receipts import PAGE, Receipt, Receipts, Row
-from abound.core.types import Offset
+from abound_core.model.receipts import PAGE, Receipt, Receipts, Row
+from abound_core.types import Offset
 from tests.randomness import examples
 
 CAPACITY = 2 * PAGE + 40

@@ -5,11 +5,11 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from abound.core.config import ModelConfig
-from abound.core.model.entry_application import EntryApplication, Unit
-from abound.core.model.live_model import LiveModel
-from abound.core.model.receipts import BodyMismatch, Receipt
-from abound.core.types import Offset
+from abound_core.config import ModelConfig
+from abound_core.model.entry_application import EntryApplication, Unit
+from abound_core.model.live_model import LiveModel
+from abound_core.model.receipts import BodyMismatch, Receipt
+from abound_core.types import Offset
 from tests.core.model.test_live_model import Instance, records_of
 
 

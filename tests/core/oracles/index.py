@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from abound.core.index.params import IndexParams
+from abound_core.index.params import IndexParams
 
 BEST = 50
 

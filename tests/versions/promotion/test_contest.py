@@ -8,24 +8,24 @@ from pathlib import Path
 
 import pytest
 
-from abound.core.config import ModelConfig
-from abound.core.errors import Conflict
-from abound.core.model.active_version import LIVE
-from abound.core.model.entry_application import Unit
-from abound.core.model.live_model import LiveModel, warmup
-from abound.core.promotion_rule import Contest, Decision, GateParams
-from abound.core.types import START
-from abound.service.log.events import ActivateEvent, LearnEvent
-from abound.service.replica import announcements, heartbeat
-from abound.service.store.lease import LeaseLost, acquire
-from abound.service.versions import activation
-from abound.service.versions.card import Card
-from abound.service.versions.promotion import challengers, standings
-from abound.service.versions.promotion.contest import ContestFollower
-from abound.service.versions.promotion.gate import GATE as BY_GATE
-from abound.service.versions.promotion.gate import reason_of
-from abound.service.versions.promotion.scoring import DEPTH, rank_in
-from abound.service.versions.promotion.standings import PURPOSE
+from abound.log.events import ActivateEvent, LearnEvent
+from abound.replica import announcements, heartbeat
+from abound.store.lease import LeaseLost, acquire
+from abound.versions import activation
+from abound.versions.card import Card
+from abound.versions.promotion import challengers, standings
+from abound.versions.promotion.contest import ContestFollower
+from abound.versions.promotion.gate import GATE as BY_GATE
+from abound.versions.promotion.gate import reason_of
+from abound.versions.promotion.scoring import DEPTH, rank_in
+from abound.versions.promotion.standings import PURPOSE
+from abound_core.config import ModelConfig
+from abound_core.errors import Conflict
+from abound_core.model.active_version import LIVE
+from abound_core.model.entry_application import Unit
+from abound_core.model.live_model import LiveModel, warmup
+from abound_core.promotion_rule import Contest, Decision, GateParams
+from abound_core.types import START
 from tests.support.adoption_house import House, apply
 from tests.support.contest_streams import (
     GATE,

@@ -8,12 +8,12 @@ from unittest.mock import AsyncMock
 
 import pytest
 
-from abound.core.model.active_version import ServingState
-from abound.core.promotion_rule import Decision, GateParams
-from abound.core.types import Offset
-from abound.service.versions.promotion import gate as gates
-from abound.service.versions.promotion.gate import Gate
-from abound.service.versions.promotion.standings import Standings
+from abound.versions.promotion import gate as gates
+from abound.versions.promotion.gate import Gate
+from abound.versions.promotion.standings import Standings
+from abound_core.model.active_version import ServingState
+from abound_core.promotion_rule import Decision, GateParams
+from abound_core.types import Offset
 
 DECISION = Decision("promote", "a" * 8, "live", 400, 0.1, 0.05, 0.15, 1000.0)
 

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from abound.core.model.live_model import warmup
-from abound.service.api.routes.challengers import contest_of
-from abound.service.replica import heartbeat
-from abound.service.settings import Settings
-from abound.service.store.lease import Command, Lease
-from abound.service.versions.promotion import challengers, runner, standings
-from abound.service.versions.promotion.runner import FollowedModel, PromotionRunner
-from abound.service.versions.promotion.standings import Standings
+from abound.api.routes.challengers import contest_of
+from abound.replica import heartbeat
+from abound.settings import Settings
+from abound.store.lease import Command, Lease
+from abound.versions.promotion import challengers, runner, standings
+from abound.versions.promotion.runner import FollowedModel, PromotionRunner
+from abound.versions.promotion.standings import Standings
+from abound_core.model.live_model import warmup
 from tests.support.adoption_house import House
 from tests.support.contest_streams import GATE, changed, familiar, n_scored, teach, wise
 from tests.support.small_versions import write

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from abound.core.errors import InvalidInstance
-from abound.core.methods import registry
-from abound.core.methods.embeddings import cluster_ensemble, contexts, exmlds1, exmlds2, exmlds3, exmlds_joint, sppmi
-from abound.core.methods.training import clusters
-from abound.core.methods.training.matrices import hide_labels
-from abound.core.methods.training.progress import no_progress
+from abound_core.errors import InvalidInstance
+from abound_core.methods import registry
+from abound_core.methods.embeddings import cluster_ensemble, contexts, exmlds1, exmlds2, exmlds3, exmlds_joint, sppmi
+from abound_core.methods.training import clusters
+from abound_core.methods.training.matrices import hide_labels
+from abound_core.methods.training.progress import no_progress
 from tests.core.methods.toy import made, queries
 
 

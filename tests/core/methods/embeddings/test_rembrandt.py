@@ -9,13 +9,13 @@ import pytest
 from scipy import sparse
 from scipy.linalg import blas
 
-from abound.core.errors import Cancelled
-from abound.core.methods import registry
-from abound.core.methods.embeddings import rembrandt
-from abound.core.methods.embeddings.fourier import draw_features
-from abound.core.methods.embeddings.ridge import Ridge
-from abound.core.methods.embeddings.subspace import leading, orthonormal
-from abound.core.methods.training.progress import no_progress
+from abound_core.errors import Cancelled
+from abound_core.methods import registry
+from abound_core.methods.embeddings import rembrandt
+from abound_core.methods.embeddings.fourier import draw_features
+from abound_core.methods.embeddings.ridge import Ridge
+from abound_core.methods.embeddings.subspace import leading, orthonormal
+from abound_core.methods.training.progress import no_progress
 from tests.core.methods.toy import made, queries
 
 
@@ -38,7 +38,7 @@ def test_ridge_is_the_dense_solution(shape):
 
 
 def test_ridge_by_conjugate_gradients_is_the_dense_solution(monkeypatch):
-    monkeypatch.setattr("abound.core.methods.embeddings.ridge.LARGEST", 5)
+    monkeypatch.setattr("abound_core.methods.embeddings.ridge.LARGEST", 5)
     data = made(300, seed=0)
     T = np.random.default_rng(1).standard_normal((300, 4))
     A = dense(data.X)
@@ -73,7 +73,7 @@ def test_the_embedding_spans_the_predictions_of_the_unconstrained_model():
 @pytest.mark.parametrize("rank", [7, 3])
 def test_a_basis_is_made_in_pieces_and_told_of(monkeypatch, n, rank):
     """Also where the last piece has fewer rows than columns, and where the columns are not independent."""
-    monkeypatch.setattr("abound.core.methods.embeddings.subspace.ROWS", 50)
+    monkeypatch.setattr("abound_core.methods.embeddings.subspace.ROWS", 50)
     rng = np.random.default_rng(n)
     A = rng.normal(size=(n, rank)) @ rng.normal(size=(rank, 7))
     told = []
@@ -86,10 +86,10 @@ def test_a_basis_is_made_in_pieces_and_told_of(monkeypatch, n, rank):
 
 def test_a_basis_of_many_columns_is_made_in_smaller_pieces(monkeypatch):
     """Down to four times as many rows as columns, also of what is left of the pieces."""
-    monkeypatch.setattr("abound.core.methods.embeddings.subspace.WORK", 1)
+    monkeypatch.setattr("abound_core.methods.embeddings.subspace.WORK", 1)
     pieces, qr = [], np.linalg.qr
     monkeypatch.setattr(
-        "abound.core.methods.embeddings.subspace.np.linalg.qr", lambda A: pieces.append(A.shape) or qr(A)
+        "abound_core.methods.embeddings.subspace.np.linalg.qr", lambda A: pieces.append(A.shape) or qr(A)
     )
     A = np.random.default_rng(0).normal(size=(333, 7))
     told = []
@@ -111,11 +111,11 @@ def test_instances_with_many_features_are_multiplied_as_dense_ones(monkeypatch):
     shapes = []
     added = blas.dsyrk
     monkeypatch.setattr(
-        "abound.core.methods.embeddings.ridge.blas.dsyrk",
+        "abound_core.methods.embeddings.ridge.blas.dsyrk",
         lambda a, x, **rest: shapes.append(x.shape) or added(a, x, **rest),
     )
     for products, widths in ((2**29, [200]), (60**2 * 50 // 32, [50] * 4)):
-        monkeypatch.setattr("abound.core.methods.embeddings.ridge.PRODUCTS", products)
+        monkeypatch.setattr("abound_core.methods.embeddings.ridge.PRODUCTS", products)
         told = []
         least = Ridge(sparse.csr_matrix(X), 1.0, progress=lambda stage, done, told=told: told.append(done))
         np.testing.assert_allclose(least.fit(T, no_progress), expected, rtol=1e-6, atol=1e-9)
@@ -201,7 +201,7 @@ def test_ranking_takes_bounded_memory(monkeypatch, fourier):
     data = made(3000, seed=0)
     model = rembrandt.fit(data, rembrandt.Params(k=20, fourier=fourier), np.random.default_rng(0), no_progress)
     tracemalloc.start()
-    monkeypatch.setattr("abound.core.methods.embeddings.rembrandt.RANKED", 2**16)
+    monkeypatch.setattr("abound_core.methods.embeddings.rembrandt.RANKED", 2**16)
     model.rank(data.X, 3)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
@@ -224,7 +224,7 @@ def test_products_of_instances_are_reported_on_the_way_and_are_the_same_in_piece
     assert told == [("least squares", 0.0)]
     for name, most in (("PRODUCTS", 20 * 50 * 20), ("BLOCK_BYTES", 16 * 200 * 20)):
         with monkeypatch.context() as patch:
-            patch.setattr(f"abound.core.methods.embeddings.ridge.{name}", most)
+            patch.setattr(f"abound_core.methods.embeddings.ridge.{name}", most)
             told.clear()
             np.testing.assert_array_equal(Ridge(X, 1.0, progress=tell).fit(T, no_progress), whole)
             assert 8 <= len(told) <= 14, name
@@ -251,8 +251,8 @@ def test_long_rows_and_many_inputs_are_reported_on_the_way(monkeypatch):
         return model, told
 
     whole, few = fit()
-    monkeypatch.setattr("abound.core.methods.embeddings.ridge.PRODUCTS", int(100 * (data.X.nnz / 1000) ** 2))
-    monkeypatch.setattr("abound.core.methods.embeddings.rembrandt.PRODUCTS", 100 * 51**2)
+    monkeypatch.setattr("abound_core.methods.embeddings.ridge.PRODUCTS", int(100 * (data.X.nnz / 1000) ** 2))
+    monkeypatch.setattr("abound_core.methods.embeddings.rembrandt.PRODUCTS", 100 * 51**2)
     parts, many = fit()
     assert few.count("decoder") <= 3
     assert many.count("decoder") >= 10

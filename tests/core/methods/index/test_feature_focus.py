@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from scipy import sparse
 
-from abound.core.methods import fitted, registry
-from abound.core.methods.index.feature_focus import Model
-from abound.core.methods.training.progress import no_progress
+from abound_core.methods import fitted, registry
+from abound_core.methods.index.feature_focus import Model
+from abound_core.methods.training.progress import no_progress
 from tests.core.methods.toy import made
 
 

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from abound.core.index.index import Index
-from abound.core.instances.record import pack_vector
-from abound.core.methods import registry
-from abound.core.methods.index import feature_focus, frequency, ind, unweighted
-from abound.core.methods.training.gather import MatrixBuilder
-from abound.core.methods.training.matrices import Matrices
-from abound.core.methods.training.progress import no_progress
+from abound_core.index.index import Index
+from abound_core.instances.record import pack_vector
+from abound_core.methods import registry
+from abound_core.methods.index import feature_focus, frequency, ind, unweighted
+from abound_core.methods.training.gather import MatrixBuilder
+from abound_core.methods.training.matrices import Matrices
+from abound_core.methods.training.progress import no_progress
 from tests.core.methods.toy import SECRET, made, queries
 
 

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from abound.core.kernels.batch.perceptron import learn_perceptron
-from abound.core.methods.linear import one_vs_rest, top_down
-from abound.core.methods.training import hierarchy
-from abound.core.methods.training.matrices import Hierarchy
-from abound.core.methods.training.progress import no_progress
+from abound_core.kernels.batch.perceptron import learn_perceptron
+from abound_core.methods.linear import one_vs_rest, top_down
+from abound_core.methods.training import hierarchy
+from abound_core.methods.training.matrices import Hierarchy
+from abound_core.methods.training.progress import no_progress
 from tests.core.methods.toy import made, queries
 
 

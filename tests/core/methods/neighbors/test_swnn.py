@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
 
-from abound.core.errors import InvalidInstance
-from abound.core.kernels.batch import neighbors
-from abound.core.methods import registry
-from abound.core.methods.neighbors import swnn
-from abound.core.methods.training.matrices import l2_normalise
-from abound.core.methods.training.progress import no_progress
+from abound_core.errors import InvalidInstance
+from abound_core.kernels.batch import neighbors
+from abound_core.methods import registry
+from abound_core.methods.neighbors import swnn
+from abound_core.methods.training.matrices import l2_normalise
+from abound_core.methods.training.progress import no_progress
 from tests.core.methods.toy import made, queries
 from tests.randomness import examples
 

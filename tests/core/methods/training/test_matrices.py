@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from abound.core.config import ModelConfig
-from abound.core.errors import InvalidInstance, Malformed
-from abound.core.instances.data_formats import DatasetInstance, vectorize_all
-from abound.core.instances.record import dense_of, pack_labels, unpack_labels, unpack_vector
-from abound.core.instances.vectorizer import Vectorizer
-from abound.core.limits import DATASET_LIMITS
-from abound.core.methods import fitted, registry
-from abound.core.methods.training import idf
-from abound.core.methods.training.gather import MatrixBuilder, gather, of_dataset, to_dataset
-from abound.core.methods.training.matrices import (
+from abound_core.config import ModelConfig
+from abound_core.errors import InvalidInstance, Malformed
+from abound_core.instances.data_formats import DatasetInstance, vectorize_all
+from abound_core.instances.record import dense_of, pack_labels, unpack_labels, unpack_vector
+from abound_core.instances.vectorizer import Vectorizer
+from abound_core.limits import DATASET_LIMITS
+from abound_core.methods import fitted, registry
+from abound_core.methods.training import idf
+from abound_core.methods.training.gather import MatrixBuilder, gather, of_dataset, to_dataset
+from abound_core.methods.training.matrices import (
     VALUES_AT_ONCE,
     Hierarchy,
     Matrices,
@@ -23,7 +23,7 @@ from abound.core.methods.training.matrices import (
     l2_normalise,
     vector_rows,
 )
-from abound.core.methods.training.progress import no_progress
+from abound_core.methods.training.progress import no_progress
 from tests.core.methods.toy import SECRET, made
 
 ROWS = [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abound.core.methods.training.parallel import executed_by, is_distributed, spread
+from abound_core.methods.training.parallel import executed_by, is_distributed, spread
 
 
 class Backwards:

@@ -14,11 +14,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from abound.core.config import ModelConfig
-from abound.core.instances.record import add_dense, add_details, pack_labels, pack_vector
-from abound.core.limits import Limits
-from abound.core.model.entry_application import Unit
-from abound.service.log.events import (
+from abound.log.events import (
     APPLY_VERSION,
     CatalogEntry,
     ConfigureEvent,
@@ -28,6 +24,10 @@ from abound.service.log.events import (
     ModelCreated,
     encode,
 )
+from abound_core.config import ModelConfig
+from abound_core.instances.record import add_dense, add_details, pack_labels, pack_vector
+from abound_core.limits import Limits
+from abound_core.model.entry_application import Unit
 from tests.core.model.test_golden_logs import path_of, replayed
 
 LIMITS = Limits()

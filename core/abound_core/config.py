@@ -1,0 +1,305 @@
+"""The configuration of a model: a frozen dataclass that validates itself.
+
+Every default of a model is defined here and nowhere else.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, fields, replace
+from functools import cache
+from types import NoneType
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+
+from msgspec import Meta
+
+from abound_core.errors import Contradiction, InvalidInstance, did_you_mean
+
+FIXED_AFTER_LEARNING = (
+    "update",
+    "rows",
+    "idf",
+    "boolean",
+    "analyzer",
+    "negative",
+    "numbers",
+    "leak",
+    "memory",
+    "codes",
+)
+"""Fields that cannot change on a model that has learned, because its state would get another meaning."""
+
+VECTOR_FIELDS = ("boolean", "analyzer", "negative", "numbers")
+"""Fields that decide how an instance becomes a vector. A log of vectors cannot be replayed with other values."""
+
+BEFORE: dict[str, Any] = {"numbers": "raw", "rerank": False}
+"""Values of fields that a stored configuration may lack, where the default of new models is another one."""
+
+MAX_COUNT = 2**31 - 1
+
+ROWS = "sls: a small model with many labels keeps a weight for every feature and class, and an intercept per class."
+MAX_CLASSES = (
+    "Classes beyond this number are refused. A replica counts its own pending requests but not those of other "
+    "replicas, so several replicas can exceed the bound by the new classes of their pending requests."
+)
+
+NUMBERS = (
+    "Numbers beside texts and other features: bounded in size, so that no number outweighs them (`scaled`), or as they "
+    "are (`raw`)."
+)
+
+RERANK = (
+    "sls: learn to order the best classes of an instance with a vector; null: from the first vector on. Can change at "
+    "any time."
+)
+
+IMPLICIT = "Weight with which ignored labels are learned, relative to rejected ones; 0: they are only counted."
+
+
+def _refuse(field: str, detail: str) -> None:
+    raise InvalidInstance(f"{field} {detail}", field)
+
+
+@cache
+def _hints(kind: type) -> dict[str, Any]:
+    return get_type_hints(kind, include_extras=True)
+
+
+def _check_fields(config: Any, prefix: str = "") -> None:
+    """Raise InvalidInstance unless every field has its declared type and is within its declared bounds."""
+    for name, hint in _hints(config.__class__).items():
+        _check(prefix + name, getattr(config, name), hint)
+
+
+def _check(field: str, value: object, hint: Any) -> None:
+    bounds: Any = None
+    if get_origin(hint) is Annotated:
+        hint, bounds = get_args(hint)
+    is_optional = NoneType in get_args(hint)
+    kind = get_args(hint)[0] if is_optional else hint
+    if is_optional and value is None:
+        return
+    if get_origin(kind) is Literal and (value not in get_args(kind) or type(value) is not type(get_args(kind)[0])):
+        names = ["null"] * is_optional + [str(name) for name in get_args(kind)]
+        _refuse(field, f"must be {', '.join(names[:-1])} or {names[-1]}")
+    elif kind is bool and not isinstance(value, bool):
+        _refuse(field, "must be true or false")
+    elif kind is int and not _is_number(value, int, bounds):
+        _refuse(field, f"must be a whole number from {bounds.ge} to {bounds.le}")
+    elif kind is str and not (isinstance(value, str) and re.fullmatch(bounds.pattern, value)):
+        _refuse(field, "must be a name of at most 64 letters, digits, dots, hyphens and underscores")
+    elif kind is float and not _is_number(value, (int, float), bounds):
+        _refuse(field, f"must be a number from {bounds.ge:g} to {bounds.le:g}")
+
+
+def _is_number(value: Any, kinds: Any, bounds: Any) -> bool:
+    if isinstance(value, bool) or not isinstance(value, kinds):
+        return False
+    return bool(bounds.ge <= value <= bounds.le)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnalyzerConfig:
+    """The rules that turn text into terms.
+
+    With ``unicode`` boundaries a word is a run of letters, marks, digits and ``_``, such as ``wheat_2``. It keeps the
+    signs of ``c++``, ``c#``, ``.net``, ``#tag`` and ``@user``. Scripts without spaces (Han, kana, Thai, Lao, Khmer,
+    Myanmar) give pairs of characters with their marks, and each emoji is a term. Compatibility forms such as full-width
+    letters are replaced (NFKC). With ``simple`` boundaries a word is a run of letters, digits and ``_``.
+
+    ``boundaries``, ``min_length`` and ``stop_words`` are only for words. The stop words are scikit-learn's list.
+    """
+
+    kind: Annotated[
+        Literal["word", "char", "char_wb"],
+        Meta(description="Words, characters, or characters within word boundaries."),
+    ] = "word"
+    boundaries: Annotated[
+        Literal["unicode", "simple"],
+        Meta(description="Words of every script, or runs of letters, digits and `_`."),
+    ] = "unicode"
+    ngrams: tuple[int, int] = (1, 1)
+    lowercase: bool = True
+    strip_accents: Annotated[bool, Meta(description="Remove accents and other marks from letters.")] = False
+    min_length: Annotated[int, Meta(ge=1, le=64, description="Shorter words are ignored.")] = 1
+    stop_words: Annotated[Literal["english"] | None, Meta(description="Ignore English stop words.")] = None
+    embed: Annotated[
+        str | None,
+        Meta(
+            pattern="^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$",
+            description="sls: the encoder that makes the vector of a text, such as `wordllama`.",
+        ),
+    ] = None
+    field_weight: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=4,
+            description="Norm of the words of each field of a text, relative to all words; 0 ignores which field has a "
+            "word.",
+        ),
+    ] = 0.5
+
+    def __post_init__(self) -> None:
+        _check_fields(self, "analyzer.")
+        if not isinstance(self.ngrams, (tuple, list)) or len(self.ngrams) != 2:
+            _refuse("analyzer.ngrams", "must be two numbers, the shortest and the longest length")
+        for length in self.ngrams:
+            _check("analyzer.ngrams", length, Annotated[int, Meta(ge=1, le=8)])
+        if self.ngrams[0] > self.ngrams[1]:
+            _refuse("analyzer.ngrams", "must have the shortest length first")
+        object.__setattr__(self, "ngrams", tuple(self.ngrams))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelConfig:
+    """The settings of a model. The paper is Madani, Connor and Greiner (JMLR 2009).
+
+    ``fsu`` is the Feature Streaming Update of section 4.2. ``sls`` learns at about half and ranks at about a third of
+    its speed, is more accurate on nearly all data, and has weights of either sign. Its step falls from ``eta`` with
+    every correction, to a tenth. Its ``slots`` may be up to 1,024 as long as all features share 131,072.
+
+    ``rows`` is used while the model is small and its instances have two or more labels on average; it is always
+    false with ``fsu``. Use ``idf`` false for vectors that already carry such weights. With ``w_min`` 0 a feature
+    keeps its 65,535 heaviest connections. ``leak`` is described in section 6.3.5, ``rating`` in section 4.3.2.
+
+    The total of a feature never exceeds ``memory``, so weights become exponentially weighted means; None is the
+    running mean of the paper. ``negative`` ``split`` turns a negative number into the feature ``name=-`` with the
+    absolute value. ``numbers`` is described in ``abound_core.instances.vectorizer``; with ``boolean`` it has no
+    effect. Each start of ``calibrate`` or ``rerank`` begins from zero. A ``rerank`` of None starts at the first vector.
+    """
+
+    update: Annotated[
+        Literal["fsu", "sls"],
+        Meta(description="The update rule: `fsu` is faster and smaller; `sls` is more accurate and learns vectors."),
+    ] = "fsu"
+    eta: Annotated[
+        float, Meta(ge=1e-3, le=10, description="sls: the step of a connection that was never corrected.")
+    ] = 0.6
+    slots: Annotated[
+        int, Meta(ge=1, le=1024, description="sls: maximum connections per feature; more while features are few.")
+    ] = 64
+    rows: Annotated[bool, Meta(description=ROWS)] = True
+    idf: Annotated[bool, Meta(description="sls: weight features by their inverse frequency so far.")] = True
+    w_min: Annotated[float, Meta(ge=0, le=1, description="Connections with a smaller weight are dropped.")] = 0.01
+    d_max: Annotated[int, Meta(ge=1, le=65_535, description="Maximum connections of a feature that vote.")] = 25
+    margin: Annotated[float, Meta(ge=0, le=1e9, description="Learn until the true class leads by more than this.")] = (
+        0.0
+    )
+    leak: Annotated[bool, Meta(description="Keep the weight of dropped connections in the feature's total.")] = True
+    rating: Annotated[bool, Meta(description="Features seen fewer than ten times vote less.")] = True
+    boolean: Annotated[bool, Meta(description="Every active feature has the value 1; vectors are not normalised.")] = (
+        False
+    )
+    memory: Annotated[
+        float | None, Meta(ge=1e-6, le=1e12, description="Horizon of the adaptive update, in feature weight.")
+    ] = None
+    max_features: Annotated[
+        int | None, Meta(ge=1, le=MAX_COUNT, description="Beyond it, each new feature replaces another.")
+    ] = None
+    max_classes: Annotated[int | None, Meta(ge=1, le=MAX_COUNT, description=MAX_CLASSES)] = None
+    max_memory: Annotated[
+        int | None, Meta(ge=2**20, le=2**50, description="Maximum bytes in a replica; a full model learns nothing.")
+    ] = None
+    analyzer: AnalyzerConfig = AnalyzerConfig()
+    negative: Annotated[
+        Literal["ignore", "split"],
+        Meta(description="Ignore negative numbers, or make them features of their own."),
+    ] = "ignore"
+    numbers: Annotated[Literal["scaled", "raw"], Meta(description=NUMBERS)] = "scaled"
+    codes: Annotated[
+        Literal[4096, 16384],
+        Meta(description="sls: number of features for vectors; 16384 for models with 10,000 classes and more."),
+    ] = 4096
+    rerank: Annotated[bool | None, Meta(description=RERANK)] = None
+    calibrate: Annotated[
+        bool, Meta(description="Learn to convert scores to probabilities; can change at any time.")
+    ] = False
+    implicit: Annotated[float, Meta(ge=0, le=1, description=IMPLICIT)] = 0.0
+
+    def __post_init__(self) -> None:
+        _check_fields(self)
+        if self.update == "sls" and self.memory is not None:
+            raise Contradiction(
+                "memory is for update fsu; sls forgets by its step, which never falls below a tenth of eta", "memory"
+            )
+        if not isinstance(self.analyzer, AnalyzerConfig):
+            _refuse("analyzer", "must be an object")
+        if self.update != "sls" and self.analyzer.embed is not None:
+            raise Contradiction(
+                f"analyzer.embed needs update: sls, and this model has update: {self.update}", "analyzer.embed"
+            )
+        if self.update != "sls":
+            object.__setattr__(self, "rows", False)
+            object.__setattr__(self, "rerank", False)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields as plain JSON values; ``from_dict`` returns an equal configuration."""
+        plain = {field.name: getattr(self, field.name) for field in fields(self)}
+        analyzer = {field.name: getattr(self.analyzer, field.name) for field in fields(self.analyzer)}
+        return plain | {"analyzer": analyzer | {"ngrams": list(self.analyzer.ngrams)}}
+
+    def changed_fields(self) -> dict[str, Any]:
+        """Return the fields of ``to_dict`` that do not have their default or the value of ``BEFORE``.
+
+        This includes the fields of the analyzer. A ``rerank`` of None is left out: it does nothing before the first
+        vector. So a field that a later release adds changes nothing for the models that do not use it.
+        """
+        default, plain = ModelConfig(**BEFORE).to_dict(), self.to_dict()
+        analyzer = {k: v for k, v in plain.pop("analyzer").items() if v != default["analyzer"][k]}
+        changed = {k: v for k, v in plain.items() if v not in (default[k], None)}
+        return changed | {"analyzer": analyzer} if analyzer else changed
+
+    @classmethod
+    def from_dict(cls, plain: dict[str, Any]) -> ModelConfig:
+        """Return the defaults with the given fields replaced.
+
+        Raises InvalidInstance for an unknown field or a bad value.
+        """
+        return cls().with_user_changes(plain)
+
+    @classmethod
+    def from_stored(cls, plain: dict[str, Any]) -> ModelConfig:
+        """Return the configuration that ``to_dict`` of this or an earlier release wrote. Raises InvalidInstance."""
+        return cls.from_dict(BEFORE | plain)
+
+    def with_user_changes(self, changes: dict[str, Any]) -> ModelConfig:
+        """Return ``with_changes``.
+
+        Raises InvalidInstance for ``rows`` or ``rerank`` true unless the update is ``sls``. An event of the log is
+        applied with ``with_changes``: the update may have changed since the user's request was checked.
+        """
+        for name in ("rows", "rerank"):
+            if changes.get(name) is True and changes.get("update", self.update) != "sls":
+                _refuse(name, "is for update sls")
+        return self.with_changes(changes)
+
+    def with_changes(self, changes: dict[str, Any]) -> ModelConfig:
+        """Return this configuration with some fields changed; fields that are not named keep their value.
+
+        A model that switches to ``sls`` uses rows, and re-ranks from the first vector on, unless the changes say
+        otherwise.
+
+        Raises
+        ------
+        InvalidInstance
+            A field is unknown or its value is out of range. Contradiction: two fields contradict each other.
+        """
+        known = {field.name for field in fields(self)}
+        for name in changes:
+            if name not in known:
+                _refuse(str(name), f"is not a field of a model's configuration{did_you_mean(str(name), known)}")
+        switches = self.update != "sls" and changes.get("update") == "sls"
+        of_sls = ModelConfig(update="sls") if switches else None
+        values = ({"rows": of_sls.rows, "rerank": of_sls.rerank} if of_sls else {}) | changes
+        if isinstance(values.get("analyzer"), dict):
+            parts = {field.name for field in fields(AnalyzerConfig)}
+            for name in values["analyzer"]:
+                if name not in parts:
+                    _refuse(f"analyzer.{name}", f"is not a field of an analyzer{did_you_mean(str(name), parts)}")
+            values["analyzer"] = replace(self.analyzer, **values["analyzer"])
+        return replace(self, **values)
+
+    def refused_once_learned(self, other: ModelConfig) -> list[str]:
+        """Return the names of the fields that differ in ``other`` and cannot change on a model that has learned."""
+        return [name for name in FIXED_AFTER_LEARNING if getattr(self, name) != getattr(other, name)]

@@ -1,0 +1,457 @@
+"""Data set formats: parsing of lines, and vectorized data sets in memory.
+
+Parsing is pure: bytes in, instances out. ``abound/datasets/files.py`` opens the files. There are three formats:
+
+``txt``
+    The text of the Extreme Classification repository: a header ``N D L``, then N lines ``l1,l2 f:v f:v``. A line
+    without labels starts with a space or with its first feature.
+``svm``
+    svmlight: ``l1,l2 f:v f:v # comment``. Blank lines and ``qid:`` are skipped.
+``jsonl``
+    One JSON object per line with ``text`` (a string, or strings by field), ``features``, ``vector`` or several of them,
+    and ``labels`` (strings or whole numbers), and optionally ``rejected``, ``ignored`` (as ``labels``), ``weight`` (a
+    number), ``key`` and ``source``. A vector is a list of numbers or an object
+    (``abound_core.instances.dense_vector``). Other fields are errors, unless they are ignored by name.
+
+The feature and label numbers of the first two formats become text keys and labels: feature 17 is the key ``17``.
+"""
+
+from __future__ import annotations
+
+import codecs
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import lru_cache, partial
+from typing import Literal
+
+import msgspec
+import numpy as np
+
+from abound_core.errors import InvalidInstance, Malformed
+from abound_core.instances.dense_vector import to_int8
+from abound_core.instances.encoded_vector import EncodedVector, Numbers
+from abound_core.instances.record import EMPTY_VECTOR, pack_labels
+from abound_core.limits import Limits
+from abound_core.measures import Ints, LabelSets
+from abound_core.types import Text
+
+Format = Literal["txt", "svm", "jsonl"]
+
+ANY_FIELD = "*"
+"""Among the names of ignored fields, it stands for every field without a role."""
+
+Vectorize = Callable[[bytes | None, Text | None, bytes | None], bytes]
+"""``Vectorizer.vectorize``."""
+
+MAX_DIGITS = 18
+"""Maximum number of digits of a whole number in a file."""
+
+_PLAIN_PAIR = rb"(?:0|[1-9]\d{0,17}):-?(?:0|[1-9]\d{0,17})(?:\.\d+)?"
+_PLAIN_PAIRS = re.compile(rb"(?:%b(?: %b)*)?" % (_PLAIN_PAIR, _PLAIN_PAIR))
+_PLAIN_ID = re.compile(rb"(\d+):")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatasetInstance:
+    """An instance as parsed from a file.
+
+    Attributes
+    ----------
+    labels : tuple of str
+        Empty for an instance without true labels.
+    text : str, dict of str by field, or None
+    features : bytes or None
+        A JSON object, not validated beyond its syntax.
+    vector : list of float, EncodedVector or None
+        A dense vector, not validated beyond its type.
+    file : str
+        Name of the file in messages.
+    line : int
+        Line number in the file, from 1; 0 if the instance is not from a file.
+    fields : tuple of str
+        The names of all fields of a JSON line without labels.
+    rejected, ignored : tuple of str
+        Labels that are wrong, and labels that were shown and not chosen.
+    weight : float
+        Importance of the instance.
+    key, source : str or None
+        Idempotency key and source of the event. Only ``abound learn`` uses the last five; everything else reads
+        ``labels``.
+    """
+
+    labels: tuple[str, ...] = ()
+    text: Text | None = None
+    features: bytes | None = None
+    vector: list[float] | EncodedVector | None = None
+    file: str = ""
+    line: int = 0
+    fields: tuple[str, ...] = ()
+    rejected: tuple[str, ...] = ()
+    ignored: tuple[str, ...] = ()
+    weight: float = 1.0
+    key: str | None = None
+    source: str | None = None
+
+    @property
+    def is_labelled(self) -> bool:
+        """Whether it has a true, a rejected or an ignored label."""
+        return bool(self.labels or self.rejected or self.ignored)
+
+    @property
+    def dense(self) -> bytes | None:
+        """The dense vector as int8 numbers. Raises InvalidInstance if it is invalid."""
+        return None if self.vector is None else to_int8(self.vector)
+
+    @property
+    def location(self) -> str:
+        """The location of the instance, for messages: ``train.jsonl: line 3``."""
+        return f"{self.file}: line {self.line}" if self.file else f"line {self.line}"
+
+    def to_json(self, *, labels: bool = True) -> bytes:
+        """Return the instance as one line of JSON for the service; leave out its labels for classify."""
+        fields: dict[str, object] = {}
+        if self.text is not None:
+            fields["text"] = self.text
+        if self.features is not None:
+            fields["features"] = msgspec.Raw(self.features)
+        if self.vector is not None:
+            fields["vector"] = self.vector
+        if labels:
+            fields["labels"] = self.labels
+            given: dict[str, object] = {"rejected": self.rejected, "ignored": self.ignored, "weight": self.weight}
+            given |= {"key": self.key, "source": self.source}
+            fields |= {name: value for name, value in given.items() if value not in ((), 1.0, None)}
+        return msgspec.json.encode(fields)
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Dataset:
+    """Vectorized instances with their labels.
+
+    Attributes
+    ----------
+    vectors : sequence of bytes, n of them
+        See ``abound_core/instances/record.py``.
+    label_parts : sequence of bytes, n of them
+        The part that completes a vector to a record; empty for an instance without labels.
+    labels : LabelSets
+        Labels of each instance, as indices into ``names``.
+    names : list of str
+        Every label once, in order of first appearance.
+    """
+
+    vectors: Sequence[bytes]
+    label_parts: Sequence[bytes]
+    labels: LabelSets
+    names: list[str]
+
+    def __len__(self) -> int:
+        return len(self.vectors)
+
+    @property
+    def learnable(self) -> Ints:
+        """Indices of the instances that have a label and an active feature, in order."""
+        active = np.fromiter((vector != EMPTY_VECTOR for vector in self.vectors), dtype=np.bool_, count=len(self))
+        return np.flatnonzero(active & (self.labels.sizes > 0))
+
+    @property
+    def label_counts(self) -> Ints:
+        """Number of instances with each label, shape (len(names),)."""
+        return np.bincount(self.labels.ids, minlength=len(self.names))
+
+    def select(self, places: Sequence[int]) -> Dataset:
+        """Return these instances in this order, with all names."""
+        starts, ids = self.labels
+        return Dataset(
+            vectors=[self.vectors[place] for place in places],
+            label_parts=[self.label_parts[place] for place in places],
+            labels=LabelSets.of(ids[starts[place] : starts[place + 1]].tolist() for place in places),
+            names=self.names,
+        )
+
+    def records(self, places: Iterable[int]) -> bytes:
+        """Return the concatenated records of these instances. Each must have a label."""
+        return b"".join([part for place in places for part in (self.vectors[place], self.label_parts[place])])
+
+
+def vectorize_all(instances: Iterable[DatasetInstance], vectorize: Vectorize, limits: Limits) -> Dataset:
+    """Vectorize a stream of instances and keep all of them in memory.
+
+    Parameters
+    ----------
+    instances : iterable of DatasetInstance
+    vectorize : callable
+        ``Vectorizer.vectorize`` of the model that will learn.
+    limits : Limits
+        Limits of the labels.
+
+    Raises
+    ------
+    Malformed
+        An instance is invalid; the message starts with its location.
+    """
+    vectors: list[bytes] = []
+    label_sets: list[list[int]] = []
+    label_parts: list[bytes] = []
+    ids: dict[str, int] = {}
+    packed: dict[tuple[str, ...], bytes] = {(): b""}
+    for instance in instances:
+        labels = instance.labels
+        try:
+            vectors.append(vectorize(instance.features, instance.text, instance.dense))
+            if labels not in packed:
+                packed[labels] = pack_labels(labels, limits)
+        except InvalidInstance as error:
+            raise Malformed(f"{instance.location}: {error.field}: {error}") from error
+        label_parts.append(packed[labels])
+        label_sets.append([ids.setdefault(label, len(ids)) for label in labels])
+    return Dataset(vectors=vectors, label_parts=label_parts, labels=LabelSets.of(label_sets), names=list(ids))
+
+
+def read_instances(
+    lines: Iterable[bytes],
+    form: Format,
+    file: str = "",
+    on_bad: Callable[[Malformed], None] | None = None,
+    ignore: tuple[str, ...] = (),
+) -> Iterator[DatasetInstance]:
+    """Yield the instances of a file.
+
+    Parameters
+    ----------
+    lines : iterable of bytes
+        All lines of the file, with or without their line ends.
+    form : ``txt`` | ``svm`` | ``jsonl``
+    file : str
+        Name of the file in messages.
+    on_bad : callable or None
+        Called with the error of each invalid line, which is then skipped; None: the error is raised.
+    ignore : tuple of str
+        Unknown fields of a JSON line that are left out; ``*`` is any.
+
+    Raises
+    ------
+    Malformed
+        A line does not match the format; the message starts with ``<file>: line <number>``.
+    """
+    numbered = enumerate(lines, start=1)
+    if form == "txt":
+        yield from _read_txt(numbered, file, on_bad or raise_error)
+        return
+    parse = partial(_parse_json, ignore=ignore) if form == "jsonl" else _parse_svm
+    for number, line in numbered:
+        try:
+            instance = parse(line.removeprefix(codecs.BOM_UTF8) if number == 1 else line, number, file)
+        except Malformed as error:
+            (on_bad or raise_error)(at_line(file, number, error))
+            continue
+        if instance is not None:
+            yield instance
+
+
+def raise_error(error: Malformed) -> None:
+    """Raise an error: the default of what to do with an invalid line."""
+    raise error
+
+
+class _JsonInstance(msgspec.Struct):
+    text: Text | None = None
+    features: msgspec.Raw = msgspec.Raw(b"null")
+    vector: Numbers | EncodedVector | None = None
+    labels: list[str | int] | None = None
+    rejected: list[str | int] | None = None
+    ignored: list[str | int] | None = None
+    weight: float | None = None
+    key: str | None = None
+    source: str | None = None
+
+
+class _StrictJsonInstance(_JsonInstance, forbid_unknown_fields=True):
+    pass
+
+
+_decode_json = msgspec.json.Decoder(_JsonInstance).decode
+_decode_strict_json = msgspec.json.Decoder(_StrictJsonInstance).decode
+
+
+def _parse_json(line: bytes, number: int, file: str, ignore: tuple[str, ...]) -> DatasetInstance | None:
+    if not line.strip():
+        return None
+    try:
+        fields, names = _decoded(line, ignore)
+    except RecursionError:
+        raise Malformed("not an instance in JSON: it is nested too deeply") from None
+    features = None if bytes(fields.features) == b"null" else bytes(fields.features)
+    if fields.text is None and features is None and fields.vector is None:
+        raise Malformed(
+            f"an instance needs text, features or a vector; this one has {_listed(names or _names_of(line))}"
+        )
+    return DatasetInstance(
+        labels=tuple(map(str, fields.labels or ())),
+        text=fields.text,
+        features=features,
+        vector=fields.vector,
+        file=file,
+        line=number,
+        fields=() if fields.labels or fields.rejected or fields.ignored else names,
+        rejected=tuple(map(str, fields.rejected or ())),
+        ignored=tuple(map(str, fields.ignored or ())),
+        weight=1.0 if fields.weight is None else fields.weight,
+        key=fields.key,
+        source=fields.source,
+    )
+
+
+def _decoded(line: bytes, ignore: tuple[str, ...]) -> tuple[_JsonInstance, tuple[str, ...]]:
+    """Return the fields of a line, and their names where they had to be looked at. Raise Malformed, RecursionError."""
+    names: tuple[str, ...] = ()
+    try:
+        fields = _decode_json(line) if ignore else _decode_strict_json(line)
+        line.decode()
+        if not (fields.labels or fields.rejected or fields.ignored) or (ignore and ANY_FIELD not in ignore):
+            names = _names_of(line)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        if "unknown field" in str(error):
+            _check_names(_names_of(line), ignore)
+        for name in ("labels", "rejected", "ignored"):
+            if str(error).endswith(f"`$.{name}`"):
+                example = f'{{"text": "wheat prices", "{name}": ["grain"]}}'
+                raise Malformed(f"{name} must be a list, as in {example}") from error
+        raise Malformed(f"not an instance in JSON: {error}") from error
+    _check_names(names, ignore)
+    return fields, names
+
+
+def _names_of(line: bytes) -> tuple[str, ...]:
+    """Return the names of a line's fields."""
+    return tuple(msgspec.json.decode(line, type=dict[str, msgspec.Raw]))
+
+
+@lru_cache(64)
+def _check_names(names: tuple[str, ...], ignore: tuple[str, ...]) -> None:
+    """Raise Malformed if a name is unknown and not ignored, or looks like a misspelt field that is missing."""
+    known = _JsonInstance.__struct_fields__
+    missing = [name for name in ("text", "features", "vector", "labels", "rejected") if name not in names]
+    unknown = [name for name in names if name not in known and name not in ignore]
+    for name in unknown:
+        if near := get_close_matches(name.lower(), missing, n=1, cutoff=0.8):
+            raise Malformed(f"unknown field {name!r}; did you mean {near[0]!r}?")
+    if unknown and ANY_FIELD not in ignore:
+        raise Malformed(
+            f"unknown field {unknown[0]!r}; an instance has {', '.join(known)}; to leave others out, ignore "
+            f"{', '.join(unknown)}, or {ANY_FIELD} for all"
+        )
+
+
+def _listed(names: tuple[str, ...]) -> str:
+    return f"the fields {', '.join(map(repr, names))}" if names else "no fields"
+
+
+def _parse_svm(line: bytes, number: int, file: str) -> DatasetInstance | None:
+    line = line.partition(b"#")[0].rstrip()
+    if not line.strip():
+        return None
+    labels, pairs = _cut_labels(line)
+    named = tuple(_label_text(label) for label in labels)
+    pairs = [pair for pair in pairs if not pair.startswith(b"qid:")]
+    return DatasetInstance(labels=named, features=_pairs_to_json(pairs, None), file=file, line=number)
+
+
+def _read_txt(
+    numbered: Iterator[tuple[int, bytes]], file: str, on_bad: Callable[[Malformed], None]
+) -> Iterator[DatasetInstance]:
+    number, header = next(numbered, (1, b""))
+    sizes = header.split()
+    if len(sizes) != 3 or not all(size.isdigit() and len(size) <= MAX_DIGITS for size in sizes):
+        raise at_line(file, 1, "the header must be three whole numbers, of instances, features and labels")
+    n_instances, n_features, n_labels = map(int, sizes)
+    read = 0
+    for number, line in numbered:
+        if read == n_instances:
+            if line.strip():
+                raise at_line(file, number, f"the header promises {n_instances} instances, there are more")
+            continue
+        read += 1
+        try:
+            labels, pairs = _cut_labels(line)
+            named = tuple(str(_id(label, n_labels, "label")) for label in labels)
+            features = _pairs_to_json(pairs, n_features)
+        except Malformed as error:
+            on_bad(at_line(file, number, error))
+            continue
+        yield DatasetInstance(labels=named, features=features, file=file, line=number)
+    if read < n_instances:
+        raise at_line(file, number, f"the file ends after {read} of the {n_instances} instances of its header")
+
+
+def at_line(file: str, number: int, detail: object) -> Malformed:
+    """Return the error with the file and the line number. Number 0 means the whole file."""
+    if not number:
+        return Malformed(f"{file}: {detail}" if file else str(detail))
+    return Malformed(f"{file}: line {number}: {detail}" if file else f"line {number}: {detail}")
+
+
+def _cut_labels(line: bytes) -> tuple[list[bytes], list[bytes]]:
+    """Return the labels and the ``f:v`` pairs of a line."""
+    pairs = line.split()
+    if not pairs or line[:1].isspace() or b":" in pairs[0]:
+        return [], pairs
+    labels = pairs[0].split(b",")
+    return labels, pairs[1:]
+
+
+def _pairs_to_json(pairs: list[bytes], n_features: int | None) -> bytes:
+    plain = b" ".join(pairs)
+    if _PLAIN_PAIRS.fullmatch(plain) and (
+        n_features is None or max(map(int, _PLAIN_ID.findall(plain)), default=-1) < n_features
+    ):
+        # The keys and numbers are already valid JSON.
+        return b'{"%b}' % plain.replace(b":", b'":').replace(b" ", b',"') if plain else b"{}"
+    parts = []
+    for pair in pairs:
+        key, colon, number = pair.partition(b":")
+        value = _float(number)
+        if not colon or not math.isfinite(value):
+            raise Malformed(f"{_shown(pair)} is not a feature and its value, as in 17:0.5")
+        parts.append(f'"{_id(key, n_features, "feature")}":{value!r}')
+    return f"{{{','.join(parts)}}}".encode()
+
+
+def _float(text: bytes) -> float:
+    """Parse a number; return NaN if it is invalid."""
+    try:
+        return math.nan if b"_" in text else float(text)
+    except ValueError:
+        return math.nan
+
+
+def _id(text: bytes, bound: int | None, what: str) -> int:
+    if not text.isdigit() or len(text) > MAX_DIGITS:
+        raise Malformed(f"{_shown(text)} is not the number of a {what}")
+    number = int(text)
+    if bound is not None and number >= bound:
+        raise Malformed(f"{what} {number} is not below the {bound} of the header")
+    return number
+
+
+def _label_text(label: bytes) -> str:
+    """Return a label of svmlight.
+
+    Whole numbers get one spelling (``+1`` and ``1.0`` are ``1``); others stay as they are.
+    """
+    number = _float(label)
+    if number.is_integer() and abs(number) < 2**53:
+        return str(int(number))
+    if not label:
+        raise Malformed("an empty label")
+    try:
+        return label.decode()
+    except UnicodeDecodeError as error:
+        raise Malformed(f"{_shown(label)} is not UTF-8") from error
+
+
+def _shown(text: bytes) -> str:
+    return repr(text[:40].decode(errors="replace"))

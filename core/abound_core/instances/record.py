@@ -1,0 +1,345 @@
+"""Records: a vectorized instance and its labels as flat bytes, which go through the log unchanged.
+
+    vector        u32 n | n x f32 value | n x u16 length | n keys, one after the other | zeros to a multiple of 4
+    dense part    u32 d | f32 value of a code | d x int8 | zeros to a multiple of 4
+    labels part   u32 m | m x u16 length | m labels, one after the other | zeros to a multiple of 4
+    feedback      f32 weight | u16 rejected | u16 ignored
+    details       u32 length | UTF-8 | zeros to a multiple of 4
+
+A record is a vector followed by a labels part. Bit 31 of n says that the vector ends with a dense part, bit 31 of m
+that feedback follows the labels, and bit 30 that details follow. Records follow each other without gaps, so each
+begins at a multiple of 4. Numbers are little-endian. Keys and labels are UTF-8 and not empty; the keys of a vector are
+distinct; values are finite and above 0, and l2-normalised unless the model is Boolean.
+
+The dense part is a vector of 1 to 2,048 numbers that the instance came with, not all of them zero. The index sees it
+as codes (``abound_core.kernels.records.codes``), each a feature with this value. The norm covers these features, too.
+With a dense part no key begins with a zero byte.
+
+Feedback says that the last labels are ignored (shown and not chosen), those before them rejected (wrong), and only the
+others true. There is at least one label. The weight is above 0 and at most 100; without feedback it is 1.
+
+Details say that the record registers its only label: the vector is that of the label's name, and it may be empty. The
+contents of the details are kept with the label (``abound_core.model.label_details``).
+
+Kernels read records in place with ``abound_core.kernels.records.record.record_shape``.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from abound_core.errors import Corrupted, InvalidInstance
+from abound_core.kernels.records import record as kernels
+from abound_core.kernels.records.record import RecordShape, record_shape
+from abound_core.limits import MAX_WEIGHT, Limits
+
+__all__ = [
+    "EMPTY_VECTOR",
+    "Record",
+    "RecordShape",
+    "add_dense",
+    "add_details",
+    "check_records",
+    "dense_of",
+    "details_of",
+    "has_dense",
+    "iterate",
+    "pack_labels",
+    "pack_vector",
+    "record_ends",
+    "record_shape",
+    "unpack",
+    "unpack_feedback",
+    "unpack_labels",
+    "unpack_vector",
+    "warmup",
+    "without_dense",
+]
+
+EMPTY_VECTOR = bytes(4)
+"""The vector of an instance without an active feature."""
+
+LEAST_WEIGHT = 2.0**-126
+"""Least weight that is stored: smaller ones could become 0 as float32."""
+
+_PROBLEMS = {
+    kernels.OVERRUN: "runs past the end",
+    kernels.EMPTY_KEY: "has an empty key or label",
+    kernels.BAD_VALUE: "has a value that is not finite and above 0",
+    kernels.BAD_UTF8: "has a key or label that is not UTF-8",
+    kernels.BAD_PADDING: "has padding other than zeros",
+    kernels.NO_LABEL: "has no label",
+    kernels.KEY_TWICE: "has the same key twice",
+    kernels.BAD_DENSE: "has an invalid dense vector",
+    kernels.RESERVED_KEY: "has a dense vector, and a key that begins with a zero byte",
+    kernels.BAD_WEIGHT: "has a weight that is not above 0 and at most 100",
+    kernels.BAD_DETAILS: "has details that are not UTF-8, or details without exactly one true label",
+}
+
+_HAS_DENSE = kernels.HAS_DENSE >> 24
+
+
+class Record(NamedTuple):
+    """An unpacked record.
+
+    Attributes
+    ----------
+    keys : list of str
+    values : float32 array, shape (n,)
+    labels, rejected, ignored : list of str
+        The true labels, those that are wrong, and those that were shown and not chosen.
+    weight : float
+        Importance of the instance, above 0 and at most 100.
+    dense : int8 array, shape (d,), or None
+    """
+
+    keys: list[str]
+    values: npt.NDArray[np.float32]
+    labels: list[str]
+    rejected: list[str]
+    ignored: list[str]
+    weight: float
+    dense: npt.NDArray[np.int8] | None = None
+
+
+def _pack_strings(strings: Sequence[bytes]) -> bytes:
+    """Return the lengths of strings as u16, followed by the strings, without padding."""
+    return struct.pack(f"<{len(strings)}H", *map(len, strings)) + b"".join(strings)
+
+
+def _padded(part: bytes) -> bytes:
+    """Return the part padded with zeros to a multiple of 4."""
+    return part + bytes(-len(part) % 4)
+
+
+def pack_vector(keys: Sequence[bytes], values: npt.NDArray[np.float32]) -> bytes:
+    """Pack keys and values into a vector. The keys must be distinct and not empty; this is not checked."""
+    return _padded(struct.pack("<I", len(keys)) + values.astype("<f4", copy=False).tobytes() + _pack_strings(keys))
+
+
+def add_dense(vector: bytes, numbers: bytes, value: float) -> bytes:
+    """Return a vector with a dense part.
+
+    Parameters
+    ----------
+    vector : bytes
+        A vector without one.
+    numbers : bytes
+        1 to 2,048 numbers as int8, not all zero. Not checked.
+    value : float
+        Value of the feature of a code, above 0 as float32.
+    """
+    dense = _padded(struct.pack("<If", len(numbers), value) + numbers)
+    return vector[:3] + bytes([vector[3] | _HAS_DENSE]) + vector[4:] + dense
+
+
+def has_dense(vector: bytes) -> bool:
+    """Return whether a vector has a dense part."""
+    return vector[3] >= _HAS_DENSE
+
+
+def without_dense(vector: bytes) -> bytes:
+    """Return a vector without its dense part, which no batch method reads."""
+    if vector[3] < _HAS_DENSE:
+        return vector
+    plain = vector[:3] + bytes([vector[3] & ~_HAS_DENSE]) + vector[4:]
+    return plain[: int(kernels.vector_end(plain, 0))]
+
+
+def dense_of(vector: bytes) -> npt.NDArray[np.int8] | None:
+    """Return the numbers of a well-formed vector's dense part, None if it has none."""
+    if not has_dense(vector):
+        return None
+    at = len(without_dense(vector))
+    (d,) = struct.unpack_from("<I", vector, at)
+    return np.frombuffer(vector, np.int8, d, at + kernels.DENSE)
+
+
+def is_empty(vector: bytes) -> bool:
+    """Return whether a vector has no active feature."""
+    return vector[:4] == b"\0\0\0\0"
+
+
+def pack_labels(
+    labels: Sequence[str],
+    limits: Limits,
+    rejected: Sequence[str] = (),
+    ignored: Sequence[str] = (),
+    weight: float = 1.0,
+) -> bytes:
+    """Return the labels part of a record: the distinct labels of each kind in the given order.
+
+    Parameters
+    ----------
+    labels, rejected, ignored : sequences of str
+        At most ``limits.max_labels`` each, and at least one in all.
+    weight : float
+        Above 0 and at most 100.
+
+    Raises
+    ------
+    InvalidInstance
+        There are no labels or too many; a label is empty, too long, not valid Unicode, or of two kinds; or the weight
+        is out of range. Names the field, such as ``labels`` or ``rejected[2]``.
+    """
+    if not (labels or rejected or ignored):
+        raise InvalidInstance("an instance to learn needs a label in labels, rejected or ignored", "labels")
+    if len(labels) == 1 and not rejected and not ignored and weight == 1.0:  # what nearly all instances have
+        encoded = _encode_label(labels[0], limits, "labels[0]")
+        return _padded(struct.pack("<IH", 1, len(encoded)) + encoded)
+    kinds: dict[bytes, str] = {}
+    for kind, given in (("labels", labels), ("rejected", rejected), ("ignored", ignored)):
+        if len(given) > limits.max_labels:
+            raise InvalidInstance(f"{kind} must be at most {limits.max_labels}, not {len(given)}", kind)
+        for i, label in enumerate(given):
+            encoded = _encode_label(label, limits, f"{kind}[{i}]")
+            if kinds.setdefault(encoded, kind) != kind:
+                raise InvalidInstance(f"a label is in {kinds[encoded]} and in {kind}", f"{kind}[{i}]")
+    part = _padded(struct.pack("<I", len(kinds)) + _pack_strings(list(kinds)))
+    if not rejected and not ignored and weight == 1.0:
+        return part
+    if not 0.0 < weight <= MAX_WEIGHT:
+        raise InvalidInstance(f"weight must be above 0 and at most {MAX_WEIGHT:g}", "weight")
+    numbers = [list(kinds.values()).count(kind) for kind in ("rejected", "ignored")]
+    feedback = struct.pack("<f2H", max(weight, LEAST_WEIGHT), *numbers)
+    return struct.pack("<I", len(kinds) | kernels.HAS_FEEDBACK) + part[4:] + feedback
+
+
+def add_details(record: bytes, details: bytes) -> bytes:
+    """Return a record that registers its label.
+
+    Parameters
+    ----------
+    record : bytes
+        With one true label, without feedback; or with details of its own, cut off before them.
+    details : bytes
+        UTF-8, at most ``MAX_DETAILS_BYTES``. Not checked.
+    """
+    at = int(kernels.vector_end(record, 0))
+    part = struct.pack("<I", 1 | kernels.HAS_DETAILS) + record[at + 4 :]
+    return record[:at] + part + _padded(struct.pack("<I", len(details)) + details)
+
+
+def details_of(payload: bytes, shape: RecordShape) -> bytes:
+    """Return the details of a record of this shape that has some."""
+    at = shape.details_at
+    return payload[at + kernels.DETAILS : at + kernels.DETAILS + struct.unpack_from("<I", payload, at)[0]]
+
+
+def _encode_label(label: str, limits: Limits, field: str) -> bytes:
+    """Return a label as UTF-8. Raises InvalidInstance with the field if it cannot be one."""
+    try:
+        encoded = label.encode()
+    except UnicodeEncodeError:
+        raise InvalidInstance("a label has half of a surrogate pair", field) from None
+    if not encoded:
+        raise InvalidInstance("a label must not be empty", field)
+    if len(encoded) > limits.max_label_bytes:
+        raise InvalidInstance(f"a label has at most {limits.max_label_bytes} bytes", field)
+    return encoded
+
+
+def record_ends(payload: bytes, n: int) -> npt.NDArray[np.int64]:
+    """Check that the bytes are exactly ``n`` records, and return where each ends.
+
+    Returns
+    -------
+    ends : int64 array, shape (n + 1,)
+        0, then the end of each record: record ``i`` is ``payload[ends[i]:ends[i + 1]]``.
+
+    Raises
+    ------
+    Corrupted
+        The bytes are not ``n`` well-formed records.
+    """
+    if not 0 <= n <= len(payload) // 8:
+        raise Corrupted(f"{len(payload)} bytes are too few for {n} records")
+    ends = np.zeros(n + 1, np.int64)
+    problem, n_good = kernels.check(payload, 0, n, ends)
+    while problem == kernels.CROWDED:
+        keys = unpack_vector(payload, int(ends[n_good]))[0]
+        if len(set(keys)) < len(keys):
+            problem = kernels.KEY_TWICE
+            break
+        problem, n_good = kernels.check(payload, n_good + 1, n, ends)
+    if problem == kernels.TRAILING:
+        raise Corrupted(f"{len(payload) - ends[n]} bytes follow the last of {n} records")
+    if problem != kernels.GOOD:
+        raise Corrupted(f"record {n_good} of {n} {_PROBLEMS[problem]}")
+    return ends
+
+
+def check_records(payload: bytes, n: int) -> None:
+    """Raise Corrupted unless the bytes are exactly ``n`` well-formed records; see ``record_ends``."""
+    record_ends(payload, n)
+
+
+def _strings(payload: bytes, lengths_at: int, n: int) -> tuple[list[str], int]:
+    """Return the ``n`` strings of a part and where they end."""
+    at = lengths_at + 2 * n
+    strings = []
+    for length in struct.unpack_from(f"<{n}H", payload, lengths_at):
+        strings.append(payload[at : at + length].decode())
+        at += length
+    return strings, at
+
+
+def unpack_vector(vector: bytes, start: int = 0) -> tuple[list[str], npt.NDArray[np.float32]]:
+    """Return keys and values of the vector at byte ``start``, without its dense part. A labels part may follow it.
+
+    Raises
+    ------
+    Corrupted
+        The vector runs past the end, or a key is not UTF-8.
+    """
+    if kernels.vector_end(vector, start) < 0:
+        raise Corrupted("a vector runs past the end of its bytes")
+    n = struct.unpack_from("<I", vector, start)[0] & ~kernels.HAS_DENSE
+    try:
+        keys, _ = _strings(vector, start + 4 + 4 * n, n)
+    except UnicodeDecodeError:
+        raise Corrupted("a key of a vector is not UTF-8") from None
+    return keys, np.frombuffer(vector, "<f4", n, start + 4)
+
+
+def unpack(record: bytes) -> Record:
+    """Unpack one record. Raises Corrupted unless the bytes are exactly one record."""
+    [unpacked] = iterate(record, 1)
+    return unpacked
+
+
+def unpack_labels(payload: bytes, start: int) -> list[str]:
+    """Return the true labels of the labels part at byte ``start``, without checks."""
+    return unpack_feedback(payload, start)[0]
+
+
+def unpack_feedback(payload: bytes, start: int) -> tuple[list[str], list[str], list[str], float]:
+    """Return the true, rejected and ignored labels of the labels part at byte ``start`` and the weight, unchecked."""
+    (n,) = struct.unpack_from("<I", payload, start)
+    labels, end = _strings(payload, start + 4, n & (kernels.HAS_DETAILS - 1))
+    if n < kernels.HAS_FEEDBACK:
+        return labels, [], [], 1.0
+    weight, n_rejected, n_ignored = struct.unpack_from("<f2H", payload, end + (start - end) % 4)
+    n_true = len(labels) - n_rejected - n_ignored
+    wrong = n_true + n_rejected
+    return labels[:n_true], labels[n_true:wrong], labels[wrong:], weight
+
+
+def iterate(payload: bytes, n: int) -> Iterator[Record]:
+    """Yield the ``n`` records of a payload. Raises Corrupted before the first one unless the payload is well formed."""
+    ends = record_ends(payload, n).tolist()
+    for start in ends[:-1]:
+        second = int(kernels.vector_end(payload, start))
+        keys, values = unpack_vector(payload, start)
+        yield Record(keys, values, *unpack_feedback(payload, second), dense_of(payload[start:second]))
+
+
+def warmup() -> None:
+    """Compile every kernel of this module for the types in use."""
+    record = EMPTY_VECTOR + pack_labels(["a"], Limits())
+    unpack(record)

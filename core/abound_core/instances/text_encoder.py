@@ -1,0 +1,62 @@
+"""Encoders, which turn a text into a dense vector: the sum of the vectors of its tokens.
+
+An encoder is a table with one vector for each token (a ``safetensors`` file) and a tokenizer (``tokenizer.json`` of the
+library tokenizers), as WordLlama and Model2Vec make them. The table is converted to int8, so that sums are exact and a
+text has the same vector on every machine. Only the vector gets into the log: nothing but new texts needs an encoder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from abound_core.errors import InvalidInstance
+from abound_core.instances.dense_vector import quantize
+
+FIELD = "analyzer.embed"
+
+MAX_CHARACTERS = 8_000
+"""The rest of a longer text is not encoded."""
+
+
+class TextEncoder:
+    """An encoder.
+
+    Parameters
+    ----------
+    table : real array, shape (n_tokens, d)
+        The vector of each token.
+    tokenizer : tokenizers.Tokenizer
+        Of at most ``n_tokens`` tokens.
+    """
+
+    def __init__(self, table: npt.NDArray[Any], tokenizer: Any) -> None:
+        self._table = np.rint(table * (127 / np.abs(table).max())).astype(np.int8)
+        self._tokenizer = tokenizer
+        self._tokenizer.no_padding()
+        self._tokenizer.no_truncation()
+
+    @property
+    def dimension(self) -> int:
+        """Length of the vectors."""
+        return int(self._table.shape[1])
+
+    def encode(self, text: str) -> bytes | None:
+        """Return the vector of a text as int8 numbers, None if no token has one."""
+        ids = self._tokenizer.encode(text[:MAX_CHARACTERS], add_special_tokens=False).ids
+        total = self._table[ids].sum(axis=0, dtype=np.int32)
+        return quantize(total, "text") if total.any() else None
+
+
+source: Callable[[str], TextEncoder] | None = None
+"""Returns the encoder of a name. Set by ``abound.processes.encoder_files``, because encoders are files."""
+
+
+def load(name: str) -> TextEncoder:
+    """Return the encoder of this name. Raises InvalidInstance if it is not on this machine, or damaged."""
+    if source is None:
+        raise InvalidInstance(f"{FIELD}: this program has no encoders", FIELD)
+    return source(name)

@@ -1,0 +1,258 @@
+"""Collection of instances into matrices, one at a time: from files, from log records, or from a data set in memory."""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from scipy import sparse
+
+from abound_core.errors import InvalidInstance, Malformed
+from abound_core.instances.data_formats import Dataset, DatasetInstance, Vectorize
+from abound_core.instances.record import (
+    add_dense,
+    pack_labels,
+    pack_vector,
+    record_shape,
+    unpack_labels,
+    without_dense,
+)
+from abound_core.instances.vocabulary import Vocabulary
+from abound_core.kernels.names.table import find_vector, intern_vector
+from abound_core.kernels.records.codes import WINNERS
+from abound_core.limits import DATASET_LIMITS, Limits
+from abound_core.methods.training.matrices import Matrices, l2_normalise, without_unknown
+from abound_core.model.label_details import DetailsTable
+
+
+class MatrixBuilder:
+    """A builder of matrices: each instance is added as a vector and then discarded.
+
+    Holds 8 bytes per active feature, 4 per label assertion and 16 per instance, and every name once. ``matrices``
+    works in place and briefly needs 8 more bytes per active feature. Takes about 2 microseconds per
+    instance and 15 nanoseconds per feature.
+
+    Parameters
+    ----------
+    secret : (int, int)
+        Secret of the hash table; does not change the result.
+    like : Matrices or None
+        Use the columns of these matrices: unknown features are left out, and new labels get columns after the known
+        ones. None: make columns for all features and labels.
+    dense_bytes : int
+        Keep the dense parts of the vectors if they have at most this many bytes together.
+    """
+
+    def __init__(self, secret: tuple[int, int], like: Matrices | None = None, dense_bytes: int = 0) -> None:
+        self._secret = secret
+        self._like = like
+        self._features = Vocabulary(secret) if like is None else like.features
+        self._ids = np.empty(2**16, np.int32)
+        self._values = np.empty(2**16, np.float32)
+        self._labels = np.empty(2**12, np.int32)
+        self._ends = np.zeros((2**12, 2), np.int64)
+        self._n = 0
+        known = [] if like is None else like.labels
+        self._label_ids = {label: column for column, label in enumerate(known)}
+        self._names = DetailsTable()
+        self._name_rows: list[int] = []
+        self._text = False
+        self._dense: list[bytes] | None = [] if dense_bytes else None
+        self._dense_bytes = dense_bytes
+
+    def add(self, vector: bytes, labels: Sequence[str], *, text: bool = False) -> None:
+        """Add an instance: its vector (``abound_core/instances/record.py``), its labels, and whether it was a text.
+
+        The dense part of the vector does not go into the matrices.
+        """
+        self._text |= text
+        whole, vector = vector, without_dense(vector)
+        if self._dense is not None:
+            self._dense.append(whole[len(vector) :])
+            self._dense_bytes -= len(self._dense[-1])
+            if self._dense_bytes < 0:
+                self._dense = None
+        at, label_at = self._ends[self._n].tolist()
+        n = int.from_bytes(vector[:4], "little")
+        if at + n > len(self._ids):
+            size = max(at + n, len(self._ids) + len(self._ids) // 2)
+            self._ids.resize(size, refcheck=False)
+            self._values.resize(size, refcheck=False)
+        ids = self._ids[at : at + n]
+        if self._like is None:
+            self._features.make_room(n, len(vector) - 4 - 6 * n)
+            intern_vector(self._features.arrays, vector, 0, ids)
+        else:
+            find_vector(self._features.arrays, vector, ids)
+        self._values[at : at + n] = np.frombuffer(vector, "<f4", n, 4)
+        for label in dict.fromkeys(labels):
+            if label_at == len(self._labels):
+                self._labels.resize(2 * label_at, refcheck=False)
+            self._labels[label_at] = self._label_ids.setdefault(label, len(self._label_ids))
+            label_at += 1
+        self._n += 1
+        if self._n == len(self._ends):
+            self._ends.resize((self._n + self._n // 2, 2), refcheck=False)
+        self._ends[self._n] = at + n, label_at
+
+    def add_record(self, records: bytes, start: int) -> None:
+        """Add the record (``abound_core/instances/record.py``) that begins at this byte of ``records``.
+
+        Only its true labels count; a record without one is left out. A record that registers a label is an instance
+        of it, unless it has no features, or the same vector as the label's last registration.
+        """
+        shape = record_shape(records, start)
+        second = shape.label_lengths_at - 4
+        labels, vector = unpack_labels(records, second), records[start:second]
+        if shape.details_at < 0:
+            if labels:
+                self.add(vector, labels)
+            return
+        if shape.n_features and self._names.is_new(self._label_ids.get(labels[0], -1), vector):
+            self._name_rows.append(self._n)
+            self.add(vector, labels)
+        if labels[0] in self._label_ids:
+            self._names.put(self._label_ids[labels[0]], b"", vector)
+
+    def __len__(self) -> int:
+        """Return the number of instances so far."""
+        return self._n
+
+    def matrices(self) -> Matrices:
+        """Return the matrices. The builder cannot be used afterwards."""
+        ends = self._ends[: self._n + 1]
+        n_values, n_assertions = ends[-1].tolist()
+        self._ids.resize(n_values, refcheck=False)
+        self._values.resize(n_values, refcheck=False)
+        labels = list(self._label_ids)
+        known = 0 if self._like is None else len(self._like.labels)
+        order = [*range(known), *sorted(range(known, len(labels)), key=lambda i: (len(labels[i].encode()), labels[i]))]
+        features, columns = (
+            (self._features, None) if self._like is not None else _in_order(self._features, self._secret)
+        )
+        X = sparse.csr_matrix((self._values, self._ids, ends[:, 0]), shape=(len(ends) - 1, len(features)), copy=False)
+        if columns is None:
+            X = without_unknown(X)
+        else:
+            X.indices = columns[X.indices]
+        X.sort_indices()
+        l2_normalise(X)
+        places = np.empty(len(labels), np.int32)
+        places[order] = np.arange(len(labels), dtype=np.int32)
+        ones = np.ones(n_assertions, np.int8)
+        Y = sparse.csr_matrix(
+            (ones, places[self._labels[:n_assertions]], ends[:, 1]), shape=(len(ends) - 1, len(labels))
+        )
+        Y.sort_indices()
+        ordered = [labels[i] for i in order]
+        names = None
+        if self._name_rows:
+            names = np.zeros(self._n, np.bool_)
+            names[self._name_rows] = True
+        return Matrices(X=X, Y=Y, features=features, labels=ordered, text=self._text, dense=self._dense, names=names)
+
+
+def gather(
+    instances: Iterable[DatasetInstance],
+    vectorize: Vectorize,
+    limits: Limits,
+    secret: tuple[int, int],
+    like: Matrices | None = None,
+    dense_bytes: int = 0,
+) -> Matrices:
+    """Build matrices from a stream of instances without keeping the instances.
+
+    Parameters
+    ----------
+    instances : iterable of DatasetInstance
+    vectorize : callable
+        ``Vectorizer.vectorize``.
+    limits : Limits
+        Limits of the labels.
+    secret, like, dense_bytes
+        See ``MatrixBuilder``.
+
+    Raises
+    ------
+    Malformed
+        An instance is invalid; the message starts with its location.
+    """
+    gathering = MatrixBuilder(secret, like, dense_bytes)
+    for instance in instances:
+        try:
+            if instance.labels:
+                pack_labels(instance.labels, limits)
+            vector = vectorize(instance.features, instance.text, instance.dense)
+        except InvalidInstance as error:
+            raise Malformed(f"{instance.location}: {error.field}: {error}") from error
+        gathering.add(vector, instance.labels, text=instance.text is not None)
+    return gathering.matrices()
+
+
+def of_dataset(dataset: Dataset, secret: tuple[int, int], like: Matrices | None = None) -> Matrices:
+    """Build the matrices of a vectorized data set."""
+    gathering = MatrixBuilder(secret, like)
+    starts, ids = dataset.labels
+    for row, vector in enumerate(dataset.vectors):
+        gathering.add(vector, [dataset.names[i] for i in ids[starts[row] : starts[row + 1]]])
+    return gathering.matrices()
+
+
+def to_dataset(data: Matrices, boolean: bool) -> Dataset:
+    """Return the instances as the live index reads them, with their dense parts if they were kept.
+
+    Each vector is made when it is read, so that the data set takes no memory beside the matrices. ``boolean``: whether
+    the model is Boolean; all values are then 1.
+    """
+    sets, dense = data.label_sets, data.dense
+
+    def vector(row: int) -> bytes:
+        start, end = data.X.indptr[row : row + 2]
+        keys = [data.features.key(column) for column in data.X.indices[start:end].tolist()]
+        values = np.ones(end - start, np.float32) if boolean else data.X.data[start:end]
+        if not dense or not dense[row]:
+            return pack_vector(keys, values)
+        d, value = struct.unpack_from("<If", dense[row])
+        if not boolean:  # the codes of the dense part count in the norm
+            values = values * np.float32(math.sqrt(max(0.0, 1.0 - WINNERS * value**2)))
+        return add_dense(pack_vector(keys, values), dense[row][8 : 8 + d], value)
+
+    def labels(row: int) -> bytes:
+        names = [data.labels[column] for column in sets.ids[sets.starts[row] : sets.starts[row + 1]].tolist()]
+        return pack_labels(names, DATASET_LIMITS) if names else b""
+
+    n = data.X.shape[0]
+    return Dataset(vectors=_Computed(n, vector), label_parts=_Computed(n, labels), labels=sets, names=data.labels)
+
+
+class _Computed(Sequence[bytes]):
+    """A sequence of ``n`` items, each made when it is read."""
+
+    def __init__(self, n: int, make: Callable[[int], bytes]) -> None:
+        self._places = range(n)
+        self._make = make
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def __getitem__(self, place: Any) -> Any:
+        return self._make(self._places[place])
+
+
+def _in_order(features: Vocabulary, secret: tuple[int, int]) -> tuple[Vocabulary, npt.NDArray[np.int32]]:
+    """Return a vocabulary with the same keys in the order of columns, and the column of each old id."""
+    parts = features.to_arrays()
+    ends = np.cumsum(parts["lengths"], dtype=np.int64)
+    data = parts["bytes"].tobytes()
+    starts = (ends - parts["lengths"]).tolist()
+    keys = [data[start:end] for start, end in zip(starts, ends.tolist(), strict=True)]
+    order = sorted(range(len(keys)), key=lambda i: (len(keys[i]), keys[i]))
+    columns = np.empty(len(keys), np.int32)
+    columns[order] = np.arange(len(keys), dtype=np.int32)
+    joined = np.frombuffer(b"".join([keys[i] for i in order]), np.uint8)
+    arrays = {"lengths": parts["lengths"][order], "bytes": joined, "free": np.zeros(0, np.int32)}
+    return Vocabulary.from_arrays(secret, arrays), columns

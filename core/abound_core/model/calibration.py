@@ -1,0 +1,162 @@
+"""Calibration: the conversion of a label's score into a probability, learned from the stream and checked on it.
+
+A model with ``calibrate`` has 42 additional numbers, a logistic model of the scores. It also counts how reliable its
+estimates are. As in the prequential score, each estimate is made before the outcome is known. All of it is part of
+the model's state: the same log gives the same numbers on every replica. ``abound_core/kernels/model/calibration.py``
+has the learning rule.
+
+Reliability is counted over all time and for the **newest** 10,000 to 20,000 pairs of a label and its outcome, in
+tenths of the estimate. The calibration error is the mean distance between the estimate and the share of true labels
+(expected calibration error: Naeini, Cooper and Hauskrecht, AAAI 2015).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from abound_core.array_spec import MOST_EVENTS, ArraySpec, check_arrays
+from abound_core.errors import Corrupted
+from abound_core.kernels.model.calibration import (
+    ALL,
+    BEFORE,
+    ERRORS,
+    ESTIMATES,
+    MOST_CURVATURE,
+    MOST_LOGIT_WEIGHT,
+    N_BINS,
+    N_COLUMNS,
+    N_ROWS,
+    N_TERMS,
+    NOW,
+    PAIRS,
+    RIDGE,
+    TRUE,
+    estimate,
+)
+from abound_core.types import Ranking
+
+FIRST_WEIGHTS = (-2.0, 4.0, 0.0, 0.0, 0.0, 0.0)
+"""The prior before the first event: a score of one half means an even chance."""
+
+Floats = npt.NDArray[np.float64]
+
+ARRAYS = {
+    "weights": ArraySpec(np.float64, (N_TERMS,), -MOST_LOGIT_WEIGHT, MOST_LOGIT_WEIGHT),
+    "curvature": ArraySpec(np.float64, (N_TERMS, N_TERMS), -MOST_CURVATURE, MOST_CURVATURE),
+    "bins": ArraySpec(np.float64, (N_ROWS, N_BINS, N_COLUMNS), 0, MOST_EVENTS),
+}
+"""The arrays of ``Calibration.to_arrays``; without calibration there are none."""
+
+
+class CalibrationArrays(NamedTuple):
+    """The arrays that the kernels use; all are empty unless the model calibrates.
+
+    Attributes
+    ----------
+    weights : float64 array, shape (N_TERMS,)
+    curvature : float64 array, shape (N_TERMS, N_TERMS)
+        The lower triangle of H.
+    bins : float64 array, shape (N_ROWS, N_BINS, N_COLUMNS)
+        Counts and sums by tenths of the estimate.
+    """
+
+    weights: Floats
+    curvature: Floats
+    bins: Floats
+
+
+class Calibration:
+    """The calibration of a model; changed only by the apply kernel.
+
+    Parameters
+    ----------
+    on : bool
+        False: the model does not calibrate, and the state is empty.
+    """
+
+    def __init__(self, on: bool) -> None:
+        self.on = on
+        if on:
+            bins = np.zeros((N_ROWS, N_BINS, N_COLUMNS))
+            self.arrays = CalibrationArrays(np.array(FIRST_WEIGHTS), RIDGE * np.eye(N_TERMS), bins)
+        else:
+            self.arrays = CalibrationArrays(np.zeros(0), np.zeros((0, N_TERMS)), np.zeros((0, N_BINS, N_COLUMNS)))
+
+    def probabilities(self, ranking: Ranking) -> Floats:
+        """Return the probabilities of the classes of a ranking of all classes, shape (k,)."""
+        estimates = np.empty(len(ranking.scores))
+        ids, scores = ranking.class_ids, ranking.scores
+        if len(ids):
+            estimate(self.arrays.weights, ids, scores, ids[:2], scores[:2], estimates)
+        return estimates
+
+    def reliability(self) -> dict[str, Any] | None:
+        """Return pairs, error, Brier score and bins, for ``all`` and ``newest``; None unless the model calibrates."""
+        if not self.on:
+            return None
+        bins = self.arrays.bins
+        return {"all": reliability_of(bins[ALL]), "newest": reliability_of(bins[BEFORE] + bins[NOW])}
+
+    def to_arrays(self) -> dict[str, Floats]:
+        """Return the state as named arrays, none unless the model calibrates."""
+        return self.arrays._asdict() if self.on else {}
+
+    @classmethod
+    def from_arrays(cls, on: bool, arrays: Mapping[str, npt.NDArray[Any]]) -> Calibration:
+        """Load the state from the output of ``to_arrays``. Raises Corrupted if it is invalid."""
+        fresh = cls(on)
+        given = check_arrays("a calibration", arrays, ARRAYS if on else {})
+        if not on:
+            return fresh
+        bins = given["bins"]
+        if np.any(bins[..., [TRUE, ESTIMATES, ERRORS]] > bins[..., [PAIRS]]):
+            raise Corrupted("the bins of a calibration have contradictory counts")
+        fresh.arrays = CalibrationArrays(**{name: array.copy() for name, array in given.items()})
+        return fresh
+
+    def digest_bytes(self) -> bytes:
+        """Return the whole state in a fixed order; empty unless the model calibrates."""
+        return b"".join(array.tobytes() for array in self.arrays)
+
+
+def reliability_of(bins: Floats) -> dict[str, Any]:
+    """Return the reliability figures of one row of bins, with None where a bin or the row has no pairs.
+
+    Parameters
+    ----------
+    bins : float64 array, shape (N_BINS, N_COLUMNS)
+    """
+    pairs = bins[:, PAIRS]
+    n = int(pairs.sum())
+    some = np.maximum(pairs, 1.0)
+    means, shares = bins[:, ESTIMATES] / some, bins[:, TRUE] / some
+    return {
+        "n": n,
+        "error": float((np.abs(means - shares) * pairs).sum() / n) if n else None,
+        "brier": float(bins[:, ERRORS].sum() / n) if n else None,
+        "bins": [
+            {"n": int(count), "estimate": float(mean), "true": float(share)} if count else _EMPTY
+            for count, mean, share in zip(pairs, means, shares, strict=True)
+        ],
+    }
+
+
+_EMPTY = {"n": 0, "estimate": None, "true": None}
+
+
+def binned(estimates: Floats, true: npt.NDArray[np.bool_]) -> Floats:
+    """Return the bins of estimates whose outcomes are known, shape (N_BINS, N_COLUMNS)."""
+    bins = np.zeros((N_BINS, N_COLUMNS))
+    at = np.minimum((estimates * N_BINS).astype(np.int64), N_BINS - 1)
+    for column, summands in (
+        (PAIRS, np.ones(len(at))),
+        (TRUE, true.astype(np.float64)),
+        (ESTIMATES, estimates),
+        (ERRORS, (true - estimates) ** 2),
+    ):
+        bins[:, column] = np.bincount(at, summands, N_BINS)
+    return bins

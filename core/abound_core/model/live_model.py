@@ -1,0 +1,692 @@
+"""The live model: the state of one model that answers requests and is changed only by applying log entries.
+
+The same events in the same order give the same ``abound_core.model.state``, bit for bit; ``digest`` identifies it in
+32 hex characters. This module uses no clock, no randomness and no threads. The secret of the hash tables decides only
+where a key lies in memory.
+
+Records are applied in slices, so that the event loop that owns the model can answer requests in between::
+
+    applying = model.begin(records, n, units, entry)
+    while not applying.done:
+        applying.step(32)
+        await asyncio.sleep(0)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+import numpy.typing as npt
+from numba import typeof, types
+
+from abound_core.config import FIXED_AFTER_LEARNING, VECTOR_FIELDS, ModelConfig
+from abound_core.errors import Conflict, Contradiction, InvalidInstance
+from abound_core.index import index
+from abound_core.index.index import ALL_CLASSES
+from abound_core.index.params import IndexParams
+from abound_core.instances import record, text_encoder, vectorizer, vocabulary
+from abound_core.instances.record import (
+    EMPTY_VECTOR,
+    add_dense,
+    add_details,
+    dense_of,
+    details_of,
+    has_dense,
+    pack_labels,
+    pack_vector,
+    unpack_vector,
+)
+from abound_core.instances.vectorizer import Vectorizer
+from abound_core.kernels.index import learning
+from abound_core.kernels.index.layout import Feedback
+from abound_core.kernels.model.answer import (
+    explain_vector,
+    rank_estimated,
+    rank_reranked,
+    rank_vector,
+)
+from abound_core.kernels.model.apply import (
+    ACTIVE,
+    AT,
+    CLASSES,
+    DONE,
+    ENOUGH,
+    FIRST_VECTOR,
+    INDEX_FULL,
+    N_CURSOR,
+    NAMES_FULL,
+    PREPARED,
+    REGISTERED,
+    REGISTERS,
+    STATUS,
+    apply_calibrated,
+    apply_records,
+    apply_reranked,
+    intern_bounded,
+    intern_labels,
+    skip_records,
+)
+from abound_core.kernels.model.handle import ApplyScratch, LiveArrays, LivePointers, ModelHandle
+from abound_core.kernels.model.prequential import count_ranks
+from abound_core.kernels.names.table import find_vector
+from abound_core.kernels.records.codes import EXPANSION, MAX_KEY_BYTES, PREFIX, WINNERS, expand_vector
+from abound_core.kernels.records.record import HAS_DENSE, record_shape
+from abound_core.kernels.top_k import new_best
+from abound_core.limits import Limits
+from abound_core.model.active_version import LIVE
+from abound_core.model.calibration import Calibration
+from abound_core.model.entry_application import EntryApplication, Unit
+from abound_core.model.prequential import Prequential
+from abound_core.model.receipts import Receipts
+from abound_core.model.reranker import Reranker
+from abound_core.model.state import ModelState
+from abound_core.types import START, Offset, Ranking
+
+INTERCEPT = "(intercept)"
+"""Key of the intercept among the contributions to a score."""
+
+MEANING = "(meaning)"
+"""Key of the vector of an instance among the contributions to a score: the sum of its codes."""
+
+RERANKED = "(re-ranking)"
+"""Key of the re-ranker among the contributions to a score: the difference that it makes."""
+
+
+class EnlargedTables(NamedTuple):
+    """Larger hash tables for the vocabularies of a model; None for a vocabulary that does not need one."""
+
+    features: npt.NDArray[np.uint64] | None
+    labels: npt.NDArray[np.uint64] | None
+
+
+class LiveModel(ModelState):
+    """A model that learns from every event.
+
+    Parameters
+    ----------
+    config : ModelConfig
+    secret : (int, int)
+        Two random 64-bit numbers, local to the process. They key the hash tables against crafted collisions.
+    limits : Limits
+        Limits for incoming requests. They are not part of the state: log entries apply whatever the limits are now.
+    """
+
+    def __init__(self, config: ModelConfig, secret: tuple[int, int], limits: Limits | None = None) -> None:
+        super().__init__(config, secret)
+        self.limits = limits or Limits()
+        self._scratch = _scratch(64, 16, 0)
+        self._cursor = np.zeros(N_CURSOR, np.int64)
+        self._take_config(config)
+
+    @classmethod
+    def from_arrays(
+        cls,
+        meta: Mapping[str, Any],
+        arrays: Mapping[str, npt.NDArray[Any]],
+        secret: tuple[int, int],
+        limits: Limits | None = None,
+    ) -> Self:
+        """Load the model from ``meta`` and the output of ``to_arrays``. Raises Corrupted if they do not match."""
+        model = super().from_arrays(meta, arrays, secret)
+        model.limits = limits or Limits()
+        model._take_config(model.config)
+        return model
+
+    # --- the configuration
+
+    def _take_config(self, config: ModelConfig) -> None:
+        self.config = config
+        self.vectorizer = Vectorizer(config, self.limits)
+        self.index.params = IndexParams.of(config)
+        self._tallies.set_bound(config.max_features)
+        n_codes = self.features.count_longer(PREFIX) if config.max_features else 0
+        self._tallies.set_codes(config.codes if config.update == "sls" else 0, n_codes)
+        if config.calibrate != self.calibration.on:
+            self.calibration = Calibration(config.calibrate)
+        if self.reranks(config) != self.reranker.on:
+            self.reranker = Reranker(self.reranks(config))
+        self._tallies.set_awaiting(config.rerank is None and not self.reranker.on)
+        self._make_room(0, 0, 0, 0, 0)
+
+    def check_change(self, changes: dict[str, Any]) -> ModelConfig:
+        """Return the configuration that results from ``changes``.
+
+        Raises
+        ------
+        InvalidInstance
+            A field is unknown or out of range.
+        Conflict
+            The model has learned and the field would change the meaning of its state, or a version is active and the
+            field would change the vectors that it gets.
+        """
+        config = self.config.with_user_changes(changes)
+        refused = self.config.refused_once_learned(config) if not self.is_untaught else []
+        if refused:
+            way = "create a new model instead"
+            if not set(refused) & set(VECTOR_FIELDS):
+                way = "run the job refit, which learns the log again with other values (settings)"
+            raise Conflict(f"{', '.join(refused)} cannot change on a model that has learned; {way}")
+        refused = [name for name in VECTOR_FIELDS if getattr(config, name) != getattr(self.config, name)]
+        if refused and not self.serving.is_live:
+            raise Conflict(
+                f"{', '.join(refused)} cannot change while a version is active: it was fitted with their present "
+                f"values; activate {LIVE} first"
+            )
+        return config
+
+    def configured(self, changes: dict[str, Any]) -> ModelConfig:
+        """Return the configuration after a configuration event.
+
+        Replicas check changes before they append them, and another event may come in between. So fields that can no
+        longer change keep their value, and an event that contradicts the present configuration changes nothing.
+        """
+        if not self.is_untaught:
+            changes = {name: value for name, value in changes.items() if name not in FIXED_AFTER_LEARNING}
+        try:
+            return self.config.with_changes(changes)
+        except Contradiction:
+            return self.config
+
+    def configure(self, changes: dict[str, Any]) -> None:
+        """Apply a configuration event. Raises InvalidInstance for an unknown field or a value out of range."""
+        self._take_config(self.configured(changes))
+
+    # --- learning
+
+    def begin(self, records: bytes, n: int, units: Sequence[Unit], entry: Offset = START) -> EntryApplication:
+        """Start to apply the checked records of one log entry; see ``abound_core.model.entry_application``."""
+        return EntryApplication(self, records, n, units, entry)
+
+    def apply(
+        self,
+        buffer: bytes,
+        at: int,
+        ranks: npt.NDArray[np.int32],
+        updated: npt.NDArray[np.bool_],
+    ) -> tuple[int, int]:
+        """Apply at least one and at most ``len(ranks)`` records from byte ``at`` on.
+
+        Returns
+        -------
+        at : int
+            Position of the next record.
+        done : int
+            Records applied; ``ranks[:done]`` and ``updated[:done]`` are written.
+        """
+        self._cursor[AT], self._cursor[PREPARED:] = at, -1
+        done = self._apply(buffer, ranks, updated)
+        if done == 0:
+            return self._register(buffer, at, ranks, updated), 1
+        return int(self._cursor[AT]), done
+
+    def _apply(self, buffer: bytes, ranks: npt.NDArray[np.int32], updated: npt.NDArray[np.bool_]) -> int:
+        """Apply records from the cursor on; return their number, 0 if the first one registers a label."""
+        done, ranks_left, updated_left = 0, ranks, updated
+        while True:
+            reranks = self.reranker.on
+            prepares = reranks or self.config.max_features is not None
+            apply_next = apply_reranked if reranks else apply_calibrated if self.calibration.on else apply_records
+            apply_next(buffer, self._cursor, self._held, ranks_left, updated_left)
+            done += int(self._cursor[DONE])
+            status = self._cursor[STATUS]
+            if status in (ENOUGH, REGISTERS) or (done > 0 and (not prepares or status == FIRST_VECTOR)):
+                return done
+            # Apply a record that is already prepared, or for which features were evicted, in this call; the next call
+            # would do that a second time.
+            ranks_left, updated_left = ranks[done : done + 1], updated[done : done + 1]
+            shape = record_shape(buffer, int(self._cursor[AT]))
+            if status == FIRST_VECTOR:
+                self.reranker = Reranker(True)
+                self._tallies.set_awaiting(False)
+                self._make_room(0, 0, 0, 0, 0)
+            elif status == NAMES_FULL:
+                n, key_bytes, label_bytes = shape.n_features, shape.end - shape.keys_at, shape.end - shape.labels_at
+                if shape.dense_at >= 0:
+                    n, key_bytes = n + WINNERS, key_bytes + WINNERS * MAX_KEY_BYTES
+                    self._make_scratch(n, shape.n_labels, shape.end - int(self._cursor[AT]) + EXPANSION)
+                n_vectors = shape.n_true if shape.dense_at >= 0 else 0
+                self._make_room(n, key_bytes, shape.n_labels, label_bytes, n_vectors)
+            elif status == INDEX_FULL:
+                ids, class_ids = self._scratch.ids, self._scratch.class_ids
+                self.index.make_room_for(ids[: self._cursor[ACTIVE]], class_ids[: self._cursor[CLASSES]])
+                self._bind()
+
+    def _register(self, buffer: bytes, at: int, ranks: npt.NDArray[np.int32], updated: npt.NDArray[np.bool_]) -> int:
+        """Apply the record at byte ``at``, which registers a label; return the position of the next record."""
+        shape = record_shape(buffer, at)
+        labels_at = shape.label_lengths_at - 4
+        vector, part = buffer[at:labels_at], buffer[labels_at : shape.details_at]
+        label = part[6 : 6 + int.from_bytes(part[4:6], "little")]
+        name = vector if self.details.is_new(self.labels.find(label), vector) else EMPTY_VECTOR
+        self._cursor[AT], self._cursor[PREPARED:], self._cursor[REGISTERED] = 0, -1, 0
+        self._apply(add_details(name + part, b""), ranks[:1], updated[:1])
+        self.details.put(self.labels.find(label), details_of(buffer, shape), vector)
+        return int(shape.end)
+
+    def continue_score(self, other: LiveModel) -> None:
+        """Take over the prequential score, the counts of feedback and the receipts of another state of the same model.
+
+        A refitted model has not been scored yet. Its statistics continue those of the state that it replaces.
+        """
+        self.prequential = Prequential.from_arrays(other.prequential.to_arrays())
+        self._tallies.continue_feedback(other._tallies)
+        self.receipts = Receipts.from_arrays(other.receipts.to_arrays())
+        self._bind()
+
+    def learn_again(
+        self,
+        ids: npt.NDArray[np.int32],
+        values: npt.NDArray[np.float32],
+        class_ids: npt.NDArray[np.int32],
+        feedback: Feedback | None = None,
+    ) -> None:
+        """Learn an instance in a later pass: features do not count as seen again, and nothing is scored.
+
+        Parameters
+        ----------
+        ids, values : int32, float32 array, shape (l,)
+            Known features and their values.
+        class_ids : int32 array, shape (c,)
+            Known classes.
+        feedback : Feedback, optional
+            Which of them are true (all, if None), and the weight.
+        """
+        before = self.index.arrays
+        self.index.learn(ids, values, class_ids, count_seen=False, feedback=feedback)
+        if self.index.arrays is not before:
+            self._bind()
+
+    @property
+    def is_crowded(self) -> bool:
+        """Whether a vocabulary is so large and full that its table should be enlarged before it must grow."""
+        return self.features.is_crowded or self.labels.is_crowded
+
+    def enlarged(self) -> EnlargedTables:
+        """Build larger tables for the vocabularies that need them: the slow part of their growth, ahead of time.
+
+        Only reads the model. It may run in another thread while requests are answered, as long as nothing changes the
+        model.
+        """
+        return EnlargedTables(
+            self.features.enlarged_table() if self.features.is_crowded else None,
+            self.labels.enlarged_table() if self.labels.is_crowded else None,
+        )
+
+    def replace_tables(self, tables: EnlargedTables) -> None:
+        """Switch to the tables of ``enlarged``. The model must not have learned since. The state stays the same."""
+        if tables.features is not None:
+            self.features.replace_table(tables.features)
+        if tables.labels is not None:
+            self.labels.replace_table(tables.labels)
+        self._bind()
+
+    def _make_room(self, n_features: int, key_bytes: int, n_labels: int, label_bytes: int, n_vectors: int) -> None:
+        """Allocate space for the names of one more record: ids, key bytes, and counters of each id."""
+        self.features.make_room(n_features, key_bytes)
+        self.labels.make_room(n_labels, label_bytes)
+        features, classes = self.features.n_ids + n_features, self.labels.n_ids + n_labels
+        self.index.make_room(features, classes, n_labels)
+        self._tallies.make_room(features, classes)
+        self.reranker.make_room(classes, n_labels, n_vectors, self.dimension)
+        self._make_scratch(n_features, n_labels, 0)
+        self._bind()
+
+    def _make_scratch(self, n_features: int, n_labels: int, n_bytes: int) -> None:
+        """Make the scratch large enough. Call ``_bind`` afterwards."""
+        ids, _, class_ids, _, memory, _ = self._scratch
+        if n_features > len(ids) or n_labels > len(class_ids) or n_bytes > len(memory):
+            self._scratch = _scratch(
+                max(n_features, len(ids)), max(n_labels, len(class_ids)), max(n_bytes, len(memory))
+            )
+
+    def _bind(self) -> None:
+        """Rebuild the kernel handle after any of the arrays has moved."""
+        self._held = ModelHandle(self._arrays(), self._scratch, self.calibration.arrays, self.reranker.arrays)
+
+    def _arrays(self) -> LiveArrays:
+        return LiveArrays(
+            self.features.arrays,
+            self.labels.arrays,
+            self.index.arrays,
+            self.index.kernel_params,
+            self.prequential.arrays,
+            self._tallies.label_counts,
+            self._tallies.credits,
+            self._tallies.control,
+        )
+
+    # --- answering
+
+    def rank(
+        self,
+        vector: bytes,
+        k: int,
+        include: Collection[str] | None = None,
+        exclude: Collection[str] | None = None,
+        threshold: float | None = None,
+        zero_shot: bool = True,
+    ) -> Ranking:
+        """Return the best classes for a vector, at most ``k``, best first; of equal scores the class learned first.
+
+        Parameters
+        ----------
+        vector : bytes
+            From ``vectorizer``.
+        include, exclude : collections of labels
+            Only these labels; all but these labels. Labels that were never learned have no effect.
+        threshold : float
+            Only classes with at least this score.
+        zero_shot : bool
+            Whether to rank labels that were registered and never learned.
+        """
+        class_ids, scores, mask = self._asked(k, include, exclude, zero_shot)
+        n = rank_vector(vector, self._held, mask, class_ids, scores)
+        if n < 0:
+            reranked = self._reranked(vector, class_ids, scores, mask, threshold)
+            if reranked is not None:
+                return reranked
+            vector = self._prepare(vector)
+            n = rank_vector(vector, self._held, mask, class_ids, scores)
+        if threshold is not None:
+            n = int(np.count_nonzero(scores[:n] >= threshold))
+        return Ranking(class_ids[:n], scores[:n])
+
+    def rank_estimated(
+        self,
+        vector: bytes,
+        k: int,
+        include: Collection[str] | None = None,
+        exclude: Collection[str] | None = None,
+        threshold: float | None = None,
+        min_probability: float | None = None,
+        zero_shot: bool = True,
+    ) -> Ranking:
+        """Return ``rank`` with ``probabilities``, of a model that calibrates, or re-ranks and the vector is dense.
+
+        ``min_probability`` filters the best k classes.
+
+        Raises
+        ------
+        InvalidInstance
+            The model does not calibrate, nor re-rank this vector.
+        """
+        class_ids, scores, mask = self._asked(k, include, exclude, zero_shot)
+        reranked = self._reranked(vector, class_ids, scores, mask, threshold, min_probability)
+        if reranked is not None:
+            return reranked
+        if not self.calibration.on:
+            raise InvalidInstance(
+                "min_probability needs a model that calibrates; configure it with calibrate true", "min_probability"
+            )
+        estimates = np.empty(len(scores), np.float64)
+        n = rank_estimated(vector, self._held, mask, class_ids, scores, estimates)
+        if n < 0:
+            vector = self._prepare(vector)
+            n = rank_estimated(vector, self._held, mask, class_ids, scores, estimates)
+        return _filtered(Ranking(class_ids[:n], scores[:n], estimates[:n]), threshold, min_probability)
+
+    def _reranked(
+        self,
+        vector: bytes,
+        class_ids: npt.NDArray[np.int32],
+        scores: npt.NDArray[np.float64],
+        mask: npt.NDArray[np.uint8],
+        threshold: float | None,
+        min_probability: float | None = None,
+    ) -> Ranking | None:
+        """Return the ranking by the re-ranker; None if the model has none, or it does not apply to this vector."""
+        if not (self.reranker.on and has_dense(vector)):
+            return None
+        estimates = np.empty(len(scores), np.float64)
+        n = rank_reranked(vector, self._held, mask, class_ids, scores, estimates)
+        if n == -1:
+            self._make_scratch(_n_features(vector) + WINNERS, 0, len(vector) + EXPANSION)
+            self._bind()
+            n = rank_reranked(vector, self._held, mask, class_ids, scores, estimates)
+        if n < 0:
+            return None
+        return _filtered(Ranking(class_ids[:n], scores[:n], estimates[:n]), threshold, min_probability)
+
+    def explain(self, vector: bytes, ranking: Ranking) -> list[list[tuple[str, float]]]:
+        """Return (key, contribution) of the features to the score of each class of a ranking, largest first.
+
+        The contributions of a class sum to its score, up to rounding. An intercept (``sls`` in rows) is one of them,
+        under the key ``INTERCEPT``. That of the instance's vector has the key ``MEANING``. If the re-ranker answers,
+        the difference of its score and the index's has the key ``RERANKED``.
+        """
+        names = unpack_vector(vector)[0]
+        reranked = self.reranker.is_used and self._has_dimension(vector)
+        vector = self._prepare(vector)
+        keys = [*names, MEANING, INTERCEPT, RERANKED]
+        parts = np.empty(int.from_bytes(vector[:4], "little"), np.float64)
+        contributions = np.empty(len(keys), np.float64)
+        because = []
+        for class_id, score in zip(ranking.class_ids.tolist(), ranking.scores.tolist(), strict=True):
+            explain_vector(vector, self._held, class_id, parts)
+            contributions[: len(names)] = parts[: len(names)]
+            contributions[-3:] = parts[len(names) :].sum(), self.index.intercept(class_id), 0.0
+            contributions[-1] = score - contributions.sum() if reranked else 0.0
+            order = np.flatnonzero(contributions)
+            order = order[np.argsort(-contributions[order], kind="stable")]
+            because.append([(keys[i], float(contributions[i])) for i in order.tolist()])
+        return because
+
+    def _asked(
+        self, k: int, include: Collection[str] | None, exclude: Collection[str] | None, zero_shot: bool
+    ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float64], npt.NDArray[np.uint8]]:
+        """Return arrays for the class ids and scores of a ranking, and the mask of allowed classes."""
+        if k > self.labels.n_ids:
+            k = self.labels.n_ids
+        is_whole = include is None and exclude is None and zero_shot
+        mask = ALL_CLASSES if is_whole else self._mask(include, exclude)
+        if not zero_shot:
+            mask[self._is_unlearned()] = 0
+        return np.empty(k, np.int32), np.empty(k, np.float64), mask
+
+    def _mask(self, include: Collection[str] | None, exclude: Collection[str] | None) -> npt.NDArray[np.uint8]:
+        mask = np.full(self.labels.n_ids, include is None, np.uint8)
+        for labels, value in ((include or (), 1), (exclude or (), 0)):
+            for label in labels:
+                class_id = self.labels.find(label.encode())
+                if class_id >= 0:
+                    mask[class_id] = value
+        return mask
+
+    def active(self, vector: bytes) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]:
+        """Return the ids of a vector's features, codes included and -1 for unknown ones, and their values."""
+        vector = self._prepare(vector)
+        n = int.from_bytes(vector[:4], "little")
+        ids = np.empty(n, dtype=np.int32)
+        find_vector(self.features.arrays, vector, ids)
+        return ids, np.frombuffer(vector, "<f4", n, offset=4).copy()
+
+    def check_dimension(self, d: int) -> None:
+        """Raise InvalidInstance unless the model can learn dense vectors of ``d`` numbers."""
+        if self.config.update != "sls":
+            raise InvalidInstance(
+                f"vector needs a model with update: sls, and this one has update: {self.config.update}",
+                "vector",
+            )
+        embed = self.config.analyzer.embed
+        dimension = self.dimension or (embed and text_encoder.load(embed).dimension)
+        if dimension not in (0, None, d):
+            raise InvalidInstance(f"vector has {d} numbers; those of this model have {dimension}", "vector")
+
+    def _has_dimension(self, vector: bytes) -> bool:
+        """Return whether a vector has a dense part of the model's dimension."""
+        dense = dense_of(vector)
+        return dense is not None and len(dense) == self.dimension
+
+    def _prepare(self, vector: bytes) -> bytes:
+        """Return a vector with codes in place of its dense part, after making the scratch large enough."""
+        if has_dense(vector):
+            target = np.empty(len(vector) + EXPANSION, np.uint8)
+            codes = self.config.codes if self.config.update == "sls" else 0
+            vector = target[: int(expand_vector(vector, codes, self.dimension, target))].tobytes()
+        n = int.from_bytes(vector[:4], "little")
+        if n > len(self._scratch.ids):
+            self._make_scratch(n, 0, 0)
+            self._bind()
+        return vector
+
+
+def _n_features(vector: bytes) -> int:
+    """Return the number of features of a vector, without those of its dense part."""
+    return int.from_bytes(vector[:4], "little") & (HAS_DENSE - 1)
+
+
+def _filtered(ranking: Ranking, threshold: float | None, min_probability: float | None) -> Ranking:
+    """Return the classes of a ranking with at least this score and this probability."""
+    ids, scores, probabilities = ranking
+    if threshold is not None:
+        n = int(np.count_nonzero(scores >= threshold))
+        ids, scores, probabilities = ids[:n], scores[:n], probabilities[:n]  # type: ignore[index]
+    if min_probability is None:
+        return Ranking(ids, scores, probabilities)
+    kept = np.flatnonzero(probabilities >= min_probability)  # type: ignore[operator]
+    return Ranking(ids[kept], scores[kept], probabilities[kept])  # type: ignore[index]
+
+
+def _scratch(n_features: int, n_labels: int, n_bytes: int) -> ApplyScratch:
+    return ApplyScratch(
+        np.zeros(n_features, np.int32),
+        np.zeros(n_features, np.float32),
+        np.zeros(n_labels, np.int32),
+        np.zeros(n_labels, np.int32),
+        np.zeros(n_bytes, np.uint8),
+        new_best(),
+    )
+
+
+# --- compiling
+
+DEFAULT_GROUPS = ("learning", "answering")
+"""The groups of kernels that a model of the default configuration uses to learn and answer. Every model uses them."""
+
+READING_GROUP = "reading"
+"""The group of kernels that read instances. They can be read without (``vectorizer.use_kernel``)."""
+
+STATE_GROUP = "state"
+"""The group of kernels that digests, saves and restores a model of any configuration."""
+
+
+def groups_of(config: ModelConfig) -> list[str]:
+    """Return the groups of kernels with which a model learns and answers, in addition to ``DEFAULT_GROUPS``."""
+    is_sls = config.update == "sls"
+    used = {"sls": is_sls, "reranked": is_sls and config.rerank is not False, "calibrated": config.calibrate}
+    return [group for group in used if used[group]]
+
+
+def warmup(*groups: str) -> None:
+    """Compile the kernels of these groups (default: all), or load them from numba's cache.
+
+    ``learning`` and ``answering`` have little in common and take equally long, so two processes can compile one each.
+    """
+    for group in groups or GROUPS:
+        GROUPS[group]()
+
+
+def _warm_learning() -> None:
+    live, scratch = _handle_types()
+    ids, values, class_ids, ranks, *_ = scratch.values()
+    feedback = numba_type(Feedback(1, 0, 1.0))
+    arguments = live["postings"], live["params"], ids, values, class_ids, feedback
+    _compile(learning.learn_fsu, *arguments, numba_types.boolean, ranks, numba_types.none)
+    _compile(learning.has_room, live["postings"], live["params"], ids, class_ids)
+    _learned(ModelConfig())  # the other process has compiled the kernels of _warm_naming that this needs
+
+
+def _warm_answering() -> None:
+    _warm_naming()
+    record.warmup()
+    model = LiveModel(ModelConfig(), (1, 2))
+    model.labels.find(b"a")
+    _answer(model)
+
+
+def _warm_naming() -> None:
+    """Compile the kernels that apply records, except those that learn."""
+    live, scratch = _handle_types()
+    ids, values, class_ids, ranks, *_ = scratch.values()
+    data = numba_types.CPointer(numba_types.uint8)
+    shape = numba_type(record_shape(_WARMING + pack_labels(["a"], Limits()), 0))
+    of_model = numba_types.NamedTuple([*live.values()], LivePointers)
+    _compile(intern_bounded, of_model, data, shape, ids, values, numba_types.boolean)
+    _compile(intern_labels, of_model, data, shape, class_ids)
+    _compile(count_ranks, live["score"], live["label_counts"], class_ids, ranks, numba_types.boolean)
+
+
+def _handle_types() -> list[dict[str, Any]]:
+    """Return the types of the pointers and of the scratch in the handle of a model, by name."""
+    fields = numba_type(LiveModel(ModelConfig(), (1, 2))._held).field_dict
+    return [dict(zip(fields[name].fields, fields[name].types, strict=True)) for name in ("live", "scratch")]
+
+
+def _compile(kernel: Any, *arguments: Any) -> None:
+    kernel.compile(arguments)
+
+
+def _warm_state() -> None:
+    vocabulary.warmup()
+    index.warmup("fsu")
+    _keep(_learned(ModelConfig()))
+
+
+def _warm_sls() -> None:
+    model = _learned(ModelConfig(update="sls"))
+    _answer(model)
+    model.rank(add_dense(_WARMING, b"\1\2", 0.1), 10)
+    _keep(model)
+    index.warmup("sls")
+
+
+def _warm_calibrated() -> None:
+    for update in ("fsu", "sls"):
+        model = _learned(ModelConfig(update=update, calibrate=True))
+        model.rank_estimated(_WARMING, 10)
+
+
+def _warm_reranked() -> None:
+    vector = add_dense(_WARMING, b"\1\2", 0.1)
+    model = _learned(ModelConfig(update="sls"), vector)
+    model.rank(vector, 10)
+    _keep(model)
+
+
+numba_type: Any = typeof
+numba_types: Any = types  # mypy does not know numba's types
+
+_WARMING = pack_vector([b"wheat", b"price"], np.array([0.6, 0.8], np.float32))
+
+
+def _learned(config: ModelConfig, vector: bytes = _WARMING) -> LiveModel:
+    """Return a model that has learned two instances."""
+    model = LiveModel(config, (1, 2))
+    for label in ("a", "b"):
+        learned = vector + pack_labels([label], model.limits)
+        model.begin(learned, 1, [Unit(1)]).finish()
+    skip_records(learned, 0, 1)
+    return model
+
+
+def _answer(model: LiveModel) -> None:
+    model.rank(_WARMING, 10)
+    explain_vector(_WARMING, model._held, 0, np.empty(2))
+
+
+def _keep(model: LiveModel) -> None:
+    model.replace_tables(EnlargedTables(model.features.enlarged_table(), None))
+    LiveModel.from_arrays(model.meta(), model.to_arrays(), (1, 2)).digest()
+
+
+GROUPS = {
+    "learning": _warm_learning,
+    "answering": _warm_answering,
+    READING_GROUP: vectorizer.warmup,
+    STATE_GROUP: _warm_state,
+    "sls": _warm_sls,
+    "reranked": _warm_reranked,
+    "calibrated": _warm_calibrated,
+}

@@ -1,0 +1,199 @@
+"""The prequential score: every event is ranked before it is learned, and the ranks give a running accuracy.
+
+The score is kept over all time and over two windows of the newest events. If the short one falls behind the long one,
+the ranking has become worse. It covers whole instances (the rank of the
+best true label) and single labels, grouped by how often the label had been learned before: **tail** fewer than 10
+times, **torso** fewer than 100, **head** the rest. It is part of a model's state: the same log gives the same figures
+on every replica.
+
+The **trace** is the score over time in bounded memory: the counts after every ``stride`` instances. When the trace is
+full, every second point is dropped and the stride doubles. A model of any age therefore has between
+``TRACE_POINTS / 2`` and ``TRACE_POINTS`` points, evenly spaced over its history.
+
+R_k, MRR: Madani, Connor and Greiner (JMLR 2009), section 3.3. Prequential evaluation: Dawid (1984).
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from abound_core.array_spec import MOST_EVENTS, ArraySpec, check_arrays
+from abound_core.errors import Corrupted
+from abound_core.kernels.model.prequential import (
+    GROUP_BITS,
+    HITS_AT_1,
+    HITS_AT_5,
+    LABELS,
+    LEARNED,
+    N_COUNTS,
+    N_ROWS,
+    UPDATED,
+)
+
+WINDOW = 10_000
+"""Length of the long window, in instances for the total and in labels for the groups."""
+
+RECENT = 500
+"""Length of the short window. It lies within the long one, so it needs no state of its own."""
+
+TRACE_POINTS = 256
+FIRST_STRIDE = 10
+
+GROUPS = ("tail", "torso", "head")
+MEASURES = ("R@1", "R@5", "MRR")
+
+ARRAYS = {
+    "counts": ArraySpec(np.int64, (N_ROWS, N_COUNTS), 0, MOST_EVENTS),
+    "reciprocal": ArraySpec(np.float64, (N_ROWS,), 0, MOST_EVENTS),
+    "window": ArraySpec(np.int32, (WINDOW,), 0),
+    "label_window": ArraySpec(np.int32, (WINDOW,), 0),
+    "trace_counts": ArraySpec(np.int64, (TRACE_POINTS, N_ROWS, N_COUNTS), 0, MOST_EVENTS),
+    "trace_reciprocal": ArraySpec(np.float64, (TRACE_POINTS, N_ROWS), 0, MOST_EVENTS),
+    "stride": ArraySpec(np.int64, (1,), FIRST_STRIDE, MOST_EVENTS),
+}
+"""The arrays of ``Prequential.to_arrays``."""
+
+
+class PrequentialArrays(NamedTuple):
+    """The arrays that the kernels use.
+
+    Attributes
+    ----------
+    counts : int64 array, shape (N_ROWS, N_COUNTS)
+        Row 0 for the instances, then one row per group of labels.
+    reciprocal : float64 array, shape (N_ROWS,)
+        Sums of 1/rank.
+    window : int32 array, shape (WINDOW,)
+        Ring buffer of the newest instances' ranks, 0 where no true label was retrieved.
+    label_window : int32 array, shape (WINDOW,)
+        Ring buffer of the newest labels: rank << GROUP_BITS | group.
+    trace_counts : int64 array, shape (TRACE_POINTS, N_ROWS, N_COUNTS)
+        ``counts`` after each ``stride`` instances; 0 after the last point.
+    trace_reciprocal : float64 array, shape (TRACE_POINTS, N_ROWS)
+        ``reciprocal`` at the same points.
+    stride : int64 array, shape (1,)
+        Instances from one point to the next.
+    """
+
+    counts: npt.NDArray[np.int64]
+    reciprocal: npt.NDArray[np.float64]
+    window: npt.NDArray[np.int32]
+    label_window: npt.NDArray[np.int32]
+    trace_counts: npt.NDArray[np.int64]
+    trace_reciprocal: npt.NDArray[np.float64]
+    stride: npt.NDArray[np.int64]
+
+
+class Prequential:
+    """The running score of a model; changed only by the apply kernel."""
+
+    def __init__(self) -> None:
+        self.arrays = PrequentialArrays(**{name: np.zeros_like(spec.empty()) for name, spec in ARRAYS.items()})
+        self.arrays.stride[0] = FIRST_STRIDE
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of memory; the same for every model."""
+        return sum(array.nbytes for array in self.arrays)
+
+    @property
+    def n_learned(self) -> int:
+        """Instances learned so far."""
+        return int(self.arrays.counts[0, LEARNED])
+
+    @property
+    def n_updated(self) -> int:
+        """Learned instances that changed the index."""
+        return int(self.arrays.counts[0, UPDATED])
+
+    def scores(self) -> dict[str, Any]:
+        """Return R@1, R@5 and MRR (0..1, None before the first event) over all time and both windows, and by group."""
+        ever, *groups = map(_of_counts, self.arrays.counts, self.arrays.reciprocal.tolist())
+        return {
+            "all": ever | {"groups": dict(zip(GROUPS, groups, strict=True))},
+            "window": self._newest(WINDOW),
+            "recent": self._newest(RECENT),
+        }
+
+    def _newest(self, n: int) -> dict[str, Any]:
+        """Return R@1, R@5 and MRR over the newest ``n`` instances, and by group over the newest ``n`` labels."""
+        counts, window, label_window = self.arrays.counts[0], self.arrays.window, self.arrays.label_window
+        labels = _end_of(label_window, int(counts[LABELS]), n)
+        groups = labels & ((1 << GROUP_BITS) - 1)
+        return _of_ranks(_end_of(window, int(counts[LEARNED]), n)) | {
+            "groups": {name: _of_ranks(labels[groups == group] >> GROUP_BITS) for group, name in enumerate(GROUPS)}
+        }
+
+    def trace(self) -> dict[str, Any]:
+        """Return R@1, R@5 and MRR over time: each point covers the ``stride`` instances that end with it.
+
+        All lists have one length. ``learned`` has the instances learned at each point. ``groups`` has the number
+        ``n`` of labels of each group in between and their measures, None without labels.
+        """
+        n_points = self.n_learned // int(self.arrays.stride[0])
+        counts = np.diff(self.arrays.trace_counts[:n_points], axis=0, prepend=0)
+        reciprocal = np.diff(self.arrays.trace_reciprocal[:n_points], axis=0, prepend=0.0)
+        groups = {
+            name: _series(counts[:, row], reciprocal[:, row]) | {"n": counts[:, row, LEARNED].tolist()}
+            for row, name in enumerate(GROUPS, start=1)
+        }
+        return {
+            "stride": int(self.arrays.stride[0]),
+            "learned": self.arrays.trace_counts[:n_points, 0, LEARNED].tolist(),
+            **_series(counts[:, 0], reciprocal[:, 0]),
+            "groups": groups,
+        }
+
+    def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """Return the state as named arrays."""
+        return self.arrays._asdict()
+
+    @classmethod
+    def from_arrays(cls, arrays: dict[str, npt.NDArray[Any]]) -> Prequential:
+        """Load the state from the output of ``to_arrays``. Raises Corrupted if it is invalid."""
+        fresh, given = cls(), check_arrays("a prequential score", arrays, ARRAYS)
+        fresh.arrays = PrequentialArrays(**{name: array.copy() for name, array in given.items()})
+        stride = int(fresh.arrays.stride[0])
+        if fresh.n_learned // stride > TRACE_POINTS:
+            raise Corrupted(f"the stride of a prequential score is {stride} after {fresh.n_learned} instances")
+        n_points = fresh.n_learned // stride
+        learned = fresh.arrays.trace_counts[:, 0, LEARNED]
+        if not np.array_equal(learned[:n_points], stride * np.arange(1, n_points + 1)) or np.any(learned[n_points:]):
+            raise Corrupted("the trace of a prequential score has points that do not match its stride")
+        return fresh
+
+    def digest_bytes(self) -> bytes:
+        """Return the whole state in a fixed order."""
+        return b"".join(array.tobytes() for array in self.arrays)
+
+
+def _end_of(ring: npt.NDArray[np.int32], n_written: int, n: int) -> npt.NDArray[np.int32]:
+    """Return the newest ``n`` numbers of a ring buffer, oldest first; fewer if fewer were written."""
+    return ring[np.arange(max(0, n_written - n), n_written) % len(ring)]
+
+
+def _of_counts(counts: npt.NDArray[np.int64], reciprocal: float) -> dict[str, Any]:
+    n = int(counts[LEARNED])
+    return _scores(n, int(counts[HITS_AT_1]), int(counts[HITS_AT_5]), reciprocal)
+
+
+def _of_ranks(ranks: npt.NDArray[np.int32]) -> dict[str, Any]:
+    found = ranks[ranks > 0]
+    return _scores(len(ranks), int((found == 1).sum()), int((found <= 5).sum()), float((1.0 / found).sum()))
+
+
+def _scores(n: int, hits_at_1: int, hits_at_5: int, reciprocal: float) -> dict[str, Any]:
+    if n == 0:
+        return {"n": 0, "R@1": None, "R@5": None, "MRR": None}
+    return {"n": n, "R@1": hits_at_1 / n, "R@5": hits_at_5 / n, "MRR": reciprocal / n}
+
+
+def _series(counts: npt.NDArray[np.int64], reciprocal: npt.NDArray[np.float64]) -> dict[str, list[Any]]:
+    points = [
+        _scores(int(row[LEARNED]), int(row[HITS_AT_1]), int(row[HITS_AT_5]), float(total))
+        for row, total in zip(counts, reciprocal, strict=True)
+    ]
+    return {name: [None if point[name] is None else round(point[name], 4) for point in points] for name in MEASURES}

@@ -1,1 +1,0 @@
-"""The service around the learner: HTTP, the log, snapshots, processes, the command line."""

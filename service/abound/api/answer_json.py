@@ -1,0 +1,106 @@
+"""Rankings as JSON.
+
+:class:`~abound.api.schemas.learn_classify.ClassifyAnswer` defines the answer of ``/classify``. The usual
+answer, without explanations, is joined from bytes: the part of a label is encoded once per class, and all scores are
+encoded together. Both ways give the same bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from weakref import WeakKeyDictionary, ref
+
+from abound.api.schemas.labels import details_from
+from abound.api.schemas.learn_classify import Because, ClassifyAnswer, ScoredLabel, encoder
+from abound_core.model.live_model import LiveModel
+from abound_core.types import START, Offset, Ranking
+
+LIVE = "live"
+
+PROBABILITY = b',"probability":'
+"""The JSON between the score of a label and its probability."""
+
+
+class LabelFragments(dict[int, bytes]):
+    """The JSON before the score of each class: ``},{"label":"grain","score":``; encoded on first use."""
+
+    def __init__(self, live: LiveModel) -> None:
+        self._labels = live.labels
+
+    def __missing__(self, class_id: int) -> bytes:
+        """Encode the JSON of one class."""
+        head = b'},{"label":%b,"score":' % encoder.encode(self._labels.key(class_id).decode())
+        self[class_id] = head
+        return head
+
+
+class AnswerEncoder:
+    """Encodes rankings as answers."""
+
+    def __init__(self) -> None:
+        self._fragments: WeakKeyDictionary[LiveModel, LabelFragments] = WeakKeyDictionary()
+        self._newest_live: Callable[[], LiveModel | None] = lambda: None
+        self._newest_fragments: dict[int, bytes] = {}
+        self._offset = START
+        self._offset_text = str(START)
+        self._tail = _tail(self._offset_text)
+
+    def offset_text(self, offset: Offset) -> str:
+        """Return the offset as text, cached while it does not change."""
+        if offset is not self._offset:
+            self._offset, self._offset_text = offset, str(offset)
+            self._tail = _tail(self._offset_text)
+        return self._offset_text
+
+    def plain(self, live: LiveModel, ranking: Ranking, offset: Offset) -> bytes:
+        """Return the JSON of an answer without explanations."""
+        heads = self._newest_fragments if self._newest_live() is live else self._fragments_of(live)
+        if offset is not self._offset:
+            self.offset_text(offset)
+        if not len(ranking.class_ids):
+            return b'{"labels":[%b' % self._tail
+        width = 2 if ranking.probabilities is None else 4
+        parts = [PROBABILITY] * (width * len(ranking.class_ids))
+        parts[::width] = map(heads.__getitem__, ranking.class_ids.tolist())
+        parts[1::width] = encoder.encode(ranking.scores.tolist())[1:-1].split(b",")
+        if ranking.probabilities is not None:
+            parts[3::width] = encoder.encode(ranking.probabilities.tolist())[1:-1].split(b",")
+        return b'{"labels":[%b}%b' % (b"".join(parts)[2:], self._tail)
+
+    def _fragments_of(self, live: LiveModel) -> LabelFragments:
+        """Return the fragments of a model, and keep them for the next request, which is usually for the same model."""
+        heads = self._fragments.get(live)
+        if heads is None:
+            heads = self._fragments[live] = LabelFragments(live)
+        self._newest_live, self._newest_fragments = ref(live), heads
+        return heads
+
+    def explained(
+        self, live: LiveModel, vector: bytes, ranking: Ranking, offset: Offset, explain: bool
+    ) -> ClassifyAnswer:
+        """Return the answer as a struct, with explanations if ``explain``."""
+        scores = ranking.scores.tolist()
+        labels = [
+            ScoredLabel(live.label(i), score) for i, score in zip(ranking.class_ids.tolist(), scores, strict=True)
+        ]
+        if ranking.probabilities is not None:
+            for scored, probability in zip(labels, ranking.probabilities.tolist(), strict=True):
+                scored.probability = probability
+        if explain:
+            for scored, reasons in zip(labels, live.explain(vector, ranking), strict=True):
+                scored.because = [Because(feature, contribution) for feature, contribution in reasons]
+        return ClassifyAnswer(labels, self.offset_text(offset), LIVE)
+
+
+def add_names(live: LiveModel, labels: list[ScoredLabel]) -> None:
+    """Add the names of registered labels, and which of them have no instance."""
+    for scored in labels:
+        class_id = live.labels.find(scored.label.encode())
+        if class_id >= 0:
+            scored.name = details_from(live.details.get(class_id)).name
+            scored.zero_shot = live.times_learned(class_id) == 0 or None
+
+
+def _tail(offset: str) -> bytes:
+    """Return the JSON behind the labels."""
+    return b'],"offset":"%b","version":"live"}' % offset.encode()

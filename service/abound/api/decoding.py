@@ -1,0 +1,280 @@
+"""Decoding of request bodies, and conversion of instances to vectors.
+
+No call of this module holds the event loop for more than some milliseconds, whatever is sent. Bodies over
+``LARGE_BODY`` are decoded element by element. Long instances are analyzed in a thread. There is one such thread,
+because each that wants the GIL delays the event loop by a switch interval.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+import msgspec
+import numpy as np
+
+from abound.api.problems import decoding_error
+from abound.api.schemas.learn_classify import Instance, encoder
+from abound.asyncio_tasks import TimeSlice
+from abound_core.errors import InvalidInstance, Malformed
+from abound_core.instances.dense_vector import to_int8
+from abound_core.instances.json_fallback import LONG_JSON
+from abound_core.instances.negative_numbers import warning_of
+from abound_core.instances.record import dense_of
+from abound_core.instances.vectorizer import Vectorizer
+from abound_core.kernels.records import outline as kernels
+from abound_core.limits import Limits
+from abound_core.model.live_model import LiveModel
+
+_T = TypeVar("_T")
+_S = TypeVar("_S", bound=msgspec.Struct)
+
+ABSENT = (b"", b"null")
+
+MAX_INTEGER_DIGITS = 4300
+"""Most digits of an integer that the decoder reads."""
+
+MAX_FIELD_CHARACTERS = 200
+
+LARGE_BODY = 2**17
+"""Bytes of a body up to which it is decoded in one call."""
+
+LONG_TEXT = 2**13
+"""Bytes of a text up to which it is analyzed on the event loop: at most 12 ms, and half of it for n-grams."""
+
+MAX_WORK = 2**20
+"""Most values, times 4, and escapes of one instance; more if the settings allow more features."""
+
+MAX_DETAILS_WORK = 2**17
+"""The same for JSON that becomes Python objects. They take longer to make."""
+
+_thread = ThreadPoolExecutor(1, "decode")
+
+
+async def in_thread(work: Callable[..., _T], *given: Any) -> _T:
+    """Return the result of a function that would hold the event loop too long."""
+    return await asyncio.get_running_loop().run_in_executor(_thread, work, *given)
+
+
+async def decode_batch(
+    decoder: msgspec.json.Decoder[_T],
+    body: bytes,
+    name: str = "",
+    element: msgspec.json.Decoder[Any] | None = None,
+    max_elements: int = 0,
+    *,
+    max_work: int,
+) -> _T:
+    """Decode JSON of any size; raise what ``decode`` raises, and InvalidInstance if it has too many values.
+
+    Parameters
+    ----------
+    decoder
+    body : bytes
+    name, element, max_elements
+        The array in ``body`` that may be long, the decoder of its elements, and how many it may have.
+    max_work : int
+        Most work of one element, and of the rest of the body.
+    """
+    if len(body) <= LARGE_BODY:
+        return decode(decoder, body)
+    spans, work = np.zeros((max_elements, 2), np.int64), np.zeros(2, np.int64)
+    key = np.frombuffer(f'"{name}"'.encode(), np.uint8)
+    n = await in_thread(kernels.outline, np.frombuffer(body, np.uint8), key, spans, work)
+    if n == kernels.TWICE:
+        raise InvalidInstance(f"{name} comes twice", name)
+    if n > max_elements:
+        raise InvalidInstance(f"{name}: a batch has at most {max_elements}, not {n}", name)
+    if (most := int(work.max())) > max_work:
+        raise InvalidInstance(
+            f"the body has too many values or escaped characters for one {'instance' if element else 'request'}: "
+            f"4 times the values and the escapes are {most}, and may be {max_work}",
+            "",
+        )
+    if n < 2 or element is None:
+        return decode(decoder, body)
+    pace = TimeSlice()
+    first, *others = spans[:n].tolist()
+    request = decode(decoder, body[: first[1]] + body[others[-1][1] :])
+    elements = getattr(request, name)
+    for at, (begin, end) in enumerate(others, 1):
+        if pace.due():
+            await pace.pause()
+        try:
+            elements.append(decode(element, body[begin:end]))
+        except InvalidInstance as error:
+            raise error.inside(f"{name}[{at}]") from None
+    return request
+
+
+def decode(decoder: msgspec.json.Decoder[_T], body: bytes) -> _T:
+    """Decode JSON; raise Malformed when it is invalid, InvalidInstance when a field is wrong, missing or unknown."""
+    try:
+        return decoder.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        if not body or body.isspace():
+            raise Malformed("the body is empty") from None
+        if _is_for_half_pair(error, body):
+            raise Malformed("a string has half of a surrogate pair, such as \\ud83d; send whole characters") from None
+        refusal = decoding_error(error, getattr(decoder.type, "__struct_fields__", ()))
+        if isinstance(refusal, InvalidInstance) and "[...]" in refusal.field and "out of range" in str(refusal):
+            refusal = _out_of_range(body) or refusal
+        raise refusal from None
+
+
+def convert(body: dict[str, Any], kind: type[_S]) -> _S:
+    """Convert a JSON object; raise InvalidInstance when a field is wrong, missing or unknown."""
+    try:
+        return msgspec.convert(body, kind)
+    except msgspec.ValidationError as error:
+        raise decoding_error(error, kind.__struct_fields__) from None
+
+
+def _is_for_half_pair(error: Exception, body: bytes) -> bool:
+    """Return whether the decoder failed at half of a surrogate pair, which it may report as a truncated body."""
+    if type(error) is not msgspec.DecodeError or "truncated" not in str(error):
+        return type(error) is msgspec.DecodeError and "surrogate" in str(error)
+    try:
+        json.loads(body)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def _out_of_range(body: bytes) -> InvalidInstance | None:
+    """Return the error for the first number that is too large.
+
+    Unlike the decoder's error, it has the number's path with the keys of objects.
+    """
+    try:
+        whole = json.loads(body, parse_int=lambda digits: 0 if len(digits) <= MAX_INTEGER_DIGITS else math.inf)
+    except (ValueError, RecursionError):
+        return None
+    waiting: list[tuple[str, Any]] = [("", whole)]
+    while waiting:
+        path, value = waiting.pop()
+        if isinstance(value, float) and math.isinf(value):
+            field = path[:MAX_FIELD_CHARACTERS].encode("utf-8", "replace").decode()
+            return InvalidInstance(f"{field}: the number is out of range", field)
+        if isinstance(value, dict):
+            parts = [(f"{path}.{key}" if path else key, part) for key, part in value.items()]
+        elif isinstance(value, list):
+            parts = [(f"{path}[{at}]", part) for at, part in enumerate(value)]
+        else:
+            continue
+        waiting.extend(reversed(parts))
+    return None
+
+
+async def vector_of(live: LiveModel, instance: Instance) -> bytes:
+    """Return the vector of an instance, in a thread if it is long."""
+    if not is_long(live, instance):
+        return vector_immediately(live, instance)
+    config = live.config
+
+    def work() -> bytes:
+        # The model's vectorizer has scratch memory, which belongs to the event loop.
+        return _vector(Vectorizer(config, live.limits), instance, live.check_dimension)
+
+    vector = await in_thread(work)
+    if instance.vector is not None and (dense := dense_of(vector)) is not None:
+        live.check_dimension(len(dense))  # the first learned vector may have fixed it meanwhile
+    return vector
+
+
+def vector_immediately(live: LiveModel, instance: Instance) -> bytes:
+    """Return the vector of an instance that is not long."""
+    return _vector(live.vectorizer, instance, live.check_dimension)
+
+
+def is_long(live: LiveModel, instance: Instance) -> bool:
+    """Return whether an instance may take more than some milliseconds to analyze."""
+    text = instance.text
+    if text is not None and not (type(text) is str and 8 * len(text) <= LONG_TEXT):
+        most = LONG_TEXT if live.config.analyzer.ngrams == (1, 1) else LONG_TEXT // 2
+        texts = [text] if isinstance(text, str) else text.values()
+        if 4 * sum(map(len, texts)) > most and sum(len(x) if x.isascii() else len(x.encode()) for x in texts) > most:
+            return True
+    return len(memoryview(instance.features)) > LONG_JSON
+
+
+def _vector(vectorizer: Vectorizer, instance: Instance, check_dimension: Callable[[int], None]) -> bytes:
+    raw, dense = bytes(instance.features), None
+    if instance.vector is not None:
+        dense = to_int8(instance.vector)
+        check_dimension(len(dense))
+    if raw in ABSENT:
+        if instance.text is None and dense is None:
+            raise InvalidInstance("an instance needs features, a text or a vector", "features")
+        return vectorizer.vectorize(None, instance.text, dense)
+    try:
+        return vectorizer.vectorize(raw, instance.text, dense)
+    except InvalidInstance:
+        _refuse_bad_utf8(raw)
+        raise
+
+
+async def with_warning(live: LiveModel, answer: bytes, features: Iterable[msgspec.Raw]) -> bytes:
+    """Return the JSON of an answer with a ``warning`` if negative numbers of an instance are ignored."""
+    pace = TimeSlice()
+    for given in features:
+        if (warning := await warning_about(live, bytes(given))) is not None:
+            return add_warning(answer, warning)
+        if pace.due():
+            await pace.pause()
+    return answer
+
+
+def add_warning(answer: bytes, warning: str | None) -> bytes:
+    """Return the JSON of an answer with a ``warning``."""
+    return answer if warning is None else b'%b,"warning":%b}' % (answer[:-1], encoder.encode(warning))
+
+
+async def warning_about(live: LiveModel, features: bytes) -> str | None:
+    """Return the warning if negative numbers of an instance are ignored."""
+    if live.config.negative != "ignore":
+        return None
+    return await in_thread(warning_of, features) if len(features) > LONG_JSON else warning_of(features)
+
+
+def max_work_of(limits: Limits) -> int:
+    """Return the most work of decoding one instance."""
+    return MAX_WORK + 2 * kernels.VALUE_WORK * limits.max_features
+
+
+class LineWarnings:
+    """Warnings about the lines of one request; only the first one is given.
+
+    Attributes
+    ----------
+    is_given : bool
+        Whether an answer has a warning.
+    """
+
+    is_given = False
+
+    async def of(self, live: LiveModel, features: msgspec.Raw) -> str | None:
+        """Return the warning if negative numbers of a line are ignored and no line before it had a warning."""
+        return None if self.is_given else await warning_about(live, bytes(features))
+
+
+def sole_features(body: bytes) -> bytes | None:
+    """Return the features of a request that appears to have no other field, else None.
+
+    Only the first and the last bytes are checked. ``Vectorizer.usual`` accepts the result only if it is one whole
+    object, which confirms that the request has no other field.
+    """
+    if body[:12] != b'{"features":' or body[-1:] != b"}":
+        return None
+    return body[13:-1] if body[12:13] == b" " else body[12:-1]
+
+
+def _refuse_bad_utf8(raw: bytes) -> None:
+    try:
+        raw.decode()
+    except UnicodeDecodeError:
+        raise Malformed("the body is not valid UTF-8") from None

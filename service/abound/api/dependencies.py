@@ -1,0 +1,200 @@
+"""Dependencies of the routes: the replica of the process, a checked model name, a bounded JSON body."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Annotated, Any, NamedTuple
+
+import msgspec
+from fastapi import Depends, Path, Request
+from fastapi.dependencies.models import Dependant
+
+from abound.api.decoding import MAX_DETAILS_WORK, decode_batch
+from abound.api.learn_service import ConfigChanges, LearnService
+from abound.api.problems import take_problem_counts
+from abound.api.request_body import JSON, BodyBudget, media_of, read_body
+from abound.artifacts.artifact_store import ArtifactStore
+from abound.jobs.submission import JobSubmission
+from abound.metrics import Telemetry
+from abound.model.replicated_model import ReplicatedModel
+from abound.replica.memory_budget import MemoryBudget
+from abound.replica.model_directory import check_name
+from abound.replica.ranking_pool import Rankers
+from abound.replica.replica import Replica
+from abound.security.audit import Actor
+from abound.security.guard import actor_of
+from abound.security.key_ring import Grant, KeyRing
+from abound.security.rate_limits import RateLimiter
+from abound.settings import Settings
+from abound_core.errors import ArtifactsUnavailable, InvalidInstance, Overloaded, UnknownModel, did_you_mean
+from abound_core.limits import MODEL_NAME
+from abound_core.types import Offset
+
+MODELS_AT_ONCE = 50
+"""Models of which ``Parts.update_metrics`` reads the figures without giving way to requests, about 1 ms."""
+
+
+class Parts(NamedTuple):
+    """The parts of the application, stored in ``app.state.parts``."""
+
+    settings: Settings
+    replica: Replica
+    telemetry: Telemetry
+    held: BodyBudget
+    changing: ConfigChanges
+    ring: KeyRing
+    rates: RateLimiter
+    budget: MemoryBudget
+    submission: JobSubmission
+    rankers: Rankers
+    learning: LearnService
+
+    async def update_metrics(self) -> None:
+        """Update the metrics. Gives way to other tasks after every ``MODELS_AT_ONCE`` models."""
+        self.telemetry.flush()
+        self.telemetry.count_refused(take_problem_counts())
+        self.telemetry.count_unchecked(self.rates.take_unchecked_count())
+        self.telemetry.set_connected(self.replica.status().log == "connected")
+        figures: dict[str, dict[str, float]] = {}
+        for number, model in enumerate(self.replica.models.all(), start=1):
+            name, live = model.name, model.live
+            figures[name] = {
+                "learned": live.n_learned,
+                "features": len(live.features),
+                "classes": len(live.labels),
+                "connections": live.index.n_connections,
+                "memory": live.n_bytes + model.n_loaded_bytes + model.n_standby_bytes,
+                "lag": model.lag or 0,
+                "log_max_bytes": self.replica.params.log.max_log_bytes,
+                "activated": 0 if live.serving.is_live else Offset.parse(live.serving.at).milliseconds / 1e3,
+                "loaded": len(model.versions or ()),
+            }
+            self.telemetry.count_classified(name, model.n_classified)
+            model.n_classified = 0
+            if (appender := model.appender) is not None:
+                requests, n_bytes = appender.waiting
+                figures[name] |= {"waiting_requests": requests, "waiting_bytes": n_bytes}
+                self.telemetry.add_appends(*appender.timer.drain())
+            if (kept := self.replica.storage_status.get(model)) is not None:
+                figures[name] |= kept.figures()
+            if number % MODELS_AT_ONCE == 0:
+                await asyncio.sleep(0)
+        self.telemetry.set_models(figures)
+        self.telemetry.add_rankings(*self.rankers.timer.drain())
+        self.budget.update_sizes(self.replica.models.all())
+
+
+async def parts(request: Request) -> Parts:
+    """Return the parts of the application that received the request."""
+    found: Parts = request.app.state.parts
+    return found
+
+
+async def replica(found: Annotated[Parts, Depends(parts)]) -> Replica:
+    """Return the replica."""
+    return found.replica
+
+
+async def artifacts(replica: Annotated[Replica, Depends(replica)]) -> ArtifactStore:
+    """Return the artifact store, joined."""
+    found = replica.artifacts
+    if found is None:
+        raise ArtifactsUnavailable("there is no artifact store: set ABOUND_ARTIFACTS_URL")
+    if not found.id:
+        await found.join(replica.store)
+    return found
+
+
+async def actor(request: Request) -> Actor:
+    """Return the sender of the request, for the audit log."""
+    return actor_of(request.scope)
+
+
+async def grant(request: Request) -> Grant | None:
+    """Return the grant of the request's key; None where no key is required."""
+    found: Grant | None = request.scope.get("grant")
+    return found
+
+
+class RequestBound:
+    """A dependency that bounds how many requests of one kind a process serves at the same time.
+
+    Attributes
+    ----------
+    most : int
+    count : int
+        Requests in progress.
+    """
+
+    def __init__(self, most: int, kind: str, retry_after: float) -> None:
+        self.most = most
+        self.count = 0
+        self._kind = kind
+        self._retry_after = retry_after
+
+    async def __call__(self) -> AsyncIterator[None]:
+        """Count the request until its scope ends; raise Overloaded when ``most`` are in progress."""
+        if self.count >= self.most:
+            raise Overloaded(f"this replica has {self.most} {self._kind} already", retry_after=self._retry_after)
+        self.count += 1
+        try:
+            yield
+        finally:
+            self.count -= 1
+
+
+def trusted_model(replica: Replica, name: str) -> ReplicatedModel:
+    """Return the model of this name, if it can answer and learn.
+
+    Raises
+    ------
+    UnknownModel, InvalidInstance
+        There is no such model; the name is not valid.
+    NotReady
+        The state of the model cannot be trusted now.
+    """
+    try:
+        model = replica.model(name)
+    except UnknownModel:
+        check_name(name)
+        raise
+    model.check_ready()
+    return model
+
+
+async def json_object(request: Request, found: Annotated[Parts, Depends(parts)]) -> dict[str, Any]:
+    """Return the body as a JSON object, empty when there is no body."""
+    headers = dict(request.scope["headers"])
+    media_of(headers, (JSON,))
+    body = await read_body(request.receive, headers, found.settings.max_body_bytes, found.held)
+    return await decode_batch(_object, body, max_work=MAX_DETAILS_WORK) if body else {}
+
+
+_object = msgspec.json.Decoder(dict[str, Any])
+
+PartsDep = Annotated[Parts, Depends(parts)]
+ReplicaDep = Annotated[Replica, Depends(replica)]
+ArtifactsDep = Annotated[ArtifactStore, Depends(artifacts)]
+ActorDep = Annotated[Actor, Depends(actor)]
+GrantDep = Annotated[Grant | None, Depends(grant)]
+ModelName = Annotated[str, Path(pattern=MODEL_NAME, description="Name of the model.", examples=["default"])]
+VersionId = Annotated[str, Path(alias="version", pattern=r"^[0-9a-z]{8,32}$", description="Id of the version.")]
+JsonObject = Annotated[dict[str, Any], Depends(json_object)]
+
+
+async def check_query(request: Request) -> None:
+    """Raise InvalidInstance if the request has a query parameter that its route does not have."""
+    if not request.query_params:
+        return
+    known = _query_of(request.scope["route"].dependant)
+    for name in request.query_params:
+        if name not in known:
+            shown = name[:64]
+            raise InvalidInstance(f"{shown} is not a parameter of this request{did_you_mean(name, known)}", shown)
+
+
+def _query_of(dependant: Dependant) -> set[str]:
+    """Return the names of the query parameters of a route and of its dependencies."""
+    own = {field.alias for field in dependant.query_params}
+    return own.union(*map(_query_of, dependant.dependencies))

@@ -1,0 +1,319 @@
+"""``/models/{model}/labels``: the labels that a model knows, their details, and the features that vote for each.
+
+A registration is a learn event whose records have details (``abound_core.instances.record``): the log, replicas,
+history, forget and refit treat it like any other. The vector of such a record is that of the label's name and
+description.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from heapq import nlargest
+from operator import itemgetter
+from typing import Annotated, Any
+
+import msgspec
+import numpy as np
+from fastapi import APIRouter, Depends, Path, Query, Request, Response
+from fastapi.responses import StreamingResponse
+from pydantic import Field
+
+from abound.api.decoding import MAX_DETAILS_WORK, decode_batch
+from abound.api.dependencies import GrantDep, ModelName, PartsDep, ReplicaDep, RequestBound, trusted_model
+from abound.api.learn_service import VectorBudget
+from abound.api.openapi import JSON, REF, problems
+from abound.api.request_body import media_of, read_body
+from abound.api.schemas.labels import (
+    NO_DETAILS,
+    LabelDetails,
+    LabelRegistration,
+    details_from,
+    register_decoder,
+    registration_decoder,
+)
+from abound.api.schemas.learn_classify import encoder
+from abound.api.schemas.shape import Shape
+from abound.asyncio_tasks import TimeSlice
+from abound.log.append_group import LearnDraft
+from abound_core.errors import InvalidInstance, UnknownLabel
+from abound_core.instances.record import EMPTY_VECTOR, add_details, pack_labels
+from abound_core.kernels.records.codes import PREFIX
+from abound_core.limits import MAX_DETAILS_BYTES
+from abound_core.model.label_details import words_of
+from abound_core.model.label_features import weights_to
+from abound_core.model.live_model import LiveModel
+
+MAX_LABELS_LISTED = 10_000
+MAX_FEATURES_LISTED = 1000
+
+MAX_NESTING = 32
+"""Most levels of lists and objects in the metadata of a label."""
+
+PIECE_BYTES = 65_536
+
+SLICE = 4096
+"""Features that are read before other tasks get a turn."""
+
+searches = RequestBound(4, "searches for features of labels", retry_after=1.0)
+SearchRoom = Annotated[None, Depends(searches, scope="function")]
+Limit = Annotated[int, Query(ge=1, le=MAX_FEATURES_LISTED, description="Maximum number of features.")]
+
+router = APIRouter(tags=["models"])
+
+
+REGISTER_BODY = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            JSON: {
+                "schema": {"$ref": REF.format(name="RegisterRequest")},
+                "example": {"labels": [{"label": "grain", "name": "Grain", "description": "wheat, corn and rye"}]},
+            }
+        },
+    }
+}
+
+
+class DetailsShape(Shape, record=LabelDetails):
+    """The details with which a label was registered; null where nothing was given."""
+
+
+class LabelsAnswer(Shape):
+    """Labels, in the order in which they were first learned."""
+
+    labels: list[str]
+    learned: list[int] = Field(description="How often each label was learned.")
+    total: int = Field(description="Number of labels that start with `prefix` and contain `contains`.")
+    details: dict[str, DetailsShape] = Field(description="Details of those of these labels that have some.")
+
+
+class RegisterAnswer(Shape):
+    """The offset of the last registration in the log."""
+
+    offset: str
+    applied: bool = Field(description="Whether this replica has applied it.")
+    durability: str = Field(description="`log`, `fsync` or `replica`.")
+
+
+class PointingShape(Shape):
+    """A feature that votes for a label."""
+
+    feature: str
+    weight: float = Field(description="Contribution to the score if it is the only feature, with the value 1.")
+
+
+class LabelAnswer(Shape):
+    """A label and the features that vote for it."""
+
+    label: str
+    learned: int = Field(description="How often the label was learned.")
+    features: list[PointingShape] = Field(description="Features by descending weight.")
+    total: int = Field(description="Number of features that vote for the label.")
+    details: DetailsShape
+
+
+@router.get(
+    "/models/{model}/labels",
+    summary="The labels of a model",
+    response_model=LabelsAnswer,
+    responses=problems(404, 422, 503),
+)
+async def get_labels(
+    model: ModelName,
+    replica: ReplicaDep,
+    prefix: Annotated[str, Query(max_length=512, description="Only labels that start with this.")] = "",
+    contains: Annotated[
+        str, Query(max_length=512, description="Only labels that contain this, or whose name does; case-insensitive.")
+    ] = "",
+    limit: Annotated[int, Query(ge=1, le=MAX_LABELS_LISTED, description="Maximum number of labels.")] = 100,
+    offset: Annotated[int, Query(ge=0, le=2**31, description="Number of labels to skip.")] = 0,
+) -> Response:
+    """List labels in the order in which they were first learned.
+
+    With `prefix` or `contains` the service scans all labels, in slices.
+    """
+    live = replica.model(model).live
+    if not (prefix or contains):
+        n = len(live.labels)
+        return StreamingResponse(_answer(live, range(min(offset, n), min(offset + limit, n)), n), media_type=JSON)
+    begin, part = prefix.encode("utf-8", "surrogatepass"), contains.casefold()
+    pace = TimeSlice()
+    found = []
+    total = 0
+    for class_id in range(len(live.labels)):
+        label = live.labels.key(class_id)
+        if label.startswith(begin) and (not part or part in label.decode().casefold() or part in _name(live, class_id)):
+            if offset <= total < offset + limit:
+                found.append(class_id)
+            total += 1
+        if pace.due():
+            await pace.pause()
+    return StreamingResponse(_answer(live, found, total), media_type=JSON)
+
+
+def _name(live: LiveModel, class_id: int) -> str:
+    """Return the name of a label without upper case, empty if it has none."""
+    return (details_from(live.details.get(class_id)).name or "").casefold()
+
+
+@router.put(
+    "/models/{model}/labels",
+    summary="Register labels with names",
+    responses={
+        202: {"model": RegisterAnswer, "description": "Durable, but not applied yet."},
+        **problems(400, 404, 409, 413, 415, 422, 429, 503, 504, 507),
+    },
+    openapi_extra=REGISTER_BODY,
+)
+async def put_labels(
+    model: ModelName, request: Request, parts: PartsDep, grant: GrantDep, response: Response
+) -> RegisterAnswer:
+    """Register labels with their names, descriptions and other details. The details replace earlier ones.
+
+    A name and a description are learned once, as an instance of the label: `/classify` can then suggest a label before
+    it has instances. The same name is not learned again. A new name is learned beside the old one. Registrations do
+    not count in the statistics. The job `forget` with their `source` removes them.
+    """
+    headers = dict(request.scope["headers"])
+    media_of(headers, (JSON.encode(),))
+    body = await read_body(request.receive, headers, parts.settings.max_body_bytes, parts.held)
+    most = parts.settings.max_batch
+    asked = await decode_batch(register_decoder, body, "labels", registration_decoder, most, max_work=MAX_DETAILS_WORK)
+    if len(asked.labels) > most:
+        raise InvalidInstance(f"labels: a request has at most {most}, not {len(asked.labels)}", "labels")
+    known = trusted_model(parts.replica, model)
+    await parts.rates.admit(grant, len(asked.labels), asked.source, learns=True)
+    config, pace, seen = known.live.config, TimeSlice(), set()
+    room = VectorBudget(parts.replica.params.log.request_bytes)
+    records = []
+    with parts.learning.track_new_classes(known) as new:
+        for at, one in enumerate(asked.labels):
+            try:
+                if one.label in seen:
+                    raise InvalidInstance("label comes twice", "label")
+                seen.add(one.label)
+                records.append(_record(known.live, one, asked.learn))
+                new.check([one.label])
+            except InvalidInstance as error:
+                raise error.inside(f"labels[{at}]") from None
+            room.reserve(len(records[-1]))
+            if pace.due():
+                await pace.pause()
+        draft = LearnDraft(b"".join(records), len(records), source=asked.source)
+        [done] = await parts.learning.append(known, config, [draft], asked.wait)
+    if not done.applied:
+        response.status_code = 202
+    last = done.offset._replace(position=done.offset.position + done.n - 1)
+    return RegisterAnswer(offset=str(last), applied=done.applied, durability=done.durability)
+
+
+def _record(live: LiveModel, registration: LabelRegistration, learn: bool) -> bytes:
+    """Return the record that registers a label, with the vector of its name and description."""
+    label = registration.label
+    if registration.parent == label:
+        raise InvalidInstance("parent is the label itself", "parent")
+    if _is_nested(registration.metadata):
+        raise InvalidInstance(f"metadata has at most {MAX_NESTING} levels of lists and objects", "metadata")
+    labels = pack_labels([label], live.limits)
+    found = LabelDetails(registration.name, registration.description, registration.parent, registration.metadata)
+    details = encoder.encode(found) if found != NO_DETAILS else b""
+    if len(details) > MAX_DETAILS_BYTES:
+        raise InvalidInstance(
+            f"the details of a label have at most {MAX_DETAILS_BYTES} bytes as JSON, not {len(details)}",
+            "description" if registration.metadata is None else "metadata",
+        )
+    name = registration.name or words_of(label)
+    text = "\n".join(part for part in (name, registration.description) if part)
+    vector = live.vectorizer.vectorize(None, text) if learn and text else EMPTY_VECTOR
+    return add_details(vector + labels, details)
+
+
+def _is_nested(value: Any, levels: int = MAX_NESTING) -> bool:
+    """Return whether lists and objects of ``value`` are nested in more than ``levels`` levels."""
+    if not isinstance(value, (dict, list)):
+        return False
+    return not levels or any(_is_nested(x, levels - 1) for x in (value.values() if isinstance(value, dict) else value))
+
+
+@router.get(
+    "/models/{model}/labels/{label:path}",
+    summary="A label, and the features that vote for it",
+    responses=problems(404, 422, 503),
+)
+async def get_label(
+    model: ModelName,
+    label: Annotated[str, Path(max_length=512, description="The label; `/` may stand in it.", examples=["grain"])],
+    replica: ReplicaDep,
+    room: SearchRoom,
+    limit: Limit = 100,
+) -> LabelAnswer:
+    """Return a label and its heaviest features in the index, without what the model has learned from vectors.
+
+    The service scans all connections of the index, in slices; do not call this for every request.
+    """
+    return await _label_of(replica.model(model).live, model, label, limit)
+
+
+@router.get(
+    "/models/{model}/label",
+    summary="A label by any name, and the features that vote for it",
+    responses=problems(404, 422, 503),
+)
+async def get_label_by_name(
+    model: ModelName,
+    name: Annotated[str, Query(max_length=512, description="The label.", examples=["grain"])],
+    replica: ReplicaDep,
+    room: SearchRoom,
+    limit: Limit = 100,
+) -> LabelAnswer:
+    """Do the same as `/labels/{label}`, also for the labels `.` and `..`, which cannot be part of a path."""
+    return await _label_of(replica.model(model).live, model, name, limit)
+
+
+async def _label_of(live: LiveModel, model: str, label: str, limit: int) -> LabelAnswer:
+    class_id = live.labels.find(label.encode("utf-8", "surrogatepass"))
+    if class_id < 0:
+        raise UnknownLabel(f"the model {model} has never learned the label {label[:100]!r}")
+    features, total = await _voting_features(live, class_id, limit)
+    details = DetailsShape.of(details_from(live.details.get(class_id)))
+    learned = live.times_learned(class_id)
+    return LabelAnswer(label=label, learned=learned, features=features, total=total, details=details)
+
+
+async def _voting_features(live: LiveModel, class_id: int, limit: int) -> tuple[list[PointingShape], int]:
+    """Return the heaviest features of a class and how many vote for it, without the codes of vectors."""
+    best: list[tuple[float, str]] = []
+    total = 0
+    pace = TimeSlice()
+    for first in range(0, live.index.n_features, SLICE):
+        weights = weights_to(live.index, class_id, first, min(first + SLICE, live.index.n_features))
+        voting = np.flatnonzero(weights)
+        if live.dimension:
+            voting = voting[[not live.features.key(first + at).startswith(PREFIX) for at in voting.tolist()]]
+        total += len(voting)
+        heaviest = voting[np.argsort(-weights[voting], kind="stable")[:limit]]
+        found = [(float(weights[at]), live.features.key(first + at).decode()) for at in heaviest.tolist()]
+        best = nlargest(limit, best + found, key=itemgetter(0))
+        if pace.due():
+            await pace.pause()
+    return [PointingShape(feature=feature, weight=weight) for weight, feature in best], total
+
+
+async def _answer(live: LiveModel, class_ids: Sequence[int], total: int) -> AsyncIterator[bytes]:
+    """Yield the JSON of a ``LabelsAnswer`` in pieces: with their details, labels take up to 17 KB each."""
+    labels, learned = [live.label(one) for one in class_ids], [live.times_learned(one) for one in class_ids]
+    piece = bytearray(
+        b'{"labels":%b,"learned":%b,"total":%d,"details":{' % (encoder.encode(labels), encoder.encode(learned), total)
+    )
+    pace, separator = TimeSlice(), b""
+    for class_id, label in zip(class_ids, labels, strict=True):
+        if stored := live.details.get(class_id):
+            details = msgspec.structs.asdict(details_from(stored))
+            piece += b"%b%b:%b" % (separator, encoder.encode(label), encoder.encode(details))
+            separator = b","
+        if len(piece) > PIECE_BYTES:
+            yield bytes(piece)
+            piece.clear()
+        if pace.due():
+            await pace.pause()
+    yield bytes(piece) + b"}}"

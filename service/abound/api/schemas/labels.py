@@ -1,0 +1,56 @@
+"""Schemas of the registration of labels."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta, Struct
+
+from abound.api.schemas.learn_classify import Source, Wait
+
+NAME = "The name of the label, as a person would write it."
+PARENT = "The label of which this one is a kind; it need not be registered. Shown, not used for ranking."
+METADATA = "Any other facts, such as a colour or an URL; stored and shown."
+LEARN = (
+    "Learn names and descriptions, each once, so that labels without instances can be suggested. A label without a "
+    "name that looks like words is its own name."
+)
+
+
+class LabelDetails(Struct, omit_defaults=True):
+    """The registered details of a label, as the model stores them."""
+
+    name: Annotated[str, Meta(min_length=1, max_length=512, description=NAME, examples=["Grain"])] | None = None
+    description: Annotated[str, Meta(min_length=1, max_length=4096, examples=["wheat, corn and rye"])] | None = None
+    parent: Annotated[str, Meta(min_length=1, max_length=512, description=PARENT)] | None = None
+    metadata: Annotated[dict[str, Any], Meta(description=METADATA)] | None = None
+
+
+class LabelRegistration(LabelDetails, forbid_unknown_fields=True, kw_only=True):
+    """A label with its details."""
+
+    label: Annotated[str, Meta(min_length=1, max_length=512, examples=["grain"])]
+
+
+class RegisterRequest(Struct, forbid_unknown_fields=True, kw_only=True):
+    """Labels to register: all of them, or none if one is wrong."""
+
+    labels: Annotated[list[LabelRegistration], Meta(min_length=1, description="Each label once.")]
+    learn: Annotated[bool, Meta(description=LEARN)] = True
+    wait: Wait = "applied"
+    source: Source | None = None
+
+
+register_decoder = msgspec.json.Decoder(RegisterRequest)
+registration_decoder = msgspec.json.Decoder(LabelRegistration)
+_decoder = msgspec.json.Decoder(LabelDetails)
+NO_DETAILS = LabelDetails()
+
+
+def details_from(stored: bytes) -> LabelDetails:
+    """Return the details of a label as the model stores them, or no details if this release cannot read them."""
+    try:
+        return _decoder.decode(stored) if stored else NO_DETAILS
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return NO_DETAILS

@@ -1,0 +1,138 @@
+"""The files of the page at ``/``: read and compressed once, served with caching and security headers.
+
+The page refers to its files below ``web/<digest>/``, where the digest covers all files together, so clients may
+cache them forever. Behind a load balancer, replicas of two releases can run side by side. A file requested with
+the digest of the other release is answered with this release's file and must not be cached.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+from importlib import metadata
+from importlib.resources import files
+from typing import NamedTuple
+
+from fastapi import Response
+
+from abound.api.request_body import Headers
+
+MEDIA = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
+
+CHART = "chart.js"
+"""Chart.js, as shipped by the package chartkick."""
+
+DIGEST_PLACEHOLDER = b"web/@/"
+"""The placeholder in the page for ``web/<digest>/``."""
+
+VERSION_PLACEHOLDER = b"@version"
+"""The placeholder in the page for the version of the product."""
+
+CACHE_FOREVER = "public, max-age=31536000, immutable"
+CACHE_REVALIDATE = "no-cache"
+CACHE_NEVER = "no-store"
+
+CONTENT_SECURITY_POLICY = "; ".join(
+    [
+        "default-src 'none'",
+        "script-src 'self'",
+        "style-src 'self'",
+        "img-src 'self'",
+        "connect-src 'self'",
+        "base-uri 'none'",
+        "form-action 'none'",
+        "frame-ancestors 'none'",
+        "require-trusted-types-for 'script'",
+        "trusted-types 'none'",
+    ]
+)
+"""Only files of this service, nothing inline, and no text that becomes markup or script."""
+
+SECURITY_HEADERS = {
+    "content-security-policy": CONTENT_SECURITY_POLICY,
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "permissions-policy": "camera=(), geolocation=(), microphone=()",
+    "referrer-policy": "no-referrer",
+    "x-content-type-options": "nosniff",
+}
+
+
+class Asset(NamedTuple):
+    """A file in plain and compressed form."""
+
+    media: str
+    plain: bytes
+    compressed: bytes
+    tag: str
+
+    def response(self, headers: Headers, caching: str) -> Response:
+        """Return the file in the encoding that the client accepts; 304 when the client has it already."""
+        is_small = takes_gzip(headers.get(b"accept-encoding", b""))
+        tag = f'"{self.tag}-gz"' if is_small else f'"{self.tag}"'
+        answer_headers = {**SECURITY_HEADERS, "cache-control": caching, "etag": tag, "vary": "Accept-Encoding"}
+        if matches_tag(headers.get(b"if-none-match", b""), tag):
+            return Response(status_code=304, headers=answer_headers)
+        if is_small:
+            answer_headers["content-encoding"] = "gzip"
+        return Response(self.compressed if is_small else self.plain, headers=answer_headers, media_type=self.media)
+
+
+class StaticSite:
+    """All files of the page.
+
+    Attributes
+    ----------
+    digest : str
+        Digest of all files together, part of their URLs.
+    """
+
+    def __init__(self) -> None:
+        folder = files("abound").joinpath("web")
+        contents = {file.name: file.read_bytes() for file in folder.iterdir() if _kind(file.name) in MEDIA}
+        shipped = files("chartkick").joinpath("django", "static", "chartkick", "Chart.bundle.js")
+        contents[CHART] = shipped.read_bytes()
+        whole = hashlib.sha256()
+        for name, content in sorted(contents.items()):
+            whole.update(f"{name} {len(content)}\n".encode() + content)
+        self.digest = whole.hexdigest()[:16]
+        page = contents.pop("index.html").replace(DIGEST_PLACEHOLDER, f"web/{self.digest}/".encode())
+        page = page.replace(VERSION_PLACEHOLDER, metadata.version("abound").encode())
+        self._page = asset("index.html", page)
+        self._assets = {name: asset(name, content) for name, content in contents.items()}
+
+    def page(self, headers: Headers) -> Response:
+        """Return the page itself."""
+        return self._page.response(headers, CACHE_REVALIDATE)
+
+    def file(self, digest: str, name: str, headers: Headers) -> Response | None:
+        """Return a file of the page; None when there is none of this name."""
+        found = self._assets.get(name)
+        return (
+            None if found is None else found.response(headers, CACHE_FOREVER if digest == self.digest else CACHE_NEVER)
+        )
+
+
+def asset(name: str, content: bytes) -> Asset:
+    """Return a file in both forms."""
+    media = MEDIA[_kind(name)]
+    return Asset(media, content, gzip.compress(content, 6, mtime=0), hashlib.sha256(content).hexdigest()[:24])
+
+
+def _kind(name: str) -> str:
+    return name.rpartition(".")[2]
+
+
+def takes_gzip(accepted: bytes) -> bool:
+    """Return whether an ``Accept-Encoding`` names gzip and does not refuse it."""
+    for coding in accepted.decode("latin-1").lower().split(","):
+        name, _, quality = coding.partition(";")
+        if name.strip() == "gzip":
+            return quality.replace(" ", "") not in ("q=0", "q=0.0", "q=0.00", "q=0.000")
+    return False
+
+
+def matches_tag(known: bytes, tag: str) -> bool:
+    """Return whether an ``If-None-Match`` names this tag, strong or weak, or any tag."""
+    named = [one.strip().removeprefix("W/") for one in known.decode("latin-1").split(",")]
+    return tag in named or "*" in named

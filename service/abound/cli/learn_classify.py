@@ -1,0 +1,525 @@
+"""``abound learn`` and ``abound classify``: stream files through a running service."""
+
+from __future__ import annotations
+
+import csv
+import json
+import signal
+import sys
+import time
+import uuid
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from queue import Empty, Queue
+from threading import Thread
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO
+
+import typer
+
+from abound.cli.accuracy import RunningAccuracy, format_score, rank_in
+from abound.cli.file_arguments import CommandFailed
+from abound.cli.options import (
+    DEFAULT_URL,
+    AsJson,
+    IgnoredColumns,
+    Key,
+    LabelColumn,
+    LabelSeparator,
+    Model,
+    TextColumns,
+    Url,
+    VectorColumn,
+    check_files,
+    columns_of,
+    counted,
+    error_console,
+    print_json,
+)
+from abound.cli.progress import ProgressBar, progress_bar
+from abound_core.errors import AboundError, Malformed
+
+if TYPE_CHECKING:
+    from abound.client import Client, Refused
+    from abound_core.instances.data_formats import DatasetInstance
+    from abound_core.instances.tables import TableColumns
+
+SHOWN_REFUSALS = 5
+"""Number of refused lines that are shown; further ones are only counted."""
+
+POLL_SECONDS = 0.25
+"""Pause between two requests to a service that is starting."""
+
+ENDING_STATUSES = (401, 403, 404, 429, 500, 502, 503, 504)
+"""A line refused with one of these statuses ends the stream, since the next line would be refused as well."""
+
+OUTCOME_UNKNOWN = (500, 502, 504)
+"""A request refused with one of these statuses may have been processed, in part or as a whole."""
+
+
+FLUSH_SECONDS = 1.0
+"""Longest time that an instance waits for others to fill its request."""
+
+CSV_COLUMNS = ("line", "rank", "label", "score", "probability", "error", "name")
+"""The columns of answers as CSV; the last one only with ``--names``."""
+
+READ_AHEAD = 64
+"""Number of instances that are read while others are being sent."""
+
+
+Skip = Annotated[int, typer.Option("--skip", min=0, help="Skip this many instances.")]
+Limit = Annotated[int | None, typer.Option("--limit", min=1, help="Stop after this many instances.")]
+SkipBad = Annotated[bool, typer.Option("--skip-bad", help="Skip and count lines that are no instances.")]
+
+
+class StreamEnded(AboundError):
+    """A stream ended before its files did."""
+
+
+class StreamStatistics:
+    """Counts and accuracy of the lines of a stream. ``vector`` is the column of the vectors, if one was named."""
+
+    def __init__(self, vector: str | None) -> None:
+        self.vector = vector
+        self.accuracy = RunningAccuracy()
+        self.counts: Counter[str] = Counter()
+        self.offset: str | None = None
+        self.first_unlabelled: DatasetInstance | None = None
+        self.is_warned = False
+        self.started = time.perf_counter()
+
+    def summary(self, done: str) -> dict[str, Any]:
+        """Return counts, accuracy and speed as one JSON object. ``done`` is the name of the count of answered lines."""
+        seconds = time.perf_counter() - self.started
+        return {
+            done: self.counts["answered"],
+            "refused": self.counts["refused"],
+            "unlabelled": self.counts["unlabelled"],
+            "bad": self.counts["bad"],
+            "accuracy": {"all": self.accuracy.all(), "window": self.accuracy.window()},
+            "offset": self.offset,
+            "seconds": round(seconds, 3),
+            "per_second": round(self.counts["answered"] / seconds, 1) if seconds > 0 else None,
+        }
+
+
+def learn(
+    files: Annotated[
+        list[str], typer.Argument(metavar="FILE...", help="Data set files or URLs, or - for standard input.")
+    ],
+    url: Url = DEFAULT_URL,
+    model: Model = "default",
+    key: Key = None,
+    keyed: Annotated[
+        bool,
+        typer.Option(
+            "--keyed", help="Give every line without an idempotency key one, so that broken requests can be retried."
+        ),
+    ] = False,
+    source: Annotated[
+        str | None, typer.Option("--source", help="Source to store with each event that has none.")
+    ] = None,
+    text: TextColumns = None,
+    label: LabelColumn = None,
+    label_separator: LabelSeparator = None,
+    vector: VectorColumn = None,
+    ignore: IgnoredColumns = None,
+    skip: Skip = 0,
+    limit: Limit = None,
+    skip_bad: SkipBad = False,
+    as_json: AsJson = False,
+) -> None:
+    """Stream labelled instances to a running service, and show the accuracy before learning each.
+
+    A request holds a thousand instances, or those read within a second. Instances without labels are skipped and
+    counted. Exit code 1 if a line was refused or nothing was learned. Ctrl-C and SIGTERM end the command at once. It
+    then reports how many instances are done, and from which line on the outcome is unknown.
+    """
+    columns = columns_of(text, label, label_separator, vector, ignore)
+    check_files(files, columns)
+    prefix = uuid.uuid4().hex
+
+    def line_of(instance: DatasetInstance, number: int) -> bytes | None:
+        if not instance.is_labelled:
+            return None
+        extra = {"key": f"{prefix}:{number}"} if keyed and instance.key is None else {}
+        extra |= {"source": source} if source and instance.source is None else {}
+        return _with_fields(instance.to_json(), extra)
+
+    def note(answer: dict[str, Any], instance: DatasetInstance, streamed: StreamStatistics) -> None:
+        streamed.offset = answer.get("offset", streamed.offset)
+        if answer.get("applied") and instance.labels:
+            streamed.accuracy.add(answer.get("rank"))
+
+    streamed = StreamStatistics(vector)
+    with _client(url, key, model) as client:
+        _run(
+            "learn",
+            _instances(files, columns, skip, limit, _bad_lines(streamed, skip_bad)),
+            line_of,
+            lambda lines: client.learn_stream(model, lines, keyed=keyed),
+            note,
+            streamed,
+        )
+    _finish(streamed.summary("learned"), "learned", streamed, as_json, sys.stdout)
+    if not streamed.counts["answered"]:
+        raise StreamEnded(f"nothing was learned: {_why_nothing('learn', files, streamed)}")
+
+
+def classify(
+    file: Annotated[str, typer.Argument(metavar="FILE", help="A data set file or URL, or - for standard input.")],
+    url: Url = DEFAULT_URL,
+    model: Model = "default",
+    key: Key = None,
+    k: Annotated[int, typer.Option("-k", min=1, max=1000, help="Maximum number of labels in an answer.")] = 10,
+    threshold: Annotated[float | None, typer.Option("--threshold", help="Minimum score of a label.")] = None,
+    min_probability: Annotated[
+        float | None,
+        typer.Option("--min-probability", min=0.0, max=1.0, help="Minimum probability of a label."),
+    ] = None,
+    explain: Annotated[bool, typer.Option("--explain", help="Show which features contributed to each label.")] = False,
+    names: Annotated[bool, typer.Option("--names", help="Show the names of registered labels.")] = False,
+    zero_shot: Annotated[
+        bool, typer.Option("--zero-shot/--no-zero-shot", help="Rank registered labels that have no instance yet.")
+    ] = True,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the answers to this file.")] = None,
+    form: Annotated[
+        Literal["jsonl", "csv"] | None,
+        typer.Option("--format", help="Format of the answers.  [csv if the output file ends in .csv, else jsonl]"),
+    ] = None,
+    text: TextColumns = None,
+    label: LabelColumn = None,
+    label_separator: LabelSeparator = None,
+    vector: VectorColumn = None,
+    ignore: IgnoredColumns = None,
+    skip: Skip = 0,
+    limit: Limit = None,
+    skip_bad: SkipBad = False,
+    as_json: AsJson = False,
+) -> None:
+    """Classify the instances of a file and write one JSON answer per line, in order, with the ``line`` in the file.
+
+    As CSV, each label of an answer is a row: line of the instance, rank, label, score, probability, the error of a
+    refused line, and with --names the name. An instance without labels has one row without a label.
+
+    If the instances have labels, the accuracy over the ``k`` labels of each answer is shown. The summary goes to
+    standard output if the answers go to a file, else to standard error. Exit code 1 if a line was refused or nothing
+    was classified.
+    """
+    columns = columns_of(text, label, label_separator, vector, ignore)
+    check_files([file], columns)
+    as_csv = form == "csv" or (form is None and output is not None and output.suffix == ".csv")
+    if as_csv and explain:
+        raise typer.BadParameter("explanations are written as JSON only", param_hint="--explain")
+    asked = {"threshold": threshold, "min_probability": min_probability}
+    options: dict[str, Any] = {"k": k, "explain": explain, "names": names, "zero_shot": zero_shot}
+    options |= {name: value for name, value in asked.items() if value is not None}
+    streamed = StreamStatistics(vector)
+    with _client(url, key, model) as client, ExitStack() as stack:
+        out: TextIO = stack.enter_context(_opened(output)) if output else sys.stdout
+        table = csv.writer(out, lineterminator="\n")
+        columns_out = CSV_COLUMNS if names else CSV_COLUMNS[:-1]
+        if as_csv:
+            table.writerow(columns_out)
+
+        def note(answer: dict[str, Any], instance: DatasetInstance, streamed: StreamStatistics) -> None:
+            streamed.offset = answer.get("offset", streamed.offset)
+            if "labels" in answer and instance.labels:
+                streamed.accuracy.add(rank_in((item["label"] for item in answer["labels"]), instance.labels))
+            if as_csv:
+                table.writerows(row[: len(columns_out)] for row in _csv_rows(answer, instance.line))
+            else:
+                out.write(json.dumps(answer | {"line": instance.line}, ensure_ascii=False) + "\n")
+
+        _run(
+            "classify",
+            _instances([file], columns, skip, limit, _bad_lines(streamed, skip_bad)),
+            lambda instance, number: _with_fields(instance.to_json(labels=False), options),
+            lambda lines: client.classify_stream(model, lines),
+            note,
+            streamed,
+            hidden=out is sys.stdout and sys.stdout.isatty(),
+        )
+    _finish(streamed.summary("classified"), "classified", streamed, as_json, sys.stdout if output else sys.stderr)
+    if not streamed.counts["answered"]:
+        raise StreamEnded(f"nothing was classified: {_why_nothing('classify', [file], streamed)}")
+
+
+def _opened(output: Path) -> TextIO:
+    """Open a file to write answers; raise CommandFailed if that is impossible."""
+    try:
+        return output.open("w", encoding="utf-8")
+    except OSError as error:
+        raise CommandFailed(f"cannot write {output}: {error.strerror}") from error
+
+
+def _csv_rows(answer: dict[str, Any], line: int) -> Iterator[tuple[object, ...]]:
+    """Yield the rows of an answer, in the order of ``CSV_COLUMNS``."""
+    labels = answer.get("labels") or []
+    for rank, one in enumerate(labels, start=1):
+        yield line, rank, one["label"], one["score"], one.get("probability"), None, one.get("name")
+    if not labels:
+        yield line, None, None, None, None, answer.get("detail"), None
+
+
+@contextmanager
+def _client(url: str, key: str | None, model: str) -> Iterator[Client]:
+    """Provide a client once the service is ready and has the model. Waits for a starting service, as streams do."""
+    from abound.client import Client, Refused
+    from abound.client.retries import MAX_WAIT, NOT_READY
+
+    deadline = time.monotonic() + MAX_WAIT
+    with Client(url, key=key) as client:
+        while True:
+            try:
+                client.describe(model)
+                break
+            except Refused as error:
+                if error.problem.get("type") != NOT_READY or time.monotonic() > deadline:
+                    raise
+            time.sleep(POLL_SECONDS)
+        yield client
+
+
+def _bad_lines(streamed: StreamStatistics, skip_bad: bool) -> Callable[[Malformed, int], None]:
+    """Return the handler of invalid lines. It gets the error and the number of instances up to the line."""
+
+    def on_bad(error: Malformed, count: int) -> None:
+        if not skip_bad:
+            raise Malformed(f"{error} (to continue after it, use --skip {count} or --skip-bad)")
+        streamed.counts["bad"] += 1
+        if streamed.counts["bad"] <= SHOWN_REFUSALS:
+            error_console().print(f"skipped {error}", style="yellow", markup=False)
+
+    return on_bad
+
+
+def _why_nothing(verb: str, files: list[str], streamed: StreamStatistics) -> str:
+    """Return why no instance was sent."""
+    one = streamed.first_unlabelled
+    if one is None:
+        bad = f"; lines that are not instances: {n:,}" if (n := streamed.counts["bad"]) else ""
+        return f"no instance to {verb} in {', '.join(files)}{bad}"
+    fields = f" and the fields {', '.join(one.fields)}" if one.fields else ""
+    return f"no instance has labels; the first, {one.location}, has no labels{fields}"
+
+
+def _instances(
+    files: list[str],
+    columns: TableColumns,
+    skip: int,
+    limit: int | None,
+    on_bad: Callable[[Malformed, int], None],
+) -> Callable[[ProgressBar], Iterator[DatasetInstance]]:
+    """Return a function that yields every instance and shows on a progress bar how much of all files is read."""
+    from abound.datasets.files import read_file, size_of
+
+    def read_all(bar: ProgressBar) -> Iterator[DatasetInstance]:
+        sizes = [size_of(name) for name in files]
+        before = 0
+        bar.reset(None if None in sizes else sum(size or 0 for size in sizes))
+        count = 0
+
+        def count_bad(error: Malformed) -> None:
+            nonlocal count
+            count += 1
+            if count > skip:
+                on_bad(error, count)
+
+        for name, size in zip(files, sizes, strict=True):
+            read = read_file(name, partial(_show_position, bar, before), on_bad=count_bad, columns=columns)
+            for instance in read:
+                count += 1
+                if count <= skip:
+                    continue
+                if limit is not None and count - skip > limit:  # the last ones were bad
+                    return
+                yield instance
+                if count - skip == limit:
+                    return
+            before += size or 0
+
+    return read_all
+
+
+class _ReadAhead:
+    """Instances read by a background thread, so that a silent source does not delay the instances already read."""
+
+    def __init__(self, instances: Iterator[DatasetInstance]) -> None:
+        self._read: Queue[DatasetInstance | BaseException | None] = Queue(READ_AHEAD)
+        Thread(target=self._fill, args=(instances,), name="abound-reading", daemon=True).start()
+
+    def __iter__(self) -> Iterator[DatasetInstance | None]:
+        """Yield the instances in order and raise their error.
+
+        Yields None after each second without an instance, so that the pending ones are sent.
+        """
+        due = time.monotonic() + FLUSH_SECONDS
+        while True:
+            try:
+                one = self._read.get(timeout=max(0.0, due - time.monotonic()))
+            except Empty:
+                yield None
+                due = time.monotonic() + FLUSH_SECONDS
+                continue
+            if one is None:
+                return
+            if isinstance(one, BaseException):
+                raise one
+            yield one
+
+    def drain(self) -> Iterator[DatasetInstance]:
+        """Yield the instances that were read and not consumed."""
+        with suppress(Empty):
+            while True:
+                one = self._read.get_nowait()
+                if one is not None and not isinstance(one, BaseException):
+                    yield one
+
+    def _fill(self, instances: Iterator[DatasetInstance]) -> None:
+        end: BaseException | None = None
+        try:
+            for instance in instances:
+                self._read.put(instance)
+        except BaseException as error:  # raised in the consuming thread
+            end = error
+        self._read.put(end)
+
+
+@contextmanager
+def _sigterm_as_interrupt() -> Iterator[None]:
+    """Make SIGTERM raise KeyboardInterrupt while the block runs."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _show_position(bar: ProgressBar, before: int, position: int) -> None:
+    bar.advance_to(before + position)
+
+
+def _run(
+    title: str,
+    instances: Callable[[ProgressBar], Iterator[DatasetInstance]],
+    line_of: Callable[[DatasetInstance, int], bytes | None],
+    send: Callable[[Iterator[bytes | None]], Iterator[dict[str, Any]]],
+    note: Callable[[dict[str, Any], DatasetInstance, StreamStatistics], None],
+    streamed: StreamStatistics,
+    hidden: bool = False,
+) -> None:
+    """Send every instance and match each answer to its instance."""
+    from abound.client import ClientError, Interrupted, Refused, refusal_of
+
+    sent: deque[DatasetInstance] = deque()
+
+    def settle(answer: dict[str, Any]) -> None:
+        instance = sent.popleft()
+        refusal = refusal_of(answer)
+        if refusal is None:
+            streamed.counts["answered"] += 1
+            _show_warning(instance, answer, streamed)
+        else:
+            streamed.counts["refused"] += 1
+            _show_refusal(instance, refusal, streamed)
+            stopping.extend([refusal] if refusal.status in ENDING_STATUSES else [])
+        note(answer, instance, streamed)
+
+    stopping: list[AboundError] = []
+    with progress_bar(title, hidden=hidden) as bar, _sigterm_as_interrupt():
+        ahead = _ReadAhead(instances(bar))
+
+        def lines() -> Iterator[bytes | None]:
+            number = 0
+            try:
+                for instance in ahead:
+                    if instance is None:
+                        yield None
+                        continue
+                    number += 1
+                    line = line_of(instance, number)
+                    if line is None:
+                        streamed.counts["unlabelled"] += 1
+                        streamed.first_unlabelled = streamed.first_unlabelled or instance
+                        continue
+                    sent.append(instance)
+                    yield line
+            except Malformed as error:  # the instances before it are still sent
+                stopping.append(error)
+
+        try:
+            for count, answer in enumerate(send(lines()), start=1):
+                settle(answer)
+                if count % 100 == 0:
+                    bar.set_text(_progress(streamed))
+                if stopping and not sent:
+                    break
+        except KeyboardInterrupt:
+            sent.extend(ahead.drain())
+            raise StreamEnded(f"interrupted; {_counts(streamed)}; {_left(sent)}") from None
+        except Interrupted as error:
+            for answer in error.answers:
+                settle(answer)
+            raise StreamEnded(f"{error}; {_counts(streamed)}; {_left(sent)}") from error
+        except ClientError as error:
+            known = not isinstance(error, Refused) or error.status not in OUTCOME_UNKNOWN
+            if known and not streamed.counts["answered"]:
+                raise StreamEnded(f"{error}; nothing was processed") from error
+            raise StreamEnded(f"{error}; {_counts(streamed)}; {_left(sent, known)}") from error
+    if stopping:
+        raise StreamEnded(f"{stopping[0]}; {_counts(streamed)}")
+
+
+def _finish(summary: dict[str, Any], done: str, streamed: StreamStatistics, as_json: bool, out: TextIO) -> None:
+    if as_json:
+        print_json(summary) if out is sys.stdout else out.write(json.dumps(summary) + "\n")
+    else:
+        seconds, rate = summary["seconds"], summary["per_second"] or 0
+        out.write(f"{_counts(streamed)} in {seconds:.1f} s ({rate:,.0f} a second)\n")
+        if streamed.accuracy.all()["n"]:
+            out.write(f"all        {format_score(streamed.accuracy.all())}\n")
+            out.write(f"last {streamed.accuracy.window()['n']:<6}{format_score(streamed.accuracy.window())}\n")
+    if streamed.counts["refused"]:
+        raise typer.Exit(1)
+
+
+def _with_fields(line: bytes, fields: dict[str, Any]) -> bytes:
+    """Return a non-empty JSON object with further fields appended."""
+    return line[:-1] + b"," + json.dumps(fields).encode()[1:] if fields else line
+
+
+def _show_warning(instance: DatasetInstance, answer: dict[str, Any], streamed: StreamStatistics) -> None:
+    """Show the first warning of a stream. The service gives one for each request."""
+    if "warning" in answer and not streamed.is_warned:
+        streamed.is_warned = True
+        error_console().print(f"{instance.location}: warning: {answer['warning']}", style="yellow", markup=False)
+
+
+def _show_refusal(instance: DatasetInstance, refusal: Refused, streamed: StreamStatistics) -> None:
+    if streamed.counts["refused"] <= SHOWN_REFUSALS:
+        is_column = streamed.vector is not None and refusal.problem.get("field") == "vector"
+        where = f"{instance.location}: column {streamed.vector}" if is_column else instance.location
+        error_console().print(f"{where}: {refusal}", style="yellow", markup=False)
+    elif streamed.counts["refused"] == SHOWN_REFUSALS + 1:
+        error_console().print("further refused lines are only counted", style="yellow")
+
+
+def _progress(streamed: StreamStatistics) -> str:
+    rate = streamed.counts["answered"] / max(time.perf_counter() - streamed.started, 1e-9)
+    return f"{streamed.counts['answered']:,} ({rate:,.0f}/s)  {format_score(streamed.accuracy.all())}"
+
+
+def _counts(streamed: StreamStatistics) -> str:
+    counts = streamed.counts
+    said = f"{counted(counts['answered'], 'instance')} done, {counts['refused']:,} refused"
+    said += f", {counts['unlabelled']:,} without labels skipped" if counts["unlabelled"] else ""
+    return said + (f", {counted(counts['bad'], 'bad line')} skipped" if counts["bad"] else "")
+
+
+def _left(sent: deque[DatasetInstance], known: bool = False) -> str:
+    """Say what became of the instances without an answer; ``known`` if they were not processed."""
+    what = "nothing more was processed" if known else f"{len(sent):,} more may or may not have been processed"
+    return f"{what}, from {sent[0].location} on" if sent else what

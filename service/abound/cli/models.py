@@ -1,0 +1,260 @@
+"""``abound models`` and ``abound snapshots``: models and snapshots of a running service."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any
+
+import typer
+
+from abound.cli.file_arguments import CommandFailed, InputFile, OutputFile, open_pieces, write_pieces
+from abound.cli.options import (
+    DEFAULT_URL,
+    AsJson,
+    Assignments,
+    Key,
+    Url,
+    Yes,
+    changes_of,
+    confirm,
+    format_value,
+    print_json,
+    print_result,
+    print_rows,
+    print_table,
+)
+from abound_core.limits import MODEL_NAME
+
+models = typer.Typer(no_args_is_help=True, help="The models of a running service.")
+snapshots = typer.Typer(no_args_is_help=True, help="The snapshots of a model.")
+
+
+def _checked_name(name: str) -> str:
+    if not re.fullmatch(MODEL_NAME, name):
+        raise typer.BadParameter(
+            f"{name!r} is not the name of a model: it has at most 64 letters, digits and _ . -, and begins with a "
+            f"letter or digit"
+        )
+    return name
+
+
+Name = Annotated[str, typer.Argument(metavar="MODEL", help="Name of the model.", callback=_checked_name)]
+
+
+@models.command("list")
+def list_models(url: Url = DEFAULT_URL, key: Key = None, as_json: AsJson = False) -> None:
+    """List all models with their sizes."""
+    from abound.client import Client
+
+    with Client(url, key=key) as client:
+        answer = client.models()
+    if as_json:
+        print_json(answer)
+        return
+    sizes = ("learned", "features", "classes", "connections", "memory")
+    columns = ("model", *sizes, "offset")
+    rows = [(model["name"], *(f"{model[size]:,}" for size in sizes), model["offset"]) for model in answer["models"]]
+    print_rows(columns, rows, whole=columns, right=sizes)
+
+
+@models.command("show")
+def show_model(name: Name, url: Url = DEFAULT_URL, key: Key = None, as_json: AsJson = False) -> None:
+    """Show one model: configuration, sizes, digest, running score and calibration of its probabilities."""
+    from abound.client import Client
+
+    with Client(url, key=key) as client:
+        model = client.describe(name)
+        stats = client.stats(name)
+    if as_json:
+        print_json(model | {"stats": stats})
+        return
+    config = model.pop("config", {})
+    print_table("", {field: value for field, value in model.items() if not isinstance(value, (dict, list))})
+    print_table("\nconfiguration", config)
+    _show_score(stats)
+
+
+@models.command("create")
+def create_model(
+    name: Name,
+    assignments: Assignments = None,
+    url: Url = DEFAULT_URL,
+    key: Key = None,
+    as_json: AsJson = False,
+) -> None:
+    """Create a model. Fails if a model of this name exists."""
+    from abound.client import Client
+
+    changes = changes_of(assignments)
+    with Client(url, key=key) as client:
+        if _exists(client, name):
+            raise CommandFailed(f"the model {name} exists already; change it with: abound models configure {name}")
+        answer = client.configure(name, changes)
+    print_result(answer, f"created {name}", as_json)
+
+
+@models.command("configure")
+def configure_model(
+    name: Name,
+    assignments: Assignments = None,
+    url: Url = DEFAULT_URL,
+    key: Key = None,
+    as_json: AsJson = False,
+) -> None:
+    """Change fields of a model's configuration."""
+    from abound.client import Client
+
+    changes = changes_of(assignments)
+    if not changes:
+        raise typer.BadParameter("give at least one field to change", param_hint="--set")
+    with Client(url, key=key) as client:
+        client.describe(name)
+        answer = client.configure(name, changes)
+    print_result(answer, f"configured {name}", as_json)
+
+
+@models.command("delete")
+def delete_model(
+    name: Name,
+    yes: Yes = False,
+    url: Url = DEFAULT_URL,
+    key: Key = None,
+    as_json: AsJson = False,
+) -> None:
+    """Delete a model and everything it has learned."""
+    from abound.client import Client
+
+    confirm(f"Delete {name} and everything it has learned?", yes)
+    with Client(url, key=key) as client:
+        client.delete(name)
+    print_result({"deleted": name}, f"deleted {name}", as_json)
+
+
+@models.command("export")
+def export_model(
+    name: Name,
+    file: OutputFile,
+    url: Url = DEFAULT_URL,
+    key: Key = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write a whole model into one file."""
+    from abound.client import Client
+
+    with Client(url, key=key) as client:
+        size = write_pieces(file, client.export(name))
+    if size is not None:
+        print_result(
+            {"model": name, "file": str(file), "bytes": size}, f"wrote {name} to {file}, {size:,} bytes", as_json
+        )
+
+
+@models.command("import")
+def import_model(
+    name: Name,
+    file: InputFile,
+    url: Url = DEFAULT_URL,
+    key: Key = None,
+    as_json: AsJson = False,
+) -> None:
+    """Create a model from an exported file. Fails if a model of this name has already learned."""
+    from abound.client import Client
+
+    with Client(url, key=key) as client, open_pieces(file) as pieces:
+        answer = client.import_(name, pieces)
+    print_result(answer, f"imported {name}: {answer['learned']:,} learned, digest {answer['digest']}", as_json)
+
+
+@snapshots.command("list")
+def list_snapshots(name: Name = "default", url: Url = DEFAULT_URL, key: Key = None, as_json: AsJson = False) -> None:
+    """List the snapshots of a model, newest first."""
+    from abound.client import Client
+
+    with Client(url, key=key) as client:
+        answer = client.snapshots(name)
+    if as_json:
+        print_json(answer)
+        return
+    columns = ("id", "offset", "bytes", "digest")
+    rows = [[str(snapshot.get(column, "-")) for column in columns] for snapshot in answer["snapshots"]]
+    print_rows(columns, rows, columns[:3])
+
+
+@snapshots.command("create")
+def create_snapshot(name: Name = "default", url: Url = DEFAULT_URL, key: Key = None, as_json: AsJson = False) -> None:
+    """Request a snapshot. The worker makes it."""
+    from abound.client import Client
+
+    with Client(url, key=key) as client:
+        answer = client.snapshot(name)
+    print_result(answer, f"a snapshot of {name} will be made, at or after {answer.get('offset', 'now')}", as_json)
+
+
+def _exists(client: Any, name: str) -> bool:
+    from abound.client import Refused
+
+    try:
+        client.describe(name)
+    except Refused as error:
+        if error.status == 404:
+            return False
+        raise
+    return True
+
+
+def _show_score(stats: dict[str, Any]) -> None:
+    """Print the running score over all instances and over both windows, grouped by how often a label was learned."""
+    from rich.console import Console
+    from rich.table import Table
+
+    columns = ("n", "R@1", "R@5", "MRR")
+    table = Table("running score", *columns, box=None, padding=(0, 2, 0, 0))
+    for part, shown in (("all", "all"), ("window", "newest 10,000"), ("recent", "newest 500")):
+        score = stats.get(part, {})
+        for name, row in {"": score, **score.get("groups", {})}.items():
+            table.add_row(f"{shown}, {name} labels" if name else shown, *map(format_value, map(row.get, columns)))
+    console = Console(highlight=False)
+    console.print()
+    console.print(table)
+    if stats.get("calibration"):
+        _show_reliability(stats["calibration"], console)
+    if stats.get("reranking"):
+        _show_reranking(stats["reranking"], console)
+    for replica in stats.get("replicas", []):
+        state = "ready" if replica.get("ready") else "not ready"
+        typer.echo(f"replica {replica.get('replica')}: {state}, at {replica.get('offset')}, lag {replica.get('lag')}")
+
+
+def _show_reranking(reranking: dict[str, Any], console: Any) -> None:
+    """Print the weights of the re-ranker, and its gain over the index alone."""
+    from rich.table import Table
+
+    table = Table("re-ranking", "R@1", "MRR", box=None, padding=(0, 2, 0, 0))
+    for name, shown in (("answers", f"answers to {reranking['n']} vectors"), ("index", "the index alone")):
+        table.add_row(shown, *(format_value(reranking[name][measure]) for measure in ("R@1", "MRR")))
+    weights = ", ".join(f"{name} {format_value(weight)}" for name, weight in reranking["weights"].items())
+    console.print(table)
+    console.print(f"weights: {weights}" + ("" if reranking["used"] else "; not used at present"))
+    console.print()
+
+
+def _show_reliability(calibration: dict[str, Any], console: Any) -> None:
+    """Print the reliability of the probabilities in ten bins: of all instances, and of the newest ones.
+
+    Each bin has its number of labels, their mean estimate and the fraction that was true.
+    """
+    from rich.table import Table
+
+    columns = ("labels", "estimate", "true")
+    table = Table("probabilities", *columns, *(f"newest {name}" for name in columns), box=None, padding=(0, 2, 0, 0))
+    for column in table.columns[1:]:
+        column.justify = "right"
+    parts = [calibration["all"], calibration["newest"]]
+    for tenth, pair in enumerate(zip(*(part["bins"] for part in parts), strict=True)):
+        figures = (format_value(one[key]) for one in pair for key in ("n", "estimate", "true"))
+        table.add_row(f"{tenth / 10:.1f} to {(tenth + 1) / 10:.1f}", *figures)
+    for measure in ("error", "brier"):
+        table.add_row(measure, *(cell for part in parts for cell in ("", "", format_value(part[measure]))))
+    console.print()
+    console.print(table)
+    console.print()

@@ -1,0 +1,271 @@
+"""Options shared by several commands, and the output of results."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+import time
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from abound_core.errors import InvalidInstance, Malformed
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.text import Text
+
+    from abound_core.config import ModelConfig
+    from abound_core.instances.tables import TableColumns
+
+DEFAULT_URL = "http://127.0.0.1:8000"
+
+_NUMBERS = re.compile(r"\d+(,\d+)+")
+
+UNLIMITED_WIDTH = 100_000
+"""Width in columns of output that is not a terminal."""
+
+Url = Annotated[str, typer.Option("--url", envvar="ABOUND_URL", help="URL of the service.", show_default=True)]
+
+
+def _key_or_file(key: str | None) -> str | None:
+    """Return the key, else the content of the file that ABOUND_KEY_FILE names."""
+    path, hint = os.environ.get("ABOUND_KEY_FILE"), None
+    if not key and path:
+        hint = "ABOUND_KEY_FILE"
+        try:
+            key = Path(path).read_text("ascii").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise typer.BadParameter(f"cannot read {path}: {error}", param_hint=hint) from error
+    if key and not (key.isascii() and key.isprintable()):
+        raise typer.BadParameter("a key is printable ASCII, without a line break", param_hint=hint)
+    return key
+
+
+Key = Annotated[
+    str | None,
+    typer.Option(
+        "--key",
+        envvar="ABOUND_KEY",
+        callback=_key_or_file,
+        help="API key. Other users of this machine can see it here; ABOUND_KEY and ABOUND_KEY_FILE hide it.",
+    ),
+]
+Model = Annotated[str, typer.Option("--model", "-m", envvar="ABOUND_MODEL", help="Name of the model.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
+Assignments = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="NAME=VALUE",
+        help="A field of the model's configuration, such as update=sls or analyzer.kind=char. May be repeated.",
+    ),
+]
+
+
+TextColumns = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--text", metavar="COLUMN", help="Tables: column of the text. May be repeated: fields of the text.  [text]"
+    ),
+]
+LabelColumn = Annotated[
+    str | None, typer.Option("--label", metavar="COLUMN", help="Tables: column of the labels.  [labels or label]")
+]
+LabelSeparator = Annotated[
+    str | None,
+    typer.Option("--label-separator", metavar="TEXT", help="Tables: separates labels, such as '|'.  [one label]"),
+]
+VectorColumn = Annotated[
+    str | None, typer.Option("--vector", metavar="COLUMN", help="Tables: column of the vectors.  [vector]")
+]
+IgnoredColumns = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--ignore",
+        metavar="COLUMN",
+        help="Column or field to leave out; * is every one without a role. May be repeated.",
+    ),
+]
+
+
+def columns_of(
+    text: list[str] | None,
+    label: str | None,
+    label_separator: str | None,
+    vector: str | None,
+    ignore: list[str] | None,
+) -> TableColumns:
+    """Return the roles of the columns of a table. Raises typer.BadParameter for an empty separator."""
+    from abound_core.instances.tables import TableColumns
+
+    if label_separator == "":
+        raise typer.BadParameter("must not be empty", param_hint="--label-separator")
+    return TableColumns(
+        text=tuple(text or ()),
+        label=label,
+        label_separator=label_separator,
+        vector=vector,
+        ignore=tuple(ignore or ()),
+    )
+
+
+def changes_of(assignments: list[str] | None) -> dict[str, Any]:
+    """Return assignments like ``["update=sls", "analyzer.kind=char"]`` as fields of a configuration.
+
+    A value is parsed as JSON if possible, else it is a string; ``1,2`` is a list of numbers. Raises
+    typer.BadParameter for a malformed assignment.
+    """
+    changes: dict[str, Any] = {}
+    for assignment in assignments or []:
+        name, equals, text = assignment.partition("=")
+        if not name or not equals:
+            raise typer.BadParameter(f"{assignment!r} is not of the form NAME=VALUE", param_hint="--set")
+        try:
+            value = json.loads(f"[{text}]" if _NUMBERS.fullmatch(text) else text, parse_constant=str)
+        except ValueError:
+            value = text
+        outer, dot, inner = name.partition(".")
+        if not dot:
+            changes[name] = value
+        elif isinstance(changes.setdefault(outer, {}), dict):
+            changes[outer][inner] = value
+        else:
+            raise typer.BadParameter(f"{name} conflicts with {outer}; give only one of them", param_hint="--set")
+    return changes
+
+
+def config_of(assignments: list[str] | None) -> ModelConfig:
+    """Return the default configuration with these changes. Raises typer.BadParameter for an invalid field."""
+    from abound_core.config import ModelConfig
+
+    try:
+        return ModelConfig.from_dict(changes_of(assignments))
+    except InvalidInstance as error:
+        raise typer.BadParameter(str(error), param_hint="--set") from error
+
+
+def check_files(names: list[str], columns: TableColumns) -> None:
+    """Raise typer.BadParameter if a file is missing, its suffix names no format, or it has no columns to name."""
+    from abound.datasets.files import STANDARD_INPUT, check_columns, is_url
+
+    for name in names:
+        try:
+            check_columns(name, columns)
+        except Malformed as error:
+            raise typer.BadParameter(str(error)) from error
+        if name != STANDARD_INPUT and not is_url(name) and not Path(name).exists():
+            raise typer.BadParameter(f"{name}: no such file")
+
+
+def confirm(question: str, yes: bool) -> None:
+    """Ask on standard error, unless ``yes``; "no" ends the command. Raises typer.BadParameter without a terminal."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise typer.BadParameter("standard input is not a terminal; confirm with --yes", param_hint="--yes")
+    typer.confirm(question, abort=True, err=True)
+
+
+def print_json(value: object) -> None:
+    """Print one line of JSON to standard output."""
+    sys.stdout.write(json.dumps(value, ensure_ascii=False) + "\n")
+    sys.stdout.flush()
+
+
+def print_result(answer: Mapping[str, Any], sentence: str, as_json: bool) -> None:
+    """Print the answer as JSON, or a sentence for people."""
+    if as_json:
+        print_json(answer)
+    else:
+        typer.echo(sentence)
+
+
+def error_console() -> Console:
+    """Return a console for progress and messages on standard error. Standard output holds results only."""
+    from rich.console import Console
+
+    return Console(stderr=True, highlight=False)
+
+
+def print_table(title: str, rows: Mapping[str, object]) -> None:
+    """Print names and values for people, one pair per line."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(title=title or None, title_justify="left", show_header=False, box=None, padding=(0, 2, 0, 0))
+    for name, value in rows.items():
+        table.add_row(Text(name, style="bold"), Text(format_value(value)))
+    Console(highlight=False).print(table)
+
+
+def table_console() -> Console:
+    """Return a console for tables, as wide as the terminal or ``COLUMNS``; without either, of unlimited width."""
+    from rich.console import Console
+
+    is_known = sys.stdout.isatty() or "COLUMNS" in os.environ
+    return Console(highlight=False, markup=False, width=None if is_known else UNLIMITED_WIDTH)
+
+
+def print_rows(
+    columns: Sequence[str],
+    rows: Iterable[Sequence[str | Text]],
+    whole: Collection[str],
+    right: Collection[str] = (),
+) -> None:
+    """Print a table for people. Columns named in ``whole`` are never wrapped, so they can be copied; others wrap.
+
+    Columns named in ``right`` are aligned to the right.
+    """
+    from rich.table import Table
+
+    console = table_console()
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for column in columns:
+        justify: Literal["left", "right"] = "right" if column in right else "left"
+        table.add_column(column, no_wrap=column in whole, overflow="fold", justify=justify)
+    for row in rows:
+        table.add_row(*row)
+    # Widen the console if the unwrapped columns do not fit: the terminal wraps the line, and no value is cut.
+    needed = console.measure(table, options=console.options.update(width=UNLIMITED_WIDTH)).minimum
+    console.width = max(console.width, needed)
+    console.print(table)
+
+
+def format_value(value: object) -> str:
+    """Format a value for people, a mapping with one line for each of its values."""
+    if isinstance(value, Mapping):
+        return "\n".join(f"{name}: {_format_line(item)}" for name, item in value.items())
+    return _format_line(value)
+
+
+def _format_line(value: object) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, float):
+        return f"{value:.4g}" if abs(value) < 1000 else f"{value:,.0f}"
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {_format_line(item)}" for name, item in value.items())
+    if isinstance(value, list):
+        return ", ".join(map(_format_line, value))
+    return str(value)
+
+
+def format_time(seconds: float) -> str:
+    """Format seconds since 1970 as local time."""
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
+
+
+def counted(n: int, noun: str, plural: str = "") -> str:
+    """Return a number with its noun: ``1 instance``, ``2 instances``."""
+    return f"{n:,} {noun if n == 1 else plural or noun + 's'}"

@@ -1,0 +1,110 @@
+"""SKOS: the concepts of a vocabulary as labels, read with rdflib (the extra ``skos``).
+
+A concept gives its ``skos:prefLabel`` as the name, its ``skos:altLabel`` and ``skos:definition`` as the description,
+and the first ``skos:broader`` as the parent. Concepts marked ``owl:deprecated`` are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Literal
+
+from abound_core.errors import Malformed
+
+if TYPE_CHECKING:
+    from rdflib import Graph, Node
+
+ConceptId = Literal["uri", "notation", "name"]
+"""What becomes the label of a concept."""
+
+FORMATS = {".ttl": "turtle", ".rdf": "xml", ".nt": "nt", ".jsonld": "json-ld"}
+"""Formats of rdflib by suffix; ``.gz`` may follow."""
+
+MAX_DESCRIPTION = 4096
+"""Characters of a description; further alternative labels are left out."""
+
+
+def format_of(file: str) -> str | None:
+    """Return the format of rdflib that a file's suffix names, or None."""
+    stem = file.removesuffix(".gz")
+    return next((form for suffix, form in FORMATS.items() if stem.endswith(suffix)), None)
+
+
+def read_concepts(file: str, language: str, label: ConceptId) -> Iterator[dict[str, Any]]:
+    """Yield the concepts of a file, ordered by URI, as registrations. The file is held in memory.
+
+    Parameters
+    ----------
+    file : str
+        Path or URL.
+    language : str
+        Language of the texts, as in ``en``. Where a concept has none in it, those without a language count.
+    label : ``uri`` | ``notation`` | ``name``
+        What becomes the label.
+
+    Raises
+    ------
+    Malformed
+        The file cannot be read, has no concepts, or a concept has no such label.
+    """
+    graph = _parsed(file)
+    from rdflib import OWL, RDF, SKOS, Literal, URIRef
+
+    def text_of(concept: Node, predicate: URIRef) -> list[str]:
+        given = [one for one in graph.objects(concept, predicate) if isinstance(one, Literal)]
+        found = [one for one in given if (one.language or "").lower() == language.lower()]
+        return sorted(str(one) for one in found or given if found or not one.language)
+
+    def label_of(concept: Node) -> str:
+        if label == "uri":
+            return str(concept)
+        found = (
+            text_of(concept, SKOS.prefLabel)
+            if label == "name"
+            else sorted(map(str, graph.objects(concept, SKOS.notation)))
+        )
+        if not found:
+            raise Malformed(f"{file}: the concept {concept} has no {label}; choose another --concept-label")
+        return found[0]
+
+    concepts = set(graph.subjects(RDF.type, SKOS.Concept)) - set(graph.subjects(OWL.deprecated, Literal(True)))
+    if not concepts:
+        raise Malformed(f"{file}: there is no skos:Concept")
+    for concept in sorted(concepts, key=str):
+        others = [*text_of(concept, SKOS.altLabel), *text_of(concept, SKOS.definition)]
+        broader = sorted((one for one in graph.objects(concept, SKOS.broader) if one in concepts), key=str)
+        found: dict[str, Any] = {
+            "name": next(iter(text_of(concept, SKOS.prefLabel)), None),
+            "description": _joined(others),
+            "parent": label_of(broader[0]) if broader else None,
+            "metadata": {"uri": str(concept)} if label != "uri" else None,
+        }
+        yield {"label": label_of(concept)} | {name: value for name, value in found.items() if value}
+
+
+def _joined(texts: list[str]) -> str:
+    """Return as many whole texts as a description may hold, separated by semicolons."""
+    found = ""
+    for text in texts:
+        longer = f"{found}; {text}" if found else text
+        if len(longer) <= MAX_DESCRIPTION:
+            found = longer
+    return found
+
+
+def _parsed(file: str) -> Graph:
+    import fsspec
+
+    from abound.datasets.files import file_errors
+
+    try:
+        from rdflib import Graph
+    except ImportError as error:
+        raise Malformed(f"{file}: SKOS needs rdflib: pip install 'abound[skos]'") from error
+    with file_errors(file), fsspec.open(file, "rb", compression="infer") as stream:
+        data = stream.read()
+    try:
+        return Graph().parse(data=data, format=format_of(file))
+    except Exception as error:  # each parser of rdflib has errors of its own
+        reason = str(error).strip().partition("\n")[0]
+        raise Malformed(f"{file}: not {format_of(file)}, or damaged: {reason}") from error

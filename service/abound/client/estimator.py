@@ -1,0 +1,665 @@
+"""The scikit-learn classifier: learns in this process or through a running service.
+
+    AboundClassifier().fit(X, y).predict(X)
+    AboundClassifier(url="http://127.0.0.1:8000", model="topics").partial_fit(X, y)
+
+    AboundClassifier().fit(["wheat prices rise", "oil falls"], ["grain", "crude"]).predict(["wheat"])
+
+A row is a text, a row of numbers, or a row of a pandas or Polars frame with other columns than numbers. A text is split
+by the analyzer of the model. Of numbers, each column is a feature, named ``x0``, ``x1``, ..., or by its column name if
+the columns have names. Zeros are absent features, so sparse matrices are the natural input. Frames need pyarrow, and
+their columns are those of a table (``abound_core.instances.tables``). The label of a class is ``str(class)``.
+
+A backend holds what the estimator learned: the index in this process, or a model of a running service. Both learn and
+rank alike within the bounds of a request. A service refuses a row with too many features and ranks at most 1,000
+labels; the index in this process has no such bounds.
+"""
+
+# ruff: noqa: E402  the modules of the kernels are imported below ``set_cache_dir``
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import uuid
+import weakref
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any, Protocol, Self
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+from scipy import sparse
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils import Tags, check_array, check_consistent_length, column_or_1d
+from sklearn.utils.metaestimators import available_if
+from sklearn.utils.multiclass import check_classification_targets, type_of_target
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from abound.processes.kernel_cache import set_cache_dir
+
+_cache = set_cache_dir()
+if "numba" in sys.modules:  # it has read the environment
+    sys.modules["numba"].config.CACHE_DIR = str(_cache)
+
+from abound.client import Client, ClientError, InputInstance, Labelled, Refused, Unreachable
+from abound.processes.encoder_files import use_encoders
+from abound_core.config import ModelConfig
+from abound_core.instances import text_encoder
+from abound_core.instances.data_formats import DatasetInstance
+from abound_core.instances.dense_vector import quantize
+from abound_core.instances.record import is_empty, pack_labels
+from abound_core.instances.tables import LABEL_COLUMNS, TableColumns, read_batches
+from abound_core.limits import DATASET_LIMITS
+from abound_core.model.entry_application import Unit
+from abound_core.model.live_model import LiveModel
+
+INTERCEPT = "(intercept)"
+"""The feature that every row of numbers has."""
+
+MOST_RANKED = 1000
+"""Most labels that a service ranks for an instance."""
+
+TEXTS, NUMBERS, FRAME = "texts", "rows of numbers", "a frame with other columns than numbers"
+"""The kinds of rows, as errors name them."""
+
+AS_INDICATOR = "for several labels per row use MultiLabelBinarizer().fit_transform(y)"
+
+TYPES_OF_NUMBERS = ("bool", "decimal", "float", "int", "sparse", "uint")
+"""How the names of types of numbers start, in pandas and Polars, in lower case."""
+
+PREDICT_BATCH = 256
+"""Number of rows that are predicted together; memory holds the scores of all classes for each."""
+
+
+class ApiKey(str):
+    """An API key that its representation, and so that of an estimator, a pipeline or a notebook, does not show."""
+
+    def __repr__(self) -> str:
+        return "'***'"
+
+
+def _check_calibrates(estimator: AboundClassifier) -> bool:
+    if not (estimator.config or {}).get("calibrate"):
+        raise AttributeError('predict_proba needs a model that calibrates: config={"calibrate": True}')
+    return True
+
+
+class AboundClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+    """Online classifier for very many classes. It learns row by row, and accepts new classes at any time.
+
+    ``X`` is a sequence of texts, an array or sparse matrix of shape (n, n_features), or a frame. ``y`` has one class
+    per row, or several as a binary indicator of shape (n, n_classes), dense or sparse, with a fixed number of columns.
+    Rows of an indicator without a class are not learned.
+
+    Threads may share a fitted estimator to predict, also while one of them learns with ``partial_fit``.
+
+    Parameters
+    ----------
+    update : ``sls`` | ``fsu``
+        Sparse least squares, or the Feature Streaming Update; both are described in ``abound_core.config``.
+    passes : int
+        Number of times that ``fit`` learns all rows.
+    intercept : bool
+        Add a feature of value 1 to every row of numbers; not with ``vectors``.
+    vectors : bool
+        Learn each row of numbers as one dense vector, such as an embedding, in place of a feature for each column.
+        Needs ``update`` ``sls``. A row of zeros is not learned and has no scores, as a row without features.
+    text : str, sequence of str or None
+        Columns of a frame that are texts; several are fields of one. None: the column ``text`` if there is one. Other
+        columns of strings are categories, a column ``vector`` has lists of numbers, and a column of labels is left out.
+    threshold : float
+        With an indicator, classes from this probability on are predicted, or from this score on if the model does not
+        calibrate.
+    config : dict or None
+        Further fields of the model's configuration. ``{"calibrate": True}`` adds ``predict_proba``.
+    url : str or None
+        URL of a running service; None learns in this process.
+    model : str or None
+        Name of a model of that service. It outlives the estimator. ``fit`` deletes what the model has learned.
+        ``partial_fit`` continues with the model as it is, but only with this estimator's classes: labels that it
+        learned from others are not in ``classes_``. They are never predicted and have no score, but they affect the
+        scores of other labels. None: each ``fit`` creates a model with a unique name. That model is deleted with the
+        fitted estimator, or by ``discard`` if the estimator was pickled or copied.
+    key : str or None
+        API key, sent to the service as bearer token. The representation of the estimator does not show it.
+
+    Attributes
+    ----------
+    classes_ : array, shape (n_classes,)
+        The numbers of the columns if ``y`` was an indicator.
+    n_features_in_ : int
+        Only after rows of numbers.
+    model_ : str
+        Name of the model that holds what was learned; only with ``url``.
+    """
+
+    def __init__(
+        self,
+        *,
+        update: str = "sls",
+        passes: int = 5,
+        intercept: bool = True,
+        vectors: bool = False,
+        text: str | Sequence[str] | None = None,
+        threshold: float = 0.5,
+        config: dict[str, Any] | None = None,
+        url: str | None = None,
+        model: str | None = None,
+        key: str | None = None,
+    ) -> None:
+        self.update = update
+        self.passes = passes
+        self.intercept = intercept
+        self.vectors = vectors
+        self.text = text
+        self.threshold = threshold
+        self.config = config
+        self.url = url
+        self.model = model
+        self.key = key
+
+    @property
+    def key(self) -> str | None:
+        """The API key."""
+        key: str | None = self.__dict__["key"]
+        return key
+
+    @key.setter
+    def key(self, key: str | None) -> None:
+        self.__dict__["key"] = ApiKey(key) if type(key) is str else key  # scikit-learn clones an ApiKey as it is
+
+    def fit(self, X: Any, y: Any) -> Self:
+        """Forget everything learned before, then learn all rows ``passes`` times."""
+        X, y = self._validate(X, y, reset=True)
+        self._start(anew=True)
+        self._learn(X, y, self.passes)
+        return self
+
+    def partial_fit(self, X: Any, y: Any, classes: Any = None) -> Self:
+        """Learn further rows. ``classes`` may name classes of later rows; other classes are accepted, too.
+
+        Raises
+        ------
+        ValueError
+            A class cannot be converted to the type of the earlier classes without changing its value: a string after
+            numbers, 2 after ``True``. Equal values are the same class: 3.0 after integers is 3. Or rows or ``y`` are
+            of another kind than before: texts after numbers, an indicator after single classes.
+        """
+        first = not hasattr(self, "classes_")
+        X, y = self._validate(X, y, reset=first)
+        if first:
+            self._start(anew=False)
+        if classes is not None:
+            self._add_classes(np.asarray(classes))  # before the rows, since ``classes`` determines the type
+        self._learn(X, y, 1)
+        return self
+
+    def predict(self, X: Any) -> npt.NDArray[Any]:
+        """Return the best class of each row, shape (n,), or the indicator of its classes, shape (n, n_classes)."""
+        if self._is_multilabel():
+            calibrates = (self.config or {}).get("calibrate")
+            parts = [part[1 if calibrates else 0] for part in self._estimates(X)[1]]
+            return (np.concatenate(parts) >= self.threshold).astype(np.int64)
+        classes, estimates = self._estimates(X)
+        best = [np.argmax(scores, axis=1) for scores, _ in estimates]
+        predicted: npt.NDArray[Any] = classes[np.concatenate(best)]
+        return predicted
+
+    @available_if(_check_calibrates)  # type: ignore[untyped-decorator]
+    def predict_proba(self, X: Any) -> npt.NDArray[np.float64]:
+        """Return the probability of each class, shape (n, n_classes). Only with ``config={"calibrate": True}``.
+
+        The model estimates each class on its own. With one class per row, the estimates of a row are divided by their
+        sum; a row without any gets equal probabilities. The estimates consider more than the score, so their order can
+        differ from that of ``decision_function``, which ``predict`` follows.
+        """
+        classes, estimates = self._estimates(X)
+        probabilities = np.concatenate([block for _, block in estimates])
+        if self._is_multilabel():
+            return probabilities
+        sums = probabilities.sum(axis=1, keepdims=True)
+        return np.where(sums > 0, probabilities / np.where(sums > 0, sums, 1.0), 1.0 / len(classes))
+
+    def decision_function(self, X: Any) -> npt.NDArray[np.float64]:
+        """Return scores, shape (n, n_classes). With two classes and one per row, return score 2 minus score 1, (n,).
+
+        A class without a vote by any active feature scores slightly below 0 and below every other score of its row.
+        """
+        classes, estimates = self._estimates(X)
+        scores = np.concatenate([block for block, _ in estimates])
+        return scores if self._is_multilabel() or len(classes) != 2 else scores[:, 1] - scores[:, 0]
+
+    def discard(self) -> None:
+        """Delete the model from the service. Pickled or copied estimators that share it can no longer predict."""
+        check_is_fitted(self)
+        if isinstance(self._backend, ServiceBackend):
+            self._backend.discard()
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        tags.classifier_tags.multi_label = True
+        return tags
+
+    # --- backend and classes
+
+    def _start(self, anew: bool) -> None:
+        config = {"update": self.update, **(self.config or {})}
+        if self._kind != TEXTS:
+            config.setdefault("negative", "split")
+        if self._kind == NUMBERS:
+            config.setdefault("numbers", "raw")  # a matrix is scaled by the steps before the estimator
+            if self.update == "sls":
+                config.setdefault("idf", False)
+        self._backend: EstimatorBackend
+        if self.url is None:
+            self._backend = InProcessBackend(config)
+        else:
+            name = f"estimator-{uuid.uuid4().hex}" if self.model is None else self.model
+            over = ServiceBackend(self.url, self.key, name, owned=self.model is None)
+            over.create_model(config, anew)
+            self._backend, self.model_ = over, name
+        self._set_classes(np.empty(0))
+
+    def _learn(self, X: Any, y: npt.NDArray[Any], passes: int) -> None:
+        if y.ndim == 2:
+            self._add_classes(np.arange(y.shape[1]))
+            if y.shape[1] != len(self.classes_):
+                raise ValueError(f"y has {y.shape[1]} columns, and there are {len(self.classes_)} classes")
+            rows = sparse.csr_matrix(y, copy=True)
+            rows.sum_duplicates()
+            rows.eliminate_zeros()
+            columns = (rows.indices[at:end].tolist() for at, end in zip(rows.indptr[:-1], rows.indptr[1:], strict=True))
+            labels = [[str(column) for column in row] for row in columns]
+        else:
+            labels = [[str(one)] for one in self._add_classes(y).tolist()]
+        for _ in range(passes):
+            taken = zip(self._rows(X), labels, strict=True)
+            self._backend.learn((row, some) for row, some in taken if row is not None and some)
+
+    def _add_classes(self, given: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Add classes to ``classes_``; return the given ones in its type, so that equal classes get the same label."""
+        if len(self.classes_):
+            given = _cast_classes(self.classes_, given)
+            if self._are_known(given):
+                return given
+        try:
+            classes = np.union1d(self.classes_, given) if len(self.classes_) else np.unique(given)
+        except TypeError as error:  # objects of types without a common order
+            raise ValueError(
+                f"classes {given[:3].tolist()} cannot be ordered among the classes before: {error}; use one type"
+            ) from error
+        self._set_classes(classes)
+        return given
+
+    def _set_classes(self, classes: npt.NDArray[Any]) -> None:
+        """Set the classes, and the column of each label; ``_known`` has both, for threads that predict meanwhile."""
+        self.classes_ = classes
+        self._known = classes, {str(one): place for place, one in enumerate(classes.tolist())}
+
+    def _are_known(self, given: npt.NDArray[Any]) -> bool:
+        """Return whether all are in ``classes_``. Labels are compared, and for object arrays the values as well."""
+        values = given.ravel().tolist()
+        _, columns = self._known
+        places = [columns[str(one)] for one in values if str(one) in columns]
+        if len(places) < len(values):
+            return False
+        return given.dtype.kind != "O" or bool(self.classes_[places].tolist() == values)
+
+    # --- rows and scores
+
+    def _validate(self, X: Any, y: Any, reset: bool) -> tuple[Any, Any]:
+        """Return rows and classes as ``_rows`` and ``_learn`` take them. Raises ValueError unless they are valid."""
+        X, kind = _kind_of(X)
+        if reset:
+            self._kind = kind
+        self._check_kind(kind)
+        if kind == NUMBERS:
+            _check_lists(y)
+            X, y = self._numbers(X, y, reset=reset, multi_output=True)
+        else:
+            if y is None:
+                raise ValueError("AboundClassifier requires y to be passed, but the target y is None")
+            _check_lists(y)
+            if kind == FRAME:
+                validate_data(self, X, reset=reset, skip_check_array=True)
+            y = check_array(y, accept_sparse="csr", ensure_2d=False, dtype=None, input_name="y")
+            check_consistent_length(X, y)
+        multilabel = type_of_target(y) == "multilabel-indicator"
+        if not multilabel and y.ndim == 2 and y.shape[1] > 1:
+            raise ValueError(f"y has {y.shape[1]} columns and is no indicator; {AS_INDICATOR}")
+        check_classification_targets(y)
+        if reset:
+            self._multilabel = multilabel
+        elif multilabel != self._multilabel:
+            raise ValueError(f"y is {'an' if multilabel else 'no'} indicator matrix, unlike in the first call")
+        return X, y if multilabel else column_or_1d(y, warn=True)
+
+    def _check_kind(self, kind: str) -> None:
+        if kind != self._kind:
+            raise ValueError(f"X has {kind}, but the estimator learned {self._kind}")
+
+    def _numbers(self, X: Any, y: Any = "no_validation", **options: Any) -> Any:
+        """Return what ``validate_data`` returns for rows of numbers."""
+        try:
+            return validate_data(self, X, y, accept_sparse="csr", dtype=np.float64, **options)
+        except ValueError as error:
+            if not str(error).startswith("could not convert string"):
+                raise
+            raise ValueError(
+                f"X has rows with strings ({error}); give a list of texts, or a frame with text='column'"
+            ) from error
+
+    def _is_multilabel(self) -> bool:
+        check_is_fitted(self)
+        return bool(self._multilabel)
+
+    def _blocks(self, X: Any) -> Iterator[Any]:
+        check_is_fitted(self)
+        X, kind = _kind_of(X)
+        self._check_kind(kind)
+        if kind == NUMBERS:
+            X = self._numbers(X, reset=False)
+        elif kind == FRAME:
+            validate_data(self, X, reset=False, skip_check_array=True)
+        n = len(X) if kind == TEXTS else X.shape[0]
+        return (X[at : at + PREDICT_BATCH] for at in range(0, n, PREDICT_BATCH))
+
+    def _rows(self, X: Any) -> Iterator[Row | None]:
+        """Yield the features, the text or the vector of each row; None for a row without any."""
+        if self._kind == TEXTS:
+            yield from (text or None for text in X)
+            return
+        if self._kind == FRAME:
+            columns = TableColumns(text=(self.text,) if isinstance(self.text, str) else tuple(self.text or ()))
+            for row in read_batches(_batches(X), columns, "X"):
+                yield row if row.text or row.features not in (None, b"{}") or row.vector else None
+            return
+        if self.vectors:
+            for one in sparse.csr_matrix(X).toarray():
+                yield (one / np.abs(one).max()).astype(np.float32) if one.any() else None
+            return
+        names = getattr(self, "feature_names_in_", None)
+        named: list[str] = [f"x{i}" for i in range(self.n_features_in_)] if names is None else names.tolist()
+        always = {INTERCEPT: 1.0} if self.intercept else {}
+        X = sparse.csr_matrix(X)
+        if not X.has_canonical_format:  # duplicate entries are summed, as in all of scipy
+            X = X.copy()
+            X.sum_duplicates()
+        for at, end in zip(X.indptr[:-1].tolist(), X.indptr[1:].tolist(), strict=True):
+            places, values = X.indices[at:end].tolist(), X.data[at:end].tolist()
+            yield always | {named[place]: value for place, value in zip(places, values, strict=True) if value} or None
+
+    def _estimates(self, X: Any) -> tuple[npt.NDArray[Any], Iterator[Estimates]]:
+        """Return the classes, and for each block of rows the estimates of these classes."""
+        blocks = self._blocks(X)
+        classes, columns = self._known
+        return classes, (self._estimate(block, columns) for block in blocks)
+
+    def _estimate(self, X: Any, columns: Mapping[str, int]) -> Estimates:
+        rows = list(self._rows(X))
+        scores = np.full((len(rows), len(columns)), np.nan)
+        probabilities = np.zeros_like(scores)
+        k = MOST_RANKED if self.url is not None else sys.maxsize
+        for i, ranked in enumerate(self._rank_rows(rows, k)):
+            known = [(columns[label], score, p) for label, score, p in ranked if label in columns]
+            least = min([0.0, *(score for _, score, _ in known)])
+            scores[i] = least if not known else least - max(1e-9, abs(least) * 1e-9)
+            for place, score, probability in known:
+                scores[i, place], probabilities[i, place] = score, probability
+        return scores, probabilities
+
+    def _rank_rows(self, rows: list[Row | None], k: int) -> Iterator[Ranked]:
+        """Yield labels for each row, none for a row without features, which the backend would refuse."""
+        ranked = self._backend.rank((row for row in rows if row is not None), k)
+        for row in rows:
+            yield next(ranked) if row is not None else []
+
+
+def _kind_of(X: Any) -> tuple[Any, str]:
+    """Return rows and their kind; texts as a list."""
+    texts = _texts(X)
+    if texts is not None:
+        return texts, TEXTS
+    if not hasattr(X, "columns") or all(str(one).lower().startswith(TYPES_OF_NUMBERS) for one in X.dtypes):
+        return X, NUMBERS
+    for name in LABEL_COLUMNS:
+        if name in X.columns:
+            raise ValueError(f"X has a column {name!r}, which would hold labels; give them as y, or rename the column")
+    return X, FRAME
+
+
+def _batches(frame: Any) -> list[Any]:
+    """Return a frame as record batches, without the index of pandas. Raises ValueError if that needs pyarrow."""
+    try:
+        import pyarrow
+    except ImportError as error:
+        raise ValueError("frames with other columns than numbers need pyarrow: pip install 'abound[arrow]'") from error
+    batches: list[Any] = pyarrow.table(frame).select([str(name) for name in frame.columns]).to_batches()
+    return batches
+
+
+def _texts(X: Any) -> list[str] | None:
+    """Return a sequence of texts as a list, None for anything else. Raises ValueError if it is empty or mixed."""
+    if isinstance(X, str):
+        raise ValueError("X is one text; give a list of texts")
+    if not hasattr(X, "__len__") or getattr(X, "ndim", 1) != 1:
+        return None
+    if not len(X):
+        raise ValueError("X has no rows")
+    if not isinstance(next(iter(X)), str):
+        return None
+    texts = list(X)
+    for i, text in enumerate(texts):
+        if not isinstance(text, str):
+            raise ValueError(f"X has texts, but X[{i}] is of type {type(text).__name__}")
+    return texts
+
+
+def _check_lists(y: Any) -> None:
+    """Raise ValueError if rows of ``y`` are sets, or lists that do not make an array of two dimensions."""
+    is_list = isinstance(y, list | tuple)
+    if not is_list and (getattr(y, "dtype", None) != np.dtype(object) or y.ndim != 1):
+        return
+    sizes = {len(row) if isinstance(row, list | tuple) else "set" if isinstance(row, set) else None for row in y}
+    nested = sizes - {None}
+    if nested and (len(sizes) > 1 or "set" in nested or not is_list):
+        raise ValueError(f"y has lists of labels; {AS_INDICATOR}")
+
+
+def _cast_classes(known: npt.NDArray[Any], given: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return the given classes in the type of the known ones. Raises ValueError if that changes a value."""
+    kind, other = known.dtype.kind, given.dtype.kind
+    if kind == other or (kind in "iu" and np.result_type(known, given).kind in "iu" and other in "iu"):
+        return given  # differs in width at most
+    wrong = f"classes of type {given.dtype} after classes of type {known.dtype}; use one type: {given[:3].tolist()}"
+    try:
+        with np.errstate(invalid="ignore"):
+            cast: npt.NDArray[Any] = given.astype(np.str_ if kind == "U" else known.dtype)
+    except (TypeError, ValueError) as error:
+        raise ValueError(wrong) from error
+    if cast.tolist() != given.tolist():
+        raise ValueError(wrong)
+    return cast
+
+
+Row = Mapping[str, float] | str | npt.NDArray[np.float32] | DatasetInstance
+"""The features of an instance, its text, its vector, or several of them."""
+
+Ranked = list[tuple[str, float, float]]
+"""Labels with score and probability, best first. The probability is 0 if the model does not calibrate."""
+
+Estimates = tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]
+"""Scores and probabilities, each of shape (n, n_classes). Without calibration the probabilities are 0."""
+
+LEARN_BATCH = 256
+"""Number of instances that the index in this process learns per batch."""
+
+NO_FEATURES = "/problems/no-features"
+
+DELETE_SECONDS = 5.0
+"""Timeout of the request that deletes the model of an estimator at the end of its life."""
+
+
+class EstimatorBackend(Protocol):
+    """Learns rows in order and ranks labels for rows."""
+
+    def learn(self, rows: Iterable[tuple[Row, list[str]]]) -> None:
+        """Learn rows with their labels, in order. Rows without an active feature, such as "?!", are left out."""
+        ...
+
+    def rank(self, rows: Iterable[Row], k: int) -> Iterator[Ranked]:
+        """Yield at most ``k`` labels for each row."""
+        ...
+
+
+class InProcessBackend:
+    """Backend that keeps the live index in this process. Threads may share it.
+
+    Parameters
+    ----------
+    config : dict
+        Model configuration, as for ``PUT /models/{model}``.
+    """
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        if text_encoder.source is None:
+            use_encoders(None)
+        self._live = LiveModel(ModelConfig.from_dict(dict(config)), _secret(), DATASET_LIMITS)
+        self._lock = threading.Lock()  # the vectorizer and the index reuse their scratch memory
+
+    def learn(self, rows: Iterable[tuple[Row, list[str]]]) -> None:
+        """Learn rows with their labels, in order."""
+        at_hand = iter(rows)
+        while batch := list(islice(at_hand, LEARN_BATCH)):
+            with self._lock:
+                vectors = ((self._vector(row), labels) for row, labels in batch)
+                records = [
+                    vector + pack_labels(labels, DATASET_LIMITS) for vector, labels in vectors if not is_empty(vector)
+                ]
+                self._live.begin(b"".join(records), len(records), [Unit(n=len(records))]).finish()
+
+    def rank(self, rows: Iterable[Row], k: int) -> Iterator[Ranked]:
+        """Yield at most ``k`` labels for each row."""
+        live = self._live
+        rank = live.rank_estimated if live.calibration.on else live.rank
+        for row in rows:
+            with self._lock:
+                ranking = rank(self._vector(row), k)
+                labels = [live.label(class_id) for class_id in ranking.class_ids.tolist()]
+            estimates = np.zeros(len(ranking.scores)) if ranking.probabilities is None else ranking.probabilities
+            yield list(zip(labels, ranking.scores.tolist(), estimates.tolist(), strict=True))
+
+    def __getstate__(self) -> dict[str, Any]:
+        with self._lock:
+            return {"meta": self._live.meta(), "arrays": self._live.to_arrays()}
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        arrays: Mapping[str, npt.NDArray[Any]] = {name: np.array(array) for name, array in state["arrays"].items()}
+        self._live = LiveModel.from_arrays(state["meta"], arrays, _secret(), DATASET_LIMITS)
+        self._lock = threading.Lock()
+
+    def _vector(self, row: Row) -> bytes:
+        vectorizer = self._live.vectorizer
+        if isinstance(row, str):
+            return vectorizer.vectorize(None, row)
+        if isinstance(row, DatasetInstance):
+            if (dense := row.dense) is not None:
+                self._live.check_dimension(len(dense))
+            return vectorizer.vectorize(row.features, row.text, dense)
+        if not isinstance(row, np.ndarray):
+            return vectorizer.vectorize_mapping(row)
+        self._live.check_dimension(len(row))
+        return vectorizer.vectorize_mapping({}, quantize(row))
+
+
+class ServiceBackend:
+    """Backend that uses a model of a running service. Its methods raise the errors of ``Client``.
+
+    Parameters
+    ----------
+    url : str
+    key : str or None
+    name : str
+        Name of the model.
+    owned : bool
+        Delete the model together with this object. After pickling or copying, only ``discard`` deletes it.
+    """
+
+    def __init__(self, url: str, key: str | None, name: str, *, owned: bool = False) -> None:
+        self.name = name
+        self._url, self._key = url, key
+        self._offset: str | None = None
+        self._going = weakref.finalize(self, _delete_quietly, os.getpid(), url, key, name) if owned else None
+
+    def __getstate__(self) -> dict[str, Any]:
+        if self._going is not None:
+            self._going.detach()
+        return {**self.__dict__, "_going": None}
+
+    def discard(self) -> None:
+        """Delete the model."""
+        if self._going is not None:
+            self._going.detach()
+        with Client(self._url, key=self._key) as client:
+            client.delete(self.name)
+
+    def create_model(self, config: Mapping[str, Any], anew: bool) -> None:
+        """Create or configure the model. With ``anew``, delete an existing model first."""
+        with Client(self._url, key=self._key) as client:
+            there = any(model["name"] == self.name for model in client.models()["models"])
+            if there and anew:
+                client.delete(self.name)
+            client.configure(self.name, dict(config))
+
+    def learn(self, rows: Iterable[tuple[Row, list[str]]]) -> None:
+        """Learn rows with their labels, in order. Rows refused for now (by a rate limit) are learned later."""
+        instances = (Labelled(**_input(row), labels=labels) for row, labels in rows)
+        with Client(self._url, key=self._key) as client:
+            for answer in client.model(self.name).learn_many(instances):
+                if not isinstance(answer, Refused):
+                    self._offset = answer.offset
+                elif answer.problem.get("type") != NO_FEATURES:
+                    raise answer
+
+    def rank(self, rows: Iterable[Row], k: int) -> Iterator[Ranked]:
+        """Yield at most ``k`` labels for each row. The ranking reflects everything learned through this object."""
+        instances = (InputInstance(**_input(row)) for row in rows)
+        with Client(self._url, key=self._key) as client:
+            for answer in client.model(self.name).classify_many(instances, k=k, min_offset=self._offset):
+                if isinstance(answer, Refused):
+                    raise answer
+                yield [(one.label, one.score, one.probability or 0.0) for one in answer.labels]
+
+
+def _input(row: Row) -> dict[str, Any]:
+    """Return the fields of an instance of the service."""
+    if isinstance(row, DatasetInstance):
+        features = None if row.features is None else msgspec.json.decode(row.features)
+        return {"text": row.text, "features": features, "vector": row.vector}
+    kind = "text" if isinstance(row, str) else "vector" if isinstance(row, np.ndarray) else "features"
+    return {kind: row}
+
+
+def _delete_quietly(made_by: int, url: str, key: str | None, name: str) -> None:
+    """Delete a model with one attempt and ignore errors. Does nothing in a fork of the process that created it."""
+    if made_by != os.getpid():
+        return
+    try:
+        with Client(url, key=key, timeout=DELETE_SECONDS, pause=_no_retry) as client:
+            client.delete(name)
+    except ClientError:
+        pass
+
+
+def _no_retry(seconds: float) -> None:
+    raise Unreachable("the model is deleted with a single attempt")
+
+
+def _secret() -> tuple[int, int]:
+    """Return a random key for the hash tables, against collision attacks. It does not affect results."""
+    drawn = os.urandom(16)
+    return int.from_bytes(drawn[:8], "little"), int.from_bytes(drawn[8:], "little")

@@ -1,0 +1,206 @@
+"""The typed instances of ``Model`` and ``AsyncModel``: their fields, and how they are sent."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import count
+from typing import Any, TypedDict, TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from abound.client import requests as client_requests
+from abound.client.errors import Answer, Refused, Shape, convert_answer, refusal_of
+
+Value = float | str | bool | Sequence[str]
+Features = Mapping[str, Value]
+
+InputText = str | Mapping[str, str]
+"""A text, or the texts of named fields, such as ``title`` and ``body``."""
+
+Fields = Mapping[str, Any]
+"""The fields of an ``InputInstance`` or a ``Labelled``, by name."""
+
+T = TypeVar("T")
+S = TypeVar("S", bound="InputInstance")
+
+IN_FLIGHT = 3
+"""Default number of concurrent requests of a stream whose order does not matter."""
+
+
+class InputInstance(Struct, omit_defaults=True, kw_only=True, gc=False):
+    """An instance to classify: a text, features, a vector, or several of them.
+
+    Attributes
+    ----------
+    text : str, mapping of names of fields to str, or None
+    features : mapping or None
+    vector : array or list of numbers, shape (d,), or None
+        A dense vector, such as an embedding. Arrays of float32 and int8 are sent as bytes.
+    """
+
+    text: InputText | None = None
+    features: Features | None = None
+    vector: Any = None
+
+    def __post_init__(self) -> None:
+        self.vector = client_requests.encode_vector(self.vector)
+
+
+class Labelled(InputInstance, omit_defaults=True, kw_only=True, gc=False):
+    """An instance with its labels.
+
+    Attributes
+    ----------
+    labels : list of str
+        The true labels, at most 100; may be empty with ``rejected`` or ``ignored``.
+    text, features, vector
+        Must be None with ``prediction``.
+    prediction : str or None
+        Id of a prediction that ``classify`` stored with ``remember``; its instance is learned.
+    key : str or None
+        Idempotency key: an instance that is sent several times is learned once.
+    source : str or None
+        Stored with the event.
+    rejected : list of str
+        Labels that are wrong, at most 100.
+    ignored : list of str
+        Labels that were shown and not chosen, at most 100.
+    weight : float
+        Importance, above 0 and at most 100.
+    """
+
+    labels: Sequence[str] = ()
+    prediction: str | None = None
+    key: str | None = None
+    source: str | None = None
+    rejected: Sequence[str] = ()
+    ignored: Sequence[str] = ()
+    weight: float = 1.0
+
+
+class ClassifyOptions(TypedDict, total=False):
+    """Options of a classification, as keyword arguments; see ``POST /classify``."""
+
+    k: int
+    threshold: float | None
+    min_probability: float | None
+    include: Sequence[str] | None
+    exclude: Sequence[str] | None
+    explain: bool
+    names: bool
+    zero_shot: bool
+    version: str | None
+    min_offset: str | None
+    remember: bool
+
+
+class LearnKwargs(TypedDict, total=False):
+    """The fields of ``Labelled`` that are not part of the instance, as keyword arguments."""
+
+    prediction: str | None
+    key: str | None
+    source: str | None
+    rejected: Sequence[str]
+    ignored: Sequence[str]
+    weight: float
+
+
+def _fields(struct: Struct) -> dict[str, Any]:
+    fields: dict[str, Any] = msgspec.to_builtins(struct, enc_hook=client_requests.to_builtin)
+    return fields
+
+
+def as_instance(
+    instance: str | InputInstance | None, text: InputText | None, features: Features | None, vector: Any
+) -> InputInstance:
+    """Return the instance that was given in one of the ways of ``Model.classify``."""
+    if instance is None:
+        return InputInstance(text=text, features=features, vector=vector)
+    given = features is not None or vector is not None
+    if text is not None or (given and not isinstance(instance, str)):
+        raise TypeError("give the instance, or text, features and vector, not both")
+    if isinstance(instance, str):
+        return InputInstance(text=instance, features=features, vector=vector)
+    if not isinstance(instance, InputInstance):
+        raise TypeError(f"an instance is a text or an InputInstance, not {type(instance).__name__}")
+    return instance
+
+
+def learn_request(instance: InputInstance, labels: Sequence[str], more: LearnKwargs) -> dict[str, Any]:
+    """Return the request that learns an instance. Raises TypeError if one string is given as labels."""
+    for name, given in (("labels", labels), ("rejected", more.get("rejected")), ("ignored", more.get("ignored"))):
+        if isinstance(given, str):
+            raise TypeError(f"{name} is a list of strings, such as [{given!r}]")
+    return _fields(
+        Labelled(labels=labels, text=instance.text, features=instance.features, vector=instance.vector, **more)
+    )
+
+
+def classify_request(instance: InputInstance, options: ClassifyOptions) -> dict[str, Any]:
+    """Return the request that classifies an instance. Raises TypeError for an unknown option."""
+    return _fields(instance) | _given(options)
+
+
+def _given(options: ClassifyOptions) -> dict[str, Any]:
+    unknown = sorted(options.keys() - ClassifyOptions.__annotations__.keys())
+    if unknown:
+        raise TypeError(f"unknown options: {', '.join(unknown)}")
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def map_lines(
+    encode: Callable[[T], bytes], instances: Iterable[T] | AsyncIterable[T]
+) -> Iterator[bytes] | AsyncIterator[bytes]:
+    """Return the line of each instance."""
+    if isinstance(instances, AsyncIterable):
+        return (encode(instance) async for instance in instances)
+    return map(encode, instances)
+
+
+def _struct(given: object, kind: type[S]) -> S:
+    """Return an instance that was given as a ``kind`` or as a mapping of its fields. Raises TypeError otherwise."""
+    if isinstance(given, kind):
+        return given
+    if isinstance(given, Mapping):
+        return kind(**given)
+    kinds = "a Labelled" if kind is Labelled else "a text, an InputInstance"
+    raise TypeError(f"an instance is {kinds} or a dict of its fields, not {type(given).__name__}")
+
+
+def classify_encoder(options: ClassifyOptions) -> Callable[[str | InputInstance | Fields], bytes]:
+    """Return a function that encodes an instance as a line, and adds the options to it."""
+    added = client_requests.encode_document(_given(options))
+
+    def encode(instance: str | InputInstance | Fields) -> bytes:
+        given = {"text": instance} if isinstance(instance, str) else instance
+        return _joined(client_requests.encode(_struct(given, InputInstance)), added)
+
+    return encode
+
+
+def learn_encoder(keyed: bool) -> Callable[[Labelled | Fields], bytes]:
+    """Return a function that encodes the line of an instance. With ``keyed``, it adds a unique key to one without."""
+    prefix, numbers = uuid.uuid4().hex.encode(), count(1)
+
+    def encode(given: Labelled | Fields) -> bytes:
+        instance = _struct(given, Labelled)
+        if instance.weight != 1.0:
+            client_requests.encode_document({"weight": instance.weight})  # raises Refused
+        line = client_requests.encode(instance)
+        if not keyed or instance.key is not None:
+            return line
+        return _joined(line, b'{"key":"%b:%d"}' % (prefix, next(numbers)))
+
+    return encode
+
+
+def _joined(line: bytes, added: bytes) -> bytes:
+    """Return one JSON object with the fields of both."""
+    return line if added == b"{}" else added if line == b"{}" else line[:-1] + b"," + added[1:]
+
+
+def to_answer(answer: Answer, shape: type[Shape], url: str) -> Shape | Refused:
+    """Return a line of an answer in its type, or the error that refused it."""
+    return refusal_of(answer) or convert_answer(answer, shape, url)

@@ -1,0 +1,282 @@
+"""The resource calls of both clients, each written once.
+
+A call builds its request here, and the client sends it. So the answer has another type in each client, and the type
+parameters of ``Resources`` name these types.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from abound.client.errors import Answer
+from abound.client.requests import (
+    ACTIVATE_SECONDS,
+    DATA_FILE,
+    DATASET_SECONDS,
+    IMPORT_SECONDS,
+    JSON,
+    KEY_HEADER,
+    MODEL_FILE,
+    SNAPSHOT_SECONDS,
+    VERSION_FILE,
+    Call,
+    challenger_path,
+    challengers_path,
+    dataset_path,
+    encode_document,
+    job_path,
+    model_path,
+    query_string,
+    version_path,
+)
+
+Document = TypeVar("Document")
+"""A JSON document, or the coroutine that returns it."""
+
+Nothing = TypeVar("Nothing")
+"""None, or the coroutine that returns it."""
+
+Pieces = TypeVar("Pieces")
+"""The content of a file to send: an iterable or an async iterable of bytes."""
+
+Download = TypeVar("Download")
+"""The content of a file received: an iterator or an async iterator of bytes."""
+
+
+class Resources(Generic[Document, Nothing, Pieces, Download]):
+    """The resource calls. ``Client`` returns the documents themselves, ``AsyncClient`` coroutines that return them."""
+
+    def ready(self) -> Document:
+        """Return the answer of ``/readyz``. Raises Refused with status 503 while the service is not ready."""
+        return self._ask(Call("GET", "/readyz", once=True))
+
+    def models(self) -> Document:
+        """Return all models."""
+        return self._ask(Call("GET", "/models"))
+
+    def describe(self, name: str) -> Document:
+        """Return one model with its configuration, sizes and digest."""
+        return self._ask(Call("GET", model_path(name)))
+
+    def stats(self, name: str) -> Document:
+        """Return the running score of a model, its sizes and its replicas."""
+        return self._ask(Call("GET", f"{model_path(name)}/stats"))
+
+    def labels(
+        self,
+        name: str,
+        *,
+        prefix: str | None = None,
+        contains: str | None = None,
+        limit: int | None = None,
+        offset: int | None = None,
+    ) -> Document:
+        """Return labels that a model knows, at most ``limit`` from ``offset`` on.
+
+        Filter them by ``prefix``, or by a substring with ``contains``.
+        """
+        query = query_string(prefix=prefix, contains=contains, limit=limit, offset=offset)
+        return self._ask(Call("GET", f"{model_path(name)}/labels{query}"))
+
+    def register_labels(
+        self, name: str, labels: Sequence[Mapping[str, Any]], *, learn: bool = True, source: str | None = None
+    ) -> Document:
+        """Register labels: each has a ``label``, and may have ``name``, ``description``, ``parent`` and ``metadata``.
+
+        All of them are registered, or none. With ``learn`` each name is learned once, as an instance of its label.
+        """
+        request: dict[str, Any] = {"labels": [dict(one) for one in labels], "learn": learn}
+        if source is not None:
+            request["source"] = source
+        return self._ask(Call("PUT", f"{model_path(name)}/labels", encode_document(request), JSON))
+
+    def label(self, name: str, label: str, *, limit: int | None = None) -> Document:
+        """Return how often a label was learned, and at most ``limit`` features that vote for it, heaviest first."""
+        return self._ask(Call("GET", f"{model_path(name)}/label{query_string(name=label, limit=limit)}"))
+
+    def configure(self, name: str, fields: Answer) -> Document:
+        """Create a model or change fields of its configuration."""
+        return self._ask(Call("PUT", model_path(name), encode_document(fields), JSON))
+
+    def delete(self, name: str) -> Nothing:
+        """Delete a model and everything it learned."""
+        return self._delete(model_path(name))
+
+    def snapshots(self, name: str) -> Document:
+        """Return the snapshots of a model, newest first."""
+        return self._ask(Call("GET", f"{model_path(name)}/snapshots"))
+
+    def snapshot(self, name: str) -> Document:
+        """Request a snapshot."""
+        return self._ask(Call("POST", f"{model_path(name)}/snapshots", repeatable=False, seconds=SNAPSHOT_SECONDS))
+
+    def versions(self, name: str) -> Document:
+        """Return the versions of a model, newest first."""
+        return self._ask(Call("GET", f"{model_path(name)}/versions"))
+
+    def version(self, name: str, version: str) -> Document:
+        """Return one version: the data it was fitted on and its evaluation."""
+        return self._ask(Call("GET", version_path(name, version)))
+
+    def compare_versions(self, name: str, ids: Sequence[str]) -> Document:
+        """Return a comparison of versions."""
+        return self._ask(Call("GET", f"{model_path(name)}/comparison{query_string(id=list(ids))}"))
+
+    def delete_version(self, name: str, version: str) -> Nothing:
+        """Delete a version that is not in use."""
+        return self._delete(version_path(name, version))
+
+    def activate(self, name: str, version: str, reason: str = "") -> Document:
+        """Make a version answer the requests that name none. ``live`` stands for the index."""
+        body = encode_document({"version": version, "reason": reason})
+        return self._ask(Call("POST", f"{model_path(name)}/activate", body, JSON, seconds=ACTIVATE_SECONDS))
+
+    def challengers(self, name: str) -> Document:
+        """Return the challengers and the standings of the contest."""
+        return self._ask(Call("GET", challengers_path(name)))
+
+    def enter_challenger(self, name: str, version: str, reason: str = "asked for") -> Document:
+        """Enter a version as a challenger: it is scored on learned instances, and activated once it proves better."""
+        body = encode_document({"version": version, "reason": reason})
+        return self._ask(Call("POST", challengers_path(name), body, JSON))
+
+    def withdraw_challenger(self, name: str, version: str) -> Nothing:
+        """Withdraw a version from the contest. The version is kept, and stays active if it is."""
+        return self._delete(challenger_path(name, version))
+
+    def datasets(self) -> Document:
+        """Return the data sets that jobs can learn from."""
+        return self._ask(Call("GET", "/datasets"))
+
+    def dataset(self, name: str) -> Document:
+        """Return one data set."""
+        return self._ask(Call("GET", dataset_path(name)))
+
+    def delete_dataset(self, name: str) -> Nothing:
+        """Delete a data set."""
+        return self._delete(dataset_path(name))
+
+    def methods(self) -> Document:
+        """Return the methods of jobs, with the JSON Schema of their parameters."""
+        return self._ask(Call("GET", "/methods"))
+
+    def submit(self, request: Answer, key: str | None = None) -> Document:
+        """Submit a job. ``key`` is an idempotency key, by default a random one.
+
+        Raises ValueError if the key cannot stand in a header.
+        """
+        if key and not (key.isascii() and key.isprintable()):
+            raise ValueError("an idempotency key must be printable ASCII")
+        headers = {**JSON, KEY_HEADER: key or uuid.uuid4().hex}
+        return self._ask(Call("POST", "/jobs", encode_document(request), headers))
+
+    def jobs(self, *, state: str | None = None, model: str | None = None, limit: int | None = None) -> Document:
+        """Return at most ``limit`` jobs, newest first. Filter them by ``state`` and ``model``."""
+        return self._ask(Call("GET", f"/jobs{query_string(state=state, model=model, limit=limit)}"))
+
+    def job(self, job_id: str) -> Document:
+        """Return one job."""
+        return self._ask(Call("GET", job_path(job_id)))
+
+    def cancel(self, job_id: str) -> Document:
+        """Cancel a job, which may take seconds to stop."""
+        return self._ask(Call("DELETE", job_path(job_id)))
+
+    def classify(self, name: str, request: Mapping[str, Any]) -> Document:
+        """Classify one instance or a batch."""
+        return self._ask(Call("POST", f"{model_path(name)}/classify", encode_document(request), JSON))
+
+    def learn(self, name: str, request: Mapping[str, Any]) -> Document:
+        """Learn one instance or a batch. Retries do not learn it twice."""
+        # A request without an idempotency key gets one, so that it can be repeated if its answer breaks off. A request
+        # that waits only for the log gets none: with a key, the service would answer only once the request is applied.
+        instances = request.get("instances")
+        keys = [one.get("key") for one in instances] if isinstance(instances, list) else [request.get("key")]
+        add_key = not any(keys) and request.get("wait") != "log"
+        headers = {**JSON, KEY_HEADER: uuid.uuid4().hex} if add_key else JSON
+        path = f"{model_path(name)}/learn"
+        return self._ask(Call("POST", path, encode_document(request), headers, repeatable=add_key or all(keys)))
+
+    # Files
+
+    def export(self, name: str) -> Download:
+        """Yield a model as one file, piece by piece."""
+        return self._download(f"{model_path(name)}/export")
+
+    def export_version(self, name: str, version: str) -> Download:
+        """Yield a version as one file, piece by piece."""
+        return self._download(f"{version_path(name, version)}/export")
+
+    def import_(self, name: str, pieces: Pieces) -> Document:
+        """Load an exported file into a model and return the model. Waits until the replicas have loaded it."""
+        path = f"{model_path(name)}/import"
+        return self._ask(Call("PUT", path, pieces, MODEL_FILE, once=True, seconds=IMPORT_SECONDS))
+
+    def import_version(self, name: str, pieces: Pieces) -> Document:
+        """Add an exported version to a model and return the version."""
+        path = f"{model_path(name)}/versions"
+        return self._ask(Call("POST", path, pieces, VERSION_FILE, once=True, seconds=IMPORT_SECONDS))
+
+    def put_dataset(
+        self,
+        file: str | os.PathLike[str],
+        name: str | None = None,
+        *,
+        pieces: Pieces | None = None,
+        text: str | Sequence[str] = (),
+        label: str | None = None,
+        label_separator: str | None = None,
+        vector: str | None = None,
+        ignore: str | Sequence[str] = (),
+    ) -> Document:
+        """Upload a file as a data set and return it. It replaces a data set of the same name.
+
+        Parameters
+        ----------
+        file : str or path
+            The suffix names the format, such as ``.jsonl.gz``.
+        name : str or None
+            Name of the data set. Default: the name of the file up to its first dot.
+        pieces : iterable of bytes, async iterable for ``AsyncClient``, or None
+            Sent as the content instead of the file, which need not exist then.
+        text, label, vector : str or sequence of str, str or None, str or None
+            Of a table: the columns of the text, the labels and the vectors.
+        label_separator : str or None
+            Of a table: separates the labels of a string.
+        ignore : str or sequence of str
+            Columns of a table, or fields of JSON lines, that are left out; ``*``: all without a role.
+        """
+        source = Path(file)
+        path = dataset_path(source.name.partition(".")[0] if name is None else name)
+        content = self._read(source) if pieces is None else pieces
+        path += query_string(
+            filename=source.name,
+            text=text,
+            label=label,
+            label_separator=label_separator,
+            vector=vector,
+            ignore=ignore,
+        )
+        return self._ask(Call("PUT", path, content, DATA_FILE, once=True, seconds=DATASET_SECONDS))
+
+    # What a client implements
+
+    def _ask(self, call: Call) -> Document:
+        """Send a request, again if that may help, and return its answer."""
+        raise NotImplementedError
+
+    def _delete(self, path: str) -> Nothing:
+        """Delete a resource."""
+        raise NotImplementedError
+
+    def _read(self, path: Path) -> Pieces:
+        """Yield the content of a local file. Raises OSError."""
+        raise NotImplementedError
+
+    def _download(self, path: str) -> Download:
+        """Yield the content of a file."""
+        raise NotImplementedError

@@ -1,0 +1,214 @@
+"""``abound evaluate --method M``: fit a batch method on one file and evaluate it on another, in this process."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from abound.processes.parallel import parallel
+from abound_core.config import ModelConfig
+from abound_core.errors import InvalidInstance
+from abound_core.instances.data_formats import DatasetInstance
+from abound_core.instances.vectorizer import Vectorizer
+from abound_core.limits import DATASET_LIMITS
+from abound_core.measures import Propensity, evaluate
+from abound_core.methods import fitted, registry
+from abound_core.methods.training.gather import gather
+from abound_core.methods.training.hierarchy import of_pairs
+from abound_core.methods.training.matrices import Matrices, hide_labels
+from abound_core.methods.training.progress import Progress, no_progress, subrange
+
+DEPTH = 100
+"""Default number of labels ranked per instance. MRR counts a true label further down as one that is not ranked."""
+
+VECTOR_FIELDS = ("analyzer", "negative", "numbers")
+"""Fields of a model's configuration that determine its vectors."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchEvaluation:
+    """The settings of a batch evaluation.
+
+    Attributes
+    ----------
+    method : str
+    params : Params of the method, or ``auto``
+    config : ModelConfig
+        Configuration by which the instances become vectors.
+    idf : bool or None
+        Whether to weight features by idf; None: only if the instances are texts.
+    seed : int
+    jobs : int
+        Number of threads.
+    hidden : float
+        Share of the training labels that is hidden, 0 to 1.
+    depth : int
+        Labels ranked per instance.
+    hierarchy : tuple of (str, str)
+        Pairs of a child and its parent. Children are labels, or classes above them.
+    """
+
+    method: str
+    params: Any
+    config: ModelConfig
+    idf: bool | None = None
+    seed: int = 0
+    jobs: int = 1
+    hidden: float = 0.0
+    depth: int = DEPTH
+    hierarchy: tuple[tuple[str, str], ...] = ()
+
+    @classmethod
+    def from_fields(cls, method: str, changes: dict[str, Any], **others: Any) -> BatchEvaluation:
+        """Create the settings from user-supplied fields: of the method, of the analyzer, ``idf``, or
+        ``params=auto``.
+
+        Raises
+        ------
+        InvalidInstance
+            A field is unknown or out of range; the error names it.
+        """
+        config = ModelConfig.from_dict({name: changes[name] for name in VECTOR_FIELDS if name in changes})
+        rest = {name: value for name, value in changes.items() if name not in VECTOR_FIELDS}
+        idf, auto = rest.pop("idf", None), rest.pop("params", None)
+        if idf not in (None, True, False):
+            raise InvalidInstance("idf must be true, false or null", "idf")
+        if auto is not None and (auto != "auto" or rest):
+            raise InvalidInstance("params can only be auto, and then no other parameter may be given", "params")
+        params = "auto" if auto else registry.params_of(method, rest)
+        if auto and registry.method_of(method).search is None:
+            raise InvalidInstance(f"{method} has no parameters that can be searched for", "params")
+        return cls(method=method, params=params, config=config, idf=idf, **others)
+
+
+def evaluate_method(
+    train_instances: Iterable[DatasetInstance],
+    test_instances: Iterable[DatasetInstance],
+    trial: BatchEvaluation,
+    *,
+    propensity: Propensity | None = None,
+    progress: Progress = no_progress,
+) -> dict[str, Any]:
+    """Fit a batch method on some instances and evaluate it on others.
+
+    Returns
+    -------
+    dict
+        As returned by ``abound.evaluation.live.evaluate``, with these differences: ``connections`` is
+        the number of values in the model's arrays, and ``work_per_feature`` is None. Further keys:
+
+        - ``method``, ``params`` (as used), ``idf``, and the method's facts about its model;
+        - ``cpu_seconds``: of this process, all threads together;
+        - ``milliseconds_per_query``: wall time. One row is ranked before, so that compilation is not timed.
+
+    Raises
+    ------
+    Malformed
+        An instance is invalid.
+    InvalidInstance
+        The data have nothing to learn, no test instance has a label, or the parameters do not suit the data.
+    """
+    read, test = _read(train_instances, test_instances, trial)
+    return evaluate_matrices(read, test, trial, propensity=propensity, progress=progress)
+
+
+def evaluate_matrices(
+    read: Matrices,
+    test: Matrices,
+    trial: BatchEvaluation,
+    *,
+    propensity: Propensity | None = None,
+    progress: Progress = no_progress,
+) -> dict[str, Any]:
+    """Fit and evaluate like ``evaluate_method``, from matrices. ``test`` must have the columns of ``read``."""
+    if trial.hierarchy:
+        read = _below(read, trial.hierarchy)
+    rng = np.random.default_rng(trial.seed)
+    train = hide_labels(read, trial.hidden, rng) if trial.hidden else read
+    learned = len(train.learnable)
+    fit_clock, rank_clock = _Clock(), _Clock()
+    with parallel(None, trial.jobs):
+        with fit_clock.running():
+            model = fitted.fit(trial.method, train, trial.params, rng, subrange(progress, 0.0, 0.8), use_idf=trial.idf)
+        depth = min(trial.depth, len(model.labels))
+        model.rank(test.X[:1], depth)
+        progress("ranking", 0.8)
+        with rank_clock.running():
+            rankings = model.rank(test.X, depth)
+    counts = np.zeros(len(test.labels), np.int64)
+    counts[: len(read.labels)] = read.label_counts
+    weights = (propensity or Propensity()).weights(counts, read.X.shape[0])
+    arrays = model.model.to_arrays()
+    return {
+        "method": trial.method,
+        **getattr(model.model, "facts", dict)(),
+        "params": asdict(model.params),
+        "idf": model.idf is not None,
+        "metrics": evaluate(rankings, test.label_sets, weights),
+        "connections": sum(array.size for array in arrays.values()),
+        "work_per_feature": None,
+        "bytes": sum(array.nbytes for array in model.to_arrays().values()),
+        "seconds": {"fit": fit_clock.wall, "rank": rank_clock.wall},
+        "cpu_seconds": {"fit": fit_clock.cpu, "rank": rank_clock.cpu},
+        "milliseconds_per_query": 1000 * rank_clock.wall / max(test.X.shape[0], 1),
+        "instances": {"train": read.X.shape[0], "test": test.X.shape[0]},
+        "learned": learned,
+        "features": train.X.shape[1],
+        "classes": int(np.count_nonzero(train.label_counts)),
+    }
+
+
+def search_live(instances: Iterable[DatasetInstance], config: ModelConfig, seed: int) -> tuple[int, float]:
+    """Search for the passes and the margin that suit the live index, on a held-out part of the instances.
+
+    Raises
+    ------
+    InvalidInstance
+        There is nothing to learn.
+    """
+    data = gather(
+        instances,
+        Vectorizer(config, DATASET_LIMITS).vectorize,
+        DATASET_LIMITS,
+        (secrets.randbits(64), secrets.randbits(64)),
+    )
+    _, params = registry.fit("ff", data, "auto", np.random.default_rng(seed), no_progress)
+    return params.passes, params.margin
+
+
+class _Clock:
+    """Measures the wall and processor seconds of a block."""
+
+    def __init__(self) -> None:
+        self.wall = self.cpu = 0.0
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        wall, cpu = time.perf_counter(), time.process_time()
+        yield
+        self.wall, self.cpu = time.perf_counter() - wall, time.process_time() - cpu
+
+
+def _below(read: Matrices, pairs: tuple[tuple[str, str], ...]) -> Matrices:
+    try:
+        return replace(read, hierarchy=of_pairs(read.labels, pairs))
+    except ValueError as error:
+        raise InvalidInstance(str(error), "hierarchy") from error
+
+
+def _read(
+    train: Iterable[DatasetInstance], test: Iterable[DatasetInstance], trial: BatchEvaluation
+) -> tuple[Matrices, Matrices]:
+    vectorize = Vectorizer(trial.config, DATASET_LIMITS).vectorize
+    secret = (secrets.randbits(64), secrets.randbits(64))
+    read = gather(train, vectorize, DATASET_LIMITS, secret)
+    other = gather(test, vectorize, DATASET_LIMITS, secret, like=read)
+    if other.X.shape[0] and not np.any(other.label_sets.sizes):
+        raise InvalidInstance("no test instance has a label", "data")
+    return read, other

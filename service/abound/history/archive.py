@@ -1,0 +1,352 @@
+"""Archiving moves the oldest entries of a log into segment files in the artifact store, then trims them off the log.
+
+1. Read the entries before the oldest good snapshot, one segment at a time. A small last segment is read again and
+   extended, which avoids many small segments.
+2. Write the segment, read it back and compare.
+3. In one script, under the lease: add the segment to the manifest of history, trim the log, and add the trimmed
+   entries to the counters of the trim record.
+
+The entry of the snapshot itself stays in the log, because a start identifies the log by that entry. If the process
+dies, the next one finds the log unchanged and at most a file that nothing points to. Garbage collection deletes the
+old file of an extended segment later, because a store that loses its last second points to that file again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from typing import NamedTuple
+
+import msgspec
+import structlog
+
+from abound.artifacts.artifact_store import ArtifactStore
+from abound.artifacts.checksums import checksum_of, seal
+from abound.asyncio_tasks import do_nothing
+from abound.history import history_manifest
+from abound.history.history_manifest import Base, HistoryManifest, HistoryParams, Segment
+from abound.history.segment import encode_segment
+from abound.log import stream
+from abound.log.catalog import CatalogModel
+from abound.log.events import adoption_after, check
+from abound.log.stream import Element, LogParams, Trim, entry_size, trimmed_key
+from abound.model.replicated_model import ReplicatedModel
+from abound.snapshots import snapshots, state_files
+from abound.snapshots.state_image import StateManifest
+from abound.store.client import Store, store_errors
+from abound.store.keys import ModelKeys
+from abound.store.lease import ADOPTION, Command, Lease, acquire
+from abound_core.errors import Corrupted, NotReady, UnknownArtifact
+from abound_core.limits import Limits
+from abound_core.types import START, Offset
+
+log = structlog.get_logger(__name__)
+
+BASE_PREFIX = "base-"
+"""Prefix of the ids of bases. They are written under the lease only, so the holder of the lease can delete leftovers.
+"""
+
+MIN_GOOD_SNAPSHOTS = 2
+"""Number of good snapshots that must exist before anything is trimmed off a log."""
+
+
+class ArchiveContext(NamedTuple):
+    """The arguments that every change of a model's history needs.
+
+    Attributes
+    ----------
+    lease : Lease
+        The lease of the model.
+    between : async callable
+        Awaited before each step. An exception from it ends the work.
+    """
+
+    store: Store
+    artifacts: ArtifactStore
+    living: CatalogModel
+    lease: Lease
+    params: HistoryParams = HistoryParams()
+    log_params: LogParams = LogParams()
+    between: Callable[[], Awaitable[None]] = do_nothing
+
+    @property
+    def keys(self) -> ModelKeys:
+        """Return the keys of the model."""
+        return self.living.keys
+
+
+async def archive(to: ArchiveContext) -> HistoryManifest | None:
+    """Move entries that no snapshot needs from the log to history.
+
+    Does nothing until there are two good snapshots.
+
+    Returns
+    -------
+    HistoryManifest or None
+        The history afterwards; None if there is none yet.
+
+    Raises
+    ------
+    LeaseLost
+        Another process has taken over the model.
+    Corrupted
+        The manifest of history cannot be read, the log does not continue it, or an entry is damaged.
+    ArtifactsUnavailable, StoreUnavailable
+    """
+    good = await good_snapshots(to.store, to.keys)
+    if len(good) < MIN_GOOD_SNAPSHOTS or good[-1].position.offset == START:
+        return await history_manifest.History(to.store, to.artifacts, to.keys).manifest()
+    until = good[-1].position.offset
+    contents = await _current_manifest(to, good)
+    elements, size, n_old, old = await _extendable_segment(to, contents)
+    begun = msgspec.structs.replace(contents, segments=contents.segments[:-1]) if old is not None else contents
+    async with contextlib.aclosing(_read(to, contents.end, until)) as reading:
+        async for read in reading:
+            for element in read:
+                if Offset.of_entry(element[0])[:2] >= until[:2]:
+                    break
+                _check(to, element)
+                elements.append(element)
+                size += entry_size(element[1])
+                if size >= to.params.segment_bytes or adoption_after(element) is not None:
+                    contents = begun = await _add(to, begun, elements, size)
+                    elements, size, n_old = [], 0, 0
+    if len(elements) > n_old:
+        contents = await _add(to, begun, elements, size)
+    return contents
+
+
+async def least_replay_offset(to: ArchiveContext, after: Offset) -> Offset | None:
+    """Return the least offset from which an adoption in the log after ``after`` replays.
+
+    Raises what ``archive`` raises.
+    """
+    found = []
+    async with contextlib.aclosing(_read(to, after)) as reading:
+        async for elements in reading:
+            found += [since for element in elements if (since := adoption_after(element)) is not None]
+            await to.between()
+    return min(found, default=None)
+
+
+async def _read(to: ArchiveContext, after: Offset, until: Offset | None = None) -> AsyncGenerator[list[Element]]:
+    """Yield the entries of the log after ``after``, up to and including ``until`` (default: all).
+
+    Raise Corrupted if the log begins later, and LeaseLost if another process has archived the entries meanwhile.
+    """
+    connection = await to.store.open_connection("archive")
+    try:
+        reading = stream.read(
+            connection,
+            to.keys.log,
+            after,
+            until,
+            read_bytes=to.log_params.read_bytes,
+            seconds=to.store.params.reply_seconds,
+        )
+        async with contextlib.aclosing(reading):
+            async for elements in reading:
+                yield elements
+    except stream.LogTrimmed as error:
+        await to.lease.check()
+        raise Corrupted(
+            f"the history of {to.keys.name} ends at {after.entry} and {error}: the entries between are lost. "
+            f"{history_manifest.BEGIN_ANEW_HINT}"
+        ) from None
+    finally:
+        connection.close()
+
+
+def _check(to: ArchiveContext, element: Element) -> None:
+    """Raise Corrupted if an entry is damaged."""
+    try:
+        check(element[1])
+    except Corrupted as error:
+        raise Corrupted(
+            f"the entry {element[0].decode()} of the log of {to.keys.name} cannot be moved to history: {error}. "
+            f"{history_manifest.BEGIN_ANEW_HINT}"
+        ) from None
+
+
+async def restart_history(to: ArchiveContext) -> HistoryManifest:
+    """Start history again at the oldest good snapshot, without anything before it.
+
+    Use it for a history that is damaged or lost. Garbage collection deletes its files later. Raises what ``archive``
+    raises, Conflict while a state is rebuilt, and NotReady if no snapshot is good and past all adoptions.
+    """
+    return await _begin_at(to, await good_snapshots(to.store, to.keys))
+
+
+async def good_snapshots(store: Store, keys: ModelKeys) -> list[StateManifest]:
+    """Return the manifests of the usable snapshots, newest first.
+
+    A snapshot is usable if all its parts exist with their sizes and the log contains its entry.
+    """
+    good = []
+    for manifest in await snapshots.read_manifests(store, keys):
+        with store_errors():
+            async with store.client.pipeline(transaction=False) as pipe:
+                for i in range(len(manifest.parts)):
+                    pipe.strlen(snapshots.file_key(keys, manifest.id, i))
+                sizes = await pipe.execute()
+        offset, checksum = manifest.position[:2]
+        if sizes == [part.size for part in manifest.parts] and await stream.holds(store, keys.log, offset, checksum):
+            good.append(manifest)
+    return good
+
+
+async def make_base(to: ArchiveContext, model: ReplicatedModel) -> Base:
+    """Write the state of a model as a base. Nothing may be applied to the model meanwhile."""
+    position = model.position
+    recipe = {"method": "base", "offset": str(position.offset)}
+    name = f"{BASE_PREFIX}{state_files.new_id()}"
+    index = await state_files.write(to.artifacts, to.keys, model.live, position.offset, recipe, to.between, name)
+    return Base(index=index.id, digest=index.digest, size=index.size, **Base.fields_of(position))
+
+
+async def swap_manifest(
+    to: ArchiveContext, contents: HistoryManifest, trim: Trim | None = None, also: Sequence[Command] = ()
+) -> HistoryManifest:
+    """Replace the manifest of history and trim the log as ``trim`` says. Raises LeaseLost.
+
+    ``also`` holds commands on other keys of the model, which run in the same script.
+    """
+    contents = seal(contents)
+    packed = msgspec.json.encode(contents)
+    history_manifest.parse(packed, to.keys)
+    commands: list[Command] = []
+    if trim is not None:
+        milliseconds, sequence, _ = trim.last
+        first = f"{milliseconds}-{sequence + 1}" if sequence + 1 < 2**64 else f"{milliseconds + 1}-0"
+        commands = [
+            ("XTRIM", to.keys.log, "MINID", "=", first),
+            ("SET", trimmed_key(to.keys.log), trim.packed()),
+        ]
+    await to.lease.swap([*commands, *also, ("SET", history_manifest.history_key(to.keys), packed)])
+    return contents
+
+
+async def _current_manifest(to: ArchiveContext, good: list[StateManifest]) -> HistoryManifest:
+    """Return the manifest to append to: the present one, or a new one if there is none or its files are lost."""
+    contents = await history_manifest.History(to.store, to.artifacts, to.keys).manifest()
+    if contents is None:
+        if (await stream.trim_of(to.store, to.keys.log)).n_entries == 0:
+            return _empty(to, None)
+        log.error("the manifest of history is lost; starting history again at a snapshot", model=to.keys.name)
+    elif contents.artifacts != to.artifacts.id:
+        log.error("history is in another artifact store; starting it again at a snapshot", model=to.keys.name)
+    else:
+        return contents
+    return await _begin_at(to, good)
+
+
+async def _begin_at(to: ArchiveContext, good: list[StateManifest]) -> HistoryManifest:
+    async with acquire(to.store, to.keys, purpose=ADOPTION):  # an adoption replays entries since its job began
+        for manifest in reversed(good):
+            offset = manifest.position.offset
+            needed = await least_replay_offset(to, offset)
+            if needed is not None and needed[:2] < offset[:2]:
+                continue  # without a later snapshot, every start replays this adoption
+            model = ReplicatedModel(to.keys, to.living.config, limits=Limits())
+            try:
+                live = await snapshots.load(to.store, to.keys, manifest, model.limits)
+            except Corrupted as error:
+                log.warning("snapshot skipped", model=to.keys.name, snapshot=manifest.id, reason=str(error))
+                continue
+            model.restore(live, manifest.position)
+            base = await make_base(to, model)
+            return await swap_manifest(to, _empty(to, base), await _trim_before(to, base))
+    raise NotReady(
+        f"no usable snapshot of {to.keys.name} to start its history at; retry after the next snapshot", retry_after=60.0
+    )
+
+
+async def _trim_before(to: ArchiveContext, base: Base) -> Trim | None:
+    """Return the trim that makes the log begin with the entry of a base; None if the log begins there already."""
+    at, key = base.position.offset, to.keys.log
+    if at == START:
+        return None
+    with store_errors():
+        before = await to.store.client.xrevrange(key, f"({at.entry}", "-", count=1)
+        own = await to.store.client.xrange(key, at.entry, at.entry)
+    if not before or not own:
+        return None
+    size = entry_size([part for field in own[0][1].items() for part in field])
+    return Trim(Offset.of_entry(before[0][0]), base.n_entries - 1, base.log_bytes - size)
+
+
+def _empty(to: ArchiveContext, base: Base | None) -> HistoryManifest:
+    return HistoryManifest(
+        format=history_manifest.FORMAT,
+        model=to.keys.name,
+        incarnation=to.keys.incarnation,
+        artifacts=to.artifacts.id,
+        base=base,
+        segments=[],
+    )
+
+
+async def _extendable_segment(
+    to: ArchiveContext, contents: HistoryManifest
+) -> tuple[list[Element], int, int, Segment | None]:
+    """Return the last segment if it should be extended, with its entries, their size in the log and their number."""
+    last = contents.segments[-1] if contents.segments else None
+    if last is None or last.needs is not None or last.log_bytes * 2 > to.params.segment_bytes:
+        return [], 0, 0, None
+    try:
+        elements = await history_manifest.History(to.store, to.artifacts, to.keys).elements(last)
+    except (Corrupted, UnknownArtifact):
+        return [], 0, 0, None  # the next reader of this segment reports it
+    return elements, last.log_bytes, last.n_entries, last
+
+
+async def _add(
+    to: ArchiveContext, contents: HistoryManifest, elements: list[Element], log_bytes: int
+) -> HistoryManifest:
+    """Append a segment of these elements to history and trim them off the log."""
+    await to.between()
+    segment = await write_segment(to, elements, contents.n_entries, contents.log_bytes, log_bytes)
+    last = Offset.of_entry(segment.last)
+    trim = Trim(last, contents.n_entries + len(elements), contents.log_bytes + log_bytes)
+    return await swap_manifest(to, msgspec.structs.replace(contents, segments=[*contents.segments, segment]), trim)
+
+
+async def write_segment(
+    to: ArchiveContext, elements: list[Element], n_before: int, bytes_before: int, log_bytes: int
+) -> Segment:
+    """Write elements as a segment file that nothing points to yet, read it back and compare.
+
+    Parameters
+    ----------
+    n_before, bytes_before : int
+        Number and size of the log's entries before them.
+    log_bytes : int
+        Their size when they were appended to the log. It stays the same when some of them are erased.
+
+    Raises
+    ------
+    Corrupted
+        The artifact store returns other bytes.
+    ArtifactsUnavailable
+    """
+    packed = await asyncio.to_thread(encode_segment, elements)
+    first, last = elements[0][0].decode(), elements[-1][0].decode()
+    name = f"{history_manifest.artifact_folder(to.keys, 'history')}/{first}-{secrets.token_hex(4)}.seg"
+    await to.artifacts.put(name, packed)
+    if await to.artifacts.get(name) != packed:
+        raise Corrupted(f"the artifact store does not give back what was written as {name}")
+    needs = [after for element in elements if (after := adoption_after(element)) is not None]
+    return Segment(
+        name=name,
+        first=first,
+        last=last,
+        n_before=n_before,
+        bytes_before=bytes_before,
+        n_entries=len(elements),
+        log_bytes=log_bytes,
+        size=len(packed),
+        checksum=checksum_of(packed),
+        needs=str(min(needs)) if needs else None,
+    )

@@ -1,0 +1,432 @@
+"""Appending events to a model's log: concurrent requests share one entry, one round trip and one fsync.
+
+An **append group** is the requests of one entry. Each model has one queue of requests, and appends one group at a
+time.
+
+    1. A request waits in the queue. The queue is bounded by bytes and number; excess requests are refused
+       (Overloaded).
+    2. When no append is running, the waiting requests become a group (bounded again). The group goes out as one
+       XADD. If the service promises more than ``log``, the commands that confirm it follow in the same write
+       (``abound/store/durability.py``).
+    3. The replies confirm how durable the group is. The next group goes out.
+    4. The follower reads the entry from the log, recognizes it by origin and sequence, and hands over its
+       outcome.
+    5. A request ends when it is durable and, unless it does not wait for that, applied.
+
+Each connection asks its server every second whether it would keep the log (``ServerInfo``). If it would not,
+nothing is appended. The requests of a group that is under way then end as :class:`OutcomeUnknown`: their events
+are in the log but may get lost.
+
+A group whose reply is lost is never sent again. The follower may still find it in the log. Its requests then
+succeed as soon as the store confirms again that it keeps the log. Otherwise they end as
+:class:`OutcomeUnknown` at their deadline.
+
+A client that disconnects does not change its group, and the other requests of the group are unaffected.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+
+from abound.asyncio_tasks import cancel_and_wait
+from abound.log.append_group import AppendGroup, LearnDraft, LearnOutcome, PendingRequest
+from abound.log.events import APPLY_VERSION, ControlEvent, Entry, encode
+from abound.log.stream import LogParams, xadd
+from abound.metrics import DurationCounter
+from abound.processes.tracing import Tracing
+from abound.store.client import Store, store_errors
+from abound.store.durability import Words, confirmation_commands, confirmed_level
+from abound.store.keys import ModelKeys
+from abound.store.raw_connection import ConnectionLost, Reply, pack_command
+from abound.store.reconnecting_connection import ReconnectingConnection
+from abound.store.server_info import LEVELS, ServerInfo
+from abound_core.errors import NotReady, OutcomeUnknown, Overloaded, StoreUnavailable, TooLarge
+from abound_core.model.entry_application import EntryApplication
+from abound_core.types import Offset
+
+SWEEP_SECONDS = 0.05
+
+
+async def append_event(store: Store, keys: ModelKeys, event: ControlEvent) -> Offset:
+    """Append a control event to a model's log, from any process; return its offset. Raises StoreUnavailable."""
+    payload, checksum = encode(Entry(APPLY_VERSION, secrets.token_bytes(8), 1, event))
+    with store_errors():
+        return Offset.of_entry(await store.client.xadd(keys.log, {"e": payload, "c": checksum}))
+
+
+class Appender:
+    """Appends events to the log of one model and returns the outcome to each request.
+
+    Parameters
+    ----------
+    key : bytes
+        Of the model's stream.
+    origin : bytes
+        Id of this process.
+    sequences : iterator of int
+        Shared by all appenders of the process.
+    connection : ReconnectingConnection
+        Shared by all models.
+    own_connection : ReconnectingConnection or None
+        For a level above ``log``: this model appends over it, so that waiting for the store holds up no other
+        model. It is opened on first use.
+    durability : ``log`` | ``fsync`` | ``replica``
+        The level that each group is to reach.
+    log_bytes : callable
+        Returns the current size of the log.
+    tracing : Tracing or None
+        Makes the spans of the requests to learn.
+    """
+
+    def __init__(
+        self,
+        key: bytes,
+        origin: bytes,
+        sequences: Iterator[int],
+        connection: ReconnectingConnection,
+        own_connection: ReconnectingConnection | None,
+        durability: str,
+        params: LogParams,
+        reply_seconds: float,
+        log_bytes: Callable[[], int],
+        tracing: Tracing | None = None,
+    ) -> None:
+        self.key = key
+        self.params = params
+        self.reply_seconds = reply_seconds
+        self._origin = origin
+        self._sequences = sequences
+        self._log_bytes = log_bytes
+        self.tracing = tracing
+        self.timer = DurationCounter()
+        self._shared = connection
+        self._connection = own_connection or connection
+        self._durability = durability
+        self._level = LEVELS.index(durability)
+        self._queue: deque[PendingRequest] = deque()
+        self._busy = False
+        self._alone = False
+        self._groups: dict[int, AppendGroup] = {}
+        self._n_waiting = 0
+        self._n_bytes = 0
+        self._loop = asyncio.get_running_loop()
+        self._sweeper: asyncio.TimerHandle | None = None
+        self._opening: asyncio.Task[None] | None = None
+
+    @property
+    def waiting(self) -> tuple[int, int]:
+        """Number of unanswered requests, and their bytes."""
+        return self._n_waiting, self._n_bytes
+
+    def learn(self, drafts: Sequence[LearnDraft], wait: bool, timeout: float) -> asyncio.Future[list[LearnOutcome]]:
+        """Append drafts. The future returns one ``LearnOutcome`` for each of them.
+
+        Raises (immediately; nothing is appended)
+        ------
+        StoreUnavailable
+            The store is unreachable, cannot confirm the durability of the service, or was changed so that it could
+            lose the log.
+        TooLarge
+            The request is over ``request_bytes``.
+        Overloaded
+            Too much is waiting already, or the log is full.
+        """
+        lack = self._server_info().lacks(self._durability)
+        if lack is not None:
+            raise StoreUnavailable(
+                f"nothing was appended: ABOUND_DURABILITY is {self._durability}, but {lack}", retry_after=5.0
+            )
+        if len(drafts) == 1:
+            [draft] = drafts
+            n, n_bytes = draft.n, len(draft.records)
+        else:
+            n, n_bytes = sum([draft.n for draft in drafts]), sum([len(draft.records) for draft in drafts])
+        if n_bytes > self.params.request_bytes:
+            raise TooLarge(
+                f"the request takes {n_bytes} bytes in the log, over the limit of {self.params.request_bytes}; "
+                "send it in smaller batches or raise ABOUND_LOG_REQUEST_BYTES"
+            )
+        if self._log_bytes() + n_bytes > self.params.max_log_bytes:
+            raise Overloaded(
+                f"the log of this model holds its limit of {self.params.max_log_bytes} bytes; "
+                "a worker with an artifact store trims it (see /readyz), "
+                "or raise ABOUND_LOG_MAX_LOG_BYTES if the store has the memory",
+                retry_after=60.0,
+            )
+        loop = self._loop
+        future: asyncio.Future[list[LearnOutcome]] = loop.create_future()
+        waiting = PendingRequest(future, wait, loop.time() + timeout, drafts, n, n_bytes)
+        self._admit(waiting)
+        if self.tracing is not None:
+            waiting.spans = self.tracing.append()
+            future.add_done_callback(waiting.spans.end)
+        self._put(waiting)
+        return future
+
+    def event(self, event: ControlEvent, timeout: float) -> asyncio.Future[Offset]:
+        """Append a control event. The future returns its offset once it is applied here.
+
+        Raise what ``learn`` raises.
+        """
+        self._server_info()
+        future: asyncio.Future[Offset] = self._loop.create_future()
+        waiting = PendingRequest(future, True, self._loop.time() + timeout, (), 0, 0, event)
+        self._admit(waiting)
+        self._put(waiting)
+        return future
+
+    def on_applied(self, sequence: int, entry: Offset, applied: EntryApplication | None) -> None:
+        """Accept an entry of this process that the follower applied. ``applied`` is None for a control event."""
+        group = self._groups.get(sequence)
+        if group is None:
+            return
+        group.entry = entry
+        group.is_read = True
+        if applied is not None:
+            group.applied = applied
+            group.ranks = applied.ranks.tolist()
+            group.updated = applied.updated.tolist()
+        self._settle(group)
+
+    async def stop(self, reason: str) -> None:
+        """End every request: unsent ones are refused, the outcome of the others is unknown."""
+        self._refuse_all(reason)
+        for group in list(self._groups.values()):
+            self._fail_group(group, OutcomeUnknown(f"{reason} before the store answered"))
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        if self._opening is not None:
+            await cancel_and_wait(self._opening)
+        if self._connection is not self._shared:
+            await self._connection.stop()
+
+    # one group at a time
+
+    def _put(self, waiting: PendingRequest) -> None:
+        """Queue a request. It is sent together with all others that arrive before the event loop's next turn.
+
+        If the previous group held a single request, there are no others to wait for and the request is sent
+        at once.
+        """
+        self._queue.append(waiting)
+        if self._busy:
+            return
+        self._busy = True
+        if self._alone:
+            self._send()
+        else:
+            self._loop.call_soon(self._send)
+
+    def _send(self) -> None:
+        """Append the waiting requests as one entry, or become idle if there are none."""
+        raw, info = self._connection.raw, self._connection.info
+        if raw is None or info is None:
+            self._busy = False
+            if self._connection is self._shared or self._shared.raw is None:
+                self._refuse_all("the store is unreachable")
+            elif self._opening is None or self._opening.done():
+                self._opening = self._loop.create_task(self._open())
+            return
+        if self._shared.info is not None and self._shared.info.rewriting:  # the info of the own one may be older
+            info = info._replace(rewriting=True)
+        group = self._take()
+        if group is None:
+            self._busy = False
+            return
+        self._alone = len(group.waiting) == 1
+        began = self._loop.time()
+        command = self._command(group)
+        timeout, wait_seconds = self.reply_seconds, self.params.wait_store_seconds
+        commands = confirmation_commands(info, self._level, wait_seconds)
+        replies: list[Reply] = []
+
+        def collect(reply: Reply) -> None:
+            replies.append(reply)
+            if len(replies) > len(commands):
+                self._answered(group, replies, info, commands, began)
+
+        if commands:
+            timeout += wait_seconds
+            command += b"".join([pack_command(words) for words in commands])
+        raw.send(command, collect, timeout, 1 + len(commands))
+
+    async def _open(self) -> None:
+        """Open the own connection, and go on with the waiting requests."""
+        self._connection.start()
+        await self._connection.wait_open()
+        if not self._busy and self._queue:
+            self._busy = True
+            self._send()
+
+    def _answered(
+        self, group: AppendGroup, replies: list[Reply], info: ServerInfo, commands: Sequence[Words], began: float
+    ) -> None:
+        reply, *confirmations = replies
+        if isinstance(reply, bytes):
+            self.timer.observe(self._loop.time() - began)
+            group.entry = Offset.of_entry(reply)
+            danger = self._connection.info.danger if self._connection.info is not None else None
+            if danger is None:
+                group.reached = confirmed_level(info, commands, confirmations)
+                if self.tracing is not None:
+                    group.begin_apply_spans()
+                self._settle(group)
+            else:
+                lost = OutcomeUnknown(f"the event is in the log but may get lost: the store {danger}")
+                self._fail_group(group, lost)
+        elif isinstance(reply, ConnectionLost):
+            group.lost = True
+            self._settle(group)
+        elif reply is None:
+            self._fail_group(group, StoreUnavailable("the store has lost the log; nothing was appended"))
+        else:
+            if str(reply).startswith("READONLY") and self._connection.raw is not None:
+                # After a failover, a new connection to the same address reaches the new primary.
+                self._connection.raw.close()
+            self._fail_group(group, StoreUnavailable(f"the store refused to append: {reply}"))
+        self._send()
+
+    def _take(self) -> AppendGroup | None:
+        """Return the next group: requests up to the bounds, or one control event; None if nothing waits."""
+        queue = self._queue
+        group: AppendGroup | None = None
+        n = n_bytes = n_units = 0
+        most_events, most_bytes = self.params.group_events, self.params.group_bytes
+        while queue:
+            waiting = queue.popleft()
+            if waiting.future.done():
+                self._uncount(waiting)
+                continue
+            if group is not None and (
+                waiting.event is not None or n + waiting.n > most_events or n_bytes + waiting.n_bytes > most_bytes
+            ):
+                queue.appendleft(waiting)
+                break
+            if group is None:
+                group = AppendGroup(next(self._sequences))
+                self._groups[group.sequence] = group
+            waiting.first, waiting.first_unit = n, n_units
+            n += waiting.n
+            n_bytes += waiting.n_bytes
+            n_units += len(waiting.drafts)
+            group.waiting.append(waiting)
+            if not waiting.wait:
+                group.patient = False
+            if waiting.event is not None:
+                break
+        return group
+
+    def _command(self, group: AppendGroup) -> bytes:
+        """Return the packed command that appends a group.
+
+        A log that once had an entry is never created again. If it is missing, the store was emptied, and a
+        new log would belong to no model.
+        """
+        entry = Entry(APPLY_VERSION, self._origin, group.sequence, group.event())
+        return xadd(self.key, *encode(entry), begun=self._log_bytes() > 0)
+
+    def _settle(self, group: AppendGroup) -> None:
+        """End the requests of a group that have everything they wait for."""
+        reached = group.reached
+        if reached is None:
+            if not (group.lost and group.is_read and self._is_safe()):
+                return
+            reached = 0
+        is_read = group.is_read
+        if group.patient and not is_read:
+            return
+        left = []
+        for waiting in group.waiting:
+            future = waiting.future
+            if not future.done():
+                if not is_read and waiting.wait:
+                    left.append(waiting)
+                    continue
+                future.set_result(waiting.result_in(group, reached))
+            self._uncount(waiting)
+        group.waiting = left
+        if not left:
+            self._groups.pop(group.sequence, None)
+
+    def _fail_group(self, group: AppendGroup, error: Exception) -> None:
+        """End all requests of a group with an error."""
+        self._groups.pop(group.sequence, None)
+        for waiting in group.waiting:
+            self._end(waiting, error)
+        group.waiting = []
+
+    def _refuse_all(self, reason: str) -> None:
+        """End all requests in the queue with an error; none of them was sent."""
+        while self._queue:
+            self._end(self._queue.popleft(), StoreUnavailable(f"{reason}; nothing was appended"))
+
+    # bounds and deadlines
+
+    def _server_info(self) -> ServerInfo:
+        info = self._shared.info
+        if self._shared.raw is None or info is None:
+            raise StoreUnavailable("the store is unreachable; nothing was appended")
+        info.check_safe()
+        return info
+
+    def _is_safe(self) -> bool:
+        """Return whether a store is connected and keeps everything in its log."""
+        info = self._shared.info
+        return self._shared.raw is not None and info is not None and info.danger is None
+
+    def _admit(self, waiting: PendingRequest) -> None:
+        params = self.params
+        if self._n_waiting >= params.waiting_requests or (
+            self._n_waiting and self._n_bytes + waiting.n_bytes > params.waiting_bytes
+        ):
+            raise Overloaded("too many events wait to be appended; try again later")
+        self._n_waiting += 1
+        self._n_bytes += waiting.n_bytes
+        if self._sweeper is None:
+            self._sweeper = self._loop.call_later(SWEEP_SECONDS, self._sweep)
+
+    def _uncount(self, waiting: PendingRequest) -> None:
+        self._n_waiting -= 1
+        self._n_bytes -= waiting.n_bytes
+
+    def _end(self, waiting: PendingRequest, error: Exception) -> None:
+        if not waiting.future.done():
+            waiting.future.set_exception(error)
+        self._uncount(waiting)
+
+    def _sweep(self) -> None:
+        """End the requests whose deadline has passed, each according to how far it got."""
+        self._sweeper = None
+        now = self._loop.time()
+        for waiting in [waiting for waiting in self._queue if waiting.deadline < now]:
+            self._queue.remove(waiting)
+            self._end(waiting, Overloaded("the event could not be appended in time; nothing was appended"))
+        for group in list(self._groups.values()):
+            if group.lost:  # the store may have become safe again, or been replaced
+                self._settle(group)
+            if any(waiting.deadline < now for waiting in group.waiting):
+                self._end_late(group, now)
+        if self._n_waiting:
+            self._sweeper = self._loop.call_later(SWEEP_SECONDS, self._sweep)
+
+    def _end_late(self, group: AppendGroup, now: float) -> None:
+        left = []
+        for waiting in group.waiting:
+            if waiting.deadline >= now:
+                left.append(waiting)
+            elif group.entry is None or group.reached is None:
+                self._end(waiting, OutcomeUnknown("the store did not answer in time; the event may be in the log"))
+            elif waiting.event is not None:
+                self._end(waiting, NotReady("the change is in the log, but this replica has not applied it yet"))
+            elif any(draft.key is not None for draft in waiting.drafts):
+                self._end(waiting, OutcomeUnknown("the event is in the log, but was not applied in time"))
+            else:
+                if not waiting.future.done():
+                    waiting.future.set_result(waiting.result_in(group, group.reached))
+                self._uncount(waiting)
+        group.waiting = left
+        if not left:
+            self._groups.pop(group.sequence, None)

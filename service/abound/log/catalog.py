@@ -1,0 +1,222 @@
+"""The catalog: the stream of model creations and deletions, and the models that result from it.
+
+A model's **incarnation** is the id of the entry that created it. It is part of all keys of the model, so a
+reused name shares nothing with the previous model. All keys of an incarnation carry one hash tag and lie
+together on a cluster; nothing spans two models.
+
+The stream is bounded. Once it has grown by many entries, a worker appends one entry with all models
+(``KnownModels``), provided nothing else was appended meanwhile. The same script removes the entries before
+the previous ``KnownModels``. A reader that has fallen further behind finds everything in the next entry it
+reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import hiredis
+
+from abound.log.events import (
+    APPLY_VERSION,
+    CatalogEntry,
+    KnownModels,
+    ModelCreated,
+    ModelDeleted,
+    checksum_of,
+    decode_catalog_entry,
+    encode,
+)
+from abound.log.stream import Element
+from abound.store.client import Store, store_errors
+from abound.store.keys import ModelKeys
+from abound.store.raw_connection import ConnectionLost
+from abound.store.reconnecting_connection import ReconnectingConnection
+from abound.store.server_info import refusal_of
+from abound_core.config import ModelConfig
+from abound_core.errors import Corrupted, InvalidInstance, OutcomeUnknown, StoreUnavailable, UnknownApplyVersion
+from abound_core.types import START, Offset
+
+CATALOG_KEY = b"abound:catalog"
+DEFAULT_MODEL = "default"
+
+GROWN_ENTRIES = 1000
+"""The stream is compacted after it has grown by this many entries, or by twice the number of models if that is more."""
+
+_SHORTEN = """
+-- KEYS: stream. ARGV: its last entry and that one's checksum, payload and checksum of the next, first one to stay or ''
+local last = redis.call('XREVRANGE', KEYS[1], '+', '-', 'COUNT', 1)
+if #last == 0 or last[1][1] ~= ARGV[1] or last[1][2][4] ~= ARGV[2] then return 0 end
+redis.call('XADD', KEYS[1], '*', 'e', ARGV[3], 'c', ARGV[4])
+if ARGV[5] ~= '' then redis.call('XTRIM', KEYS[1], 'MINID', '=', ARGV[5]) end
+return 1
+"""
+
+
+class CatalogModel(NamedTuple):
+    """A model that exists.
+
+    Attributes
+    ----------
+    keys : ModelKeys
+    config : ModelConfig
+        The configuration at creation; later changes are in the model's own log.
+    """
+
+    keys: ModelKeys
+    config: ModelConfig
+
+
+@dataclass
+class Catalog:
+    """The models that exist, as far as the catalog stream has been applied.
+
+    Attributes
+    ----------
+    offset : Offset
+        Offset of the last applied entry.
+    checksum : bytes
+        Checksum of that entry.
+    known : Offset
+        Offset of the last ``KnownModels`` entry, or START if there is none.
+    n_since : int
+        Number of entries after that one.
+    """
+
+    offset: Offset = START
+    checksum: bytes = b""
+    known: Offset = START
+    n_since: int = 0
+    _living: dict[str, CatalogModel] = field(default_factory=dict)
+
+    def __iter__(self) -> Iterator[CatalogModel]:
+        return iter(list(self._living.values()))
+
+    def __len__(self) -> int:
+        return len(self._living)
+
+    def get(self, name: str) -> CatalogModel | None:
+        """Return the model of this name, or None."""
+        return self._living.get(name)
+
+    def apply(self, element: Element) -> None:
+        """Apply the next entry of the catalog stream.
+
+        Raises
+        ------
+        Corrupted, UnknownApplyVersion
+            The entry cannot be read; the catalog is unchanged. The message says what to do.
+        """
+        try:
+            self._apply(element)
+        except (Corrupted, UnknownApplyVersion) as error:
+            advice = ". Restore the store from a backup" if isinstance(error, Corrupted) else ""
+            name = element[0].decode()
+            raise type(error)(f"entry {name} of the catalog cannot be applied: {error}{advice}") from error
+
+    def _apply(self, element: Element) -> None:
+        entry_id, fields = element
+        event = decode_catalog_entry(fields).event
+        at, n_since = Offset.of_entry(entry_id), self.n_since + 1
+        if isinstance(event, KnownModels):
+            self._living = {one[0]: self._as_known(*one) for one in event.models}
+            self.known, n_since = at, 0
+        elif isinstance(event, ModelCreated):
+            if event.name not in self._living:
+                keys = ModelKeys(event.name, entry_id.decode())
+                self._living[event.name] = CatalogModel(keys, _config(event.name, event.config))
+        else:
+            living = self._living.get(event.name)
+            if living is not None and living.keys.incarnation == event.incarnation:
+                del self._living[event.name]
+        self.offset, self.checksum, self.n_since = at, checksum_of(fields), n_since
+
+    @property
+    def has_grown(self) -> bool:
+        """Whether the stream is long enough to be compacted."""
+        return self.n_since >= max(GROWN_ENTRIES, 2 * len(self))
+
+    def _as_known(self, name: str, incarnation: str, config: dict[str, Any]) -> CatalogModel:
+        living = self._living.get(name)
+        if living is not None and living.keys.incarnation == incarnation:
+            return living
+        return CatalogModel(ModelKeys(name, incarnation), _config(name, config))
+
+
+async def read_catalog(store: Store) -> Catalog:
+    """Return all models that exist now.
+
+    Raises
+    ------
+    StoreUnavailable
+    Corrupted, UnknownApplyVersion
+        The catalog cannot be read.
+    """
+    catalog = Catalog()
+    with store_errors():
+        elements = await store.client.xrange(CATALOG_KEY)
+    for entry_id, fields in elements:
+        catalog.apply((entry_id, [part for field in fields.items() for part in field]))
+    return catalog
+
+
+async def reread_catalog(store: Store, known: Catalog) -> Catalog:
+    """Return all models that exist now: ``known`` itself if the stream has no newer entry.
+
+    Raise what ``read_catalog`` raises.
+    """
+    with store_errors():
+        last = await store.client.xrevrange(CATALOG_KEY, count=1)
+    if last and (last[0][0].decode(), last[0][1].get(b"c")) == (known.offset.entry, known.checksum):
+        return known
+    return await read_catalog(store)
+
+
+async def compact_catalog(store: Store, catalog: Catalog) -> bool:
+    """Append an entry with all models of a catalog, and remove the entries before the previous such entry.
+
+    Return False, and change nothing, if the stream does not end where ``catalog`` does. This makes a lease
+    unnecessary: of two concurrent or late callers, only the first finds the end that it has read. Raise
+    StoreUnavailable.
+    """
+    models = [(one.keys.name, one.keys.incarnation, one.config.to_dict()) for one in catalog]
+    payload, checksum = encode(CatalogEntry(APPLY_VERSION, KnownModels(models)))
+    first = catalog.known.entry if catalog.known != START else ""
+    words = (catalog.offset.entry, catalog.checksum, payload, checksum, first)
+    with store_errors():
+        return bool(await store.client.eval(_SHORTEN, 1, CATALOG_KEY, *words))
+
+
+async def append_to_catalog(
+    connection: ReconnectingConnection, event: ModelCreated | ModelDeleted, seconds: float
+) -> Offset:
+    """Append an event to the catalog and return the offset of its entry.
+
+    Raises
+    ------
+    StoreUnavailable
+        The store is unreachable or refuses; nothing was appended.
+    OutcomeUnknown
+        The connection was lost before the store answered.
+    """
+    raw = connection.raw
+    if raw is None:
+        raise StoreUnavailable("the store is unreachable; nothing was changed")
+    payload, checksum = encode(CatalogEntry(APPLY_VERSION, event))
+    try:
+        reply = await raw.call("XADD", CATALOG_KEY, "*", "e", payload, "c", checksum, seconds=seconds)
+    except ConnectionLost as error:
+        raise OutcomeUnknown("the store did not answer; check whether the change was made") from error
+    except hiredis.ReplyError as error:
+        if str(error).startswith("READONLY"):  # after a failover, a new connection reaches the new primary
+            raw.close()
+        raise StoreUnavailable(f"nothing was changed: {refusal_of(error)}") from error
+    return Offset.of_entry(reply)
+
+
+def _config(name: str, config: dict[str, Any]) -> ModelConfig:
+    try:
+        return ModelConfig.from_stored(config)
+    except InvalidInstance as error:
+        raise Corrupted(f"the configuration of the model {name} cannot be read: {error}") from None

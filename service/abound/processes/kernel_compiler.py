@@ -1,0 +1,222 @@
+"""Loading of kernels: those of the default model before the replica is ready, other groups when a model needs them.
+
+At the first start on a machine they are compiled:
+
+1. Two processes compile the groups of ``abound_core.model.live_model.DEFAULT_GROUPS``, one each, and share numba's
+   cache on disk.
+2. The replica gets ready; it reads instances in plain Python at first. A process of low priority compiles the other
+   groups, one after the other, then the kernels of batch methods. A thread of the replica loads each group once it is
+   compiled.
+
+Requests, log entries and digests that need a group wait for it (``wait_for_groups``), so that the event loop never
+compiles. Once all kernels are compiled, the cache is marked as complete (``kernel_cache.is_complete``), and later
+starts load a group when it is needed. A process that compiles the other groups holds a lock, so that no kernel of a
+machine is compiled twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import multiprocessing
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+import structlog
+from numba.core.caching import IndexDataCacheFile
+
+from abound.processes import kernel_cache
+from abound.processes.lifetime import dies_with_parent
+from abound_core.config import ModelConfig
+from abound_core.errors import CannotStart, NotReady
+from abound_core.instances import vectorizer
+from abound_core.model.live_model import DEFAULT_GROUPS, GROUPS, READING_GROUP, STATE_GROUP, groups_of, warmup
+
+log = structlog.get_logger(__name__)
+
+NICE = 10
+
+PATIENCE_SECONDS = 45.0
+"""How long a request waits for kernels; clients give up after one minute."""
+
+BACKGROUND_GROUPS = [group for group in GROUPS if group not in DEFAULT_GROUPS]
+
+_context = multiprocessing.get_context("fork")
+"""A forked process has all modules loaded. No thread may run yet when it is started."""
+
+_coming: dict[str, Future[None]] = {}
+"""The groups that this process loads, or has loaded, in the background."""
+
+
+def load() -> None:
+    """Compile or load the kernels that must be present before anything is served."""
+    warmup(*DEFAULT_GROUPS)
+    if READING_GROUP not in _coming:
+        warmup(READING_GROUP)
+
+
+def load_all() -> None:
+    """Compile the kernels of all groups and methods, and load those that all models use.
+
+    If another process compiles them already, wait for it. Call this from the main thread, before any other thread
+    is started.
+
+    Raises
+    ------
+    CannotStart
+        The process that compiles a part of them failed.
+    """
+    if not kernel_cache.is_complete():
+        with _compile_lock():
+            other = _start(_compile_answering_and_methods)
+            warmup("learning", STATE_GROUP, "sls", "reranked")
+            other.join()
+            if other.exitcode:
+                raise CannotStart(
+                    f"the process that compiles kernels ended with exit code {other.exitcode} (-9: it was killed, "
+                    "mostly for lack of memory). Start again: the kernels compiled so far are kept"
+                )
+    load()
+
+
+def load_first() -> None:
+    """Load the kernels of the default model.
+
+    If they are not compiled yet, compile them, and start compiling the rest in the background. Call this from the
+    main thread, before any other thread is started.
+    """
+    if kernel_cache.is_complete():
+        load()
+        return
+    _save_one_at_a_time()
+    compiling = [_start(_compile, group) for group in DEFAULT_GROUPS]
+    for process in compiling:
+        process.join()
+    warmup(*DEFAULT_GROUPS)
+    vectorizer.use_kernel = False
+    _compile_rest()
+
+
+async def wait_until_loaded(config: ModelConfig, timeout: float | None = None) -> None:  # noqa: ASYNC109
+    """Wait for the kernels with which a model learns and answers, as ``wait_for_groups`` does."""
+    await wait_for_groups(groups_of(config), timeout)
+
+
+async def wait_for_groups(groups: Sequence[str], timeout: float | None = None) -> None:  # noqa: ASYNC109
+    """Wait until groups of kernels are loaded; raise NotReady if they are missing after ``timeout`` seconds."""
+    for group in groups:
+        if group not in _coming:
+            _load_in_background([group])
+    coming = [asyncio.wrap_future(_coming[group]) for group in groups if not _coming[group].done()]
+    if not coming:
+        return
+    _, left = await asyncio.wait(coming, timeout=timeout)
+    if left:
+        raise NotReady(
+            "the kernels of this model are being compiled, at the first start only; try again in a minute", 5.0
+        )
+
+
+def _start(work: Callable[..., None], *arguments: Any) -> BaseProcess:
+    """Run a function in another process, which ends with this one."""
+    process = _context.Process(target=_run, args=(dies_with_parent(), work, *arguments), daemon=True)
+    process.start()
+    return process
+
+
+def _run(arrange: Callable[[], None], work: Callable[..., None], *arguments: Any) -> None:
+    arrange()
+    work(*arguments)
+
+
+def _compile(group: str) -> None:
+    gc.disable()  # compiling makes millions of objects and few cycles; the process ends soon
+    warmup(group)
+
+
+def _compile_answering_and_methods() -> None:
+    warmup("answering", READING_GROUP, "calibrated")
+    _compile_methods()
+
+
+def _compile_methods() -> None:
+    from abound_core.methods.warmup import warmup as warmup_methods
+
+    warmup_methods()
+
+
+def _compile_rest() -> None:
+    """Start a process that compiles the other groups, and a thread of this process that loads them."""
+    receiving, sending = _context.Pipe(duplex=False)
+    _start(_compile_others, sending)
+    sending.close()
+    _load_in_background(BACKGROUND_GROUPS, receiving)
+
+
+def _compile_others(sending: Connection) -> None:
+    os.nice(NICE)
+    with _compile_lock():
+        for group in BACKGROUND_GROUPS:
+            warmup(group)
+            sending.send(group)
+        sending.close()
+        _compile_methods()
+
+
+def _load_in_background(groups: list[str], compiled: Connection | None = None) -> None:
+    _coming.update({group: Future() for group in groups})
+    threading.Thread(target=_load_groups, args=(groups, compiled), name="kernels", daemon=True).start()
+
+
+def _load_groups(groups: list[str], compiled: Connection | None) -> None:
+    """Load groups of kernels.
+
+    With ``compiled``, each group is loaded when the other process has compiled it, or has ended.
+    """
+    for group in groups:
+        if compiled is not None:
+            with contextlib.suppress(EOFError):
+                compiled.recv()
+        try:
+            warmup(group)
+        except Exception:
+            log.exception("kernels cannot be loaded", group=group)
+        vectorizer.use_kernel |= group == READING_GROUP
+        _coming[group].set_result(None)
+
+
+@contextlib.contextmanager
+def _compile_lock() -> Iterator[None]:
+    """Hold the lock for compiling all groups, unless they are compiled already.
+
+    Mark the cache as complete at the end.
+    """
+    if kernel_cache.is_complete():
+        yield
+        return
+    _save_one_at_a_time()
+    with kernel_cache.lock("compiling"):
+        yield
+        kernel_cache.mark_complete()
+
+
+def _save_one_at_a_time() -> None:
+    """Make processes save compiled kernels one at a time.
+
+    Numba names a file by the index of the kernel's signatures, which it has read before. Two processes that save
+    two signatures of one kernel could therefore write to the same file.
+    """
+    save = IndexDataCacheFile.save
+
+    def locked(file: IndexDataCacheFile, key: object, data: object) -> None:
+        with kernel_cache.lock("saving"):
+            save(file, key, data)  # type: ignore[no-untyped-call]
+
+    if save.__name__ != "locked":
+        IndexDataCacheFile.save = locked  # type: ignore[method-assign]

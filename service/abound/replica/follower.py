@@ -1,0 +1,334 @@
+"""The follower: reads the catalog and the logs of all models and applies them, from start to stop.
+
+    **load**     newest good snapshot, then replay to the log's end (``abound/replica/loader.py``)
+    **follow**   one XREAD BLOCK over the catalog and all logs, in a loop
+    **verify**   after every lost connection: does the last applied entry still exist, with the same checksum? If not,
+                 the store has lost the end of the log or is another store: the state is dropped and loaded again
+
+A replica that continued from entries which the store has lost would differ from all others forever. So step *verify*
+precedes any new entry. Two more cases need it: a replica was suspended until entries that it had not read were
+trimmed, or its server became a replica of another server. The store reports neither to a reader. So every read is
+followed, on the same connection, by queries for how far each log is trimmed and for the role of the server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import hiredis
+import structlog
+
+from abound.artifacts.artifact_store import ArtifactStore
+from abound.log import stream
+from abound.log.catalog import CATALOG_KEY, Catalog, CatalogModel
+from abound.log.stream import Element, LogParams, ReadPacer, Trim, entry_size
+from abound.model.replicated_model import ReplicatedModel
+from abound.processes import kernel_compiler
+from abound.replica.loader import FollowerCallbacks, Loader, Progress
+from abound.store.client import Store, store_errors
+from abound.store.raw_connection import ConnectionLost, StoreConnection
+from abound.store.reconnecting_connection import FIRST_PAUSE, LONGEST_PAUSE
+from abound_core.errors import ArtifactsUnavailable, CannotStart, Corrupted, StoreUnavailable, UnknownApplyVersion
+from abound_core.limits import Limits
+from abound_core.types import START
+
+log = structlog.get_logger(__name__)
+
+BLOCK_SECONDS = 1.0
+HALTED_PAUSE_SECONDS = 0.1
+RETRY_SECONDS = 10.0
+
+
+class Follower:
+    """Keeps models at the end of their logs.
+
+    Attributes
+    ----------
+    catalog : Catalog
+    models : dict of ReplicatedModel by name
+    models_offset : Offset
+        Offset of the catalog up to which ``models`` is complete. It is behind ``catalog`` while kernels are loaded.
+    failure : str or None
+        Why the follower has stopped.
+    cut_off : str or None
+        Why the store cannot be read at the moment.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        params: LogParams,
+        limits: Limits,
+        callbacks: FollowerCallbacks,
+        artifacts: ArtifactStore | None = None,
+    ) -> None:
+        self.catalog = Catalog()
+        self.models: dict[str, ReplicatedModel] = {}
+        self.models_offset = START
+        self.failure: str | None = None
+        self.cut_off: str | None = None
+        self._store = store
+        self._params = params
+        self._limits = limits
+        self._callbacks = callbacks
+        self._loader = Loader(store, params, callbacks, artifacts)
+        self._by_key: dict[bytes, ReplicatedModel] = {}
+        self._connection: StoreConnection | None = None
+        self._pace = ReadPacer(params.read_bytes)
+
+    async def load(self, progress: Progress) -> None:
+        """Bring all models to the ends of their logs.
+
+        Raises
+        ------
+        StoreUnavailable
+            The store became unavailable; call again.
+        CannotStart
+            The catalog, or the beginning of a model's log, is lost or damaged.
+        """
+        connection = await self._store.open_connection("load")
+        try:
+            await self._read_catalog(connection)
+            for model in list(self.models.values()):
+                if not model.ready and model.failure is None:
+                    await self._loader.load(connection, model, progress)
+                while model.halted is not None and model.failure is None and not model.lacks_version:
+                    progress(f"{model.name} waits: {model.halted}", 0.0)
+                    await asyncio.sleep(HALTED_PAUSE_SECONDS)
+                    if model.resumes:
+                        await self._loader.replay(connection, model, progress)
+                    elif not (
+                        await self._continues_log(connection, model) or await self._is_archived(connection, model)
+                    ):
+                        raise StoreUnavailable(f"the store has lost the end of the log of {model.name}")
+        except ArtifactsUnavailable as error:
+            raise CannotStart(str(error)) from error
+        finally:
+            connection.close()
+        if self.failure is not None:
+            raise CannotStart(self.failure)
+
+    async def follow(self) -> None:
+        """Apply new entries until it is cancelled or fails.
+
+        A failure is recorded in ``failure``, so that no request is answered from a state that no longer advances.
+        """
+        try:
+            await self._follow()
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:
+            self.failure = f"the follower stopped: {type(error).__name__}: {error}"
+            raise
+
+    async def continues_catalog(self, connection: StoreConnection, seconds: float) -> bool:
+        """Return whether the catalog at the other end of a connection continues ours.
+
+        If not, that server has lost the end of the catalog, and models with it. Entries appended to their logs would
+        be lost.
+        """
+        offset, checksum = self.catalog.offset, self.catalog.checksum
+        if offset == START:
+            return True
+        return await stream.holds_over(connection, CATALOG_KEY, offset, checksum, seconds)
+
+    def verify_soon(self) -> None:
+        """Run step *verify* after the current entry: the heartbeat found fewer entries than were read here."""
+        if self._connection is not None:
+            self._connection.close()
+
+    # the catalog
+
+    async def _read_catalog(self, connection: StoreConnection) -> None:
+        """Read the whole catalog again; remove models that it no longer contains.
+
+        The new catalog takes effect only when it is read to its end. Half of one would pass the next verification,
+        and the missing models would go unnoticed, as would the deleted ones.
+        """
+        catalog = Catalog()
+        seconds = self._store.params.reply_seconds
+        async for elements in stream.read(
+            connection, CATALOG_KEY, catalog.offset, read_bytes=self._params.read_bytes, seconds=seconds
+        ):
+            for element in elements:
+                if not self._apply_catalog(element, catalog):
+                    return
+        self.catalog = catalog
+        await self._sync()
+
+    def _apply_catalog(self, element: Element, catalog: Catalog) -> bool:
+        """Apply an entry to a catalog; return False, and set ``failure``, when that is impossible."""
+        try:
+            catalog.apply(element)
+        except (Corrupted, UnknownApplyVersion) as error:
+            self.failure = str(error)
+            log.error("the catalog has stopped", reason=self.failure)
+            return False
+        return True
+
+    async def _sync(self) -> list[ReplicatedModel]:
+        """Remove models that the catalog no longer has; add new ones and return them."""
+        for model in list(self.models.values()):
+            living = self.catalog.get(model.name)
+            if living is None or living.keys != model.keys:
+                model.ready = False
+                model.failure = f"the model {model.name} was deleted"
+                del self.models[model.name], self._by_key[model.keys.log]
+                self._callbacks.on_model_removed(model)
+        new = [living for living in self.catalog if living.keys.name not in self.models]
+        for living in new:
+            await kernel_compiler.wait_until_loaded(living.config)
+        added = [self._add_model(living) for living in new]
+        self.models_offset = self.catalog.offset
+        return added
+
+    def _add_model(self, living: CatalogModel) -> ReplicatedModel:
+        model = ReplicatedModel(living.keys, living.config, self._params.slice_events, self._limits)
+        self.models[model.name] = self._by_key[model.keys.log] = model
+        self._callbacks.on_model_added(model)
+        return model
+
+    # verify
+
+    async def _return(self, connection: StoreConnection) -> None:
+        """Verify that all logs continue from our positions; reload models whose log does not."""
+        seconds = self._store.params.reply_seconds
+        stream.check_primary(await connection.call(*stream.ROLE, seconds=seconds))  # before anything is dropped
+        if not await self.continues_catalog(connection, seconds):
+            log.error(
+                "the catalog does not continue from our offset; reading it again", offset=str(self.catalog.offset)
+            )
+            await self._read_catalog(connection)
+        for model in list(self.models.values()):
+            if model.failure is not None:
+                continue
+            trusted = model.ready or model.halted is not None
+            if trusted and await self._continues_log(connection, model):
+                continue
+            if trusted:
+                log.error(
+                    "the log does not continue from the last applied entry; dropping the state and reloading",
+                    model=model.name,
+                    offset=str(model.offset),
+                )
+            await self._reload(connection, model)
+
+    async def _continues_log(self, connection: StoreConnection, model: ReplicatedModel) -> bool:
+        """Return whether the log at the other end continues from the last applied entry of a model."""
+        position, seconds = model.position, self._store.params.reply_seconds
+        return await stream.holds_over(connection, model.keys.log, position.offset, position.checksum, seconds)
+
+    async def _is_archived(self, connection: StoreConnection, model: ReplicatedModel) -> bool:
+        """Return whether the last applied entry of a model was moved from the log to history, ready for replay."""
+        with store_errors():
+            text = await connection.call(
+                "GET", stream.trimmed_key(model.keys.log), seconds=self._store.params.reply_seconds
+            )
+        trim = Trim.parse(text)
+        return trim != stream.UNTRIMMED and trim.covers(model.offset)
+
+    async def _reload(self, connection: StoreConnection, model: ReplicatedModel) -> None:
+        """Drop a model's state and load it again; set ``failure`` when that is impossible."""
+        model.ready = False
+        model.halted, model.resumes = None, False  # they belong to the dropped state
+        try:
+            await self._loader.load(connection, model)
+        except CannotStart as error:
+            model.failure = str(error)
+            log.error("a model cannot be loaded", model=model.name, reason=model.failure)
+        except ArtifactsUnavailable as error:
+            model.failure = str(error)
+            log.error("a model cannot be loaded yet", model=model.name, reason=model.failure)
+            asyncio.get_running_loop().call_later(RETRY_SECONDS, self._try_again, model, model.failure)
+
+    def _try_again(self, model: ReplicatedModel, trouble: str) -> None:
+        if model.failure == trouble and self.models.get(model.name) is model:
+            model.failure = None
+            self.verify_soon()
+
+    # follow
+
+    async def _follow(self) -> None:
+        pause = FIRST_PAUSE
+        while self.failure is None:
+            connection = None
+            try:
+                connection = self._connection = await self._store.open_connection("follow")
+                await self._return(connection)
+                if self.cut_off is not None:
+                    log.info("following the log again")
+                self.cut_off = None
+                pause = FIRST_PAUSE
+                self._pace = ReadPacer(self._params.read_bytes)  # a large reply may have ended the last connection
+                while self.failure is None:
+                    await self._read_once(connection)
+            except (StoreUnavailable, ConnectionLost, hiredis.ReplyError) as error:
+                if self.cut_off is None:
+                    log.warning("cut off from the log", reason=str(error))
+                self.cut_off = str(error)
+            finally:
+                if connection is not None:
+                    connection.close()
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE)
+
+    async def _read_once(self, connection: StoreConnection) -> None:
+        """Wait for entries of any stream, at most BLOCK_SECONDS, and apply them."""
+        for halted in [model for model in self.models.values() if model.resumes and model.failure is None]:
+            try:
+                await self._loader.replay(connection, halted)
+            except (CannotStart, ArtifactsUnavailable):
+                await self._reload(connection, halted)
+        followed = [model for model in self.models.values() if model.failure is None and model.halted is None]
+        seconds = BLOCK_SECONDS + self._store.params.reply_seconds
+        words: list[str | bytes | int] = ["XREAD", "COUNT", self._pace.count, "BLOCK", int(BLOCK_SECONDS * 1000)]
+        words += ["STREAMS", CATALOG_KEY]
+        words += [model.log_key for model in followed]
+        words.append(self.catalog.offset.entry)
+        words += [model.offset.entry for model in followed]
+        keys = [stream.trimmed_key(model.log_key) for model in followed] or [stream.trimmed_key(CATALOG_KEY)]
+        reply, trims, role = await connection.call_all(tuple(words), ("MGET", *keys), stream.ROLE, seconds=seconds)
+        stream.check_primary(role)
+        if reply:
+            await asyncio.sleep(0)  # send pending commands first: the store works on them while we apply
+        reply = reply or ()
+        left = []
+        for one, text in zip(followed, trims, strict=False):
+            if self._is_left(one, text):
+                left.append(one)
+                await self._reload(connection, one)
+        size = sum(entry_size(fields) for _, elements in reply for _, fields in elements)
+        self._pace.on_reply(max((len(elements) for _, elements in reply), default=0), size)
+        for key, elements in reply:
+            for entry_id, fields in elements:
+                if key == CATALOG_KEY:
+                    self._apply_catalog((entry_id, fields), self.catalog)
+                    for created in await self._sync():
+                        if self.catalog.known == self.catalog.offset:  # it existed while we were behind
+                            await self._reload(connection, created)
+                        else:
+                            created.ready = True  # its log is new
+                    continue
+                model = self._by_key.get(key)
+                if model is None or model.failure is not None or model.halted is not None or model in left:
+                    break
+                await self._loader.apply(model, (entry_id, fields))
+
+    def _is_left(self, model: ReplicatedModel, text: bytes | None) -> bool:
+        """Record how far a log is trimmed; return whether entries that the model has not read were trimmed."""
+        try:
+            model.trim = Trim.parse(text)
+        except Corrupted as error:
+            model.ready = False
+            model.failure = str(error)
+            log.error("a model has stopped", model=model.name, reason=model.failure)
+            return False
+        if not model.trim.is_past(model.offset):
+            return False
+        log.error(
+            "the log is trimmed past the last applied entry; dropping the state and reloading",
+            model=model.name,
+            offset=str(model.offset),
+            trimmed=model.trim.last.entry,
+        )
+        return True

@@ -1,0 +1,319 @@
+"""Loaded versions: the versions that a replica holds in memory to serve them.
+
+The active version, and one that is about to be activated, are always loaded. Other versions are loaded on request,
+and the least recently used ones are evicted to stay within the bounds. A version that is evicted while a request uses
+it stays in memory until the request ends.
+
+A model that reads the activation of a version that is not loaded **halts** before it: it is not ready and answers
+nothing. It continues when the version is loaded. If loading fails, it continues as well, to check whether another
+version is active by now, but still answers nothing. At the end of the log it retries until it succeeds. So an answer
+never comes from another version than the one that is active at the offset in the answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import structlog
+
+from abound.artifacts.artifact_store import ArtifactStore
+from abound.asyncio_tasks import cancel_and_wait
+from abound.log.events import PrepareVersionEvent
+from abound.model.replicated_model import ReplicatedModel, VersionInfo, VersionNotLoaded
+from abound.replica.announcements import AnnouncementFollower
+from abound.store.client import Store
+from abound.store.lease import ACTIVATION
+from abound.versions import repository as versions
+from abound.versions.card import is_id
+from abound.versions.repository import LoadedVersion
+from abound_core.errors import (
+    AboundError,
+    ArtifactsUnavailable,
+    Corrupted,
+    MemoryLimitExceeded,
+    UnknownVersion,
+)
+
+log = structlog.get_logger(__name__)
+
+RETRY_SECONDS = 2.0
+DELETED_SECONDS = 5.0
+"""Interval of the check whether loaded versions were deleted."""
+
+UNKNOWN_SECONDS = 1.0
+"""Time for which a missing version is not looked up again."""
+
+MAX_UNKNOWN = 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServingParams:
+    """Bounds of the versions that a replica serves.
+
+    Attributes
+    ----------
+    loaded : int
+        Most versions in memory, of all models, besides the active ones.
+    loaded_bytes : int
+        Most bytes of versions in memory, including the active ones.
+    threads : int
+        Threads that rank by versions, so that the event loop stays free.
+    waiting : int
+        Most requests that wait for a thread that ranks by versions; further ones are refused with 503.
+    """
+
+    loaded: int = 8
+    loaded_bytes: int = 8 * 2**30
+    threads: int = 2
+    waiting: int = 128
+
+    def __post_init__(self) -> None:
+        for name in self.__slots__:
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} must be more than 0")
+
+
+class LoadedVersions(AnnouncementFollower[PrepareVersionEvent]):
+    """The loaded versions of all models of a replica. ``ReplicatedModel.versions`` says which each model has.
+
+    Parameters
+    ----------
+    models : mapping
+        Live view of the models, by name.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        artifacts: ArtifactStore | None,
+        models: Mapping[str, ReplicatedModel],
+        params: ServingParams,
+    ) -> None:
+        super().__init__(store, models, ACTIVATION, PrepareVersionEvent)
+        self._artifacts = artifacts
+        self._params = params
+        self._one_at_a_time = asyncio.Lock()
+        self._loaded: dict[tuple[str, str], LoadedVersion] = {}  # the most recently used one last
+        self._loading: dict[tuple[str, str], asyncio.Task[LoadedVersion]] = {}
+        self._unknown: dict[tuple[str, str], float] = {}
+        self._wanted: dict[str, set[str]] = {}
+        self._failed: dict[str, tuple[str, float]] = {}
+        self._checked_for_deleted = 0.0
+
+    def on_model_added(self, model: ReplicatedModel) -> None:
+        """Start tracking the versions of a new model. From now on it serves only with its active version loaded."""
+        model.versions = {}
+
+    def on_model_removed(self, model: ReplicatedModel) -> None:
+        """Drop the versions of a deleted model."""
+        self._wanted.pop(model.incarnation, None)
+        self._failed.pop(model.incarnation, None)
+        for version in list(model.versions or ()):
+            self._unload(model, version)
+
+    async def stop(self) -> None:
+        """Cancel all loading."""
+        await super().stop()
+        await cancel_and_wait(*self._loading.values())
+
+    async def wait_loaded(self) -> None:
+        """Wait for all versions that are being loaded now."""
+        if self._loading:
+            await asyncio.wait(self._loading.values())
+
+    async def get(self, model: ReplicatedModel, version: str) -> LoadedVersion:
+        """Return a version to rank by; load it first if necessary.
+
+        Raises
+        ------
+        UnknownVersion
+            The model has no such version.
+        MemoryLimitExceeded
+            It is larger than the bounds allow.
+        Corrupted, UnknownApplyVersion, ArtifactsUnavailable, StoreUnavailable
+            It cannot be used.
+        """
+        found = self.get_loaded(model, version)
+        if found is not None:
+            return found
+        place = (model.incarnation, version)
+        loop = asyncio.get_running_loop()
+        if not is_id(version) or self._unknown.get(place, 0.0) > loop.time():
+            raise _unknown(model, version)
+        try:
+            return await self._load(model, version)
+        except UnknownVersion:
+            if len(self._unknown) >= MAX_UNKNOWN:
+                self._unknown.clear()
+            self._unknown[place] = loop.time() + UNKNOWN_SECONDS
+            raise
+
+    def get_loaded(self, model: ReplicatedModel, version: str) -> LoadedVersion | None:
+        """Return a version if it is loaded, and mark it as the most recently used."""
+        place = (model.incarnation, version)
+        found = self._loaded.pop(place, None)
+        if found is not None:
+            self._loaded[place] = found
+        return found
+
+    def on_halt(self, model: ReplicatedModel, missing: VersionNotLoaded) -> None:
+        """Handle a model that lacks the version of an activation: load it, then resume the model."""
+        reason, _ = self._failed.get(model.incarnation, (str(missing), 0.0))
+        model.halted = reason if model.lacks_version else str(missing)
+        self._want(model, missing.version)
+        self._start(model, self._resume_later(model, missing))
+
+    # internals
+
+    async def _poll(self) -> None:
+        await super()._poll()
+        self._unload_until_fits(0)
+        now = asyncio.get_running_loop().time()
+        if now - self._checked_for_deleted >= DELETED_SECONDS:
+            self._checked_for_deleted = now
+            with contextlib.suppress(ArtifactsUnavailable):
+                await self._unload_deleted()
+
+    def _on_announcement(self, model: ReplicatedModel, event: PrepareVersionEvent | None) -> None:
+        self._wanted[model.incarnation] = set() if event is None else {event.version}
+        if event is None or event.version in (model.versions or {}) or model.name in self._tasks:
+            return
+        _, failed = self._failed.get(model.incarnation, ("", -RETRY_SECONDS))
+        if asyncio.get_running_loop().time() - failed >= RETRY_SECONDS:
+            self._start(model, self._prepare(model, event))
+
+    async def _unload_deleted(self) -> None:
+        """Unload deleted versions, since a forget waits for that."""
+        artifacts = self._artifacts
+        for model in [*self._models.values()]:
+            loose = [name for name in model.versions or () if not self._is_needed(model, name)]
+            if artifacts is None or not artifacts.id or not loose:
+                continue
+            there = set(await versions.ids(artifacts, model.keys))
+            for name in loose:
+                if name not in there and not self._is_needed(model, name):
+                    self._unload(model, name)
+
+    async def _prepare(self, model: ReplicatedModel, event: PrepareVersionEvent) -> None:
+        """Load the version that is about to be activated."""
+        try:
+            await self._load(model, event.version, event.digest)
+        except Exception as error:
+            self._failed[model.incarnation] = (str(error), asyncio.get_running_loop().time())
+            log.warning(
+                "cannot load a version to activate",
+                model=model.name,
+                version=event.version,
+                reason=str(error),
+                exc_info=not isinstance(error, AboundError),
+            )
+
+    async def _resume_later(self, model: ReplicatedModel, missing: VersionNotLoaded) -> None:
+        """Load the active version, or pause if that fails; then resume the model."""
+        try:
+            await self._load(model, missing.version, missing.digest)
+        except Exception as error:  # whatever it is, the model must not stay halted
+            if model.halted is None:
+                return  # it is being reloaded
+            why = str(error) or repr(error)
+            reason = f"the version {missing.version} is active from {missing.at} on and cannot be loaded: {why}"
+            if model.halted != reason:
+                unexpected = not isinstance(error, AboundError)
+                log.warning("a model is halted", model=model.name, reason=reason, exc_info=unexpected)
+            self._failed[model.incarnation] = (reason, asyncio.get_running_loop().time())
+            model.halted, model.lacks_version = reason, True
+            await asyncio.sleep(RETRY_SECONDS)
+        if model.halted is not None and self._models.get(model.name) is model:
+            model.resumes = True
+
+    async def _load(self, model: ReplicatedModel, version: str, digest: str | None = None) -> LoadedVersion:
+        """Load a version, once for all concurrent callers. ``digest``: of its activation, which skips the bounds."""
+        place = (model.incarnation, version)
+        loading = self._loading.get(place)
+        if loading is None:
+            loading = asyncio.create_task(self._load_now(model, version, digest))
+            self._loading[place] = loading
+            loading.add_done_callback(lambda task: self._loading_ended(place, task))
+        loaded = await asyncio.shield(loading)
+        if digest is not None and loaded.card.digest != digest:
+            raise Corrupted(f"the version {version} does not have the digest of its activation")
+        return loaded
+
+    def _loading_ended(self, place: tuple[str, str], task: asyncio.Task[LoadedVersion]) -> None:
+        del self._loading[place]
+        if not task.cancelled():
+            task.exception()  # mark it as retrieved: callers have received it, and there may be none left
+
+    async def _load_now(self, model: ReplicatedModel, version: str, digest: str | None) -> LoadedVersion:
+        artifacts = self._artifacts
+        if artifacts is None:
+            raise ArtifactsUnavailable("there is no artifact store to load versions from: set ABOUND_ARTIFACTS_URL")
+        async with self._one_at_a_time if digest is None else contextlib.nullcontext():
+            if not artifacts.id:
+                await artifacts.join(self._store)
+            if digest is None:
+                card = await versions.card_of(artifacts, model.keys, version)
+                self._refuse_larger(model, card.n_bytes)
+                self._unload_until_fits(card.n_bytes, 1)
+            loaded = await versions.load(artifacts, model.keys, version, digest)
+        if model.versions is None or self._models.get(model.name) is not model:
+            raise _unknown(model, version)
+        model.versions[version] = VersionInfo(loaded.card.digest, loaded.card.n_bytes)
+        self._loaded[(model.incarnation, version)] = loaded
+        self._unload_until_fits(0)
+        log.info("loaded a version", model=model.name, version=version, bytes=loaded.card.n_bytes)
+        return loaded
+
+    def _refuse_larger(self, model: ReplicatedModel, n_bytes: int) -> None:
+        """Raise MemoryLimitExceeded when a version does not fit into the bounds besides the required versions."""
+        kept = sum(
+            loaded.n_bytes
+            for one in self._models.values()
+            for version, loaded in (one.versions or {}).items()
+            if self._is_needed(one, version)
+        )
+        if kept + n_bytes > self._params.loaded_bytes:
+            raise MemoryLimitExceeded(
+                f"the version has {n_bytes} bytes, and {self._params.loaded_bytes - kept} are left besides the active "
+                "versions; raise ABOUND_SERVING_LOADED_BYTES"
+            )
+        bound = model.live.config.max_memory
+        if bound is not None and model.live.n_bytes + model.n_loaded_bytes + n_bytes > bound:
+            raise MemoryLimitExceeded(
+                f"the version has {n_bytes} bytes, and its model's memory is bounded to {bound} (max_memory)"
+            )
+
+    def _unload_until_fits(self, n_bytes: int, n: int = 0) -> None:
+        """Unload the least recently used versions until ``n_bytes`` and ``n`` more fit."""
+        by_incarnation = {model.incarnation: model for model in self._models.values()}
+        total = n_bytes + sum(model.n_loaded_bytes for model in by_incarnation.values())
+        loose = [
+            place
+            for place in self._loaded
+            if place[0] in by_incarnation and not self._is_needed(by_incarnation[place[0]], place[1])
+        ]
+        n += len(loose)
+        for incarnation, version in loose:
+            if total <= self._params.loaded_bytes and n <= self._params.loaded:
+                return
+            total -= self._unload(by_incarnation[incarnation], version)
+            n -= 1
+
+    def _is_needed(self, model: ReplicatedModel, version: str) -> bool:
+        return version == model.live.serving.version or version in self._wanted.get(model.incarnation, ())
+
+    def _want(self, model: ReplicatedModel, version: str) -> None:
+        self._wanted.setdefault(model.incarnation, set()).add(version)
+
+    def _unload(self, model: ReplicatedModel, version: str) -> int:
+        """Unload a version; return its size in bytes."""
+        self._loaded.pop((model.incarnation, version), None)
+        info = (model.versions or {}).pop(version, None)
+        return info.n_bytes if info is not None else 0
+
+
+def _unknown(model: ReplicatedModel, version: str) -> UnknownVersion:
+    return UnknownVersion(f"the model {model.name} has no version {version[:64]!r}")

@@ -1,0 +1,131 @@
+"""Prequential scoring: the index ranks each instance before learning it; the versions rank it at any later time.
+
+A version does not change, so it may rank an instance at any time. The index changes with each instance, so it
+must rank immediately before learning. ``RankingProxy`` therefore ranks inside the ordinary apply path. Records
+that this path skips, such as repeats and redacted requests, are not scored.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Sequence, Set
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from abound.log.events import Event, LearnEvent
+from abound.model.replicated_model import ReplicatedModel, enlarge
+from abound.versions.repository import LoadedVersion
+from abound_core.instances.record import record_shape, unpack_labels
+from abound_core.kernels.records.record import vector_end
+from abound_core.model.entry_application import EntryApplication
+from abound_core.model.live_model import LiveModel
+from abound_core.model.receipts import Receipts
+from abound_core.types import START, Offset
+
+DEPTH = 50
+"""Number of the best labels that are compared; a label below has rank 0."""
+
+
+class LearnedInstance(NamedTuple):
+    """Learned instance and its ranking by the index.
+
+    Attributes
+    ----------
+    at : Offset
+        Offset of its log entry.
+    vector : bytes
+    true_labels : set of str
+    live : list of str
+        The ``DEPTH`` best labels of the index before learning.
+    """
+
+    at: Offset
+    vector: bytes
+    true_labels: Set[str]
+    live: Sequence[str]
+
+
+class RankingProxy:
+    """Proxy of a LiveModel that ranks records before it applies them; ``EntryApplication`` uses it like the model."""
+
+    def __init__(self, live: LiveModel, at: Offset, seen: list[LearnedInstance]) -> None:
+        self.receipts: Receipts = live.receipts
+        self._live = live
+        self._at = at
+        self._seen = seen
+
+    def apply(
+        self,
+        buffer: bytes,
+        at: int,
+        ranks: npt.NDArray[np.int32],
+        updated: npt.NDArray[np.bool_],
+    ) -> tuple[int, int]:
+        """Rank each record and then apply it.
+
+        Records without a true label are applied and not recorded. Neither are those that register a label.
+        """
+        live = self._live
+        for i in range(len(ranks)):
+            shape = record_shape(buffer, at)
+            end = int(vector_end(buffer, at))
+            vector, true = buffer[at:end], frozenset(unpack_labels(buffer, end))
+            best = live.rank(vector, DEPTH)
+            listed = [live.label(class_id) for class_id in best.class_ids.tolist()]
+            at, _ = live.apply(buffer, at, ranks[i : i + 1], updated[i : i + 1])
+            if true and shape.details_at < 0:
+                self._seen.append(LearnedInstance(self._at, vector, true, listed))
+        return at, len(ranks)
+
+
+class ScoredModel(ReplicatedModel):
+    """Model replica that records how the index ranked each instance before learning it.
+
+    Attributes
+    ----------
+    recording : bool
+        Instances are recorded; set while there are versions to rank them too.
+    recorded : list of LearnedInstance
+        Instances recorded since the list was last emptied.
+    """
+
+    recording = False
+    recorded: list[LearnedInstance]
+
+    def reset(self) -> None:
+        """Reset the model and discard the recorded instances."""
+        self.recorded = []
+        super().reset()
+
+    async def _apply_event(self, event: Event, at: Offset) -> EntryApplication | None:
+        if not self.recording or type(event) is not LearnEvent:
+            return await super()._apply_event(event, at)
+        live = self.live
+        applying = EntryApplication(RankingProxy(live, at, self.recorded), event.records, event.n, event.units, at)
+        while not applying.done:
+            if live.is_crowded:
+                await enlarge(live)
+            applying.step(self.slice_events)
+            await asyncio.sleep(0)
+        return applying
+
+
+def rank_in(labels: Sequence[str], true: Set[str]) -> int:
+    """Return the position, from 1, of the first true label; 0 if there is none."""
+    return next((place for place, label in enumerate(labels, 1) if label in true), 0)
+
+
+def rank_by_version(loaded: LoadedVersion, vectors: Sequence[bytes]) -> list[list[str]]:
+    """Return the ``DEPTH`` best labels of a version for each vector."""
+    rankings = loaded.fitted.rank_vectors(vectors, DEPTH)
+    labels, starts = loaded.fitted.labels, rankings.starts.tolist()
+    return [[labels[i] for i in rankings.ids[start:end].tolist()] for start, end in itertools.pairwise(starts)]
+
+
+def fitted_until(loaded: LoadedVersion) -> Offset:
+    """Return the last offset that a version was fitted on. It must not be scored on instances up to there."""
+    until = (loaded.card.data_range or {}).get("until")
+    return START if until is None else Offset.parse(until)

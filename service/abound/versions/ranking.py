@@ -1,0 +1,102 @@
+"""Rank instances by a version. Plain functions that run in a thread.
+
+The event loop reads the model's present state (offset, active version) when it accepts the request. An answer
+therefore belongs to the offset that it names, however long the ranking takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from abound.versions.repository import LoadedVersion
+from abound_core.types import Offset
+
+MOST_SCORES = 2**20
+"""Approximate bound on the scores held at once. Longer lists of instances are ranked in batches."""
+
+Labels = list[tuple[str, float]]
+
+
+class RankingRequest(NamedTuple):
+    """Request to rank one instance.
+
+    Attributes
+    ----------
+    loaded : LoadedVersion
+    vector : bytes
+    k : int
+    include, exclude : collections of labels or None
+    threshold : float or None
+    offset : Offset
+        Offset that the answer names.
+    """
+
+    loaded: LoadedVersion
+    vector: bytes
+    k: int
+    include: Collection[str] | None
+    exclude: Collection[str] | None
+    threshold: float | None
+    offset: Offset
+
+    def can_batch_with(self, other: RankingRequest) -> bool:
+        """Return whether both requests can be ranked in one batch."""
+        alike = self.include is other.include and (self.exclude is other.exclude or self.exclude == other.exclude)
+        return alike and self.loaded is other.loaded and self.k == other.k
+
+
+def rank_all(asked: Sequence[RankingRequest]) -> list[Labels]:
+    """Return the labels for each instance, best first, with their scores."""
+    ranked: list[Labels] = [[]] * len(asked)
+    order = sorted(range(len(asked)), key=lambda at: (id(asked[at].loaded), asked[at].k))
+    first = 0
+    while first < len(order):
+        end = first + 1
+        while end < len(order) and asked[order[end]].can_batch_with(asked[order[first]]):
+            end += 1
+        together = [asked[at] for at in order[first:end]]
+        for at, one, found in zip(order[first:end], together, _by_version(together), strict=True):
+            if one.threshold is not None:
+                found = [scored for scored in found if scored[1] >= one.threshold]
+            ranked[at] = found
+        first = end
+    return ranked
+
+
+def _by_version(asked: Sequence[RankingRequest]) -> list[Labels]:
+    """Rank requests of one batch."""
+    one = asked[0]
+    labels = one.loaded.fitted.labels
+    allowed = _allowed(labels, one.include, one.exclude)
+    if one.include is not None:
+        deepest = len(labels)  # the included labels may have any rank
+    else:
+        deepest = min(len(labels), one.k + (0 if allowed is None else int(np.count_nonzero(~allowed))))
+    at_once = max(1, MOST_SCORES // max(1, deepest))
+    ranked: list[Labels] = []
+    for first in range(0, len(asked), at_once):
+        vectors = [instance.vector for instance in asked[first : first + at_once]]
+        rankings = one.loaded.fitted.rank_vectors(vectors, deepest)
+        for start, end in zip(rankings.starts[:-1].tolist(), rankings.starts[1:].tolist(), strict=True):
+            ids, scores = rankings.ids[start:end], rankings.scores[start:end]
+            if allowed is not None:
+                kept = allowed[ids]
+                ids, scores = ids[kept], scores[kept]
+            ids, scores = ids[: one.k], scores[: one.k]
+            ranked.append([(labels[i], score) for i, score in zip(ids.tolist(), scores.tolist(), strict=True)])
+    return ranked
+
+
+def _allowed(
+    labels: list[str], include: Collection[str] | None, exclude: Collection[str] | None
+) -> npt.NDArray[np.bool_] | None:
+    """Return which labels may be ranked, shape (L,); None: all of them."""
+    if include is None and not exclude:
+        return None
+    wanted = None if include is None else set(include)
+    unwanted = set(exclude or ())
+    return np.array([(wanted is None or label in wanted) and label not in unwanted for label in labels], np.bool_)

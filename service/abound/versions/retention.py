@@ -1,0 +1,208 @@
+"""Retention of versions: keep the needed ones and the newest of the others; delete the rest.
+
+    ...:writing    hash: the versions that are being written (``abound/artifacts/write_marks.py``)
+
+A version is needed while it is active, a challenger, or the version that was active before. Deletion takes the
+activation fence (``abound/versions/activation.py``), so no version is deleted while it is being activated.
+Nothing is deleted while a copy of the store is behind: after a failover to it, the version might be active
+again.
+
+A version can be entered as a challenger while it is being deleted. Entering checks afterwards that the version
+exists, and deletion withdraws it afterwards, so a deleted version never stays a challenger.
+
+Files of an unfinished version have no card. Garbage collection deletes them once no process reports that it is
+writing the version, unless a job committed the version and has not ended: the job will write the card. It lists the
+files first, then the writers, then the committed versions, then the cards, so a version finished meanwhile stays.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+import structlog
+
+from abound.artifacts.artifact_store import ArtifactStore
+from abound.artifacts.write_marks import collect_unmarked, hold_write_mark, marked_writes
+from abound.store.client import Store
+from abound.store.keys import ModelKeys
+from abound.store.replication import wait_replicated
+from abound.versions import activation
+from abound.versions import repository as versions
+from abound.versions.card import Card
+from abound.versions.promotion import challengers
+from abound_core.errors import Conflict, Corrupted, NotReady, UnknownApplyVersion, UnknownVersion, VersionDeleted
+from abound_core.model.active_version import LIVE
+
+log = structlog.get_logger(__name__)
+
+PUBLISH_SECONDS = 900.0
+"""Longest wait for activations before publishing fails. One activation takes at most a third of it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VersionParams:
+    """Limits on stored versions.
+
+    Attributes
+    ----------
+    keep : int
+        Number of newest versions kept per model, in addition to the needed ones.
+    total_bytes : int
+        Bytes of all versions of a model; an import beyond it is refused.
+    cache_bytes : int
+        Bytes of the local cache of version files (`cache` in the data directory), which lets processes map
+        them. Used if the artifact store is not a local directory. 0: no cache, versions are read into memory.
+    """
+
+    keep: int = 20
+    total_bytes: int = 64 * 2**30
+    cache_bytes: int = 16 * 2**30
+
+    def __post_init__(self) -> None:
+        if self.keep < 1:
+            raise ValueError("keep must be at least 1")
+        if self.total_bytes < 1:
+            raise ValueError("total_bytes must be at least 1")
+        if self.cache_bytes < 0:
+            raise ValueError("cache_bytes must be at least 0")
+
+
+async def needed_versions(store: Store, keys: ModelKeys) -> dict[str, str]:
+    """Return the versions that are needed, with the reason. Raises StoreUnavailable."""
+    found: dict[str, str] = {}
+    active = await activation.read_active(store, keys)
+    found[active.former] = "it was active before the current version"
+    found |= {one.version: "it is a challenger" for one in await challengers.list_challengers(store, keys)}
+    found[active.version] = "it is active"
+    return {name: why for name, why in found.items() if name != LIVE}
+
+
+async def enter_challenger(store: Store, artifacts: ArtifactStore, keys: ModelKeys, name: str, reason: str) -> None:
+    """Enter an existing version as a challenger (``challengers.enter``).
+
+    Raises
+    ------
+    UnknownVersion
+        The version does not exist, or was deleted meanwhile.
+    Conflict
+        The model has the maximum number of challengers.
+    Corrupted, UnknownApplyVersion, ArtifactsUnavailable, StoreUnavailable
+    """
+    await challengers.enter(store, keys, name, reason)
+    try:
+        await versions.card_of(artifacts, keys, name)
+    except UnknownVersion:
+        await challengers.withdraw(store, keys, name)
+        raise
+
+
+async def delete(store: Store, artifacts: ArtifactStore, keys: ModelKeys, name: str) -> None:
+    """Delete a version.
+
+    Raises
+    ------
+    UnknownVersion, ArtifactsUnavailable, StoreUnavailable
+    Conflict
+        The version is needed, or a version of the model is being activated.
+    NotReady
+        Copies of the store are behind, so a failover might need the version.
+    """
+    async with activation.fence(store, keys):
+        await wait_replicated(store, 0.0)
+        await versions.delete(artifacts, keys, name, await needed_versions(store, keys))
+        await challengers.withdraw(store, keys, name)
+
+
+async def publish(store: Store, artifacts: ArtifactStore, keys: ModelKeys, name: str) -> Card:
+    """Publish a committed version (``versions.publish``) as soon as no version is being activated or deleted.
+
+    Raises
+    ------
+    VersionDeleted
+        The version was deleted before it was published.
+    Conflict
+        Activations held the fence for ``PUBLISH_SECONDS``.
+    Corrupted, UnknownApplyVersion, ArtifactsUnavailable, StoreUnavailable
+    """
+    async with activation.fence(store, keys, PUBLISH_SECONDS):
+        try:
+            return await versions.publish(artifacts, keys, name)
+        except UnknownVersion as error:
+            raise VersionDeleted("the version was deleted before its job ended; start the job again") from error
+
+
+async def retain(store: Store, artifacts: ArtifactStore, keys: ModelKeys, keep: int) -> list[str]:
+    """Delete versions that are neither needed nor among the newest ``keep``; return their ids.
+
+    Deletes nothing while a version is being activated or copies of the store are behind.
+    """
+    gone: list[str] = []
+    try:
+        async with activation.fence(store, keys):
+            await wait_replicated(store, 0.0)
+            needed = await needed_versions(store, keys)
+            for card in (await versions.cards(artifacts, keys))[keep:]:
+                if card.id not in needed:
+                    with contextlib.suppress(UnknownVersion):
+                        await versions.delete(artifacts, keys, card.id)
+                    await challengers.withdraw(store, keys, card.id)
+                    gone.append(card.id)
+    except (Conflict, NotReady):
+        return gone
+    if gone:
+        log.info("deleted versions beyond the newest", model=keys.name, versions=gone)
+    return gone
+
+
+def writing(store: Store, keys: ModelKeys, name: str, n_bytes: int = 0) -> contextlib.AbstractAsyncContextManager[None]:
+    """Register a version as being written while the context lasts: it may then have files and no card.
+
+    ``n_bytes`` is its expected size, which ``written_bytes`` counts. Raises StoreUnavailable if it cannot be
+    registered.
+    """
+    return hold_write_mark(store, keys.key("writing"), name, n_bytes)
+
+
+async def written_bytes(store: Store, artifacts: ArtifactStore, keys: ModelKeys) -> int:
+    """Return the bytes of all versions, including those being written.
+
+    Raises ArtifactsUnavailable, StoreUnavailable.
+    """
+    coming = await marked_writes(store, keys.key("writing"))
+    there = {card.id: card.n_bytes for card in await versions.cards(artifacts, keys)}
+    return sum((coming | there).values())
+
+
+async def collect_garbage(
+    store: Store, artifacts: ArtifactStore, keys: ModelKeys, committed: Callable[[], Awaitable[set[str]]]
+) -> int:
+    """Delete the files of unfinished versions that no process is writing; return the number of files.
+
+    Parameters
+    ----------
+    committed : async callable
+        Returns the folders of versions whose card will still be written.
+    """
+
+    async def needed(unmarked: set[str]) -> set[str]:
+        found = set(await versions.ids(artifacts, keys))
+        if unmarked <= found:
+            return found
+        folders = await committed()
+        found |= {name for name in unmarked if versions.folder(keys, name) in folders}
+        return found | {name for name in unmarked - found if await _has_card(artifacts, keys, name)}
+
+    return await collect_unmarked(store, artifacts, versions.folder(keys), keys.key("writing"), needed)
+
+
+async def _has_card(artifacts: ArtifactStore, keys: ModelKeys, name: str) -> bool:
+    """Return whether a version has a card. A listing of the artifact store may lack one that was just written."""
+    try:
+        await versions.card_of(artifacts, keys, name)
+    except UnknownVersion:
+        return False
+    except (Corrupted, UnknownApplyVersion):
+        return True
+    return True
