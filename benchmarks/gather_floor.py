@@ -8,8 +8,8 @@ the processor often mispredicts the end of a loop.
 import numpy as np
 from numba import njit
 
-from abound_core.kernels.index.layout import block_of, length_of
-from abound_core.kernels.intrinsics import U0, U1, U2, address_of, load_word, prefetch_word
+from abound_core.index.layout_kernels import block_of, length_of
+from abound_core.numba.intrinsics import U0, U1, U2, address_of, load_word, prefetch_word
 
 LINE = np.uint64(8)
 HEADERS_AHEAD = np.uint64(16)

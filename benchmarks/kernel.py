@@ -50,11 +50,11 @@ import numpy as np
 from numba import njit
 
 from abound_core.config import ModelConfig
+from abound_core.index import learning_kernels as learning
 from abound_core.index.index import ALL_CLASSES, Index
+from abound_core.index.layout_kernels import Feedback
 from abound_core.index.params import IndexParams
-from abound_core.kernels.index import learning
-from abound_core.kernels.index.layout import Feedback
-from abound_core.kernels.index.rank import rank_classes
+from abound_core.index.rank_kernels import rank_classes
 from abound_core.model.live_model import LiveModel
 from benchmarks.gather_floor import gather
 from benchmarks.streams import SHAPES, Stream, draw, records

@@ -41,7 +41,7 @@ def test_a_class_that_the_index_could_not_learn_is_refused(
     update: str, max_classes: int | None, refused: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "abound_core.kernels.index.layout.CLASS_MASK", np.uint64(3)
+        "abound_core.index.layout_kernels.CLASS_MASK", np.uint64(3)
     )  # read where it is asked, compiled elsewhere
     new = RequestAdditions(
         PendingClasses(model(LiveModel(ModelConfig(update=cast("Any", update), max_classes=max_classes), (1, 2))))

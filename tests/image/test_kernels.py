@@ -70,14 +70,14 @@ def test_what_is_compiled_after_all_would_show(tmp_path: Path) -> None:
 COMPILES = """
 import importlib, pkgutil, typing
 import numpy as np
-import abound_core.kernels
+import abound_core.numba
 from abound_core.model.live_model import warmup
 from abound_core.methods import fitted, registry, warmup as methods_warmup
 from abound_core.methods.training.progress import no_progress
 
 kernels = [
     value
-    for module in pkgutil.walk_packages(abound_core.kernels.__path__, "abound_core.kernels.")
+    for module in pkgutil.walk_packages(abound_core.numba.__path__, "abound_core.numba.")
     for value in vars(importlib.import_module(module.name)).values()
     if hasattr(value, "signatures")
 ]

@@ -28,10 +28,10 @@ def test_any_change_of_any_kernel_leads_to_another_directory(source, tmp_path):
     first = placed()
     assert placed() == first
     assert first.parent == tmp_path / "cache" / "abound"
-    file = next(source.glob("*.py"))
+    file = next(source.glob("index/*_kernels.py"))
     file.write_text(file.read_text() + "\n")
     second = placed()
-    file.rename(source / "renamed.py")
+    file.rename(source / "renamed_kernels.py")
     assert len({first, second, placed()}) == 3
 
 

@@ -16,10 +16,10 @@ from abound.rebuild.redaction import ForgetParams
 from abound.rebuild.refit import RefitParams
 from abound_core.config import ModelConfig
 from abound_core.instances import text_encoder
+from abound_core.instances.codes_kernels import PREFIX
 from abound_core.instances.dense_vector import quantize
 from abound_core.instances.record import add_details, pack_labels
 from abound_core.instances.vectorizer import Vectorizer
-from abound_core.kernels.records.codes import PREFIX
 from abound_core.limits import Limits
 from abound_core.model.entry_application import Unit
 from abound_core.model.live_model import LiveModel

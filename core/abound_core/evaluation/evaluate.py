@@ -10,11 +10,11 @@ import numpy as np
 
 from abound_core.config import ModelConfig
 from abound_core.instances.data_formats import Dataset
-from abound_core.kernels.top_k import N_BEST
 from abound_core.measures import Ints, LabelSets, Propensity, Rankings, evaluate
 from abound_core.model.calibration import binned, reliability_of
 from abound_core.model.entry_application import Unit
 from abound_core.model.live_model import LiveModel
+from abound_core.numba.top_k import N_BEST
 from abound_core.types import Ranking
 
 CHUNK = 1000

@@ -10,8 +10,10 @@ import numpy.typing as npt
 
 from abound_core.array_spec import MOST_EVENTS, ArraySpec
 from abound_core.errors import Corrupted
-from abound_core.kernels.index import export, layout, sls
-from abound_core.kernels.index.layout import IndexArrays
+from abound_core.index import export_kernels as export
+from abound_core.index import layout_kernels as layout
+from abound_core.index import sls_kernels as sls
+from abound_core.index.layout_kernels import IndexArrays
 
 MOST_TOTAL = 2.0**192
 """Maximum of a total or a count with ``fsu``: more events than there can be, each with the largest float32."""

@@ -1,7 +1,7 @@
 """The dense rows of an index: allocation, conversion to plain arrays, and their part of the digest.
 
 The index's counters hold the addresses of the arrays and their used sizes: see
-``abound_core.kernels.index.sls_rows``.
+``abound_core.index.sls_rows_kernels``.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ import numpy.typing as npt
 
 from abound_core.array_spec import MOST_EVENTS, MOST_WEIGHT, ArraySpec
 from abound_core.errors import Corrupted
-from abound_core.kernels.index import layout, sls_rows
-from abound_core.kernels.index.sls_rows import MOST_CELLS, MOST_IN_ROW
+from abound_core.index import layout_kernels as layout
+from abound_core.index import sls_rows_kernels as sls_rows
+from abound_core.index.sls_rows_kernels import MOST_CELLS, MOST_IN_ROW
 
 ARRAYS = {
     "form": ArraySpec(np.int64, (4,), 0, MOST_EVENTS),

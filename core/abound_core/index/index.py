@@ -1,8 +1,8 @@
 """The live index: feature -> classes, learned by FF with FSU (Madani, Connor and Greiner, JMLR 2009).
 
-The state is a tuple of plain arrays (``abound_core.kernels.index.layout``). The class ``Index`` owns the arrays,
+The state is a tuple of plain arrays (``abound_core.index.layout_kernels``). The class ``Index`` owns the arrays,
 grows them, passes them to the kernels and names the results. Another kernel may use ``index.arrays`` and
-``index.kernel_params`` to call these of ``abound_core.kernels.index`` directly, after ``has_room`` returned true for
+``index.kernel_params`` to call these of ``abound_core.numba.index`` directly, after ``has_room`` returned true for
 the same arguments:
 
 - ``learning.has_room(arrays, params, ids, class_ids) -> bool``
@@ -25,13 +25,16 @@ import numpy.typing as npt
 from abound_core.array_spec import check_arrays
 from abound_core.errors import Corrupted
 from abound_core.growth import longer
+from abound_core.index import export_kernels as export
+from abound_core.index import layout_kernels as layout
+from abound_core.index import learning_kernels as learning
+from abound_core.index import rank_kernels as retrieval
+from abound_core.index import sls_rows_kernels as sls_rows
 from abound_core.index.arrays import ARRAYS, SQUARES_ARRAYS, export_index, import_index
 from abound_core.index.dense_rows import ARRAYS as ROWS_ARRAYS
 from abound_core.index.dense_rows import DenseRows
+from abound_core.index.layout_kernels import Feedback, IndexArrays
 from abound_core.index.params import IndexParams
-from abound_core.kernels.index import export, layout, learning, sls_rows
-from abound_core.kernels.index import rank as retrieval
-from abound_core.kernels.index.layout import Feedback, IndexArrays
 from abound_core.types import Ranking
 
 ALL_CLASSES: npt.NDArray[np.uint8] = np.zeros(0, np.uint8)

@@ -1,7 +1,7 @@
 """The parameters of an index, and the same values in the form that its kernels take.
 
 The names of Feature Focus and FSU are those of Madani, Connor and Greiner (JMLR 2009, section 4). The additional
-parameters of ``sls`` are explained in ``abound_core.kernels.index.sls`` and ``abound_core.kernels.index.sls_rows``.
+parameters of ``sls`` are explained in ``abound_core.index.sls_kernels`` and ``abound_core.index.sls_rows_kernels``.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from typing import Literal
 import numpy as np
 
 from abound_core.config import ModelConfig
-from abound_core.kernels.index import sls, sls_rows
-from abound_core.kernels.index.layout import KernelParams, SquaresParams
+from abound_core.index import sls_kernels as sls
+from abound_core.index import sls_rows_kernels as sls_rows
+from abound_core.index.layout_kernels import KernelParams, SquaresParams
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,8 +16,8 @@ from typing import Any, NoReturn
 import numpy as np
 
 from abound_core.errors import InvalidInstance
+from abound_core.instances.json_kernels import MOST_OF_A_COUNT
 from abound_core.instances.record import pack_vector
-from abound_core.kernels.records.json import MOST_OF_A_COUNT
 from abound_core.limits import Limits
 
 LONG_JSON = 2**16
@@ -192,7 +192,7 @@ class ActiveFeatures:
             raise InvalidInstance(f"an instance has at most {self._limits.max_features} active features", "features")
 
     def _bound_numbers(self, more: float) -> None:
-        """Reduce the values that numbers contributed; see ``abound_core.kernels.records.json.bound_numbers``."""
+        """Reduce the values that numbers contributed; see ``abound_core.instances.json_kernels.bound_numbers``."""
         others, numbers = more, 0.0
         for key, value in self._values.items():
             number = self._numbers.get(key, 0.0)

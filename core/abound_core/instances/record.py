@@ -12,7 +12,7 @@ begins at a multiple of 4. Numbers are little-endian. Keys and labels are UTF-8 
 distinct; values are finite and above 0, and l2-normalised unless the model is Boolean.
 
 The dense part is a vector of 1 to 2,048 numbers that the instance came with, not all of them zero. The index sees it
-as codes (``abound_core.kernels.records.codes``), each a feature with this value. The norm covers these features, too.
+as codes (``abound_core.instances.codes_kernels``), each a feature with this value. The norm covers these features, too.
 With a dense part no key begins with a zero byte.
 
 Feedback says that the last labels are ignored (shown and not chosen), those before them rejected (wrong), and only the
@@ -21,7 +21,7 @@ others true. There is at least one label. The weight is above 0 and at most 100;
 Details say that the record registers its only label: the vector is that of the label's name, and it may be empty. The
 contents of the details are kept with the label (``abound_core.model.label_details``).
 
-Kernels read records in place with ``abound_core.kernels.records.record.record_shape``.
+Kernels read records in place with ``abound_core.instances.record_kernels.record_shape``.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ import numpy as np
 import numpy.typing as npt
 
 from abound_core.errors import Corrupted, InvalidInstance
-from abound_core.kernels.records import record as kernels
-from abound_core.kernels.records.record import RecordShape, record_shape
+from abound_core.instances import record_kernels as kernels
+from abound_core.instances.record_kernels import RecordShape, record_shape
 from abound_core.limits import MAX_WEIGHT, Limits
 
 __all__ = [

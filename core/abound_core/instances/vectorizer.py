@@ -22,7 +22,7 @@ the same vector as with ``raw``, where a number is the value of its feature.
 
 The values of a repeated key are added, those of the text first. Then the vector is l2-normalised; in a Boolean model
 all values are 1 instead, and ``numbers`` has no effect. The dense vector of an instance counts in the norm as 64 codes
-with the value 1/4 each (``abound_core.kernels.records.codes``). With ``analyzer.embed`` an instance without a dense
+with the value 1/4 each (``abound_core.instances.codes_kernels``). With ``analyzer.embed`` an instance without a dense
 vector gets the one that an encoder makes of its text.
 """
 
@@ -41,14 +41,14 @@ import numpy as np
 
 from abound_core.config import AnalyzerConfig, ModelConfig
 from abound_core.errors import InvalidInstance
+from abound_core.instances import json_kernels as kernels
 from abound_core.instances import text_analyzer as analyzers
 from abound_core.instances import text_encoder
+from abound_core.instances.codes_kernels import WINNERS
 from abound_core.instances.json_fallback import ActiveFeatures, is_usable, read_json, refuse_terms
+from abound_core.instances.json_kernels import UNUSUAL
+from abound_core.instances.outline_kernels import outline
 from abound_core.instances.record import add_dense
-from abound_core.kernels.records import json as kernels
-from abound_core.kernels.records.codes import WINNERS
-from abound_core.kernels.records.json import UNUSUAL
-from abound_core.kernels.records.outline import outline
 from abound_core.limits import MAX_FIELD_NAME, MAX_FIELDS, Limits
 from abound_core.types import Text
 

@@ -21,8 +21,8 @@ import numpy.typing as npt
 from abound_core.array_spec import ArraySpec, check_arrays
 from abound_core.errors import Corrupted
 from abound_core.growth import longer
-from abound_core.kernels.names import table as kernels
-from abound_core.kernels.names.table import KeyArrays
+from abound_core.instances import vocabulary_kernels as kernels
+from abound_core.instances.vocabulary_kernels import KeyArrays
 
 MAX_KEY_BYTES = 2**16 - 1
 MAX_IDS = 2**31 - 1

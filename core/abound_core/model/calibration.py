@@ -2,7 +2,7 @@
 
 A model with ``calibrate`` has 42 additional numbers, a logistic model of the scores. It also counts how reliable its
 estimates are. As in the prequential score, each estimate is made before the outcome is known. All of it is part of
-the model's state: the same log gives the same numbers on every replica. ``abound_core/kernels/model/calibration.py``
+the model's state: the same log gives the same numbers on every replica. ``abound_core/model/calibration_kernels.py``
 has the learning rule.
 
 Reliability is counted over all time and for the **newest** 10,000 to 20,000 pairs of a label and its outcome, in
@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from abound_core.array_spec import MOST_EVENTS, ArraySpec, check_arrays
 from abound_core.errors import Corrupted
-from abound_core.kernels.model.calibration import (
+from abound_core.model.calibration_kernels import (
     ALL,
     BEFORE,
     ERRORS,

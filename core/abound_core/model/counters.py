@@ -1,6 +1,6 @@
 """Counters: how often each label was learned, the credits of the clock algorithm that evicts features, and feedback.
 
-``abound_core.kernels.model.apply`` implements the eviction rule.
+``abound_core.model.apply_kernels`` implements the eviction rule.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from abound_core.array_spec import MOST_EVENTS, ArraySpec, check_arrays
-from abound_core.kernels.model.apply import (
+from abound_core.limits import MAX_DIMENSION
+from abound_core.model.apply_kernels import (
     AWAITS_VECTOR,
     CODES,
     DIMENSION,
@@ -25,7 +26,6 @@ from abound_core.kernels.model.apply import (
     UNLABELLED,
     WEIGHTED,
 )
-from abound_core.limits import MAX_DIMENSION
 
 _FEEDBACK = {"unlabelled": UNLABELLED, "rejected": REJECTED, "ignored": IGNORED, "weighted": WEIGHTED}
 _FEEDBACK_PLACES = list(_FEEDBACK.values())

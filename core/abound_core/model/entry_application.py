@@ -25,7 +25,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from abound_core.kernels.model.apply import skip_records
+from abound_core.model.apply_kernels import skip_records
 from abound_core.model.receipts import BodyMismatch, Outcome, Receipts
 from abound_core.types import START, Offset
 

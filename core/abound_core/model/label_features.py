@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from abound_core.index.index import Index
-from abound_core.kernels.index.rank import explain_score
+from abound_core.index.rank_kernels import explain_score
 
 
 def weights_to(index: Index, class_id: int, first: int, end: int) -> npt.NDArray[np.float64]:

@@ -24,9 +24,12 @@ from numba import typeof, types
 from abound_core.config import FIXED_AFTER_LEARNING, VECTOR_FIELDS, ModelConfig
 from abound_core.errors import Conflict, Contradiction, InvalidInstance
 from abound_core.index import index
+from abound_core.index import learning_kernels as learning
 from abound_core.index.index import ALL_CLASSES
+from abound_core.index.layout_kernels import Feedback
 from abound_core.index.params import IndexParams
 from abound_core.instances import record, text_encoder, vectorizer, vocabulary
+from abound_core.instances.codes_kernels import EXPANSION, MAX_KEY_BYTES, PREFIX, WINNERS, expand_vector
 from abound_core.instances.record import (
     EMPTY_VECTOR,
     add_dense,
@@ -38,16 +41,18 @@ from abound_core.instances.record import (
     pack_vector,
     unpack_vector,
 )
+from abound_core.instances.record_kernels import HAS_DENSE, record_shape
 from abound_core.instances.vectorizer import Vectorizer
-from abound_core.kernels.index import learning
-from abound_core.kernels.index.layout import Feedback
-from abound_core.kernels.model.answer import (
+from abound_core.instances.vocabulary_kernels import find_vector
+from abound_core.limits import Limits
+from abound_core.model.active_version import LIVE
+from abound_core.model.answer_kernels import (
     explain_vector,
     rank_estimated,
     rank_reranked,
     rank_vector,
 )
-from abound_core.kernels.model.apply import (
+from abound_core.model.apply_kernels import (
     ACTIVE,
     AT,
     CLASSES,
@@ -68,20 +73,15 @@ from abound_core.kernels.model.apply import (
     intern_labels,
     skip_records,
 )
-from abound_core.kernels.model.handle import ApplyScratch, LiveArrays, LivePointers, ModelHandle
-from abound_core.kernels.model.prequential import count_ranks
-from abound_core.kernels.names.table import find_vector
-from abound_core.kernels.records.codes import EXPANSION, MAX_KEY_BYTES, PREFIX, WINNERS, expand_vector
-from abound_core.kernels.records.record import HAS_DENSE, record_shape
-from abound_core.kernels.top_k import new_best
-from abound_core.limits import Limits
-from abound_core.model.active_version import LIVE
 from abound_core.model.calibration import Calibration
 from abound_core.model.entry_application import EntryApplication, Unit
+from abound_core.model.handle_kernels import ApplyScratch, LiveArrays, LivePointers, ModelHandle
 from abound_core.model.prequential import Prequential
+from abound_core.model.prequential_kernels import count_ranks
 from abound_core.model.receipts import Receipts
 from abound_core.model.reranker import Reranker
 from abound_core.model.state import ModelState
+from abound_core.numba.top_k import new_best
 from abound_core.types import START, Offset, Ranking
 
 INTERCEPT = "(intercept)"

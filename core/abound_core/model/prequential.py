@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from abound_core.array_spec import MOST_EVENTS, ArraySpec, check_arrays
 from abound_core.errors import Corrupted
-from abound_core.kernels.model.prequential import (
+from abound_core.model.prequential_kernels import (
     GROUP_BITS,
     HITS_AT_1,
     HITS_AT_5,

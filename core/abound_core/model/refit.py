@@ -11,9 +11,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from abound_core.index.layout_kernels import Feedback
 from abound_core.instances.record import record_ends, record_shape, unpack, unpack_labels
-from abound_core.kernels.index.layout import Feedback
-from abound_core.kernels.records.record import vector_end
+from abound_core.instances.record_kernels import vector_end
 from abound_core.model.entry_application import OutcomeReplay, Unit
 from abound_core.model.label_details import DetailsTable
 from abound_core.model.live_model import LiveModel

@@ -2,7 +2,7 @@
 
 A model with ``rerank`` has five weights, a guard that turns the re-ranker off where it does harm, and for each class
 the sum of the vectors of its instances. All of it is part of the model's state: the same log gives the same numbers on
-every replica. ``abound_core/kernels/model/reranker.py`` has the rules.
+every replica. ``abound_core/model/reranker_kernels.py`` has the rules.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import numpy.typing as npt
 
 from abound_core.array_spec import MOST_EVENTS, ArraySpec, check_arrays
 from abound_core.errors import Corrupted
-from abound_core.kernels.model.calibration import MOST_CURVATURE, MOST_LOGIT_WEIGHT
-from abound_core.kernels.model.reranker import (
+from abound_core.model.calibration_kernels import MOST_CURVATURE, MOST_LOGIT_WEIGHT
+from abound_core.model.reranker_kernels import (
     ALLOWANCE,
     COUNTED,
     HITS,

@@ -21,12 +21,12 @@ from abound.api.problems import decoding_error
 from abound.api.schemas.learn_classify import Instance, encoder
 from abound.asyncio_tasks import TimeSlice
 from abound_core.errors import InvalidInstance, Malformed
+from abound_core.instances import outline_kernels as kernels
 from abound_core.instances.dense_vector import to_int8
 from abound_core.instances.json_fallback import LONG_JSON
 from abound_core.instances.negative_numbers import warning_of
 from abound_core.instances.record import dense_of
 from abound_core.instances.vectorizer import Vectorizer
-from abound_core.kernels.records import outline as kernels
 from abound_core.limits import Limits
 from abound_core.model.live_model import LiveModel
 

@@ -41,7 +41,7 @@ from abound_core.instances.record import pack_labels, without_dense
 from abound_core.instances.tables import TableColumns
 from abound_core.instances.vectorizer import Vectorizer
 from abound_core.instances.vocabulary import Vocabulary
-from abound_core.kernels.names.table import intern_vector
+from abound_core.instances.vocabulary_kernels import intern_vector
 from abound_core.limits import DATASET_LIMITS
 
 MAX_NAME_BYTES = 2**29

@@ -27,7 +27,7 @@ from abound_core.errors import CannotStart
 
 VARIABLE = "NUMBA_CACHE_DIR"
 
-SOURCE = Path(abound_core.__path__[0]) / "kernels"
+SOURCE = Path(abound_core.__path__[0])
 
 COMPLETE = f"complete-{hashlib.blake2b(os.fsencode(SOURCE), digest_size=8).hexdigest()}"
 """Name of the file that marks a cache with all groups of kernels. Each copy of the source has its own compiled kernels
@@ -101,14 +101,18 @@ def _compiled_for() -> str:
     import numba
     from numba.core.registry import cpu_target
 
-    stamps = [(str(file), file.stat().st_mtime, file.stat().st_size) for file in sorted(SOURCE.rglob("*.py"))]
+    stamps = [(str(file), file.stat().st_mtime, file.stat().st_size) for file in _kernel_files()]
     machine = cpu_target.target_context.codegen().magic_tuple()
     return repr((sys.version, numba.__version__, machine, stamps))
 
 
+def _kernel_files() -> list[Path]:
+    return sorted([*SOURCE.rglob("*_kernels.py"), *SOURCE.glob("numba/*.py")])
+
+
 def _digest() -> str:
     digest = hashlib.blake2b(digest_size=8)
-    for file in sorted(SOURCE.rglob("*.py")):
+    for file in _kernel_files():
         content = file.read_bytes()
         digest.update(f"{file.relative_to(SOURCE)} {len(content)}\n".encode())
         digest.update(content)

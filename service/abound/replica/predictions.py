@@ -27,7 +27,7 @@ from abound.store.keys import ModelKeys
 from abound_core.config import BEFORE, VECTOR_FIELDS, ModelConfig
 from abound_core.errors import Conflict, UnknownPrediction
 from abound_core.instances.record import record_ends
-from abound_core.kernels.records.record import vector_end
+from abound_core.instances.record_kernels import vector_end
 
 _REMEMBER = """
 local total = redis.call('incrby', KEYS[2], #ARGV[2])

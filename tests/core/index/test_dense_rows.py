@@ -13,9 +13,9 @@ from abound_core.config import ModelConfig
 from abound_core.errors import Conflict, Corrupted, InvalidInstance
 from abound_core.index.dense_rows import ARRAYS
 from abound_core.index.index import Index
+from abound_core.index.layout_kernels import Feedback
 from abound_core.index.params import IndexParams
 from abound_core.instances.record import pack_labels
-from abound_core.kernels.index.layout import Feedback
 from abound_core.model.label_features import weights_to
 from abound_core.model.live_model import INTERCEPT, LiveModel
 from tests.core.index.test_sls import applied, fed_back, oracle_learns, postings_of, records, stream

@@ -17,11 +17,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from abound_core.config import ModelConfig
+from abound_core.index import learning_kernels as learning
 from abound_core.index.index import Index
+from abound_core.index.layout_kernels import Feedback
 from abound_core.index.params import IndexParams
-from abound_core.kernels.index import learning
-from abound_core.kernels.index.layout import Feedback
-from abound_core.kernels.intrinsics import GATHERED
+from abound_core.numba.intrinsics import GATHERED
 from tests.core.oracles.index import Oracle, Posting
 from tests.randomness import examples
 

@@ -10,11 +10,13 @@ from hypothesis import strategies as st
 from numba import njit
 
 from abound_core.config import ModelConfig
+from abound_core.index import export_kernels as export
 from abound_core.index import index as index_module
+from abound_core.index import layout_kernels as layout
+from abound_core.index import learning_kernels as learning
 from abound_core.index.index import Index
+from abound_core.index.layout_kernels import Feedback, IndexArrays
 from abound_core.index.params import IndexParams
-from abound_core.kernels.index import export, layout, learning
-from abound_core.kernels.index.layout import Feedback, IndexArrays
 
 EAGER = replace(IndexParams.of(ModelConfig()), margin=math.inf)
 CANARY = np.uint64(0xC0FFEE_C0FFEE)

@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 from numba import njit
 
 from abound_core.config import ModelConfig
+from abound_core.index import layout_kernels as layout
+from abound_core.index import learning_kernels as learning
 from abound_core.index.index import Index
+from abound_core.index.layout_kernels import UNITS, Feedback
 from abound_core.index.params import IndexParams
-from abound_core.kernels.index import layout, learning
-from abound_core.kernels.index.layout import UNITS, Feedback
-from abound_core.kernels.intrinsics import as_bits, as_float
+from abound_core.numba.intrinsics import as_bits, as_float
 from tests.core.oracles.index import Oracle
 from tests.randomness import examples
 

@@ -13,13 +13,13 @@ from numba import njit
 from abound_core.config import ModelConfig
 from abound_core.errors import Corrupted, InvalidInstance
 from abound_core.index.index import Index
+from abound_core.index.layout_kernels import Feedback
 from abound_core.index.params import IndexParams
 from abound_core.instances.record import pack_labels
-from abound_core.kernels.exp_log import logarithm
-from abound_core.kernels.index.layout import Feedback
-from abound_core.kernels.intrinsics import GATHERED
 from abound_core.model.entry_application import Unit
 from abound_core.model.live_model import LiveModel
+from abound_core.numba.exp_log import logarithm
+from abound_core.numba.intrinsics import GATHERED
 from tests.core.oracles.sls import Oracle
 from tests.randomness import examples
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from numba import njit
 
 from abound_core.errors import Corrupted, InvalidInstance
+from abound_core.instances.json_kernels import hash_of
 from abound_core.instances.record import (
     EMPTY_VECTOR,
     check_records,
@@ -20,10 +21,9 @@ from abound_core.instances.record import (
     unpack_labels,
     unpack_vector,
 )
-from abound_core.kernels.intrinsics import pointer
-from abound_core.kernels.records.json import hash_of
-from abound_core.kernels.records.record import record_shape, vector_end
+from abound_core.instances.record_kernels import record_shape, vector_end
 from abound_core.limits import Limits
+from abound_core.numba.intrinsics import pointer
 
 LIMITS = Limits()
 keys = st.text(st.characters(codec="utf-8"), min_size=1, max_size=20)

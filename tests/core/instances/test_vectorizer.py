@@ -16,15 +16,15 @@ from numba import njit
 
 from abound_core.config import AnalyzerConfig, ModelConfig
 from abound_core.errors import InvalidInstance
+from abound_core.instances import json_kernels as draft
+from abound_core.instances import json_kernels as reading
+from abound_core.instances.decimals_kernels import read_number, read_short
 from abound_core.instances.json_fallback import ActiveFeatures, read_json
 from abound_core.instances.record import EMPTY_VECTOR, unpack_vector
 from abound_core.instances.text_analyzer import Analyzer, term_weights
 from abound_core.instances.vectorizer import Vectorizer, _Scratch
-from abound_core.kernels.intrinsics import pointer
-from abound_core.kernels.records import json as draft
-from abound_core.kernels.records import json as reading
-from abound_core.kernels.records.decimals import read_number, read_short
 from abound_core.limits import Limits
+from abound_core.numba.intrinsics import pointer
 from tests.randomness import examples
 
 SMALL = Limits(max_features=6, max_key_bytes=12, max_text_bytes=60)

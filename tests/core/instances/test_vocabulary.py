@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from abound_core.errors import Corrupted
+from abound_core.instances import vocabulary_kernels as kernels
 from abound_core.instances.record import pack_vector
 from abound_core.instances.vocabulary import Vocabulary
-from abound_core.kernels.names import table as kernels
 from tests.randomness import examples
 
 SECRET = (0x0706050403020100, 0xFFEEDDCCBBAA9988)

@@ -14,14 +14,14 @@ from numba import njit
 from abound_core.config import ModelConfig
 from abound_core.errors import Corrupted, InvalidInstance
 from abound_core.instances.record import add_details, pack_labels
-from abound_core.kernels.exp_log import exponential
-from abound_core.kernels.intrinsics import pointer
-from abound_core.kernels.model import reranker
-from abound_core.kernels.model.calibration import MOST_SOLVED, N_TERMS, learn_pairs, solve
 from abound_core.limits import Limits
+from abound_core.model import reranker_kernels as reranker
 from abound_core.model.calibration import Calibration, binned, reliability_of
+from abound_core.model.calibration_kernels import MOST_SOLVED, N_TERMS, learn_pairs, solve
 from abound_core.model.entry_application import Unit
 from abound_core.model.live_model import LiveModel
+from abound_core.numba.exp_log import exponential
+from abound_core.numba.intrinsics import pointer
 from tests.core.model.test_live_model import Instance, learn, learned, vector_of
 from tests.core.oracles import calibration as calibration_oracle
 from tests.core.oracles.calibration import Oracle, terms

@@ -12,7 +12,9 @@ import pytest
 from abound_core.array_spec import MOST_EVENTS, check_room
 from abound_core.errors import Corrupted
 from abound_core.instances.record import pack_labels, pack_vector
-from abound_core.kernels.model.calibration import (
+from abound_core.limits import Limits
+from abound_core.model.calibration import Calibration
+from abound_core.model.calibration_kernels import (
     MOST_CURVATURE,
     MOST_LOGIT_WEIGHT,
     N_BINS,
@@ -20,8 +22,6 @@ from abound_core.kernels.model.calibration import (
     N_ROWS,
     learn_pairs,
 )
-from abound_core.limits import Limits
-from abound_core.model.calibration import Calibration
 from abound_core.model.entry_application import Unit
 from abound_core.model.live_model import LiveModel
 from tests.core.model.forging import CONFIGS, Forgery

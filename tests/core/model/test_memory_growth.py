@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from abound_core.config import ModelConfig
+from abound_core.index.layout_kernels import UNITS
+from abound_core.index.learning_kernels import new_classes
+from abound_core.instances.codes_kernels import WINNERS
 from abound_core.instances.record import add_dense, add_details, pack_labels, pack_vector
-from abound_core.kernels.index.layout import UNITS
-from abound_core.kernels.index.learning import new_classes
-from abound_core.kernels.records.codes import WINNERS
 from abound_core.limits import Limits
 from abound_core.model.entry_application import Unit
 from abound_core.model.live_model import LiveModel

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from abound_core.errors import Corrupted
-from abound_core.kernels.model.prequential import count_ranks
 from abound_core.model import prequential
 from abound_core.model.prequential import Prequential
+from abound_core.model.prequential_kernels import count_ranks
 from tests.randomness import examples
 
 events = st.lists(

@@ -14,12 +14,12 @@ from numba import njit
 from abound_core.config import ModelConfig
 from abound_core.errors import Corrupted, InvalidInstance
 from abound_core.instances.record import add_dense, add_details, pack_labels, pack_vector
-from abound_core.kernels.model.reranker import MOST_COUNTED, N_GUARD, add_vector
 from abound_core.limits import Limits
 from abound_core.model.entry_application import Unit
 from abound_core.model.live_model import RERANKED, LiveModel
 from abound_core.model.refit import Refitter
 from abound_core.model.reranker import Reranker
+from abound_core.model.reranker_kernels import MOST_COUNTED, N_GUARD, add_vector
 from abound_core.types import START
 from tests.core.model.test_calibration import counted
 from tests.core.oracles.calibration import Oracle as CalibrationOracle

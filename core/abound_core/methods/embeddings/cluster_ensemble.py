@@ -20,10 +20,10 @@ import numpy.typing as npt
 from scipy import sparse
 
 from abound_core.errors import Corrupted
-from abound_core.kernels.batch.neighbors import vote_rows
 from abound_core.measures import Ints, Rankings
 from abound_core.methods.embeddings.ridge import product
 from abound_core.methods.neighbors import vector_search
+from abound_core.methods.neighbors.neighbors_kernels import vote_rows
 from abound_core.methods.neighbors.vector_search import Neighbors
 from abound_core.methods.training import array_checks, clusters, param_checks
 from abound_core.methods.training.clusters import Centres

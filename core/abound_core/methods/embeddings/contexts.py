@@ -7,7 +7,7 @@ import numpy.typing as npt
 from joblib import Parallel, delayed
 from scipy import sparse
 
-from abound_core.kernels.batch.skip_grams import nearest_by_labels
+from abound_core.methods.embeddings.skip_grams_kernels import nearest_by_labels
 from abound_core.methods.training.matrices import Csr
 from abound_core.methods.training.progress import Progress
 

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from abound_core.kernels.batch.skip_grams import learn_skip_grams
 from abound_core.methods.embeddings import cluster_ensemble
 from abound_core.methods.embeddings.cluster_ensemble import Model
 from abound_core.methods.embeddings.contexts import nearest_by_label
 from abound_core.methods.embeddings.ridge import Ridge
+from abound_core.methods.embeddings.skip_grams_kernels import learn_skip_grams
 from abound_core.methods.training import clusters, param_checks
 from abound_core.methods.training.matrices import Csr, Matrices
 from abound_core.methods.training.progress import Progress, subrange

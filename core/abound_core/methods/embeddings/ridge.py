@@ -13,7 +13,7 @@ import numpy.typing as npt
 from scipy import linalg, sparse
 from scipy.linalg import blas
 
-from abound_core.kernels.batch.gram import add_gram
+from abound_core.methods.embeddings.gram_kernels import add_gram
 from abound_core.methods.training.matrices import Csr
 from abound_core.methods.training.progress import Progress, no_progress
 from abound_core.methods.training.row_blocks import pieces

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
-from abound_core.kernels.batch.sppmi import fill_rows
+from abound_core.methods.embeddings.sppmi_kernels import fill_rows
 from abound_core.methods.embeddings.subspace import Floats, leading
 from abound_core.methods.training.matrices import Csr
 from abound_core.methods.training.parallel import spread

@@ -16,8 +16,8 @@ import numpy.typing as npt
 from abound_core.errors import Corrupted
 from abound_core.index.index import Index
 from abound_core.index.params import IndexParams
-from abound_core.kernels.batch import feature_focus as kernels
 from abound_core.measures import Rankings
+from abound_core.methods.index import feature_focus_kernels as kernels
 from abound_core.methods.training import array_checks, param_checks
 from abound_core.methods.training.holdout import best, held_out
 from abound_core.methods.training.matrices import Csr, Matrices

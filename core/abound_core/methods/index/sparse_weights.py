@@ -11,8 +11,8 @@ import numpy.typing as npt
 from scipy import sparse
 
 from abound_core.errors import Corrupted
-from abound_core.kernels.batch.linear import rank_rows
 from abound_core.measures import Rankings
+from abound_core.methods.index.linear_kernels import rank_rows
 from abound_core.methods.training import array_checks
 from abound_core.methods.training.matrices import Csr
 from abound_core.methods.training.progress import Progress

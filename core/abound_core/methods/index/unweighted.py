@@ -27,9 +27,9 @@ import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
-from abound_core.kernels.batch.linear import learn_unweighted, rank_retrieved
 from abound_core.measures import Rankings
 from abound_core.methods.index import sparse_weights as weights
+from abound_core.methods.index.linear_kernels import learn_unweighted, rank_retrieved
 from abound_core.methods.index.sparse_weights import Weights, count_pairs, drop_below
 from abound_core.methods.training import array_checks, param_checks
 from abound_core.methods.training.holdout import best, held_out

@@ -14,7 +14,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from abound_core.kernels.batch.perceptron import learn_perceptron
+from abound_core.methods.linear.perceptron_kernels import learn_perceptron
 from abound_core.methods.training import param_checks
 from abound_core.methods.training.matrices import Csr
 

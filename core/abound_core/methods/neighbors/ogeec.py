@@ -20,9 +20,9 @@ import numpy as np
 import numpy.typing as npt
 
 from abound_core.errors import Corrupted
-from abound_core.kernels.batch.neighbors import vote_rows
 from abound_core.measures import Rankings
 from abound_core.methods.neighbors import vector_search
+from abound_core.methods.neighbors.neighbors_kernels import vote_rows
 from abound_core.methods.neighbors.projection import Vectors, project
 from abound_core.methods.neighbors.vector_search import Graph, Neighbors
 from abound_core.methods.training import array_checks, param_checks

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
-from abound_core.kernels.batch.projection import draw_rows
+from abound_core.methods.neighbors.projection_kernels import draw_rows
 from abound_core.methods.training.matrices import Csr
 
 Vectors = npt.NDArray[np.float32]

@@ -18,9 +18,9 @@ import numpy.typing as npt
 from scipy import sparse
 
 from abound_core.errors import Corrupted
-from abound_core.kernels.batch import neighbors
-from abound_core.kernels.batch.neighbors import Lists, Search, rank_rows
 from abound_core.measures import Rankings
+from abound_core.methods.neighbors import neighbors_kernels as neighbors
+from abound_core.methods.neighbors.neighbors_kernels import Lists, Search, rank_rows
 from abound_core.methods.training import array_checks, param_checks
 from abound_core.methods.training.holdout import best, held_out
 from abound_core.methods.training.matrices import Csr, Matrices

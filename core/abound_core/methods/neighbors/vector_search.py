@@ -8,9 +8,9 @@ import numpy as np
 import numpy.typing as npt
 
 from abound_core.errors import InvalidInstance
-from abound_core.kernels.batch.neighbors import sort_nearest
-from abound_core.kernels.batch.projection import keep_candidates, keep_tile
+from abound_core.methods.neighbors.neighbors_kernels import sort_nearest
 from abound_core.methods.neighbors.projection import Vectors
+from abound_core.methods.neighbors.projection_kernels import keep_candidates, keep_tile
 from abound_core.methods.training.progress import Progress, no_progress
 
 TILE = 4096

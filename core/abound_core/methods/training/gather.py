@@ -12,6 +12,7 @@ import numpy.typing as npt
 from scipy import sparse
 
 from abound_core.errors import InvalidInstance, Malformed
+from abound_core.instances.codes_kernels import WINNERS
 from abound_core.instances.data_formats import Dataset, DatasetInstance, Vectorize
 from abound_core.instances.record import (
     add_dense,
@@ -22,8 +23,7 @@ from abound_core.instances.record import (
     without_dense,
 )
 from abound_core.instances.vocabulary import Vocabulary
-from abound_core.kernels.names.table import find_vector, intern_vector
-from abound_core.kernels.records.codes import WINNERS
+from abound_core.instances.vocabulary_kernels import find_vector, intern_vector
 from abound_core.limits import DATASET_LIMITS, Limits
 from abound_core.methods.training.matrices import Matrices, l2_normalise, without_unknown
 from abound_core.model.label_details import DetailsTable

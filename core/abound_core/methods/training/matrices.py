@@ -15,7 +15,7 @@ from scipy import sparse
 
 from abound_core.instances.record import without_dense
 from abound_core.instances.vocabulary import Vocabulary
-from abound_core.kernels.names.table import find_vector
+from abound_core.instances.vocabulary_kernels import find_vector
 from abound_core.measures import Ints, LabelSets
 
 Csr = sparse.csr_matrix

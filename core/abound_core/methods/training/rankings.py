@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from abound_core.kernels.top_k import top_of_rows
 from abound_core.measures import Ints, Rankings
 from abound_core.methods.training.parallel import spread
+from abound_core.numba.top_k import top_of_rows
 
 __all__ = ["Rankings", "dense_top", "in_blocks", "joined", "of_padded"]
 

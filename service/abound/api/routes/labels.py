@@ -36,8 +36,8 @@ from abound.api.schemas.shape import Shape
 from abound.asyncio_tasks import TimeSlice
 from abound.log.append_group import LearnDraft
 from abound_core.errors import InvalidInstance, UnknownLabel
+from abound_core.instances.codes_kernels import PREFIX
 from abound_core.instances.record import EMPTY_VECTOR, add_details, pack_labels
-from abound_core.kernels.records.codes import PREFIX
 from abound_core.limits import MAX_DETAILS_BYTES
 from abound_core.model.label_details import words_of
 from abound_core.model.label_features import weights_to

@@ -19,7 +19,7 @@ from abound.log.events import Event, LearnEvent
 from abound.model.replicated_model import ReplicatedModel, enlarge
 from abound.versions.repository import LoadedVersion
 from abound_core.instances.record import record_shape, unpack_labels
-from abound_core.kernels.records.record import vector_end
+from abound_core.instances.record_kernels import vector_end
 from abound_core.model.entry_application import EntryApplication
 from abound_core.model.live_model import LiveModel
 from abound_core.model.receipts import Receipts

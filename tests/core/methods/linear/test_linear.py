@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from abound_core.kernels.batch.perceptron import learn_perceptron
 from abound_core.methods.linear import one_vs_rest, top_down
+from abound_core.methods.linear.perceptron_kernels import learn_perceptron
 from abound_core.methods.training import hierarchy
 from abound_core.methods.training.matrices import Hierarchy
 from abound_core.methods.training.progress import no_progress

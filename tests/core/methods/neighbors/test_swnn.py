@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 from abound_core.errors import InvalidInstance
-from abound_core.kernels.batch import neighbors
 from abound_core.methods import registry
+from abound_core.methods.neighbors import neighbors_kernels as neighbors
 from abound_core.methods.neighbors import swnn
 from abound_core.methods.training.matrices import l2_normalise
 from abound_core.methods.training.progress import no_progress

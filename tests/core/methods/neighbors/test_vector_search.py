@@ -13,10 +13,10 @@ from numba import njit
 from scipy import sparse
 
 from abound_core.errors import Cancelled, InvalidInstance
-from abound_core.kernels.batch.projection import draw_rows
 from abound_core.methods import registry
 from abound_core.methods.neighbors import ogeec, vector_search
 from abound_core.methods.neighbors.projection import Vectors, project
+from abound_core.methods.neighbors.projection_kernels import draw_rows
 from abound_core.methods.training.progress import no_progress
 from tests.core.methods.toy import made, queries
 

@@ -1,1 +1,0 @@
-"""Kernels of the live index: layout, votes, Feature Focus, FSU, sparse least squares."""

@@ -1,1 +1,0 @@
-"""Kernels that apply log entries to a model and rank with it."""

@@ -1,1 +1,0 @@
-"""Kernels for names: hashing, and the hash table that assigns dense ids."""

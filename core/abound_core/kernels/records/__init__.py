@@ -1,1 +1,0 @@
-"""Kernels for instances as bytes: records, and JSON to vectors."""

@@ -1,0 +1,65 @@
+"""SipHash against CPython's own, and the mix against values that must never change."""
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numba import njit
+
+from abound_core.instances.siphash_kernels import mix_bytes, mix_end, siphash13
+
+WORDS = [bytes(range(n)) for n in range(1, 70)] + [b"wheat", "Weizen – żyto".encode(), b"\x00", b"\xff" * 200]
+
+
+def secret_of_python(seed: int) -> tuple[int, int]:
+    """The two halves of the secret that CPython derives from PYTHONHASHSEED."""
+    if seed == 0:
+        return 0, 0
+    x, secret = seed, bytearray()
+    for _ in range(16):
+        x = (x * 214013 + 2531011) % 2**32
+        secret.append((x >> 16) & 0xFF)
+    return int.from_bytes(secret[:8], "little"), int.from_bytes(secret[8:], "little")
+
+
+def sip(secret: tuple[int, int], key: bytes) -> int:
+    padded = np.frombuffer(b"?" * 3 + key + b"?", np.uint8)
+    return int(siphash13(np.uint64(secret[0]), np.uint64(secret[1]), padded, 3, len(key)))
+
+
+@pytest.mark.skipif(sys.hash_info.algorithm != "siphash13", reason="this Python hashes otherwise")
+@pytest.mark.parametrize("seed", [0, 1, 4_000_000_000])
+def test_siphash_is_that_of_python(seed):
+    program = f"print(*[hash(bytes.fromhex(x)) for x in {[word.hex() for word in WORDS]!r}])"
+    environment = {**os.environ, "PYTHONHASHSEED": str(seed)}
+    out = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, check=True, text=True)
+    expected = [int(value) % 2**64 for value in out.stdout.split()]
+    assert [sip(secret_of_python(seed), word) for word in WORDS] == expected
+
+
+@njit
+def digest_of(padded, length):
+    return mix_end(mix_bytes(np.uint64(0), padded, 1, length))
+
+
+def digest(data: bytes) -> int:
+    return digest_of(np.frombuffer(b"?" + data + b"?", np.uint8), len(data))
+
+
+def test_the_mix_never_changes():
+    """Written down when the mix was made: digests of different releases are compared."""
+    assert [digest(b""), digest(b"wheat"), digest(b"wheat\x00"), digest(b"a longer key")] == [
+        4079807824673023666,
+        13073601643384650163,
+        9099045902365168933,
+        7650676743811093449,
+    ]
+
+
+@given(st.lists(st.binary(max_size=40), unique=True, max_size=200))
+def test_the_mix_tells_short_strings_apart(keys):
+    assert len({digest(key) for key in keys}) == len(keys)
